@@ -1,0 +1,184 @@
+"""One tree of errors: each class knows its HTTP status and whether asking again can help.
+
+Order of the tree = how a person at three in the morning sorts them: my settings, my URL, the origin, the disk.
+Library errors are mapped to these where they enter (``origins/``, ``store.py``), with ``raise … from error``.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "CacheError",
+    "CacheFull",
+    "ClientGone",
+    "ConfigError",
+    "DiskFailed",
+    "FellBehind",
+    "ForebayError",
+    "InvalidRequest",
+    "InvalidShard",
+    "OriginError",
+    "OriginRefused",
+    "OriginTimeout",
+    "OriginUnavailable",
+    "RangeNotSatisfiable",
+    "ShardChanged",
+    "ShardError",
+    "ShardForbidden",
+    "ShardNotFound",
+    "TruncatedShard",
+]
+
+
+class ForebayError(Exception):
+    """Base of all; never raised itself.
+
+    ``status`` is the HTTP status a client sees, ``retryable`` whether the same request may succeed later, ``title`` the short
+    name used in problem+json (RFC 9457). ``next_step`` is what the person reading it should do.
+    """
+
+    status = 500
+    retryable = False
+    title = "Internal error"
+
+    def __init__(self, message: str, *, next_step: str = "") -> None:
+        super().__init__(message)
+        self.next_step = next_step
+
+
+class ConfigError(ForebayError):
+    """The settings or the machine do not allow a start. Printed as one line, exit code 2."""
+
+    title = "Configuration error"
+
+
+class InvalidRequest(ForebayError):
+    """The request is malformed (a Range, a header, a plan body). Says what would be right."""
+
+    status = 400
+    title = "Invalid request"
+
+    def __init__(self, message: str, *, next_step: str = "", status: int = 400) -> None:
+        super().__init__(message, next_step=next_step)
+        self.status = status
+
+
+class ShardError(ForebayError):
+    """Something about one shard; the message always names it (never with a credential)."""
+
+    def __init__(self, shard: str, cause: str, *, next_step: str = "") -> None:
+        super().__init__(f"shard {shard}: {cause}", next_step=next_step)
+        self.shard = shard
+        self.cause = cause
+
+
+class InvalidShard(ShardError):
+    """The URL cannot name a shard: unknown scheme, empty bucket, control characters, too long."""
+
+    status = 400
+    title = "Invalid shard URL"
+
+
+class OriginRefused(ShardError):
+    """Forebay itself refuses to go there (address class, strict origins). Says which flag would allow it."""
+
+    status = 403
+    title = "Origin refused"
+
+
+class ShardForbidden(ShardError):
+    """The origin says 401 or 403. ``status`` keeps which."""
+
+    status = 403
+    title = "Origin denies access"
+
+    def __init__(self, shard: str, cause: str, *, next_step: str = "", status: int = 403) -> None:
+        super().__init__(shard, cause, next_step=next_step)
+        self.status = status
+
+
+class ShardNotFound(ShardError):
+    """The origin says 404 or 410, or the file is absent."""
+
+    status = 404
+    title = "Shard not found"
+
+
+class RangeNotSatisfiable(ShardError):
+    """The range asked for lies outside the shard. ``length`` is the shard's length in bytes, for ``Content-Range: bytes */N``."""
+
+    status = 416
+    title = "Range not satisfiable"
+
+    def __init__(self, shard: str, cause: str, *, length: int | None, next_step: str = "") -> None:
+        super().__init__(shard, cause, next_step=next_step)
+        self.length = length
+
+
+class ShardChanged(ShardError):
+    """The origin now holds another version than the one being read. Asking again opens the new version."""
+
+    status = 502
+    retryable = True
+    title = "Shard changed on the origin"
+
+
+class TruncatedShard(ShardError):
+    """Fewer bytes than promised, or an end that cannot be told from a cut."""
+
+    status = 502
+    retryable = True
+    title = "Shard truncated"
+
+
+class OriginError(ShardError):
+    """The origin answered nonsense: a wrong range, an unexpected status, another encoding half-way."""
+
+    status = 502
+    title = "Origin answered wrongly"
+
+
+class OriginUnavailable(ShardError):
+    """No connection, a reset, 429 or 5xx. ``retry_after_s`` is the origin's own wish, if it had one."""
+
+    status = 503
+    retryable = True
+    title = "Origin unavailable"
+
+    def __init__(
+        self, shard: str, cause: str, *, next_step: str = "", retry_after_s: float | None = None, throttled: bool = False
+    ) -> None:
+        super().__init__(shard, cause, next_step=next_step)
+        self.retry_after_s = retry_after_s
+        self.throttled = throttled
+
+
+class OriginTimeout(OriginUnavailable):
+    """The origin accepted but sent nothing for too long."""
+
+    status = 504
+    title = "Origin timed out"
+
+
+class CacheError(ForebayError):
+    """Internal answers of the cache; ``cache.open`` turns them into a bypass, they never reach a client."""
+
+
+class CacheFull(CacheError):
+    """No room can be granted now: everything else is leased, reserved or needed earlier."""
+
+
+class FellBehind(CacheError):
+    """A bypass reader is so slow that the shared memory window has moved past it; it goes on with a fetch of its own."""
+
+
+class DiskFailed(CacheError):
+    """A write, allocation or read of the cache directory failed. ``errno_name`` is the symbolic errno, as ``ENOSPC``."""
+
+    def __init__(self, operation: str, errno_name: str, detail: str) -> None:
+        super().__init__(f"cache disk: {operation} failed with {errno_name}: {detail}")
+        self.operation = operation
+        self.errno_name = errno_name
+
+
+class ClientGone(ForebayError):
+    """The client closed its connection; a normal end, counted, never logged as an error."""

@@ -1,0 +1,54 @@
+"""The seam between Forebay and the places shards live: one verb, ``read``, and the body it gives."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from forebay_proxy.shard import ByteRange, Pin, Shard, Version
+
+__all__ = ["Body", "Origin"]
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """An origin's answer, its headers checked, its bytes still to come.
+
+    ``first`` is the offset of the first byte in the shard. ``length`` is how many bytes this body promises (None: no promise made).
+    ``ranged`` says whether the origin honours Range at all: True for a 206 (and for files), False for a 200.
+    ``framed`` says that the end of ``chunks`` is a real end (Content-Length or chunked coding), not just a closed connection.
+    ``chunks`` yields non-empty bytes; it raises ``TruncatedShard``, ``OriginUnavailable`` or ``OriginTimeout``, never a library's error,
+    and ends early only when ``framed`` is False.
+    ``retry_status`` stays out of here on purpose: a status other than 200/206 is raised, not returned.
+    """
+
+    version: Version
+    first: int
+    length: int | None
+    ranged: bool
+    framed: bool
+    chunks: AsyncIterator[bytes]
+
+
+class Origin(Protocol):
+    """A kind of place shards live in (http and https, s3, file, …); one instance serves all hosts of its kind."""
+
+    def read(self, shard: Shard, range: ByteRange | None, pin: Pin) -> AbstractAsyncContextManager[Body]:
+        """Ask for ``range`` (None: the whole body, no Range header) of ``shard``, held to ``pin`` if it is set.
+
+        One attempt, no retry: repeating is the fetch's business. ``__aenter__`` returns once headers are in and checked; leaving the
+        ``async with`` closes the connection if the body was not read to its end.
+
+        Raises ``ShardNotFound``, ``ShardForbidden``, ``ShardChanged`` (412, or another version where a pin was sent),
+        ``RangeNotSatisfiable`` (416; its ``length`` from ``Content-Range: bytes */N``), ``OriginError``, ``OriginUnavailable``,
+        ``OriginTimeout``, ``OriginRefused``.
+        """
+        ...
+
+    async def head(self, shard: Shard) -> Version:
+        """The version the origin holds now, without a body: HEAD, or a 1-byte ranged GET where the URL is signed for GET."""
+        ...
+
+    async def aclose(self) -> None: ...
