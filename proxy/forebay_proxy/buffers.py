@@ -1,0 +1,55 @@
+"""How much memory the bodies in the air may hold, and in what units. Pure.
+
+One budget for the whole process (the contract: at most 64 MiB), in three shares, because each share's holders wait for different things:
+*fetches* wait for the disk, *windows* (bypass) wait for readers, *readers* wait for their sockets. Were the shares one pool, a hundred
+stopped readers would hold it all and every fetch would stop with them. Within a share nobody queues: the unit shrinks instead, from 1 MiB
+(what one system call moves well) to 128 KiB, below which the calls cost more than the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["BUDGET_BYTES", "Buffers", "Share"]
+
+BUDGET_BYTES = 64 * 2**20
+MAX_UNIT_BYTES = 2**20
+MIN_UNIT_BYTES = 128 * 2**10
+
+
+class Share:
+    """A part of the budget and how many use it now. Not thread-safe: the event loop's only."""
+
+    def __init__(self, total_bytes: int, per_holder: int, smallest_bytes: int = MIN_UNIT_BYTES) -> None:
+        """``per_holder``: units one holder may have at once (a fetch fills one while another is being written)."""
+        self.total_bytes = total_bytes
+        self._per_holder = per_holder
+        self._smallest = smallest_bytes
+        self.holders = 0
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """One more holder for the length of the ``with``."""
+        self.holders += 1
+        try:
+            yield
+        finally:
+            self.holders -= 1
+
+    @property
+    def unit_bytes(self) -> int:
+        """The unit each holder may use now: an even part of the share."""
+        even = self.total_bytes // (self._per_holder * max(1, self.holders))
+        return max(self._smallest, min(MAX_UNIT_BYTES, even))
+
+
+class Buffers:
+    """The three shares of the budget."""
+
+    def __init__(self, budget_bytes: int = BUDGET_BYTES) -> None:
+        quarter = budget_bytes // 4
+        self.fetches = Share(2 * quarter, per_holder=2)
+        self.windows = Share(quarter, per_holder=4)
+        # A reader's unit may go down to 16 KiB: 1,000 stopped readers still fit their share.
+        self.readers = Share(quarter, per_holder=1, smallest_bytes=16 * 2**10)

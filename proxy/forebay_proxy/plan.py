@@ -1,0 +1,285 @@
+"""What each reader opens next, when a shard is needed again, and what to fetch first. Pure; the clock is an argument.
+
+Turn-taking rule. A reader's plan is a list of shards and a position in it, moved by the reader's own openings: opening the shard at the
+position or any later one moves it there (what was passed over counts as skipped); a shard not in what is left is a deviation and moves
+nothing. Time of need of a planned shard = its distance from the position divided by the reader's measured rate (shards a second).
+*Nearest need first* over all readers decides what is fetched; *farthest use first* decides who leaves.
+
+Without plans the same ordering runs on guesses (design: a shard's group, its URL up to the last ``/``, stands for the set). A *pass* is
+what one job has opened of a group since it last began again; it begins again when a shard of the pass is opened a second time. Requests
+without a reader belong to one anonymous job.
+
+Who leaves first is a ``Use``, ordered from "leaves first" to "stays":
+
+=====  ============================================================================  ====================
+rank   meaning                                                                       within the rank
+=====  ============================================================================  ====================
+DEAD   no live set holds it: its group was not opened for six hours, no plan has it   oldest opening first
+READ   every live job that knows the group has read it in its present pass           latest opening first
+LATER  unread, not announced, while every reader of its jobs has a plan              latest opening first
+AHEAD  announced                                                                     farthest need first
+SOON   unread in some pass, and nobody has announced anything                        latest opening first
+=====  ============================================================================  ====================
+
+"Latest opening first" is what keeps a fixed part of a set that does not fit, instead of chasing it round (LRU keeps nothing of a cyclic
+scan). Leased segments are no matter of this module: they are never offered.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from forebay_proxy.shard import Shard
+from forebay_proxy.wire.plan import ReaderName
+
+__all__ = ["SILENCE_S", "Plans", "Rank", "ReaderPlan", "Use"]
+
+SILENCE_S = 60.0  # the contract: a plan ends after this much silence of its reader
+GROUP_LIFE_S = 6 * 3600.0  # longer than a night's checkpoint-and-restart, shorter than a day of other work
+START_RATE = 0.2  # shards a second before anything is measured: 50 MB/s of 250 MB shards
+RATE_WEIGHT = 0.3  # of the newest interval in the running mean: three openings to forget a burst
+ANONYMOUS = ""
+WARM = "\0warm"  # the pass of shards that were asked for ahead; no job has this name
+
+
+class Rank(IntEnum):
+    """Why a segment may leave; lower leaves first. The table in the module's text says what each means."""
+
+    DEAD = 0
+    READ = 1
+    LATER = 2
+    AHEAD = 3
+    SOON = 4
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Use:
+    """When a shard is used next, ordered from "leaves first" to "stays"."""
+
+    rank: Rank
+    order: float
+
+
+@dataclass(slots=True)
+class ReaderPlan:
+    """One reader's announced future: ``shards[position:]`` is what it has not opened yet."""
+
+    reader: ReaderName
+    epoch: int | None
+    set_name: str | None
+    shards: list[Shard]
+    heard_at: float
+    position: int = 0
+    opened_at: float | None = None
+    rate: float = START_RATE
+
+    def need_at(self, index: int) -> float:
+        """When the shard at ``index`` will be opened, on the plans' clock, at the reader's measured rate.
+
+        A moment, not a distance: it stands still while time passes, so that a heap keyed by it stays in order.
+        """
+        last = self.heard_at if self.opened_at is None else self.opened_at
+        return last + (index - self.position + (self.opened_at is not None)) / self.rate
+
+
+@dataclass(slots=True)
+class Group:
+    """A set of shards guessed from their URLs: when it was last opened, and each job's present pass over it."""
+
+    opened_at: float
+    passes: dict[str, set[str]] = field(default_factory=dict)
+    seen_at: dict[str, float] = field(default_factory=dict)  # per job
+
+
+class Plans:
+    """All readers' plans and passes. Not thread-safe: the event loop's only."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._plans: dict[ReaderName, ReaderPlan] = {}
+        self._announced: dict[str, dict[ReaderName, int]] = {}  # shard name -> index in each plan that still has it ahead
+        self._groups: dict[str, Group] = {}
+        self._opened_at: dict[str, float] = {}  # shard name -> when last opened
+
+    def __repr__(self) -> str:
+        ahead = sum(len(plan.shards) - plan.position for plan in self._plans.values())
+        return f"<Plans {len(self._plans)} readers, {ahead} shards ahead, {len(self._groups)} groups>"
+
+    def __len__(self) -> int:
+        return len(self._plans)
+
+    # What readers say
+
+    def replace(self, reader: ReaderName, shards: list[Shard], epoch: int | None = None, set_name: str | None = None) -> None:
+        """Take ``shards`` as what ``reader`` opens next, in order, instead of anything it said before."""
+        before = self._plans.get(reader)
+        self.withdraw(reader)
+        plan = ReaderPlan(reader, epoch, set_name, [], self._clock())
+        if before is not None:
+            plan.rate, plan.opened_at = before.rate, before.opened_at
+        self._plans[reader] = plan
+        self._extend(plan, shards)
+
+    def append(self, reader: ReaderName, shards: list[Shard], epoch: int | None = None, set_name: str | None = None) -> None:
+        """Add ``shards`` behind what ``reader`` announced; the same as ``replace`` if it announced nothing."""
+        plan = self._plans.get(reader)
+        if plan is None:
+            self.replace(reader, shards, epoch, set_name)
+            return
+        plan.heard_at = self._clock()
+        self._forget_past(plan)
+        self._extend(plan, shards)
+
+    def withdraw(self, reader: ReaderName) -> bool:
+        """Forget what ``reader`` announced and has not read; False if there was nothing."""
+        plan = self._plans.pop(reader, None)
+        if plan is None:
+            return False
+        for shard in plan.shards[plan.position :]:
+            self._unannounce(shard.name, reader)
+        return True
+
+    def _extend(self, plan: ReaderPlan, shards: list[Shard]) -> None:
+        start = len(plan.shards)
+        plan.shards.extend(shards)
+        for index, shard in enumerate(shards, start):
+            # The first mention counts: a resampled plan may hold a shard several times.
+            self._announced.setdefault(shard.name, {}).setdefault(plan.reader, index)
+
+    def _forget_past(self, plan: ReaderPlan) -> None:
+        """Drop what the reader has opened already, so that a plan appended to for days does not grow."""
+        if plan.position < 4096:
+            return
+        for names in (self._announced.get(shard.name, {}) for shard in plan.shards[plan.position :]):
+            if plan.reader in names:
+                names[plan.reader] -= plan.position
+        del plan.shards[: plan.position]
+        plan.position = 0
+
+    def _unannounce(self, name: str, reader: ReaderName) -> None:
+        readers = self._announced.get(name)
+        if readers is None:
+            return
+        readers.pop(reader, None)
+        if not readers:
+            del self._announced[name]
+
+    # What readers do
+
+    def opened(self, shard: Shard, reader: ReaderName | None) -> str:
+        """A reader opened ``shard``. Returns how that fits its plan: "planned", "skipped", "unplanned" or "no-plan"."""
+        now = self._clock()
+        self._opened_at[shard.name] = now
+        self._note_pass(shard, reader.job if reader else ANONYMOUS, now)
+        plan = self._plans.get(reader) if reader else None
+        if plan is None:
+            return "no-plan"
+        plan.heard_at = now
+        index = self._announced.get(shard.name, {}).get(plan.reader)
+        if index is None or index < plan.position:
+            return "unplanned"
+        skipped = index > plan.position
+        self._advance(plan, index, now)
+        return "skipped" if skipped else "planned"
+
+    def _advance(self, plan: ReaderPlan, index: int, now: float) -> None:
+        """Move past ``index``; later mentions of the shards passed become their first ones."""
+        passed = plan.shards[plan.position : index + 1]
+        if plan.opened_at is not None and now > plan.opened_at:
+            newest = len(passed) / (now - plan.opened_at)
+            plan.rate += RATE_WEIGHT * (newest - plan.rate)
+        plan.opened_at = now
+        plan.position = index + 1
+        for shard in passed:
+            self._unannounce(shard.name, plan.reader)
+        names = {shard.name for shard in passed}
+        for later in range(plan.position, min(len(plan.shards), plan.position + 4096)):
+            name = plan.shards[later].name
+            if name in names:
+                self._announced.setdefault(name, {}).setdefault(plan.reader, later)
+
+    def _note_pass(self, shard: Shard, job: str, now: float) -> None:
+        group = self._groups.setdefault(shard.group, Group(now))
+        group.opened_at = group.seen_at[job] = now
+        opened = group.passes.setdefault(job, set())
+        if shard.name in opened:
+            opened.clear()  # the pass ends when it opens again what it has opened in this pass
+        opened.add(shard.name)
+
+    def declare(self, shard: Shard) -> None:
+        """Somebody asked for ``shard`` ahead of any job: until a job reads its group, it counts as unread."""
+        now = self._clock()
+        group = self._groups.setdefault(shard.group, Group(now))
+        group.opened_at = group.seen_at[WARM] = now
+        group.passes.setdefault(WARM, set())
+
+    def heard(self, reader: ReaderName) -> None:
+        """The reader is alive (it reads on, or sent something)."""
+        plan = self._plans.get(reader)
+        if plan is not None:
+            plan.heard_at = self._clock()
+
+    def expire(self, alive: Callable[[ReaderName], bool]) -> list[ReaderName]:
+        """End the plans of readers silent for ``SILENCE_S`` who are not ``alive`` (inside a shard); returns whose they were."""
+        now = self._clock()
+        gone = [reader for reader, plan in self._plans.items() if now - plan.heard_at > SILENCE_S and not alive(reader)]
+        for reader in gone:
+            self.withdraw(reader)
+        for name in [name for name, group in self._groups.items() if now - group.opened_at > GROUP_LIFE_S]:
+            del self._groups[name]
+        return gone
+
+    # What follows from it
+
+    def need_at(self, name: str) -> float | None:
+        """When some reader opens the shard by its plan, on the plans' clock; None if nobody announced it."""
+        readers = self._announced.get(name)
+        if not readers:
+            return None
+        return min(self._plans[reader].need_at(index) for reader, index in readers.items())
+
+    def next_use(self, name: str, group_name: str) -> Use:
+        """When the shard is used next, as far as plans and guesses tell."""
+        need_at = self.need_at(name)
+        if need_at is not None:
+            return Use(Rank.AHEAD, -need_at)
+        opened_at = self._opened_at.get(name, 0.0)
+        group = self._groups.get(group_name)
+        now = self._clock()
+        if group is None or now - group.opened_at > GROUP_LIFE_S:
+            return Use(Rank.DEAD, opened_at)
+        jobs = [job for job in group.passes if job != WARM and now - group.seen_at[job] < GROUP_LIFE_S] or list(group.passes)
+        unread = [job for job in jobs if name not in group.passes[job]]
+        if not unread:
+            return Use(Rank.READ, -opened_at)
+        planned = {plan.reader.job for plan in self._plans.values()}
+        return Use(Rank.LATER if all(job in planned for job in unread) else Rank.SOON, -opened_at)
+
+    def nearest(self) -> Iterator[tuple[float, ReaderPlan, Shard]]:
+        """(when needed, the plan it is from, shard) over all readers, nearest need first."""
+        heap = [
+            (plan.need_at(plan.position), order, plan.position, plan)
+            for order, plan in enumerate(self._plans.values())
+            if plan.position < len(plan.shards)
+        ]
+        heapq.heapify(heap)
+        while heap:
+            need, order, index, plan = heap[0]
+            yield need, plan, plan.shards[index]
+            if index + 1 < len(plan.shards):
+                heapq.heapreplace(heap, (plan.need_at(index + 1), order, index + 1, plan))
+            else:
+                heapq.heappop(heap)
+
+    def all(self) -> list[ReaderPlan]:
+        return list(self._plans.values())
+
+    def last_opened(self, name: str) -> float | None:
+        return self._opened_at.get(name)
+
+    def forget(self, name: str) -> None:
+        """The shard left the cache for good: its last opening is of no more use."""
+        self._opened_at.pop(name, None)
