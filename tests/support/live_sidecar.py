@@ -1,0 +1,150 @@
+"""Something to scrape: the real sidecar as a process of its own, or the metrics alone with every fact happening all the time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiohttp import web
+
+from forebay_proxy import events as facts
+from forebay_proxy.events import Event, Outcome
+from forebay_proxy.metrics import Metrics
+from forebay_proxy.usage import Usage
+
+__all__ = ["LiveSidecar", "busy_metrics", "live_sidecar"]
+
+SHARD_BYTES = 20 << 20  # three segments
+_PROXY = Path(__file__).parents[2] / "proxy"
+
+
+@dataclass(frozen=True)
+class LiveSidecar:
+    """A running sidecar at ``url`` with one shard of ``SHARD_BYTES`` to read, by way of the file origin."""
+
+    url: str
+    shard: Path
+
+    @property
+    def target(self) -> str:
+        return self.url.removeprefix("http://")
+
+    def read(self) -> bytes:
+        """The shard through the sidecar."""
+        with urllib.request.urlopen(f"{self.url}/file{self.shard}", timeout=30) as answer:
+            return bytes(answer.read())
+
+
+@contextlib.contextmanager
+def live_sidecar(directory: Path) -> Iterator[LiveSidecar]:
+    """``forebay serve`` on a port the kernel picks, its cache and all it writes under ``directory``; stopped by SIGTERM."""
+    shards = directory / "shards"
+    shards.mkdir()
+    shard = shards / "a.tar"
+    shard.write_bytes(os.urandom(SHARD_BYTES))
+    command = [
+        sys.executable, "-m", "forebay_proxy.cli", "serve", "--json", "--port", "0", "--socket", "off",
+        "--cache-dir", str(directory / "cache"), "--cache-size", "100MiB", "--file-root", str(shards),
+    ]  # fmt: skip
+    environment = os.environ | {"XDG_RUNTIME_DIR": str(directory), "PYTHONPATH": str(_PROXY)}
+    log = directory / "sidecar.log"
+    with (
+        log.open("wb") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=environment, cwd=directory) as process,
+    ):
+        try:
+            yield LiveSidecar(_ready(process, log), shard)
+        finally:
+            _stop(process)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+
+
+def _ready(process: subprocess.Popen[bytes], log: Path) -> str:
+    """The URL in the one line it prints when it is ready; the end of its output if it never is."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, f"the sidecar ended with {process.wait(30)}: {log.read_text(encoding='utf-8', errors='replace')[-2000:]}"
+    return str(json.loads(line)["url"])
+
+
+@contextlib.contextmanager
+def busy_metrics() -> Iterator[str]:
+    """host:port of an endpoint where each scrape finds that everything has happened once more."""
+    started, address, stop = threading.Event(), list[str](), list[tuple[asyncio.AbstractEventLoop, asyncio.Event]]()
+
+    async def serve() -> None:
+        ended = asyncio.Event()
+        runner = web.AppRunner(_busy_app(), access_log=None)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        address.append("{}:{}".format(*runner.addresses[0]))
+        stop.append((asyncio.get_running_loop(), ended))
+        started.set()
+        await ended.wait()
+        await runner.cleanup()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), name="busy metrics")
+    thread.start()
+    try:
+        assert started.wait(10)
+        yield address[0]
+    finally:
+        for loop, ended in stop:
+            loop.call_soon_threadsafe(ended.set)
+        thread.join(10)
+
+
+def _busy_app() -> web.Application:
+    metrics = Metrics(version="test")
+    metrics.watch(_usage)
+
+    async def answer(_: web.Request) -> web.Response:
+        for fact in EVERYTHING:
+            metrics.listen(fact)
+        body, content_type = metrics.render()
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+    app = web.Application()
+    app.router.add_get("/metrics", answer)
+    return app
+
+
+def _usage() -> Usage:
+    return Usage(
+        configured_bytes=1000, effective_bytes=900, stored_bytes=500, reserved_bytes=100, overhead_bytes=10, peak_bytes=700, readers=3,
+        plans=2, waiters=1, shards=5, segments=9, avail_bytes=10_000, size_bytes=20_000, files_free=100, origins={"s3://bucket": 2},
+        lead_bytes={"train": 100}, lead_s={"train": 2.5},
+    )  # fmt: skip
+
+
+_ORIGIN = "s3://bucket"
+EVERYTHING: tuple[Event, ...] = (
+    *(facts.RequestDone("GET", 200, outcome, 100, 0.01, 0.1, hit_bytes=50, job="train") for outcome in Outcome),
+    facts.RequestDone("GET", 404, None, 0, 0.01, 0.1),
+    facts.Aborted("origin_failed"), facts.ClientRefused("uid"), facts.ClientRefused("origin"), facts.DiskFailed("write", "ENOSPC"),
+    facts.Evicted(100, "plan", 5, used=True), facts.Evicted(100, "guess", 5, used=False), facts.FetchRetried(_ORIGIN, "reset", True),
+    facts.FlightBoarded(), facts.IntegrityFailed("read"), facts.LoopLagged(0.02), facts.OpeningDone(_ORIGIN, 0.1),
+    facts.OpeningDone(_ORIGIN, 0.1, "ShardNotFound"), facts.OriginAnswered(_ORIGIN, "GET", 206, 0.1),
+    facts.OriginAnswered(_ORIGIN, "GET", 503, 0.1), facts.OriginBytes(_ORIGIN, 100, "demand"), facts.OriginFailed(_ORIGIN, "throttled"),
+    facts.PlanChanged("train", "extended"), facts.PlanChanged("train", "skipped"), facts.ReaderWaited("train", 0.5),
+    facts.Recovered(1, 1, 0.1), facts.Refetched(_ORIGIN, 10), facts.ReservationRefused("no-room"), facts.Revalidated("same"),
+    facts.SegmentLanded(_ORIGIN, 100, 0.1, True, False),
+)  # fmt: skip
