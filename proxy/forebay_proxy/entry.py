@@ -1,0 +1,119 @@
+"""One version of a shard as this process knows it: what is here of it, who may read it, who is inside. Not thread-safe."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+
+from forebay_proxy.flights import Flight
+from forebay_proxy.row import Row
+from forebay_proxy.segments import Segments, segment_count
+from forebay_proxy.shard import Shard, Version, store_key
+from forebay_proxy.shardfile import ShardFile
+
+__all__ = ["Entry"]
+
+PROOF_S = 600.0  # the contract: another credential is let in for 10 minutes once the origin has said yes
+
+
+class Entry:
+    """A shard version. It lives while anything of it is stored, in the air or being read."""
+
+    def __init__(self, key: str, shard: Shard, version: Version, *, ranged: bool, transient: bool = False) -> None:
+        """``transient``: it must not outlive this process, because nothing could recognise it again."""
+        self.key = key
+        self.name = shard.name
+        self.group = shard.group
+        self.origin = shard.origin
+        self.version = version
+        self.transient = transient
+        self.ranged = ranged  # False: the origin gives the whole body or nothing, and so this entry stays or leaves whole
+        self.segments = Segments(version.length)
+        self.file: ShardFile | None = None
+        self.filed = False  # a file of it exists on the disk
+        self.file_lock = asyncio.Lock()  # held while the file is made or removed
+        self.stream: Flight | None = None  # the one body of an origin without Range
+        self.readers = 0
+        self.flying = 0
+        self.stale = False  # the origin has another version now: serves who is inside, then leaves
+        self.claimed = False  # the index has a row of it
+        self.boot = ""
+        self.access: set[str] = set()  # HMACs of the credentials that fetched it; empty: everybody who may talk to us
+        self.leaving: dict[int, asyncio.Future[None]] = {}  # segments being removed
+        self._proofs: dict[str, float] = {}
+        self.checked_jobs: set[str] = set()
+        self.checked_at = 0.0
+        self.landed_at: dict[int, float] = {}
+
+    def __repr__(self) -> str:
+        return f"<Entry {self.name} {self.segments}, {self.readers} readers, {self.flying} flying{', stale' if self.stale else ''}>"
+
+    @classmethod
+    def of_row(cls, shard: Shard, row: Row, boot: str) -> Entry:
+        """What the index claims; segments of another boot are verified before their first use."""
+        entry = cls(row.key, shard, row.version, ranged=True)
+        entry.segments = Segments(row.length, array("Q", row.sums))
+        entry.access = set(row.access)
+        entry.boot = row.boot
+        entry.claimed = entry.filed = True
+        if row.boot != boot:
+            entry.segments.unverified = set(entry.segments.stored())
+        return entry
+
+    def row(self, boot: str) -> Row:
+        """What may be claimed now. Segments not verified since the last boot keep the whole row's old boot id."""
+        kept = self.boot if self.segments.unverified else boot
+        sums = array("Q", self.segments.sums)
+        return Row.of(self.name, self.version, tuple(sorted(self.access)), kept, sums)
+
+    @property
+    def durable(self) -> bool:
+        """Whether it may outlive this process: it has an identity to be recognised by, and a length."""
+        is_whole_or_ranged = self.ranged or self.segments.complete
+        return not self.transient and self.version.length is not None and is_whole_or_ranged and not self.stale
+
+    @property
+    def stream_flying(self) -> bool:
+        """Whether the one body of this origin without Range is in the air."""
+        return self.stream is not None and not self.stream.done
+
+    @property
+    def idle(self) -> bool:
+        return not self.readers and not self.flying and not self.leaving
+
+    @property
+    def last_index(self) -> int | None:
+        """The index of the last segment; None while the length is unknown, -1 for an empty shard."""
+        return None if self.version.length is None else segment_count(self.version.length) - 1
+
+    def settle(self, length: int) -> None:
+        """The length became known with the end of the body."""
+        version = self.version
+        self.version = Version(version.identity, version.pin, length, version.encoding, version.content_type)
+        self.segments.settle(length)
+
+    def admit(self, mac: str) -> None:
+        """This credential fetched (some of) it."""
+        if not mac:
+            self.access.clear()
+        elif self.access:
+            self.access.add(mac)
+
+    def may_read(self, mac: str, now: float) -> bool:
+        return not self.access or mac in self.access or self._proofs.get(mac, 0.0) > now
+
+    def proved(self, mac: str, now: float) -> None:
+        """The origin said yes to this credential."""
+        self._proofs = {known: until for known, until in self._proofs.items() if until > now}
+        self._proofs[mac] = now + PROOF_S
+
+    def same_version(self, version: Version) -> bool:
+        """Whether an answer of the origin is about these very bytes."""
+        mine = self.version
+        lengths = mine.length is None or version.length is None or mine.length == version.length
+        return bool(mine.identity) and mine.identity == version.identity and lengths and mine.encoding == version.encoding
+
+
+def fresh_key(shard: Shard, version: Version, serial: int) -> str:
+    """A store key that no other version has: for one without an identity, or whose own key is taken by a body that broke off."""
+    return store_key(shard.name, f"{version.identity}\n{serial}")

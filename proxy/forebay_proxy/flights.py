@@ -1,0 +1,279 @@
+"""Running fetches, single: one flight for a segment however many want it; openings likewise.
+
+A flight is followed by its watermark, ``position``: every byte below it is readable, on the disk as far as ``stored_end``, in a memory
+window beyond that. Readers *board*: a leaving reader cancels nothing in the air. Flights end by landing, by failing, or at shutdown. A
+failed flight tells those who wait now and is forgotten: it is off the board before they wake, or a newcomer would board a dying one.
+
+Not thread-safe: the event loop's only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar
+
+from forebay_proxy.bypass import MemoryWindow
+from forebay_proxy.errors import CacheError, ForebayError
+from forebay_proxy.limiter import DEMAND
+
+__all__ = ["Abandoned", "Flight", "Flights", "Signal", "SingleFlight"]
+
+log = logging.getLogger("forebay")
+
+T = TypeVar("T")
+
+BOARDING_S = 2.0  # turns of a busy loop between an opening's answer and its reader's first step; nothing else waits for it
+
+
+class Abandoned(CacheError):
+    """A bypass flight whose last reader left: nobody would ever read what it brings, and there is no disk to land on."""
+
+
+class Signal:
+    """Wakes everybody who waits now. (An ``asyncio.Event`` would need clearing between two waits of the same waiter.)"""
+
+    def __init__(self) -> None:
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def __len__(self) -> int:
+        return len(self._waiters)
+
+    async def wait(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        finally:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+
+    def send(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class Flight:
+    """One running fetch of ``[first, end)`` of a shard version; ``end`` None: to wherever the origin's body ends."""
+
+    def __init__(self, first: int, end: int | None, need: float, began_at: float = 0.0) -> None:
+        self.began_at = began_at
+        self.first = first
+        self.end = end
+        self.need = need
+        self.position = first
+        self.stored_end: int | None = None  # None: everything below ``position`` is in the file
+        self.window: MemoryWindow | None = None
+        self.error: BaseException | None = None
+        self.done = False
+        self.bypass = False  # (part of) it passes through memory
+        self.prefetch = need >= DEMAND  # nobody was waiting when it took off
+        self._readers: dict[object, int] = {}
+        self._grown = Signal()
+        self._moved = Signal()
+
+    def __repr__(self) -> str:
+        state = "failed" if self.error else "done" if self.done else "flying"
+        return f"<Flight {self.first}-{self.end} at {self.position}, {len(self._readers)} aboard, {state}>"
+
+    # Readers
+
+    @contextmanager
+    def aboard(self, reader: object, position: int) -> Iterator[None]:
+        """``reader`` follows this flight from ``position`` for the length of the ``with``."""
+        self._readers[reader] = position
+        self._moved.send()
+        try:
+            yield
+        finally:
+            del self._readers[reader]
+            self._moved.send()
+
+    def moved(self, reader: object, position: int) -> None:
+        """A boarded reader has read up to ``position``."""
+        self._readers[reader] = position
+        if self.window is not None:
+            self._moved.send()
+
+    @property
+    def aboard_count(self) -> int:
+        return len(self._readers)
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._grown)
+
+    def in_file(self, position: int) -> bool:
+        """Whether the byte at ``position`` (below the watermark) is in the file."""
+        return self.stored_end is None or position < self.stored_end
+
+    async def grown_beyond(self, position: int) -> bool:
+        """Wait until the byte at ``position`` is readable; False if the flight ended before it (the shard's end).
+
+        Raises the flight's error if it failed.
+        """
+        while self.position <= position:
+            if self.error is not None:
+                raise self.error
+            if self.done:
+                return False
+            await self._grown.wait()
+        return True
+
+    # Landings
+
+    def advance_quietly(self, position: int) -> None:
+        """Everything below ``position`` is readable; whoever waits hears it with the next ``advance``."""
+        self.position = position
+
+    def advance(self, position: int) -> None:
+        """Everything below ``position`` is readable."""
+        self.position = position
+        self._grown.send()
+
+    async def pass_by(self, piece: bytes, capacity_bytes: Callable[[], int]) -> None:
+        """Put ``piece`` into the memory window, waiting for the fastest reader. Raises ``Abandoned`` when nobody is aboard."""
+        if self.window is None:
+            self.window = MemoryWindow(self.position)
+            self.stored_end = self.position
+            self.bypass = True
+        while True:
+            if not self._readers:
+                await self._somebody()
+            if self.window.room(len(piece), capacity_bytes(), max(self._readers.values())):
+                break
+            await self._moved.wait()
+        self.window.append(piece)
+        self.advance(self.window.end)
+
+    async def _somebody(self) -> None:
+        """Give whoever asked for this flight a moment to board (the opening's reader hears of it one turn of the loop later)."""
+        try:
+            async with asyncio.timeout(BOARDING_S):
+                while not self._readers:
+                    await self._moved.wait()
+        except TimeoutError:
+            raise Abandoned("the last reader left") from None
+
+    def ended(self, error: BaseException | None = None) -> None:
+        """Landed, or failed with ``error``; everybody who waits hears it."""
+        self.error = error
+        self.done = True
+        self._grown.send()
+
+
+class Flights:
+    """The board: which flight brings which segment. Tasks belong to ``group``, which waits for them."""
+
+    def __init__(self, group: asyncio.TaskGroup) -> None:
+        self._group = group
+        self._board: dict[tuple[str, int], Flight] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def find(self, key: str, index: int) -> Flight | None:
+        return self._board.get((key, index))
+
+    def of(self, key: str) -> list[Flight]:
+        return [flight for (owner, _), flight in self._board.items() if owner == key]
+
+    def all(self) -> list[Flight]:
+        return list(self._board.values())
+
+    def post(self, key: str, index: int, flight: Flight) -> None:
+        """Put a flight on the board without a task of its own (its opening flies it)."""
+        self._board[key, index] = flight
+
+    def take_off(self, flight: Flight, way: Coroutine[Any, Any, None], key: str = "", index: int = -1) -> None:
+        """Fly ``way`` as a task; with a ``key`` the flight is on the board until it ends."""
+        if key:
+            self.post(key, index, flight)
+        task = self._group.create_task(self._fly(flight, way, key, index), name=f"flight {key[:8]}/{index}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _fly(self, flight: Flight, way: Coroutine[Any, Any, None], key: str, index: int) -> None:
+        error: BaseException | None = None
+        try:
+            await way
+        except asyncio.CancelledError as cancelled:
+            error = ForebayError("the sidecar is shutting down")
+            error.__cause__ = cancelled
+            raise
+        except ForebayError as failed:
+            error = failed
+        except Exception as failed:  # a fault of ours: those who wait must hear it all the same, and the log keeps it
+            log.exception("a flight failed unexpectedly")
+            error = failed
+        finally:
+            self.land(flight, error, key, index)
+
+    def land(self, flight: Flight, error: BaseException | None, key: str = "", index: int = -1) -> None:
+        """Take the flight off the board, then tell everybody aboard."""
+        if key and self._board.get((key, index)) is flight:
+            del self._board[key, index]
+        flight.ended(error)
+
+    def cancel(self) -> None:
+        """Shutdown: every flight ends now; the task group waits for them."""
+        for task in self._tasks:
+            task.cancel()
+
+
+class SingleFlight(Generic[T]):
+    """One running call per key, shared by all who ask for it. Who leaves cancels nothing: the call runs to its end.
+
+    The task is shielded from each waiter; an error reaches those who wait now and is forgotten.
+    """
+
+    def __init__(self, group: asyncio.TaskGroup) -> None:
+        self._group = group
+        self._calls: dict[object, asyncio.Future[T]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._calls
+
+    def start(self, key: object, call: Callable[[asyncio.Future[T]], Coroutine[Any, Any, None]]) -> asyncio.Future[T]:
+        """The running call for ``key``, else a new one. ``call`` is given the future and may resolve it before it ends."""
+        future = self._calls.get(key)
+        if future is None:
+            future = asyncio.get_running_loop().create_future()
+            future.add_done_callback(lambda done: done.cancelled() or done.exception())  # heard even if nobody waits any more
+            self._calls[key] = future
+            task = self._group.create_task(self._run(key, future, call), name=f"call {key}")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return future
+
+    async def join(self, key: object, call: Callable[[asyncio.Future[T]], Coroutine[Any, Any, None]]) -> T:
+        return await asyncio.shield(self.start(key, call))
+
+    async def _run(self, key: object, future: asyncio.Future[T], call: Callable[[asyncio.Future[T]], Coroutine[Any, Any, None]]) -> None:
+        future.add_done_callback(lambda _: self._calls.pop(key, None))
+        try:
+            await call(future)
+        except asyncio.CancelledError:
+            if not future.done():
+                future.set_exception(ForebayError("the sidecar is shutting down"))
+            raise
+        except Exception as error:
+            if not isinstance(error, ForebayError):
+                log.exception("an opening failed unexpectedly")
+            if not future.done():
+                future.set_exception(error)
+        else:
+            assert future.done(), "a call resolves its future"
+
+    def cancel(self) -> None:
+        for task in self._tasks:
+            task.cancel()

@@ -1,0 +1,66 @@
+"""What a person asks of the cache: what is here, let go of it, fetch it ahead."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import AsyncIterator, Callable
+
+from forebay_proxy.cache import ShardCache
+from forebay_proxy.entry import Entry
+from forebay_proxy.openings import Openings
+from forebay_proxy.segments import segment_count, segment_span
+from forebay_proxy.shard import Shard
+from forebay_proxy.warm import Warming
+
+__all__ = ["House"]
+
+
+class House:
+    """The cache as ``/v1/shards``, ``/v1/evict`` and ``/v1/warm`` show it."""
+
+    def __init__(self, cache: ShardCache, openings: Openings, clock: Callable[[], float]) -> None:
+        self._cache = cache
+        self._openings = openings
+        self._clock = clock
+
+    def shards(self) -> list[dict[str, object]]:
+        """One object a version of which something is here, by name."""
+        entries = sorted(self._cache.room.entries.values(), key=lambda entry: entry.name)
+        return [self._describe(entry) for entry in entries]
+
+    def _describe(self, entry: Entry) -> dict[str, object]:
+        length, segments = entry.version.length, entry.segments
+        opened_at = self._cache.plans.last_opened(entry.name)
+        return {
+            "shard": entry.name,
+            "key": entry.key,
+            "length_bytes": length,
+            "stored_bytes": sum(segment_span(index, length)[1] for index in segments.stored()),
+            "segments": segments.stored_count,
+            "segments_total": None if length is None else segment_count(length),
+            "complete": segments.complete,
+            "identity": entry.version.identity,
+            "readers": entry.readers,
+            "last_opened_s_ago": None if opened_at is None else max(0.0, self._clock() - opened_at),
+        }
+
+    async def evict(self, patterns: list[str] | None) -> dict[str, int]:
+        """Let go of what matches (``*`` and ``?``); None: everything. What a reader holds stays."""
+        shards = freed = leased = 0
+        for entry in list(self._cache.room.entries.values()):
+            if patterns is not None and not any(_matches(entry.name, pattern) for pattern in patterns):
+                continue
+            leased += bool(entry.segments.leases)
+            size = await self._cache.room.evict(entry)
+            shards += size > 0
+            freed += size
+        return {"shards": shards, "bytes": freed, "leased": leased}
+
+    def warm(self, shards: list[Shard]) -> AsyncIterator[dict[str, object]]:
+        """Fetch ``shards`` ahead; yields the events of ``POST /v1/warm``."""
+        return Warming(self._cache, self._openings, shards).run()
+
+
+def _matches(name: str, pattern: str) -> bool:
+    # ``[`` stands for itself: URLs hold it more often than people mean a character class
+    return name == pattern or fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))

@@ -1,0 +1,155 @@
+"""Where a flight's bytes go: segment by segment onto the disk, or through a memory window when no room can be granted.
+
+Room is asked for before the bytes are (``ready``), written bytes become readable at once (the flight's watermark), and a segment is stored
+only when all of it is on the disk with its checksum.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import xxhash
+
+from forebay_proxy.buffers import Buffers
+from forebay_proxy.entry import Entry
+from forebay_proxy.flights import Flight
+from forebay_proxy.ledger import Grant
+from forebay_proxy.room import Slice
+from forebay_proxy.segments import index_of, segment_span
+from forebay_proxy.shardfile import ShardFile
+
+__all__ = ["Ground", "Landing"]
+
+
+class Ground(Protocol):
+    """What a landing needs of the cache."""
+
+    def grant(self, entry: Entry, index: int, flight: Flight) -> Grant[Slice] | None:
+        """Room for a segment; None: bypass."""
+        ...
+
+    async def prepare(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile | None:
+        """Empty what the grant's victims hold and allocate the segment; None (grant given back): bypass."""
+        ...
+
+    def landed(self, entry: Entry, index: int, checksum: int, grant: Grant[Slice], flight: Flight) -> None: ...
+
+    def fit(self, grant: Grant[Slice], size: int) -> None:
+        """The segment turned out smaller than its grant."""
+        ...
+
+    def give_back(self, entry: Entry | None, index: int | None, grant: Grant[Slice]) -> None:
+        """A grant that did not become a segment; ``index`` None: nothing of it was ever allocated."""
+        ...
+
+
+class Landing:
+    """Takes one flight's bytes in order. Ends with ``close``, which gives back what did not become a segment."""
+
+    def __init__(self, ground: Ground, buffers: Buffers, entry: Entry, flight: Flight, grant: Grant[Slice] | None = None) -> None:
+        self._ground = ground
+        self._buffers = buffers
+        self._entry = entry
+        self._flight = flight
+        self._grant = grant
+        self._file: ShardFile | None = None
+        self._hasher = xxhash.xxh3_64()
+        self._index = -1
+        self._segment_end = flight.first
+        self._pieces: list[bytes | memoryview] = []
+        self._pending_bytes = 0
+        self.bypassing = False
+
+    @property
+    def received(self) -> int:
+        """The offset of the next byte this landing takes."""
+        return self._flight.position + self._pending_bytes
+
+    @property
+    def complete(self) -> bool:
+        return self._flight.end is not None and self.received >= self._flight.end
+
+    async def ready(self) -> None:
+        """Have a place for the next byte before it is asked for."""
+        if self._file is None and not self.bypassing and not self.complete:
+            await self._open(index_of(self.received))
+
+    async def _open(self, index: int) -> None:
+        grant, self._grant = self._grant, None
+        if grant is None:
+            grant = self._ground.grant(self._entry, index, self._flight)
+        file = None if grant is None else await self._ground.prepare(self._entry, index, grant)
+        if file is None:
+            self.bypassing = True
+            return
+        self._grant, self._file, self._index = grant, file, index
+        first, size = segment_span(index, self._entry.version.length)
+        self._segment_end = first + size
+        self._hasher.reset()
+
+    async def put(self, chunk: bytes | memoryview) -> None:
+        """Take the next bytes; waits for the disk, or (bypassing) for the fastest reader."""
+        while chunk:
+            await self.ready()
+            if self.bypassing:
+                await self._pass_by(chunk)
+                return
+            part, chunk = _split(chunk, self._segment_end - self.received)
+            self._pieces.append(part)
+            self._pending_bytes += len(part)
+            if self._due():
+                await self.flush()
+
+    def _due(self) -> bool:
+        """Write now: a reader waits, the unit is full, or the segment is."""
+        enough = self._pending_bytes >= self._buffers.fetches.unit_bytes
+        return enough or bool(self._flight.waiting_count) or self.received >= self._segment_end
+
+    async def _pass_by(self, chunk: bytes | memoryview) -> None:
+        share = self._buffers.windows
+        while chunk:
+            part, chunk = _split(chunk, share.unit_bytes)
+            await self._flight.pass_by(bytes(part), lambda: 4 * share.unit_bytes)
+
+    async def flush(self) -> None:
+        """Write what is pending, and land the segment if it is whole."""
+        if self._pending_bytes:
+            assert self._file is not None
+            pieces, self._pieces = self._pieces, []
+            await self._file.write_pieces(self._flight.position, pieces, self._hasher)
+            size, self._pending_bytes = self._pending_bytes, 0
+            self._flight.advance_quietly(self._flight.position + size)
+        if self._file is not None and self._flight.position >= self._segment_end:
+            self._land()
+        self._flight.advance(self._flight.position)
+
+    def _land(self) -> None:
+        assert self._grant is not None
+        grant, self._grant, self._file = self._grant, None, None
+        self._ground.landed(self._entry, self._index, self._hasher.intdigest(), grant, self._flight)
+
+    async def finish(self, length: int) -> None:
+        """The body ended properly at ``length``, which was not known before."""
+        self._entry.settle(length)
+        self._flight.end = length
+        if self._file is not None and self._grant is not None:
+            await self._file.settle(length)
+            self._ground.fit(self._grant, self._entry.segments.bytes_of(self._index))
+        self._segment_end = min(self._segment_end, length)
+        await self.flush()
+
+    def close(self) -> None:
+        """Give back what did not become a segment. What was already written of it is below the watermark of a flight that failed."""
+        grant, self._grant = self._grant, None
+        opened, self._file = self._file is not None, None
+        self._pieces.clear()
+        self._pending_bytes = 0
+        if grant is not None:
+            self._ground.give_back(self._entry, self._index if opened else None, grant)
+
+
+def _split(chunk: bytes | memoryview, size: int) -> tuple[bytes | memoryview, bytes | memoryview]:
+    if len(chunk) <= size:
+        return chunk, b""
+    view = memoryview(chunk)
+    return view[:size], view[size:]

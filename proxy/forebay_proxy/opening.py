@@ -1,0 +1,198 @@
+"""One opening of a shard: asks until the origin answers, tells who waits, and lands the body it came with.
+
+The state machine, in the order of its methods: reserve room for a segment -> ask -> (cannot be asked in pieces: ask for the whole) -> the
+version is known, everybody who waits goes on -> the body lands as the first flight -> broken: the flight resumes as any other would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Protocol
+
+from forebay_proxy import events
+from forebay_proxy.entry import Entry
+from forebay_proxy.errors import CacheFull, RangeNotSatisfiable, ShardError
+from forebay_proxy.fetch import reason_of
+from forebay_proxy.flights import Flight
+from forebay_proxy.http_range import RangeRequest
+from forebay_proxy.landing import Ground, Landing
+from forebay_proxy.ledger import Grant
+from forebay_proxy.limiter import DEMAND, Slot
+from forebay_proxy.origins.base import Body
+from forebay_proxy.room import Slice
+from forebay_proxy.segments import SEGMENT_BYTES, index_of, segment_span
+from forebay_proxy.shard import ByteRange, Pin, Shard, Version
+
+if TYPE_CHECKING:
+    from forebay_proxy.openings import Openings
+
+__all__ = ["Needed", "Opening", "OpeningGround"]
+
+
+class OpeningGround(Ground, Protocol):
+    """What an opening needs of the cache."""
+
+    def outdated(self, entry: Entry) -> None: ...
+
+    async def flown(self, entry: Entry, flight: Flight, landing: Landing, filling: Awaitable[None]) -> None: ...
+
+
+class Needed:
+    """How soon an opening is needed; a reader that joins a prefetch's opening makes it its own."""
+
+    def __init__(self, need: float) -> None:
+        self.need = need
+
+
+class Opening:
+    """One run of it; ``known`` is resolved as soon as the version is."""
+
+    def __init__(
+        self,
+        openings: Openings,
+        shard: Shard,
+        mac: str,
+        want: RangeRequest | None,
+        *,
+        head: bool,
+        needed: Needed,
+        known: asyncio.Future[Entry],
+    ) -> None:
+        self.entry: Entry | None = None
+        self.seconds = 0.0
+        self._of = openings
+        self._shard = shard
+        self._mac = mac
+        self._head = head
+        self._needed = needed
+        self._known = known
+        self._asked: ByteRange | None = ByteRange(0, 0) if head else _first_range(want)
+        self._patience = openings.fetcher.patience(shard.origin)
+        self._started = openings.clock()
+
+    async def run(self) -> None:
+        """Ask until the version is known and its first body has landed. Raises ``ShardError``."""
+        while not self._known.done():
+            try:
+                await self._attempt()
+            except RangeNotSatisfiable as error:
+                if error.length != 0 or self._known.done():
+                    raise
+                self._admit(Version("empty", Pin(), 0), ranged=True)
+            except ShardError as error:
+                if self._known.done():
+                    raise
+                await self._again(error)
+
+    async def _again(self, error: ShardError) -> None:
+        self._of.fetcher.pushed_back(self._shard.origin, error)
+        if not error.retryable:
+            raise error
+        await self._patience.pause(error)
+        self._of.events.emit(events.FetchRetried(self._shard.origin, reason_of(error), resumed=False))
+
+    async def _attempt(self) -> None:
+        grant = None if self._head else await self._blind_grant()
+        try:
+            async with AsyncExitStack() as held:
+                body, slot = await held.enter_async_context(self._of.fetcher.ask(self._shard, self._asked, Pin(), self._needed))
+                if self._asked is not None and not self._head and _must_be_whole(body):
+                    self._asked = None
+                    return
+                entry = self._admit(body.version, ranged=body.ranged)
+                flight = self._flight(entry, body)
+                if flight is not None:
+                    landing = Landing(self._of.ground, self._of.buffers, entry, flight, self._fitted(grant, entry, flight))
+                    flight.bypass = landing.bypassing = grant is None
+                    grant = None
+                    await self._fly(entry, flight, landing, held, body, slot)
+        finally:
+            if grant is not None:
+                assert self.entry is None or not grant.closed
+                self._of.ground.give_back(None, None, grant)
+
+    async def _blind_grant(self) -> Grant[Slice] | None:
+        """Room for a first segment of unknown size, before it is asked for; None: bypass."""
+        room = self._of.room
+        try:
+            demanded = self._needed.need < DEMAND
+            grant = room.reserve(SEGMENT_BYTES) if demanded else room.reserve_ahead(SEGMENT_BYTES, None, None)
+            await room.clear(grant)
+        except CacheFull:
+            return None
+        return grant
+
+    def _fitted(self, grant: Grant[Slice] | None, entry: Entry, flight: Flight) -> Grant[Slice] | None:
+        if grant is not None:
+            self._of.room.ledger.shrink(grant, entry.segments.bytes_of(index_of(flight.first)))
+        return grant
+
+    def _admit(self, version: Version, *, ranged: bool) -> Entry:
+        """The version is known: everybody who waits goes on."""
+        self.entry = entry = self._of.admit(self._shard, self._mac, version, ranged=ranged)
+        self.seconds = self._of.clock() - self._started
+        if self._head or version.length == 0:
+            self._resolve()
+        return entry
+
+    def _resolve(self) -> None:
+        assert self.entry is not None
+        if not self._known.done():
+            self._known.set_result(self.entry)
+
+    def _flight(self, entry: Entry, body: Body) -> Flight | None:
+        """The flight that lands this body; None where that is not needed."""
+        if self._head or entry.version.length == 0:
+            return None
+        if not entry.ranged:
+            here = entry.segments.complete or entry.stream_flying
+            return None if here else Flight(0, entry.version.length, self._needed.need, self._of.clock())
+        index = index_of(body.first)
+        if entry.segments.has(index) or self._of.flights.find(entry.key, index) is not None:
+            return None
+        first, size = segment_span(index, entry.version.length)
+        return Flight(first, first + size, self._needed.need, self._of.clock())
+
+    async def _fly(self, entry: Entry, flight: Flight, landing: Landing, held: AsyncExitStack, body: Body, slot: Slot) -> None:
+        index = index_of(flight.first) if entry.ranged else -1
+        if not entry.ranged:
+            entry.stream = flight
+        self._of.flights.post(entry.key, index, flight)
+        entry.flying += 1
+        self._resolve()
+        error: BaseException | None = None
+        try:
+            await self._of.ground.flown(entry, flight, landing, self._fill(entry, flight, landing, held, body, slot))
+        except BaseException as failed:
+            error = failed
+            raise
+        finally:
+            self._of.flights.land(flight, error, entry.key, index)
+
+    async def _fill(self, entry: Entry, flight: Flight, landing: Landing, held: AsyncExitStack, body: Body, slot: Slot) -> None:
+        fetcher = self._of.fetcher
+        try:
+            async with held.pop_all():  # connection and slot go back before any pause
+                await landing.ready()
+                await fetcher.pour(entry, flight, self._shard, landing, body, slot)
+            return
+        except ShardError as error:
+            await landing.flush()
+            await fetcher.again(entry, self._shard, landing, error, self._patience)
+        await fetcher.fill(entry, flight, self._shard, landing, self._patience)
+
+
+def _must_be_whole(body: Body) -> bool:
+    """A ranged answer of a shard that cannot be asked in pieces: nothing says where it ends, or which version it is of."""
+    if not body.ranged:
+        return False
+    length = body.version.length
+    return length is None or (not body.version.identity and length > SEGMENT_BYTES)
+
+
+def _first_range(want: RangeRequest | None) -> ByteRange:
+    """The segment of the client's first byte; for a suffix, whose place is not known yet, the first one."""
+    first = want.first // SEGMENT_BYTES * SEGMENT_BYTES if isinstance(want, ByteRange) else 0
+    return ByteRange(first, first + SEGMENT_BYTES - 1)

@@ -1,0 +1,226 @@
+"""Finds the version of a shard: a stored one that is still good, or the origin's, by one opening however many ask.
+
+An *opening* is the first ranged GET itself: its headers tell version, length and whether the origin honours Range, its body is the first
+segment. 206: the length is in Content-Range. 200: no Range support, this very body is the single stream. 416 with ``*/0``: an empty shard.
+An origin that gives no identity cannot be asked in pieces (nothing would tell two versions apart): its body is one stream too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from forebay_proxy import events
+from forebay_proxy.buffers import Buffers
+from forebay_proxy.entry import Entry, fresh_key
+from forebay_proxy.errors import OriginUnavailable, RangeNotSatisfiable, ShardChanged, ShardError, ShardForbidden, ShardNotFound
+from forebay_proxy.events import Events
+from forebay_proxy.fetch import Fetcher
+from forebay_proxy.flights import Flights, SingleFlight
+from forebay_proxy.http_range import RangeRequest
+from forebay_proxy.opening import Needed, Opening, OpeningGround
+from forebay_proxy.room import Room
+from forebay_proxy.shard import ByteRange, Shard, Version, store_key
+
+__all__ = ["Openings"]
+
+log = logging.getLogger("forebay")
+
+REMEMBERED_S = 5.0  # the contract: 401, 403 and 404 are not asked again for 5 s per (URL, credential)
+REMEMBERED_MOST = 4096
+ATTEMPTS = 4  # a shard that changes again while it is being opened
+
+
+class Openings:
+    """The versions in use by name, and the openings in the air."""
+
+    ground: OpeningGround  # the cache; it is made after us and sets this
+
+    def __init__(
+        self,
+        *,
+        room: Room,
+        flights: Flights,
+        fetcher: Fetcher,
+        buffers: Buffers,
+        events: Events,
+        group: asyncio.TaskGroup,
+        clock: Callable[[], float],
+        hmac_key: bytes,
+        revalidate: str | float,
+    ) -> None:
+        self.current: dict[str, Entry] = {}
+        self._calls: SingleFlight[Entry] = SingleFlight(group)
+        self._checks: SingleFlight[bool] = SingleFlight(group)
+        self._needs: dict[object, Needed] = {}
+        self._refusals: dict[tuple[str, str], tuple[ShardError, float]] = {}
+        self.room = room
+        self.flights = flights
+        self.fetcher = fetcher
+        self.buffers = buffers
+        self.events = events
+        self.clock = clock
+        self._hmac_key = hmac_key
+        self._revalidate = revalidate
+        self._serial = 0
+        room.retired = self.forget
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def __repr__(self) -> str:
+        return f"<Openings {len(self.current)} shards known, {len(self._calls)} in the air>"
+
+    # Which version
+
+    async def entry(
+        self, shard: Shard, job: str, want: RangeRequest | None = None, *, head: bool = False, need: float = 0.0
+    ) -> tuple[Entry, bool]:
+        """The version of ``shard`` to read now, and whether its opening was begun by this call. Raises ``ShardError``."""
+        mac = shard.credential.mac(self._hmac_key)
+        self._recall(shard.name, mac)
+        for _ in range(ATTEMPTS):
+            entry = self.current.get(shard.name)
+            if entry is None:
+                return await self._opened(shard, mac, job, want, head=head, need=need)
+            if not self.fresh(entry, job):
+                await self._checks.join((shard.name, mac), lambda done, entry=entry: self._check(entry, shard, mac, job, done))  # type: ignore[misc]
+                continue
+            if not entry.may_read(mac, self.clock()):
+                await self._prove(entry, shard, mac)
+            return entry, False
+        raise ShardChanged(shard.name, f"the origin changed it {ATTEMPTS} times while it was being opened")
+
+    async def _opened(
+        self, shard: Shard, mac: str, job: str, want: RangeRequest | None, *, head: bool, need: float
+    ) -> tuple[Entry, bool]:
+        key = (shard.name, mac, head)
+        if key in self._calls:
+            self._needs[key].need = min(self._needs[key].need, need)
+            entry, begun = await self._calls.join(key, self._never), False
+        else:
+            self._needs[key] = Needed(need)
+            entry, begun = await self._calls.join(key, lambda future: self._open(shard, mac, want, head, key, future)), True
+        self._checked(entry, job)
+        return entry, begun
+
+    @staticmethod
+    async def _never(future: asyncio.Future[Entry]) -> None:
+        raise AssertionError("joined a call that was in the air")
+
+    def fresh(self, entry: Entry, job: str) -> bool:
+        """Whether ``job`` may read the stored version without asking the origin about it first."""
+        if self._revalidate == "never":
+            return True
+        if self._revalidate == "job":
+            return job in entry.checked_jobs
+        return self.clock() - entry.checked_at < float(self._revalidate)
+
+    def _checked(self, entry: Entry, job: str) -> None:
+        entry.checked_jobs.add(job)
+        entry.checked_at = self.clock()
+
+    def forget(self, entry: Entry) -> None:
+        """``entry`` is not what its name means any more."""
+        if self.current.get(entry.name) is entry:
+            del self.current[entry.name]
+
+    # Refusals
+
+    def _recall(self, name: str, mac: str) -> None:
+        remembered = self._refusals.get((name, mac))
+        if remembered is not None:
+            error, until = remembered
+            if self.clock() < until:
+                raise error
+            del self._refusals[name, mac]
+
+    def _remember(self, name: str, mac: str, error: ShardError) -> None:
+        if isinstance(error, (ShardForbidden, ShardNotFound)):
+            if len(self._refusals) >= REMEMBERED_MOST:
+                self._refusals.clear()
+            self._refusals[name, mac] = error, self.clock() + REMEMBERED_S
+
+    # Asking the origin about a stored version
+
+    async def _check(self, entry: Entry, shard: Shard, mac: str, job: str, done: asyncio.Future[bool]) -> None:
+        """Compare with the origin: the same -> good for this job; another -> outdated; unreachable -> served, and said."""
+        try:
+            same = entry.same_version(await self.fetcher.version(shard))
+        except OriginUnavailable as error:
+            log.warning("shard %s: served as stored, the origin cannot be asked whether it changed (%s)", shard.name, error.cause)
+            self.events.emit(events.Revalidated("unreachable"))
+            self._checked(entry, job)
+            done.set_result(True)
+            return
+        except ShardError as error:
+            self._remember(shard.name, mac, error)
+            raise
+        self.events.emit(events.Revalidated("same" if same else "changed"))
+        if same:
+            self._checked(entry, job)
+        else:
+            self.ground.outdated(entry)
+        done.set_result(same)
+
+    async def _prove(self, entry: Entry, shard: Shard, mac: str) -> None:
+        """Let another credential in once the origin says yes to it, by a ranged GET with the version's pin."""
+        try:
+            async with self.fetcher.ask(shard, ByteRange(0, 0), entry.version.pin, Needed(0.0)) as (body, _):
+                if not entry.same_version(body.version):
+                    raise ShardChanged(shard.name, "the origin has another version for this credential")
+        except RangeNotSatisfiable as error:
+            if error.length != 0 or entry.version.length != 0:
+                raise
+        except ShardError as error:
+            self._remember(shard.name, mac, error)
+            raise
+        entry.proved(mac, self.clock())
+
+    # Asking the origin for a version
+
+    async def _open(
+        self, shard: Shard, mac: str, want: RangeRequest | None, head: bool, key: object, future: asyncio.Future[Entry]
+    ) -> None:
+        started = self.clock()
+        opening = Opening(self, shard, mac, want, head=head, needed=self._needs[key], known=future)
+        try:
+            await opening.run()
+        except ShardError as error:
+            if not future.done():
+                self._remember(shard.name, mac, error)
+                self.events.emit(events.OpeningDone(shard.origin, self.clock() - started, type(error).__name__))
+            raise
+        finally:
+            self._needs.pop(key, None)
+            if opening.entry is not None:
+                self.room.retire(opening.entry)
+        self.events.emit(events.OpeningDone(shard.origin, opening.seconds))
+
+    def cancel(self) -> None:
+        """Shutdown: every opening and check ends now; the task group waits for them."""
+        self._calls.cancel()
+        self._checks.cancel()
+
+    def admit(self, shard: Shard, mac: str, version: Version, *, ranged: bool) -> Entry:
+        """The entry of a version the origin has just named; what the name meant before is outdated."""
+        key = store_key(shard.name, version.identity)
+        entry = self.room.entries.get(key) if version.identity else None
+        if entry is not None and not (entry.ranged or entry.segments.complete or entry.stream_flying):
+            entry = None  # part of a body that cannot be asked in pieces: of no use for another
+        if entry is None:
+            self._serial += 1
+            taken = not version.identity or key in self.room.entries
+            entry = Entry(fresh_key(shard, version, self._serial) if taken else key, shard, version, ranged=ranged, transient=taken)
+            entry.access = {mac} if mac else set()
+            self.room.entries[entry.key] = entry
+        else:
+            entry.stale = False
+            entry.admit(mac)
+        before = self.current.get(shard.name)
+        if before is not None and before is not entry:
+            self.ground.outdated(before)
+        self.current[shard.name] = entry
+        return entry
+

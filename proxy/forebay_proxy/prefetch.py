@@ -1,0 +1,158 @@
+"""One task: while plans want more, ``ensure`` it.
+
+Nearest need first over all readers, each at most its window ahead, through the same door a request uses. Demand goes first because the
+limiter gives it the next slot; prefetch only ever takes room that is free, has been read, or is needed later (two segments a reader).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from forebay_proxy.cache import ShardCache
+from forebay_proxy.chores import Chores
+from forebay_proxy.entry import Entry
+from forebay_proxy.errors import CacheFull, ForebayError
+from forebay_proxy.limiter import DEMAND
+from forebay_proxy.openings import Openings
+from forebay_proxy.plan import Plans, ReaderPlan
+from forebay_proxy.segments import SEGMENT_BYTES, segment_count, segment_span
+from forebay_proxy.shard import Shard
+from forebay_proxy.window import Window
+from forebay_proxy.wire.plan import ReaderName
+
+__all__ = ["Prefetcher"]
+
+log = logging.getLogger("forebay")
+
+MOST_IN_AIR = 48  # the free slots of an origin in full swing (64, a quarter of them for demand only)
+MOST_OPENINGS = 16  # shards being opened ahead: as many as a node's readers begin at once when an epoch starts
+ROUND_S = 0.02  # rounds are not counted in events: at 1 GB/s a segment lands every 8 ms, and one look at the plans serves several
+FAILED_S = 30.0  # a shard that cannot be opened ahead is left to its reader for this long
+
+
+class Prefetcher:
+    """Walks the plans and keeps the windows of their readers full."""
+
+    def __init__(self, cache: ShardCache, openings: Openings, plans: Plans, chores: Chores, clock: Callable[[], float]) -> None:
+        self._cache = cache
+        self._openings = openings
+        self._plans = plans
+        self._chores = chores
+        self._clock = clock
+        self._woken = asyncio.Event()
+        self._windows: dict[ReaderName, Window] = {}
+        self._opening: set[str] = set()
+        self._failed: dict[str, float] = {}
+        self._full = False
+        cache.landed_signal = self._woken.set
+        cache.waited_signal = self.waited
+
+    def __repr__(self) -> str:
+        return f"<Prefetcher {len(self._windows)} windows, {len(self._opening)} openings>"
+
+    def wake(self) -> None:
+        """Plans changed."""
+        self._woken.set()
+
+    def waited(self, reader: ReaderName | None) -> None:
+        """A reader waited for bytes: it needs a longer window, unless the disk is what holds it back."""
+        window = self._windows.get(reader) if reader else None
+        if window is not None and not self._full:
+            window.waited()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            self._round()
+            await asyncio.sleep(ROUND_S)
+
+    def ahead_bytes(self, plan: ReaderPlan) -> int:
+        """How many bytes of what the reader announced are stored already, counted from its position without a gap."""
+        total = 0
+        for shard in plan.shards[plan.position :]:
+            entry = self._openings.current.get(shard.name)
+            if entry is None or entry.version.length is None:
+                return total
+            for index in range(segment_count(entry.version.length)):
+                if not entry.segments.has(index):
+                    return total
+                total += segment_span(index, entry.version.length)[1]
+        return total
+
+    def _round(self) -> None:
+        """Look at all plans once, and ask for what their windows lack."""
+        self._share_windows()
+        self._full = False
+        air = MOST_IN_AIR - sum(flight.need >= DEMAND for flight in self._cache.flights.all())
+        ahead = dict.fromkeys(self._windows, 0)
+        hungry = len(ahead)
+        for need_at, plan, shard in self._plans.nearest():
+            if air <= 0 or hungry <= 0 or self._full:
+                return
+            window = self._windows[plan.reader]
+            if ahead[plan.reader] >= window.bytes:
+                continue
+            entry = self._ready(shard, plan, need_at)
+            if entry is None:
+                ahead[plan.reader] += SEGMENT_BYTES  # its length is not known yet; at least a segment
+            else:
+                counted, launched = self._extend(entry, shard, plan, need_at, window.bytes - ahead[plan.reader], air)
+                ahead[plan.reader] += counted
+                air -= launched
+            hungry -= ahead[plan.reader] >= window.bytes
+
+    def _share_windows(self) -> None:
+        """A window per reader with a plan; all windows together never exceed half the cache."""
+        readers = [plan.reader for plan in self._plans.all()]
+        limit = self._cache.room.ledger.capacity_bytes // 2 // max(1, len(readers))
+        for reader in readers:
+            self._windows.setdefault(reader, Window(limit)).limit(limit)
+        for reader in self._windows.keys() - set(readers):
+            del self._windows[reader]
+
+    def _ready(self, shard: Shard, plan: ReaderPlan, need_at: float) -> Entry | None:
+        """The shard's version if it may be read; else its opening begins, and None."""
+        entry = self._openings.current.get(shard.name)
+        if entry is not None and not entry.stale and self._openings.fresh(entry, plan.reader.job):
+            return entry
+        failed_until = self._failed.get(shard.name, 0.0)
+        if shard.name not in self._opening and len(self._opening) < MOST_OPENINGS and failed_until < self._clock():
+            self._opening.add(shard.name)
+            self._chores.spawn(self._open(shard, plan.reader.job, need_at), "prefetch opening")
+        return None
+
+    async def _open(self, shard: Shard, job: str, need_at: float) -> None:
+        try:
+            await self._openings.entry(shard, job, need=self._need(need_at))
+        except ForebayError as error:
+            log.info("shard %s could not be opened ahead of need (%s); its reader will ask again", shard.name, error)
+            self._failed = {name: until for name, until in self._failed.items() if until > self._clock()}
+            self._failed[shard.name] = self._clock() + FAILED_S
+        finally:
+            self._opening.discard(shard.name)
+            self._woken.set()
+
+    def _need(self, need_at: float) -> float:
+        return DEMAND + max(0.0, need_at - self._clock())
+
+    def _extend(self, entry: Entry, shard: Shard, plan: ReaderPlan, need_at: float, room_bytes: int, air: int) -> tuple[int, int]:
+        """Ask for the shard's missing segments, as far as the window goes: (bytes counted into it, flights launched)."""
+        if not entry.ranged or entry.version.length is None:
+            return entry.version.length or SEGMENT_BYTES, 0
+        counted = launched = 0
+        for index in range(segment_count(entry.version.length)):
+            if counted >= room_bytes or launched >= air:
+                break
+            counted += segment_span(index, entry.version.length)[1]
+            try:
+                flight = self._cache.ensure(entry, index, shard, need=self._need(need_at), need_at=need_at, reader=plan.reader)
+            except CacheFull:
+                self._windows[plan.reader].refused()
+                self._full = True
+                break
+            launched += flight is not None
+        return counted, launched

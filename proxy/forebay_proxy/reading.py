@@ -1,0 +1,284 @@
+"""One reader inside one shard: asks for segments a little ahead of its position, and gives their bytes in order.
+
+Each step finds the bytes at the position wherever they are: stored -> from the file; in the air -> behind the flight's watermark, from
+the file or the memory window; missing -> a flight takes off. A reader that falls out of a bypass window, or whose flight met a failing
+disk, goes on with a fetch of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from typing import Protocol
+
+from forebay_proxy.buffers import Buffers
+from forebay_proxy.entry import Entry
+from forebay_proxy.errors import CacheError, OriginError
+from forebay_proxy.events import Outcome
+from forebay_proxy.flights import Flight
+from forebay_proxy.segments import index_of, segment_span
+from forebay_proxy.shard import Shard, Version
+from forebay_proxy.wire.plan import ReaderName
+
+__all__ = ["Hall", "Reading"]
+
+# A whole-shard reader may be a format sniffer that leaves after a few kB; until it has read one segment it gets four.
+FIRST_BREADTH = 4
+MOST_BREADTH = 16  # at 50 MB/s a connection 16 ranges make 0.8 GB/s; more only delays the nearest
+PRIVATE_ATTEMPTS = 5  # fetches of its own without a byte of progress before a reader gives up
+
+
+class Hall(Protocol):
+    """What a reading needs of the cache."""
+
+    buffers: Buffers
+
+    def launch(self, entry: Entry, index: int, shard: Shard, need: float) -> Flight:
+        """A flight for a missing segment; bypasses when no room can be granted."""
+        ...
+
+    def launch_ahead(self, entry: Entry, index: int, shard: Shard, need: float) -> bool:
+        """The same for a segment beyond the position; False where that would need a bypass."""
+        ...
+
+    def flight_of(self, entry: Entry, index: int) -> Flight | None: ...
+
+    def private_flight(self, entry: Entry, position: int, shard: Shard) -> Flight: ...
+
+    def breadth(self, bypassing: bool) -> int: ...
+
+    async def file_bytes(self, entry: Entry, first: int, end: int) -> bytes | memoryview: ...
+
+    async def trusted(self, entry: Entry, index: int) -> bool:
+        """Whether a stored segment may be read; verifies it first if it is of another boot."""
+        ...
+
+    def lease(self, entry: Entry, index: int) -> None: ...
+
+    def release(self, entry: Entry, index: int) -> None: ...
+
+    def read_segment(self, entry: Entry, index: int) -> None:
+        """A reader has begun a stored segment."""
+        ...
+
+    def boarded(self) -> None:
+        """A reader follows a flight that others asked for."""
+        ...
+
+    def waited(self, reader: ReaderName | None, entry: Entry, seconds: float) -> None: ...
+
+
+class Reading:
+    """A reader's right to bytes: its position and the window before it are leased until it leaves."""
+
+    def __init__(self, hall: Hall, entry: Entry, shard: Shard, reader: ReaderName | None, *, opened_here: bool) -> None:
+        """``opened_here``: the origin was first asked on behalf of this very reader."""
+        self._opened_here = opened_here
+        self.shard = shard
+        self.reader = reader
+        self.entry = entry
+        self.outcome = Outcome.HIT
+        self.hit_bytes = 0
+        self.waited_s = 0.0
+        self.position = 0
+        self.opened_at = time.monotonic()
+        self._hall = hall
+        self._end: int | None = 0
+        self._current = -1
+        self._from_store = False
+        self._asked_to = -1  # the highest segment asked for
+        self._leased: set[int] = set()
+        self._segments_read = 0
+        self._flight: Flight | None = None
+        self._boarding = ExitStack()
+        self._private: Flight | None = None
+        self._private_attempts = 0
+
+    def __repr__(self) -> str:
+        return f"<Reading {self.entry.name} at {self.position} of {self._end}, {self.outcome.value}>"
+
+    @property
+    def key(self) -> str:
+        return self.entry.key
+
+    @property
+    def version(self) -> Version:
+        return self.entry.version
+
+    async def begin(self, first: int, last: int | None) -> Outcome:
+        """Ask for ``first`` to ``last`` (inclusive; None: to the end) and wait until the first byte is readable.
+
+        The outcome is as known now; a bypass further on makes it ``BYPASS`` in the end. Raises ``ShardError``.
+        """
+        self.position = first
+        length = self.version.length
+        self._end = length if last is None else last + 1
+        if length is not None and first >= length:
+            return self.outcome
+        self.outcome = self._foresee()
+        while True:
+            try:
+                await self._reach()
+                return self.outcome
+            except CacheError as error:
+                self._go_alone(error)
+
+    def _foresee(self) -> Outcome:
+        """What the segments of the range say before anything is asked for."""
+        entry = self.entry
+        first = index_of(self.position)
+        last = first if self._end is None else index_of(self._end - 1)
+        stored = [entry.segments.has(index) for index in range(first, last + 1)]
+        if all(stored) and self._end is not None:
+            return Outcome.HIT
+        if any(stored):
+            return Outcome.PARTIAL
+        flying = self._hall.flight_of(entry, first) is not None
+        return Outcome.COLLAPSED if flying and not self._opened_here else Outcome.MISS
+
+    async def chunks(self) -> AsyncIterator[bytes | memoryview]:
+        """The bytes of the range, in order. Ends normally only at the range's or the shard's proven end; raises ``ShardError``."""
+        while self._end is None or self.position < self._end:
+            try:
+                if not await self._reach():
+                    return
+                data = await self._next()
+            except CacheError as error:
+                self._go_alone(error)
+                continue
+            self.position += len(data)
+            if self._from_store:
+                self.hit_bytes += len(data)
+            if self._flight is not None:
+                self._flight.moved(self, self.position)
+            self._private_attempts = 0
+            yield data
+
+    async def _reach(self) -> bool:
+        """Make the byte at the position readable; False at the end of a shard whose length was not known."""
+        while True:
+            await self._enter(index_of(self.position))
+            if self._flight is None:
+                return True
+            if self._flight.error is not None:
+                raise self._flight.error
+            if self._flight.position > self.position or await self._wait(self._flight):
+                return True
+            if self._settled():
+                return False
+            self._current = -1  # the flight has landed: look again where the bytes are
+
+    def _settled(self) -> bool:
+        """The shard turned out to end here."""
+        length = self.version.length
+        if self._end is None and length is not None:
+            self._end = length
+        return self._end is not None and self.position >= self._end
+
+    async def _wait(self, flight: Flight) -> bool:
+        start = time.monotonic()
+        try:
+            return await flight.grown_beyond(self.position)
+        finally:
+            seconds = time.monotonic() - start
+            self.waited_s += seconds
+            self._hall.waited(self.reader, self.entry, seconds)
+
+    async def _enter(self, index: int) -> None:
+        """Be in segment ``index``: know where its bytes come from, ask for the ones after it, give back the ones before."""
+        if index == self._current:
+            return
+        self._leave_flight()
+        self._lease(index)
+        if self.entry.segments.has(index) and not await self._hall.trusted(self.entry, index):
+            self.outcome = Outcome.PARTIAL if self.outcome is Outcome.HIT else self.outcome
+        self._from_store = self.entry.segments.has(index)
+        if self._from_store:
+            self._hall.read_segment(self.entry, index)
+        else:
+            self._board(self._boarded(index) or self._hall.launch(self.entry, index, self.shard, 0.0))
+        if self._current != -1:
+            self._segments_read += 1
+        self._current = index
+        self._ask_ahead(index)
+        for passed in [held for held in self._leased if held < index]:
+            self._release(passed)
+
+    def _boarded(self, index: int) -> Flight | None:
+        """A flight that is in the air already; counted when somebody else asked for it."""
+        flight = self._hall.flight_of(self.entry, index)
+        if flight is not None and not self._opened_here and index > self._asked_to:
+            self._hall.boarded()
+        return flight
+
+    def _board(self, flight: Flight) -> None:
+        flight.need = 0.0
+        self._flight = flight
+        self._boarding.enter_context(flight.aboard(self, self.position))
+        if flight.bypass:
+            self.outcome = Outcome.BYPASS
+
+    def _leave_flight(self) -> None:
+        self._flight = None
+        self._boarding.close()
+
+    def _go_alone(self, error: CacheError) -> None:
+        """The shared flight cannot serve this reader any further: fetch the rest of the segment for it alone."""
+        self._private_attempts += 1
+        if self._private_attempts > PRIVATE_ATTEMPTS:
+            raise OriginError(self.entry.name, f"no byte beyond {self.position} arrived in {PRIVATE_ATTEMPTS} attempts") from error
+        self._leave_flight()
+        self._board(self._hall.private_flight(self.entry, self.position, self.shard))
+        self.outcome = Outcome.BYPASS
+
+    def _ask_ahead(self, index: int) -> None:
+        if not self.entry.ranged or self._end is None:
+            return
+        bypassing = self._flight is not None and self._flight.bypass
+        breadth = min(self._hall.breadth(bypassing), MOST_BREADTH if self._segments_read else FIRST_BREADTH)
+        last = min(index_of(self._end - 1), index + breadth - 1)
+        for ahead in range(index + 1, last + 1):
+            flight = self._hall.flight_of(self.entry, ahead)
+            if flight is not None:
+                flight.need = min(flight.need, float(ahead - index))
+            elif not self.entry.segments.has(ahead) and not self._hall.launch_ahead(self.entry, ahead, self.shard, float(ahead - index)):
+                return
+            self._lease(ahead)
+            self._asked_to = ahead
+
+    async def _next(self) -> bytes | memoryview:
+        """Readable bytes at the position, at most one unit, within one segment."""
+        flight = self._flight
+        first, size = segment_span(self._current, self.version.length)
+        end = first + size if self._end is None else min(first + size, self._end)
+        if flight is not None and not flight.in_file(self.position):
+            return self._from_window(flight, end)
+        if flight is not None:
+            end = min(end, flight.position, *(() if flight.stored_end is None else (flight.stored_end,)))
+        end = min(end, self.position + self._hall.buffers.readers.unit_bytes)
+        data = await self._hall.file_bytes(self.entry, self.position, end)
+        if flight is not None and flight.error is not None:
+            raise flight.error  # its bytes are being given back: what was read may be holes
+        return data
+
+    def _from_window(self, flight: Flight, end: int) -> memoryview:
+        assert flight.window is not None
+        view = flight.window.read(self.position)
+        assert view is not None, "below the watermark is in the window"
+        return view[: min(end - self.position, self._hall.buffers.readers.unit_bytes)]
+
+    def _lease(self, index: int) -> None:
+        if index not in self._leased:
+            self._leased.add(index)
+            self._hall.lease(self.entry, index)
+
+    def _release(self, index: int) -> None:
+        self._leased.discard(index)
+        self._hall.release(self.entry, index)
+
+    def close(self) -> None:
+        """Leave: every lease goes back, the flights fly on."""
+        self._leave_flight()
+        for index in list(self._leased):
+            self._release(index)

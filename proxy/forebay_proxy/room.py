@@ -1,0 +1,316 @@
+"""Makes room: asks the ledger, and empties what it says must leave.
+
+Deciding is synchronous (``reserve`` and ``doom`` take segments out of use at once), acting is not (``clear`` withdraws the claim, commits
+that, and only then frees the bytes: a claim never stands for bytes that are gone).
+
+Owner of the ledger. Not thread-safe: the event loop's only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+
+from forebay_proxy import events
+from forebay_proxy.entry import Entry
+from forebay_proxy.errors import CacheFull, DiskFailed
+from forebay_proxy.events import Events
+from forebay_proxy.fileio import Leased
+from forebay_proxy.leaving import Leaving
+from forebay_proxy.ledger import Grant, Ledger, Victim
+from forebay_proxy.plan import Plans, Rank, Use
+from forebay_proxy.segments import segment_span
+from forebay_proxy.shardfile import ShardFile
+from forebay_proxy.store import Store
+
+__all__ = ["Room", "Slice"]
+
+log = logging.getLogger("forebay")
+
+Slice = tuple[Entry, tuple[int, ...]]  # segments of one entry that leave together
+OPEN_FILES = 512  # descriptors kept for shards nobody is in; a start with 1,024 allowed must still have some for sockets
+DISPLACED_PER_READER = 2  # the contract: so many prefetched segments of a reader may stand where a needed one stood
+
+
+class Room:
+    """Who may have disk, and who gives it up."""
+
+    def __init__(self, ledger: Ledger[Slice], store: Store, plans: Plans, events: Events, clock: Callable[[], float]) -> None:
+        self.ledger = ledger
+        self.entries: dict[str, Entry] = {}
+        self.retired: Callable[[Entry], None] = lambda entry: None  # the cache forgets an entry of which nothing is left
+        self._store = store
+        self._plans = plans
+        self._events = events
+        self._clock = clock
+        self._leaving = Leaving(self._use_of)
+        self._open: OrderedDict[str, Entry] = OrderedDict()
+        self._displaced: Counter[object] = Counter()
+        self._displacers: dict[tuple[str, int], object] = {}
+        self._store.claims.on_commit = self.measure
+
+    def __repr__(self) -> str:
+        return f"<Room {self.ledger!r}, {len(self.entries)} shards>"
+
+    # Deciding
+
+    def _use_of(self, key: str) -> Use | None:
+        entry = self.entries.get(key)
+        if entry is None or not entry.segments.stored_count:
+            return None
+        if entry.stale:
+            return Use(Rank.DEAD, 0.0)
+        return self._plans.next_use(entry.name, entry.group)
+
+    def touch(self, entry: Entry) -> None:
+        """Something happened to ``entry`` that may change when it leaves."""
+        self._leaving.touch(entry.key)
+
+    def _candidates(self, before: Use | None) -> Iterator[Victim[Slice]]:
+        """What may leave, first to leave first; with ``before`` only what is used later than that."""
+        order = self._leaving.order()
+        try:
+            for use, key in order:
+                if before is not None and use >= before:
+                    return
+                yield from self._victims_of(self.entries[key])
+        finally:
+            order.close()  # type: ignore[attr-defined]
+
+    def _victims_of(self, entry: Entry) -> Iterator[Victim[Slice]]:
+        segments = entry.segments
+        if self._store.can_punch and entry.ranged:
+            for index in segments.may_leave():
+                yield Victim((entry, (index,)), segments.bytes_of(index))
+        elif entry.idle and not segments.leases:
+            whole = tuple(segments.stored())
+            yield Victim((entry, whole), sum(segments.bytes_of(index) for index in whole))
+
+    def reserve(self, size: int) -> Grant[Slice]:
+        """Room for a demanded segment: whatever is not leased may leave for it. Raises ``CacheFull``."""
+        return self._reserve(size, None)
+
+    def reserve_ahead(self, size: int, need_at: float | None, reader: object) -> Grant[Slice]:
+        """Room for a prefetched segment: free room, what has been read, and at most two segments a reader that are needed later still.
+
+        Raises ``CacheFull``.
+        """
+        try:
+            return self._reserve(size, Use(Rank.LATER, float("-inf")))
+        except CacheFull:
+            if need_at is None or self._displaced[reader] >= DISPLACED_PER_READER:
+                raise
+            return self._reserve(size, Use(Rank.AHEAD, -need_at))
+
+    def displacing(self, grant: Grant[Slice]) -> bool:
+        """Whether something still needed leaves for this grant."""
+        entries = [victim.subject[0] for victim in grant.victims]
+        return any(self._plans.next_use(entry.name, entry.group).rank > Rank.READ for entry in entries)
+
+    def note_displacer(self, entry: Entry, index: int, reader: object) -> None:
+        """Segment ``index`` stands where a needed one stood, for ``reader``, until it is read or leaves."""
+        self._displacers[entry.key, index] = reader
+        self._displaced[reader] += 1
+
+    def settle_displacer(self, entry: Entry, index: int) -> None:
+        reader = self._displacers.pop((entry.key, index), None)
+        if reader is not None:
+            self._displaced[reader] -= 1
+            if not self._displaced[reader]:
+                del self._displaced[reader]
+
+    def _reserve(self, size: int, before: Use | None) -> Grant[Slice]:
+        grant = self.ledger.reserve(size, lambda: self._candidates(before))
+        self._doom(victim.subject for victim in grant.victims)
+        return grant
+
+    def _doom(self, slices: Iterable[Slice]) -> None:
+        """Take segments out of use: nobody finds them any more, their claim is withdrawn, their bytes are still there."""
+        now = self._clock()
+        for entry, indices in slices:
+            rank = Rank.DEAD if entry.stale else self._plans.next_use(entry.name, entry.group).rank
+            reason = "stale" if entry.stale else "plan" if rank in (Rank.AHEAD, Rank.LATER) else "guess"
+            for index in indices:
+                entry.leaving[index] = asyncio.get_running_loop().create_future()
+                age_s = now - entry.landed_at.pop(index, now)
+                used = index not in entry.segments.unread
+                self._events.emit(events.Evicted(entry.segments.bytes_of(index), reason, age_s, used))
+                entry.segments.leave(index)
+                self.settle_displacer(entry, index)
+            self.claim(entry)
+            self.touch(entry)
+
+    def claim(self, entry: Entry) -> None:
+        """Let the index say what is here of ``entry`` now."""
+        if entry.durable and entry.segments.stored_count:
+            self._store.claims.put(entry.row(self._store.boot_id))
+            entry.claimed = True
+        elif entry.claimed:
+            self._store.claims.drop(entry.key)
+            entry.claimed = False
+
+    # Acting
+
+    async def clear(self, grant: Grant[Slice]) -> None:
+        """Remove the grant's victims from the disk. Raises ``CacheFull`` where one could not be removed: the grant is closed then."""
+        if not grant.victims:
+            return
+        await self._store.claims.committed()
+        stayed = [victim for victim in list(grant.victims) if not await self._remove(victim.subject)]
+        for victim in stayed:
+            self.ledger.stayed(grant, victim)
+        promised = grant.bytes
+        self.ledger.vacated(grant)
+        if stayed:
+            self.ledger.release(grant)
+            raise CacheFull(f"{len(stayed)} segments could not be removed; {promised} bytes are free instead")
+
+    async def prepare(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
+        """Empty what the grant needs, and allocate the segment in the entry's file.
+
+        Raises ``CacheFull`` or ``DiskFailed``; the grant is closed then.
+        """
+        if index in entry.leaving:
+            await asyncio.shield(entry.leaving[index])
+        await self.clear(grant)
+        first, size = segment_span(index, entry.version.length)
+        try:
+            async with entry.file_lock:
+                file = await self.open_file(entry)
+            if entry.version.length is None:
+                await file.grow(first + size)
+            await file.allocate(first, size)
+        except BaseException:
+            self.ledger.release(grant)
+            raise
+        return file
+
+    def landed(self, entry: Entry, index: int, checksum: int, grant: Grant[Slice]) -> None:
+        """A segment is whole on the disk: the grant's bytes are stored ones."""
+        self.ledger.commit(grant, entry.segments.bytes_of(index))
+        entry.segments.land(index, checksum)
+        entry.landed_at[index] = self._clock()
+        self.claim(entry)
+        self.touch(entry)
+
+    def withdraw(self, entry: Entry, index: int) -> None:
+        """A segment that was being written will not become one: until ``abandon`` has freed it nobody begins it anew."""
+        entry.leaving[index] = asyncio.get_running_loop().create_future()
+
+    async def abandon(self, entry: Entry | None, index: int | None, grant: Grant[Slice]) -> None:
+        """Free what was allocated for a grant that did not become a segment, and give the grant back."""
+        if entry is None or index is None:
+            with suppress(CacheFull):
+                await self.clear(grant)
+                self.ledger.release(grant)
+            return
+        removed = await self._remove((entry, (index,)))
+        if removed:
+            self.ledger.release(grant)
+        else:
+            self.ledger.commit(grant)  # still on the disk, and in nobody's use: counted until the next start finds and frees it
+
+    async def discard(self, entry: Entry, index: int) -> None:
+        """Remove one stored segment whose bytes are wrong."""
+        size = entry.segments.bytes_of(index)
+        self.ledger.doom(size)
+        self._doom([(entry, (index,))])
+        await self._store.claims.committed()
+        if await self._remove((entry, (index,))):
+            self.ledger.gone(size)
+        else:
+            self.ledger.spared(size)
+
+    async def _remove(self, victims: Slice) -> bool:
+        """Free the bytes of some segments; False where the disk or a descriptor's lease keeps them."""
+        entry, indices = victims
+        removed = True
+        try:
+            async with entry.file_lock:
+                await self._free(entry, indices)
+        except (DiskFailed, Leased) as error:
+            removed = False
+            if isinstance(error, DiskFailed):
+                self._events.emit(events.DiskFailed(error.operation, error.errno_name))
+                log.warning("segments of shard %s could not be removed: %s", entry.name, error)
+        for index in indices:
+            entry.leaving.pop(index).set_result(None)
+        self.retire(entry)
+        return removed
+
+    async def _free(self, entry: Entry, indices: tuple[int, ...]) -> None:
+        if entry.segments.stored_count == 0 and not entry.flying and not entry.readers and len(entry.leaving) == len(indices):
+            file = await self.open_file(entry)
+            await file.remove()
+            entry.file, entry.filed = None, False
+            return
+        file = await self.open_file(entry)
+        for index in sorted(indices, reverse=True):  # from the tail: cheaper for the file system
+            await file.punch(segment_span(index, entry.version.length)[0], entry.segments.bytes_of(index))
+
+    async def open_file(self, entry: Entry) -> ShardFile:
+        """The entry's file, opened or made. The caller holds ``entry.file_lock``."""
+        if entry.file is None:
+            if entry.filed:
+                entry.file = await self._store.reopen(entry.key)
+            else:
+                entry.file = await self._store.create(entry.key, entry.version.length)
+                entry.filed = True
+        self._open[entry.key] = entry
+        self._open.move_to_end(entry.key)
+        return entry.file
+
+    async def close_idle(self) -> None:
+        """Close the files of shards nobody is in, the longest unused first, beyond ``OPEN_FILES``."""
+        for key in list(self._open):
+            if len(self._open) <= OPEN_FILES:
+                return
+            entry = self._open[key]
+            if entry.idle:
+                async with entry.file_lock:
+                    if entry.idle and entry.file is not None:
+                        file, entry.file = entry.file, None
+                        await file.aclose()
+                del self._open[key]
+
+    def retire(self, entry: Entry) -> None:
+        """Forget an entry of which nothing is left and in which nobody is."""
+        if entry.idle and not entry.segments.stored_count and entry.key in self.entries:
+            del self.entries[entry.key]
+            self._open.pop(entry.key, None)
+            self._leaving.touch(entry.key)
+            self.retired(entry)
+
+    async def evict(self, entry: Entry) -> int:
+        """Remove everything of ``entry`` that is not leased; returns the bytes freed."""
+        victims = list(self._victims_of(entry))
+        size = sum(victim.bytes for victim in victims)
+        if not victims:
+            return 0
+        self.ledger.doom(size)
+        self._doom(victim.subject for victim in victims)
+        await self._store.claims.committed()
+        freed = 0
+        for victim in victims:
+            if await self._remove(victim.subject):
+                self.ledger.gone(victim.bytes)
+                freed += victim.bytes
+            else:
+                self.ledger.spared(victim.bytes)
+        return freed
+
+    async def work_off(self) -> None:
+        """The capacity shrank (others fill the disk): let go of what stands above it, in the usual order."""
+        while (excess := self.ledger.excess_bytes()) > 0:
+            victims = self.ledger._choose(excess, lambda: self._candidates(None))
+            if not victims:
+                return
+            for entry in {victim.subject[0].key: victim.subject[0] for victim in victims}.values():
+                await self.evict(entry)
+
+    def measure(self) -> None:
+        """Look at what index, lock and directories hold now, and at what files hold beyond their segments."""
+        self.ledger.measured_overhead(self._store.measure())

@@ -1,0 +1,281 @@
+"""The composition root: builds the parts, runs them in one task group, closes them in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from forebay_proxy import cache_dir, version
+from forebay_proxy.access import Access
+from forebay_proxy.buffers import Buffers
+from forebay_proxy.cache import ShardCache
+from forebay_proxy.cache_dir import Capacity, Machine, Place
+from forebay_proxy.chores import Chores
+from forebay_proxy.entry import Entry
+from forebay_proxy.errors import ConfigError
+from forebay_proxy.events import Events, PlanChanged
+from forebay_proxy.fetch import Fetcher
+from forebay_proxy.flights import Flights
+from forebay_proxy.housekeeping import House
+from forebay_proxy.ledger import Ledger
+from forebay_proxy.limiter import Limiters
+from forebay_proxy.loop_lag import measure_lag
+from forebay_proxy.metrics import Metrics
+from forebay_proxy.openings import Openings
+from forebay_proxy.origins import Guard, Origins
+from forebay_proxy.plan import Plans
+from forebay_proxy.plandesk import PlanDesk
+from forebay_proxy.prefetch import Prefetcher
+from forebay_proxy.room import Room, Slice
+from forebay_proxy.runfile import Claim, RunDirectory, RunFile, process_start_time
+from forebay_proxy.server import Face
+from forebay_proxy.settings import Settings
+from forebay_proxy.shard import Shard
+from forebay_proxy.standing import Standing
+from forebay_proxy.store import Loaded, Store
+from forebay_proxy.tally import Tally
+from forebay_proxy.wire.urls import InvalidShardUrl, parse_origin_url
+
+__all__ = ["ServiceInfo", "run_service", "serve"]
+
+log = logging.getLogger("forebay")
+
+TICK_S = 1.0  # how often the disk's free space is looked at: other programs fill a disk in minutes, not in seconds
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceInfo:
+    """What a sidecar knows of itself once it listens."""
+
+    url: str
+    port: int
+    socket: Path | None
+    cache_dir: Path
+    instance: str
+    capacity_bytes: int
+    fingerprint: str
+    notices: tuple[str, ...]
+
+
+Announce = Callable[[ServiceInfo], None]
+
+
+def run_service(settings: Settings, *, announce: Announce) -> int:
+    """Serve until a signal ends it, or the idle time is over. Returns the exit code; raises ``ConfigError`` when it cannot start."""
+    logging.basicConfig(stream=sys.stderr, level=settings.log_level.upper(), format="forebay: %(levelname)s %(message)s")
+    return asyncio.run(serve(settings, announce=announce, environ=os.environ))
+
+
+async def serve(
+    settings: Settings, *, announce: Announce, environ: Mapping[str, str], stop: asyncio.Event | None = None
+) -> int:
+    """One sidecar's life. ``stop`` ends it like a signal (tests)."""
+    stop = stop or asyncio.Event()
+    try:
+        async with AsyncExitStack() as life:
+            house = _House(settings, environ, life)
+            await house.build()
+            _on_signals(stop, life)
+            announce(house.info)
+            await house.until(stop)
+    except* ConfigError as errors:
+        raise _first(errors) from None
+    return 0
+
+
+def _first(errors: BaseExceptionGroup[Any]) -> BaseException:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _on_signals(stop: asyncio.Event, life: AsyncExitStack) -> None:
+    """SIGTERM and SIGINT end the sidecar; afterwards they mean again what they meant before."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with suppress(ValueError, RuntimeError):  # not the main thread (tests, notebooks): the caller ends it through ``stop``
+            loop.add_signal_handler(number, stop.set)
+            life.callback(loop.remove_signal_handler, number)
+
+
+class _House:
+    """The parts of one sidecar, built in order; ``life`` closes them in reverse."""
+
+    info: ServiceInfo
+
+    def __init__(self, settings: Settings, environ: Mapping[str, str], life: AsyncExitStack) -> None:
+        self._settings = settings
+        self._environ = environ
+        self._life = life
+        self._clock = time.monotonic
+        self._instance = secrets.token_hex(8)
+        self._events = Events()
+        self._tally = Tally()
+        self._metrics = Metrics(version=version.VERSION)
+        self._events.listen(self._tally.listen)
+        self._events.listen(self._metrics.listen)
+
+    async def build(self) -> None:
+        """Own the directory, load what is there, listen. Raises ``ConfigError``."""
+        run = RunDirectory.of(self._environ)
+        fingerprint = run.fingerprint(self._environ)
+        claim = self._life.enter_context(run.claim(fingerprint))
+        place, capacity, store, loaded = await self._own_directory(fingerprint)
+        group = await self._life.enter_async_context(asyncio.TaskGroup())
+        self._build_cache(group, store, capacity)
+        self._adopt(loaded)
+        await self._listen(claim)
+        store.announce(self._face.url, self._instance)
+        notices = (*place.notices, *capacity.notices, *loaded.notices)
+        self.info = ServiceInfo(
+            self._face.url, self._face.port or 0, self._face.socket, store.path, self._instance, capacity.effective_bytes,
+            fingerprint, notices,
+        )  # fmt: skip
+        claim.announce(self._run_file(fingerprint))
+        self._standing.introduce(self.info, self._settings)
+        self._background = [
+            group.create_task(self._prefetcher.run(), name="prefetch"),
+            group.create_task(self._tick(capacity, store), name="tick"),
+            group.create_task(measure_lag(self._events), name="loop lag"),
+        ]
+
+    async def _own_directory(self, fingerprint: str) -> tuple[Place, Capacity, Store, Loaded]:
+        machine = Machine.here(self._environ)
+        place = cache_dir.choose(self._settings, self._environ, machine)
+        place = cache_dir.prepare(place, self._settings, machine)
+        store = await Store.open(place.path, who="forebay serve")
+        self._life.push_async_callback(store.aclose)
+        loaded = await store.load()
+        disk = cache_dir.measure(place.path)
+        capacity = cache_dir.decide_capacity(self._settings.cache_size, self._settings.free_floor, disk, container=machine.container)
+        return place, capacity, store, loaded
+
+    def _build_cache(self, group: asyncio.TaskGroup, store: Store, capacity: Capacity) -> None:
+        settings, clock, events = self._settings, self._clock, self._events
+        chance = random.Random()  # noqa: S311 -- spreads retries, guards nothing
+        self._store = store
+        self._chores = Chores(group)
+        self._ledger: Ledger[Slice] = Ledger(capacity.capacity_bytes)
+        self._ledger.capacity_bytes = capacity.effective_bytes
+        self._plans = Plans(clock)
+        self._room = Room(self._ledger, store, self._plans, events, clock)
+        self._room.measure()
+        self._buffers = Buffers()
+        self._guard = Guard(settings.allow_origin, settings.strict_origins, operator_endpoints=self._operator_endpoints())
+        self._origins = Origins.create(
+            guard=self._guard, events=events, file_roots=settings.file_root, profiles=self._profiles(),
+            connect_timeout_s=settings.connect_timeout_s, idle_timeout_s=settings.idle_timeout_s, user_agent=f"forebay/{version.VERSION}",
+        )  # fmt: skip
+        self._life.push_async_callback(self._origins.aclose)
+        limiters = Limiters(settings.origin_connections, clock)
+        fetcher = Fetcher(
+            self._origins, limiters, self._buffers, events,
+            retry_budget_s=settings.retry_budget_s, clock=clock, sleep=asyncio.sleep, chance=chance,
+        )  # fmt: skip
+        self._flights = Flights(group)
+        self._openings = Openings(
+            room=self._room, flights=self._flights, fetcher=fetcher, buffers=self._buffers, events=events, group=group, clock=clock,
+            hmac_key=store.hmac_key, revalidate=settings.revalidate,
+        )  # fmt: skip
+        self._cache = ShardCache(
+            store=store, room=self._room, plans=self._plans, flights=self._flights, openings=self._openings, fetcher=fetcher,
+            buffers=self._buffers, events=events, chores=self._chores, clock=clock,
+        )  # fmt: skip
+        self._prefetcher = Prefetcher(self._cache, self._openings, self._plans, self._chores, clock)
+        self._desk = PlanDesk(self._plans, self._prefetcher, events)
+        self._standing = Standing(
+            cache=self._cache, plans=self._plans, prefetcher=self._prefetcher, tally=self._tally, limiters=limiters,
+            instance=self._instance, clock=clock,
+        )  # fmt: skip
+        self._metrics.watch(self._standing.usage)
+
+    def _operator_endpoints(self) -> list[str]:
+        """Endpoints the environment names for the SDK: they may be private or loopback ones."""
+        return [value for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3") if (value := self._environ.get(name))]
+
+    def _profiles(self) -> frozenset[str]:
+        own = (self._environ.get("AWS_PROFILE"), self._environ.get("AWS_DEFAULT_PROFILE"))
+        return frozenset(self._settings.allow_profile) | {name for name in own if name}
+
+    def _adopt(self, loaded: Loaded) -> None:
+        """Take over what an earlier process stored: every claimed segment, and the ledger from what the disk says it holds."""
+        for row in loaded.rows:
+            try:
+                shard = Shard.of(parse_origin_url(row.url))
+            except InvalidShardUrl:
+                self._store.claims.drop(row.key)  # a scheme of an older or newer version
+                continue
+            entry = Entry.of_row(shard, row, self._store.boot_id)
+            self._room.entries[entry.key] = entry
+            self._openings.current[entry.name] = entry
+            self._ledger.found(sum(entry.segments.bytes_of(index) for index in entry.segments.stored()))
+            self._room.touch(entry)
+
+    async def _listen(self, claim: Claim) -> None:
+        settings = self._settings
+        access = Access(
+            own_uid=os.getuid(),
+            allow_uid=frozenset(settings.allow_uid),
+            hosts=frozenset({settings.host}),
+            token=settings.token.get_secret_value() if settings.token else None,
+        )
+        self._face = Face(
+            cache=self._cache, plans=self._desk, house=House(self._cache, self._openings, self._clock), status=self._standing.status,
+            metrics=self._metrics.render, access=access, events=self._events, pass_headers=settings.pass_header, clock=self._clock,
+        )  # fmt: skip
+        socket = claim.socket if settings.socket is None else settings.socket or None
+        await self._face.start(settings.host, settings.port, socket if socket is None else Path(socket))
+        self._guard.add_own(settings.host, self._face.port or 0)
+
+    def _run_file(self, fingerprint: str) -> RunFile:
+        socket = str(self._face.socket) if self._face.socket else None
+        started_by: Any = "serve" if self._settings.idle_exit_s is None else "run"
+        start_time = process_start_time(os.getpid()) or 0
+        path = str(self._store.path)
+        return RunFile(self._face.url, socket, os.getpid(), start_time, self._instance, path, fingerprint, started_by)
+
+    async def until(self, stop: asyncio.Event) -> None:
+        """Serve until ``stop``, then end everything in the order in which it depends on one another."""
+        idle_s = self._settings.idle_exit_s
+        while not stop.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if idle_s is None else max(1.0, idle_s / 10)):
+                    await stop.wait()
+            if idle_s is not None and not self._face.connections and self._clock() - self._face.last_active > idle_s:
+                log.info("no connection for %g s: ending", idle_s)
+                break
+        await self._close()
+
+    async def _close(self) -> None:
+        await self._face.aclose()
+        for task in self._background:
+            task.cancel()
+        self._openings.cancel()
+        self._flights.cancel()
+        await self._chores.idle()
+
+    async def _tick(self, capacity: Capacity, store: Store) -> None:
+        """Once a second: does what we were promised still fit on the disk, who fell silent, which files may be closed."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            with suppress(OSError):  # a vanished directory shows itself at the next segment
+                disk = os.statvfs(store.path)
+                ours = disk.f_bavail * disk.f_frsize + self._ledger.used_bytes
+                self._ledger.capacity_bytes = max(0, min(capacity.capacity_bytes, ours - capacity.floor_bytes))
+            await self._room.work_off()
+            for reader in self._plans.expire(self._cache.is_reading):
+                self._events.emit(PlanChanged(reader.job, "expired"))
+            await self._room.close_idle()
+            await store.sweep()

@@ -1,0 +1,151 @@
+"""How things stand: the levels metrics pull, and the JSON of ``/v1/status``."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from forebay_proxy import version
+from forebay_proxy.cache import ShardCache
+from forebay_proxy.limiter import Limiters
+from forebay_proxy.plan import Plans, ReaderPlan
+from forebay_proxy.prefetch import Prefetcher
+from forebay_proxy.reading import Reading
+from forebay_proxy.segments import SEGMENT_BYTES
+from forebay_proxy.settings import Settings
+from forebay_proxy.tally import Tally
+from forebay_proxy.usage import PeakBytes, Usage
+
+if TYPE_CHECKING:
+    from forebay_proxy.service import ServiceInfo
+
+__all__ = ["Standing"]
+
+
+class Standing:
+    """Asks the parts when somebody asks; keeps nothing but the start."""
+
+    def __init__(
+        self,
+        *,
+        cache: ShardCache,
+        plans: Plans,
+        prefetcher: Prefetcher,
+        tally: Tally,
+        limiters: Limiters,
+        instance: str,
+        clock: Callable[[], float],
+    ) -> None:
+        self._cache = cache
+        self._plans = plans
+        self._prefetcher = prefetcher
+        self._tally = tally
+        self._limiters = limiters
+        self._instance = instance
+        self._clock = clock
+        self._peak = PeakBytes(clock=clock)
+        self._started = clock()
+        self._started_at = time.time()
+        self._info: ServiceInfo | None = None
+
+    def introduce(self, info: ServiceInfo, settings: Settings) -> None:
+        """Once it listens."""
+        self._info = info
+
+    def usage(self) -> Usage:
+        """The levels now."""
+        ledger, cache = self._cache.room.ledger, self._cache
+        self._peak.saw(ledger.take_peak())
+        entries = cache.room.entries.values()
+        disk = self._disk()
+        return Usage(
+            configured_bytes=ledger.configured_bytes,
+            effective_bytes=ledger.capacity_bytes,
+            stored_bytes=ledger.stored_bytes,
+            reserved_bytes=ledger.reserved_bytes,
+            doomed_bytes=ledger.doomed_bytes,
+            overhead_bytes=ledger.overhead_bytes,
+            leased_bytes=cache.leased_segments * SEGMENT_BYTES,
+            peak_bytes=self._peak.value(),
+            shards=len(entries),
+            segments=sum(entry.segments.stored_count for entry in entries),
+            in_flight=len(cache.flights),
+            waiters=sum(flight.waiting_count for flight in cache.flights.all()),
+            readers=len(cache.readings),
+            plans=len(self._plans),
+            disk_state=cache.disk.state,
+            avail_bytes=disk.f_bavail * disk.f_frsize if disk else 0,
+            size_bytes=disk.f_blocks * disk.f_frsize if disk else 0,
+            files_free=disk.f_favail if disk else 0,
+            origins=self._limiters.in_flight(),
+            lead_bytes=self._lead_bytes(),
+        )
+
+    def _disk(self) -> os.statvfs_result | None:
+        try:
+            return os.statvfs(self._info.cache_dir) if self._info else None
+        except OSError:
+            return None
+
+    def _lead_bytes(self) -> dict[str, int]:
+        """By job: bytes stored ahead of the reader that has the least."""
+        lead: dict[str, int] = {}
+        for plan in self._plans.all():
+            ahead = self._prefetcher.ahead_bytes(plan)
+            lead[plan.reader.job] = min(lead.get(plan.reader.job, ahead), ahead)
+        return lead
+
+    def status(self) -> dict[str, Any]:
+        """``/v1/status``, less what the face knows itself (state, url, socket)."""
+        info = self._info
+        usage = self.usage()
+        return {
+            "forebay": version.VERSION,
+            "instance": self._instance,
+            "pid": os.getpid(),
+            "started_at": self._started_at,
+            "uptime_s": self._clock() - self._started,
+            "fd_socket": None,
+            "cache_dir": str(info.cache_dir) if info else None,
+            "fingerprint": info.fingerprint if info else None,
+            "cache": {
+                "capacity_bytes": usage.configured_bytes,
+                "effective_bytes": usage.effective_bytes,
+                "stored_bytes": usage.stored_bytes,
+                "reserved_bytes": usage.reserved_bytes,
+                "doomed_bytes": usage.doomed_bytes,
+                "overhead_bytes": usage.overhead_bytes,
+                "leased_bytes": usage.leased_bytes,
+                "shards": usage.shards,
+                "segments": usage.segments,
+                "in_flight": usage.in_flight,
+                "disk_state": usage.disk_state,
+            },
+            **self._tally.snapshot(),
+            "readers": [_reader(reading) for reading in self._cache.readings],
+            "plans": [self._plan(plan) for plan in self._plans.all()],
+            "notices": list(info.notices) if info else [],
+        }
+
+    def _plan(self, plan: ReaderPlan) -> dict[str, object]:
+        return {
+            "reader": str(plan.reader),
+            "epoch": plan.epoch,
+            "set": plan.set_name,
+            "position": plan.position,
+            "length": len(plan.shards),
+            "rate": plan.rate,
+            "ahead_bytes": self._prefetcher.ahead_bytes(plan),
+        }
+
+
+def _reader(reading: Reading) -> dict[str, object]:
+    return {
+        "reader": str(reading.reader) if reading.reader else "anonymous",
+        "shard": reading.entry.name,
+        "position_bytes": reading.position,
+        "length_bytes": reading.version.length,
+        "waited_s": reading.waited_s,
+    }

@@ -1,0 +1,114 @@
+"""Fetches a list of shards into the cache because a person asked, and says how it goes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Iterator
+
+from forebay_proxy.cache import ShardCache
+from forebay_proxy.entry import Entry
+from forebay_proxy.errors import CacheFull, ForebayError
+from forebay_proxy.flights import Flight
+from forebay_proxy.limiter import DEMAND
+from forebay_proxy.openings import Openings
+from forebay_proxy.segments import segment_count
+from forebay_proxy.shard import Shard
+
+__all__ = ["Warming"]
+
+AT_ONCE = 8  # shards; more only spreads the progress thinner
+SEGMENTS_AT_ONCE = 4  # of each shard
+PROGRESS_S = 1.0
+NEED = DEMAND + 3600.0  # behind every plan: a person's head start must not slow a running job
+JOB = "warm"
+
+
+class Warming:
+    """One request to warm; iterate ``run`` for its events."""
+
+    def __init__(self, cache: ShardCache, openings: Openings, shards: list[Shard]) -> None:
+        self._cache = cache
+        self._openings = openings
+        self._shards = shards
+        self._events: asyncio.Queue[dict[str, object]] = asyncio.Queue()
+        self._results: Counter[str] = Counter()
+        self._bytes = 0
+
+    async def run(self) -> AsyncIterator[dict[str, object]]:
+        """The events of ``POST /v1/warm``, the last one named "end". Closing the iterator stops asking for more."""
+        async with asyncio.TaskGroup() as group:
+            work = group.create_task(self._all(), name="warm")
+            try:
+                while True:
+                    try:
+                        async with asyncio.timeout(PROGRESS_S):
+                            event = await self._events.get()
+                    except TimeoutError:
+                        event = self._progress()
+                    yield event
+                    if event["event"] == "end":
+                        return
+            finally:
+                work.cancel()
+
+    def _progress(self) -> dict[str, object]:
+        done = sum(self._results.values())
+        return {"event": "progress", "done_shards": done, "shards": len(self._shards), "done_bytes": self._bytes}
+
+    async def _all(self) -> None:
+        waiting = iter(self._shards)
+        async with asyncio.TaskGroup() as group:
+            for number in range(AT_ONCE):
+                group.create_task(self._some(waiting), name=f"warm {number}")
+        counts = {result.replace("-", "_"): self._results[result] for result in ("stored", "present", "no-room", "failed")}
+        self._events.put_nowait({"event": "end", **counts, "bytes": self._bytes})
+
+    async def _some(self, waiting: Iterator[Shard]) -> None:
+        for shard in waiting:
+            before, error = self._bytes, ""
+            try:
+                result = await self._one(shard)
+            except CacheFull as full:
+                result, error = "no-room", str(full)
+            except ForebayError as failed:
+                result, error = "failed", str(failed)
+            self._results[result] += 1
+            self._events.put_nowait({
+                "event": "shard", "shard": shard.name, "result": result, "bytes": self._bytes - before, "error": error,
+            })  # fmt: skip
+
+    async def _one(self, shard: Shard) -> str:
+        self._cache.plans.declare(shard)
+        known = self._openings.current.get(shard.name)
+        had = known is not None and known.segments.complete
+        entry, _ = await self._openings.entry(shard, JOB, need=NEED)
+        if had and entry is known:
+            return "present"
+        await self._fetch(entry, shard)
+        if not entry.segments.complete:
+            raise CacheFull("not all of it could be stored: the cache has no room for more")
+        return "stored"
+
+    async def _fetch(self, entry: Entry, shard: Shard) -> None:
+        if entry.stream_flying and entry.stream is not None:
+            await self._landed(entry.stream)
+            return
+        air: deque[Flight] = deque()
+        for index in range(segment_count(entry.version.length or 0)):
+            flight = self._cache.flight_of(entry, index)
+            flight = flight or self._cache.ensure(entry, index, shard, need=NEED, need_at=None, reader=None)
+            if flight is not None:
+                air.append(flight)
+            if len(air) >= SEGMENTS_AT_ONCE:
+                await self._landed(air.popleft())
+        for flight in air:
+            await self._landed(flight)
+
+    async def _landed(self, flight: Flight) -> None:
+        position = flight.first
+        while await flight.grown_beyond(position):
+            self._bytes += flight.position - position
+            position = flight.position
+            if flight.end is not None and position >= flight.end:
+                return
