@@ -1,0 +1,213 @@
+"""The cache directory: its layout, its one owner, and what in it is not ours.
+
+    <cache dir>/lock            held with flock by the one process that owns the directory; says who that is, as JSON
+                hmac.key        32 random bytes, the key of the credential HMACs in index rows
+                index/          the index database
+                index-broken/   a damaged index, kept for whoever wants to know
+                shards/<key>    one sparse file a shard version
+
+Everything is reached from open directory descriptors, follows no symbolic link, and belongs to our uid; names are made here, never taken
+from input. What we did not make is reported, counted against the bound, and left alone. Blocking; not thread-safe.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from forebay_proxy.errors import ConfigError
+from forebay_proxy.ownership import HMAC_KEY, LOCK, hmac_key, take_lock, write_lock
+
+__all__ = ["Directory", "Scan", "StoredFile"]
+
+INDEX, BROKEN, SHARDS = "index", "index-broken", "shards"
+_OURS = frozenset({LOCK, HMAC_KEY, INDEX, BROKEN, SHARDS})
+_LOG = re.compile(r"forebay\.log(\.\d+)?")
+_KEY = re.compile(r"[0-9a-f]{64}")
+_OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """One shard file as found: its size and the bytes the disk allocates for it."""
+
+    size: int
+    allocated: int
+
+
+@dataclass(slots=True)
+class Scan:
+    """What lies in the directory: shard files by key, and the names of what is not ours."""
+
+    files: dict[str, StoredFile] = field(default_factory=dict)
+    unknown: list[str] = field(default_factory=list)
+
+
+class Directory:
+    """An owned cache directory. ``shards`` and ``index`` are open descriptors of the two folders in it."""
+
+    def __init__(self, path: Path, *, root: int, lock: int, shards: int, index: int, key: bytes) -> None:
+        self.path = path
+        self.shards = shards
+        self.index = index
+        self.hmac_key = key
+        self._root = root
+        self._lock = lock
+        self._foreign_bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<Directory {self.path}>"
+
+    @classmethod
+    def open(cls, path: Path, who: str) -> Directory:
+        """Make what is missing and take the lock. Raises ConfigError: one line, and what to do about it."""
+        path = Path(os.path.abspath(path))
+        with ExitStack() as undo, _config_errors(path):
+            root = _kept(undo, _open_root(path))
+            lock = _kept(undo, take_lock(root, path))
+            write_lock(lock, who, "", "")
+            shards = _kept(undo, _open_folder(root, path, SHARDS))
+            index = _kept(undo, _open_folder(root, path, INDEX))
+            owned = cls(path, root=root, lock=lock, shards=shards, index=index, key=hmac_key(root))
+            undo.pop_all()
+            return owned
+
+    def announce(self, who: str, url: str, instance: str) -> None:
+        """Say in the lock file where we listen."""
+        write_lock(self._lock, who, url, instance)
+
+    def scan(self) -> Scan:
+        """Look at everything once. Raises OSError."""
+        found = Scan()
+        foreign = 0
+        for entry in _entries(self._root):
+            if entry.name not in _OURS and not _LOG.fullmatch(entry.name):
+                found.unknown.append(entry.name)
+                foreign += _tree_bytes(entry.name, self._root) if entry.is_dir(follow_symlinks=False) else 0
+        for entry in _entries(self.shards):
+            state = entry.stat(follow_symlinks=False)
+            if _KEY.fullmatch(entry.name) and stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid():
+                found.files[entry.name] = StoredFile(state.st_size, state.st_blocks * 512)
+            else:
+                found.unknown.append(f"{SHARDS}/{entry.name}")
+                foreign += state.st_blocks * 512
+        self._foreign_bytes = foreign
+        return found
+
+    def overhead(self) -> int:
+        """Allocated bytes of everything but the shard files; folders that are not ours as of the last scan."""
+        total = self._foreign_bytes + sum(os.fstat(fd).st_blocks for fd in (self._root, self.shards)) * 512
+        with suppress(FileNotFoundError):  # the directory was removed
+            total += sum(_bytes(entry) for entry in _entries(self._root) if not entry.is_dir(follow_symlinks=False))
+        return total + sum(_tree_bytes(name, self._root) for name in (INDEX, BROKEN))
+
+    def set_index_aside(self) -> None:
+        """Keep the index as ``index-broken`` (the newest one only) and begin an empty one. Raises OSError."""
+        with suppress(OSError):
+            _empty(BROKEN, self._root)
+        try:
+            os.rename(INDEX, BROKEN, src_dir_fd=self._root, dst_dir_fd=self._root)
+        except FileNotFoundError:
+            pass  # nothing to keep
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+            os.rename(INDEX, f"{BROKEN}-{secrets.token_hex(4)}", src_dir_fd=self._root, dst_dir_fd=self._root)
+        fresh = _open_folder(self._root, self.path, INDEX)
+        os.dup2(fresh, self.index, inheritable=False)  # the number stays: it is in the database's name
+        os.close(fresh)
+
+    def close(self) -> None:
+        """Give the directory up."""
+        with suppress(OSError):
+            os.ftruncate(self._lock, 0)
+        for fd in (self.index, self.shards, self._lock, self._root):
+            os.close(fd)
+
+
+@contextmanager
+def _config_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"cache directory {path} cannot be used: {error.strerror}", next_step="name another with --cache-dir") from error
+
+
+def _kept(undo: ExitStack, fd: int) -> int:
+    undo.callback(os.close, fd)
+    return fd
+
+
+def _open_root(path: Path) -> int:
+    for part in (*reversed(path.parents), path):
+        with suppress(FileExistsError):
+            if not part.exists():
+                part.mkdir(mode=0o700)
+    if path.is_symlink():
+        raise ConfigError(f"cache directory {path} is a symbolic link", next_step=f"name the directory itself: {os.path.realpath(path)}")
+    return _own(os.open(path, _OPEN_DIRECTORY), str(path))
+
+
+def _open_folder(root: int, path: Path, name: str) -> int:
+    with suppress(FileExistsError):
+        os.mkdir(name, 0o700, dir_fd=root)
+    return _own(os.open(name, _OPEN_DIRECTORY, dir_fd=root), f"{path}/{name}")
+
+
+def _own(fd: int, name: str) -> int:
+    """``fd`` if nobody but us may write there; closed and refused otherwise."""
+    state = os.fstat(fd)
+    problem = ""
+    if state.st_uid != os.geteuid():
+        problem = f"belongs to uid {state.st_uid}, not to us (uid {os.geteuid()})"
+    elif state.st_mode & 0o022:
+        problem = f"may be written by others (mode {stat.S_IMODE(state.st_mode):04o})"
+    if not problem:
+        return fd
+    os.close(fd)
+    raise ConfigError(f"cache directory {name} {problem}", next_step="chmod go-w it, or name another with --cache-dir")
+
+
+def _empty(name: str, directory: int) -> None:
+    fd = os.open(name, _OPEN_DIRECTORY, dir_fd=directory)
+    try:
+        for file in os.listdir(fd):
+            os.unlink(file, dir_fd=fd)
+    finally:
+        os.close(fd)
+
+
+def _entries(directory: int) -> Iterator[os.DirEntry[str]]:
+    """The entries of an open directory; through a descriptor of its own, because a position is shared among duplicates."""
+    fd = os.open(".", _OPEN_DIRECTORY, dir_fd=directory)
+    try:
+        with os.scandir(fd) as entries:
+            yield from entries  # an entry is looked at through ``fd``: not after it is closed
+    finally:
+        os.close(fd)
+
+
+def _bytes(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat(follow_symlinks=False).st_blocks * 512
+    except FileNotFoundError:  # SQLite came between: its side files come and go
+        return 0
+
+
+def _tree_bytes(name: str, directory: int) -> int:
+    """Allocated bytes of a folder and all in it; what cannot be read counts nothing."""
+    total = 0
+    with suppress(FileNotFoundError):
+        for _, _, names, fd in os.fwalk(name, dir_fd=directory):
+            total += os.fstat(fd).st_blocks * 512
+            for file in names:
+                with suppress(OSError):
+                    total += os.stat(file, dir_fd=fd, follow_symlinks=False).st_blocks * 512
+    return total

@@ -1,0 +1,105 @@
+"""fallocate(2) through ctypes: reserve blocks before they are written, give blocks back from the middle of a file.
+
+Python offers ``posix_fallocate`` only, which cannot punch and, where a file system lacks support, writes zeros instead of saying so.
+What a directory's file system really does is probed, because an answer of 0 is not always the truth (a punch beyond the file's size
+returns 0 on ext4 and frees nothing).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["Abilities", "allocate", "probe", "punch"]
+
+_KEEP_SIZE = 0x01
+_PUNCH_HOLE = 0x02
+_UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.ENODEV, errno.EINVAL})
+_PROBE_BYTES = 256 * 1024  # a multiple of every block size in use; 64 KiB blocks exist
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What the file system of a directory can do."""
+
+    allocate: bool
+    punch: bool
+
+
+def _find() -> Callable[[int, int, int, int], int] | None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    call = getattr(libc, "fallocate64", None) or getattr(libc, "fallocate", None)
+    if call is None:  # not Linux
+        return None
+    call.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    call.restype = ctypes.c_int
+    return call  # type: ignore[no-any-return]
+
+
+_fallocate = _find()
+
+
+def allocate(fd: int, offset: int, length: int) -> None:
+    """Reserve the blocks of ``length`` bytes from ``offset``; the file's size stays. Raises OSError."""
+    _call(fd, _KEEP_SIZE, offset, length)
+
+
+def punch(fd: int, offset: int, length: int) -> None:
+    """Free the blocks of ``length`` bytes from ``offset``; they read as zeros then, the file's size stays. Raises OSError."""
+    _call(fd, _KEEP_SIZE | _PUNCH_HOLE, offset, length)
+
+
+def _call(fd: int, mode: int, offset: int, length: int) -> None:
+    if _fallocate is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    while _fallocate(fd, mode, offset, length):
+        code = ctypes.get_errno()
+        if code != errno.EINTR:
+            raise OSError(code, os.strerror(code))
+
+
+def probe(directory: int) -> Abilities:
+    """Try both on a nameless file in ``directory`` (an open descriptor). Raises OSError if no file can be made there."""
+    fd = _nameless(directory)
+    try:
+        os.ftruncate(fd, _PROBE_BYTES)
+        return Abilities(_supports(allocate, fd), _frees(fd))
+    finally:
+        os.close(fd)
+
+
+def _nameless(directory: int) -> int:
+    """A file that leaves nothing behind, whenever we are killed; a named one, unlinked at once, where O_TMPFILE is not known."""
+    try:
+        return os.open(".", os.O_TMPFILE | os.O_RDWR, 0o600, dir_fd=directory)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT):
+            raise
+    fd = os.open("probe", os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600, dir_fd=directory)
+    os.unlink("probe", dir_fd=directory)
+    return fd
+
+
+def _supports(call: Callable[[int, int, int], None], fd: int) -> bool:
+    try:
+        call(fd, 0, _PROBE_BYTES)
+    except OSError as error:
+        return error.errno not in _UNSUPPORTED  # a full disk says no, but knows how
+    return True
+
+
+def _frees(fd: int) -> bool:
+    """Whether a punch gives blocks back; where the disk is too full to try, whether it is accepted."""
+    try:
+        os.pwrite(fd, b"\x5a" * _PROBE_BYTES, 0)
+        os.fdatasync(fd)  # some file systems count blocks only then
+        before = os.fstat(fd).st_blocks
+    except OSError:
+        return _supports(punch, fd)
+    if not _supports(punch, fd):
+        return False
+    os.fdatasync(fd)
+    return os.fstat(fd).st_blocks < before

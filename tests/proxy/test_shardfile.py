@@ -1,0 +1,377 @@
+"""One stored shard: bytes go in and come out, blocks are taken and given back, and nothing leaves while a client holds it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import xxhash
+from support.stores import held_by_a_child, make_row, ramp, sum_of
+
+from forebay_proxy import fallocate
+from forebay_proxy.errors import DiskFailed
+from forebay_proxy.fileio import Leased
+from forebay_proxy.segments import SEGMENT_BYTES
+from forebay_proxy.shardfile import ShardFile
+from forebay_proxy.store import Store
+
+LENGTH = 2 * SEGMENT_BYTES + 5000  # the tail ends inside a block
+KEY = make_row(length=LENGTH).key
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    store = await Store.open(tmp_path, who="serve")
+    yield store
+    await store.aclose()
+
+
+@pytest.fixture
+async def file(store: Store) -> ShardFile:
+    if not (store.can_punch and store.can_allocate):
+        pytest.skip("the file system of the temporary directory has no fallocate")
+    return await store.create(KEY, LENGTH)
+
+
+async def fill(file: ShardFile) -> None:
+    for index in range(3):
+        data = ramp(KEY, index, LENGTH)
+        await file.allocate(index * SEGMENT_BYTES, len(data))
+        await file.write(index * SEGMENT_BYTES, data)
+
+
+async def test_a_new_file_is_sparse_and_of_full_length(file: ShardFile, tmp_path: Path) -> None:
+    """No blocks yet; on ext4 a punch beyond the size would free nothing, so the size is there from the start."""
+    assert file.allocated_bytes() == 0
+    assert (tmp_path / "shards" / KEY).stat().st_size == LENGTH
+    assert (tmp_path / "shards" / KEY).stat().st_mode & 0o777 == 0o600
+
+
+async def test_bytes_read_back(file: ShardFile) -> None:
+    """Written in any order, read across segments."""
+    await fill(file)
+    expected = b"".join(ramp(KEY, index, LENGTH) for index in range(3))
+    assert await file.read(0, LENGTH) == expected
+    assert await file.read(SEGMENT_BYTES - 10, 20) == expected[SEGMENT_BYTES - 10 : SEGMENT_BYTES + 10]
+
+
+async def test_read_now_has_what_was_just_written(file: ShardFile) -> None:
+    """Warm bytes come without a thread, where the file system can tell."""
+    await fill(file)
+    data = bytearray(2**20)
+    if not file.read_now(0, memoryview(data)):
+        pytest.skip("no RWF_NOWAIT here")
+    assert data == ramp(KEY, 0, LENGTH)[: 2**20]
+
+
+async def test_read_now_is_whole_or_nothing(file: ShardFile) -> None:
+    """A range that ends behind the file is not cut short."""
+    assert not file.read_now(LENGTH - 10, memoryview(bytearray(20)))
+
+
+async def test_read_now_where_it_is_not_supported(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """False sends the reader to the pool."""
+
+    def refuse(*args: object) -> int:
+        raise OSError(errno.EOPNOTSUPP, "no")
+
+    monkeypatch.setattr(os, "preadv", refuse)
+    assert not file.read_now(0, memoryview(bytearray(10)))
+
+
+async def test_a_file_cut_under_us_is_a_disk_failure(file: ShardFile, tmp_path: Path) -> None:
+    """Fewer bytes than asked for never pass as all."""
+    os.truncate(tmp_path / "shards" / KEY, 100)
+    with pytest.raises(DiskFailed, match="ENODATA"):
+        await file.read(0, 200)
+    with pytest.raises(DiskFailed, match="ENODATA"):
+        await file.digest(0, 200)
+
+
+async def test_digest_is_that_of_the_range(file: ShardFile) -> None:
+    """Whole segments and the short tail."""
+    await fill(file)
+    for index in range(3):
+        data = ramp(KEY, index, LENGTH)
+        assert await file.digest(index * SEGMENT_BYTES, len(data)) == sum_of(data)
+
+
+async def test_a_digest_of_zero_is_told_as_one(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """0 means absent."""
+
+    class Zero:
+        def update(self, data: object) -> None: ...
+
+        def intdigest(self) -> int:
+            return 0
+
+    monkeypatch.setattr(xxhash, "xxh3_64", Zero)
+    assert await file.digest(0, 10) == 1
+
+
+async def test_allocated_bytes_are_counted_before_they_are_written(file: ShardFile) -> None:
+    """A reservation is real: blocks are taken, the size stays."""
+    await file.allocate(0, SEGMENT_BYTES)
+    assert SEGMENT_BYTES <= file.allocated_bytes() <= SEGMENT_BYTES + 65536
+
+
+async def test_punch_frees_a_segment_and_leaves_its_neighbours(file: ShardFile) -> None:
+    """Its blocks are gone, the bytes beside it are not."""
+    await fill(file)
+    before = file.allocated_bytes()
+    await file.punch(SEGMENT_BYTES, SEGMENT_BYTES)
+    assert before - file.allocated_bytes() >= SEGMENT_BYTES
+    assert await file.read(0, SEGMENT_BYTES) == ramp(KEY, 0, LENGTH)
+    assert await file.read(2 * SEGMENT_BYTES, 5000) == ramp(KEY, 2, LENGTH)
+    assert await file.read(SEGMENT_BYTES, 10) == bytes(10)
+
+
+async def test_punch_frees_the_last_block_too(file: ShardFile) -> None:
+    """A tail that ends inside a block leaves nothing behind."""
+    await fill(file)
+    await file.punch(2 * SEGMENT_BYTES, 5000)
+    await file.punch(0, 2 * SEGMENT_BYTES)
+    assert file.allocated_bytes() == 0
+
+
+async def test_punch_begins_at_the_tail(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped half-way, the head of the range is what is left."""
+    await fill(file)
+    offsets = []
+    real = fallocate.punch
+
+    def noted(fd: int, offset: int, length: int) -> None:
+        offsets.append(offset)
+        real(fd, offset, length)
+
+    monkeypatch.setattr(fallocate, "punch", noted)
+    await file.punch(0, LENGTH)
+    assert offsets == [2 * SEGMENT_BYTES, SEGMENT_BYTES, 0]
+
+
+async def test_nothing_leaves_while_a_client_holds_the_file(file: ShardFile, tmp_path: Path) -> None:
+    """LOCK_SH of a passed descriptor forbids punch and removal; both work once it is gone."""
+    await fill(file)
+    before = file.allocated_bytes()
+    with held_by_a_child(tmp_path / "shards" / KEY):
+        with pytest.raises(Leased):
+            await file.punch(0, SEGMENT_BYTES)
+        with pytest.raises(Leased):
+            await file.remove()
+        assert file.allocated_bytes() == before
+        assert await file.read(0, 10) == ramp(KEY, 0, LENGTH)[:10]
+    await file.punch(0, SEGMENT_BYTES)
+    await file.remove()
+    assert not (tmp_path / "shards" / KEY).exists()
+
+
+async def test_our_own_descriptor_is_no_lease(file: ShardFile, tmp_path: Path) -> None:
+    """Two punches in a row: the lock of the first does not outlive it."""
+    await file.punch(0, SEGMENT_BYTES)
+    await file.punch(0, SEGMENT_BYTES)
+
+
+async def test_a_file_put_in_its_place_is_not_punched(file: ShardFile, tmp_path: Path) -> None:
+    """The name must still mean the file we have open."""
+    path = tmp_path / "shards" / KEY
+    path.rename(path.with_name("moved"))
+    path.write_bytes(b"other")
+    with pytest.raises(DiskFailed, match="ESTALE"):
+        await file.punch(0, SEGMENT_BYTES)
+    assert path.read_bytes() == b"other"
+
+
+async def test_a_file_of_unknown_length_grows_and_settles(store: Store) -> None:
+    """It grows before each allocation, never shrinks by growing, and is cut to the length once that is known."""
+    file = await store.create(KEY, None)
+    await file.grow(SEGMENT_BYTES)
+    await file.grow(100)
+    await file.allocate(0, SEGMENT_BYTES)
+    await file.write(0, b"x" * 1000)
+    await file.settle(1000)
+    assert await file.read(0, 1000) == b"x" * 1000
+    with pytest.raises(DiskFailed, match="ENODATA"):
+        await file.read(0, 1001)
+    if store.can_punch:
+        assert file.allocated_bytes() < SEGMENT_BYTES
+
+
+async def test_remove_unlinks_and_closes(file: ShardFile, tmp_path: Path) -> None:
+    """Blocks and descriptor are gone, later calls fail."""
+    await fill(file)
+    await file.remove()
+    assert list((tmp_path / "shards").iterdir()) == []
+    with pytest.raises(DiskFailed, match="EBADF"):
+        await file.read(0, 1)
+    assert not any(KEY in os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.islink(f"/proc/self/fd/{fd}"))
+
+
+async def test_removing_what_is_gone_already(file: ShardFile, tmp_path: Path) -> None:
+    """Somebody deleted the file: removal only lets go of it."""
+    (tmp_path / "shards" / KEY).unlink()
+    await file.remove()
+    with pytest.raises(DiskFailed, match="EBADF"):
+        await file.write(0, b"x")
+
+
+async def test_writing_to_a_deleted_file_fails_and_reading_goes_on(file: ShardFile, tmp_path: Path) -> None:
+    """Bytes nobody can see must not fill the disk; those that are there are still the shard's."""
+    await fill(file)
+    (tmp_path / "shards" / KEY).unlink()
+    for attempt in (file.write(0, b"x"), file.allocate(0, 10), file.grow(2 * LENGTH), file.sync(), file.punch(0, 10)):
+        with pytest.raises(DiskFailed, match="ENOENT"):
+            await attempt
+    assert await file.read(0, 100) == ramp(KEY, 0, LENGTH)[:100]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT])
+async def test_a_failed_write_names_its_errno(file: ShardFile, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """Operation and errno are facts the caller decides by."""
+
+    def fail(*args: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "pwrite", fail)
+    with pytest.raises(DiskFailed) as caught:
+        await file.write(0, b"x")
+    assert (caught.value.operation, caught.value.errno_name) == ("write", errno.errorcode[code])
+
+
+async def test_a_short_write_is_continued(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pwrite may take less than it is given."""
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: real(fd, bytes(data[:3]), offset))
+    await file.write(5, b"0123456789")
+    assert await file.read(5, 10) == b"0123456789"
+
+
+async def test_a_cancelled_allocation_is_given_back(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for it any more, so nobody will give it back: the ledger's figure stays true."""
+    entered, leave = threading.Event(), threading.Event()
+    real = fallocate.allocate
+
+    def slow(fd: int, offset: int, length: int) -> None:
+        entered.set()
+        assert leave.wait(30)
+        real(fd, offset, length)
+
+    monkeypatch.setattr(fallocate, "allocate", slow)
+    allocating = asyncio.create_task(file.allocate(0, SEGMENT_BYTES))
+    await asyncio.get_running_loop().run_in_executor(None, entered.wait, 30)
+    allocating.cancel()
+    leave.set()
+    with pytest.raises(asyncio.CancelledError):
+        await allocating
+    assert file.allocated_bytes() == 0
+
+
+@pytest.mark.parametrize("count", [1, 3, 2000])
+async def test_pieces_are_written_and_hashed_in_order(file: ShardFile, count: int) -> None:
+    """One call for many pieces, also for more than the kernel takes at once."""
+    pieces: list[bytes | memoryview] = [bytes([number % 256]) * 7 for number in range(count)]
+    hasher = xxhash.xxh3_64()
+    await file.write_pieces(5, pieces, hasher)
+    whole = b"".join(pieces)
+    assert await file.read(5, len(whole)) == whole
+    assert hasher.intdigest() == xxhash.xxh3_64_intdigest(whole)
+
+
+async def test_sync_happens_once_when_asked(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writing, punching and closing never wait for the disk to be safe; sync() does, once."""
+    calls: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", calls.append)
+    monkeypatch.setattr(os, "fsync", calls.append)
+    await fill(file)
+    await file.punch(0, SEGMENT_BYTES)
+    assert calls == []
+    await file.sync()
+    assert len(calls) == 1
+
+
+async def test_closing_waits_for_calls_in_flight(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread finds its descriptor closed, or used again for another file."""
+    entered, leave = threading.Event(), threading.Event()
+    real = os.pwrite
+
+    def slow(fd: int, data: memoryview, offset: int) -> int:
+        entered.set()
+        assert leave.wait(30)
+        return real(fd, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", slow)
+    writing = asyncio.create_task(file.write(0, b"x"))
+    await asyncio.get_running_loop().run_in_executor(None, entered.wait, 30)
+    closing = asyncio.create_task(file.aclose())
+    await asyncio.sleep(0)
+    writing.cancel()
+    await asyncio.wait([writing, closing], timeout=0.02)
+    assert not writing.done()
+    assert not closing.done()
+    leave.set()
+    await closing
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+
+
+async def test_a_cancelled_close_can_be_made_again(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is open until a close went through."""
+    entered, leave = threading.Event(), threading.Event()
+
+    def slow(fd: int) -> None:
+        entered.set()
+        assert leave.wait(30)
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    syncing = asyncio.create_task(file.sync())
+    await asyncio.get_running_loop().run_in_executor(None, entered.wait, 30)
+    closing = asyncio.create_task(file.aclose())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    leave.set()
+    await syncing
+    assert file.allocated_bytes() == 0
+    await file.aclose()
+    with pytest.raises(DiskFailed, match="EBADF"):
+        file.allocated_bytes()
+
+
+async def test_a_cancelled_removal_leaves_no_descriptor(file: ShardFile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """If the thread had unlinked the file when its waiter was cancelled, the file is closed as well."""
+    entered, leave = threading.Event(), threading.Event()
+    real = os.unlink
+
+    def slow(path: str, *, dir_fd: int) -> None:
+        entered.set()
+        assert leave.wait(30)
+        real(path, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "unlink", slow)
+    removing = asyncio.create_task(file.remove())
+    await asyncio.get_running_loop().run_in_executor(None, entered.wait, 30)
+    removing.cancel()
+    leave.set()
+    with pytest.raises(asyncio.CancelledError):
+        await removing
+    with pytest.raises(DiskFailed, match="EBADF"):
+        file.allocated_bytes()
+
+
+async def test_a_failed_allocation_gives_back_what_it_got(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system may reserve half and then say that it is full."""
+    real = fallocate.allocate
+
+    def half(fd: int, offset: int, length: int) -> None:
+        real(fd, offset, length // 2)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(fallocate, "allocate", half)
+    with pytest.raises(DiskFailed, match="ENOSPC"):
+        await file.allocate(SEGMENT_BYTES, SEGMENT_BYTES)
+    assert file.allocated_bytes() == 0
