@@ -78,6 +78,7 @@ class ShardCache:
         self._clock = clock
         self._leased_segments = 0
         openings.ground = self
+        room.failed = store.claims.on_failure = self.disk.failed
 
     def __repr__(self) -> str:
         air, readers = len(self.flights), len(self.readings)
@@ -99,7 +100,8 @@ class ShardCache:
         if not head:
             self._note_opening(entry, shard, reader)
         try:
-            yield reading
+            with self.buffers.readers.held():
+                yield reading
         except ShardChanged:
             self.outdated(entry)
             raise
@@ -228,15 +230,17 @@ class ShardCache:
         grantable = self.room.ledger.grantable_bytes(leased) // SEGMENT_BYTES
         return max(1, min(MOST_BREADTH, grantable // max(1, len(self.readings))))
 
-    async def file_bytes(self, entry: Entry, first: int, end: int) -> bytes | memoryview:
-        """Bytes ``first`` to ``end`` of the file: from memory on the loop, else from the disk in a read thread. Raises ``DiskFailed``."""
+    async def file_bytes(self, entry: Entry, first: int, buffer: memoryview) -> bytes | memoryview:
+        """As many bytes as ``buffer`` holds, from ``first`` on. Raises ``DiskFailed``.
+
+        In ``buffer`` where they are in memory and the loop could read them, else from the disk, in a read thread.
+        """
         file = entry.file
         if file is None:
             async with entry.file_lock:
                 file = await self.room.open_file(entry)
         try:
-            data = file.read_now(first, end - first)
-            return data if data is not None else await file.read(first, end - first)
+            return buffer if file.read_now(first, buffer) else await file.read(first, len(buffer))
         except DiskFailed as error:
             self.disk.failed(error)
             raise

@@ -40,6 +40,9 @@ class Entry:
         self.boot = ""
         self.access: set[str] = set()  # HMACs of the credentials that fetched it; empty: everybody who may talk to us
         self.leaving: dict[int, asyncio.Future[None]] = {}  # segments being removed
+        self.departing: dict[int, int] = {}  # their checksums, should they stay after all
+        self.charged_bytes = 0  # of the file: what the ledger counts for its segments
+        self.beyond_bytes = 0  # of the file: what it holds beyond that
         self._proofs: dict[str, float] = {}
         self.checked_jobs: set[str] = set()
         self.checked_at = 0.0

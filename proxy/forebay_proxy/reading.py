@@ -48,7 +48,7 @@ class Hall(Protocol):
 
     def breadth(self, bypassing: bool) -> int: ...
 
-    async def file_bytes(self, entry: Entry, first: int, end: int) -> bytes | memoryview: ...
+    async def file_bytes(self, entry: Entry, first: int, buffer: memoryview) -> bytes | memoryview: ...
 
     async def trusted(self, entry: Entry, index: int) -> bool:
         """Whether a stored segment may be read; verifies it first if it is of another boot."""
@@ -85,6 +85,7 @@ class Reading:
         self.opened_at = time.monotonic()
         self._hall = hall
         self._end: int | None = 0
+        self._buffer = bytearray()
         self._current = -1
         self._from_store = False
         self._asked_to = -1  # the highest segment asked for
@@ -138,7 +139,10 @@ class Reading:
         return Outcome.COLLAPSED if flying and not self._opened_here else Outcome.MISS
 
     async def chunks(self) -> AsyncIterator[bytes | memoryview]:
-        """The bytes of the range, in order. Ends normally only at the range's or the shard's proven end; raises ``ShardError``."""
+        """The bytes of the range, in order; a chunk is used up when the next is asked for.
+
+        Ends normally only at the range's or the shard's proven end; raises ``ShardError``.
+        """
         while self._end is None or self.position < self._end:
             try:
                 if not await self._reach():
@@ -256,11 +260,17 @@ class Reading:
             return self._from_window(flight, end)
         if flight is not None:
             end = min(end, flight.position, *(() if flight.stored_end is None else (flight.stored_end,)))
-        end = min(end, self.position + self._hall.buffers.readers.unit_bytes)
-        data = await self._hall.file_bytes(self.entry, self.position, end)
+        data = await self._hall.file_bytes(self.entry, self.position, self._place(end - self.position))
         if flight is not None and flight.error is not None:
             raise flight.error  # its bytes are being given back: what was read may be holes
         return data
+
+    def _place(self, size: int) -> memoryview:
+        """At most ``size`` bytes of this reader's own buffer: a chunk is used up when the next is asked for, so one buffer does."""
+        unit = self._hall.buffers.readers.unit_bytes
+        if len(self._buffer) < min(size, unit):
+            self._buffer = bytearray(min(size, unit))
+        return memoryview(self._buffer)[: min(size, unit)]
 
     def _from_window(self, flight: Flight, end: int) -> memoryview:
         assert flight.window is not None

@@ -41,16 +41,19 @@ class Room:
     def __init__(self, ledger: Ledger[Slice], store: Store, plans: Plans, events: Events, clock: Callable[[], float]) -> None:
         self.ledger = ledger
         self.entries: dict[str, Entry] = {}
+        self.failed: Callable[[DiskFailed], None] = lambda error: None  # the cache hears of a failing disk
         self.retired: Callable[[Entry], None] = lambda entry: None  # the cache forgets an entry of which nothing is left
         self._store = store
         self._plans = plans
         self._events = events
         self._clock = clock
         self._leaving = Leaving(self._use_of)
+        self._beyond_bytes = 0
         self._open: OrderedDict[str, Entry] = OrderedDict()
         self._displaced: Counter[object] = Counter()
         self._displacers: dict[tuple[str, int], object] = {}
-        self._store.claims.on_commit = self.measure
+        store.claims.on_commit = self.measure
+        store.on_index_lost = self.index_lost
 
     def __repr__(self) -> str:
         return f"<Room {self.ledger!r}, {len(self.entries)} shards>"
@@ -135,6 +138,7 @@ class Room:
             reason = "stale" if entry.stale else "plan" if rank in (Rank.AHEAD, Rank.LATER) else "guess"
             for index in indices:
                 entry.leaving[index] = asyncio.get_running_loop().create_future()
+                entry.departing[index] = entry.segments.sums[index]
                 age_s = now - entry.landed_at.pop(index, now)
                 used = index not in entry.segments.unread
                 self._events.emit(events.Evicted(entry.segments.bytes_of(index), reason, age_s, used))
@@ -158,15 +162,27 @@ class Room:
         """Remove the grant's victims from the disk. Raises ``CacheFull`` where one could not be removed: the grant is closed then."""
         if not grant.victims:
             return
-        await self._store.claims.committed()
-        stayed = [victim for victim in list(grant.victims) if not await self._remove(victim.subject)]
+        withdrawn = await self._withdrawn()
+        stayed = [victim for victim in list(grant.victims) if not await self._remove(victim.subject, withdrawn=withdrawn)]
         for victim in stayed:
             self.ledger.stayed(grant, victim)
-        promised = grant.bytes
         self.ledger.vacated(grant)
         if stayed:
             self.ledger.release(grant)
-            raise CacheFull(f"{len(stayed)} segments could not be removed; {promised} bytes are free instead")
+            raise CacheFull(f"{len(stayed)} segments that had to leave could not be removed")
+
+    async def _withdrawn(self) -> bool:
+        """Whether the claims of what is to leave are off the index; where they are not, the bytes must stay."""
+        try:
+            await self._store.claims.committed()
+        except DiskFailed as error:
+            self._disk_failed(error)
+            return False
+        return True
+
+    def _disk_failed(self, error: DiskFailed) -> None:
+        log.warning("segments cannot be removed: %s", error)
+        self.failed(error)
 
     async def prepare(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
         """Empty what the grant needs, and allocate the segment in the entry's file.
@@ -186,14 +202,27 @@ class Room:
         except BaseException:
             self.ledger.release(grant)
             raise
+        entry.charged_bytes += grant.bytes
         return file
 
     def landed(self, entry: Entry, index: int, checksum: int, grant: Grant[Slice]) -> None:
         """A segment is whole on the disk: the grant's bytes are stored ones."""
-        self.ledger.commit(grant, entry.segments.bytes_of(index))
+        size = entry.segments.bytes_of(index)
+        entry.charged_bytes -= grant.bytes - size
+        self.ledger.commit(grant, size)
+        self._count_beyond(entry)
         entry.segments.land(index, checksum)
         entry.landed_at[index] = self._clock()
         self.claim(entry)
+        self.touch(entry)
+
+    def found(self, entry: Entry, allocated_bytes: int) -> None:
+        """At the start: a shard an earlier process stored, whose file holds ``allocated_bytes``."""
+        self.entries[entry.key] = entry
+        entry.charged_bytes = sum(entry.segments.bytes_of(index) for index in entry.segments.stored())
+        entry.beyond_bytes = max(0, allocated_bytes - entry.charged_bytes)
+        self._beyond_bytes += entry.beyond_bytes
+        self.ledger.found(entry.charged_bytes)
         self.touch(entry)
 
     def withdraw(self, entry: Entry, index: int) -> None:
@@ -218,38 +247,57 @@ class Room:
         size = entry.segments.bytes_of(index)
         self.ledger.doom(size)
         self._doom([(entry, (index,))])
-        await self._store.claims.committed()
+        entry.departing.pop(index, None)  # never to be restored
+        await self._withdrawn()
         if await self._remove((entry, (index,))):
             self.ledger.gone(size)
         else:
             self.ledger.spared(size)
 
-    async def _remove(self, victims: Slice) -> bool:
-        """Free the bytes of some segments; False where the disk or a descriptor's lease keeps them."""
+    async def _remove(self, victims: Slice, *, withdrawn: bool = True) -> bool:
+        """Free the bytes of some segments; False where they stay (the index, the disk or a descriptor's lease keeps them)."""
         entry, indices = victims
-        removed = True
-        try:
-            async with entry.file_lock:
-                await self._free(entry, indices)
-        except (DiskFailed, Leased) as error:
-            removed = False
-            if isinstance(error, DiskFailed):
-                self._events.emit(events.DiskFailed(error.operation, error.errno_name))
-                log.warning("segments of shard %s could not be removed: %s", entry.name, error)
+        removed = withdrawn and await self._freed(entry, indices)
+        if not withdrawn:
+            self._restore(entry, indices)
         for index in indices:
+            entry.departing.pop(index, None)
             entry.leaving.pop(index).set_result(None)
         self.retire(entry)
         return removed
+
+    async def _freed(self, entry: Entry, indices: tuple[int, ...]) -> bool:
+        try:
+            async with entry.file_lock:
+                await self._free(entry, indices)
+        except Leased:
+            self._restore(entry, indices)
+            return False
+        except DiskFailed as error:  # how much of it is holes now, nobody knows: it is counted, and never read again
+            self._disk_failed(error)
+            return False
+        return True
+
+    def _restore(self, entry: Entry, indices: tuple[int, ...]) -> None:
+        """Untouched after all: stored as before."""
+        for index in indices:
+            if index in entry.departing:
+                entry.segments.land(index, entry.departing[index])
+                entry.segments.unread.discard(index)
+        self.claim(entry)
+        self.touch(entry)
 
     async def _free(self, entry: Entry, indices: tuple[int, ...]) -> None:
         if entry.segments.stored_count == 0 and not entry.flying and not entry.readers and len(entry.leaving) == len(indices):
             file = await self.open_file(entry)
             await file.remove()
-            entry.file, entry.filed = None, False
+            self._beyond_bytes -= entry.beyond_bytes
+            entry.file, entry.filed, entry.charged_bytes, entry.beyond_bytes = None, False, 0, 0
             return
         file = await self.open_file(entry)
         for index in sorted(indices, reverse=True):  # from the tail: cheaper for the file system
             await file.punch(segment_span(index, entry.version.length)[0], entry.segments.bytes_of(index))
+            entry.charged_bytes -= entry.segments.bytes_of(index)
 
     async def open_file(self, entry: Entry) -> ShardFile:
         """The entry's file, opened or made. The caller holds ``entry.file_lock``."""
@@ -292,10 +340,10 @@ class Room:
             return 0
         self.ledger.doom(size)
         self._doom(victim.subject for victim in victims)
-        await self._store.claims.committed()
+        withdrawn = await self._withdrawn()
         freed = 0
         for victim in victims:
-            if await self._remove(victim.subject):
+            if await self._remove(victim.subject, withdrawn=withdrawn):
                 self.ledger.gone(victim.bytes)
                 freed += victim.bytes
             else:
@@ -311,6 +359,21 @@ class Room:
             for entry in {victim.subject[0].key: victim.subject[0] for victim in victims}.values():
                 await self.evict(entry)
 
+    def _count_beyond(self, entry: Entry) -> None:
+        """What the file holds beyond its segments: blocks of the file system's own tree, and what could not be punched."""
+        if entry.file is not None:
+            beyond = max(0, entry.file.allocated_bytes() - entry.charged_bytes)
+            self._beyond_bytes += beyond - entry.beyond_bytes
+            entry.beyond_bytes = beyond
+
     def measure(self) -> None:
-        """Look at what index, lock and directories hold now, and at what files hold beyond their segments."""
-        self.ledger.measured_overhead(self._store.measure())
+        """Look at what index, lock and directories hold now, and add what files hold beyond their segments."""
+        try:
+            self.ledger.measured_overhead(self._store.measure() + self._beyond_bytes)
+        except OSError as error:
+            log.warning("the cache directory cannot be measured: %s", error.strerror)
+
+    def index_lost(self) -> None:
+        """The index was begun anew: claim everything again."""
+        for entry in self.entries.values():
+            self.claim(entry)

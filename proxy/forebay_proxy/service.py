@@ -18,6 +18,7 @@ from typing import Any
 
 from forebay_proxy import cache_dir, version
 from forebay_proxy.access import Access
+from forebay_proxy.allocator import keep_buffers
 from forebay_proxy.buffers import Buffers
 from forebay_proxy.cache import ShardCache
 from forebay_proxy.cache_dir import Capacity, Machine, Place
@@ -73,6 +74,7 @@ Announce = Callable[[ServiceInfo], None]
 
 def run_service(settings: Settings, *, announce: Announce) -> int:
     """Serve until a signal ends it, or the idle time is over. Returns the exit code; raises ``ConfigError`` when it cannot start."""
+    keep_buffers()
     logging.basicConfig(stream=sys.stderr, level=settings.log_level.upper(), format="forebay: %(levelname)s %(message)s")
     return asyncio.run(serve(settings, announce=announce, environ=os.environ))
 
@@ -136,6 +138,7 @@ class _House:
         group = await self._life.enter_async_context(asyncio.TaskGroup())
         self._build_cache(group, store, capacity)
         self._adopt(loaded)
+        self._room.measure()
         await self._listen(claim)
         store.announce(self._face.url, self._instance)
         notices = (*place.notices, *capacity.notices, *loaded.notices)
@@ -171,7 +174,6 @@ class _House:
         self._ledger.capacity_bytes = capacity.effective_bytes
         self._plans = Plans(clock)
         self._room = Room(self._ledger, store, self._plans, events, clock)
-        self._room.measure()
         self._buffers = Buffers()
         self._guard = Guard(settings.allow_origin, settings.strict_origins, operator_endpoints=self._operator_endpoints())
         self._origins = Origins.create(
@@ -218,10 +220,8 @@ class _House:
                 self._store.claims.drop(row.key)  # a scheme of an older or newer version
                 continue
             entry = Entry.of_row(shard, row, self._store.boot_id)
-            self._room.entries[entry.key] = entry
             self._openings.current[entry.name] = entry
-            self._ledger.found(sum(entry.segments.bytes_of(index) for index in entry.segments.stored()))
-            self._room.touch(entry)
+            self._room.found(entry, loaded.allocated[row.key])
 
     async def _listen(self, claim: Claim) -> None:
         settings = self._settings
