@@ -1,0 +1,548 @@
+"""http.py and mover.py: bytes from an http origin, and everything that can be wrong with them."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import socket
+import ssl
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from support.origin_server import OriginServer
+from support.ramp import ramp
+
+from forebay_proxy.errors import (
+    OriginError,
+    OriginRefused,
+    OriginTimeout,
+    OriginUnavailable,
+    RangeNotSatisfiable,
+    ShardChanged,
+    ShardError,
+    ShardForbidden,
+    ShardNotFound,
+    TruncatedShard,
+)
+from forebay_proxy.events import ClientRefused, Event, Events, OriginAnswered, OriginFailed
+from forebay_proxy.origins.addresses import AddressClass
+from forebay_proxy.origins.ask import Ask, next_hop
+from forebay_proxy.origins.base import Body
+from forebay_proxy.origins.guard import Guard
+from forebay_proxy.origins.http import RESOLVED_TTL_S, HttpOrigin
+from forebay_proxy.shard import ByteRange, Pin, PinKind, Shard
+from forebay_proxy.wire.urls import parse_origin_url
+
+NO_PIN = Pin()
+DATE = "Wed, 21 Oct 2026 07:28:00 GMT"
+
+
+def shard_of(url: str, *headers: tuple[str, str]) -> Shard:
+    return Shard.of(parse_origin_url(url), headers)
+
+
+class Client:
+    """An origin under test and what it reported."""
+
+    def __init__(self, *servers: OriginServer, idle_timeout_s: float = 5.0) -> None:
+        self.events: list[Event] = []
+        events = Events()
+        events.listen(self.events.append)
+        self.now = 0.0
+        self.origin = HttpOrigin(
+            guard=Guard(allow_origin=[server.base for server in servers]),
+            events=events,
+            connect_timeout_s=2.0,
+            idle_timeout_s=idle_timeout_s,
+            clock=lambda: self.now,
+        )
+
+    async def get(self, shard: Shard, range: ByteRange | None = None, pin: Pin = NO_PIN) -> tuple[Body, bytes]:
+        async with self.origin.read(shard, range, pin) as body:
+            return body, b"".join([chunk async for chunk in body.chunks])
+
+    async def take(self, shard: Shard, got: bytearray) -> None:
+        """Read into ``got``, which keeps what came before an error."""
+        async with self.origin.read(shard, None, NO_PIN) as body:
+            async for chunk in body.chunks:
+                got += chunk
+
+    async def fails(self, kind: type[ShardError], shard: Shard, range: ByteRange | None = None, pin: Pin = NO_PIN) -> ShardError:
+        with pytest.raises(kind) as raised:
+            await self.get(shard, range, pin)
+        return raised.value
+
+    def reasons(self) -> list[str]:
+        return [event.reason for event in self.events if isinstance(event, OriginFailed)]
+
+
+@asynccontextmanager
+async def client_of(*servers: OriginServer, idle_timeout_s: float = 5.0) -> AsyncIterator[Client]:
+    client = Client(*servers, idle_timeout_s=idle_timeout_s)
+    try:
+        yield client
+    finally:
+        await client.origin.aclose()
+
+
+@pytest.fixture
+async def origin() -> AsyncIterator[OriginServer]:
+    async with OriginServer() as server:
+        server.put("/a.tar", ramp(100_000))
+        yield server
+
+
+@pytest.fixture
+async def client(origin: OriginServer) -> AsyncIterator[Client]:
+    async with client_of(origin) as made:
+        yield made
+
+
+# What is asked, and what a good answer says
+
+
+async def test_a_range_is_asked_and_checked(origin: OriginServer, client: Client) -> None:
+    """The body holds exactly the bytes asked for and knows the whole length."""
+    body, data = await client.get(shard_of(origin.url("/a.tar")), ByteRange(10, 99))
+    assert data == ramp(90, 10)
+    assert (body.first, body.length, body.ranged, body.framed, body.version.length) == (10, 90, True, True, 100_000)
+    assert origin.requests[0].range == "bytes=10-99"
+
+
+async def test_without_a_range_none_is_sent(origin: OriginServer, client: Client) -> None:
+    """The whole body of a 200."""
+    body, data = await client.get(shard_of(origin.url("/a.tar")))
+    assert data == ramp(100_000)
+    assert not body.ranged
+    assert origin.requests[0].range is None
+
+
+async def test_only_what_is_meant_travels(origin: OriginServer, client: Client) -> None:
+    """identity is asked for; no cookie, no Referer; the shard's own credential and nothing else."""
+    await client.get(shard_of(origin.url("/a.tar"), ("Authorization", "Bearer t"), ("X-Key", "k")))
+    assert set(origin.requests[0].headers) == {"host", "accept", "accept-encoding", "user-agent", "authorization", "x-key"}
+    assert origin.requests[0].headers["accept-encoding"] == "identity"
+
+
+async def test_cookies_of_one_reader_stay_with_it(origin: OriginServer, client: Client) -> None:
+    """Set-Cookie is not kept."""
+    origin.put("/c", b"x", headers=(("Set-Cookie", "a=b"),))
+    await client.get(shard_of(origin.url("/c")))
+    await client.get(shard_of(origin.url("/c")))
+    assert all("cookie" not in request.headers for request in origin.requests)
+
+
+async def test_the_path_goes_out_as_it_came(origin: OriginServer, client: Client) -> None:
+    """Double slashes, %2F and signatures are the origin's business; the signature is sent but is not in the name."""
+    shard = shard_of(origin.url("/b//c%2Fd%20e.tar?x=%41&X-Amz-Signature=s"))
+    await client.fails(ShardNotFound, shard)
+    assert origin.requests[0].target == "/b//c%2Fd%20e.tar?x=%41&X-Amz-Signature=s"
+
+
+async def test_connections_are_reused(origin: OriginServer, client: Client) -> None:
+    """Bodies read to their end and small errors leave the connection open."""
+    shard = shard_of(origin.url("/a.tar"))
+    await client.get(shard, ByteRange(0, 9))
+    await client.fails(ShardNotFound, shard_of(origin.url("/none")))
+    await client.get(shard, ByteRange(0, 9))
+    await client.origin.head(shard)
+    assert {request.connection for request in origin.requests} == {1}
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked", "close"])
+async def test_framing_is_told(origin: OriginServer, client: Client, framing: str) -> None:
+    """Length and chunked coding have a real end, a closed connection has not."""
+    origin.put("/f", ramp(5000), framing=framing, ranges=False)
+    body, data = await client.get(shard_of(origin.url("/f")))
+    assert data == ramp(5000)
+    assert body.framed is (framing != "close")
+    assert body.length == (5000 if framing == "length" else None)
+
+
+async def test_a_chunked_range_still_has_its_promise(origin: OriginServer, client: Client) -> None:
+    """Content-Range alone says how much must come."""
+    origin.put("/f", ramp(5000), framing="close")
+    body, data = await client.get(shard_of(origin.url("/f")), ByteRange(0, 99))
+    assert (body.length, body.framed, data) == (100, True, ramp(100))
+    origin.next("/f", cut_after=50)
+    await client.fails(TruncatedShard, shard_of(origin.url("/f")), ByteRange(0, 99))
+
+
+async def test_an_origin_without_range_gives_the_whole(origin: OriginServer, client: Client) -> None:
+    """The 200 to a range is passed on as what it is."""
+    origin.put("/n", ramp(5000), ranges=False)
+    body, data = await client.get(shard_of(origin.url("/n")), ByteRange(100, 199))
+    assert (body.first, body.ranged, data) == (0, False, ramp(5000))
+
+
+async def test_rclones_200_with_content_range_is_a_range(origin: OriginServer, client: Client) -> None:
+    """The status is wrong, the bytes are right."""
+    origin.put("/r", ramp(5000), range_status=200)
+    body, data = await client.get(shard_of(origin.url("/r")), ByteRange(100, 199))
+    assert (body.first, body.ranged, data) == (100, True, ramp(100, 100))
+
+
+async def test_gzip_nobody_asked_for_is_recorded_and_left_alone(origin: OriginServer, client: Client) -> None:
+    """Bytes as sent, with the encoding in the version."""
+    packed = gzip.compress(ramp(5000))
+    origin.put("/g", packed, headers=(("Content-Encoding", "gzip"),))
+    body, data = await client.get(shard_of(origin.url("/g")), ByteRange(0, len(packed) - 1))
+    assert (data, body.version.encoding, body.version.length) == (packed, "gzip", len(packed))
+
+
+# Pins
+
+
+async def test_pins_are_sent(origin: OriginServer, client: Client) -> None:
+    """An ETag as If-Match, a date as If-Unmodified-Since."""
+    origin.put("/d", ramp(10), etag=None, last_modified=DATE)
+    await client.get(shard_of(origin.url("/a.tar")), ByteRange(0, 9), Pin(PinKind.ETAG, '"v1"'))
+    await client.get(shard_of(origin.url("/d")), ByteRange(0, 9), Pin(PinKind.MODIFIED, DATE))
+    assert origin.requests[0].headers["if-match"] == '"v1"'
+    assert origin.requests[1].headers["if-unmodified-since"] == DATE
+
+
+@pytest.mark.parametrize("honest", [True, False])
+async def test_another_version_is_noticed(origin: OriginServer, client: Client, honest: bool) -> None:
+    """By the origin's 412, or by its ETag where it ignores If-Match."""
+    origin.put("/a.tar", ramp(100), etag='"v2"', conditions=honest)
+    await client.fails(ShardChanged, shard_of(origin.url("/a.tar")), ByteRange(0, 9), Pin(PinKind.ETAG, '"v1"'))
+    assert client.reasons() == ["changed"]
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "reason"),
+    [
+        (400, OriginError, "wrong"), (401, ShardForbidden, "status"), (403, ShardForbidden, "status"), (404, ShardNotFound, "status"),
+        (410, ShardNotFound, "status"), (429, OriginUnavailable, "throttled"), (500, OriginUnavailable, "status"),
+        (503, OriginUnavailable, "throttled"),
+    ],
+)  # fmt: skip
+async def test_statuses_become_errors(origin: OriginServer, client: Client, status: int, kind: type[ShardError], reason: str) -> None:
+    """Each status is one class of the tree, and one fact for the listeners."""
+    origin.put("/s", b"<html>", status=status)
+    await client.fails(kind, shard_of(origin.url("/s")), ByteRange(0, 9))
+    assert client.reasons() == [reason]
+    answered = [event for event in client.events if isinstance(event, OriginAnswered)]
+    assert [(event.origin, event.method, event.code) for event in answered] == [(origin.base, "GET", status)]
+
+
+async def test_416_knows_the_length_and_is_no_failure(origin: OriginServer, client: Client) -> None:
+    """A range past the end tells where the end is."""
+    error = await client.fails(RangeNotSatisfiable, shard_of(origin.url("/a.tar")), ByteRange(100_000, 100_001))
+    assert isinstance(error, RangeNotSatisfiable)
+    assert error.length == 100_000
+    assert client.reasons() == []
+
+
+async def test_errors_hold_no_secret(origin: OriginServer, client: Client) -> None:
+    """Neither query nor header of a request reaches a message."""
+    origin.put("/s", b"", status=403)
+    shard = shard_of(origin.url("/s?X-Amz-Signature=hunter2"), ("Authorization", "hunter2"))
+    error = await client.fails(ShardForbidden, shard)
+    origin.next("/s", status=None, cut_after=0, body=b"12345")
+    other = await client.fails(TruncatedShard, shard)
+    for each in (error, other):
+        assert "hunter2" not in f"{each} {each!r} {each.next_step} {shard!r}"
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked"])
+async def test_a_cut_body_is_truncated(origin: OriginServer, client: Client, framing: str) -> None:
+    """What came is delivered, then the error: never a clean end."""
+    origin.put("/t", ramp(100_000), framing=framing, cut_after=1000)
+    got = bytearray()
+    with pytest.raises(TruncatedShard):
+        await client.take(shard_of(origin.url("/t")), got)
+    assert got == ramp(1000)
+    assert client.reasons() == ["short"]
+
+
+async def test_a_reset_is_the_origins_trouble(origin: OriginServer, client: Client) -> None:
+    """A reset within the body can be resumed like any other break."""
+    origin.put("/t", ramp(100_000), cut_after=1000, reset=True)
+    await client.fails(OriginUnavailable, shard_of(origin.url("/t")))
+    assert client.reasons() == ["reset"]
+
+
+async def test_no_answer_at_all_is_unavailable(origin: OriginServer, client: Client) -> None:
+    """A connection closed before any header."""
+    origin.put("/t", b"", silent=True)
+    await client.fails(OriginUnavailable, shard_of(origin.url("/t")))
+    assert client.reasons() == ["reset"]
+
+
+async def test_nobody_listening_is_unavailable() -> None:
+    """A refused connection is reported as such, with code 0."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        base = f"http://127.0.0.1:{holder.getsockname()[1]}"
+        events: list[Event] = []
+        board = Events()
+        board.listen(events.append)
+        origin = HttpOrigin(guard=Guard(allow_origin=[base]), events=board)
+        with pytest.raises(OriginUnavailable, match="refused"):
+            async with origin.read(shard_of(f"{base}/x"), None, NO_PIN):
+                pass
+        await origin.aclose()
+    assert [event.code for event in events if isinstance(event, OriginAnswered)] == [0]
+    assert [event.reason for event in events if isinstance(event, OriginFailed)] == ["connect"]
+
+
+async def test_garbage_is_an_origin_error(origin: OriginServer, client: Client) -> None:
+    """Headers that cannot be read are not retried."""
+    origin.put("/h", b"x", headers=(("Content-Length", "5x"),))
+    with pytest.raises(ShardError):
+        await client.get(shard_of(origin.url("/h")))
+
+
+async def test_a_lie_about_the_range_is_an_error(origin: OriginServer, client: Client) -> None:
+    """Bytes of another place are not taken."""
+    origin.put("/l", ramp(100_000), content_range="bytes 0-9/100000")
+    await client.fails(OriginError, shard_of(origin.url("/l")), ByteRange(10, 19))
+    assert client.reasons() == ["wrong"]
+
+
+async def test_silence_before_the_headers_times_out(origin: OriginServer) -> None:
+    """The idle timeout counts from the request on."""
+    origin.put("/q", ramp(10), gate=asyncio.Event())
+    async with client_of(origin, idle_timeout_s=0.1) as client:
+        await client.fails(OriginTimeout, shard_of(origin.url("/q")))
+        assert client.reasons() == ["timeout"]
+
+
+async def test_silence_within_the_body_times_out(origin: OriginServer) -> None:
+    """What came before is delivered, then a 504 error."""
+    origin.put("/q", ramp(100_000), body_gate=asyncio.Event(), gate_at=1000)
+    got = bytearray()
+    async with client_of(origin, idle_timeout_s=0.1) as client:
+        with pytest.raises(OriginTimeout):
+            await client.take(shard_of(origin.url("/q")), got)
+    assert got == ramp(1000)
+
+
+async def test_leaving_early_closes_the_connection(origin: OriginServer, client: Client) -> None:
+    """A body left half read is not drained: the origin sees the end."""
+    origin.put("/q", ramp(1 << 20), body_gate=asyncio.Event(), gate_at=1000)
+    async with client.origin.read(shard_of(origin.url("/q")), None, NO_PIN) as body:
+        assert await anext(body.chunks)
+    await origin.until(lambda: origin.open_connections == 0)
+
+
+async def test_cancelling_in_the_body_closes_the_connection(origin: OriginServer, client: Client) -> None:
+    """A cancelled fetch leaves nothing behind."""
+    started = asyncio.Event()
+    origin.put("/q", ramp(1 << 20), body_gate=asyncio.Event(), gate_at=1000)
+
+    async def fetch() -> None:
+        async with client.origin.read(shard_of(origin.url("/q")), None, NO_PIN) as body:
+            async for _ in body.chunks:
+                started.set()
+
+    task = asyncio.create_task(fetch())
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await origin.until(lambda: origin.open_connections == 0)
+    assert client.reasons() == []
+
+
+async def test_cancelling_before_the_headers_closes_the_connection(origin: OriginServer, client: Client) -> None:
+    """Nor does one that was still waiting."""
+    origin.put("/q", ramp(10), gate=asyncio.Event())
+    task = asyncio.create_task(client.get(shard_of(origin.url("/q"))))
+    await origin.until(lambda: bool(origin.requests))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await origin.until(lambda: origin.open_connections == 0)
+
+
+# HEAD
+
+
+async def test_head_tells_the_version(origin: OriginServer, client: Client) -> None:
+    """No body, one request."""
+    version = await client.origin.head(shard_of(origin.url("/a.tar")))
+    assert (version.identity, version.length) == ('etag:"v1"', 100_000)
+    assert [request.method for request in origin.requests] == ["HEAD"]
+
+
+@pytest.mark.parametrize("status", [403, 405, 501])
+async def test_a_refused_head_becomes_one_byte(origin: OriginServer, client: Client, status: int) -> None:
+    """Some origins grant GET only."""
+    origin.put("/a.tar", ramp(100_000), head_status=status)
+    assert (await client.origin.head(shard_of(origin.url("/a.tar")))).length == 100_000
+    assert [(request.method, request.range) for request in origin.requests] == [("HEAD", None), ("GET", "bytes=0-0")]
+
+
+async def test_a_url_signed_for_get_is_never_asked_with_head(origin: OriginServer, client: Client) -> None:
+    """The method is part of the signature."""
+    await client.origin.head(shard_of(origin.url("/a.tar?X-Amz-Signature=s")))
+    assert [(request.method, request.range) for request in origin.requests] == [("GET", "bytes=0-0")]
+
+
+async def test_an_empty_shard_has_a_version(origin: OriginServer, client: Client) -> None:
+    """One byte of nothing is 416; the whole of nothing has an ETag."""
+    origin.put("/e", b"", etag='"empty"')
+    version = await client.origin.head(shard_of(origin.url("/e?X-Amz-Signature=s")))
+    assert (version.identity, version.length) == ('etag:"empty"', 0)
+
+
+async def test_head_of_nothing_is_not_found(origin: OriginServer, client: Client) -> None:
+    """Errors of HEAD are those of GET."""
+    with pytest.raises(ShardNotFound):
+        await client.origin.head(shard_of(origin.url("/none")))
+
+
+# Redirects
+
+
+async def test_redirects_are_followed_and_remembered(origin: OriginServer, client: Client) -> None:
+    """Later segments go where the first was led; a rate-limited resolver is asked once."""
+    origin.redirect("/r", origin.url("/a.tar"))
+    shard = shard_of(origin.url("/r"))
+    for first in (0, 10, 20):
+        assert (await client.get(shard, ByteRange(first, first + 9)))[1] == ramp(10, first)
+    assert [request.path for request in origin.requests] == ["/r", "/a.tar", "/a.tar", "/a.tar"]
+
+
+async def test_what_is_remembered_runs_out(origin: OriginServer, client: Client) -> None:
+    """After some minutes the shard's own URL is asked again."""
+    origin.redirect("/r", origin.url("/a.tar"))
+    shard = shard_of(origin.url("/r"))
+    await client.get(shard, ByteRange(0, 9))
+    client.now += RESOLVED_TTL_S + 1
+    await client.get(shard, ByteRange(0, 9))
+    assert [request.path for request in origin.requests] == ["/r", "/a.tar"] * 2
+
+
+async def test_a_dead_link_is_resolved_again_once(origin: OriginServer, client: Client) -> None:
+    """A 403 on a remembered link (it expired) leads back to the shard's URL; a second 403 stands."""
+    origin.redirect("/r", origin.url("/a.tar"))
+    shard = shard_of(origin.url("/r"))
+    await client.get(shard, ByteRange(0, 9))
+    origin.next("/a.tar", status=403)
+    assert (await client.get(shard, ByteRange(0, 9)))[1] == ramp(10)
+    assert [request.path for request in origin.requests] == ["/r", "/a.tar", "/a.tar", "/r", "/a.tar"]
+    origin.put("/a.tar", b"", status=403)
+    await client.fails(ShardForbidden, shard, ByteRange(0, 9))
+    assert len(origin.requests) == 8
+
+
+async def test_a_new_look_follows_redirects_afresh(origin: OriginServer, client: Client) -> None:
+    """head() asks the shard's URL, whatever is remembered."""
+    origin.redirect("/r", origin.url("/a.tar"))
+    shard = shard_of(origin.url("/r"))
+    await client.get(shard, ByteRange(0, 9))
+    origin.redirect("/r", origin.url("/b.tar"))
+    origin.put("/b.tar", ramp(50), etag='"v2"')
+    assert (await client.origin.head(shard)).identity == 'etag:"v2"'
+
+
+async def test_what_one_credential_was_led_to_is_not_for_another(origin: OriginServer, client: Client) -> None:
+    """A remembered link belongs to who asked."""
+    origin.redirect("/r", origin.url("/a.tar"))
+    await client.get(shard_of(origin.url("/r"), ("Authorization", "a")), ByteRange(0, 9))
+    await client.get(shard_of(origin.url("/r"), ("Authorization", "b")), ByteRange(0, 9))
+    assert [request.path for request in origin.requests] == ["/r", "/a.tar"] * 2
+
+
+async def test_credentials_stay_with_the_first_host(origin: OriginServer) -> None:
+    """Another port is another host: no header of the reader's goes there, nor from memory later."""
+    async with OriginServer() as other:
+        other.put("/a.tar", ramp(1000))
+        origin.redirect("/r", origin.url("/r2"))
+        origin.redirect("/r2", other.url("/a.tar"))
+        shard = shard_of(origin.url("/r"), ("Authorization", "Bearer t"), ("Cookie", "a=b"), ("X-Amz-Security-Token", "t"))
+        async with client_of(origin, other) as client:
+            for _ in range(2):
+                await client.get(shard, ByteRange(0, 9))
+        for request in origin.requests:
+            assert request.headers["authorization"] == "Bearer t"
+        for request in other.requests:
+            assert not {"authorization", "cookie", "x-amz-security-token"} & set(request.headers)
+
+
+async def test_a_redirect_is_judged_like_any_request(origin: OriginServer, client: Client) -> None:
+    """A hop to where Forebay may not go is refused before anything is sent."""
+    async with OriginServer() as other:
+        for target in (other.url("/x"), "http://169.254.169.254/latest/meta-data/", "//metadata.google.internal/"):
+            origin.redirect("/r", target)
+            error = await client.fails(OriginRefused, shard_of(origin.url("/r")))
+            assert error.status == 403
+        assert other.requests == []
+    assert [type(event) for event in client.events if not isinstance(event, OriginAnswered)] == [ClientRefused] * 3
+
+
+@pytest.mark.parametrize("target", ["ftp://127.0.0.1/x", "file:///etc/passwd", "http://[", "javascript:alert(1)"])
+async def test_a_redirect_to_another_scheme_is_nonsense(origin: OriginServer, client: Client, target: str) -> None:
+    """Only http and https are followed."""
+    origin.redirect("/r", target)
+    await client.fails(OriginError, shard_of(origin.url("/r")))
+
+
+async def test_five_hops_are_enough(origin: OriginServer, client: Client) -> None:
+    """A loop ends."""
+    origin.redirect("/r", "/r", status=307)
+    await client.fails(OriginError, shard_of(origin.url("/r")))
+    assert len(origin.requests) == 6
+
+
+async def test_a_relative_redirect_keeps_credentials_on_the_host(origin: OriginServer, client: Client) -> None:
+    """Same host, same reader."""
+    origin.redirect("/d/r", "../a.tar", status=308)
+    shard = shard_of(origin.url("/d/r"), ("Authorization", "t"))
+    assert (await client.get(shard, ByteRange(0, 9)))[1] == ramp(10)
+    assert origin.requests[1].headers["authorization"] == "t"
+
+
+async def test_https_never_falls_back_to_http() -> None:
+    """Checked on the redirect itself; no certificate is needed to refuse one."""
+    with pytest.raises(OriginError, match="https to http"):
+        next_hop(shard_of("https://h/x"), Ask("https://h/x"), "http://h/y", AddressClass.PUBLIC)
+    hop = next_hop(shard_of("https://h/x"), Ask("https://h/x", (("A", "b"),)), "https://u:p@g/y z#f", AddressClass.PUBLIC)
+    assert (hop.url, hop.headers, hop.came_from) == ("https://g/y%20z", (), AddressClass.PUBLIC)
+
+
+# Where it may go
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://127.0.0.1:1/x", "http://localhost:1/x", "http://169.254.169.254/x", "http://[::1]:1/x", "http://metadata.google.internal/x"],
+)
+async def test_refusals_are_403_and_open_nothing(url: str) -> None:
+    """Loopback without a flag, metadata ever: no connection is tried."""
+    events: list[Event] = []
+    board = Events()
+    board.listen(events.append)
+    origin = HttpOrigin(guard=Guard(), events=board)
+    with pytest.raises(OriginRefused):
+        await origin.head(shard_of(url))
+    await origin.aclose()
+    assert ClientRefused("origin") in events
+
+
+async def test_an_untrusted_certificate_is_not_retried(tmp_path: Path) -> None:
+    """TLS is verified, always."""
+    directory = tmp_path
+    made = subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=127.0.0.1", "-addext",
+         "subjectAltName=IP:127.0.0.1", "-keyout", directory / "k", "-out", directory / "c"],
+        capture_output=True, check=False,
+    )  # fmt: skip
+    if made.returncode != 0:
+        pytest.skip("no openssl to make a certificate with")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(directory / "c", directory / "k")
+    async with OriginServer(tls=context) as server, client_of(server) as client:
+        error = await client.fails(OriginError, shard_of(server.url("/x")))
+        assert "certificate" in str(error)
+        assert not error.retryable

@@ -1,0 +1,141 @@
+"""Real S3 servers for tests: moto (fast, does not check signatures) and a Ceph RADOS gateway (slow to install, checks everything).
+
+Use the fixtures by importing them into a test module or its conftest: ``from support.s3_servers import moto, rados_gateway  # noqa: F401``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+
+__all__ = ["S3Server", "moto", "rados_gateway"]
+
+_PROGRAMS = ("radosgw", "radosgw-admin", "ceph-mon", "ceph-osd", "ceph", "ceph-authtool", "monmaptool")
+_MOTO = """
+import sys
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+server.start()
+print(server.get_host_and_port()[1], flush=True)
+sys.stdin.read()
+"""
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """A running S3 server; the user ``access_key`` owns everything in it."""
+
+    url: str
+    access_key: str
+    secret_key: str
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """What points the AWS SDK at it."""
+        return {
+            "AWS_ACCESS_KEY_ID": self.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.secret_key,
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
+
+    @contextmanager
+    def client(self) -> Iterator[Any]:
+        """A boto3 client of its owner."""
+        client = boto3.client(
+            "s3",
+            endpoint_url=self.url,
+            aws_access_key_id=self.access_key,
+            aws_secret_access_key=self.secret_key,
+            region_name="us-east-1",
+            config=Config(s3={"addressing_style": "path"}, request_checksum_calculation="when_required"),
+        )
+        with closing(client):
+            yield client
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[S3Server]:
+    """A moto server in a process of its own."""
+    environ = {**os.environ, "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
+    with subprocess.Popen(
+        [sys.executable, "-c", _MOTO], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environ
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            pytest.skip("moto does not start; install moto[server,s3]")
+        yield S3Server(f"http://127.0.0.1:{int(line)}", "moto-key", "moto-secret")
+        process.kill()
+
+
+@pytest.fixture(scope="session")
+def rados_gateway() -> Iterator[S3Server]:
+    """A Ceph RADOS gateway; skips, saying why, where the programs are not installed."""
+    missing = [name for name in _PROGRAMS if shutil.which(name) is None]
+    if missing:
+        pytest.skip(f"no {', '.join(missing)}: apt-get install --no-install-recommends radosgw ceph-mon ceph-osd")
+    # Not under pytest's tmp_path: a unix socket path may have no more than 107 characters.
+    with tempfile.TemporaryDirectory(prefix="rgw-", ignore_cleanup_errors=True) as directory:
+        try:
+            yield _start_gateway(Path(directory))
+        finally:
+            _kill_all(Path(directory) / "run")
+
+
+def _start_gateway(directory: Path) -> S3Server:
+    for attempt in range(3):  # the ports are free when picked, not reserved
+        port, monitor_port = _free_ports(2)
+        home = directory / str(attempt)
+        server = S3Server(f"http://127.0.0.1:{port}", "gateway-key", "gateway-secret")
+        command = [
+            "bash",
+            str(Path(__file__).with_name("rgw.sh")),
+            str(home),
+            str(port),
+            str(monitor_port),
+            server.access_key,
+            server.secret_key,
+        ]
+        with (directory / f"{attempt}.log").open("wb") as log:
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=60, check=False)
+        (directory / "run").mkdir(exist_ok=True)
+        for pid_file in (home / "run").glob("*.pid"):
+            shutil.copy(pid_file, directory / "run" / f"{attempt}-{pid_file.name}")
+        if done.returncode == 0:
+            return server
+        print((directory / f"{attempt}.log").read_text(errors="replace")[-2000:])
+        _kill_all(directory / "run")
+    pytest.skip("the RADOS gateway did not start; its output is above")
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def _kill_all(run: Path) -> None:
+    """The OSD takes its time on TERM, and there is nothing to save."""
+    for pid_file in run.glob("*.pid"):
+        with suppress(ProcessLookupError, ValueError):
+            os.kill(int(pid_file.read_text()), signal.SIGKILL)
+        pid_file.unlink()
