@@ -1,0 +1,108 @@
+"""The command ``forebay``: verbs, and errors as one line that names the cause and the next step."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import click
+from click.exceptions import NoArgsIsHelpError
+
+from forebay_proxy.errors import ForebayError
+from forebay_proxy.verbs.config import config
+from forebay_proxy.verbs.env import env
+from forebay_proxy.verbs.evict import evict
+from forebay_proxy.verbs.ls import ls
+from forebay_proxy.verbs.output import error_line
+from forebay_proxy.verbs.run import run
+from forebay_proxy.verbs.seams import Seams
+from forebay_proxy.verbs.serve import serve
+from forebay_proxy.verbs.status import status
+from forebay_proxy.verbs.warm import warm
+from forebay_proxy.version import VERSION
+
+__all__ = ["cli", "main"]
+
+_ALIASES = {"prefetch": "warm"}  # the word users of other caches try first
+_INTERRUPTED = 130
+
+
+class _Verbs(click.Group):
+    """Verbs in the order a person meets them. They return exit codes; errors of the user never show a traceback."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, _ALIASES.get(cmd_name, cmd_name))
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        run = super().main
+        if not standalone_mode:
+            return run(args, prog_name, complete_var, False, **extra)
+        sys.exit(_exit_code(lambda: run(args, prog_name, complete_var, False, **extra)))
+
+
+def _exit_code(invoke: Callable[[], Any]) -> int:
+    try:
+        code = invoke()
+    except NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return 2
+    except click.ClickException as error:
+        return _failed(_usage_line(error))
+    except ForebayError as error:
+        return _failed(error_line(error))
+    except (click.Abort, KeyboardInterrupt):
+        return _INTERRUPTED
+    except OSError as error:  # a file or directory of the user's that is not as it should be; click itself answers a broken pipe
+        return _failed(error_line(error))
+    return code if isinstance(code, int) else 0
+
+
+def _failed(line: str) -> int:
+    click.echo(f"forebay: {line}", err=True)
+    return 2
+
+
+def _usage_line(error: click.ClickException) -> str:
+    text = " ".join(error.format_message().split()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    return f"{text}; see '{context.command_path} --help'" if context else text
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 140})
+@click.version_option(VERSION, prog_name="forebay")
+@click.pass_context
+def cli(context: click.Context) -> None:
+    """Forebay keeps accelerators fed: it fetches remote training shards ahead of need into a bounded disk cache.
+
+    \b
+    Examples:
+      forebay run -- torchrun --nproc-per-node 8 train.py    a sidecar for this node, your command, unchanged
+      forebay serve --cache-dir /nvme --cache-size 200GB     the sidecar alone
+      eval "$(forebay env)"                                  lead stock WebDataset to it
+    """
+    context.obj = context.obj or Seams()
+
+
+for verb in (serve, run, env, warm, status, ls, evict, config):
+    cli.add_command(verb)
+
+
+def main() -> NoReturn:
+    """Entry point of the installed command."""
+    cli.main(prog_name="forebay")
+    raise AssertionError("unreachable: the group exits by itself")
+
+
+if __name__ == "__main__":
+    main()

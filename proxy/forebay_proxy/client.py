@@ -1,0 +1,186 @@
+"""Talking to a sidecar's ``/v1`` API from a command line: blocking, standard library only, over TCP or a unix socket.
+
+``http.client`` on purpose: it knows no proxy variables, so a corporate ``http_proxy`` never swallows a request for 127.0.0.1.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from forebay_proxy.errors import ConfigError, ForebayError
+
+__all__ = ["Hold", "Sidecar", "SidecarRefused", "SidecarUnreachable"]
+
+Table = dict[str, Any]
+
+_TIMEOUT_S = 5.0  # a live sidecar answers in milliseconds; one that needs longer is no help to a person either
+_STREAM_TIMEOUT_S = 60.0  # a warm-up reports every second; a minute of silence means it is gone
+
+
+class SidecarUnreachable(ForebayError):
+    """Nobody answers at the sidecar's address, or what answers speaks no HTTP."""
+
+    title = "Sidecar unreachable"
+
+
+class SidecarRefused(ForebayError):
+    """The sidecar answered with an error; the message is its own. ``status`` is the HTTP status."""
+
+    title = "Sidecar refused"
+
+    def __init__(self, message: str, *, next_step: str = "", status: int = 500) -> None:
+        super().__init__(message, next_step=next_step)
+        self.status = status
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+class Sidecar:
+    """A sidecar at ``address``: ``http://host:port`` or ``unix:/path``. Raises ``ConfigError`` for any other spelling."""
+
+    def __init__(self, address: str, *, token: str = "") -> None:
+        self.address = address.rstrip("/")
+        self._headers = {"Forebay-Token": token} if token else {}
+        self._where = _parse(self.address)
+
+    def __repr__(self) -> str:
+        return f"<Sidecar {self.address}>"
+
+    def ready(self, timeout_s: float = _TIMEOUT_S) -> None:
+        """Return if the sidecar serves; raise ``SidecarUnreachable`` or ``SidecarRefused`` (it starts, or drains) if not."""
+        self._once("GET", "/readyz", timeout_s=timeout_s)
+
+    def status(self, timeout_s: float = _TIMEOUT_S) -> Table:
+        """``GET /v1/status``."""
+        return _table(self._once("GET", "/v1/status", timeout_s=timeout_s))
+
+    def shards(self) -> list[Table]:
+        """``GET /v1/shards``: one entry a stored shard."""
+        return list(_table(self._once("GET", "/v1/shards", timeout_s=_STREAM_TIMEOUT_S))["shards"])
+
+    def evict(self, selection: Mapping[str, Any]) -> Table:
+        """``POST /v1/evict`` with ``{"shards": [...]}`` or ``{"all": true}``; what was freed, and what stays because it is leased."""
+        return _table(self._once("POST", "/v1/evict", json.dumps(selection).encode(), timeout_s=_STREAM_TIMEOUT_S))
+
+    def warm(self, content_type: str, body: bytes, headers: tuple[tuple[str, str], ...] = ()) -> Iterator[Table]:
+        """``POST /v1/warm``; yields its events as they come. ``headers`` travel to the shards' origin."""
+        with self._answer("POST", "/v1/warm", body, _STREAM_TIMEOUT_S, {"Content-Type": content_type, **dict(headers)}) as answer:
+            for line in iter(answer.readline, b""):
+                if line.strip():
+                    yield _table(line)
+
+    def hold(self) -> Hold:
+        """A connection that keeps a sidecar started by ``run`` alive for as long as it is open."""
+        return Hold(self._connection(_TIMEOUT_S), self._headers)
+
+    def _once(self, method: str, path: str, body: bytes | None = None, *, timeout_s: float) -> bytes:
+        with self._answer(method, path, body, timeout_s, {"Content-Type": "application/json"} if body else {}) as answer:
+            return answer.read()
+
+    @contextmanager
+    def _answer(
+        self, method: str, path: str, body: bytes | None, timeout_s: float, headers: Mapping[str, str]
+    ) -> Iterator[http.client.HTTPResponse]:
+        connection = self._connection(timeout_s)
+        try:
+            connection.request(method, path, body, {**self._headers, **headers})
+            answer = connection.getresponse()
+            if answer.status >= 400:
+                raise _refusal(answer.status, answer.read(64 * 1024))
+            yield answer
+        except (OSError, http.client.HTTPException) as error:
+            raise SidecarUnreachable(
+                f"no sidecar answers at {self.address}: {_cause(error)}", next_step="start one with 'forebay serve'"
+            ) from error
+        finally:
+            connection.close()
+
+    def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
+        kind, host, port = self._where
+        return _UnixConnection(host, timeout_s) if kind == "unix" else http.client.HTTPConnection(host, port, timeout=timeout_s)
+
+
+class Hold:
+    """One connection kept open. It opens on the first ``ping``; every further one keeps it from idling and reopens a broken one."""
+
+    def __init__(self, connection: http.client.HTTPConnection, headers: Mapping[str, str]) -> None:
+        self._connection = connection
+        self._headers = headers
+
+    def ping(self) -> bool:
+        """Whether the sidecar still answers. Never raises."""
+        try:
+            self._connection.request("GET", "/healthz", headers=dict(self._headers))
+            answer = self._connection.getresponse()
+            answer.read()
+        except (OSError, http.client.HTTPException):
+            self._connection.close()
+            return False
+        return answer.status == 200
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __enter__(self) -> Hold:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _parse(address: str) -> tuple[str, str, int]:
+    """("unix", path, 0) or ("http", host, port)."""
+    if address.startswith("unix:/"):
+        return "unix", "/" + address.removeprefix("unix:").lstrip("/"), 0
+    try:
+        parts = urlsplit(address)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port, parts = None, None, urlsplit("")
+    if parts.scheme != "http" or not host or parts.path or parts.query or parts.username:
+        raise ConfigError(
+            "the sidecar's address must look like http://127.0.0.1:7070 or unix:/path", next_step="check --url and FOREBAY_URL"
+        )
+    return "http", host, port or 80
+
+
+def _table(body: bytes) -> Table:
+    try:
+        found = json.loads(body)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise SidecarUnreachable("what answers there is not a Forebay sidecar", next_step="check --url and FOREBAY_URL")
+    return found
+
+
+def _refusal(status: int, body: bytes) -> SidecarRefused:
+    """The sidecar's problem+json (RFC 9457) as an error; anything else by its status."""
+    try:
+        problem = json.loads(body)
+        text = str(problem.get("detail") or problem.get("title"))
+        return SidecarRefused(text, next_step=str(problem.get("next_step", "")), status=status)
+    except (ValueError, AttributeError):
+        words = body.decode("utf-8", "replace").strip() if len(body) < 200 else ""  # /readyz says "starting" or "draining"
+        return SidecarRefused(f"the sidecar answers {status}: {words or http.client.responses.get(status, '')}", status=status)
+
+
+def _cause(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "timed out"
+    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()

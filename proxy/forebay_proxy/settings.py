@@ -1,0 +1,227 @@
+"""Frozen settings; the only reader of flags, environment and file.
+
+One field = one flag = one ``FOREBAY_*`` variable = one key of ``forebay.toml``; precedence flag > environment > file > default. Every name,
+flag, help text and README line is derived from the fields below, so none of them can drift. ``load`` is a function of its arguments only.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, PrivateAttr, SecretStr, ValidationError, model_validator
+
+from forebay_proxy import settings_layers as layers
+from forebay_proxy.errors import ConfigError
+from forebay_proxy.settings_fields import (
+    Budget,
+    Connections,
+    Directory,
+    Host,
+    Limit,
+    LogLevel,
+    Names,
+    Paths,
+    Port,
+    Revalidate,
+    Seconds,
+    Share,
+    Socket,
+    Uids,
+    setting,
+)  # fmt: skip
+
+__all__ = ["Settings", "default_text", "env_name", "field_note", "flag_name", "has_flag", "load", "value_text"]
+
+Source = Literal["flag", "environment", "file", "default"]
+
+
+class Settings(BaseModel):
+    """Everything a sidecar can be told. Inside, sizes are bytes and durations seconds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    host: Host = setting(
+        "127.0.0.1", "Address to listen on; loopback, because any other one needs a token and strict origins.", metavar="ADDRESS"
+    )
+    port: Port | None = setting(
+        None,
+        "Port to listen on (0: any free one); an explicit one that is taken is an error.",
+        metavar="PORT",
+        unset="7070, else next free",
+    )
+    socket: Socket = setting(None, "Unix socket to listen on, mode 0600; 'off' for none.", metavar="PATH", unset="beside the run file")
+    cache_dir: Directory = setting(
+        None,
+        "Where shards are stored; a local disk, because flock and sparse files must hold.",
+        metavar="PATH",
+        unset="$SLURM_TMPDIR, $TMPDIR or $XDG_CACHE_HOME, the first on a local disk",
+    )
+    cache_size: Limit = setting(
+        None,
+        "Most bytes the cache directory may take, everything counted; 200GB, 200GiB, 75%.",
+        metavar="SIZE",
+        unset="75 % of free space, at most 500 GB; 20 GiB in a container",
+    )
+    free_floor: Share = setting(
+        0.05, "Share of the disk that stays free whatever the cache size says; 5 %, as other programs write there too.", metavar="SHARE"
+    )
+    allow_network_fs: bool = setting(
+        False, "Allow a cache directory on a network file system; refused by default, as a home shared by all nodes is a poor cache."
+    )
+    allow_origin: Names = setting(
+        (), "Origin that may be reached; needed for loopback only: scheme://host[:port], s3://bucket, https://*.org, 10.0.0.0/8.",
+        metavar="ORIGIN", unset="any public or private one",
+    )  # fmt: skip
+    strict_origins: bool = setting(False, "Reach nothing but --allow-origin and operator-named endpoints; off, as your own uid may roam.")
+    allow_uid: Uids = setting(
+        (), "Other user id that may connect; none, because cached bytes were read with your credentials.", metavar="UID", unset="only yours"
+    )
+    allow_profile: Names = setting(
+        (),
+        "AWS profile that requests may name; only AWS_PROFILE by default, as each profile is another credential.",
+        metavar="NAME",
+        unset="AWS_PROFILE only",
+    )
+    pass_header: Names = setting(
+        (),
+        "Request header that travels to the origin beside Authorization, Cookie and X-*; no other, as it may be meant for us.",
+        metavar="NAME",
+        unset="no further ones",
+    )
+    file_root: Paths = setting(
+        (), "Directory below which file:// shards may be read; none, because a URL must not open any file.", metavar="PATH", unset="none"
+    )
+    token: SecretStr | None = setting(
+        None, "What clients must send as Forebay-Token; environment or file only, as a command line is public.", unset="none", flag=False
+    )
+    revalidate: Revalidate = setting(
+        "job",
+        "When a stored shard is compared with its origin (job, never, or a time as 1h); once a job costs one HEAD a shard.",
+        metavar="job|never|TTL",
+    )
+    prefetch: bool = setting(True, "Fetch ahead what plans announce; on, since this is what hides the origin's latency.")
+    origin_connections: Connections = setting(
+        64, "Most requests one origin gets at once; 64 fill 25 Gbit/s at 50 MB/s each, and throttling halves what is used.", metavar="COUNT"
+    )
+    connect_timeout_s: Seconds = setting(
+        10.0, "Longest wait for a connection to an origin; several SYN retries fit in 10 s.", metavar="SECONDS"
+    )
+    idle_timeout_s: Seconds = setting(
+        15.0, "Longest silence of an origin inside a body before it is asked again; far below any NCCL watchdog.", metavar="SECONDS"
+    )
+    retry_budget_s: Budget = setting(
+        300.0,
+        "How long a fetch goes on asking a failing origin; 5 min outlast most outages and end before a NCCL watchdog.",
+        metavar="SECONDS",
+    )
+    idle_exit_s: Seconds | None = setting(
+        None, "Exit after this long without a connection; set by 'forebay run' to 60.", metavar="SECONDS", unset="never"
+    )
+    log_level: LogLevel = setting("info", "Least severe log lines that are written; info is a few lines an hour.", metavar="LEVEL")
+
+    _sources: dict[str, Source] = PrivateAttr(default_factory=dict)
+    _notices: tuple[str, ...] = PrivateAttr(default=())
+
+    @model_validator(mode="after")
+    def _guarded_when_reachable(self) -> Settings:
+        if not _is_loopback(self.host) and not (self.token and self.strict_origins):
+            raise ValueError(
+                f"--host {self.host} lets other machines in: "
+                "that needs FOREBAY_TOKEN (what clients must send) and --strict-origins with --allow-origin"
+            )
+        return self
+
+    def source_of(self, name: str) -> Source:
+        """Where the value of field ``name`` came from."""
+        return self._sources.get(name, "default")
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What the person who wrote the settings should hear once: misspelt variables, an exposed token."""
+        return self._notices
+
+
+def env_name(name: str) -> str:
+    """``cache_dir`` -> ``FOREBAY_CACHE_DIR``."""
+    return layers.PREFIX + name.upper()
+
+
+def flag_name(name: str) -> str:
+    """``cache_dir`` -> ``--cache-dir``."""
+    return "--" + name.replace("_", "-")
+
+
+def field_note(name: str, key: str) -> str:
+    """What a field says about itself beside its description: ``metavar``, ``unset``, or "" when it says nothing."""
+    extra = Settings.model_fields[name].json_schema_extra
+    return str(extra.get(key, "")) if isinstance(extra, dict) else ""
+
+
+def has_flag(name: str) -> bool:
+    """Whether the field may be given on a command line."""
+    return field_note(name, "flag") == "True"
+
+
+def default_text(name: str) -> str:
+    """The default as a person reads it."""
+    default = Settings.model_fields[name].default
+    if default is None or default == ():
+        return field_note(name, "unset")
+    return value_text(default)
+
+
+def value_text(value: Any) -> str:
+    """A plain value as a person writes it."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def load(flags: Mapping[str, Any], environ: Mapping[str, str], toml_path: Path | None) -> Settings:
+    """Settings from ``flags`` (field name -> value; None or () is "not given"), ``environ`` and the file at ``toml_path``.
+
+    Raises ``ConfigError`` naming every wrong value and where it was written.
+    """
+    names = tuple(Settings.model_fields)
+    given = {name: value for name, value in flags.items() if value is not None and value != ()}
+    variables, notices = layers.from_environ(environ, names)
+    table, problems = layers.from_file(toml_path, names) if toml_path else ({}, [])
+    merged: dict[str, tuple[Source, Any]] = {}
+    for source, layer in (("file", table), ("environment", variables), ("flag", given)):
+        merged.update({name: (source, value) for name, value in layer.items()})  # type: ignore[misc]  # the literals are a Source each
+    try:
+        settings = Settings.model_validate({name: value for name, (_, value) in merged.items()})
+    except ValidationError as error:
+        problems += _problems(error, merged, toml_path)
+    if problems:
+        raise ConfigError("; ".join(problems), next_step="see 'forebay config show' for what is read from where")
+    settings._sources = {name: source for name, (source, _) in merged.items()}
+    settings._notices = (*notices, *layers.file_notices(toml_path, table))
+    return settings
+
+
+def _problems(error: ValidationError, merged: Mapping[str, tuple[Source, Any]], toml_path: Path | None) -> list[str]:
+    """One text a wrong field: where it was written, what stands there, what would be right."""
+    found: dict[str, str] = {}
+    for item in error.errors(include_url=False, include_input=False):
+        name = str(item["loc"][0]) if item["loc"] else ""
+        message = item["msg"].removeprefix("Value error, ")
+        if name in merged:
+            message = f"{_written(name, *merged[name], toml_path)}: {message}"
+        found.setdefault(name, message)  # a union reports once per member; the first is the one people mean
+    return list(found.values())
+
+
+def _written(name: str, source: Source, value: Any, toml_path: Path | None) -> str:
+    where = {"flag": flag_name(name), "environment": env_name(name)}.get(source, f"{name} in {toml_path}")
+    return where if name == "token" else f"{where} = {str(value)!r}"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,55 @@
+"""What becomes of one URL in each way in. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from forebay_proxy.verbs.environment import rewrite_variables
+from forebay_proxy.wire.gopen import rewritten
+from forebay_proxy.wire.urls import InvalidShardUrl, Source, parse_source, proxy_url
+
+__all__ = ["check_rows"]
+
+_OPENED_BY_LOADER = ("http", "https", "s3")  # what forebay_loader takes over; gs and hf wait for their origins
+
+
+def check_rows(text: str, base: str, environ: Mapping[str, str]) -> list[tuple[str, ...]]:
+    """(way in, what happens) for ``text`` as a person writes it, with a sidecar at ``base``."""
+    rules = rewrite_variables(base, environ)["GOPEN_REWRITE"]
+    by_rule = _by_rewriting(text, base, rules)
+    return [
+        ("way in", "what becomes of it"),
+        ('eval "$(forebay env)"', by_rule),
+        ("forebay run -- CMD", by_rule),
+        ("import forebay_loader", _in_code(text, base)),
+    ]
+
+
+def _by_rewriting(text: str, base: str, rules: str) -> str:
+    changed = rewritten(rules, text)
+    if changed == text:
+        return "left to WebDataset: no rewrite rule matches"
+    if not changed.startswith(base + "/"):
+        return f"rewritten by a rule of your own: {changed}"
+    source = _understood(text)
+    lost = "; its headers do not travel this way" if isinstance(source, Source) and source.headers else ""
+    return f"through Forebay: {changed}{lost}"
+
+
+def _in_code(text: str, base: str) -> str:
+    source = _understood(text)
+    if source is None:
+        return "left to WebDataset: not a URL or a command that Forebay knows"
+    if isinstance(source, str):
+        return f"refused: {source}"
+    if source.url.scheme not in _OPENED_BY_LOADER:
+        return f"left to WebDataset: {source.url.scheme} is not opened by forebay_loader"
+    return f"through Forebay: {proxy_url(base, source.url)}" + ("; its headers travel with it" if source.headers else "")
+
+
+def _understood(text: str) -> Source | str | None:
+    """The source, None if it is left alone, or what is wrong with it."""
+    try:
+        return parse_source(text)
+    except InvalidShardUrl as error:
+        return str(error)

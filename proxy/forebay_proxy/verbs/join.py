@@ -1,0 +1,160 @@
+"""Joining the node's sidecar, or starting one: what ``forebay run`` does before its command.
+
+An address that was named is always used. A found sidecar is used only if it reads with the same credentials, endpoints and proxies;
+otherwise one of our own starts beside it, with a cache directory of its own. All of it happens under one lock, so of many commands that
+begin at once one starts the sidecar and the others join it.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from forebay_proxy import cache_dir
+from forebay_proxy.client import Sidecar, SidecarRefused, SidecarUnreachable
+from forebay_proxy.runfile import RunDirectory, RunFile
+from forebay_proxy.settings import load
+from forebay_proxy.settings_layers import find_file
+from forebay_proxy.verbs.locate import named_address, token_of
+from forebay_proxy.verbs.options import as_arguments
+
+__all__ = ["Joined", "Wish", "join"]
+
+_START_S = 15.0  # loading the index of 100,000 segments takes 0.1 s; a loaded node with a slow disk needs a few
+_IDLE_EXIT_S = 60  # long enough for the next command of a script to join, short enough to be gone when people look
+_PROBE_S = 2.0
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the person asked of ``run``: an address, or flags for a sidecar that is started."""
+
+    url: str | None
+    config: Path | None
+    flags: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A ready sidecar. ``url`` is its http address; ``process`` and ``log`` are set if we started it."""
+
+    sidecar: Sidecar
+    url: str
+    how: Literal["named", "joined", "started"]
+    process: subprocess.Popen[bytes] | None = None
+    log: Path | None = None
+
+
+def join(wish: Wish, environ: Mapping[str, str], program: Sequence[str]) -> Joined:
+    """A ready sidecar. Raises ``ForebayError`` or ``OSError`` when there is none to be had; its message is fit to be one line."""
+    address, named_by = named_address(wish.url, environ)
+    if address:
+        return _named(address, named_by, environ)
+    directory = RunDirectory.of(environ)
+    fingerprint = directory.fingerprint(environ)
+    with directory.starting():
+        live = directory.live()
+        for record in live:
+            if record.fingerprint == fingerprint and _answers(record, environ):
+                return Joined(Sidecar(record.url, token=token_of(environ)), record.url, "joined")
+        beside = fingerprint if live else ""
+        return _Start(directory, wish, environ, beside).run(program)
+
+
+def _named(address: str, named_by: str, environ: Mapping[str, str]) -> Joined:
+    sidecar = Sidecar(address, token=token_of(environ))
+    try:
+        sidecar.ready(_PROBE_S)
+        url = address if address.startswith("http") else str(sidecar.status(_PROBE_S)["url"])
+    except (SidecarUnreachable, SidecarRefused) as error:
+        raise SidecarUnreachable(f"{named_by}: {error}") from error
+    return Joined(sidecar, url.rstrip("/"), "named")
+
+
+def _answers(record: RunFile, environ: Mapping[str, str]) -> bool:
+    try:
+        Sidecar(record.url, token=token_of(environ)).ready(_PROBE_S)
+    except (SidecarUnreachable, SidecarRefused):
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class _Start:
+    """One start of a detached sidecar. ``beside`` is our fingerprint if others already run here, else ""."""
+
+    directory: RunDirectory
+    wish: Wish
+    environ: Mapping[str, str]
+    beside: str
+
+    def run(self, program: Sequence[str]) -> Joined:
+        log = self.directory.new_log(f"forebay-{self.beside}" if self.beside else "forebay")
+        process = self._spawn([*program, *self._arguments()], log)
+        try:
+            ready = _first_line(process, time.monotonic() + _START_S)
+        except TimeoutError:
+            process.kill()
+            process.wait()
+            ready = b""
+        finally:
+            assert process.stdout is not None
+            process.stdout.close()
+        record = next((record for record in self.directory.live() if record.pid == process.pid), None) if ready else None
+        if record is None:
+            raise SidecarUnreachable(f"the sidecar did not start: {_last_words(log, process)} (log: {log})")
+        sidecar = Sidecar(record.url, token=token_of(self.environ))
+        sidecar.ready(_PROBE_S)
+        return Joined(sidecar, record.url, "started", process, log)
+
+    def _arguments(self) -> list[str]:
+        flags = dict(self.wish.flags)
+        if flags.get("idle_exit_s") is None:
+            flags["idle_exit_s"] = _IDLE_EXIT_S
+        if self.beside:
+            flags["cache_dir"] = str(self._own_cache_dir())
+        return [*as_arguments(flags, self.wish.config), "--json"]
+
+    def _own_cache_dir(self) -> Path:
+        settings = load(self.wish.flags, self.environ, find_file(self.wish.config, self.environ, Path.cwd()))
+        return cache_dir.choose(settings, self.environ, cache_dir.Machine.here(self.environ)).beside(self.beside).path
+
+    def _spawn(self, arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
+        # A session of its own: the terminal's Ctrl-C and hang-up are for the command, and others may have joined by then. Descriptors are
+        # closed, or a lock or pipe of the caller would stay open for as long as the sidecar lives.
+        with open(log, "ab") as stderr:
+            return subprocess.Popen(  # noqa: S603  # our own program, no shell
+                arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, env=dict(self.environ), start_new_session=True
+            )
+
+
+def _first_line(process: subprocess.Popen[bytes], deadline: float) -> bytes:
+    """The line that says "ready", b"" if the program ended without one. Raises ``TimeoutError``."""
+    assert process.stdout is not None
+    descriptor, line = process.stdout.fileno(), b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(descriptor, selectors.EVENT_READ)
+        while not line.endswith(b"\n"):
+            if not selector.select(max(0.0, deadline - time.monotonic())):
+                raise TimeoutError
+            if not (chunk := os.read(descriptor, 4096)):
+                process.wait()
+                return b""
+            line += chunk
+    return line
+
+
+def _last_words(log: Path, process: subprocess.Popen[bytes]) -> str:
+    """The last line it wrote, or how it ended."""
+    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    if lines:
+        return lines[-1].removeprefix("forebay: ")
+    if process.returncode is None:
+        return "it said nothing"
+    return f"not ready within {_START_S:.0f} s" if process.returncode < 0 else f"it ended with exit code {process.returncode}"

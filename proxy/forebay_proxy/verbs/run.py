@@ -1,0 +1,116 @@
+"""``forebay run -- CMD``: a sidecar for this node, and the command, unchanged, beside it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path, PurePath
+from typing import Any
+
+import click
+
+from forebay_proxy.client import Hold
+from forebay_proxy.errors import ForebayError
+from forebay_proxy.verbs.command import NOT_EXECUTABLE, NOT_FOUND, run_command
+from forebay_proxy.verbs.environment import fresh_job, job_variables, traps
+from forebay_proxy.verbs.join import Joined, Wish, join
+from forebay_proxy.verbs.options import config_option, settings_options, url_option
+from forebay_proxy.verbs.output import error_line, notice
+from forebay_proxy.verbs.seams import Seams
+from forebay_proxy.verbs.summary import summary
+
+__all__ = ["run"]
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("--required", is_flag=True, help="Without a sidecar do not run the command either: exit 2.")
+@click.option("--quiet", is_flag=True, help="Say nothing unless something is wrong.")
+@url_option
+@settings_options
+@config_option
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.pass_obj
+def run(
+    seams: Seams, /, *, required: bool, quiet: bool, url: str | None, config: Path | None, command: tuple[str, ...], **flags: Any
+) -> int:
+    """Run COMMAND with its shards coming through this node's sidecar, which is started if there is none.
+
+    \b
+    Examples:
+      forebay run -- torchrun --nproc-per-node 8 train.py
+      forebay run --cache-size 200GB -- python train.py
+      srun --ntasks-per-node=8 forebay run -- python train.py
+
+    Forebay writes to stderr only, passes signals on and exits as the command does (128 + n for signal n). If no sidecar can be had it says
+    so and runs the command all the same. A sidecar it started stays while commands use it, and 60 s more; settings below are for that one.
+    """
+    if PurePath(command[0]).name == "srun":
+        notice(_srun_line(command))
+        return 2
+    try:
+        joined = join(Wish(url, config, flags), os.environ, seams.program)
+        variables = job_variables(joined.url, os.environ, fresh_job(os.environ, socket.gethostname(), os.getpid()))
+    except (ForebayError, OSError) as error:
+        return _without(error, command, required=required)
+    with joined.sidecar.hold() as hold:
+        return _beside(joined, hold, variables, command, quiet=quiet)
+
+
+def _srun_line(command: tuple[str, ...]) -> str:
+    tasks = next((word for word in command[1:] if word.startswith("--ntasks-per-node=")), "--ntasks-per-node=N")
+    return f"'forebay run -- srun' would start a sidecar here and none on the nodes; write: srun {tasks} forebay run -- python train.py"
+
+
+def _without(error: Exception, command: tuple[str, ...], *, required: bool) -> int:
+    if required:
+        notice(f"{error_line(error)}; not run, because of --required")
+        return 2
+    notice(f"{error_line(error)}; running without Forebay")
+    return _run(command, os.environ, None)
+
+
+def _beside(joined: Joined, hold: Hold, variables: Mapping[str, str], command: tuple[str, ...], *, quiet: bool) -> int:
+    hold.ping()
+    before = _status(joined)
+    _say_beginning(joined, before or {}, quiet=quiet)
+    code = _run(command, {**os.environ, **variables}, hold)
+    _say_end(joined, before, quiet=quiet)
+    return code
+
+
+def _run(command: tuple[str, ...], environ: Mapping[str, str], hold: Hold | None) -> int:
+    try:
+        return run_command(command, environ, tick=hold.ping if hold else lambda: None)
+    except FileNotFoundError:
+        notice(f"{command[0]}: command not found")
+        return NOT_FOUND
+    except OSError as error:
+        notice(f"{command[0]}: cannot be run: {error.strerror}")
+        return NOT_EXECUTABLE
+
+
+def _status(joined: Joined) -> dict[str, Any] | None:
+    try:
+        return joined.sidecar.status()
+    except ForebayError:
+        return None
+
+
+def _say_beginning(joined: Joined, status: Mapping[str, Any], *, quiet: bool) -> None:
+    for text in traps(os.environ):
+        notice(text)
+    if quiet:
+        return
+    notice({"named": "using", "joined": "joined", "started": "started"}[joined.how] + f" the sidecar at {joined.url}")
+    # What it decided by itself (directory, size) is said by whoever starts it; its own stderr is a log nobody reads.
+    for text in status.get("notices", ()) if joined.how == "started" else ():
+        notice(text)
+
+
+def _say_end(joined: Joined, before: dict[str, Any] | None, *, quiet: bool) -> None:
+    after = _status(joined)
+    if after is None:
+        notice(f"the sidecar at {joined.url} is gone" + (f"; its log is {joined.log}" if joined.log else ""))
+    elif not quiet and before is not None:
+        notice(summary(before, after))

@@ -1,0 +1,59 @@
+"""``forebay serve``: the sidecar in the foreground."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from forebay_proxy.sizes import format_size
+from forebay_proxy.verbs.options import config_option, json_option, load_settings, settings_options
+from forebay_proxy.verbs.output import notice, say, say_json
+from forebay_proxy.verbs.seams import Announced, Seams
+
+__all__ = ["serve"]
+
+
+@click.command()
+@settings_options
+@config_option
+@json_option
+@click.pass_obj
+def serve(seams: Seams, /, config: Path | None, as_json: bool, **flags: Any) -> int:
+    """Run the sidecar in the foreground until a signal ends it.
+
+    \b
+    Examples:
+      forebay serve
+      forebay serve --cache-dir /nvme/forebay --cache-size 200GB
+      forebay serve --strict-origins --allow-origin s3://my-bucket
+
+    Every flag is also a FOREBAY_* variable and a key of forebay.toml; 'forebay config show' says which one counts.
+    With --json one line of JSON on stdout says that the sidecar is ready and where.
+    """
+    settings = load_settings(flags, config)
+    for text in settings.notices:
+        notice(text)
+    return seams.serve(settings, _announce_json if as_json else _announce)
+
+
+def _announce_json(info: Announced) -> None:
+    _notices(info)
+    say_json({
+        "event": "ready", "url": info.url, "socket": None if info.socket is None else str(info.socket), "pid": os.getpid(),
+        "instance": info.instance, "cache_dir": str(info.cache_dir), "capacity_bytes": info.capacity_bytes,
+    })  # fmt: skip
+
+
+def _announce(info: Announced) -> None:
+    say(f"listening on  {info.url}" + (f" and {info.socket}" if info.socket else ""))
+    say(f"cache         {info.cache_dir}, at most {format_size(info.capacity_bytes)}")
+    say('next          forebay run -- <your command>, or: eval "$(forebay env)"')
+    _notices(info)
+
+
+def _notices(info: Announced) -> None:
+    for text in info.notices:
+        notice(text)

@@ -1,0 +1,105 @@
+"""``forebay warm``: bring shards into the cache before anybody waits for them."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from itertools import chain
+from typing import Any
+
+import click
+from rich.console import Console
+
+from forebay_proxy.client import Sidecar
+from forebay_proxy.sizes import format_size
+from forebay_proxy.verbs.locate import locate
+from forebay_proxy.verbs.options import json_option, url_option
+from forebay_proxy.verbs.output import notice, say
+from forebay_proxy.verbs.sources import Batch, batches, read_list, understood
+from forebay_proxy.verbs.warm_progress import Bar, Json, Lines, Quiet, View
+from forebay_proxy.wire.plan import encode
+
+__all__ = ["warm"]
+
+_RESULTS = ("stored", "present", "no-room", "failed")
+
+
+@click.command()
+@click.argument("urls", nargs=-1)
+@click.option("--from", "lists", multiple=True, metavar="FILE", help="Also the URLs in FILE, one a line; '-' is stdin.")
+@click.option("--quiet", is_flag=True, help="No progress; failures are still named.")
+@json_option
+@url_option
+def warm(urls: tuple[str, ...], lists: tuple[str, ...], quiet: bool, as_json: bool, url: str | None) -> int:
+    """Fetch shards into the running sidecar's cache.
+
+    \b
+    Examples:
+      forebay warm 's3://bucket/shard-{000000..000999}.tar'
+      forebay warm --from shards.txt --quiet
+      aws s3 ls s3://bucket/ | awk '{print "s3://bucket/" $4}' | forebay warm -
+
+    URLS are URLs, brace patterns or 'pipe:' commands; '-' reads them from stdin. Exit code 1 when a shard failed. Shards that found no
+    room are counted and named in the end: the cache evicts for them only what nobody is known to need.
+    """
+    files = [*lists, *(text for text in urls if text == "-")]
+    named = [text for text in urls if text != "-"]
+    work = batches(understood(chain(named, *(read_list(path) for path in files))))
+    if not work:
+        raise click.UsageError("name at least one URL, or a list with --from")
+    sidecar = locate(url, os.environ)
+    with _view(quiet=quiet, as_json=as_json) as view:
+        totals = _warm_all(sidecar, work, view)
+    if not as_json:
+        _say_end(totals)
+    return 1 if totals["failed"] else 0
+
+
+def _view(*, quiet: bool, as_json: bool) -> View:
+    if as_json:
+        return Json()
+    console = Console(stderr=True)
+    if quiet:
+        return Quiet()
+    return Bar(console) if console.is_terminal else Lines()
+
+
+def _warm_all(sidecar: Sidecar, work: list[Batch], view: View) -> Counter[str]:
+    """Shards by result, and ``bytes``, over all batches; each batch is one request."""
+    totals: Counter[str] = Counter()
+    shards = sum(len(batch.shards) for batch in work)
+    for batch in work:
+        encoded = encode(batch.shards)
+        for event in sidecar.warm(encoded.content_type, encoded.body, batch.headers):
+            view.event(event)
+            _take(event, totals, shards, view)
+    return totals
+
+
+def _take(event: dict[str, Any], totals: Counter[str], shards: int, view: View) -> None:
+    done = sum(totals[result] for result in _RESULTS)
+    match event.get("event"):
+        case "shard":
+            totals[event["result"]] += 1
+            if event["result"] == "failed":
+                notice(f"failed: {_failure(event)}")
+            view.progress(done + 1, shards, totals["bytes"])
+        case "progress":
+            view.progress(done, shards, totals["bytes"] + event["done_bytes"])
+        case "end":
+            totals["bytes"] += event["bytes"]
+
+
+def _failure(event: dict[str, Any]) -> str:
+    """The shard and the cause; the sidecar's own messages begin with the shard."""
+    error = str(event.get("error", ""))
+    return error if event["shard"] in error else f"{event['shard']}: {error}"
+
+
+def _say_end(totals: Counter[str]) -> None:
+    say(
+        f"{totals['stored']} shards stored, {totals['present']} already here, {totals['no-room']} without room, {totals['failed']} failed; "
+        f"{format_size(totals['bytes'])}"
+    )
+    if totals["no-room"]:
+        notice(f"{totals['no-room']} shards found no room; a larger --cache-size, or 'forebay evict', makes some")

@@ -1,0 +1,137 @@
+"""forebay warm: what is sent, what is shown, and the exit code."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from support.cli import invoke
+from support.fake_sidecar import FakeSidecar
+
+from forebay_proxy.verbs import sources
+from forebay_proxy.verbs.warm_progress import Bar, Lines
+
+
+@pytest.fixture
+def sidecar(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSidecar]:
+    with FakeSidecar() as fake:
+        monkeypatch.setenv("FOREBAY_URL", fake.url)
+        yield fake
+
+
+def asked(fake: FakeSidecar) -> list[tuple[dict[str, str], list[str]]]:
+    """(headers, shards) of each request to warm."""
+    return [(headers, json.loads(body)["shards"]) for _, path, headers, body in fake.requests if path == "/v1/warm"]
+
+
+def test_patterns_commands_files_and_stdin(sidecar: FakeSidecar, tmp_path: Path) -> None:
+    """Every way of naming shards ends as origin URLs, in order, each once."""
+    (tmp_path / "list").write_text("# training\n\ns3://b/list.tar\ns3://b/0.tar\n")
+    result = invoke(
+        "warm",
+        "s3://b/{0..2}.tar",
+        "pipe:aws s3 cp s3://b/cmd.tar -",
+        "-",
+        "--from",
+        str(tmp_path / "list"),
+        stdin="https://h.example/in.tar\n",
+    )
+    assert result.exit_code == 0
+    ((_, shards),) = asked(sidecar)
+    assert shards == ["s3://b/0.tar", "s3://b/1.tar", "s3://b/2.tar", "s3://b/cmd.tar", "s3://b/list.tar", "https://h.example/in.tar"]
+
+
+def test_the_end_is_one_line_of_totals(sidecar: FakeSidecar) -> None:
+    """How many were stored, here, without room and failed; how many bytes."""
+    result = invoke("warm", "s3://b/{0..9}.tar")
+    assert result.stdout == "10 shards stored, 0 already here, 0 without room, 0 failed; 10.0 kB\n"
+
+
+def test_a_failure_is_named_and_exit_code_1(sidecar: FakeSidecar) -> None:
+    """Each failed shard with its cause on stderr; the others are not held up."""
+
+    def events(shards: list[str]) -> list[dict[str, Any]]:
+        failed = {"event": "shard", "shard": shards[0], "result": "failed", "bytes": 0, "error": "the origin answers 404"}
+        rest = [{"event": "shard", "shard": shard, "result": "no-room", "bytes": 0, "error": ""} for shard in shards[1:]]
+        return [failed, *rest, {"event": "end", "stored": 0, "present": 0, "no_room": len(rest), "failed": 1, "bytes": 0}]
+
+    sidecar.warm_events = events
+    result = invoke("warm", "s3://b/{0..2}.tar", "--quiet")
+    assert result.exit_code == 1
+    assert result.stdout.startswith("0 shards stored, 0 already here, 2 without room, 1 failed")
+    assert "failed: s3://b/0.tar: the origin answers 404" in result.stderr
+    assert "--cache-size" in result.stderr
+
+
+def test_json_is_the_events(sidecar: FakeSidecar) -> None:
+    """Programs read the stream as the sidecar wrote it."""
+    lines = invoke("warm", "s3://b/0.tar", "--json").stdout.splitlines()
+    assert [json.loads(line)["event"] for line in lines] == ["progress", "shard", "end"]
+
+
+def test_headers_reach_their_host_only(sidecar: FakeSidecar) -> None:
+    """One request for each host and credential; none of it in the URLs."""
+    curl = "pipe:curl -s -H 'Authorization: Bearer {}' https://{}/a.tar"
+    invoke("warm", curl.format("x", "one.example"), curl.format("x", "two.example"), "s3://b/a.tar")
+    seen = [(headers.get("Authorization"), shards) for headers, shards in asked(sidecar)]
+    assert seen == [("Bearer x", ["https://one.example/a.tar"]), ("Bearer x", ["https://two.example/a.tar"]), (None, ["s3://b/a.tar"])]
+
+
+def test_large_sets_are_asked_for_in_parts(sidecar: FakeSidecar, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Totals run over all requests."""
+    monkeypatch.setattr(sources, "_BATCH", 4)
+    result = invoke("warm", "s3://b/{0..9}.tar")
+    assert [len(shards) for _, shards in asked(sidecar)] == [4, 4, 2]
+    assert result.stdout.startswith("10 shards stored")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("s3://b/*.tar", "{000000..000999}"), ("ftp://h/a.tar", "not a URL or a command"), ("s3:///a.tar", "s3:///a.tar"),
+        ("s3://b/{1..3", "balance"),
+        ("pipe:ais get x -", "pipe:ais: not a URL"), ("local.tar", "not a URL"),
+    ],
+)  # fmt: skip
+def test_what_names_no_shard_is_one_line(sidecar: FakeSidecar, text: str, words: str) -> None:
+    """Nothing is asked of the sidecar; what would be right is said."""
+    result = invoke("warm", "s3://b/good.tar", text)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert sidecar.requests == []
+
+
+def test_no_secret_of_a_wrong_command_shows(sidecar: FakeSidecar) -> None:
+    """The message repeats neither headers nor passwords nor queries."""
+    for text in ("pipe:curl -H 'Authorization: hush' --frobnicate https://h/a", "ftp://user:hush@h/a?sig=hush"):
+        assert "hush" not in invoke("warm", text).output
+
+
+def test_a_list_that_is_not_there(sidecar: FakeSidecar) -> None:
+    """The file is named."""
+    result = invoke("warm", "--from", "/no/such/list")
+    assert (result.exit_code, "/no/such/list" in result.stderr) == (2, True)
+
+
+def test_elsewhere_than_on_a_terminal_a_line_every_few_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not a line a shard."""
+    now = [0.0]
+    view = Lines(clock=lambda: now[0])
+    for second in range(12):
+        now[0] = float(second)
+        view.progress(second, 100, second * 10**6)
+    assert capsys.readouterr().err.splitlines() == ["forebay: 5 of 100 shards, 5.0 MB", "forebay: 10 of 100 shards, 10.0 MB"]
+
+
+def test_on_a_terminal_a_bar() -> None:
+    """Shards, bytes and speed in one line that leaves no trace."""
+    screen = io.StringIO()
+    with Bar(Console(file=screen, force_terminal=True, width=100)) as view:
+        view.progress(3, 10, 5 * 10**6)
+    assert "3/10" in screen.getvalue()
+    assert "5.0 MB" in screen.getvalue()

@@ -1,0 +1,38 @@
+"""The command line in tests: in this process with a runner, or as a program that starts a fake sidecar."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+from forebay_proxy.cli import cli
+from forebay_proxy.verbs.seams import Seams
+
+FAKE_PROGRAM = (sys.executable, str(Path(__file__).with_name("fake_sidecar.py")))
+
+
+def invoke(*arguments: str, seams: Seams | None = None, stdin: str | None = None) -> Result:
+    """``forebay ARGUMENTS`` in this process; stdout and stderr apart."""
+    result = CliRunner().invoke(cli, list(arguments), obj=seams, input=stdin, catch_exceptions=False, prog_name="forebay")
+    assert isinstance(result, Result)
+    return result
+
+
+def program(*fake_flags: str) -> list[str]:
+    """Argv of a ``forebay`` whose ``run`` starts the fake sidecar with ``fake_flags``."""
+    seams = f"Seams(program={(*FAKE_PROGRAM, *fake_flags)!r})"
+    script = f"from forebay_proxy.cli import cli; from forebay_proxy.verbs.seams import Seams; cli(obj={seams}, prog_name='forebay')"
+    return [sys.executable, "-c", script]
+
+
+def environment(run_directory: Path, **variables: str) -> dict[str, str]:
+    """This environment with our sources importable and a run directory of the test's own."""
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "XDG_RUNTIME_DIR": str(run_directory),
+        **variables,
+    }
