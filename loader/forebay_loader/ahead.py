@@ -1,0 +1,156 @@
+"""Read the URL stage a little ahead, publish what was read, yield that very list: plan and reality cannot drift.
+
+Some sources hand out work, or delete it, as they are pulled. So the first item is yielded before the second is pulled, and nothing is
+pulled past an item that will not be opened through the sidecar: that one is yielded first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from typing import Any, Iterable, Iterator, NamedTuple, Optional
+
+from forebay_loader.limits import Limits
+from forebay_loader.notices import notice_once
+from forebay_loader.openers import enable, enabled, source_of
+from forebay_loader.plan import Announcer
+from forebay_loader.reader import CLAIMS, next_opener, reader_name
+from forebay_proxy.wire.urls import InvalidShardUrl, Source
+
+__all__ = ["Ahead", "ahead"]
+
+DEFAULT_AHEAD = 16  # at 1 GB a shard and 100 MB/s a worker that is 160 s of warning; the list is a few kB
+MAX_AHEAD = 4096  # a plan longer than this says nothing the sidecar could use: it would not fit any window
+
+
+def ahead(k: Optional[int] = None) -> Ahead:
+    """A pipeline stage between the shard list and the opener: announces the next ``k`` shards to the sidecar.
+
+    ``k`` is ``FOREBAY_AHEAD`` or 16 when not given, 0 turns it off. Takes ``{"url": …}`` dicts or strings and yields them, unchanged and in
+    order.
+    """
+    return Ahead(k)
+
+
+class Ahead:
+    """The stage itself; can be pickled. Where Forebay was enabled, unpickling in a worker process enables it there."""
+
+    def __init__(self, k: Optional[int] = None) -> None:
+        if k is not None and k < 0:
+            raise ValueError(f"ahead takes a number of shards, 0 for none; got {k}")
+        self._k = k
+
+    def __repr__(self) -> str:
+        return f"<ahead {self._k if self._k is not None else 'FOREBAY_AHEAD'}>"
+
+    def __call__(self, data: Iterable[Any]) -> Iterator[Any]:
+        k = _from_environment() if self._k is None else min(self._k, MAX_AHEAD)
+        return _Reading(iter(data), k).run() if k else iter(data)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"k": self._k, "enabled": enabled()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._k = state["k"]
+        limits: Optional[Limits] = state["enabled"]
+        if limits is not None:
+            enable(limits=limits)
+
+
+class _Pulled(NamedTuple):
+    """An item, and what will be fetched for it; None when it is not ours."""
+
+    item: Any
+    source: Optional[Source]
+
+
+class _Reading:
+    """One pass over a URL stage."""
+
+    def __init__(self, items: Iterator[Any], k: int) -> None:
+        self._items = items
+        self._k = k
+        self._refill_at = k - max(1, k // 4)  # a message for every few shards rather than for each
+        self._waiting: deque[_Pulled] = deque()
+        self._opener = next_opener()
+        self._name = ""
+        self._end: Optional[BaseException] = None
+        self._announcer: Optional[Announcer] = None
+
+    def run(self) -> Iterator[Any]:
+        """Yield every item in order; a failure of the source is raised after what it gave before."""
+        try:
+            first = self._pull()
+            if first is not None:
+                yield first.item
+            while self._refill():
+                yield self._waiting.popleft().item
+        finally:
+            self._leave()
+        if self._end is not None and not isinstance(self._end, StopIteration):
+            raise self._end
+
+    def _refill(self) -> bool:
+        """Read up to k ahead and publish; whether anything is waiting."""
+        if len(self._waiting) > self._refill_at:
+            return True
+        fresh = []
+        while len(self._waiting) < self._k and not self._is_barred():
+            pulled = self._pull()
+            if pulled is None:
+                break
+            self._waiting.append(pulled)
+            fresh.append(pulled)
+        self._publish([pulled.source for pulled in fresh if pulled.source is not None])
+        return bool(self._waiting)
+
+    def _is_barred(self) -> bool:
+        return bool(self._waiting) and self._waiting[-1].source is None
+
+    def _pull(self) -> Optional[_Pulled]:
+        if self._end is not None:
+            return None
+        try:
+            item = next(self._items)
+        except Exception as error:  # StopIteration too; the failure is raised once what came before it is used up
+            self._end = error
+            return None
+        source = _source_of(item)
+        if source is not None:
+            self._name = self._name or reader_name(self._opener)
+            CLAIMS.announce(source.text, self._name)
+        return _Pulled(item, source)
+
+    def _publish(self, fresh: list[Source]) -> None:
+        if not fresh:
+            return
+        if self._announcer is None:
+            self._announcer = Announcer(self._name)
+        self._announcer.announce(fresh, self._sources())
+
+    def _sources(self) -> list[Source]:
+        return [pulled.source for pulled in self._waiting if pulled.source is not None]
+
+    def _leave(self) -> None:
+        for source in self._sources():
+            CLAIMS.forget(source.text, self._name)
+        if self._announcer is not None:
+            self._announcer.withdraw()
+
+
+def _source_of(item: Any) -> Optional[Source]:
+    url = item.get("url") if isinstance(item, dict) else item
+    try:
+        return source_of(url) if isinstance(url, str) else None
+    except (InvalidShardUrl, ValueError):  # the opener will say so when its turn comes
+        return None
+
+
+def _from_environment() -> int:
+    text = os.environ.get("FOREBAY_AHEAD", "")
+    if not text:
+        return DEFAULT_AHEAD
+    if text.isascii() and text.isdigit():
+        return min(int(text), MAX_AHEAD)
+    notice_once("ahead", f"FOREBAY_AHEAD={text!r} is not a number of shards; using {DEFAULT_AHEAD}")
+    return DEFAULT_AHEAD

@@ -1,0 +1,77 @@
+"""Bodies that begin again at byte 0: webdataset's own streams, and any body that has to be compared with what was already delivered."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import zlib
+from typing import Any, Optional
+
+from forebay_loader.body import Progress
+from forebay_loader.errors import ShardChanged, ShardReadError
+
+__all__ = ["Foreign", "Skipping", "foreign_failure"]
+
+_EXIT = re.compile(r"\bexit (\d+)", re.ASCII)
+
+
+def foreign_failure(error: Exception, shown: str) -> ShardReadError:
+    """A failure of webdataset's own opener, without its text: that holds the whole command, tokens included."""
+    found = _EXIT.search(str(error))
+    how = f"its command ended with exit code {found[1]}" if found else type(error).__name__
+    return ShardReadError(f"shard {shown}: webdataset's own opener failed: {how}")
+
+
+class Foreign:
+    """A file-like of webdataset's own, read like a ``Body``. What it raises is final: it has its own ways to retry."""
+
+    left: Optional[int] = None
+
+    def __init__(self, stream: Any, shown: str) -> None:
+        self._stream = stream
+        self._shown = shown
+
+    def read(self, size: int) -> bytes:
+        try:
+            return bytes(self._stream.read(size))
+        except Exception as error:  # any handler a user registered may be behind it
+            raise foreign_failure(error, self._shown) from None
+
+    def close(self) -> None:
+        close = getattr(self._stream, "close", None)
+        if close is not None:
+            with contextlib.suppress(Exception):  # a curl stopped half-way exits with an error; webdataset swallows it as well
+                close()
+
+
+class Skipping:
+    """A body that starts again at byte 0: what was delivered is skipped, and must be the same bytes."""
+
+    def __init__(self, body: Any, progress: Progress, shown: str) -> None:
+        self._body = body
+        self._skip = progress.position
+        self._expected = progress.crc
+        self._crc = 0
+        self._shown = shown
+
+    @property
+    def left(self) -> Optional[int]:
+        left = self._body.left
+        return None if left is None else max(left - self._skip, 0)
+
+    def read(self, size: int) -> bytes:
+        while self._skip:
+            self._skip_some(size)
+        return bytes(self._body.read(size))
+
+    def close(self) -> None:
+        self._body.close()
+
+    def _skip_some(self, size: int) -> None:
+        data = self._body.read(min(size, self._skip))
+        if not data:
+            raise ShardChanged(f"shard {self._shown}: ends {self._skip} bytes before what was already delivered")
+        self._crc = zlib.crc32(data, self._crc)
+        self._skip -= len(data)
+        if not self._skip and self._crc != self._expected:
+            raise ShardChanged(f"shard {self._shown}: its first bytes are not those already delivered; it was replaced on the origin")

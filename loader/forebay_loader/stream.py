@@ -1,0 +1,242 @@
+"""Open a shard: a file-like object that survives its sidecar.
+
+A stream walks its ways in order: the sidecar, the http(s) origin, webdataset's own opener. What arrived is counted and summed
+(``Progress``), and each way goes on exactly there or proves that it would deliver the same bytes; nothing is delivered twice, nothing is
+left out, and two versions never meet. ``Patience`` decides how long a way may still be asked: its clock starts with the first trouble and
+is forgotten as soon as a byte arrives.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import time
+from typing import Any, Callable, Optional
+
+from forebay_loader.body import READ_BYTES, Progress, Unanswered
+from forebay_loader.counts import COUNTS
+from forebay_loader.direct import DirectWay
+from forebay_loader.errors import LoaderError, ProxyUnreachable, ShardChanged, ShardReadError
+from forebay_loader.limits import DEFAULT_LIMITS, Limits
+from forebay_loader.notices import warn_node
+from forebay_loader.patience import DEAD, Patience
+from forebay_loader.ways import NotTaken, OwnOpener, OwnWay, SidecarWay, Way, shown
+from forebay_proxy.wire.urls import Source
+
+__all__ = ["ShardStream", "open_stream"]
+
+KNOWNDEAD_S = 30.0  # after one full wait for a dead sidecar, each open for so long asks it once and does not wait again
+
+
+def open_stream(
+    source: Source,
+    reader: str,
+    *,
+    own_open: Optional[OwnOpener] = None,
+    limits: Limits = DEFAULT_LIMITS,
+    refused: Optional[Callable[[str], None]] = None,
+) -> ShardStream:
+    """The shard's bytes from the start, as a file-like object; returns once the first answer is there.
+
+    ``reader`` is ``job/rank/worker/opener``. ``own_open(text)`` opens the original text webdataset's own way, the last resort. ``refused``
+    is told the scheme of a shard that the sidecar does not take although it is not wrong (a file below no configured root). Raises
+    ``ShardReadError`` (absent, refused), ``ProxyUnreachable`` (no sidecar and no other way).
+    """
+    stream = ShardStream(source, reader, own_open=own_open, limits=limits, refused=refused)
+    try:
+        stream.connect()
+    except BaseException:
+        stream.close()
+        raise
+    return stream
+
+
+class ShardStream(io.BufferedIOBase):
+    """One shard's bytes in order. ``read(n)`` gives n bytes, fewer only at the end. Not for two threads at once."""
+
+    def __init__(
+        self, source: Source, reader: str, *, own_open: Optional[OwnOpener], limits: Limits, refused: Optional[Callable[[str], None]]
+    ) -> None:
+        self._body: Any = None
+        self.name = shown(source)
+        self._scheme = source.url.scheme
+        self._ways = _ways(source, reader, own_open, limits)
+        self._progress = Progress()
+        self._patience = Patience(limits)
+        self._limits = limits
+        self._refused = refused
+        self._chunk = b""
+        self._at = 0
+        self._ended = False
+        self._opened = False
+        self._pid = os.getpid()
+
+    def __repr__(self) -> str:
+        length = "?" if self._progress.length is None else self._progress.length
+        return f"<ShardStream {self.name} {self._progress.position}/{length} bytes, {self._ways[0].name}>"
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: Optional[int] = -1) -> bytes:
+        if size is not None and 0 <= size <= len(self._chunk) - self._at:  # the common case: tarfile asks for 10 KiB at a time
+            start, self._at = self._at, self._at + size
+            return self._chunk[start : self._at]
+        return b"".join(self._gather(None if size is None or size < 0 else size))
+
+    def read1(self, size: int = -1) -> bytes:
+        """What is at hand, at most ``size`` bytes."""
+        if self._at == len(self._chunk):
+            self._fill()
+        end = len(self._chunk) if size < 0 else min(self._at + size, len(self._chunk))
+        start, self._at = self._at, end
+        return self._chunk[start:end]
+
+    def close(self) -> None:
+        if not self.closed:
+            self._drop_body()
+        super().close()
+
+    def connect(self) -> None:
+        """Have an answer positioned at the next byte, by whichever way. Raises ``LoaderError`` when there is none left."""
+        while self._body is None and not self._ended:
+            try:
+                self._body = self._ways[0].open(self._progress)
+            except Unanswered as trouble:
+                self._cope(trouble)
+            except NotTaken as reason:
+                self._tell_refused()
+                self._take_next_way(str(reason), lost=False)
+            except LoaderError as error:
+                self._count_failure(error)
+                raise
+            else:
+                self._count_opening()
+
+    def _gather(self, size: Optional[int]) -> list[bytes]:
+        parts: list[bytes] = []
+        while size is None or size > 0:
+            part = self.read1(-1 if size is None else size)
+            if not part:
+                break
+            parts.append(part)
+            size = None if size is None else size - len(part)
+        return parts
+
+    def _fill(self) -> None:
+        """Put the next bytes into the chunk; an empty one is the end."""
+        if self.closed:
+            raise ValueError(f"read of a closed stream: {self.name}")
+        self._chunk, self._at = b"", 0
+        while not self._ended and not self._chunk:
+            self._leave_parents_connection()
+            self.connect()
+            self._receive()
+
+    def _receive(self) -> None:
+        if self._body is None:
+            return
+        try:
+            self._accept(self._body.read(READ_BYTES))
+        except Unanswered as trouble:
+            self._drop_body()
+            self._cope(trouble)
+        except LoaderError as error:
+            self._drop_body()
+            self._count_failure(error)
+            raise
+
+    def _accept(self, data: bytes) -> None:
+        progress = self._progress
+        if data:
+            self._patience.arrived()
+            progress.arrived(data)
+            self._chunk = data
+            COUNTS.add("bytes_proxy" if isinstance(self._ways[0], SidecarWay) else "bytes_direct", len(data))
+            if progress.length is not None and progress.position > progress.length:
+                raise ShardChanged(f"shard {self.name}: is longer now than the {progress.length} bytes it had")
+        if data and not (progress.complete and self._body.left == 0):
+            return
+        if progress.length is not None and not progress.complete:
+            raise Unanswered(f"ended after {progress.position} of {progress.length} bytes", reached=True)
+        self._drop_body()
+        self._ended = True
+
+    def _cope(self, trouble: Unanswered) -> None:
+        """Wait a little before the same way is asked again, or go over to the next."""
+        way = self._ways[0]
+        if trouble.silent and self._patience.bears_silence() and way.turns():
+            return
+        pause_s = self._patience.pause(trouble, self._limit_of(way, trouble))
+        if pause_s is None:
+            self._take_next_way(str(trouble))
+        else:
+            time.sleep(pause_s)
+
+    def _limit_of(self, way: Way, trouble: Unanswered) -> float:
+        """How long ``way`` may be asked in vain, in seconds."""
+        if isinstance(way, OwnWay):
+            return 0.0
+        if self._progress.position or trouble.reached or not isinstance(way, SidecarWay):
+            return self._limits.resume_s
+        return 0.0 if DEAD.known() else self._limits.open_s
+
+    def _take_next_way(self, cause: str, *, lost: bool = True) -> None:
+        """Leave the present way for good; ``lost``: it died or stayed in trouble, rather than refused."""
+        left = self._ways.pop(0)
+        if not self._ways:
+            self._ways = [left]
+            error = self._no_way(left, cause)
+            self._count_failure(error)
+            raise error
+        self._patience.arrived()
+        if not lost or not isinstance(left, SidecarWay):
+            return
+        DEAD.found()
+        COUNTS.add("fallback_total")
+        warn_node(f"{self.name}: {cause}; going on without the sidecar, by {self._ways[0].name}. Is it running? `forebay status` tells.")
+        time.sleep(random.uniform(0.0, self._limits.jitter_s))  # noqa: S311  # spreads a herd, keeps no secret
+
+    def _tell_refused(self) -> None:
+        if self._refused is not None and isinstance(self._ways[0], SidecarWay):
+            self._refused(self._scheme)
+
+    def _no_way(self, left: Way, cause: str) -> LoaderError:
+        if isinstance(left, SidecarWay):
+            return ProxyUnreachable(f"shard {self.name}: {cause}; webdataset has no opener of its own for {self._scheme} URLs")
+        return ShardReadError(f"shard {self.name}: {cause}; {left.name} was the last way to it")
+
+    def _count_failure(self, error: LoaderError) -> None:
+        COUNTS.add("changed" if isinstance(error, ShardChanged) else "failed")
+
+    def _count_opening(self) -> None:
+        through = isinstance(self._ways[0], SidecarWay)
+        if through:
+            DEAD.forget()
+        if not self._opened:
+            COUNTS.add("opened" if through else "opened_direct")
+        elif self._progress.position:
+            COUNTS.add("resumed" if through else "resumed_direct")
+        self._opened = True
+
+    def _leave_parents_connection(self) -> None:
+        """In a forked child: the inherited connection is the parent's, its bytes too."""
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            if not isinstance(self._ways[0], OwnWay):
+                self._drop_body()
+
+    def _drop_body(self) -> None:
+        body, self._body = self._body, None
+        if body is not None:
+            body.close()
+
+
+def _ways(source: Source, reader: str, own_open: Optional[OwnOpener], limits: Limits) -> list[Way]:
+    ways: list[Way] = [SidecarWay(source, reader, limits)]
+    if source.url.scheme in ("http", "https"):
+        ways.append(DirectWay(source, limits))
+    if own_open is not None:
+        ways.append(OwnWay(source, own_open))
+    return ways

@@ -1,0 +1,48 @@
+"""A fake sidecar and a fake origin for each test, and a process that starts it without memories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.fake_proxy import FakeServer
+
+from forebay_loader import openers
+from forebay_loader.connection import close_idle
+from forebay_loader.counts import COUNTS
+from forebay_loader.notices import Notices
+from forebay_loader.patience import DEAD
+from forebay_loader.reader import CLAIMS
+
+
+@pytest.fixture(autouse=True)
+def fresh_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Counts at zero, nothing announced, nothing said, no idle connection, a run directory of its own, openers as webdataset left them."""
+    runtime = tmp_path / "runtime"
+    runtime.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    monkeypatch.setenv("FOREBAY_JOB", "job-1")
+    monkeypatch.setattr("forebay_loader.notices._NOTICES", Notices())
+    COUNTS.reset()
+    CLAIMS.clear()
+    DEAD.forget()
+    yield
+    openers.disable()
+    openers._TAKEOVER.refused.clear()
+    close_idle()
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
+    """A running fake sidecar, named by FOREBAY_URL."""
+    with FakeServer().running() as server:
+        monkeypatch.setenv("FOREBAY_URL", server.url)
+        yield server
+
+
+@pytest.fixture
+def origin() -> Iterator[FakeServer]:
+    """A running fake http origin."""
+    with FakeServer().running() as server:
+        yield server
