@@ -171,7 +171,11 @@ class Mover:
     async def _chunks(self, shard: Shard, response: aiohttp.ClientResponse, promised: int | None) -> AsyncGenerator[bytes]:
         received = 0
         with mapped_http_errors(shard.name, self._connect_timeout_s, self._idle_timeout_s):
-            while chunk := await response.content.readany():
+            content = response.content
+            while not content.at_eof():
+                chunk, _ = await content.readchunk()  # as received; ``readany`` would copy what has gathered into one
+                if not chunk:  # the end of a chunk in chunked coding, or of the body
+                    continue
                 received += len(chunk)
                 if promised is not None and received > promised:
                     raise OriginError(shard.name, f"the origin sent more than the {promised} bytes it promised")
