@@ -1,0 +1,185 @@
+"""Our own paths beside the shards: health, metrics, status, plans, evict, warm, and the status page."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from concurrent.futures import Executor
+from typing import Any, Protocol
+
+from aiohttp import web
+
+from forebay_proxy.admin_bodies import COMMAND_BODY_BYTES, PLAN_BODY_BYTES, parse_patterns, parse_plan, parse_reader
+from forebay_proxy.errors import ForebayError
+from forebay_proxy.exchange import Exchange
+from forebay_proxy.framing import read_body
+from forebay_proxy.outflow import cut
+from forebay_proxy.problem import MethodNotAllowed, NoSuchPath
+from forebay_proxy.shard import Shard
+from forebay_proxy.shard_route import closing, credential_headers
+from forebay_proxy.status_page import PAGE_HEADERS, page_files
+from forebay_proxy.wire.plan import PlanBody, ReaderName
+
+__all__ = ["AdminRoutes", "Housekeeping", "PlanDoor"]
+
+# Parsing above this leaves the loop: 256 kB are some thousand URLs, about 20 ms.
+_PARSE_ON_LOOP_BYTES = 256 * 1024
+
+Handler = Callable[[web.BaseRequest, Exchange], Awaitable[web.StreamResponse]]
+
+
+class PlanDoor(Protocol):
+    """Where readers announce what they will open."""
+
+    def replace(self, reader: ReaderName, shards: list[Shard], epoch: int | None = None, set_name: str | None = None) -> None: ...
+
+    def append(self, reader: ReaderName, shards: list[Shard], epoch: int | None = None, set_name: str | None = None) -> None: ...
+
+    def withdraw(self, reader: ReaderName) -> bool: ...
+
+
+class Housekeeping(Protocol):
+    """What a person asks of the cache."""
+
+    def shards(self) -> list[dict[str, object]]:
+        """One object a stored version, as ``/v1/shards`` shows it."""
+        ...
+
+    async def evict(self, patterns: list[str] | None) -> dict[str, int]:
+        """Let go of what matches (``*`` and ``?``); None: everything. Returns ``shards``, ``bytes`` and what is ``leased`` and stays."""
+        ...
+
+    def warm(self, shards: list[Shard]) -> AsyncIterator[dict[str, object]]:
+        """Fetch ``shards`` ahead; yields the events of ``POST /v1/warm``, the last one named "end". Closing it stops asking for more."""
+        ...
+
+
+class AdminRoutes:
+    """One method a path. ``status`` and ``metrics`` are asked at each request; ``ready`` says whether ``/readyz`` is 200."""
+
+    def __init__(
+        self,
+        *,
+        plans: PlanDoor,
+        house: Housekeeping,
+        status: Callable[[], dict[str, Any]],
+        metrics: Callable[[], tuple[bytes, str]],
+        ready: Callable[[], str],
+        parser_pool: Executor,
+        pass_headers: Iterable[str] = (),
+    ) -> None:
+        self._plans = plans
+        self._house = house
+        self._status = status
+        self._metrics = metrics
+        self._ready = ready
+        self._parser_pool = parser_pool
+        self._pass_headers = frozenset(name.lower() for name in pass_headers)
+        self._page = page_files()
+        self._routes: dict[str, dict[str, Handler]] = {
+            "/healthz": {"GET": self._healthz},
+            "/readyz": {"GET": self._readyz},
+            "/metrics": {"GET": self._show_metrics},
+            "/v1/status": {"GET": self._show_status},
+            "/v1/shards": {"GET": self._show_shards},
+            "/v1/plans": {"GET": self._show_plans},
+            "/v1/evict": {"POST": self._evict},
+            "/v1/warm": {"POST": self._warm},
+            **{path: {"GET": self._show_page} for path in self._page},
+        }
+        self._plan_routes: dict[str, Handler] = {"PUT": self._put_plan, "POST": self._post_plan, "DELETE": self._delete_plan}
+
+    async def answer(self, path: str, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
+        """``path`` is the target without its query. Raises ``NoSuchPath``, ``MethodNotAllowed``, ``InvalidRequest``."""
+        return await self._handler(path, request.method)(request, exchange)
+
+    def _handler(self, path: str, method: str) -> Handler:
+        methods = self._plan_routes if path.startswith("/v1/plans/") else self._routes.get(path)
+        if methods is None:
+            step = "write /s3/bucket/key or /https/host/path for a shard; GET /v1/status tells what runs here"
+            raise NoSuchPath(f"{path[:200]!r} begins with no scheme that Forebay reads, nor is it a path of its own", next_step=step)
+        handler = methods.get("GET" if method == "HEAD" else method)
+        if handler is None:
+            allow = (*methods, "HEAD") if "GET" in methods else tuple(methods)
+            raise MethodNotAllowed(f"{path[:200]} does not take {method}", allow=allow, next_step=f"use {' or '.join(methods)}")
+        return handler
+
+    async def _healthz(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
+        return _text("ok\n")
+
+    async def _readyz(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
+        state = self._ready()
+        return _text(f"{state}\n", status=200 if state == "ready" else 503)
+
+    async def _show_metrics(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
+        body, content_type = self._metrics()
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+    async def _show_status(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
+        return _json(self._status())
+
+    async def _show_shards(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
+        return _json({"shards": self._house.shards()})
+
+    async def _show_plans(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
+        status = self._status()
+        return _json({"instance": status["instance"], "plans": status["plans"]})
+
+    async def _show_page(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
+        body, content_type = self._page[request.raw_path.partition("?")[0]]
+        return web.Response(body=body, headers={"Content-Type": content_type, **PAGE_HEADERS})
+
+    async def _put_plan(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
+        return await self._take_plan(request, exchange, self._plans.replace)
+
+    async def _post_plan(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
+        return await self._take_plan(request, exchange, self._plans.append)
+
+    async def _take_plan(self, request: web.BaseRequest, exchange: Exchange, take: Callable[..., None]) -> web.StreamResponse:
+        reader = parse_reader(request.raw_path)
+        exchange.job = reader.job
+        plan, shards = await self._read_plan(request)
+        take(reader, shards, plan.epoch, plan.set)
+        return web.Response(status=204)
+
+    async def _delete_plan(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
+        reader = parse_reader(request.raw_path)
+        exchange.job = reader.job
+        self._plans.withdraw(reader)  # withdrawing twice is no error: the wish is fulfilled
+        return web.Response(status=204)
+
+    async def _evict(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
+        patterns = parse_patterns(await read_body(request, COMMAND_BODY_BYTES))
+        return _json(await self._house.evict(patterns))
+
+    async def _warm(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
+        _, shards = await self._read_plan(request)
+        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson", "Cache-Control": "no-store"})
+        exchange.answered(response.status)
+        try:
+            async with closing(self._house.warm(shards)) as events:
+                await response.prepare(request)
+                async for event in events:
+                    await response.write(json.dumps(event).encode() + b"\n")
+        except ForebayError:
+            exchange.abort("origin_failed")
+            cut(request.transport)
+        return response
+
+    async def _read_plan(self, request: web.BaseRequest) -> tuple[PlanBody, list[Shard]]:
+        body = await read_body(request, PLAN_BODY_BYTES)
+        headers = credential_headers(request.headers.items(), self._pass_headers)
+        arguments = (request.headers.get("Content-Type", ""), body, request.raw_path.partition("?")[2], headers)
+        if len(body) <= _PARSE_ON_LOOP_BYTES:
+            return parse_plan(*arguments)
+        return await asyncio.get_running_loop().run_in_executor(self._parser_pool, parse_plan, *arguments)
+
+
+def _json(value: object) -> web.Response:
+    headers = {"Content-Type": "application/json", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+    return web.Response(body=json.dumps(value).encode() + b"\n", headers=headers)
+
+
+def _text(text: str, *, status: int = 200) -> web.Response:
+    return web.Response(status=status, text=text, headers={"Cache-Control": "no-store"})

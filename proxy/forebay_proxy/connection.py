@@ -1,0 +1,93 @@
+"""One client connection: limits of the parser, socket buffers, who is behind it, and parser errors in our own words."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+
+from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
+
+from forebay_proxy.errors import InvalidRequest
+from forebay_proxy.peers import Peer, peer_of
+from forebay_proxy.problem import SERVER, answer_error
+
+__all__ = ["Connection", "ConnectionServer"]
+
+log = logging.getLogger("forebay")
+
+# Large enough that a target of 20 kB, too long for us, still reaches our own answer. The two differ so that the parser's complaint tells
+# which of them it was.
+MAX_LINE_BYTES = 64 * 1024
+MAX_FIELD_BYTES = 32 * 1024  # tokens in Authorization reach 16 kB
+# One chunk of 1 MiB in the kernel while the next is read. Left to itself Linux keeps a new connection's buffer so small that the loop
+# wakes up for every 100 kB: less than half the throughput. Twice this is what the kernel counts, and 64 readers pay it.
+SEND_BUFFER_BYTES = 1024 * 1024
+# What a client still sends after we have answered (a refused body) is read this long, so that it sees the answer and not a reset.
+LINGER_S = 2.0
+
+
+class Connection(web.RequestHandler):
+    """aiohttp's connection with our limits, and ``peer``: who is at the other end."""
+
+    __slots__ = ("peer",)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.peer: Peer = peer_of(transport)  # at once: later its client may be gone, and the kernel with nothing to tell
+        assert isinstance(transport, asyncio.WriteTransport)
+        transport.set_write_buffer_limits(high=0)  # a drained transport holds nothing; see outflow.py
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        super().connection_made(transport)
+
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        """What the parser refuses, as a problem; no traceback, because a malformed request is no fault of ours."""
+        log.debug("malformed request refused: %s", type(exc).__name__)
+        response = answer_error(_parser_error(exc, message))
+        response.headers["Server"] = SERVER
+        response.force_close()
+        return response
+
+
+class ConnectionServer(web.Server):
+    """Makes a ``Connection`` for each client. ``on_change`` is called whenever one comes or goes."""
+
+    def __init__(self, handler: Callable[[web.BaseRequest], object], *, on_change: Callable[[], None]) -> None:
+        # Cancelled when its client leaves: a handler that waits for an origin must not hold its lease until bytes come.
+        super().__init__(handler, handler_cancellation=True)  # type: ignore[arg-type]
+        self._on_change = on_change
+
+    def __call__(self) -> Connection:
+        return Connection(
+            self,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type]  # none: a request line holds queries, and a query may hold a secret
+            auto_decompress=False,  # no bomb unfolds in a plan
+            max_line_size=MAX_LINE_BYTES,
+            max_field_size=MAX_FIELD_BYTES,
+            lingering_time=LINGER_S,
+        )
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        self._on_change()
+
+    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
+        super().connection_lost(handler, exc)
+        self._on_change()
+
+
+def _parser_error(exc: BaseException | None, message: str | None) -> InvalidRequest:
+    if not isinstance(exc, LineTooLong):
+        cause = (message or "").splitlines()[0][:200] if message else "it cannot be parsed"
+        return InvalidRequest(f"malformed HTTP request: {cause}", next_step="send one well-formed HTTP/1.1 request at a time")
+    if exc.args[1] == MAX_LINE_BYTES:
+        return InvalidRequest(
+            f"the request target is longer than {MAX_LINE_BYTES} bytes", status=414, next_step="a shard URL has at most 8192 bytes"
+        )
+    return InvalidRequest(
+        f"a header field is longer than {MAX_FIELD_BYTES} bytes", status=431, next_step="send a shorter header, above all a shorter token"
+    )

@@ -1,0 +1,59 @@
+"""One request and its answer, as far as they have come: filled in by whoever knows, reported once at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from forebay_proxy.events import Aborted, Events, Outcome, RequestDone
+
+__all__ = ["Exchange"]
+
+CLIENT_LEFT = 499  # no status was sent: the client left before there was an answer
+
+
+@dataclass(slots=True)
+class Exchange:
+    """Times are ``clock()`` seconds. ``code`` is the status sent; ``outcome`` stays None for anything that is not a shard."""
+
+    method: str
+    events: Events
+    clock: Callable[[], float]
+    code: int = CLIENT_LEFT
+    outcome: Outcome | None = None
+    bytes_sent: int = 0
+    hit_bytes: int = 0
+    job: str = ""
+    aborted: str = ""
+    _started: float = field(init=False)
+    _first_byte: float | None = None
+
+    def __post_init__(self) -> None:
+        self._started = self.clock()
+
+    @property
+    def headers_out(self) -> bool:
+        """Whether the answer has begun: from then on a failure can only cut it."""
+        return self._first_byte is not None
+
+    def answered(self, code: int) -> None:
+        """The header with ``code`` is about to leave; later calls change nothing."""
+        if self._first_byte is None:
+            self.code = code
+            self._first_byte = self.clock()
+
+    def abort(self, reason: str) -> None:
+        """The response was cut; only the first reason counts."""
+        if not self.aborted:
+            self.aborted = reason
+            self.events.emit(Aborted(reason, self.job))
+
+    def close(self) -> None:
+        """Report the request."""
+        now = self.clock()
+        first = now if self._first_byte is None else self._first_byte
+        self.events.emit(
+            RequestDone(
+                self.method, self.code, self.outcome, self.bytes_sent, first - self._started, now - self._started, self.hit_bytes, self.job
+            )
+        )

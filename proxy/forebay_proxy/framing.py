@@ -1,0 +1,82 @@
+"""How a request is framed: its target, its headers, its body. What is not plain enough to be trusted is refused."""
+
+from __future__ import annotations
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestPayloadError
+
+from forebay_proxy.errors import ClientGone, InvalidRequest
+from forebay_proxy.wire.urls import MAX_URL_BYTES
+
+__all__ = ["BadFraming", "checked_path", "read_body"]
+
+# A repeated one of these lets two readers of one request disagree about it: the root of request smuggling.
+_SINGLE = ("Host", "Range", "Content-Length", "Transfer-Encoding", "If-Range", "Forebay-Reader", "Forebay-Token")
+
+
+class BadFraming(InvalidRequest):
+    """Where this request ends cannot be trusted; the connection is closed after the answer."""
+
+
+def checked_path(request: web.BaseRequest) -> str:
+    """The raw target less its query; raises ``InvalidRequest`` for what is no plain request for a path of ours."""
+    target = request.raw_path
+    if len(target) > MAX_URL_BYTES:
+        raise InvalidRequest(
+            f"the target has {len(target)} bytes, and {MAX_URL_BYTES} are taken", status=414, next_step="use a shorter name"
+        )
+    _check_framing(request)
+    if not target.startswith("/"):
+        step = "write http://127.0.0.1:7070/https/host/path instead of using this address as http_proxy"
+        raise InvalidRequest("the request target is not a path: Forebay is no forward proxy", next_step=step)
+    return target.partition("?")[0]
+
+
+async def read_body(request: web.BaseRequest, limit_bytes: int) -> bytes:
+    """The whole body, at most ``limit_bytes``; a longer one is refused (413) before it is read where its length is announced."""
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise InvalidRequest("an encoded request body", status=415, next_step="send it without Content-Encoding")
+    if (request.content_length or 0) > limit_bytes:
+        raise _too_large(f"{request.content_length} bytes", limit_bytes)
+    await _invite(request)
+    parts: list[bytes] = []
+    size = 0
+    try:
+        while part := await request.content.readany():
+            parts.append(part)
+            size += len(part)
+            if size > limit_bytes:
+                raise _too_large("more", limit_bytes)
+    except RequestPayloadError as error:
+        raise ClientGone("the client left in the middle of its request body") from error
+    return b"".join(parts)
+
+
+def _check_framing(request: web.BaseRequest) -> None:
+    """Raises ``BadFraming`` for repeated headers and for a body where none belongs."""
+    for name in _SINGLE:
+        if len(request.headers.getall(name, ())) > 1:
+            raise BadFraming(f"the header {name} is there more than once", next_step="send it once")
+    if request.method in ("GET", "HEAD") and _announces_body(request):
+        step = "send GET and HEAD without Content-Length and Transfer-Encoding"
+        raise BadFraming(f"{request.method} with a body", next_step=step)
+
+
+def _announces_body(request: web.BaseRequest) -> bool:
+    return "Transfer-Encoding" in request.headers or request.headers.get("Content-Length", "0") != "0"
+
+
+async def _invite(request: web.BaseRequest) -> None:
+    """curl waits a second for this before it sends a body of some size."""
+    if request.headers.get("Expect", "").lower() == "100-continue" and request.version >= (1, 1):
+        assert request.transport is not None
+        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+
+def _too_large(found: str, limit_bytes: int) -> InvalidRequest:
+    step = (
+        "send it in parts (POST appends), or as a pattern with indices"
+        if limit_bytes > 1 << 20
+        else "use a pattern: s3://bucket/train-*.tar"
+    )
+    return InvalidRequest(f"the body holds {found}, and {limit_bytes} bytes are taken", status=413, next_step=step)

@@ -1,0 +1,184 @@
+"""GET and HEAD of a shard: open it, decide the answer, pass the bytes on as they come.
+
+The header waits for the first byte of the body: until then a failure is still an answer with a status and a reason, and curl and training
+code repeat such a request by themselves. After it, only cutting the connection tells the client that the body is not all there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Protocol, TypeVar
+
+from aiohttp import web
+
+from forebay_proxy.errors import ClientGone, InvalidRequest, InvalidShard, OriginError, ShardChanged, ShardError, TruncatedShard
+from forebay_proxy.events import Outcome
+from forebay_proxy.exchange import Exchange
+from forebay_proxy.http_range import RangeRequest
+from forebay_proxy.outflow import Outflow, cut
+from forebay_proxy.problem import SERVER, MethodNotAllowed, shown
+from forebay_proxy.shard import Shard, Version
+from forebay_proxy.shard_answer import Answer, Asked, cache_status, decide
+from forebay_proxy.wire.plan import ReaderName
+from forebay_proxy.wire.urls import InvalidShardUrl, parse_proxy_target
+
+__all__ = ["CacheDoor", "Reading", "ShardRoute", "closing", "credential_headers", "reader_of"]
+
+log = logging.getLogger("forebay")
+
+Chunk = bytes | memoryview
+T = TypeVar("T")
+
+
+class Reading(Protocol):
+    """An opened shard. ``outcome`` is right once ``begin`` has returned, ``hit_bytes`` at the end."""
+
+    outcome: Outcome
+    hit_bytes: int
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def version(self) -> Version: ...
+
+    async def begin(self, first: int, last: int | None) -> Outcome:
+        """Ask for the bytes ``first`` to ``last``, both inclusive; ``last`` None: to the end."""
+        ...
+
+    def chunks(self) -> AsyncIterator[Chunk]:
+        """Those bytes in order. A chunk is used up when the next is asked for. Ends only at a proven end, else raises ``ShardError``."""
+        ...
+
+
+class CacheDoor(Protocol):
+    """What of the cache the HTTP face uses to read."""
+
+    def open(
+        self, shard: Shard, reader: ReaderName | None, want: RangeRequest | None, *, head: bool = False
+    ) -> AbstractAsyncContextManager[Reading]: ...
+
+
+class ShardRoute:
+    """Answers requests whose target names a shard. ``pass_headers`` travel to the origin beside Authorization, Cookie and X-*."""
+
+    def __init__(self, cache: CacheDoor, pass_headers: Iterable[str] = ()) -> None:
+        self._cache = cache
+        self._pass_headers = frozenset(name.lower() for name in pass_headers)
+
+    async def answer(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
+        """Raises the ``ForebayError`` that says why not, as long as no header is out."""
+        if request.method not in ("GET", "HEAD"):
+            step = "write to the origin itself; what is cached of the old bytes is noticed by its version"
+            raise MethodNotAllowed(f"{request.method} of a shard: Forebay only reads", allow=("GET", "HEAD"), next_step=step)
+        shard = self._shard(request)
+        reader = reader_of(request)
+        exchange.job = reader.job if reader else ""
+        asked = Asked.of(request.method, request.headers)
+        head = request.method == "HEAD"
+        async with self._cache.open(shard, reader, asked.range, head=head) as reading:
+            answer = decide(asked, shard.name, reading.version, reading.key)
+            if head or answer.empty:
+                return web.Response(status=answer.status, headers=answer.headers)  # no byte was come by, so no Cache-Status either
+            _refuse_old_client(request, shard, answer)
+            exchange.outcome = await reading.begin(answer.first, answer.last)
+            try:
+                return await _stream(request, shard, answer, reading, exchange)
+            finally:
+                exchange.hit_bytes = reading.hit_bytes
+
+    def _shard(self, request: web.BaseRequest) -> Shard:
+        target = request.raw_path
+        try:
+            url = parse_proxy_target(target)
+        except InvalidShardUrl as error:
+            step = "write /s3/bucket/key or /https/host/path after this address"
+            raise InvalidShard(target.partition("?")[0][:200], str(error), next_step=step) from error
+        return Shard.of(url, credential_headers(request.headers.items(), self._pass_headers))
+
+
+def credential_headers(headers: Iterable[tuple[str, str]], pass_headers: frozenset[str] = frozenset()) -> tuple[tuple[str, str], ...]:
+    """The request headers that travel: Authorization, Cookie, X-* but not X-Forwarded-*, and ``pass_headers`` (lower case)."""
+
+    def travels(name: str) -> bool:
+        name = name.lower()
+        own = name in ("authorization", "cookie") or (name.startswith("x-") and not name.startswith("x-forwarded-"))
+        return own or name in pass_headers
+
+    return tuple((name, value) for name, value in headers if travels(name))
+
+
+def reader_of(request: web.BaseRequest) -> ReaderName | None:
+    """Who asks, from ``Forebay-Reader``; None without it. Raises ``InvalidRequest`` for one that is not ``job/rank/worker/opener``."""
+    text = request.headers.get("Forebay-Reader")
+    if text is None:
+        return None
+    try:
+        return ReaderName.parse(text)
+    except ValueError as error:
+        raise InvalidRequest(f"Forebay-Reader: {error}", next_step="send job/rank/worker/opener, or leave the header out") from error
+
+
+def _refuse_old_client(request: web.BaseRequest, shard: Shard, answer: Answer) -> None:
+    if answer.length is None and request.version < (1, 1):
+        cause = "its length is unknown, and HTTP/1.0 cannot tell the end of such a body from a cut"
+        raise InvalidRequest(f"shard {shown(shard.name)}: {cause}", status=505, next_step="ask with HTTP/1.1")
+
+
+async def _stream(request: web.BaseRequest, shard: Shard, answer: Answer, reading: Reading, exchange: Exchange) -> web.StreamResponse:
+    async with closing(reading.chunks()) as chunks:
+        counted = _counted(chunks, shard, answer.length)
+        first = await anext(counted, b"")
+        exchange.answered(answer.status)
+        response = web.StreamResponse(
+            status=answer.status, headers=answer.headers | {"Cache-Status": cache_status(reading.outcome), "Server": SERVER}
+        )
+        try:
+            writer = await response.prepare(request)
+            assert writer is not None
+            outflow = Outflow(writer, chunked=answer.length is None)
+            await _copy(first, counted, outflow, exchange)
+        except (ClientGone, ConnectionError):
+            _end_early(request, exchange, "client_gone")
+        except ShardError as error:
+            log.warning("cut after %d bytes: shard %s: %s", exchange.bytes_sent, shown(shard.name), error.cause)
+            _end_early(request, exchange, "changed" if isinstance(error, ShardChanged) else "origin_failed")
+        return response
+
+
+async def _copy(first: Chunk, chunks: AsyncIterator[Chunk], outflow: Outflow, exchange: Exchange) -> None:
+    chunk: Chunk | None = first
+    while chunk is not None:
+        await outflow.send(chunk)
+        exchange.bytes_sent += len(chunk)
+        chunk = await anext(chunks, None)
+
+
+async def _counted(chunks: AsyncIterator[Chunk], shard: Shard, promised: int | None) -> AsyncIterator[Chunk]:
+    """``chunks``, held to the length the header promises: whatever went wrong before, no wrong body looks right."""
+    count = 0
+    async for chunk in chunks:
+        count += len(chunk)
+        if promised is not None and count > promised:
+            raise OriginError(shard.name, f"more than the {promised} bytes promised came")
+        yield chunk
+    if promised is not None and count < promised:
+        raise TruncatedShard(shard.name, f"{count} of {promised} bytes came")
+
+
+def _end_early(request: web.BaseRequest, exchange: Exchange, reason: str) -> None:
+    cut(request.transport)
+    exchange.abort(reason)
+
+
+@asynccontextmanager
+async def closing(items: AsyncIterator[T]) -> AsyncIterator[AsyncIterator[T]]:
+    """End a generator here and now, not when the garbage collector finds it: it holds a lease."""
+    try:
+        yield items
+    finally:
+        close = getattr(items, "aclose", None)
+        if close is not None:
+            await close()
