@@ -1,0 +1,35 @@
+"""What every test may rely on: a clean environment, and a reason in words when a real part is missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+# Settings of the person who runs the tests must not reach into them, nor their AWS account.
+_FOREIGN = ("FOREBAY_", "AWS_", "HF_", "GOPEN_", "WDS_", "SLURM_", "TORCHELASTIC_")
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+_KEPT = ("FOREBAY_VENV", "FOREBAY_PHOTOGRAPHS", "FOREBAY_APT")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs(*commands): skip, saying so, unless these commands are installed")
+    config.addinivalue_line("markers", "once: no webdataset in it, so one environment is enough")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    missing = [command for mark in item.iter_markers("needs") for command in mark.args if shutil.which(command) is None]
+    if missing:
+        pytest.skip(f"needs {', '.join(missing)}: scripts/test installs it when run as root on Debian")
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No setting of the machine reaches a test; AWS never looks for a metadata service."""
+    for name in list(os.environ):
+        if (name.startswith(_FOREIGN) and name not in _KEPT) or name.lower() in _PROXIES:
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)

@@ -1,0 +1,56 @@
+"""The public names, frozen: taking one away or adding one is a decision, and CHANGELOG.md says why."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+LOADER = {
+    "Limits", "LoaderError", "ProxyUnreachable", "ShardChanged", "ShardReadError",
+    "WebDataset", "ahead", "counters", "disable", "enable", "tarfile_to_samples", "worker_init",
+}  # fmt: skip
+URLS = {
+    "MAX_URL_BYTES", "S3_OPTIONS", "SCHEMES", "InvalidShardUrl", "ShardUrl", "Source",
+    "gopen_rewrite", "parse_origin_url", "parse_proxy_target", "parse_source", "proxy_url", "rewrite_pattern",
+}  # fmt: skip
+VERBS = {"serve", "run", "env", "warm", "status", "ls", "evict", "config"}
+SETTINGS = {
+    "host", "port", "socket", "cache_dir", "cache_size", "free_floor", "allow_network_fs", "allow_origin", "strict_origins", "allow_uid",
+    "allow_profile", "pass_header", "file_root", "token", "revalidate", "prefetch", "origin_connections", "connect_timeout_s",
+    "idle_timeout_s", "retry_budget_s", "idle_exit_s", "log_level",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("module", "names"), [("forebay_loader", LOADER), ("forebay_proxy.wire.urls", URLS)])
+def test_public_names(module: str, names: set[str]) -> None:
+    """A module's ``__all__`` is what users were promised, and everything in it is there."""
+    imported = importlib.import_module(module)
+    assert set(imported.__all__) == names
+    assert all(hasattr(imported, name) for name in names)
+
+
+def test_loader_names_have_docstrings() -> None:
+    """Everything the loader offers explains itself."""
+    loader = importlib.import_module("forebay_loader")
+    assert [name for name in LOADER if not (getattr(loader, name).__doc__ or "").strip()] == []
+
+
+def test_verbs() -> None:
+    """The command line has these verbs, each with a help text."""
+    commands = importlib.import_module("forebay_proxy.cli").cli.commands
+    assert set(commands) == VERBS
+    assert all(command.help for command in commands.values())
+
+
+def test_settings_are_the_flags() -> None:
+    """One field is one flag, one variable and one key of forebay.toml; these names are all of them."""
+    assert set(importlib.import_module("forebay_proxy.settings").Settings.model_fields) == SETTINGS
+
+
+def test_proxy_package_is_empty() -> None:
+    """``import forebay_proxy`` costs nothing inside a training process."""
+    assert (ROOT / "proxy" / "forebay_proxy" / "__init__.py").read_text() == ""

@@ -1,0 +1,149 @@
+"""Promises about the sources as text: what is never imported, never called, always there."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted([*(ROOT / "proxy").rglob("*.py"), *(ROOT / "loader").rglob("*.py")])
+LONG_FILE = 300  # lines; habit 4 of the house: small nouns, small files
+
+# Modules that unpickle or run code from data. multiprocessing is not among them: torch needs it, our sources do not.
+FORBIDDEN_MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve", "commands", "pty"}
+FORBIDDEN_CALLS = {
+    "os.system": "runs a shell",
+    "os.popen": "runs a shell",
+    "subprocess.getoutput": "runs a shell",
+    "subprocess.getstatusoutput": "runs a shell",
+    "asyncio.create_subprocess_shell": "runs a shell",
+    "asyncio.to_thread": "is one shared pool: a warm read would wait behind a throttled write",
+    "eval": "runs code from data",
+    "exec": "runs code from data",
+}
+
+
+def name_of(node: ast.expr) -> str:
+    """``a.b.c`` of a call target; "" for anything that is not a plain dotted name."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (inner := name_of(node.value)):
+        return f"{inner}.{node.attr}"
+    return ""
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+
+
+def calls(tree: ast.AST) -> Iterator[ast.Call]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+@pytest.fixture(scope="module")
+def trees() -> dict[Path, ast.Module]:
+    return {path: ast.parse(path.read_text("utf-8"), str(path)) for path in SOURCES}
+
+
+def test_there_are_sources() -> None:
+    """Both source roots are where the other tests look for them."""
+    assert {path.relative_to(ROOT).parts[0] for path in SOURCES} == {"proxy", "loader"}
+
+
+def test_nothing_unpickles(trees: dict[Path, ast.Module]) -> None:
+    """No source imports pickle or a relative of it."""
+    found = {f"{path.name}: {name}" for path, tree in trees.items() for name in imported(tree) if name.split(".")[0] in FORBIDDEN_MODULES}
+    assert not found
+
+
+@pytest.mark.parametrize("forbidden", FORBIDDEN_CALLS)
+def test_no_forbidden_call(trees: dict[Path, ast.Module], forbidden: str) -> None:
+    """No source calls what runs a shell, runs code from data or queues in asyncio's shared pool."""
+    found = [f"{path.name}:{call.lineno}" for path, tree in trees.items() for call in calls(tree) if name_of(call.func) == forbidden]
+    assert not found, f"{forbidden} {FORBIDDEN_CALLS[forbidden]}"
+
+
+def test_no_shell_argument(trees: dict[Path, ast.Module]) -> None:
+    """No call passes ``shell=`` anything but False."""
+    passed = [
+        f"{path.name}:{call.lineno}"
+        for path, tree in trees.items()
+        for call in calls(tree)
+        for word in call.keywords
+        if word.arg == "shell" and not (isinstance(word.value, ast.Constant) and word.value.value is False)
+    ]
+    assert not passed
+
+
+def test_default_executor_is_never_used(trees: dict[Path, ast.Module]) -> None:
+    """``run_in_executor(None, …)`` is asyncio.to_thread by another name; name look-ups are that pool's only users."""
+    found = [
+        f"{path.name}:{call.lineno}"
+        for path, tree in trees.items()
+        if path.name != "resolver.py"
+        for call in calls(tree)
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "run_in_executor"
+        if call.args and isinstance(call.args[0], ast.Constant) and call.args[0].value is None
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize("package", ["proxy/forebay_proxy", "loader/forebay_loader"])
+def test_packages_are_typed(package: str) -> None:
+    """Both packages carry py.typed, so that type checkers read our hints."""
+    assert (ROOT / package / "py.typed").is_file()
+
+
+def test_sidecar_installs_without_torch() -> None:
+    """The base install names neither torch nor webdataset; the extra ``loader`` does."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    base = {re.split(r"[^a-z0-9_-]", line.lower())[0] for line in project["dependencies"]}
+    assert not base & {"torch", "webdataset", "numpy"}
+    assert {line.split(">")[0] for line in project["optional-dependencies"]["loader"]} == {"torch", "webdataset"}
+
+
+def test_licence_is_whole() -> None:
+    """The licence the metadata names is the one in the file."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    text = (ROOT / "LICENSE").read_text()
+    assert project["license"] == "Apache-2.0"
+    assert "Version 2.0, January 2004" in text
+    assert "END OF TERMS AND CONDITIONS" in text
+
+
+def test_changelog_names_the_version_or_unreleased() -> None:
+    """The first section of the changelog is what people who upgrade look for."""
+    sections = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert sections[0] == "Unreleased"
+
+
+@pytest.mark.parametrize("script", ["scripts/test", "scripts/demo", ".ci/run"])
+def test_scripts_can_be_run(script: str) -> None:
+    """Scripts are executable and stop at the first error."""
+    path = ROOT / script
+    assert path.stat().st_mode & 0o111
+    assert "set -euo pipefail" in path.read_text()
+
+
+def test_scripts_name_no_index_and_no_home() -> None:
+    """Scripts use the package index and the directories the machine is configured with."""
+    text = "".join(path.read_text() for path in [*(ROOT / "scripts").iterdir(), ROOT / ".ci" / "run"] if path.is_file())
+    assert not re.findall(r"https?://|--index-url|--extra-index|--find-links|/home/\w|/root/", text)
+
+
+def test_long_files_are_mentioned() -> None:
+    """A file longer than 300 lines is not wrong, but someone should think about splitting it: a warning, not a failure."""
+    for path in SOURCES:
+        lines = len(path.read_text("utf-8").splitlines())
+        if lines > LONG_FILE:
+            warnings.warn(f"{path.relative_to(ROOT)} has {lines} lines", stacklevel=1)
