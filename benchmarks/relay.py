@@ -1,6 +1,6 @@
 """The simplest thing that could do Forebay's cold job: one thread, one connection, receive, write to a file, send. A floor to compare with.
 
-    python -m benchmarks.relay ORIGIN_PORT DIRECTORY     prints its port, serves one request at a time until it is ended
+python -m benchmarks.relay ORIGIN_PORT DIRECTORY     prints its port, serves one request at a time until it is ended
 """
 
 from __future__ import annotations

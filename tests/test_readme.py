@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 import click
+
 from forebay_proxy.cli import cli
 from forebay_proxy.metric_table import table as metric_table
 from forebay_proxy.settings_table import table as settings_table

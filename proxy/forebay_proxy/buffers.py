@@ -21,8 +21,11 @@ MIN_UNIT_BYTES = 128 * 2**10
 class Share:
     """A part of the budget and how many use it now. Not thread-safe: the event loop's only."""
 
-    def __init__(self, total_bytes: int, per_holder: int, smallest_bytes: int = MIN_UNIT_BYTES) -> None:
-        """``per_holder``: units one holder may have at once (a fetch fills one while another is being written)."""
+    def __init__(
+        self, total_bytes: int, per_holder: int, smallest_bytes: int = MIN_UNIT_BYTES, largest_bytes: int = MAX_UNIT_BYTES
+    ) -> None:
+        """``per_holder``: units one holder may have at once."""
+        self._largest = largest_bytes
         self.total_bytes = total_bytes
         self._per_holder = per_holder
         self._smallest = smallest_bytes
@@ -41,7 +44,7 @@ class Share:
     def unit_bytes(self) -> int:
         """The unit each holder may use now: an even part of the share."""
         even = self.total_bytes // (self._per_holder * max(1, self.holders))
-        return max(self._smallest, min(MAX_UNIT_BYTES, even))
+        return max(self._smallest, min(self._largest, even))
 
 
 class Buffers:
@@ -49,7 +52,8 @@ class Buffers:
 
     def __init__(self, budget_bytes: int = BUDGET_BYTES) -> None:
         quarter = budget_bytes // 4
-        self.fetches = Share(2 * quarter, per_holder=2)
+        # A write is a hop to a thread and back, which costs as much as moving 300 KB: where few fetch, their units are larger.
+        self.fetches = Share(2 * quarter, per_holder=1, largest_bytes=4 * MAX_UNIT_BYTES)
         self.windows = Share(quarter, per_holder=4)
         # A reader's unit may go down to 16 KiB: 1,000 stopped readers still fit their share.
         self.readers = Share(quarter, per_holder=1, smallest_bytes=16 * 2**10)

@@ -1,7 +1,9 @@
-"""A window of memory that moves over bytes no disk room could be granted for. Pure.
+"""A window of memory over the newest bytes of a flight. Pure.
 
-The window moves with its fastest reader. A slower one may fall out of it and then goes on with a fetch of its own; only the fastest (so
-also a reader alone) makes the fetch wait. Pieces are shared between readers, never copied.
+Every flight has one: what arrived is read from it until it is written, so the fastest reader waits for the origin and never for the disk.
+Where no disk room could be granted (a bypass) it is all there is: it moves with its fastest reader. A slower one may fall out of it and
+then goes on with a fetch of its own; only the fastest (so also a reader alone) makes the fetch wait. Pieces are shared between readers,
+never copied.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ class MemoryWindow:
     def __init__(self, start: int) -> None:
         self.start = start
         self.end = start
-        self._pieces: deque[bytes] = deque()
+        self._pieces: deque[bytes | memoryview] = deque()
 
     def __repr__(self) -> str:
         return f"<MemoryWindow {self.start}-{self.end}>"
@@ -33,7 +35,12 @@ class MemoryWindow:
             self.start += len(self._pieces.popleft())
         return not self._pieces or len(self) + size <= capacity_bytes
 
-    def append(self, piece: bytes) -> None:
+    def drop(self, end: int) -> None:
+        """The bytes below ``end`` are on the disk."""
+        while self._pieces and self.start + len(self._pieces[0]) <= end:
+            self.start += len(self._pieces.popleft())
+
+    def append(self, piece: bytes | memoryview) -> None:
         self._pieces.append(piece)
         self.end += len(piece)
 

@@ -14,19 +14,19 @@ Everything here runs on one event loop and needs no locks; between two awaits th
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 
 from forebay_proxy import events
 from forebay_proxy.buffers import Buffers
 from forebay_proxy.chores import Chores
 from forebay_proxy.diskhealth import DiskHealth
 from forebay_proxy.entry import Entry
-from forebay_proxy.errors import CacheFull, DiskFailed, ShardChanged
+from forebay_proxy.errors import CacheError, CacheFull, DiskFailed, ShardChanged
 from forebay_proxy.events import Events
 from forebay_proxy.fetch import Fetcher
-from forebay_proxy.flights import Flight, Flights
-from forebay_proxy.http_range import RangeRequest
+from forebay_proxy.flights import Flight, Flights, told
+from forebay_proxy.http_range import RangeRequest, Suffix
 from forebay_proxy.landing import Landing
 from forebay_proxy.ledger import Grant
 from forebay_proxy.limiter import DEMAND
@@ -34,7 +34,7 @@ from forebay_proxy.openings import Openings
 from forebay_proxy.plan import Plans
 from forebay_proxy.reading import MOST_BREADTH, Reading
 from forebay_proxy.room import Room, Slice
-from forebay_proxy.segments import SEGMENT_BYTES, segment_span
+from forebay_proxy.segments import SEGMENT_BYTES, index_of, segment_span
 from forebay_proxy.shard import Shard
 from forebay_proxy.shardfile import ShardFile
 from forebay_proxy.store import Store
@@ -78,6 +78,9 @@ class ShardCache:
         self._clock = clock
         self._leased_segments = 0
         openings.ground = self
+        room.spawn = chores.spawn
+        room.retired = self._forget
+        plans.changed = self._moved
         room.failed = store.claims.on_failure = self.disk.failed
 
     def __repr__(self) -> str:
@@ -98,7 +101,7 @@ class ShardCache:
         entry.readers += 1
         self.readings.add(reading)
         if not head:
-            self._note_opening(entry, shard, reader)
+            self._note_opening(entry, shard, reader, want)
         try:
             with self.buffers.readers.held():
                 yield reading
@@ -111,8 +114,11 @@ class ShardCache:
             reading.close()
             self._left(entry)
 
-    def _note_opening(self, entry: Entry, shard: Shard, reader: ReaderName | None) -> None:
-        how = self.plans.opened(shard, reader)
+    def _note_opening(self, entry: Entry, shard: Shard, reader: ReaderName | None, want: RangeRequest | None) -> None:
+        goes_on = isinstance(want, Suffix) or (want is not None and want.first > 0)  # a broken stream resumed, or a part of a shard
+        if goes_on and reader is not None:
+            self.plans.heard(reader)
+        how = "" if goes_on else self.plans.opened(shard, reader)
         if how in ("skipped", "unplanned") and reader is not None:
             self._events.emit(events.PlanChanged(reader.job, how))
         self.room.touch(entry)
@@ -124,6 +130,18 @@ class ShardCache:
         self.room.touch(entry)
         self.room.retire(entry)
         self.landed_signal()
+
+    def _forget(self, entry: Entry) -> None:
+        self._openings.forget(entry)
+        if entry.name not in self._openings.current:
+            self.plans.forget(entry.name)
+
+    def _moved(self, names: Iterable[str]) -> None:
+        """Plans say that these shards are used at another time than before."""
+        for name in names:
+            entry = self._openings.current.get(name)
+            if entry is not None:
+                self.room.touch(entry)
 
     async def _drop(self, entry: Entry) -> None:
         await self.room.evict(entry)
@@ -141,6 +159,8 @@ class ShardCache:
         """Prefetch's door: a flight for segment ``index``, None if it is here or in the air. Raises ``CacheFull``."""
         if entry.segments.has(index) or self.flight_of(entry, index) is not None:
             return None
+        if not entry.ranged or self.room.entries.setdefault(entry.key, entry) is not entry:
+            raise CacheFull("this version cannot be completed any more")
         if not self.disk.usable:
             raise CacheFull("the cache disk is failing")
         grant = self.room.reserve_ahead(entry.segments.bytes_of(index), need_at, reader)
@@ -181,7 +201,6 @@ class ShardCache:
         first, size = segment_span(index, entry.version.length)
         flight = Flight(position, first + size if entry.ranged else entry.version.length, 0.0, self._clock())
         flight.bypass = True
-        flight.stored_end = position
         self._events.emit(events.Refetched(entry.origin, (flight.end or position) - position))
         self._fly(entry, flight, shard, -1, None)
         return flight
@@ -201,15 +220,14 @@ class ShardCache:
     async def _way(self, entry: Entry, flight: Flight, shard: Shard, grant: Grant[Slice] | None) -> None:
         landing = Landing(self, self.buffers, entry, flight, grant)
         landing.bypassing = flight.bypass
-        with self.buffers.windows.held() if flight.bypass else nullcontext():
-            await self.flown(entry, flight, landing, self._fetcher.fill(entry, flight, shard, landing))
+        await self.flown(entry, flight, landing, self._fetcher.fill(entry, flight, shard, landing))
 
     async def flown(self, entry: Entry, flight: Flight, landing: Landing, filling: Awaitable[None]) -> None:
         """Run ``filling``; whatever happens, nothing of the landing stays behind."""
         try:
             await filling
         except BaseException as error:
-            flight.error = error  # before its bytes are given back: nobody may read them from now on
+            flight.error = told(error)  # before its bytes are given back: nobody may read them from now on
             if isinstance(error, ShardChanged):
                 self.outdated(entry)
             if isinstance(error, DiskFailed):
@@ -218,6 +236,8 @@ class ShardCache:
         finally:
             landing.close()
             entry.flying -= 1
+            if not entry.segments.has(index_of(flight.first)):
+                self.room.settle_displacer(entry, index_of(flight.first))
             if not entry.ranged and flight is entry.stream and not entry.segments.complete:
                 self.outdated(entry)  # part of a body that cannot be asked in pieces is of use to nobody who comes later
             self._left(entry)
@@ -235,15 +255,20 @@ class ShardCache:
 
         In ``buffer`` where they are in memory and the loop could read them, else from the disk, in a read thread.
         """
-        file = entry.file
-        if file is None:
-            async with entry.file_lock:
-                file = await self.room.open_file(entry)
         try:
+            file = entry.file or await self._opened(entry)
             return buffer if file.read_now(first, buffer) else await file.read(first, len(buffer))
         except DiskFailed as error:
             self.disk.failed(error)
+            if entry.segments.has(index_of(first)):
+                self._chores.spawn(self.room.discard(entry, index_of(first)), "discard")
             raise
+
+    async def _opened(self, entry: Entry) -> ShardFile:
+        async with entry.file_lock:
+            if not entry.filed:
+                raise DiskFailed("read", "ENOENT", f"the file of shard {entry.name} is gone")
+            return await self.room.open_file(entry)
 
     async def trusted(self, entry: Entry, index: int) -> bool:
         """Verify a segment stored under another boot; a wrong one is removed."""
@@ -251,14 +276,13 @@ class ShardCache:
             return True
         first, size = segment_span(index, entry.version.length)
         try:
-            async with entry.file_lock:
-                file = await self.room.open_file(entry)
-            good = await file.digest(first, size) == entry.segments.sums[index]
+            found = await (await self._opened(entry)).digest(first, size)
         except DiskFailed as error:
             self.disk.failed(error)
-            good = False
-        if not entry.segments.has(index):
-            return False
+            found = 0
+        if index not in entry.segments.unverified:  # somebody else came to an end with it meanwhile
+            return entry.segments.has(index)
+        good = found == entry.segments.sums[index]
         if good:
             entry.segments.unverified.discard(index)
             self.room.claim(entry)
@@ -283,6 +307,11 @@ class ShardCache:
         self.room.settle_displacer(entry, index)
         self.landed_signal()
 
+    def hurry(self, entry: Entry, flight: Flight, need: float) -> None:
+        if need < flight.need:
+            flight.need = need
+            self._fetcher.hurried(entry.origin)
+
     def boarded(self) -> None:
         self._events.emit(events.FlightBoarded())
 
@@ -302,6 +331,20 @@ class ShardCache:
             self._events.emit(events.ReservationRefused("no-room"))
             return None
 
+    async def first_grant(self, need: float) -> Grant[Slice] | None:
+        """Room for a first segment of unknown size, its victims removed; None: bypass."""
+        if not self.disk.usable:
+            self._events.emit(events.ReservationRefused("disk"))
+            return None
+        try:
+            grant = self.room.reserve(SEGMENT_BYTES) if need < DEMAND else self.room.reserve_ahead(SEGMENT_BYTES, None, None)
+            await self.room.clear(grant)
+        except CacheFull:
+            if need < DEMAND:
+                self._events.emit(events.ReservationRefused("no-room"))
+            return None
+        return grant
+
     async def prepare(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile | None:
         """The entry's file with the segment allocated in it; None when the disk refuses, and then the grant is given back."""
         try:
@@ -309,7 +352,7 @@ class ShardCache:
         except DiskFailed as error:
             self.disk.failed(error)
             self._events.emit(events.ReservationRefused("disk"))
-        except CacheFull:
+        except CacheError:  # full, or a file of an earlier life is still held by a passed descriptor
             self._events.emit(events.ReservationRefused("no-room"))
         return None
 
@@ -323,19 +366,29 @@ class ShardCache:
         prefetched = flight.need >= DEMAND
         size = segment_span(index, entry.version.length)[1]
         self._events.emit(events.SegmentLanded(entry.origin, size, self._clock() - flight.began_at, stored=True, prefetched=prefetched))
+        self._sync_complete(entry)
+        self.landed_signal()
+
+    def _sync_complete(self, entry: Entry) -> None:
         if entry.segments.complete and entry.file is not None:
             self._chores.spawn(self._sync(entry, entry.file), "sync")
-        self.landed_signal()
 
     async def _sync(self, entry: Entry, file: ShardFile) -> None:
         """One fdatasync a shard, after its last segment and off the readers' path."""
+        if entry.file is not file:  # it left or was closed before its turn came
+            return
         try:
             await file.sync()
         except DiskFailed as error:
             self.disk.failed(error)
 
-    def fit(self, grant: Grant[Slice], size: int) -> None:
-        self.room.ledger.shrink(grant, size)
+    def fit(self, entry: Entry, grant: Grant[Slice], size: int) -> None:
+        self.room.fit(entry, grant, size)
+
+    def settled(self, entry: Entry) -> None:
+        """The length became known with the end of the body: what is here may be claimed now."""
+        self.room.claim(entry)
+        self._sync_complete(entry)
 
     def give_back(self, entry: Entry | None, index: int | None, grant: Grant[Slice]) -> None:
         if entry is not None and index is not None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from forebay_proxy.errors import ForebayError
 
-__all__ = ["Chores"]
+__all__ = ["Chores", "to_its_end"]
 
 log = logging.getLogger("forebay")
+
+T = TypeVar("T")
 
 
 class Chores:
@@ -26,7 +28,13 @@ class Chores:
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
         """Do ``work`` soon."""
-        task = self._group.create_task(self._do(work, name), name=f"chore {name}")
+        doing = self._do(work, name)
+        try:
+            task = self._group.create_task(doing, name=f"chore {name}")
+        except RuntimeError:  # the group is coming down after a fault: the next start tidies up, as after a kill
+            doing.close()
+            work.close()
+            return
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -43,3 +51,22 @@ class Chores:
         """Wait until nothing is left to do."""
         while self._tasks:
             await asyncio.wait(self._tasks)
+
+
+async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Do ``work`` to its end, however often the caller is cancelled meanwhile; the cancellation is raised afterwards.
+
+    For what must not stop half-way: bytes that were taken out of use are removed, or put back.
+    """
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as cancellation:
+            cancelled = cancellation
+    if cancelled is None:
+        return task.result()
+    if not task.cancelled() and (failure := task.exception()) is not None:
+        log.warning("failed while its caller was leaving: %s", failure)
+    raise cancelled

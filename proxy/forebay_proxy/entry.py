@@ -40,6 +40,7 @@ class Entry:
         self.boot = ""
         self.access: set[str] = set()  # HMACs of the credentials that fetched it; empty: everybody who may talk to us
         self.leaving: dict[int, asyncio.Future[None]] = {}  # segments being removed
+        self.stuck_until = 0.0  # something of it could not be removed: not tried again before
         self.departing: dict[int, int] = {}  # their checksums, should they stay after all
         self.charged_bytes = 0  # of the file: what the ledger counts for its segments
         self.beyond_bytes = 0  # of the file: what it holds beyond that
@@ -64,8 +65,8 @@ class Entry:
         return entry
 
     def row(self, boot: str) -> Row:
-        """What may be claimed now. Segments not verified since the last boot keep the whole row's old boot id."""
-        kept = self.boot if self.segments.unverified else boot
+        """What may be claimed now. Segments to be verified before their next use keep the whole row from being trusted after a restart."""
+        kept = "" if self.segments.unverified else boot
         sums = array("Q", self.segments.sums)
         return Row.of(self.name, self.version, tuple(sorted(self.access)), kept, sums)
 

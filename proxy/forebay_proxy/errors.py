@@ -144,9 +144,7 @@ class OriginUnavailable(ShardError):
     retryable = True
     title = "Origin unavailable"
 
-    def __init__(
-        self, shard: str, cause: str, *, next_step: str = "", retry_after_s: float | None = None, throttled: bool = False
-    ) -> None:
+    def __init__(self, shard: str, cause: str, *, next_step: str = "", retry_after_s: float | None = None, throttled: bool = False) -> None:
         super().__init__(shard, cause, next_step=next_step)
         self.retry_after_s = retry_after_s
         self.throttled = throttled

@@ -90,6 +90,10 @@ class Fetcher:
         async with self._limiters.of(shard.origin).slot(_Now()):
             return await self._origins.of(shard.url.scheme).head(shard)
 
+    def hurried(self, origin: str) -> None:
+        """Something that waits for its turn is needed sooner now."""
+        self._limiters.of(origin).wake()
+
     def pushed_back(self, origin: str, error: ShardError) -> None:
         """Tell the origin's limiter of an answer that asks for fewer requests."""
         if isinstance(error, OriginTimeout) or (isinstance(error, OriginUnavailable) and error.throttled):
@@ -100,6 +104,8 @@ class Fetcher:
         patience = patience or self.patience(shard.origin)
         await landing.ready()
         while not flight.done and not landing.complete:
+            if landing.received > 0 and not entry.version.identity:
+                raise TruncatedShard(entry.name, "the origin names no version: nothing would tell another one's bytes from these")
             before = landing.received
             try:
                 want = self._range(entry, flight, landing)
@@ -136,8 +142,8 @@ class Fetcher:
         if not entry.same_version(body.version) and (entry.version.identity or body.version.identity):
             new, old = body.version.identity or "without identity", entry.version.identity
             raise ShardChanged(entry.name, f"the origin now has version {new}, this one is {old}")
-        if want is not None and not body.ranged:
-            raise OriginError(entry.name, f"asked for {want.header()}, the origin answered with the whole body")
+        if want is not None and not body.ranged:  # it did honour Range once, or an earlier process had its body as one stream
+            raise ShardChanged(entry.name, f"asked for {want.header()}, the origin answered with the whole body")
 
     async def pour(self, entry: Entry, flight: Flight, shard: Shard, landing: Landing, body: Body, slot: Slot) -> None:
         """Land the bytes of ``body``; at its end the flight is complete.
@@ -152,12 +158,12 @@ class Fetcher:
         with self._buffers.fetches.held():
             async for chunk in body.chunks:
                 self._events.emit(events.OriginBytes(shard.origin, len(chunk), kind))
+                if tail is not None:
+                    tail.feed(chunk)
                 if skip:
                     passed = min(skip, len(chunk))
                     skip -= passed
                     chunk = chunk[passed:]  # noqa: PLW2901
-                if tail is not None:
-                    tail.feed(chunk)
                 if flight.end is not None and landing.received + len(chunk) > flight.end:
                     raise OriginError(entry.name, f"more bytes came than the {flight.end} promised")
                 if landing.bypassing:

@@ -1,6 +1,6 @@
 """Running fetches, single: one flight for a segment however many want it; openings likewise.
 
-A flight is followed by its watermark, ``position``: every byte below it is readable, on the disk as far as ``stored_end``, in a memory
+A flight is followed by its watermark, ``position``: every byte below it is readable, from the disk as far as ``stored_end``, from a memory
 window beyond that. Readers *board*: a leaving reader cancels nothing in the air. Flights end by landing, by failing, or at shutdown. A
 failed flight tells those who wait now and is forgotten: it is off the board before they wake, or a newcomer would board a dying one.
 
@@ -19,7 +19,7 @@ from forebay_proxy.bypass import MemoryWindow
 from forebay_proxy.errors import CacheError, ForebayError
 from forebay_proxy.limiter import DEMAND
 
-__all__ = ["Abandoned", "Flight", "Flights", "Signal", "SingleFlight"]
+__all__ = ["Abandoned", "Flight", "Flights", "Signal", "SingleFlight", "told"]
 
 log = logging.getLogger("forebay")
 
@@ -66,8 +66,8 @@ class Flight:
         self.end = end
         self.need = need
         self.position = first
-        self.stored_end: int | None = None  # None: everything below ``position`` is in the file
-        self.window: MemoryWindow | None = None
+        self.stored_end = first  # bytes below it are in the file, those from it to ``position`` in the window
+        self.window = MemoryWindow(first)
         self.error: BaseException | None = None
         self.done = False
         self.bypass = False  # (part of) it passes through memory
@@ -96,7 +96,7 @@ class Flight:
     def moved(self, reader: object, position: int) -> None:
         """A boarded reader has read up to ``position``."""
         self._readers[reader] = position
-        if self.window is not None:
+        if self.bypass:
             self._moved.send()
 
     @property
@@ -109,7 +109,7 @@ class Flight:
 
     def in_file(self, position: int) -> bool:
         """Whether the byte at ``position`` (below the watermark) is in the file."""
-        return self.stored_end is None or position < self.stored_end
+        return position < self.stored_end
 
     async def grown_beyond(self, position: int) -> bool:
         """Wait until the byte at ``position`` is readable; False if the flight ended before it (the shard's end).
@@ -126,29 +126,27 @@ class Flight:
 
     # Landings
 
-    def advance_quietly(self, position: int) -> None:
-        """Everything below ``position`` is readable; whoever waits hears it with the next ``advance``."""
-        self.position = position
-
-    def advance(self, position: int) -> None:
-        """Everything below ``position`` is readable."""
-        self.position = position
+    def arrived(self, piece: bytes | memoryview) -> None:
+        """``piece`` is readable, from memory; its buffer is not touched any more."""
+        self.window.append(piece)
+        self.position = self.window.end
         self._grown.send()
 
-    async def pass_by(self, piece: bytes, capacity_bytes: Callable[[], int]) -> None:
-        """Put ``piece`` into the memory window, waiting for the fastest reader. Raises ``Abandoned`` when nobody is aboard."""
-        if self.window is None:
-            self.window = MemoryWindow(self.position)
-            self.stored_end = self.position
-            self.bypass = True
+    def written(self, end: int) -> None:
+        """Everything below ``end`` is in the file."""
+        self.stored_end = end
+        self.window.drop(end)
+
+    async def pass_by(self, piece: bytes | memoryview, capacity_bytes: Callable[[], int]) -> None:
+        """As ``arrived``, for what will not be written: waits for the fastest reader. Raises ``Abandoned`` when nobody is aboard."""
+        self.bypass = True
         while True:
             if not self._readers:
                 await self._somebody()
             if self.window.room(len(piece), capacity_bytes(), max(self._readers.values())):
                 break
             await self._moved.wait()
-        self.window.append(piece)
-        self.advance(self.window.end)
+        self.arrived(piece)
 
     async def _somebody(self) -> None:
         """Give whoever asked for this flight a moment to board (the opening's reader hears of it one turn of the loop later)."""
@@ -173,6 +171,7 @@ class Flights:
         self._group = group
         self._board: dict[tuple[str, int], Flight] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ending = False
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -197,14 +196,15 @@ class Flights:
         task = self._group.create_task(self._fly(flight, way, key, index), name=f"flight {key[:8]}/{index}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        if self._ending:
+            _cancel_soon(task)
 
     async def _fly(self, flight: Flight, way: Coroutine[Any, Any, None], key: str, index: int) -> None:
         error: BaseException | None = None
         try:
             await way
         except asyncio.CancelledError as cancelled:
-            error = ForebayError("the sidecar is shutting down")
-            error.__cause__ = cancelled
+            error = told(cancelled)
             raise
         except ForebayError as failed:
             error = failed
@@ -221,9 +221,20 @@ class Flights:
         flight.ended(error)
 
     def cancel(self) -> None:
-        """Shutdown: every flight ends now; the task group waits for them."""
+        """Shutdown: every flight ends now, and every later one at once; the task group waits for them."""
+        self._ending = True
         for task in self._tasks:
-            task.cancel()
+            _cancel_soon(task)
+
+
+def told(error: BaseException) -> BaseException:
+    """What those who wait hear of ``error``: a cancellation is the flight's own, raised in them it would end their tasks."""
+    return ForebayError("the sidecar is shutting down") if isinstance(error, asyncio.CancelledError) else error
+
+
+def _cancel_soon(task: asyncio.Task[Any]) -> None:
+    """Cancel ``task`` after its first step: one cancelled before it runs never reaches its ``finally``, and keeps what it was given."""
+    asyncio.get_running_loop().call_soon(task.cancel)
 
 
 class SingleFlight(Generic[T]):
@@ -236,6 +247,7 @@ class SingleFlight(Generic[T]):
         self._group = group
         self._calls: dict[object, asyncio.Future[T]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ending = False
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -250,16 +262,18 @@ class SingleFlight(Generic[T]):
             future = asyncio.get_running_loop().create_future()
             future.add_done_callback(lambda done: done.cancelled() or done.exception())  # heard even if nobody waits any more
             self._calls[key] = future
+            future.add_done_callback(lambda _: self._calls.pop(key, None))
             task = self._group.create_task(self._run(key, future, call), name=f"call {key}")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+            if self._ending:
+                _cancel_soon(task)
         return future
 
     async def join(self, key: object, call: Callable[[asyncio.Future[T]], Coroutine[Any, Any, None]]) -> T:
         return await asyncio.shield(self.start(key, call))
 
     async def _run(self, key: object, future: asyncio.Future[T], call: Callable[[asyncio.Future[T]], Coroutine[Any, Any, None]]) -> None:
-        future.add_done_callback(lambda _: self._calls.pop(key, None))
         try:
             await call(future)
         except asyncio.CancelledError:
@@ -275,5 +289,7 @@ class SingleFlight(Generic[T]):
             assert future.done(), "a call resolves its future"
 
     def cancel(self) -> None:
+        """Shutdown, as ``Flights.cancel``."""
+        self._ending = True
         for task in self._tasks:
-            task.cancel()
+            _cancel_soon(task)

@@ -1,11 +1,12 @@
 """Where a flight's bytes go: segment by segment onto the disk, or through a memory window when no room can be granted.
 
-Room is asked for before the bytes are (``ready``), written bytes become readable at once (the flight's watermark), and a segment is stored
-only when all of it is on the disk with its checksum.
+Room is asked for before the bytes are (``ready``). What arrives is readable at once, from memory, and is written a unit at a time; a
+segment is stored only when all of it is on the disk with its checksum.
 """
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Protocol
 
 import xxhash
@@ -34,8 +35,12 @@ class Ground(Protocol):
 
     def landed(self, entry: Entry, index: int, checksum: int, grant: Grant[Slice], flight: Flight) -> None: ...
 
-    def fit(self, grant: Grant[Slice], size: int) -> None:
+    def fit(self, entry: Entry, grant: Grant[Slice], size: int) -> None:
         """The segment turned out smaller than its grant."""
+        ...
+
+    def settled(self, entry: Entry) -> None:
+        """The shard's length became known, and all of it has landed."""
         ...
 
     def give_back(self, entry: Entry | None, index: int | None, grant: Grant[Slice]) -> None:
@@ -56,14 +61,15 @@ class Landing:
         self._hasher = xxhash.xxh3_64()
         self._index = -1
         self._segment_end = flight.first
-        self._pieces: list[bytes | memoryview] = []
-        self._pending_bytes = 0
+        self._pieces: list[bytes | memoryview] = []  # arrived, not yet written
+        self._windows = ExitStack()
+        self._holds_window = False
         self.bypassing = False
 
     @property
     def received(self) -> int:
         """The offset of the next byte this landing takes."""
-        return self._flight.position + self._pending_bytes
+        return self._flight.position
 
     @property
     def complete(self) -> bool:
@@ -96,32 +102,34 @@ class Landing:
                 return
             part, chunk = _split(chunk, self._segment_end - self.received)
             self._pieces.append(part)
-            self._pending_bytes += len(part)
+            self._flight.arrived(part)
             if self._due():
                 await self.flush()
 
     def _due(self) -> bool:
-        """Write now: a reader waits, the unit is full, or the segment is."""
-        enough = self._pending_bytes >= self._buffers.fetches.unit_bytes
-        return enough or bool(self._flight.waiting_count) or self.received >= self._segment_end
+        """Write now: the unit is full, or the segment is."""
+        pending = self._flight.position - self._flight.stored_end
+        return pending >= self._buffers.fetches.unit_bytes or self._flight.position >= self._segment_end
 
     async def _pass_by(self, chunk: bytes | memoryview) -> None:
         share = self._buffers.windows
+        if not self._holds_window:
+            self._windows.enter_context(share.held())
+            self._holds_window = True
         while chunk:
             part, chunk = _split(chunk, share.unit_bytes)
-            await self._flight.pass_by(bytes(part), lambda: 4 * share.unit_bytes)
+            await self._flight.pass_by(part, lambda: 4 * share.unit_bytes)
 
     async def flush(self) -> None:
         """Write what is pending, and land the segment if it is whole."""
-        if self._pending_bytes:
+        flight = self._flight
+        if self._pieces:
             assert self._file is not None
             pieces, self._pieces = self._pieces, []
-            await self._file.write_pieces(self._flight.position, pieces, self._hasher)
-            size, self._pending_bytes = self._pending_bytes, 0
-            self._flight.advance_quietly(self._flight.position + size)
-        if self._file is not None and self._flight.position >= self._segment_end:
+            await self._file.write_pieces(flight.stored_end, pieces, self._hasher)
+            flight.written(flight.stored_end + sum(map(len, pieces)))
+        if self._file is not None and flight.stored_end >= self._segment_end:
             self._land()
-        self._flight.advance(self._flight.position)
 
     def _land(self) -> None:
         assert self._grant is not None
@@ -134,16 +142,22 @@ class Landing:
         self._flight.end = length
         if self._file is not None and self._grant is not None:
             await self._file.settle(length)
-            self._ground.fit(self._grant, self._entry.segments.bytes_of(self._index))
+            self._ground.fit(self._entry, self._grant, self._entry.segments.bytes_of(self._index))
+            if self.received <= segment_span(self._index, None)[0]:
+                self._give_back()  # the body ended where this segment would have begun
         self._segment_end = min(self._segment_end, length)
         await self.flush()
+        self._ground.settled(self._entry)
 
     def close(self) -> None:
         """Give back what did not become a segment. What was already written of it is below the watermark of a flight that failed."""
+        self._pieces.clear()
+        self._windows.close()
+        self._give_back()
+
+    def _give_back(self) -> None:
         grant, self._grant = self._grant, None
         opened, self._file = self._file is not None, None
-        self._pieces.clear()
-        self._pending_bytes = 0
         if grant is not None:
             self._ground.give_back(self._entry, self._index if opened else None, grant)
 

@@ -81,7 +81,7 @@ class Ledger(Generic[S]):
         Raises ``CacheFull`` with the numbers, and changes nothing, when that is not enough.
         """
         missing = size - (self.capacity_bytes - self.used_bytes)
-        victims = self._choose(missing, leaving) if missing > 0 else []
+        victims = self.choose(missing, leaving) if missing > 0 else []
         freed = sum(victim.bytes for victim in victims)
         if missing > freed:
             raise CacheFull(
@@ -95,7 +95,8 @@ class Ledger(Generic[S]):
         return Grant(size, victims, owed)
 
     @staticmethod
-    def _choose(missing: int, leaving: Callable[[], Iterable[Victim[S]]]) -> list[Victim[S]]:
+    def choose(missing: int, leaving: Callable[[], Iterable[Victim[S]]]) -> list[Victim[S]]:
+        """As many of ``leaving()``, in its order, as hold ``missing`` bytes; all of them where that is not enough."""
         chosen: list[Victim[S]] = []
         for victim in leaving():
             chosen.append(victim)

@@ -101,6 +101,8 @@ class Limiter:
         """A request was answered: one slot more per round of them, while the slots are in use."""
         if self.in_flight >= int(self.slots) - 1:
             self.slots = min(float(self.most), self.slots + 1.0 / self.slots)
+            if self._waiting:
+                self.wake()
 
     def throttled(self) -> None:
         """The origin pushed back (429, 503, SlowDown, timeout): half the slots, at most once a second."""

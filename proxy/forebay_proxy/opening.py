@@ -15,7 +15,7 @@ from forebay_proxy import events
 from forebay_proxy.entry import Entry
 from forebay_proxy.errors import CacheFull, RangeNotSatisfiable, ShardError
 from forebay_proxy.fetch import reason_of
-from forebay_proxy.flights import Flight
+from forebay_proxy.flights import Flight, told
 from forebay_proxy.http_range import RangeRequest
 from forebay_proxy.landing import Ground, Landing
 from forebay_proxy.ledger import Grant
@@ -38,6 +38,10 @@ class OpeningGround(Ground, Protocol):
 
     async def flown(self, entry: Entry, flight: Flight, landing: Landing, filling: Awaitable[None]) -> None: ...
 
+    async def first_grant(self, need: float) -> Grant[Slice] | None:
+        """Room for a first segment of unknown size, its victims removed; None: bypass."""
+        ...
+
 
 class Needed:
     """How soon an opening is needed; a reader that joins a prefetch's opening makes it its own."""
@@ -54,6 +58,7 @@ class Opening:
         openings: Openings,
         shard: Shard,
         mac: str,
+        job: str,
         want: RangeRequest | None,
         *,
         head: bool,
@@ -65,6 +70,7 @@ class Opening:
         self._of = openings
         self._shard = shard
         self._mac = mac
+        self._job = job
         self._head = head
         self._needed = needed
         self._known = known
@@ -73,18 +79,27 @@ class Opening:
         self._started = openings.clock()
 
     async def run(self) -> None:
-        """Ask until the version is known and its first body has landed. Raises ``ShardError``."""
+        """Ask until the version is known and its first body has landed. Raises ``ShardError``, and ahead of need ``CacheFull``."""
         while not self._known.done():
             try:
                 await self._attempt()
             except RangeNotSatisfiable as error:
-                if error.length != 0 or self._known.done():
+                if self._known.done():
                     raise
-                self._admit(Version("empty", Pin(), 0), ranged=True)
+                self._beyond(error)
             except ShardError as error:
                 if self._known.done():
                     raise
                 await self._again(error)
+
+    def _beyond(self, error: RangeNotSatisfiable) -> None:
+        """Nothing is where we asked: an empty shard, or one reader's range that must not fail those who share this opening."""
+        if error.length == 0:
+            self._admit(Version("empty", Pin(), 0), ranged=True)
+        elif self._head or self._asked is None or (self._asked.first == 0 and error.length is not None):
+            raise error
+        else:
+            self._asked = _first_range(None) if self._asked.first else None
 
     async def _again(self, error: ShardError) -> None:
         self._of.fetcher.pushed_back(self._shard.origin, error)
@@ -94,7 +109,9 @@ class Opening:
         self._of.events.emit(events.FetchRetried(self._shard.origin, reason_of(error), resumed=False))
 
     async def _attempt(self) -> None:
-        grant = None if self._head else await self._blind_grant()
+        grant = None if self._head else await self._of.ground.first_grant(self._needed.need)
+        if grant is None and self._needed.need >= DEMAND:
+            raise CacheFull("no room to open it ahead of need")  # it would pass through memory, and nobody would read it
         try:
             async with AsyncExitStack() as held:
                 body, slot = await held.enter_async_context(self._of.fetcher.ask(self._shard, self._asked, Pin(), self._needed))
@@ -103,7 +120,9 @@ class Opening:
                     return
                 entry = self._admit(body.version, ranged=body.ranged)
                 flight = self._flight(entry, body)
-                if flight is not None:
+                if flight is None:
+                    self._resolve()
+                else:
                     landing = Landing(self._of.ground, self._of.buffers, entry, flight, self._fitted(grant, entry, flight))
                     flight.bypass = landing.bypassing = grant is None
                     grant = None
@@ -113,17 +132,6 @@ class Opening:
                 assert self.entry is None or not grant.closed
                 self._of.ground.give_back(None, None, grant)
 
-    async def _blind_grant(self) -> Grant[Slice] | None:
-        """Room for a first segment of unknown size, before it is asked for; None: bypass."""
-        room = self._of.room
-        try:
-            demanded = self._needed.need < DEMAND
-            grant = room.reserve(SEGMENT_BYTES) if demanded else room.reserve_ahead(SEGMENT_BYTES, None, None)
-            await room.clear(grant)
-        except CacheFull:
-            return None
-        return grant
-
     def _fitted(self, grant: Grant[Slice] | None, entry: Entry, flight: Flight) -> Grant[Slice] | None:
         if grant is not None:
             self._of.room.ledger.shrink(grant, entry.segments.bytes_of(index_of(flight.first)))
@@ -131,10 +139,11 @@ class Opening:
 
     def _admit(self, version: Version, *, ranged: bool) -> Entry:
         """The version is known: everybody who waits goes on."""
-        self.entry = entry = self._of.admit(self._shard, self._mac, version, ranged=ranged)
+        self.entry = entry = self._of.admit(self._shard, self._mac, self._job, version, ranged=ranged)
         self.seconds = self._of.clock() - self._started
         if self._head or version.length == 0:
             self._resolve()
+        self._patience = self._of.fetcher.patience(self._shard.origin)  # it has answered: from now on it is worth the full budget
         return entry
 
     def _resolve(self) -> None:
@@ -166,7 +175,7 @@ class Opening:
         try:
             await self._of.ground.flown(entry, flight, landing, self._fill(entry, flight, landing, held, body, slot))
         except BaseException as failed:
-            error = failed
+            error = told(failed)
             raise
         finally:
             self._of.flights.land(flight, error, entry.key, index)

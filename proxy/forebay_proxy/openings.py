@@ -10,15 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 
 from forebay_proxy import events
 from forebay_proxy.buffers import Buffers
 from forebay_proxy.entry import Entry, fresh_key
-from forebay_proxy.errors import OriginUnavailable, RangeNotSatisfiable, ShardChanged, ShardError, ShardForbidden, ShardNotFound
+from forebay_proxy.errors import CacheFull, OriginUnavailable, RangeNotSatisfiable, ShardChanged, ShardError, ShardForbidden, ShardNotFound
 from forebay_proxy.events import Events
 from forebay_proxy.fetch import Fetcher
 from forebay_proxy.flights import Flights, SingleFlight
 from forebay_proxy.http_range import RangeRequest
+from forebay_proxy.limiter import DEMAND
 from forebay_proxy.opening import Needed, Opening, OpeningGround
 from forebay_proxy.room import Room
 from forebay_proxy.shard import ByteRange, Shard, Version, store_key
@@ -77,37 +79,39 @@ class Openings:
     async def entry(
         self, shard: Shard, job: str, want: RangeRequest | None = None, *, head: bool = False, need: float = 0.0
     ) -> tuple[Entry, bool]:
-        """The version of ``shard`` to read now, and whether its opening was begun by this call. Raises ``ShardError``."""
+        """The version of ``shard`` to read now, and whether its opening was begun by this call.
+
+        Raises ``ShardError``; with a ``need`` that is a prefetch's also ``CacheFull``, before the origin is asked.
+        """
         mac = shard.credential.mac(self._hmac_key)
         self._recall(shard.name, mac)
         for _ in range(ATTEMPTS):
             entry = self.current.get(shard.name)
             if entry is None:
-                return await self._opened(shard, mac, job, want, head=head, need=need)
+                with suppress(CacheFull) if need < DEMAND else nullcontext():  # the end of an opening that was begun ahead of need
+                    return await self._opened(shard, mac, job, want, head=head, need=need)
+                continue
             if not self.fresh(entry, job):
                 await self._checks.join((shard.name, mac), lambda done, entry=entry: self._check(entry, shard, mac, job, done))  # type: ignore[misc]
                 continue
             if not entry.may_read(mac, self.clock()):
-                await self._prove(entry, shard, mac)
+                await self._checks.join((shard.name, mac, "proof"), lambda done, entry=entry: self._prove(entry, shard, mac, done))  # type: ignore[misc]
+                continue
             return entry, False
         raise ShardChanged(shard.name, f"the origin changed it {ATTEMPTS} times while it was being opened")
 
-    async def _opened(
-        self, shard: Shard, mac: str, job: str, want: RangeRequest | None, *, head: bool, need: float
-    ) -> tuple[Entry, bool]:
+    async def _opened(self, shard: Shard, mac: str, job: str, want: RangeRequest | None, *, head: bool, need: float) -> tuple[Entry, bool]:
         key = (shard.name, mac, head)
-        if key in self._calls:
-            self._needs[key].need = min(self._needs[key].need, need)
-            entry, begun = await self._calls.join(key, self._never), False
-        else:
-            self._needs[key] = Needed(need)
-            entry, begun = await self._calls.join(key, lambda future: self._open(shard, mac, want, head, key, future)), True
+        begun = key not in self._calls
+        needed = Needed(need) if begun else self._needs[key]
+        if begun:
+            self._needs[key] = needed
+        elif need < needed.need:
+            needed.need = need
+            self.fetcher.hurried(shard.origin)
+        entry = await self._calls.join(key, lambda future: self._open(shard, mac, job, want, head, needed, future))
         self._checked(entry, job)
         return entry, begun
-
-    @staticmethod
-    async def _never(future: asyncio.Future[Entry]) -> None:
-        raise AssertionError("joined a call that was in the air")
 
     def fresh(self, entry: Entry, job: str) -> bool:
         """Whether ``job`` may read the stored version without asking the origin about it first."""
@@ -164,7 +168,7 @@ class Openings:
             self.ground.outdated(entry)
         done.set_result(same)
 
-    async def _prove(self, entry: Entry, shard: Shard, mac: str) -> None:
+    async def _prove(self, entry: Entry, shard: Shard, mac: str, done: asyncio.Future[bool]) -> None:
         """Let another credential in once the origin says yes to it, by a ranged GET with the version's pin."""
         try:
             async with self.fetcher.ask(shard, ByteRange(0, 0), entry.version.pin, Needed(0.0)) as (body, _):
@@ -173,18 +177,24 @@ class Openings:
         except RangeNotSatisfiable as error:
             if error.length != 0 or entry.version.length != 0:
                 raise
+        except ShardChanged:
+            self.ground.outdated(entry)  # the next look finds what this credential is shown
+            done.set_result(False)
+            return
         except ShardError as error:
             self._remember(shard.name, mac, error)
             raise
         entry.proved(mac, self.clock())
+        done.set_result(True)
 
     # Asking the origin for a version
 
     async def _open(
-        self, shard: Shard, mac: str, want: RangeRequest | None, head: bool, key: object, future: asyncio.Future[Entry]
+        self, shard: Shard, mac: str, job: str, want: RangeRequest | None, head: bool, needed: Needed, future: asyncio.Future[Entry]
     ) -> None:
         started = self.clock()
-        opening = Opening(self, shard, mac, want, head=head, needed=self._needs[key], known=future)
+        future.add_done_callback(lambda _: self._needs.pop((shard.name, mac, head), None))
+        opening = Opening(self, shard, mac, job, want, head=head, needed=needed, known=future)
         try:
             await opening.run()
         except ShardError as error:
@@ -193,7 +203,6 @@ class Openings:
                 self.events.emit(events.OpeningDone(shard.origin, self.clock() - started, type(error).__name__))
             raise
         finally:
-            self._needs.pop(key, None)
             if opening.entry is not None:
                 self.room.retire(opening.entry)
         self.events.emit(events.OpeningDone(shard.origin, opening.seconds))
@@ -203,12 +212,12 @@ class Openings:
         self._calls.cancel()
         self._checks.cancel()
 
-    def admit(self, shard: Shard, mac: str, version: Version, *, ranged: bool) -> Entry:
+    def admit(self, shard: Shard, mac: str, job: str, version: Version, *, ranged: bool) -> Entry:
         """The entry of a version the origin has just named; what the name meant before is outdated."""
         key = store_key(shard.name, version.identity)
         entry = self.room.entries.get(key) if version.identity else None
-        if entry is not None and not (entry.ranged or entry.segments.complete or entry.stream_flying):
-            entry = None  # part of a body that cannot be asked in pieces: of no use for another
+        if entry is not None and not (entry.same_version(version) and _can_go_on(entry, ranged)):
+            entry = None
         if entry is None:
             self._serial += 1
             taken = not version.identity or key in self.room.entries
@@ -218,9 +227,15 @@ class Openings:
         else:
             entry.stale = False
             entry.admit(mac)
+            self.room.claim(entry)
         before = self.current.get(shard.name)
         if before is not None and before is not entry:
             self.ground.outdated(before)
         self.current[shard.name] = entry
+        self._checked(entry, job)  # now, not when the opener runs again: whoever looks in between must not ask the origin once more
         return entry
 
+
+def _can_go_on(entry: Entry, ranged: bool) -> bool:
+    """Whether what is here of a version can be completed; part of a body that cannot be asked in pieces is of no use for another."""
+    return entry.segments.complete or entry.stream_flying or (entry.ranged and ranged)

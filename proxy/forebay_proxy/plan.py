@@ -19,6 +19,7 @@ READ   every live job that knows the group has read it in its present pass      
 LATER  unread, not announced, while every reader of its jobs has a plan              latest opening first
 AHEAD  announced                                                                     farthest need first
 SOON   unread in some pass, and nobody has announced anything                        latest opening first
+NOW    a reader is inside it                                                         latest opening first
 =====  ============================================================================  ====================
 
 "Latest opening first" is what keeps a fixed part of a set that does not fit, instead of chasing it round (LRU keeps nothing of a cyclic
@@ -28,7 +29,8 @@ scan). Leased segments are no matter of this module: they are never offered.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -53,6 +55,7 @@ class Rank(IntEnum):
     LATER = 2
     AHEAD = 3
     SOON = 4
+    NOW = 5
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -75,6 +78,7 @@ class ReaderPlan:
     position: int = 0
     opened_at: float | None = None
     rate: float = START_RATE
+    repeats: dict[str, deque[int]] = field(default_factory=dict)  # later mentions of a shard than the announced one (a resampled plan)
 
     def need_at(self, index: int) -> float:
         """When the shard at ``index`` will be opened, on the plans' clock, at the reader's measured rate.
@@ -103,6 +107,8 @@ class Plans:
         self._announced: dict[str, dict[ReaderName, int]] = {}  # shard name -> index in each plan that still has it ahead
         self._groups: dict[str, Group] = {}
         self._opened_at: dict[str, float] = {}  # shard name -> when last opened
+        self._planning: Counter[str] = Counter()  # job -> how many of its readers have a plan
+        self.changed: Callable[[Iterable[str]], None] = lambda names: None  # shards that are now used at another time than before
 
     def __repr__(self) -> str:
         ahead = sum(len(plan.shards) - plan.position for plan in self._plans.values())
@@ -121,6 +127,7 @@ class Plans:
         if before is not None:
             plan.rate, plan.opened_at = before.rate, before.opened_at
         self._plans[reader] = plan
+        self._planning[reader.job] += 1
         self._extend(plan, shards)
 
     def append(self, reader: ReaderName, shards: list[Shard], epoch: int | None = None, set_name: str | None = None) -> None:
@@ -138,8 +145,13 @@ class Plans:
         plan = self._plans.pop(reader, None)
         if plan is None:
             return False
-        for shard in plan.shards[plan.position :]:
-            self._unannounce(shard.name, reader)
+        self._planning[reader.job] -= 1
+        if not self._planning[reader.job]:
+            del self._planning[reader.job]
+        ahead = {shard.name for shard in plan.shards[plan.position :]}
+        for name in ahead:
+            self._unannounce(name, reader)
+        self.changed(ahead)
         return True
 
     def _extend(self, plan: ReaderPlan, shards: list[Shard]) -> None:
@@ -147,15 +159,20 @@ class Plans:
         plan.shards.extend(shards)
         for index, shard in enumerate(shards, start):
             # The first mention counts: a resampled plan may hold a shard several times.
-            self._announced.setdefault(shard.name, {}).setdefault(plan.reader, index)
+            if self._announced.setdefault(shard.name, {}).setdefault(plan.reader, index) != index:
+                plan.repeats.setdefault(shard.name, deque()).append(index)
+        self.changed({shard.name for shard in shards})
 
     def _forget_past(self, plan: ReaderPlan) -> None:
         """Drop what the reader has opened already, so that a plan appended to for days does not grow."""
         if plan.position < 4096:
             return
-        for names in (self._announced.get(shard.name, {}) for shard in plan.shards[plan.position :]):
-            if plan.reader in names:
-                names[plan.reader] -= plan.position
+        for name in {shard.name for shard in plan.shards[plan.position :]}:
+            readers = self._announced.get(name, {})
+            if plan.reader in readers:
+                readers[plan.reader] -= plan.position
+        for name, later in plan.repeats.items():
+            plan.repeats[name] = deque(index - plan.position for index in later)
         del plan.shards[: plan.position]
         plan.position = 0
 
@@ -193,13 +210,17 @@ class Plans:
             plan.rate += RATE_WEIGHT * (newest - plan.rate)
         plan.opened_at = now
         plan.position = index + 1
-        for shard in passed:
-            self._unannounce(shard.name, plan.reader)
         names = {shard.name for shard in passed}
-        for later in range(plan.position, min(len(plan.shards), plan.position + 4096)):
-            name = plan.shards[later].name
-            if name in names:
-                self._announced.setdefault(name, {}).setdefault(plan.reader, later)
+        for name in names:
+            self._unannounce(name, plan.reader)
+            later = plan.repeats.get(name, deque())
+            while later and later[0] < plan.position:
+                later.popleft()
+            if later:
+                self._announced.setdefault(name, {})[plan.reader] = later.popleft()
+            if not later:
+                plan.repeats.pop(name, None)
+        self.changed(names)
 
     def _note_pass(self, shard: Shard, job: str, now: float) -> None:
         group = self._groups.setdefault(shard.group, Group(now))
@@ -255,8 +276,11 @@ class Plans:
         unread = [job for job in jobs if name not in group.passes[job]]
         if not unread:
             return Use(Rank.READ, -opened_at)
-        planned = {plan.reader.job for plan in self._plans.values()}
-        return Use(Rank.LATER if all(job in planned for job in unread) else Rank.SOON, -opened_at)
+        return Use(Rank.LATER if all(job in self._planning for job in unread) else Rank.SOON, -opened_at)
+
+    def inside(self, name: str) -> Use:
+        """The use of a shard that a reader is inside."""
+        return Use(Rank.NOW, -self._opened_at.get(name, 0.0))
 
     def nearest(self) -> Iterator[tuple[float, ReaderPlan, Shard]]:
         """(when needed, the plan it is from, shard) over all readers, nearest need first."""

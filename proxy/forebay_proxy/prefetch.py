@@ -128,13 +128,15 @@ class Prefetcher:
     async def _open(self, shard: Shard, job: str, need_at: float) -> None:
         try:
             await self._openings.entry(shard, job, need=self._need(need_at))
+        except CacheFull:
+            return  # tried again when something has left; woken now, we would turn round and round
         except ForebayError as error:
             log.info("shard %s could not be opened ahead of need (%s); its reader will ask again", shard.name, error)
             self._failed = {name: until for name, until in self._failed.items() if until > self._clock()}
             self._failed[shard.name] = self._clock() + FAILED_S
         finally:
             self._opening.discard(shard.name)
-            self._woken.set()
+        self._woken.set()
 
     def _need(self, need_at: float) -> float:
         return DEMAND + max(0.0, need_at - self._clock())

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from forebay_proxy.buffers import Buffers
 from forebay_proxy.entry import Entry
-from forebay_proxy.errors import CacheError, OriginError
+from forebay_proxy.errors import CacheError, FellBehind, OriginError
 from forebay_proxy.events import Outcome
 from forebay_proxy.flights import Flight
 from forebay_proxy.segments import index_of, segment_span
@@ -60,6 +60,10 @@ class Hall(Protocol):
 
     def read_segment(self, entry: Entry, index: int) -> None:
         """A reader has begun a stored segment."""
+        ...
+
+    def hurry(self, entry: Entry, flight: Flight, need: float) -> None:
+        """A flight is needed as soon as ``need`` says."""
         ...
 
     def boarded(self) -> None:
@@ -114,7 +118,7 @@ class Reading:
         """
         self.position = first
         length = self.version.length
-        self._end = length if last is None else last + 1
+        self._end = length if last is None else last + 1 if length is None else min(length, last + 1)
         if length is not None and first >= length:
             return self.outcome
         self.outcome = self._foresee()
@@ -162,6 +166,8 @@ class Reading:
     async def _reach(self) -> bool:
         """Make the byte at the position readable; False at the end of a shard whose length was not known."""
         while True:
+            if self._settled():  # also when the last bytes came from the store, or end where a segment does
+                return False
             await self._enter(index_of(self.position))
             if self._flight is None:
                 return True
@@ -176,8 +182,8 @@ class Reading:
     def _settled(self) -> bool:
         """The shard turned out to end here."""
         length = self.version.length
-        if self._end is None and length is not None:
-            self._end = length
+        if length is not None:
+            self._end = length if self._end is None else min(self._end, length)
         return self._end is not None and self.position >= self._end
 
     async def _wait(self, flight: Flight) -> bool:
@@ -193,6 +199,9 @@ class Reading:
         """Be in segment ``index``: know where its bytes come from, ask for the ones after it, give back the ones before."""
         if index == self._current:
             return
+        if self._stays_aboard():
+            self._arrive(index)
+            return
         self._leave_flight()
         self._lease(index)
         if self.entry.segments.has(index) and not await self._hall.trusted(self.entry, index):
@@ -202,10 +211,21 @@ class Reading:
             self._hall.read_segment(self.entry, index)
         else:
             self._board(self._boarded(index) or self._hall.launch(self.entry, index, self.shard, 0.0))
+        self._arrive(index)
+        self._ask_ahead(index)
+
+    def _stays_aboard(self) -> bool:
+        """Whether the flight brings the position too: one body of many segments is not asked for anew at each of them."""
+        flight = self._flight
+        if flight is None or self.entry.ranged or flight.error is not None:
+            return False
+        return flight.position > self.position or not flight.done
+
+    def _arrive(self, index: int) -> None:
+        self._lease(index)
         if self._current != -1:
             self._segments_read += 1
         self._current = index
-        self._ask_ahead(index)
         for passed in [held for held in self._leased if held < index]:
             self._release(passed)
 
@@ -217,7 +237,7 @@ class Reading:
         return flight
 
     def _board(self, flight: Flight) -> None:
-        flight.need = 0.0
+        self._hall.hurry(self.entry, flight, 0.0)
         self._flight = flight
         self._boarding.enter_context(flight.aboard(self, self.position))
         if flight.bypass:
@@ -245,7 +265,7 @@ class Reading:
         for ahead in range(index + 1, last + 1):
             flight = self._hall.flight_of(self.entry, ahead)
             if flight is not None:
-                flight.need = min(flight.need, float(ahead - index))
+                self._hall.hurry(self.entry, flight, float(ahead - index))
             elif not self.entry.segments.has(ahead) and not self._hall.launch_ahead(self.entry, ahead, self.shard, float(ahead - index)):
                 return
             self._lease(ahead)
@@ -259,10 +279,14 @@ class Reading:
         if flight is not None and not flight.in_file(self.position):
             return self._from_window(flight, end)
         if flight is not None:
-            end = min(end, flight.position, *(() if flight.stored_end is None else (flight.stored_end,)))
+            end = min(end, flight.stored_end)
+        departures = self.entry.segments.departures
         data = await self._hall.file_bytes(self.entry, self.position, self._place(end - self.position))
         if flight is not None and flight.error is not None:
             raise flight.error  # its bytes are being given back: what was read may be holes
+        if self.entry.segments.departures != departures or (flight is None and not self.entry.segments.has(self._current)):
+            self._from_store = False
+            raise FellBehind("the segment was found wrong, and left, while it was read")
         return data
 
     def _place(self, size: int) -> memoryview:
@@ -273,9 +297,10 @@ class Reading:
         return memoryview(self._buffer)[: min(size, unit)]
 
     def _from_window(self, flight: Flight, end: int) -> memoryview:
-        assert flight.window is not None
         view = flight.window.read(self.position)
         assert view is not None, "below the watermark is in the window"
+        if flight.bypass:
+            self.outcome = Outcome.BYPASS
         return view[: min(end - self.position, self._hall.buffers.readers.unit_bytes)]
 
     def _lease(self, index: int) -> None:

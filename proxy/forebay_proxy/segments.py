@@ -52,6 +52,7 @@ class Segments:
         self.leases: dict[int, int] = {}
         self.unverified: set[int] = set()  # stored under another boot: their checksum decides before first use
         self.unread: set[int] = set()  # landed, and no reader has used them yet
+        self.departures = 0  # how often a leased segment had to leave all the same: who was reading it must look again
         self.stored_count = sum(1 for value in self.sums if value)
 
     def __repr__(self) -> str:
@@ -91,6 +92,7 @@ class Segments:
         if self.has(index):
             self.stored_count -= 1
             self.sums[index] = 0
+            self.departures += index in self.leases
         self.unverified.discard(index)
         self.unread.discard(index)
 

@@ -79,9 +79,7 @@ def run_service(settings: Settings, *, announce: Announce) -> int:
     return asyncio.run(serve(settings, announce=announce, environ=os.environ))
 
 
-async def serve(
-    settings: Settings, *, announce: Announce, environ: Mapping[str, str], stop: asyncio.Event | None = None
-) -> int:
+async def serve(settings: Settings, *, announce: Announce, environ: Mapping[str, str], stop: asyncio.Event | None = None) -> int:
     """One sidecar's life. ``stop`` ends it like a signal (tests)."""
     stop = stop or asyncio.Event()
     try:
@@ -149,7 +147,7 @@ class _House:
         claim.announce(self._run_file(fingerprint))
         self._standing.introduce(self.info, self._settings)
         self._background = [
-            group.create_task(self._prefetcher.run(), name="prefetch"),
+            *([group.create_task(self._prefetcher.run(), name="prefetch")] if self._settings.prefetch else []),
             group.create_task(self._tick(capacity, store), name="tick"),
             group.create_task(measure_lag(self._events), name="loop lag"),
         ]

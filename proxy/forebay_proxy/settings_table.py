@@ -1,6 +1,6 @@
 """The configuration table of the README, made from the settings; a test compares the two.
 
-    python -m forebay_proxy.settings_table
+python -m forebay_proxy.settings_table
 """
 
 from __future__ import annotations

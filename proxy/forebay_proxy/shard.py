@@ -30,7 +30,6 @@ _AZURE_SAS_NAMES = frozenset({
 })  # fmt: skip
 
 
-
 @dataclass(frozen=True, slots=True)
 class ByteRange:
     """``bytes=first-last``, both inclusive as in RFC 9110; ``last=None`` means to the end."""

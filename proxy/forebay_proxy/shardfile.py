@@ -67,7 +67,7 @@ class ShardFile:
         await self._run(self._pools.writes, "write", fileio.write_pieces, self._fd, offset, pieces, hasher)
 
     def read_now(self, offset: int, buffer: memoryview) -> bool:
-        """Fill ``buffer`` from ``offset`` if all of it is in memory; else False (the disk would have to be asked: ``read``). Never blocks."""
+        """Fill ``buffer`` from ``offset`` if all of it is in memory; False where the disk would have to be asked. Never blocks."""
         self._check_open("read")
         return fileio.read_now(self._fd, offset, buffer)
 

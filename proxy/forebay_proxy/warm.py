@@ -107,8 +107,6 @@ class Warming:
 
     async def _landed(self, flight: Flight) -> None:
         position = flight.first
-        while await flight.grown_beyond(position):
+        while await flight.grown_beyond(position):  # to the flight's end: what is readable may still be on its way to the disk
             self._bytes += flight.position - position
             position = flight.position
-            if flight.end is not None and position >= flight.end:
-                return

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from forebay_proxy import cache_dir
 from forebay_proxy.client import Sidecar, SidecarRefused, SidecarUnreachable
 from forebay_proxy.runfile import RunDirectory, RunFile
-from forebay_proxy.settings import load
+from forebay_proxy.settings import Settings, load
 from forebay_proxy.settings_layers import find_file
 from forebay_proxy.verbs.locate import named_address, token_of
 from forebay_proxy.verbs.options import as_arguments
@@ -115,15 +115,18 @@ class _Start:
 
     def _arguments(self) -> list[str]:
         flags = dict(self.wish.flags)
-        if flags.get("idle_exit_s") is None:
+        if self._settings().idle_exit_s is None:  # neither a flag nor the environment nor the file says otherwise
             flags["idle_exit_s"] = _IDLE_EXIT_S
         if self.beside:
             flags["cache_dir"] = str(self._own_cache_dir())
         return [*as_arguments(flags, self.wish.config), "--json"]
 
     def _own_cache_dir(self) -> Path:
-        settings = load(self.wish.flags, self.environ, find_file(self.wish.config, self.environ, Path.cwd()))
-        return cache_dir.choose(settings, self.environ, cache_dir.Machine.here(self.environ)).beside(self.beside).path
+        return cache_dir.choose(self._settings(), self.environ, cache_dir.Machine.here(self.environ)).beside(self.beside).path
+
+    def _settings(self) -> Settings:
+        """What the sidecar will find; it reads flags, environment and file as we do."""
+        return load(self.wish.flags, self.environ, find_file(self.wish.config, self.environ, Path.cwd()))
 
     def _spawn(self, arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
         # A session of its own: the terminal's Ctrl-C and hang-up are for the command, and others may have joined by then. Descriptors are

@@ -1,30 +1,121 @@
-"""The end of a tar archive, found in a stream without reading the archive. Pure, stdlib only.
+"""The end of a tar archive, found in a stream by walking its headers. Pure, stdlib only.
 
-POSIX.1-1988 (ustar): an archive ends with two blocks of 512 zero bytes; writers pad to 10,240 with more zeros.
+POSIX.1-1988 (ustar): each member is a header block of 512 bytes and its data, padded to whole blocks; an archive ends with two blocks of
+zeros where a header would be. Looking for zeros alone will not do: a member may hold a thousand of them, and a body cut there would look
+whole.
 """
 
 from __future__ import annotations
 
+from typing import Optional
+
 __all__ = ["EndMarker"]
 
-END_BYTES = 1024
+BLOCK_BYTES = 512
+_ZEROS = bytes(BLOCK_BYTES)
+_WITHOUT_DATA = frozenset(b"123456")  # links, devices, folders, pipes: whatever their size says
+_ABOUT_THE_NEXT = frozenset(b"xgXLK")  # extended headers and long names, which come as members
+_PAX = frozenset(b"xX")
+_PAX_MOST_BYTES = 1 << 20  # of an extended header; longer ones are skipped, and a size in them is not found
 
 
 class EndMarker:
-    """Feed a body's chunks; ``seen`` tells whether what came so far ends with two zero blocks, on a block boundary."""
+    """Feed a body's chunks; ``seen`` tells whether what came so far is a whole archive. Not a tar: never."""
 
     def __init__(self) -> None:
-        self._length = 0
-        self._zeros = 0
+        self._block = bytearray()
+        self._data_left = 0  # of the member being passed over, padding included
+        self._pax: Optional[bytearray] = None  # an extended header being gathered
+        self._pax_size: Optional[int] = None  # what it says of the next member
+        self._more_sparse = 0  # bytes of data to pass once the extra blocks of an old GNU sparse header are over
+        self._in_sparse = False
+        self._zero_blocks = 0
+        self._broken = False
 
     def feed(self, chunk: "bytes | memoryview") -> None:
         """Take the next bytes of the body."""
-        data = bytes(chunk[-END_BYTES:])
-        stripped = len(data.rstrip(b"\0"))
-        zeros = len(data) - stripped
-        self._zeros = min(END_BYTES, self._zeros + zeros) if stripped == 0 else zeros
-        self._length += len(chunk)
+        view = memoryview(chunk)
+        while view and not self._broken:
+            view = view[self._pass_over(view) if self._data_left else self._gather(view) :]
 
     @property
     def seen(self) -> bool:
-        return self._zeros >= END_BYTES and self._length % 512 == 0
+        return not self._broken and self._zero_blocks >= 2 and not any(self._block)
+
+    def _pass_over(self, view: memoryview) -> int:
+        taken = min(self._data_left, len(view))
+        if self._pax is not None:
+            self._pax += view[:taken]
+        self._data_left -= taken
+        if not self._data_left and self._pax is not None:
+            self._pax_size = _size_in_pax(bytes(self._pax))
+            self._pax = None
+        return taken
+
+    def _gather(self, view: memoryview) -> int:
+        taken = min(BLOCK_BYTES - len(self._block), len(view))
+        self._block += view[:taken]
+        if len(self._block) == BLOCK_BYTES:
+            block = bytes(self._block)
+            self._block.clear()
+            if self._in_sparse:
+                self._sparse(block[504])
+            elif block == _ZEROS:
+                self._zero_blocks += 1
+            else:
+                self._header(block)
+        return taken
+
+    def _header(self, block: bytes) -> None:
+        self._zero_blocks = 0
+        size = _number(block[124:136])
+        if size is None or not _checks(block):
+            self._broken = True
+            return
+        kind = block[156]
+        if kind in _ABOUT_THE_NEXT:
+            if kind in _PAX and size <= _PAX_MOST_BYTES:
+                self._pax = bytearray()
+        else:
+            size, self._pax_size = size if self._pax_size is None else self._pax_size, None
+        self._data_left = 0 if kind in _WITHOUT_DATA else -(-size // BLOCK_BYTES) * BLOCK_BYTES
+        if kind == ord("S"):
+            self._more_sparse, self._data_left = self._data_left, 0
+            self._sparse(block[482])
+
+    def _sparse(self, is_extended: int) -> None:
+        self._in_sparse = bool(is_extended)
+        if not is_extended:
+            self._data_left = self._more_sparse
+
+
+def _number(field: bytes) -> Optional[int]:
+    """A header's number: octal digits, or base 256 where the first bit is set. None: not a number."""
+    if field[0] & 0x80:
+        return None if field[0] == 0xFF else int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
+    digits = field.partition(b"\0")[0].strip()
+    if not digits:
+        return 0
+    return int(digits, 8) if digits.isdigit() and not digits.translate(None, b"01234567") else None
+
+
+def _checks(block: bytes) -> bool:
+    """Whether the header's checksum is right; some old writers summed signed bytes."""
+    expected = _number(block[148:156])
+    rest = block[:148] + block[156:]
+    unsigned = sum(rest) + 256
+    return expected in (unsigned, unsigned - 256 * sum(byte > 127 for byte in rest))
+
+
+def _size_in_pax(text: bytes) -> Optional[int]:
+    """The ``size`` record of an extended header ("length key=value\\n" each), which stands above the header's own; None: it has none."""
+    size = None
+    while text:
+        length, _, rest = text.partition(b" ")
+        if not length.isdigit() or int(length) <= len(length) + 1:
+            return size
+        key, _, value = rest[: int(length) - len(length) - 2].partition(b"=")
+        if key == b"size" and value.isdigit():
+            size = int(value)
+        text = text[int(length) :]
+    return size

@@ -1,0 +1,45 @@
+"""How much memory bodies may hold."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay_proxy.buffers import BUDGET_BYTES, MAX_UNIT_BYTES, MIN_UNIT_BYTES, Buffers
+
+
+def test_a_lone_holder_has_the_largest_unit() -> None:
+    """1 MiB, what one system call moves well; a fetch may have more."""
+    assert Buffers().readers.unit_bytes == Buffers().windows.unit_bytes == MAX_UNIT_BYTES
+    assert Buffers().fetches.unit_bytes >= MAX_UNIT_BYTES
+
+
+@given(st.integers(0, 128), st.integers(0, 32), st.integers(0, 1024))
+def test_all_holders_together_keep_to_the_budget(fetches: int, windows: int, readers: int) -> None:
+    """64 MiB for as many as a full node has."""
+    buffers = Buffers()
+    buffers.fetches.holders, buffers.windows.holders, buffers.readers.holders = fetches, windows, readers
+    shares = (buffers.fetches, buffers.windows, buffers.readers)
+    assert sum(share.holders * share._per_holder * share.unit_bytes for share in shares) <= BUDGET_BYTES
+
+
+def test_the_unit_stops_shrinking() -> None:
+    """Below 128 KiB the calls cost more than the bytes."""
+    buffers = Buffers()
+    buffers.fetches.holders = 10_000
+    assert buffers.fetches.unit_bytes == MIN_UNIT_BYTES
+
+
+def test_a_holder_leaves_whatever_happens() -> None:
+    """Also by an exception."""
+    share = Buffers().fetches
+
+    def fail() -> None:
+        with share.held():
+            assert share.holders == 1
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert share.holders == 0

@@ -1,0 +1,179 @@
+"""One flight's way to the origin: asked in its turn, held to its version, resumed where it broke."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+from support.house import SEGMENT, building, data_of, reader, shard_of, small_segments
+
+from forebay_proxy import events
+from forebay_proxy.errors import (
+    OriginError,
+    OriginTimeout,
+    OriginUnavailable,
+    ShardChanged,
+    ShardError,
+    ShardForbidden,
+    TruncatedShard,
+)
+from forebay_proxy.fetch import UNANSWERED_BUDGET_S, reason_of
+from forebay_proxy.limiter import START_SLOTS
+
+A = "https://o/set/a.tar"
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_segments(monkeypatch)
+
+
+def tar_of(*sizes: int) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for number, size in enumerate(sizes):
+            info = tarfile.TarInfo(f"{number}.bin")
+            info.size = size
+            tar.addfile(info, io.BytesIO(bytes(size)))
+    return buffer.getvalue()
+
+
+async def test_a_body_that_breaks_again_and_again_is_resumed_each_time(tmp_path: Path) -> None:
+    """Progress renews the patience; no byte is asked for twice."""
+    async with building(tmp_path / "c", retry_budget_s=1.0) as world:
+        data = data_of(4 * SEGMENT)
+        world.origin.put(A, data).fail(after=10_000, times=12)
+        assert await world.get(A) == data
+        assert world.origin.sent_twice(A) == 0
+
+
+async def test_retries_are_told(tmp_path: Path) -> None:
+    """With their reason, and whether bytes were kept."""
+    async with building(tmp_path / "c") as world:
+        remote = world.origin.put(A, data_of(100))
+        remote.fail(lambda name: OriginUnavailable(name, "503", throttled=True))
+        remote.fail(lambda name: OriginTimeout(name, "slow"), after=50)
+        await world.get(A)
+        told = [(fact.reason, fact.resumed) for fact in world.of(events.FetchRetried)]
+        assert told == [("throttled", False), ("timeout", True)]
+
+
+async def test_an_origin_that_pushes_back_is_asked_less(tmp_path: Path) -> None:
+    """Its limiter halves."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, data_of(100)).fail(lambda name: OriginUnavailable(name, "429", throttled=True))
+        await world.get(A)
+        assert world.limiters.of("https://o").slots < START_SLOTS
+
+
+async def test_an_origin_that_never_answered_is_given_up_soon(tmp_path: Path) -> None:
+    """It is more likely a wrong name than one in trouble."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, data_of(100)).fail(times=10_000)
+        start = world.clock.now
+        with pytest.raises(OriginUnavailable):
+            await world.get(A)
+        assert world.clock.now - start <= UNANSWERED_BUDGET_S
+
+
+async def test_one_that_did_gets_the_full_budget(tmp_path: Path) -> None:
+    """A refusal is an answer too."""
+    async with building(tmp_path / "c", retry_budget_s=300.0) as world:
+        world.origin.put(A, data_of(100)).fail(lambda name: ShardForbidden(name, "403"))
+        with pytest.raises(ShardForbidden):
+            await world.get(A)
+        world.clock.advance(60)
+        world.origin.remotes[A].fail(times=10_000)
+        start = world.clock.now
+        with pytest.raises(OriginUnavailable):
+            await world.get(A)
+        assert 200 < world.clock.now - start <= 300
+
+
+async def test_what_repeating_cannot_help_is_not_repeated(tmp_path: Path) -> None:
+    """The error goes to the reader at once."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, data_of(2 * SEGMENT)).fail(lambda name: OriginError(name, "nonsense"), after=100)
+        with pytest.raises(OriginError):
+            await world.get(A)
+        assert world.clock.slept == []
+
+
+async def test_too_many_bytes_are_an_error(tmp_path: Path) -> None:
+    """A body longer than it promised is not what was asked for."""
+    async with building(tmp_path / "c", retry_budget_s=0.0) as world:
+        world.origin.put(A, data_of(2 * SEGMENT), ranged=False, claimed_length=SEGMENT + 100)
+        with pytest.raises(OriginError, match="more bytes"):
+            await world.get(A)
+
+
+async def test_a_range_answered_with_the_whole_is_a_change(tmp_path: Path) -> None:
+    """The next opening takes it as one stream."""
+    async with building(tmp_path / "c") as world:
+        data = data_of(3 * SEGMENT)
+        world.origin.put(A, data)
+        await world.get(A, first=0, last=9)
+        world.origin.remotes[A].ranged = False
+        with pytest.raises(ShardChanged):
+            await world.get(A)
+        assert await world.get(A) == data
+
+
+@pytest.mark.parametrize("after", [None, 700, 1536, SEGMENT + 77])
+async def test_a_close_delimited_tar_is_whole_with_its_end(tmp_path: Path, after: int | None) -> None:
+    """Also where its body was resumed, wherever that was."""
+    async with building(tmp_path / "c") as world:
+        data = tar_of(300, 2 * SEGMENT, 10)
+        remote = world.origin.put(A, data, ranged=False, length_known=False, framed=False)
+        if after is not None:
+            remote.fail(after=after)
+        assert await world.get(A) == data
+
+
+@pytest.mark.parametrize("cut", [1024, 2048, 40_960])
+async def test_a_close_delimited_tar_that_is_cut_is_an_error(tmp_path: Path, cut: int) -> None:
+    """At a member's boundary, or in the middle of a thousand zeros."""
+    async with building(tmp_path / "c", retry_budget_s=2.0) as world:
+        data = tar_of(512, 100_000)[:cut]
+        world.origin.put(A, data, ranged=False, length_known=False, framed=False)
+        with pytest.raises(TruncatedShard):
+            await world.get(A)
+
+
+async def test_demand_overtakes_a_prefetch_that_waits(tmp_path: Path) -> None:
+    """The next slot is the nearest need's; a prefetch that a reader boards is as near as itself."""
+    async with building(tmp_path / "c", connections=2) as world:
+        data = data_of(8 * SEGMENT)
+        remote = world.origin.put(A, data)
+        await world.get(A, reader(), first=0, last=0)
+        entry = world.entry(A)
+        gate = remote.hold()
+        for index in range(1, 5):
+            world.cache.ensure(entry, index, shard_of(A), need=2000.0 + index, need_at=None, reader=reader())
+        await gate.reached.wait()
+        assert world.limiters.of("https://o").in_flight == 1
+        reading = asyncio.create_task(world.get(A, reader(), first=4 * SEGMENT, last=4 * SEGMENT + 9))
+        await asyncio.sleep(0.01)
+        assert world.origin.asked(A)[-1] == (4 * SEGMENT, 5 * SEGMENT - 1)
+        gate.open()
+        assert await reading == data[4 * SEGMENT : 4 * SEGMENT + 10]
+
+
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [
+        (OriginTimeout("s", ""), "timeout"),
+        (OriginUnavailable("s", "", throttled=True), "throttled"),
+        (OriginUnavailable("s", ""), "unavailable"),
+        (TruncatedShard("s", ""), "short"),
+        (ShardChanged("s", ""), "changed"),
+        (ShardForbidden("s", ""), "status"),
+        (OriginError("s", ""), "wrong"),
+    ],
+)
+def test_reasons_are_short_words(error: ShardError, word: str) -> None:
+    """For a label of a metric."""
+    assert reason_of(error) == word

@@ -1,0 +1,246 @@
+"""Running fetches, single: who boards, who leaves, who hears of the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from forebay_proxy import flights as flights_module
+from forebay_proxy.errors import CacheFull, ForebayError
+from forebay_proxy.flights import Abandoned, Flight, Flights, Signal, SingleFlight
+from forebay_proxy.limiter import DEMAND
+
+
+@pytest.fixture
+async def group() -> AsyncIterator[asyncio.TaskGroup]:
+    async with asyncio.TaskGroup() as made:
+        yield made
+
+
+async def turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_a_signal_wakes_those_who_wait_now() -> None:
+    """Who comes later waits for the next; who was cancelled is not counted."""
+    signal = Signal()
+    first, gone = asyncio.create_task(signal.wait()), asyncio.create_task(signal.wait())
+    await turns()
+    gone.cancel()
+    await turns()
+    assert len(signal) == 1
+    signal.send()
+    await first
+    late = asyncio.create_task(signal.wait())
+    await turns()
+    assert not late.done()
+    signal.send()
+    await late
+
+
+async def test_followers_read_what_is_below_the_watermark() -> None:
+    """And hear of the end, of the failure, or of a flight that ended before their byte."""
+    flight = Flight(0, 10, 0.0)
+    waiting = asyncio.create_task(flight.grown_beyond(3))
+    await turns()
+    flight.arrived(b"abc")
+    await turns()
+    assert not waiting.done()
+    flight.arrived(b"d")
+    assert await waiting
+    flight.ended()
+    assert not await flight.grown_beyond(4)
+    assert await flight.grown_beyond(3)
+
+
+async def test_a_failed_flight_tells_everybody_aboard() -> None:
+    """The very error."""
+    flight, error = Flight(0, 10, 0.0), CacheFull("x")
+    waiting = [asyncio.create_task(flight.grown_beyond(0)) for _ in range(3)]
+    await turns()
+    flight.ended(error)
+    assert await asyncio.gather(*waiting, return_exceptions=True) == [error] * 3
+
+
+async def test_a_failed_flight_is_off_the_board_before_anybody_wakes(group: asyncio.TaskGroup) -> None:
+    """A newcomer never boards a dying one."""
+    flights, flight, gate = Flights(group), Flight(0, 10, 0.0), asyncio.Event()
+    found: list[Flight | None] = []
+
+    async def way() -> None:
+        await gate.wait()
+        raise CacheFull("x")
+
+    async def follow() -> None:
+        with pytest.raises(CacheFull):
+            await flight.grown_beyond(0)
+        found.append(flights.find("k", 0))
+
+    flights.take_off(flight, way(), "k", 0)
+    assert flights.of("k") == flights.all() == [flight]
+    following = asyncio.create_task(follow())
+    await turns()
+    gate.set()
+    await following
+    assert found == [None]
+
+
+async def test_an_unexpected_fault_reaches_those_who_wait(group: asyncio.TaskGroup) -> None:
+    """And takes nothing else down."""
+
+    async def way() -> None:
+        raise ZeroDivisionError
+
+    flights, flight = Flights(group), Flight(0, 10, 0.0)
+    flights.take_off(flight, way(), "k", 0)
+    with pytest.raises(ZeroDivisionError):
+        await flight.grown_beyond(0)
+
+
+@pytest.mark.parametrize("begun", [True, False])
+async def test_shutdown_ends_every_flight(begun: bool) -> None:
+    """Those in the air, those about to take off, those that come after: all run their ``finally``, and all are told."""
+    ended = []
+
+    async def way() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(1)
+
+    async with asyncio.TaskGroup() as group:
+        flights, one, two = Flights(group), Flight(0, 10, 0.0), Flight(0, 10, 0.0)
+        flights.take_off(one, way(), "k", 0)
+        if begun:
+            await turns()
+        flights.cancel()
+        flights.take_off(two, way(), "k", 1)
+    for flight in (one, two):
+        with pytest.raises(ForebayError, match="shutting down"):
+            await flight.grown_beyond(0)
+    assert (len(ended), len(flights), flights.all()) == (2, 0, [])
+
+
+async def test_a_bypass_waits_for_its_fastest_reader() -> None:
+    """The window is full until that one has read on."""
+    flight = Flight(0, 100, 0.0)
+    with flight.aboard("slow", 0), flight.aboard("fast", 0):
+        await flight.pass_by(b"a" * 10, lambda: 20)
+        await flight.pass_by(b"b" * 10, lambda: 20)
+        third = asyncio.create_task(flight.pass_by(b"c" * 10, lambda: 20))
+        await turns()
+        assert not third.done()
+        flight.moved("slow", 5)
+        await turns()
+        assert not third.done()
+        flight.moved("fast", 10)
+        await third
+    assert (flight.bypass, flight.stored_end, flight.position) == (True, 0, 30)
+
+
+async def test_a_bypass_without_readers_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a moment in which somebody might have boarded."""
+    monkeypatch.setattr(flights_module, "BOARDING_S", 0.01)
+    with pytest.raises(Abandoned):
+        await Flight(0, 100, 0.0).pass_by(b"a", lambda: 20)
+
+
+async def test_a_bypass_waits_a_moment_for_its_first_reader() -> None:
+    """Its opening's reader hears of it one turn later."""
+    flight = Flight(0, 100, 0.0)
+    passing = asyncio.create_task(flight.pass_by(b"a", lambda: 20))
+    await turns()
+    assert not passing.done()
+    with flight.aboard("late", 0):
+        await passing
+
+
+async def test_who_took_off_ahead_of_need_is_known() -> None:
+    """A need at or above the limit is a prefetch's."""
+    assert Flight(0, 1, DEMAND).prefetch
+    assert not Flight(0, 1, 3.0).prefetch
+
+
+class Calls:
+    def __init__(self) -> None:
+        self.count = 0
+        self.gate = asyncio.Event()
+        self.error: Exception | None = None
+
+    async def call(self, future: asyncio.Future[int]) -> None:
+        self.count += 1
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        future.set_result(self.count)
+
+
+async def test_one_call_serves_all(group: asyncio.TaskGroup) -> None:
+    """Whoever of them leaves, the others are served."""
+    single, calls = SingleFlight[int](group), Calls()
+    waiting = [asyncio.create_task(single.join("k", calls.call)) for _ in range(4)]
+    await turns()
+    waiting[0].cancel()
+    waiting[2].cancel()
+    await turns()
+    calls.gate.set()
+    assert [await waiting[1], await waiting[3]] == [1, 1]
+    assert (calls.count, len(single), "k" in single) == (1, 0, False)
+
+
+async def test_a_call_everybody_left_runs_to_its_end(group: asyncio.TaskGroup) -> None:
+    """What it brought is of use to the next."""
+    single, calls = SingleFlight[int](group), Calls()
+    waiting = asyncio.create_task(single.join("k", calls.call))
+    await turns()
+    waiting.cancel()
+    await turns()
+    again = asyncio.create_task(single.join("k", calls.call))
+    await turns()
+    calls.gate.set()
+    assert await again == 1
+
+
+async def test_a_failure_is_told_once_and_forgotten(group: asyncio.TaskGroup) -> None:
+    """To all who wait; the next call is a new one."""
+    single, calls = SingleFlight[int](group), Calls()
+    calls.error = CacheFull("x")
+    waiting = [asyncio.create_task(single.join("k", calls.call)) for _ in range(3)]
+    await turns()
+    calls.gate.set()
+    assert await asyncio.gather(*waiting, return_exceptions=True) == [calls.error] * 3
+    calls.error = None
+    assert await single.join("k", calls.call) == 2
+
+
+async def test_a_call_may_answer_before_it_ends(group: asyncio.TaskGroup) -> None:
+    """An opening's waiters go on while its body lands; the next caller begins anew."""
+    single, gate = SingleFlight[int](group), asyncio.Event()
+    answers = iter([1, 2])
+
+    async def call(future: asyncio.Future[int]) -> None:
+        future.set_result(next(answers))
+        await gate.wait()
+
+    assert await single.join("k", call) == 1
+    assert await single.join("k", call) == 2
+    gate.set()
+
+
+@pytest.mark.parametrize("begun", [True, False])
+async def test_shutdown_tells_who_waits_for_a_call(begun: bool) -> None:
+    """Nobody waits for ever, whenever it comes."""
+    async with asyncio.TaskGroup() as group:
+        single, calls = SingleFlight[int](group), Calls()
+        one = single.start("k", calls.call)
+        if begun:
+            await turns()
+        single.cancel()
+        two = single.start("l", calls.call)
+        await turns()
+    for future in (one, two):
+        with pytest.raises(ForebayError, match="shutting down"):
+            await future

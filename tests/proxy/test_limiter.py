@@ -1,0 +1,155 @@
+"""Who may ask an origin now, and who is next."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+from support.house import FakeClock, until
+
+from forebay_proxy.limiter import DEMAND, MIN_SLOTS, START_SLOTS, Limiter, Limiters
+
+
+@dataclass
+class Need:
+    need: float
+
+
+def limiter_of(slots: int, clock: FakeClock | None = None) -> Limiter:
+    return Limiter(slots, clock or FakeClock())
+
+
+class Asking:
+    """Flights that take a slot and keep it until told."""
+
+    def __init__(self, limiter: Limiter) -> None:
+        self.limiter = limiter
+        self.order: list[float] = []
+        self.go_on: dict[float, asyncio.Event] = {}
+        self.tasks: dict[float, asyncio.Task[None]] = {}
+
+    async def ask(self, flight: Need) -> None:
+        name = flight.need
+        self.go_on[name] = asyncio.Event()
+
+        async def hold() -> None:
+            async with self.limiter.slot(flight):
+                self.order.append(name)
+                await self.go_on[name].wait()
+
+        self.tasks[name] = asyncio.create_task(hold())
+        await asyncio.sleep(0)
+
+    async def end(self, *names: float) -> None:
+        for name in names:
+            self.go_on[name].set()
+            await self.tasks[name]
+            await asyncio.sleep(0)
+
+
+async def test_the_nearest_need_is_next() -> None:
+    """Not the longest wait."""
+    asking = Asking(limiter_of(2))
+    for need in (0.0, 1.0, 9.0, 5.0, 7.0):
+        await asking.ask(Need(need))
+    await asking.end(0.0, 1.0, 5.0, 7.0, 9.0)
+    assert asking.order == [0.0, 1.0, 5.0, 7.0, 9.0]
+    assert asking.limiter.in_flight == 0
+
+
+async def test_a_quarter_takes_demand_only() -> None:
+    """Prefetch leaves room for a reader that comes."""
+    asking = Asking(limiter_of(8))
+    for number in range(8):
+        await asking.ask(Need(DEMAND + number))
+    assert asking.limiter.in_flight == 6
+    await asking.ask(Need(0.0))
+    assert asking.order[-1] == 0.0
+    await asking.end(0.0, *(DEMAND + number for number in range(8)))
+
+
+async def test_a_prefetch_that_is_boarded_goes_at_once() -> None:
+    """Its need is read again when somebody says that it changed."""
+    asking = Asking(limiter_of(2))
+    await asking.ask(Need(DEMAND))
+    flight = Need(DEMAND + 1)
+    await asking.ask(flight)
+    assert asking.order == [DEMAND]
+    flight.need = 0.0
+    asking.limiter.wake()
+    await until(lambda: len(asking.order) == 2)
+    await asking.end(DEMAND, DEMAND + 1)
+
+
+async def test_who_is_cancelled_while_waiting_leaves_no_trace() -> None:
+    """Also when its turn came together with the cancellation: the turn goes to the next."""
+    asking = Asking(limiter_of(2))
+    for need in (0.0, 1.0, 2.0, 3.0):
+        await asking.ask(Need(need))
+    asking.go_on[0.0].set()
+    await asking.tasks[0.0]  # the turn was given to 2.0, which has not run yet
+    asking.tasks[2.0].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking.tasks[2.0]
+    await asking.end(1.0, 3.0)
+    assert asking.limiter.in_flight == 0
+    assert not asking.limiter._waiting
+
+
+async def test_a_slot_is_given_up_early_once() -> None:
+    """Leaving twice frees one."""
+    limiter = limiter_of(2)
+    async with limiter.slot(Need(0.0)) as slot:
+        slot.leave()
+        slot.leave()
+        assert limiter.in_flight == 0
+    assert limiter.in_flight == 0
+
+
+async def test_it_halves_when_pushed_back_and_grows_with_answers() -> None:
+    """At most once a second down, a slot a round up, never below two nor above the most."""
+    clock = FakeClock()
+    limiter = limiter_of(64, clock)
+    assert limiter.slots == START_SLOTS
+    limiter.throttled()
+    limiter.throttled()
+    assert limiter.slots == START_SLOTS / 2
+    for _ in range(10):
+        clock.advance(1)
+        limiter.throttled()
+    assert limiter.slots == MIN_SLOTS
+    limiter.in_flight = 100
+    for _ in range(10_000):
+        limiter.went_well()
+    assert limiter.slots == 64
+
+
+async def test_a_slot_that_grew_is_given_at_once() -> None:
+    """Not when somebody leaves."""
+    asking = Asking(limiter_of(64))
+    asking.limiter.slots = 2.0
+    for need in (0.0, 1.0, 2.0):
+        await asking.ask(Need(need))
+    assert len(asking.order) == 2
+    asking.limiter.went_well()
+    asking.limiter.went_well()
+    asking.limiter.went_well()
+    await until(lambda: len(asking.order) == 3)
+    await asking.end(0.0, 1.0, 2.0)
+
+
+async def test_unused_slots_do_not_grow() -> None:
+    """Nothing was learned about more requests than were made."""
+    limiter = limiter_of(64)
+    limiter.went_well()
+    assert limiter.slots == START_SLOTS
+
+
+async def test_each_origin_has_its_own() -> None:
+    """One in trouble slows no other."""
+    limiters = Limiters(8, FakeClock())
+    assert limiters.of("a") is limiters.of("a")
+    async with limiters.of("a").slot(Need(0.0)):
+        limiters.of("b")
+        assert limiters.in_flight() == {"a": 1, "b": 0}

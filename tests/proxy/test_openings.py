@@ -1,0 +1,314 @@
+"""Which version of a shard is read: stored and still good, or the origin's."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from support.fake_origin import reset
+from support.house import SEGMENT, building, data_of, reader, shard_of, small_segments, until
+
+from forebay_proxy import events
+from forebay_proxy.errors import OriginError, OriginUnavailable, ShardForbidden, ShardNotFound
+from forebay_proxy.openings import REMEMBERED_S
+from forebay_proxy.shard import ByteRange
+
+A = "https://o/set/a.tar"
+DATA = data_of(3 * SEGMENT)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_segments(monkeypatch)
+
+
+async def test_the_opening_is_the_first_segments_request(tmp_path: Path) -> None:
+    """No request is spent on asking for the version."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, data_of(100))
+        await world.get(A)
+        assert [(asked.range, asked.head) for asked in world.origin.log] == [((0, SEGMENT - 1), False)]
+
+
+async def test_the_opening_asks_for_the_segment_the_client_wants(tmp_path: Path) -> None:
+    """Not for the first one in vain."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, DATA)
+        assert await world.get(A, first=SEGMENT + 5, last=SEGMENT + 9) == DATA[SEGMENT + 5 : SEGMENT + 10]
+        assert world.origin.asked(A) == [(SEGMENT, 2 * SEGMENT - 1)]
+
+
+async def test_many_make_one_opening(tmp_path: Path) -> None:
+    """Whoever of them leaves meanwhile."""
+    async with building(tmp_path / "c") as world:
+        gate = world.origin.put(A, DATA).hold()
+        tasks = [asyncio.create_task(world.get(A)) for _ in range(10)]
+        await gate.reached.wait()
+        tasks[0].cancel()
+        await asyncio.sleep(0)
+        gate.open()
+        assert await asyncio.gather(*tasks[1:]) == [DATA] * 9
+        assert world.origin.sent_twice(A) == 0
+
+
+async def test_an_opening_its_reader_left_still_lands(tmp_path: Path) -> None:
+    """A segment asked for always does."""
+    async with building(tmp_path / "c") as world:
+        gate = world.origin.put(A, data_of(100)).hold()
+        task = asyncio.create_task(world.get(A))
+        await gate.reached.wait()
+        task.cancel()
+        gate.open()
+        await world.quiet()
+        assert world.entry(A).segments.complete
+
+
+async def test_head_stores_nothing(tmp_path: Path) -> None:
+    """One byte is asked for, and the length is known."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, DATA)
+        async with world.cache.open(shard_of(A), None, None, head=True) as reading:
+            assert reading.version.length == len(DATA)
+        assert world.origin.asked(A) == [(0, 0)]
+        assert world.ledger.stored_bytes == 0
+        assert await world.get(A) == DATA
+
+
+async def test_head_and_get_at_once(tmp_path: Path) -> None:
+    """Each gets its answer."""
+    async with building(tmp_path / "c") as world:
+        gate = world.origin.put(A, DATA).hold()
+
+        async def head() -> int | None:
+            async with world.cache.open(shard_of(A), None, None, head=True) as reading:
+                return reading.version.length
+
+        async with asyncio.timeout(5):
+            tasks = asyncio.create_task(world.get(A)), asyncio.create_task(head())
+            await until(lambda: len(world.origin.log) == 2)
+            gate.open()
+            assert await asyncio.gather(*tasks) == [DATA, len(DATA)]
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+async def test_a_refusal_is_remembered_for_five_seconds(tmp_path: Path, allowed: bool) -> None:
+    """Per credential: another one is asked about."""
+    async with building(tmp_path / "c") as world:
+        error: type[Exception] = ShardNotFound
+        if allowed:
+            world.origin.put(A, DATA).allowed = set()
+            error = ShardForbidden
+        for _ in range(3):
+            with pytest.raises(error):
+                await world.get(A)
+        assert len(world.origin.log) == 1
+        with pytest.raises(error):
+            await world.get(shard_of(A, credential="x"))
+        assert len(world.origin.log) == 2
+        world.origin.put(A, DATA)
+        with pytest.raises(error):
+            await world.get(A)
+        world.clock.advance(REMEMBERED_S)
+        assert await world.get(A) == DATA
+
+
+async def test_a_version_is_compared_once_a_job(tmp_path: Path) -> None:
+    """What this process fetched for a job is not compared again in it."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, DATA)
+        for job in ("one", "one", "two", "two", "one"):
+            assert await world.get(A, reader(job=job)) == DATA
+        assert world.origin.heads() == 1
+        assert [fact.result for fact in world.of(events.Revalidated)] == ["same"]
+
+
+async def test_many_readers_of_a_new_job_compare_once(tmp_path: Path) -> None:
+    """Single, like an opening."""
+    async with building(tmp_path / "c") as world:
+        remote = world.origin.put(A, DATA)
+        await world.get(A, reader(job="one"))
+        gate = remote.hold()
+        tasks = [asyncio.create_task(world.get(A, reader(number, job="two"))) for number in range(5)]
+        await gate.reached.wait()
+        gate.open()
+        assert await asyncio.gather(*tasks) == [DATA] * 5
+        assert world.origin.heads() == 1
+
+
+async def test_a_ttl_compares_by_the_clock(tmp_path: Path) -> None:
+    """Whatever the job."""
+    async with building(tmp_path / "c", revalidate=60.0) as world:
+        world.origin.put(A, DATA)
+        await world.get(A, reader(job="one"))
+        await world.get(A, reader(job="two"))
+        assert world.origin.heads() == 0
+        world.clock.advance(61)
+        await world.get(A, reader(job="two"))
+        assert world.origin.heads() == 1
+
+
+async def test_never_means_never(tmp_path: Path) -> None:
+    """For shards a person knows to be immutable."""
+    async with building(tmp_path / "c", revalidate="never") as world:
+        world.origin.put(A, DATA)
+        await world.get(A, reader(job="one"))
+        world.origin.put(A, data_of(10), etag='"v2"')
+        assert await world.get(A, reader(job="two")) == DATA
+
+
+async def test_an_origin_that_cannot_be_reached_is_served_from_the_store(tmp_path: Path) -> None:
+    """And it is counted."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, DATA)
+        await world.get(A, reader(job="one"))
+        world.origin.head_error = reset
+        assert await world.get(A, reader(job="two")) == DATA
+        assert [fact.result for fact in world.of(events.Revalidated)] == ["unreachable"]
+
+
+async def test_a_shard_that_is_gone_is_not_served(tmp_path: Path) -> None:
+    """Its origin says 404."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, DATA)
+        await world.get(A, reader(job="one"))
+        del world.origin.remotes[A]
+        with pytest.raises(ShardNotFound):
+            await world.get(A, reader(job="two"))
+
+
+async def test_a_changed_shard_is_opened_anew_and_the_old_one_leaves(tmp_path: Path) -> None:
+    """It serves who is inside until then."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, DATA)
+        new = data_of(2 * SEGMENT, 5)
+        async with world.opened(A, reader(job="one")) as inside:
+            got = await world.taken(inside, 10)
+            await world.quiet()
+            world.origin.put(A, new, etag='"v2"')
+            assert await world.get(A, reader(job="two")) == new
+            got += b"".join([bytes(chunk) async for chunk in inside.chunks()])
+        assert got == DATA
+        await world.quiet()
+        assert [entry.version.identity for entry in world.room.entries.values()] == ['etag:"v2"']
+
+
+async def test_another_credential_needs_a_proof(tmp_path: Path) -> None:
+    """One ranged GET with the pin, single for all who wait, good for ten minutes."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, DATA)
+        await world.get(shard_of(A, credential="x"), reader())
+        before = len(world.origin.log)
+        asked = [world.get(shard_of(A, credential="y"), reader(number)) for number in range(5)]
+        assert await asyncio.gather(*asked) == [DATA] * 5
+        proofs = world.origin.log[before:]
+        assert [(proof.range, proof.pin) for proof in proofs] == [((0, 0), '"v1"')]
+        world.clock.advance(599)
+        await world.get(shard_of(A, credential="y"), reader())
+        world.clock.advance(2)
+        await world.get(shard_of(A, credential="y"), reader())
+        assert len(world.origin.log) == before + 2
+
+
+async def test_a_credential_the_origin_refuses_reads_nothing(tmp_path: Path) -> None:
+    """Though all of it is stored."""
+    async with building(tmp_path / "c") as world:
+        good = shard_of(A, credential="x")
+        world.origin.put(A, DATA).allowed = {good.credential}
+        await world.get(good, reader())
+        with pytest.raises(ShardForbidden):
+            await world.get(shard_of(A, credential="bad"), reader())
+        with pytest.raises(ShardForbidden):
+            await world.get(A, reader())
+
+
+async def test_a_proof_that_finds_another_version_opens_it(tmp_path: Path) -> None:
+    """412 means that the shard has changed, not that this reader did wrong."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, DATA)
+        await world.get(shard_of(A, credential="x"), reader())
+        new = data_of(2 * SEGMENT, 5)
+        world.origin.put(A, new, etag='"v2"')
+        assert await world.get(shard_of(A, credential="y"), reader()) == new
+
+
+async def test_a_nameless_origin_is_one_stream(tmp_path: Path) -> None:
+    """Two ranges of it could be of two versions."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, DATA, identity=False)
+        assert await world.get(A) == DATA
+        assert world.origin.asked(A)[-1] is None
+    async with building(tmp_path / "c") as world:
+        assert not world.room.entries
+
+
+async def test_a_small_nameless_shard_needs_no_second_request(tmp_path: Path) -> None:
+    """One range holds all of it."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, data_of(100), identity=False)
+        assert await world.get(A) == data_of(100)
+        assert world.origin.asked(A) == [(0, SEGMENT - 1)]
+
+
+async def test_a_prefetchs_opening_becomes_its_readers(tmp_path: Path) -> None:
+    """Who joins it makes it as near as itself."""
+    async with building(tmp_path / "c") as world:
+        gate = world.origin.put(A, DATA).hold()
+        ahead = asyncio.create_task(world.openings.entry(shard_of(A), "job", need=5000.0))
+        await gate.reached.wait()
+        reading = asyncio.create_task(world.get(A))
+        await asyncio.sleep(0)
+        assert [needed.need for needed in world.openings._needs.values()] == [0.0]
+        gate.open()
+        assert await reading == DATA
+        await ahead
+
+
+async def test_failing_openings_leave_no_trace(tmp_path: Path) -> None:
+    """Readers that come in the very turn in which it fails hear the error or begin anew, and nothing else."""
+    async with building(tmp_path / "c", retry_budget_s=0.0) as world:
+        world.origin.put(A, DATA).fail(times=1000)
+
+        async def ask() -> None:
+            for _ in range(5):
+                with pytest.raises(OriginUnavailable):
+                    await world.get(A)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(20):
+                group.create_task(ask())
+
+
+async def test_a_reader_cancelled_while_it_proves_itself_costs_the_others_nothing(tmp_path: Path) -> None:
+    """The proof goes on."""
+    async with building(tmp_path / "c") as world:
+        remote = world.origin.put(A, DATA)
+        await world.get(shard_of(A, credential="x"), reader())
+        gate = remote.hold()
+        one = asyncio.create_task(world.get(shard_of(A, credential="y"), reader()))
+        await gate.reached.wait()
+        two = asyncio.create_task(world.get(shard_of(A, credential="y"), reader()))
+        await asyncio.sleep(0)
+        one.cancel()
+        gate.open()
+        assert await two == DATA
+
+
+async def test_a_flat_refusal_of_a_range_is_an_error(tmp_path: Path) -> None:
+    """416 for the first byte of something that has bytes: nonsense, and told once."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, DATA).fail(lambda name: OriginError(name, "nonsense"))
+        with pytest.raises(OriginError):
+            await world.get(A)
+        assert await world.get(A) == DATA
+
+
+async def test_shutdown_tells_who_waits_for_an_opening(tmp_path: Path) -> None:
+    """Nobody hangs."""
+    async with building(tmp_path / "c", checked=False) as world:
+        gate = world.origin.put(A, DATA).hold()
+        waiting = asyncio.create_task(world.openings.entry(shard_of(A), "", ByteRange(0)))
+        await gate.reached.wait()
+        world.openings.cancel()
+        with pytest.raises(Exception, match="shutting down"):
+            await waiting

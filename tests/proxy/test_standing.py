@@ -1,0 +1,59 @@
+"""How things stand, told to whoever asks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.house import SEGMENT, building, data_of, reader, shard_of, small_segments
+
+from forebay_proxy import standing as standing_module
+from forebay_proxy.standing import Standing
+from forebay_proxy.tally import Tally
+
+A = "https://o/set/a.tar"
+B = "https://o/set/b.tar"
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_segments(monkeypatch)
+    assert standing_module.SEGMENT_BYTES == SEGMENT
+
+
+async def test_levels_and_status_agree_with_the_ledger(tmp_path: Path) -> None:
+    """A reader inside, a plan ahead, bytes here."""
+    async with building(tmp_path / "c", segments=100) as world:
+        asked = Standing(
+            cache=world.cache, plans=world.plans, prefetcher=world.prefetcher, tally=Tally(), limiters=world.limiters, instance="ab" * 8,
+            clock=world.clock,
+        )  # fmt: skip
+        world.origin.put(A, data_of(2 * SEGMENT))
+        world.origin.put(B, data_of(3 * SEGMENT))
+        await world.get(B)
+        world.plans.replace(reader(), [shard_of(A), shard_of(B)])
+        async with world.opened(A, reader()) as reading:
+            await world.taken(reading, 10)
+            await world.quiet()
+            usage, status = asked.usage(), asked.status()
+            assert (usage.stored_bytes, usage.shards, usage.segments, usage.readers, usage.plans) == (5 * SEGMENT, 2, 5, 1, 1)
+            assert usage.leased_bytes == 2 * SEGMENT
+            assert usage.peak_bytes >= 5 * SEGMENT
+            assert usage.lead_bytes == {"job": 3 * SEGMENT}
+            assert status["cache"]["stored_bytes"] == usage.stored_bytes
+            (told,) = status["readers"]
+            assert (told["reader"], told["shard"], told["length_bytes"]) == (str(reader()), A, 2 * SEGMENT)
+            (plan,) = status["plans"]
+            assert (plan["position"], plan["length"], plan["ahead_bytes"]) == (1, 2, 3 * SEGMENT)
+
+
+async def test_it_can_be_asked_before_it_listens(tmp_path: Path) -> None:
+    """Nothing is known of directory and notices then."""
+    async with building(tmp_path / "c") as world:
+        asked = Standing(
+            cache=world.cache, plans=world.plans, prefetcher=world.prefetcher, tally=Tally(), limiters=world.limiters, instance="x",
+            clock=world.clock,
+        )  # fmt: skip
+        status = asked.status()
+        assert (status["cache_dir"], status["notices"], status["readers"]) == (None, [], [])
+        assert asked.usage().avail_bytes == 0

@@ -1,0 +1,103 @@
+"""Fetched ahead because a person asked."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.house import SEGMENT, World, building, data_of, reader, shard_of, small_segments, until
+
+from forebay_proxy import warm
+
+A = "https://o/set/a.tar"
+B = "https://o/set/b.tar"
+C = "https://o/set/c.tar"
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_segments(monkeypatch)
+
+
+async def warmed(world: World, *names: str) -> tuple[dict[str, str], dict[str, Any]]:
+    """The result of each shard, and the last event."""
+    told = [event async for event in world.house.warm([shard_of(name) for name in names])]
+    return {str(event["shard"]): str(event["result"]) for event in told if event["event"] == "shard"}, told[-1]
+
+
+@pytest.mark.parametrize("how", [{}, {"ranged": False}, {"ranged": False, "length_known": False}])
+async def test_all_of_it_is_stored(tmp_path: Path, how: dict[str, bool]) -> None:
+    """Then it is present, and nothing is fetched."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, data_of(9 * SEGMENT + 1), **how)
+        world.origin.put(B, data_of(10, 1), **how)
+        results, end = await warmed(world, A, B)
+        assert results == {A: "stored", B: "stored"}
+        assert (end["event"], end["stored"]) == ("end", 2)
+        assert world.entry(A).segments.complete
+        results, _ = await warmed(world, A, B)
+        assert results == {A: "present", B: "present"}
+        assert await world.get(A, reader()) == data_of(9 * SEGMENT + 1)
+        assert len(world.origin.asked()) == (11 if not how else 2)
+
+
+async def test_bytes_are_counted(tmp_path: Path) -> None:
+    """Those that this request brought."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, data_of(5 * SEGMENT))
+        await world.get(A, reader(), first=0, last=SEGMENT - 1)
+        await world.quiet()
+        _, end = await warmed(world, A)
+        assert end["bytes"] == 4 * SEGMENT
+
+
+async def test_what_fails_is_told_and_stops_nothing(tmp_path: Path) -> None:
+    """Each shard by itself."""
+    async with building(tmp_path / "c", retry_budget_s=0.0) as world:
+        world.origin.put(B, data_of(2 * SEGMENT))
+        world.origin.put(C, data_of(2 * SEGMENT)).fail(times=100)
+        results, end = await warmed(world, A, B, C)
+        assert results == {A: "failed", B: "stored", C: "failed"}
+        assert end["failed"] == 2
+
+
+async def test_it_takes_no_room_from_what_is_wanted(tmp_path: Path) -> None:
+    """No room is told; nobody else's bytes left for it."""
+    async with building(tmp_path / "c", segments=4) as world:
+        world.origin.put(A, data_of(3 * SEGMENT))
+        world.origin.put(B, data_of(3 * SEGMENT, 1))
+        await world.get(A, reader())
+        await world.quiet()
+        world.plans.replace(reader(), [shard_of(A)])
+        results, _ = await warmed(world, B)
+        assert results == {B: "no-room"}
+        assert world.entry(A).segments.complete
+
+
+async def test_who_stops_asking_stops_it(tmp_path: Path) -> None:
+    """What is in the air lands."""
+    async with building(tmp_path / "c") as world:
+        gate = world.origin.put(A, data_of(30 * SEGMENT)).hold()
+        told = world.house.warm([shard_of(A)])
+        first = asyncio.create_task(anext(told))
+        await gate.reached.wait()
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        gate.open()
+        await until(lambda: A in world.openings.current)
+        await world.quiet()
+        assert not world.entry(A).segments.complete
+
+
+async def test_progress_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While nothing ends."""
+    monkeypatch.setattr(warm, "PROGRESS_S", 0.01)
+    async with building(tmp_path / "c") as world:
+        gate = world.origin.put(A, data_of(10)).hold()
+        told = world.house.warm([shard_of(A)])
+        assert await anext(told) == {"event": "progress", "done_shards": 0, "shards": 1, "done_bytes": 0}
+        gate.open()
+        assert [event["event"] async for event in told][-1] == "end"

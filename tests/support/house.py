@@ -1,0 +1,313 @@
+"""The whole cache over a real store and a fake origin, and what must be true of it once everybody has left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from support.fake_origin import FakeOrigin, FakeOrigins
+from support.ramp import ramp
+
+from forebay_proxy import flights as flights_module
+from forebay_proxy.buffers import Buffers, Share
+from forebay_proxy.cache import ShardCache
+from forebay_proxy.chores import Chores
+from forebay_proxy.entry import Entry
+from forebay_proxy.events import Events
+from forebay_proxy.fetch import Fetcher
+from forebay_proxy.flights import Flights
+from forebay_proxy.housekeeping import House
+from forebay_proxy.ledger import Ledger
+from forebay_proxy.limiter import Limiters
+from forebay_proxy.openings import Openings
+from forebay_proxy.plan import Plans
+from forebay_proxy.prefetch import Prefetcher
+from forebay_proxy.reading import Reading
+from forebay_proxy.room import Room, Slice
+from forebay_proxy.shard import ByteRange, Shard
+from forebay_proxy.store import Loaded, Store
+from forebay_proxy.wire.plan import ReaderName
+from forebay_proxy.wire.urls import parse_origin_url
+
+__all__ = ["SEGMENT", "FakeClock", "World", "building", "data_of", "reader", "shard_of", "small_segments", "until"]
+
+SEGMENT = 1 << 16  # with ``small_segments``
+T = TypeVar("T")
+
+
+def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments of 64 KiB everywhere: hundreds of them cost nothing."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("forebay_proxy") and hasattr(module, "SEGMENT_BYTES"):
+            monkeypatch.setattr(module, "SEGMENT_BYTES", SEGMENT)
+    monkeypatch.setattr("forebay_proxy.window.MIN_BYTES", 2 * SEGMENT)
+
+
+class FakeClock:
+    """Time that stands still until somebody sleeps or a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+        self.slept: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+        await asyncio.sleep(0)
+
+
+def shard_of(name: str, *, credential: str = "") -> Shard:
+    headers = (("Authorization", credential),) if credential else ()
+    return Shard.of(parse_origin_url(name), headers)
+
+
+def reader(worker: int = 0, job: str = "job") -> ReaderName:
+    return ReaderName(job, "0", str(worker), f"{worker}.0")
+
+
+def data_of(length: int, seed: int = 0) -> bytes:
+    """``length`` bytes without a run of zeros, other for each seed."""
+    return ramp(length, start=(seed + 1) * 7919)
+
+
+async def until(condition: Callable[[], object], *, timeout_s: float = 10.0) -> None:
+    """Turn the loop until ``condition`` holds; only for what has no event of its own."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+@dataclass
+class World:
+    """Every part of one cache."""
+
+    path: Path
+    origin: FakeOrigin
+    clock: FakeClock
+    store: Store
+    ledger: Ledger[Slice]
+    plans: Plans
+    room: Room
+    flights: Flights
+    openings: Openings
+    chores: Chores
+    limiters: Limiters
+    fetcher: Fetcher
+    buffers: Buffers
+    cache: ShardCache
+    prefetcher: Prefetcher
+    house: House
+    group: asyncio.TaskGroup
+    events: Events
+    facts: list[Any] = field(default_factory=list)
+    most_used: int = 0
+
+    def entry(self, name: str) -> Entry:
+        return self.openings.current[name]
+
+    def of(self, kind: type[T]) -> list[T]:
+        """The events of one kind so far."""
+        return [fact for fact in self.facts if isinstance(fact, kind)]
+
+    @asynccontextmanager
+    async def opened(
+        self, shard: Shard | str, who: ReaderName | None = None, first: int = 0, last: int | None = None
+    ) -> AsyncIterator[Reading]:
+        """A reading that has begun."""
+        shard = shard_of(shard) if isinstance(shard, str) else shard
+        want = ByteRange(first, last) if first or last is not None else None
+        async with self.cache.open(shard, who, want) as reading:
+            await reading.begin(first, last)
+            yield reading
+
+    async def get(self, shard: Shard | str, who: ReaderName | None = None, first: int = 0, last: int | None = None) -> bytes:
+        """A GET, read to its end."""
+        async with self.opened(shard, who, first, last) as reading:
+            return b"".join([bytes(chunk) async for chunk in reading.chunks()])
+
+    async def taken(self, reading: Reading, count: int) -> bytes:
+        """At least ``count`` bytes from a reading's start, and the reading stays where it is."""
+        got = b""
+        chunks = reading.chunks()
+        async for chunk in chunks:
+            got += bytes(chunk)
+            if len(got) >= count:
+                break
+        await chunks.aclose()  # type: ignore[attr-defined]
+        return got
+
+    async def quiet(self) -> None:
+        """Wait until nothing is in the air and nothing is left to do."""
+        calm = 0
+        async with asyncio.timeout(30):
+            while calm < 3:
+                busy = len(self.flights) + len(self.openings._calls._tasks) + len(self.openings._checks._tasks) + len(self.chores)
+                calm = 0 if busy else calm + 1
+                await asyncio.sleep(0 if calm else 0.001)
+
+    def allocated(self) -> int:
+        """Bytes the disk holds for shard files."""
+        total = 0
+        with os.scandir(self.path / "shards") as files:
+            for file in files:
+                with suppress(FileNotFoundError):  # it left meanwhile
+                    total += file.stat().st_blocks * 512
+        return total
+
+    def shard_file(self, name: str) -> Path:
+        return self.path / "shards" / self.entry(name).key
+
+    def check(self) -> None:
+        """Nobody is here: nothing may be held."""
+        assert not self.cache.readings
+        assert self.cache.leased_segments == 0
+        assert len(self.flights) == 0
+        assert not self.flights.all()
+        assert len(self.openings) == 0
+        assert not self.openings._needs
+        assert (self.ledger.reserved_bytes, self.ledger.doomed_bytes) == (0, 0), self.ledger
+        for entry in self.room.entries.values():
+            assert not entry.leaving, entry
+            assert not entry.segments.leases, entry
+            assert (entry.readers, entry.flying) == (0, 0), entry
+        stored = sum(entry.segments.bytes_of(index) for entry in self.room.entries.values() for index in entry.segments.stored())
+        assert self.ledger.stored_bytes == stored, (self.ledger, stored)
+        assert self.room._displaced.keys() <= {self.room._displacers[key] for key in self.room._displacers}
+        assert all(count > 0 for count in self.room._displaced.values())
+        assert all(limiter.in_flight == 0 for limiter in self.limiters._limiters.values())
+        assert self.buffers.fetches.holders == self.buffers.windows.holders == 0
+        assert self.origin.open == 0
+        tree_blocks = 4 * 4096 * len(self.room.entries)  # the file system's own, where a file is in many pieces
+        assert self.allocated() <= stored + tree_blocks, (self.allocated(), stored)
+        files = {file.name for file in (self.path / "shards").iterdir()}
+        assert files == {entry.key for entry in self.room.entries.values() if entry.filed}
+        assert files >= self.store._files.keys()
+        assert self.ledger.take_peak() <= self.ledger.configured_bytes
+
+
+def _descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@contextmanager
+def _short_boarding() -> Iterator[None]:
+    """Nobody needs two seconds to board in a test."""
+    before, flights_module.BOARDING_S = flights_module.BOARDING_S, 0.05
+    try:
+        yield
+    finally:
+        flights_module.BOARDING_S = before
+
+
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """A test's own failure, not a group of one."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        if len(group.exceptions) == 1:
+            raise group.exceptions[0] from None
+        raise
+
+
+def adopt(world: World, loaded: Loaded) -> None:
+    """What a start does with the rows it found."""
+    for row in loaded.rows:
+        entry = Entry.of_row(shard_of(row.url), row, world.store.boot_id)
+        world.openings.current[entry.name] = entry
+        world.room.found(entry, loaded.allocated[row.key])
+
+
+@asynccontextmanager
+async def building(
+    path: Path,
+    *,
+    segments: int = 1024,
+    segment_bytes: int = SEGMENT,
+    origin: FakeOrigin | None = None,
+    clock: FakeClock | None = None,
+    revalidate: str | float = "job",
+    retry_budget_s: float = 300.0,
+    window_unit: int | None = None,
+    prefetch: bool = False,
+    boot: str = "",
+    connections: int = 64,
+    checked: bool = True,
+) -> AsyncIterator[World]:
+    """A cache with room for ``segments`` segments. Leaving waits until all is quiet, and looks whether anything was left behind."""
+    origin, clock = origin or FakeOrigin(), clock or FakeClock()
+    descriptors = _descriptors()
+    store = await Store.open(path, who="test")
+    try:
+        loaded = await store.load()
+        if boot:
+            store.boot_id = boot
+        with _short_boarding(), _plain_errors():
+            async with asyncio.TaskGroup() as group:
+                capacity = segments * segment_bytes
+                world = _parts(path, store, origin, clock, group, capacity, revalidate, retry_budget_s, window_unit, connections)
+                adopt(world, loaded)
+                walking = group.create_task(world.prefetcher.run()) if prefetch else None
+                try:
+                    yield world
+                    origin.release()
+                    await world.quiet()
+                    if checked:
+                        world.check()
+                finally:
+                    origin.release()
+                    if walking is not None:
+                        walking.cancel()
+                    world.openings.cancel()
+                    world.flights.cancel()
+    finally:
+        await store.aclose()
+    assert _descriptors() == descriptors
+
+
+def _parts(
+    path: Path, store: Store, origin: FakeOrigin, clock: FakeClock, group: asyncio.TaskGroup, capacity: int, revalidate: str | float,
+    retry_budget_s: float, window_unit: int | None, connections: int,
+) -> World:  # fmt: skip
+    events, facts = Events(), list[Any]()
+    events.listen(facts.append)
+    ledger: Ledger[Slice] = Ledger(capacity)
+    plans = Plans(clock)
+    room = Room(ledger, store, plans, events, clock)
+    store.claims.on_commit = lambda: None  # the index's own bytes are the store's tests' matter: here a capacity is a number of segments
+    buffers, chores, flights = Buffers(), Chores(group), Flights(group)
+    if window_unit is not None:
+        buffers.windows = Share(4 * window_unit, per_holder=4, smallest_bytes=window_unit)
+    limiters = Limiters(connections, clock)
+    origins: Any = FakeOrigins(origin)
+    fetcher = Fetcher(
+        origins, limiters, buffers, events, retry_budget_s=retry_budget_s, clock=clock, sleep=clock.sleep, chance=random.Random(7)
+    )
+    openings = Openings(
+        room=room, flights=flights, fetcher=fetcher, buffers=buffers, events=events, group=group, clock=clock, hmac_key=b"k" * 32,
+        revalidate=revalidate,
+    )  # fmt: skip
+    cache = ShardCache(
+        store=store, room=room, plans=plans, flights=flights, openings=openings, fetcher=fetcher, buffers=buffers, events=events,
+        chores=chores, clock=clock,
+    )  # fmt: skip
+    prefetcher = Prefetcher(cache, openings, plans, chores, clock)
+    house = House(cache, openings, clock)
+    return World(
+        path, origin, clock, store, ledger, plans, room, flights, openings, chores, limiters, fetcher, buffers, cache, prefetcher, house,
+        group, events, facts,
+    )  # fmt: skip
