@@ -19,7 +19,7 @@ from forebay_proxy.errors import OriginError, OriginTimeout, OriginUnavailable, 
 from forebay_proxy.events import Events
 from forebay_proxy.flights import Flight
 from forebay_proxy.landing import Landing
-from forebay_proxy.limiter import DEMAND, Limiters, Needed, Slot
+from forebay_proxy.limiter import DEMAND, Limiter, Limiters, Needed, Slot
 from forebay_proxy.origins import Origins
 from forebay_proxy.origins.base import Body
 from forebay_proxy.patience import Patience
@@ -38,6 +38,22 @@ class _Now:
     """The need of a question a reader waits for."""
 
     need = 0.0
+
+
+class _Stopwatch:
+    """Times one body, from its headers to its last byte, for the origin's pace."""
+
+    def __init__(self, limiter: Limiter, clock: Callable[[], float]) -> None:
+        self._limiter = limiter
+        self._clock = clock
+        self._began = clock()
+        self._company = limiter.in_flight
+        self._size = 0
+
+    def came(self, size: int, last: bool) -> None:
+        self._size += size
+        if last:
+            self._limiter.pace.measured(self._size, self._clock() - self._began, max(self._company, self._limiter.in_flight))
 
 
 class Fetcher:
@@ -93,6 +109,10 @@ class Fetcher:
     def hurried(self, origin: str) -> None:
         """Something that waits for its turn is needed sooner now."""
         self._limiters.of(origin).wake()
+
+    def ranges(self, origin: str) -> int:
+        """How many ranges of one reader are worth having in the air at this origin."""
+        return self._limiters.of(origin).pace.ranges
 
     def pushed_back(self, origin: str, error: ShardError) -> None:
         """Tell the origin's limiter of an answer that asks for fewer requests."""
@@ -155,8 +175,10 @@ class Fetcher:
         if skip < 0:
             raise OriginError(entry.name, f"the body starts at {body.first}, {landing.received} is needed")
         kind = "demand" if flight.need < DEMAND else "prefetch"
+        stopwatch = _Stopwatch(self._limiters.of(shard.origin), self._clock)
         with self._buffers.fetches.held():
             async for chunk in body.chunks:
+                stopwatch.came(len(chunk), landing.received + len(chunk) == flight.end)
                 self._events.emit(events.OriginBytes(shard.origin, len(chunk), kind))
                 if tail is not None:
                     tail.feed(chunk)

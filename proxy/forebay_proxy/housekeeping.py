@@ -51,7 +51,7 @@ class House:
             if patterns is not None and not any(_matches(entry.name, pattern) for pattern in patterns):
                 continue
             leased += bool(entry.segments.leases)
-            size = await self._cache.room.evict(entry)
+            size = await self._cache.clearing.evict(entry)
             shards += size > 0
             freed += size
         return {"shards": shards, "bytes": freed, "leased": leased}

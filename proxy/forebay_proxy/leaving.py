@@ -11,7 +11,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from forebay_proxy.plan import Use
+from forebay_proxy.use import Use
 
 __all__ = ["Leaving"]
 

@@ -14,6 +14,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol
 
+from forebay_proxy.pace import Pace
+
 __all__ = ["DEMAND", "Limiter", "Limiters", "Needed", "Slot"]
 
 # 16 connections: what one reader's 16 ranges need at once, and what S3 feeds at 50 MB/s each before anything is known (0.8 GB/s).
@@ -49,6 +51,7 @@ class Limiter:
         self.most = max(MIN_SLOTS, most)
         self.slots = float(min(START_SLOTS, self.most))
         self.in_flight = 0
+        self.pace = Pace()
         self._clock = clock
         self._waiting: dict[asyncio.Future[None], Needed] = {}
         self._halved_at = -1.0

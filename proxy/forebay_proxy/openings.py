@@ -22,6 +22,7 @@ from forebay_proxy.flights import Flights, SingleFlight
 from forebay_proxy.http_range import RangeRequest
 from forebay_proxy.limiter import DEMAND
 from forebay_proxy.opening import Needed, Opening, OpeningGround
+from forebay_proxy.retiring import Retiring
 from forebay_proxy.room import Room
 from forebay_proxy.shard import ByteRange, Shard, Version, store_key
 
@@ -43,6 +44,7 @@ class Openings:
         self,
         *,
         room: Room,
+        retiring: Retiring,
         flights: Flights,
         fetcher: Fetcher,
         buffers: Buffers,
@@ -58,6 +60,7 @@ class Openings:
         self._needs: dict[object, Needed] = {}
         self._refusals: dict[tuple[str, str], tuple[ShardError, float]] = {}
         self.room = room
+        self._retiring = retiring
         self.flights = flights
         self.fetcher = fetcher
         self.buffers = buffers
@@ -66,7 +69,6 @@ class Openings:
         self._hmac_key = hmac_key
         self._revalidate = revalidate
         self._serial = 0
-        room.retired = self.forget
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -204,7 +206,7 @@ class Openings:
             raise
         finally:
             if opening.entry is not None:
-                self.room.retire(opening.entry)
+                self._retiring.retire(opening.entry)
         self.events.emit(events.OpeningDone(shard.origin, opening.seconds))
 
     def cancel(self) -> None:

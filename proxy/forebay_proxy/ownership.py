@@ -75,7 +75,8 @@ def hmac_key(root: int) -> bytes:
         key = secrets.token_bytes(_KEY_BYTES)
         os.fchmod(fd, 0o600)
         os.ftruncate(fd, 0)
-        os.pwrite(fd, key, 0)
+        with suppress(OSError):  # on a full disk it lives as long as this process; the next one proves its credentials anew
+            os.pwrite(fd, key, 0)
     finally:
         os.close(fd)
     return key

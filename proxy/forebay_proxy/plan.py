@@ -5,25 +5,7 @@ position or any later one moves it there (what was passed over counts as skipped
 nothing. Time of need of a planned shard = its distance from the position divided by the reader's measured rate (shards a second).
 *Nearest need first* over all readers decides what is fetched; *farthest use first* decides who leaves.
 
-Without plans the same ordering runs on guesses (design: a shard's group, its URL up to the last ``/``, stands for the set). A *pass* is
-what one job has opened of a group since it last began again; it begins again when a shard of the pass is opened a second time. Requests
-without a reader belong to one anonymous job.
-
-Who leaves first is a ``Use``, ordered from "leaves first" to "stays":
-
-=====  ============================================================================  ====================
-rank   meaning                                                                       within the rank
-=====  ============================================================================  ====================
-DEAD   no live set holds it: its group was not opened for six hours, no plan has it   oldest opening first
-READ   every live job that knows the group has read it in its present pass           latest opening first
-LATER  unread, not announced, while every reader of its jobs has a plan              latest opening first
-AHEAD  announced                                                                     farthest need first
-SOON   unread in some pass, and nobody has announced anything                        latest opening first
-NOW    a reader is inside it                                                         latest opening first
-=====  ============================================================================  ====================
-
-"Latest opening first" is what keeps a fixed part of a set that does not fit, instead of chasing it round (LRU keeps nothing of a cyclic
-scan). Leased segments are no matter of this module: they are never offered.
+Without plans the same ordering runs on guesses (``Passes``). ``next_use`` is the one function that orders: see ``Use`` for the ranks.
 """
 
 from __future__ import annotations
@@ -32,38 +14,17 @@ import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from enum import IntEnum
 
+from forebay_proxy.passes import ANONYMOUS, Passes
 from forebay_proxy.shard import Shard
+from forebay_proxy.use import Rank, Use
 from forebay_proxy.wire.plan import ReaderName
 
-__all__ = ["SILENCE_S", "Plans", "Rank", "ReaderPlan", "Use"]
+__all__ = ["SILENCE_S", "Plans", "ReaderPlan"]
 
 SILENCE_S = 60.0  # the contract: a plan ends after this much silence of its reader
-GROUP_LIFE_S = 6 * 3600.0  # longer than a night's checkpoint-and-restart, shorter than a day of other work
 START_RATE = 0.2  # shards a second before anything is measured: 50 MB/s of 250 MB shards
 RATE_WEIGHT = 0.3  # of the newest interval in the running mean: three openings to forget a burst
-ANONYMOUS = ""
-WARM = "\0warm"  # the pass of shards that were asked for ahead; no job has this name
-
-
-class Rank(IntEnum):
-    """Why a segment may leave; lower leaves first. The table in the module's text says what each means."""
-
-    DEAD = 0
-    READ = 1
-    LATER = 2
-    AHEAD = 3
-    SOON = 4
-    NOW = 5
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Use:
-    """When a shard is used next, ordered from "leaves first" to "stays"."""
-
-    rank: Rank
-    order: float
 
 
 @dataclass(slots=True)
@@ -89,15 +50,6 @@ class ReaderPlan:
         return last + (index - self.position + (self.opened_at is not None)) / self.rate
 
 
-@dataclass(slots=True)
-class Group:
-    """A set of shards guessed from their URLs: when it was last opened, and each job's present pass over it."""
-
-    opened_at: float
-    passes: dict[str, set[str]] = field(default_factory=dict)
-    seen_at: dict[str, float] = field(default_factory=dict)  # per job
-
-
 class Plans:
     """All readers' plans and passes. Not thread-safe: the event loop's only."""
 
@@ -105,14 +57,13 @@ class Plans:
         self._clock = clock
         self._plans: dict[ReaderName, ReaderPlan] = {}
         self._announced: dict[str, dict[ReaderName, int]] = {}  # shard name -> index in each plan that still has it ahead
-        self._groups: dict[str, Group] = {}
-        self._opened_at: dict[str, float] = {}  # shard name -> when last opened
+        self._passes = Passes()
         self._planning: Counter[str] = Counter()  # job -> how many of its readers have a plan
         self.changed: Callable[[Iterable[str]], None] = lambda names: None  # shards that are now used at another time than before
 
     def __repr__(self) -> str:
         ahead = sum(len(plan.shards) - plan.position for plan in self._plans.values())
-        return f"<Plans {len(self._plans)} readers, {ahead} shards ahead, {len(self._groups)} groups>"
+        return f"<Plans {len(self._plans)} readers, {ahead} shards ahead, {len(self._passes)} groups>"
 
     def __len__(self) -> int:
         return len(self._plans)
@@ -189,8 +140,7 @@ class Plans:
     def opened(self, shard: Shard, reader: ReaderName | None) -> str:
         """A reader opened ``shard``. Returns how that fits its plan: "planned", "skipped", "unplanned" or "no-plan"."""
         now = self._clock()
-        self._opened_at[shard.name] = now
-        self._note_pass(shard, reader.job if reader else ANONYMOUS, now)
+        self._passes.opened(shard, reader.job if reader else ANONYMOUS, now)
         plan = self._plans.get(reader) if reader else None
         if plan is None:
             return "no-plan"
@@ -222,20 +172,9 @@ class Plans:
                 plan.repeats.pop(name, None)
         self.changed(names)
 
-    def _note_pass(self, shard: Shard, job: str, now: float) -> None:
-        group = self._groups.setdefault(shard.group, Group(now))
-        group.opened_at = group.seen_at[job] = now
-        opened = group.passes.setdefault(job, set())
-        if shard.name in opened:
-            opened.clear()  # the pass ends when it opens again what it has opened in this pass
-        opened.add(shard.name)
-
     def declare(self, shard: Shard) -> None:
         """Somebody asked for ``shard`` ahead of any job: until a job reads its group, it counts as unread."""
-        now = self._clock()
-        group = self._groups.setdefault(shard.group, Group(now))
-        group.opened_at = group.seen_at[WARM] = now
-        group.passes.setdefault(WARM, set())
+        self._passes.declare(shard, self._clock())
 
     def heard(self, reader: ReaderName) -> None:
         """The reader is alive (it reads on, or sent something)."""
@@ -249,8 +188,7 @@ class Plans:
         gone = [reader for reader, plan in self._plans.items() if now - plan.heard_at > SILENCE_S and not alive(reader)]
         for reader in gone:
             self.withdraw(reader)
-        for name in [name for name, group in self._groups.items() if now - group.opened_at > GROUP_LIFE_S]:
-            del self._groups[name]
+        self._passes.expire(now)
         return gone
 
     # What follows from it
@@ -267,20 +205,17 @@ class Plans:
         need_at = self.need_at(name)
         if need_at is not None:
             return Use(Rank.AHEAD, -need_at)
-        opened_at = self._opened_at.get(name, 0.0)
-        group = self._groups.get(group_name)
-        now = self._clock()
-        if group is None or now - group.opened_at > GROUP_LIFE_S:
+        opened_at = self._passes.last_opened(name) or 0.0
+        unread = self._passes.unread_by(name, group_name, self._clock())
+        if unread is None:
             return Use(Rank.DEAD, opened_at)
-        jobs = [job for job in group.passes if job != WARM and now - group.seen_at[job] < GROUP_LIFE_S] or list(group.passes)
-        unread = [job for job in jobs if name not in group.passes[job]]
         if not unread:
             return Use(Rank.READ, -opened_at)
         return Use(Rank.LATER if all(job in self._planning for job in unread) else Rank.SOON, -opened_at)
 
     def inside(self, name: str) -> Use:
         """The use of a shard that a reader is inside."""
-        return Use(Rank.NOW, -self._opened_at.get(name, 0.0))
+        return Use(Rank.NOW, -(self._passes.last_opened(name) or 0.0))
 
     def nearest(self) -> Iterator[tuple[float, ReaderPlan, Shard]]:
         """(when needed, the plan it is from, shard) over all readers, nearest need first."""
@@ -302,8 +237,8 @@ class Plans:
         return list(self._plans.values())
 
     def last_opened(self, name: str) -> float | None:
-        return self._opened_at.get(name)
+        return self._passes.last_opened(name)
 
     def forget(self, name: str) -> None:
         """The shard left the cache for good: its last opening is of no more use."""
-        self._opened_at.pop(name, None)
+        self._passes.forget(name)

@@ -46,7 +46,7 @@ class Prefetcher:
         self._opening: set[str] = set()
         self._failed: dict[str, float] = {}
         self._full = False
-        cache.landed_signal = self._woken.set
+        cache.ground.landed_signal = self._woken.set
         cache.waited_signal = self.waited
 
     def __repr__(self) -> str:

@@ -19,13 +19,14 @@ from forebay_proxy.events import Outcome
 from forebay_proxy.flights import Flight
 from forebay_proxy.segments import index_of, segment_span
 from forebay_proxy.shard import Shard, Version
+from forebay_proxy.shelf import Shelf
 from forebay_proxy.wire.plan import ReaderName
 
 __all__ = ["Hall", "Reading"]
 
-# A whole-shard reader may be a format sniffer that leaves after a few kB; until it has read one segment it gets four.
-FIRST_BREADTH = 4
-MOST_BREADTH = 16  # at 50 MB/s a connection 16 ranges make 0.8 GB/s; more only delays the nearest
+# A whole-shard reader may be a format sniffer that leaves after a few kB, and how fast a connection is shows only while few share the
+# origin: until it has read one segment a reader gets two.
+FIRST_BREADTH = 2
 PRIVATE_ATTEMPTS = 5  # fetches of its own without a byte of progress before a reader gives up
 
 
@@ -33,6 +34,7 @@ class Hall(Protocol):
     """What a reading needs of the cache."""
 
     buffers: Buffers
+    shelf: Shelf
 
     def launch(self, entry: Entry, index: int, shard: Shard, need: float) -> Flight:
         """A flight for a missing segment; bypasses when no room can be granted."""
@@ -46,13 +48,7 @@ class Hall(Protocol):
 
     def private_flight(self, entry: Entry, position: int, shard: Shard) -> Flight: ...
 
-    def breadth(self, bypassing: bool) -> int: ...
-
-    async def file_bytes(self, entry: Entry, first: int, buffer: memoryview) -> bytes | memoryview: ...
-
-    async def trusted(self, entry: Entry, index: int) -> bool:
-        """Whether a stored segment may be read; verifies it first if it is of another boot."""
-        ...
+    def breadth(self, entry: Entry, bypassing: bool) -> int: ...
 
     def lease(self, entry: Entry, index: int) -> None: ...
 
@@ -204,7 +200,7 @@ class Reading:
             return
         self._leave_flight()
         self._lease(index)
-        if self.entry.segments.has(index) and not await self._hall.trusted(self.entry, index):
+        if self.entry.segments.has(index) and not await self._hall.shelf.trusted(self.entry, index):
             self.outcome = Outcome.PARTIAL if self.outcome is Outcome.HIT else self.outcome
         self._from_store = self.entry.segments.has(index)
         if self._from_store:
@@ -260,7 +256,9 @@ class Reading:
         if not self.entry.ranged or self._end is None:
             return
         bypassing = self._flight is not None and self._flight.bypass
-        breadth = min(self._hall.breadth(bypassing), MOST_BREADTH if self._segments_read else FIRST_BREADTH)
+        breadth = self._hall.breadth(self.entry, bypassing)
+        if not self._segments_read:
+            breadth = min(breadth, FIRST_BREADTH)
         last = min(index_of(self._end - 1), index + breadth - 1)
         for ahead in range(index + 1, last + 1):
             flight = self._hall.flight_of(self.entry, ahead)
@@ -281,7 +279,7 @@ class Reading:
         if flight is not None:
             end = min(end, flight.stored_end)
         departures = self.entry.segments.departures
-        data = await self._hall.file_bytes(self.entry, self.position, self._place(end - self.position))
+        data = await self._hall.shelf.read(self.entry, self.position, self._place(end - self.position))
         if flight is not None and flight.error is not None:
             raise flight.error  # its bytes are being given back: what was read may be holes
         if self.entry.segments.departures != departures or (flight is None and not self.entry.segments.has(self._current)):

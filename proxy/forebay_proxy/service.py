@@ -23,6 +23,7 @@ from forebay_proxy.buffers import Buffers
 from forebay_proxy.cache import ShardCache
 from forebay_proxy.cache_dir import Capacity, Machine, Place
 from forebay_proxy.chores import Chores
+from forebay_proxy.clearing import Clearing
 from forebay_proxy.entry import Entry
 from forebay_proxy.errors import ConfigError
 from forebay_proxy.events import Events, PlanChanged
@@ -33,11 +34,13 @@ from forebay_proxy.ledger import Ledger
 from forebay_proxy.limiter import Limiters
 from forebay_proxy.loop_lag import measure_lag
 from forebay_proxy.metrics import Metrics
+from forebay_proxy.openfiles import OpenFiles
 from forebay_proxy.openings import Openings
 from forebay_proxy.origins import Guard, Origins
 from forebay_proxy.plan import Plans
 from forebay_proxy.plandesk import PlanDesk
 from forebay_proxy.prefetch import Prefetcher
+from forebay_proxy.retiring import Retiring
 from forebay_proxy.room import Room, Slice
 from forebay_proxy.runfile import Claim, RunDirectory, RunFile, process_start_time
 from forebay_proxy.server import Face
@@ -136,7 +139,7 @@ class _House:
         group = await self._life.enter_async_context(asyncio.TaskGroup())
         self._build_cache(group, store, capacity)
         self._adopt(loaded)
-        self._room.measure()
+        self._room.overhead.measure()
         await self._listen(claim)
         store.announce(self._face.url, self._instance)
         notices = (*place.notices, *capacity.notices, *loaded.notices)
@@ -172,6 +175,9 @@ class _House:
         self._ledger.capacity_bytes = capacity.effective_bytes
         self._plans = Plans(clock)
         self._room = Room(self._ledger, store, self._plans, events, clock)
+        self._files = OpenFiles(self._room, store)
+        self._retiring = Retiring(self._room, self._files, self._chores)
+        self._clearing = Clearing(self._room, self._files, self._retiring, store, self._chores)
         self._buffers = Buffers()
         self._guard = Guard(settings.allow_origin, settings.strict_origins, operator_endpoints=self._operator_endpoints())
         self._origins = Origins.create(
@@ -186,12 +192,13 @@ class _House:
         )  # fmt: skip
         self._flights = Flights(group)
         self._openings = Openings(
-            room=self._room, flights=self._flights, fetcher=fetcher, buffers=self._buffers, events=events, group=group, clock=clock,
-            hmac_key=store.hmac_key, revalidate=settings.revalidate,
+            room=self._room, retiring=self._retiring, flights=self._flights, fetcher=fetcher, buffers=self._buffers, events=events,
+            group=group, clock=clock, hmac_key=store.hmac_key, revalidate=settings.revalidate,
         )  # fmt: skip
         self._cache = ShardCache(
-            store=store, room=self._room, plans=self._plans, flights=self._flights, openings=self._openings, fetcher=fetcher,
-            buffers=self._buffers, events=events, chores=self._chores, clock=clock,
+            store=store, room=self._room, clearing=self._clearing, retiring=self._retiring, files=self._files, plans=self._plans,
+            flights=self._flights, openings=self._openings, fetcher=fetcher, buffers=self._buffers, events=events,
+            chores=self._chores, clock=clock,
         )  # fmt: skip
         self._prefetcher = Prefetcher(self._cache, self._openings, self._plans, self._chores, clock)
         self._desk = PlanDesk(self._plans, self._prefetcher, events)
@@ -272,8 +279,8 @@ class _House:
                 disk = os.statvfs(store.path)
                 ours = disk.f_bavail * disk.f_frsize + self._ledger.used_bytes
                 self._ledger.capacity_bytes = max(0, min(capacity.capacity_bytes, ours - capacity.floor_bytes))
-            await self._room.work_off()
+            await self._clearing.work_off()
             for reader in self._plans.expire(self._cache.is_reading):
                 self._events.emit(PlanChanged(reader.job, "expired"))
-            await self._room.close_idle()
+            await self._files.close_idle()
             await store.sweep()

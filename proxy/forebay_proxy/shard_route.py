@@ -86,8 +86,8 @@ class ShardRoute:
             exchange.outcome = await reading.begin(answer.first, answer.last)
             try:
                 return await _stream(request, shard, answer, reading, exchange)
-            finally:
-                exchange.hit_bytes = reading.hit_bytes
+            finally:  # a disk that fails on the way makes it a bypass
+                exchange.outcome, exchange.hit_bytes = reading.outcome, reading.hit_bytes
 
     def _shard(self, request: web.BaseRequest) -> Shard:
         target = request.raw_path

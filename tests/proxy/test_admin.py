@@ -117,9 +117,10 @@ async def test_indices_into_a_pattern_are_a_plan_too(world: World) -> None:
 
 
 async def test_the_credential_of_a_plan_goes_with_its_shards(world: World) -> None:
-    """As that of a GET does."""
-    await send(world, "PUT", PLAN, {"shards": URLS}, {"Authorization": "Bearer t", "X-Forwarded-For": "f"})
-    assert [shard.credential.headers for shard in world.plans.shards] == [(("Authorization", "Bearer t"),)] * 2
+    """As that of a GET does: to the host named first, and no further."""
+    shards = ["https://a.example/0.tar", "https://b.example/1.tar"]
+    await send(world, "PUT", PLAN, {"shards": shards}, {"Authorization": "Bearer t", "X-Forwarded-For": "f"})
+    assert [shard.credential.headers for shard in world.plans.shards] == [(("Authorization", "Bearer t"),), ()]
 
 
 @pytest.mark.parametrize(

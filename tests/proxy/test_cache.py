@@ -434,8 +434,8 @@ async def test_missing_segments_of_a_partly_evicted_shard_come_back(tmp_path: Pa
         await world.get(A)
         await world.quiet()
         entry = world.entry(A)
-        await world.room.discard(entry, 3)
-        await world.room.discard(entry, 1)
+        await world.clearing.discard(entry, 3)
+        await world.clearing.discard(entry, 1)
         world.origin.log.clear()
         assert await world.get(A) == data
         assert sorted(world.origin.asked(A)) == [(SEGMENT, 2 * SEGMENT - 1), (3 * SEGMENT, 4 * SEGMENT - 1)]
@@ -522,7 +522,7 @@ async def test_a_shard_that_was_a_stream_and_is_partly_gone_is_read_again(tmp_pa
         await world.get(A)
     async with building(tmp_path / "c", origin=origin) as world:
         await world.openings.entry(shard_of(A), "")
-        await world.room.discard(world.entry(A), 3)
+        await world.clearing.discard(world.entry(A), 3)
         with pytest.raises((ShardChanged, OriginError)):
             await world.get(A)
         assert await world.get(A) == data
@@ -640,7 +640,7 @@ async def test_chaos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, segments: 
             elif action < 0.2:
                 chance.choice(tasks).cancel()
             elif action < 0.25:
-                tasks.append(asyncio.create_task(world.room.work_off()))
+                tasks.append(asyncio.create_task(world.clearing.work_off()))
             elif action < 0.3:
                 await world.house.evict(None if chance.random() < 0.5 else [names[0]])
             elif action < 0.4:

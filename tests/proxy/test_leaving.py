@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay_proxy.leaving import Leaving
-from forebay_proxy.plan import Rank, Use
+from forebay_proxy.use import Rank, Use
 
 KEYS = [f"k{number}" for number in range(3)]
 uses = st.builds(Use, st.sampled_from([Rank.READ, Rank.AHEAD]), st.integers(0, 1).map(float))  # few: a key comes back to where it was

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -109,6 +110,7 @@ class Model:
         self.ledger: Ledger[int] = Ledger(1000)
         self.stored: dict[int, int] = {}
         self.open: list[Grant[int]] = []
+        self.serial = itertools.count(1)  # one that was doomed may come back: no key is used twice
 
     def reserve(self, size: int) -> None:
         try:
@@ -135,7 +137,7 @@ class Model:
             return
         size = min(number, grant.bytes)
         self.ledger.commit(grant, size)
-        self.stored[max(self.stored, default=0) + 1] = size
+        self.stored[next(self.serial)] = size
 
     def remove(self, number: int) -> None:
         for key, size in list(self.stored.items())[:1]:

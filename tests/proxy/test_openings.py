@@ -180,15 +180,15 @@ async def test_a_shard_that_is_gone_is_not_served(tmp_path: Path) -> None:
 async def test_a_changed_shard_is_opened_anew_and_the_old_one_leaves(tmp_path: Path) -> None:
     """It serves who is inside until then."""
     async with building(tmp_path / "c") as world:
-        world.origin.put(A, DATA)
-        new = data_of(2 * SEGMENT, 5)
+        old, new = data_of(2 * SEGMENT), data_of(2 * SEGMENT, 5)
+        world.origin.put(A, old)
         async with world.opened(A, reader(job="one")) as inside:
             got = await world.taken(inside, 10)
             await world.quiet()
             world.origin.put(A, new, etag='"v2"')
             assert await world.get(A, reader(job="two")) == new
             got += b"".join([bytes(chunk) async for chunk in inside.chunks()])
-        assert got == DATA
+        assert got == old
         await world.quiet()
         assert [entry.version.identity for entry in world.room.entries.values()] == ['etag:"v2"']
 

@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.house import FakeClock, reader, shard_of
 
-from forebay_proxy.plan import GROUP_LIFE_S, SILENCE_S, START_RATE, Plans, Rank
+from forebay_proxy.passes import GROUP_LIFE_S
+from forebay_proxy.plan import SILENCE_S, START_RATE, Plans
 from forebay_proxy.shard import Shard
+from forebay_proxy.use import Rank
 
 GROUP = "https://o/set/"
 NAMES = [f"{GROUP}{number}.tar" for number in range(40)]

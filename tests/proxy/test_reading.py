@@ -9,7 +9,8 @@ import pytest
 from support.house import SEGMENT, building, data_of, reader, shard_of, small_segments, until
 
 from forebay_proxy import events
-from forebay_proxy.reading import FIRST_BREADTH, MOST_BREADTH
+from forebay_proxy.pace import MOST_RANGES
+from forebay_proxy.reading import FIRST_BREADTH
 
 A = "https://o/set/a.tar"
 B = "https://o/set/b.tar"
@@ -39,7 +40,7 @@ async def test_then_it_has_sixteen(tmp_path: Path) -> None:
         async with world.opened(A) as reading:
             await world.taken(reading, SEGMENT + 1)
             await world.quiet()
-            assert set(reading.entry.segments.leases) == set(range(1, 1 + MOST_BREADTH))
+            assert set(reading.entry.segments.leases) == set(range(1, 1 + MOST_RANGES))
 
 
 async def test_a_range_asks_for_its_segments_only(tmp_path: Path) -> None:
@@ -61,8 +62,9 @@ async def test_a_small_cache_is_shared_evenly(tmp_path: Path) -> None:
         await until(lambda: len(world.cache.readings) == 0 and len(world.origin.log) == 4)
         world.origin.release()
         assert await asyncio.gather(*tasks) == [data_of(20 * SEGMENT, number) for number in range(4)]
-        assert world.cache.breadth(bypassing=True) == 1
-        assert 1 <= world.cache.breadth(bypassing=False) <= 8
+        entry = world.entry(f"{A}0")
+        assert world.cache.breadth(entry, bypassing=True) == 1
+        assert 1 <= world.cache.breadth(entry, bypassing=False) <= 8
 
 
 async def test_waiting_is_measured_and_told(tmp_path: Path) -> None:
@@ -164,34 +166,3 @@ async def test_readers_cancelled_at_any_step_leave_nothing(tmp_path: Path) -> No
                 await world.house.evict(None)
         assert await world.get(A) == a
         assert await world.get(B) == b
-
-
-async def test_a_segment_found_wrong_by_one_reader_is_no_hole_for_another(tmp_path: Path) -> None:
-    """It leaves under a lease: who is inside looks again."""
-    async with building(tmp_path / "c") as world:
-        data = data_of(2 * SEGMENT)
-        world.origin.put(A, data)
-        await world.get(A)
-        async with world.opened(A) as inside:
-            world.buffers.readers.holders = 10_000  # small units
-            got = await world.taken(inside, 10)
-            assert len(got) < SEGMENT
-            await world.room.discard(world.entry(A), 0)
-            world.buffers.readers.holders = 1
-            got += b"".join([bytes(chunk) async for chunk in inside.chunks()])
-        assert got == data
-
-
-async def test_two_verifiers_of_one_bad_segment_discard_it_once(tmp_path: Path) -> None:
-    """The second finds it fetched again, and good."""
-    async with building(tmp_path / "c") as world:
-        data = data_of(3 * SEGMENT)
-        world.origin.put(A, data)
-        await world.get(A)
-        await world.quiet()
-        entry = world.entry(A)
-        entry.segments.unverified = {0, 1, 2}
-        entry.segments.sums[1] ^= 12345
-        assert await asyncio.gather(*(world.get(A) for _ in range(20))) == [data] * 20
-        assert len(world.of(events.IntegrityFailed)) <= 20
-        assert world.origin.asked(A).count((SEGMENT, 2 * SEGMENT - 1)) == 2

@@ -20,6 +20,7 @@ from forebay_proxy import flights as flights_module
 from forebay_proxy.buffers import Buffers, Share
 from forebay_proxy.cache import ShardCache
 from forebay_proxy.chores import Chores
+from forebay_proxy.clearing import Clearing
 from forebay_proxy.entry import Entry
 from forebay_proxy.events import Events
 from forebay_proxy.fetch import Fetcher
@@ -27,10 +28,12 @@ from forebay_proxy.flights import Flights
 from forebay_proxy.housekeeping import House
 from forebay_proxy.ledger import Ledger
 from forebay_proxy.limiter import Limiters
+from forebay_proxy.openfiles import OpenFiles
 from forebay_proxy.openings import Openings
 from forebay_proxy.plan import Plans
 from forebay_proxy.prefetch import Prefetcher
 from forebay_proxy.reading import Reading
+from forebay_proxy.retiring import Retiring
 from forebay_proxy.room import Room, Slice
 from forebay_proxy.shard import ByteRange, Shard
 from forebay_proxy.store import Loaded, Store
@@ -102,6 +105,9 @@ class World:
     ledger: Ledger[Slice]
     plans: Plans
     room: Room
+    files: OpenFiles
+    clearing: Clearing
+    retiring: Retiring
     flights: Flights
     openings: Openings
     chores: Chores
@@ -186,8 +192,7 @@ class World:
             assert (entry.readers, entry.flying) == (0, 0), entry
         stored = sum(entry.segments.bytes_of(index) for entry in self.room.entries.values() for index in entry.segments.stored())
         assert self.ledger.stored_bytes == stored, (self.ledger, stored)
-        assert self.room._displaced.keys() <= {self.room._displacers[key] for key in self.room._displacers}
-        assert all(count > 0 for count in self.room._displaced.values())
+        assert sum(self.room.displacers.counts().values()) == len(self.room.displacers)
         assert all(limiter.in_flight == 0 for limiter in self.limiters._limiters.values())
         assert self.buffers.fetches.holders == self.buffers.windows.holders == 0
         assert self.origin.open == 0
@@ -290,6 +295,9 @@ def _parts(
     room = Room(ledger, store, plans, events, clock)
     store.claims.on_commit = lambda: None  # the index's own bytes are the store's tests' matter: here a capacity is a number of segments
     buffers, chores, flights = Buffers(), Chores(group), Flights(group)
+    files = OpenFiles(room, store)
+    retiring = Retiring(room, files, chores)
+    clearing = Clearing(room, files, retiring, store, chores)
     if window_unit is not None:
         buffers.windows = Share(4 * window_unit, per_holder=4, smallest_bytes=window_unit)
     limiters = Limiters(connections, clock)
@@ -298,16 +306,16 @@ def _parts(
         origins, limiters, buffers, events, retry_budget_s=retry_budget_s, clock=clock, sleep=clock.sleep, chance=random.Random(7)
     )
     openings = Openings(
-        room=room, flights=flights, fetcher=fetcher, buffers=buffers, events=events, group=group, clock=clock, hmac_key=b"k" * 32,
-        revalidate=revalidate,
+        room=room, retiring=retiring, flights=flights, fetcher=fetcher, buffers=buffers, events=events, group=group, clock=clock,
+        hmac_key=b"k" * 32, revalidate=revalidate,
     )  # fmt: skip
     cache = ShardCache(
-        store=store, room=room, plans=plans, flights=flights, openings=openings, fetcher=fetcher, buffers=buffers, events=events,
-        chores=chores, clock=clock,
+        store=store, room=room, clearing=clearing, retiring=retiring, files=files, plans=plans, flights=flights, openings=openings,
+        fetcher=fetcher, buffers=buffers, events=events, chores=chores, clock=clock,
     )  # fmt: skip
     prefetcher = Prefetcher(cache, openings, plans, chores, clock)
     house = House(cache, openings, clock)
     return World(
-        path, origin, clock, store, ledger, plans, room, flights, openings, chores, limiters, fetcher, buffers, cache, prefetcher, house,
-        group, events, facts,
+        path, origin, clock, store, ledger, plans, room, files, clearing, retiring, flights, openings, chores, limiters, fetcher, buffers,
+        cache, prefetcher, house, group, events, facts,
     )  # fmt: skip

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
-import subprocess
-import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -15,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aiohttp import web
+from support.sidecar import running
 
 from forebay_proxy import events as facts
 from forebay_proxy.events import Event, Outcome
@@ -24,7 +22,6 @@ from forebay_proxy.usage import Usage
 __all__ = ["LiveSidecar", "busy_metrics", "live_sidecar"]
 
 SHARD_BYTES = 20 << 20  # three segments
-_PROXY = Path(__file__).parents[2] / "proxy"
 
 
 @dataclass(frozen=True)
@@ -51,37 +48,8 @@ def live_sidecar(directory: Path) -> Iterator[LiveSidecar]:
     shards.mkdir()
     shard = shards / "a.tar"
     shard.write_bytes(os.urandom(SHARD_BYTES))
-    command = [
-        sys.executable, "-m", "forebay_proxy.cli", "serve", "--json", "--port", "0", "--socket", "off",
-        "--cache-dir", str(directory / "cache"), "--cache-size", "100MiB", "--file-root", str(shards),
-    ]  # fmt: skip
-    environment = os.environ | {"XDG_RUNTIME_DIR": str(directory), "PYTHONPATH": str(_PROXY)}
-    log = directory / "sidecar.log"
-    with (
-        log.open("wb") as errors,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=environment, cwd=directory) as process,
-    ):
-        try:
-            yield LiveSidecar(_ready(process, log), shard)
-        finally:
-            _stop(process)
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(30)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        raise
-
-
-def _ready(process: subprocess.Popen[bytes], log: Path) -> str:
-    """The URL in the one line it prints when it is ready; the end of its output if it never is."""
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line, f"the sidecar ended with {process.wait(30)}: {log.read_text(encoding='utf-8', errors='replace')[-2000:]}"
-    return str(json.loads(line)["url"])
+    with running(directory, "--cache-size", "100MiB", "--file-root", str(shards)) as sidecar:
+        yield LiveSidecar(sidecar.url, shard)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,210 @@
+"""Acts on what the room decided: withdraws claims, commits that, and only then frees the bytes; allocates what room was made for.
+
+A claim never stands for bytes that are gone. What was begun is ended even if who asked for it is cancelled: half-removed segments would be
+nobody's. What cannot be removed is put back, to be verified before anybody reads it.
+
+Not thread-safe: the event loop's only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from forebay_proxy.chores import Chores, to_its_end
+from forebay_proxy.entry import Entry
+from forebay_proxy.errors import CacheFull, DiskFailed
+from forebay_proxy.fileio import Leased
+from forebay_proxy.ledger import Grant, Victim
+from forebay_proxy.openfiles import OpenFiles
+from forebay_proxy.retiring import Retiring
+from forebay_proxy.room import Room, Slice
+from forebay_proxy.segments import segment_span
+from forebay_proxy.shardfile import ShardFile
+from forebay_proxy.store import Store
+
+__all__ = ["Clearing"]
+
+log = logging.getLogger("forebay")
+
+
+class Clearing:
+    """Makes the disk what the room's books say."""
+
+    def __init__(self, room: Room, files: OpenFiles, retiring: Retiring, store: Store, chores: Chores) -> None:
+        self.failed: Callable[[DiskFailed], None] = lambda error: None  # the cache hears of a failing disk
+        self._room = room
+        self._files = files
+        self._store = store
+        self._retiring = retiring
+        self._chores = chores
+
+    # For a grant
+
+    async def clear(self, grant: Grant[Slice]) -> None:
+        """Remove the grant's victims from the disk. Raises ``CacheFull`` where one could not be removed; the grant is closed then.
+
+        Cancelled, it ends all the same and closes the grant.
+        """
+        try:
+            await to_its_end(self._clear(grant))
+        except asyncio.CancelledError:
+            if not grant.closed:
+                self._room.ledger.release(grant)
+            raise
+
+    async def _clear(self, grant: Grant[Slice]) -> None:
+        if not grant.victims:
+            return
+        ledger, victims = self._room.ledger, list(grant.victims)
+        gone = await self._vacate([victim.subject for victim in victims])
+        stayed = [victim for victim, left in zip(victims, gone, strict=True) if not left]
+        for victim in stayed:
+            ledger.stayed(grant, victim)
+        promised = grant.bytes
+        ledger.vacated(grant)
+        if stayed:
+            ledger.release(grant)
+            raise CacheFull(f"{len(stayed)} segments could not be removed; {promised} bytes are free instead")
+
+    async def prepare(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
+        """Empty what the grant needs, and allocate the segment in the entry's file.
+
+        Raises ``CacheFull`` or ``DiskFailed``; the grant is closed then, or closed soon by a chore.
+        """
+        await self.clear(grant)
+        try:
+            await self._left(entry, index)
+        except asyncio.CancelledError:
+            self._room.ledger.release(grant)
+            raise
+        try:
+            return await self._allocate(entry, index, grant)
+        except asyncio.CancelledError:
+            self._room.withdraw(entry, index)
+            self._chores.spawn(self.abandon(entry, index, grant), "abandon")
+            raise
+        except BaseException:
+            self._room.ledger.release(grant)
+            raise
+
+    @staticmethod
+    async def _left(entry: Entry, index: int) -> None:
+        """Wait until nobody removes the segment: whoever did may have put it back, and the next one may be at it already.
+
+        Only with no victims left to clear: two who wait for each other's would wait for ever.
+        """
+        while index in entry.leaving:
+            await asyncio.shield(entry.leaving[index])
+
+    async def _allocate(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
+        if entry.segments.has(index):
+            raise CacheFull(f"segment {index} could not be removed, and stays")
+        first, size = segment_span(index, entry.version.length)
+        async with entry.file_lock:
+            file = await self._files.open(entry)
+        entry.charged_bytes += grant.bytes
+        try:
+            if entry.version.length is None:
+                await file.grow(first + size)
+            await file.allocate(first, size)
+        except DiskFailed:
+            entry.charged_bytes -= grant.bytes
+            raise
+        return file
+
+    async def abandon(self, entry: Entry | None, index: int | None, grant: Grant[Slice]) -> None:
+        """Free what was allocated for a grant that did not become a segment, and give the grant back."""
+        if entry is None or index is None:
+            with suppress(CacheFull):
+                await self.clear(grant)
+                self._room.ledger.release(grant)
+            return
+        await to_its_end(self._abandon(entry, index, grant))
+
+    async def _abandon(self, entry: Entry, index: int, grant: Grant[Slice]) -> None:
+        size = entry.segments.bytes_of(index)  # less than was granted if the length became known and the file could not be cut
+        self._room.fit(entry, grant, size)
+        if size:
+            entry.departing[index] = 1  # no checksum of anything: what cannot be removed is found wrong when it is next wanted
+        if await self._remove((entry, (index,))):
+            self._room.ledger.release(grant)
+        else:
+            self._room.ledger.commit(grant)
+
+    # For another reason
+
+    async def discard(self, entry: Entry, index: int) -> None:
+        """Remove one stored segment whose bytes are wrong, if it has not left already."""
+        if entry.segments.has(index):
+            await self._let_go([Victim((entry, (index,)), entry.segments.bytes_of(index))])
+
+    async def evict(self, entry: Entry) -> int:
+        """Remove everything of ``entry`` that is not leased; returns the bytes freed."""
+        return await self._let_go(list(self._room.victims_of(entry)))
+
+    async def work_off(self) -> None:
+        """Let go of what stands above a capacity that shrank."""
+        self._room.refresh()
+        while victims := self._room.excess():
+            if not await self._let_go(victims):
+                return
+
+    async def _let_go(self, victims: Sequence[Victim[Slice]]) -> int:
+        if not victims:
+            return 0
+        self._room.vacate(victims)
+        return await to_its_end(self._depart(victims))
+
+    async def _depart(self, victims: Sequence[Victim[Slice]]) -> int:
+        gone = await self._vacate([victim.subject for victim in victims])
+        freed = sum(victim.bytes for victim, left in zip(victims, gone, strict=True) if left)
+        self._room.ledger.gone(freed)
+        self._room.ledger.spared(sum(victim.bytes for victim in victims) - freed)
+        return freed
+
+    # Removing
+
+    async def _vacate(self, slices: Sequence[Slice]) -> list[bool]:
+        """Commit that segments out of use are claimed no more, then free their bytes; which of them are gone."""
+        try:
+            await self._store.claims.committed()
+        except DiskFailed as error:
+            self._disk_failed(error)
+            for entry, indices in slices:
+                self._parted(entry, indices, removed=False)
+            return [False] * len(slices)
+        return [await self._remove(leaving) for leaving in slices]
+
+    async def _remove(self, leaving: Slice) -> bool:
+        """Free the bytes of some segments; False where the disk or a descriptor's lease keeps them."""
+        entry, indices = leaving
+        removed = True
+        try:
+            async with entry.file_lock:
+                await self._free(entry, indices)
+        except (DiskFailed, Leased) as error:
+            removed = isinstance(error, DiskFailed) and error.errno_name == "ENOENT"  # no file, no bytes
+            if isinstance(error, DiskFailed):
+                self._disk_failed(error)
+        self._parted(entry, indices, removed=removed)
+        return removed
+
+    def _parted(self, entry: Entry, indices: Sequence[int], *, removed: bool) -> None:
+        self._room.parted(entry, indices, removed=removed)
+        self._retiring.retire(entry)
+
+    def _disk_failed(self, error: DiskFailed) -> None:
+        log.warning("segments cannot be removed: %s", error)
+        self.failed(error)
+
+    async def _free(self, entry: Entry, indices: tuple[int, ...]) -> None:
+        file = await self._files.open(entry)
+        if entry.segments.stored_count == 0 and not entry.flying and not entry.readers and len(entry.leaving) == len(indices):
+            await self._files.remove(entry)
+            return
+        for index in sorted(indices, reverse=True):  # from the tail: cheaper for the file system
+            await file.punch(segment_span(index, entry.version.length)[0], entry.segments.bytes_of(index))
+        entry.charged_bytes -= sum(map(entry.segments.bytes_of, indices))  # all or none: where one cannot be freed, all are put back

@@ -1,0 +1,171 @@
+"""Where flights end: room is granted for what they bring, it becomes stored, or is given back; and what follows for the shard version.
+
+An origin that has another version now, a reader or a flight that leaves: all of it comes by here, so that nothing is left behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from forebay_proxy import events
+from forebay_proxy.chores import Chores
+from forebay_proxy.clearing import Clearing
+from forebay_proxy.diskhealth import DiskHealth
+from forebay_proxy.entry import Entry
+from forebay_proxy.errors import CacheError, CacheFull, DiskFailed, ShardChanged
+from forebay_proxy.events import Events
+from forebay_proxy.flights import Flight, told
+from forebay_proxy.landing import Landing
+from forebay_proxy.ledger import Grant
+from forebay_proxy.limiter import DEMAND
+from forebay_proxy.retiring import Retiring
+from forebay_proxy.room import Room, Slice
+from forebay_proxy.segments import SEGMENT_BYTES, index_of, segment_span
+from forebay_proxy.shardfile import ShardFile
+
+__all__ = ["CacheGround"]
+
+
+class CacheGround:
+    """The disk under landings and openings. Not thread-safe: the event loop's only."""
+
+    def __init__(
+        self,
+        *,
+        room: Room,
+        clearing: Clearing,
+        retiring: Retiring,
+        disk: DiskHealth,
+        events: Events,
+        chores: Chores,
+        forget: Callable[[Entry], None],
+        clock: Callable[[], float],
+    ) -> None:
+        """``forget``: an entry is not what its name means any more."""
+        self.landed_signal: Callable[[], None] = lambda: None  # the prefetcher listens: something landed, or a reader moved
+        self._room = room
+        self._clearing = clearing
+        self._retiring = retiring
+        self._disk = disk
+        self._events = events
+        self._chores = chores
+        self._forget = forget
+        self._clock = clock
+
+    # Room for what is to come
+
+    def grant(self, entry: Entry, index: int, flight: Flight) -> Grant[Slice] | None:
+        if not self._disk.usable:
+            self._events.emit(events.ReservationRefused("disk"))
+            return None
+        try:
+            return self._room.reserve(entry.segments.bytes_of(index))
+        except CacheFull:
+            self._events.emit(events.ReservationRefused("no-room"))
+            return None
+
+    async def first_grant(self, need: float) -> Grant[Slice] | None:
+        """Room for a first segment of unknown size, its victims removed; None: bypass."""
+        if not self._disk.usable:
+            self._events.emit(events.ReservationRefused("disk"))
+            return None
+        try:
+            grant = self._room.reserve(SEGMENT_BYTES) if need < DEMAND else self._room.reserve_ahead(SEGMENT_BYTES, None, None)
+            await self._clearing.clear(grant)
+        except CacheFull:
+            if need < DEMAND:
+                self._events.emit(events.ReservationRefused("no-room"))
+            return None
+        return grant
+
+    async def prepare(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile | None:
+        """The entry's file with the segment allocated in it; None when the disk refuses, and then the grant is given back."""
+        try:
+            return await self._clearing.prepare(entry, index, grant)
+        except DiskFailed as error:
+            self._disk.failed(error)
+            self._events.emit(events.ReservationRefused("disk"))
+        except CacheError:  # full, or a file of an earlier life is still held by a passed descriptor
+            self._events.emit(events.ReservationRefused("no-room"))
+        return None
+
+    def landed(self, entry: Entry, index: int, checksum: int, grant: Grant[Slice], flight: Flight) -> None:
+        """A segment is whole on the disk."""
+        self._room.landed(entry, index, checksum, grant)
+        self._disk.worked()
+        if flight.aboard_count:
+            entry.segments.unread.discard(index)
+            self._room.displacers.settle(entry.key, index)
+        prefetched = flight.need >= DEMAND
+        size = segment_span(index, entry.version.length)[1]
+        self._events.emit(events.SegmentLanded(entry.origin, size, self._clock() - flight.began_at, stored=True, prefetched=prefetched))
+        self._sync_complete(entry)
+        self.landed_signal()
+
+    def _sync_complete(self, entry: Entry) -> None:
+        if entry.segments.complete and entry.file is not None:
+            self._chores.spawn(self._sync(entry, entry.file), "sync")
+
+    async def _sync(self, entry: Entry, file: ShardFile) -> None:
+        """One fdatasync a shard, after its last segment and off the readers' path."""
+        if entry.file is not file:  # it left or was closed before its turn came
+            return
+        try:
+            await file.sync()
+        except DiskFailed as error:
+            self._disk.failed(error)
+
+    def fit(self, entry: Entry, grant: Grant[Slice], size: int) -> None:
+        self._room.fit(entry, grant, size)
+
+    def settled(self, entry: Entry) -> None:
+        """The length became known with the end of the body: what is here may be claimed now."""
+        self._room.claim(entry)
+        self._sync_complete(entry)
+
+    def give_back(self, entry: Entry | None, index: int | None, grant: Grant[Slice]) -> None:
+        if entry is not None and index is not None:
+            self._room.withdraw(entry, index)
+        self._chores.spawn(self._clearing.abandon(entry, index, grant), "abandon")
+
+    # What follows
+
+    def left(self, entry: Entry) -> None:
+        """A reader or a flight is gone from ``entry``."""
+        if entry.stale and entry.idle and entry.segments.stored_count:
+            self._chores.spawn(self._drop(entry), "drop")
+        self._room.touch(entry)
+        self._retiring.retire(entry)
+        self.landed_signal()
+
+    async def _drop(self, entry: Entry) -> None:
+        await self._clearing.evict(entry)
+
+    def outdated(self, entry: Entry) -> None:
+        """The origin has another version now: this one serves who is inside, and leaves."""
+        if not entry.stale:
+            entry.stale = True
+            self._forget(entry)
+            self._room.claim(entry)
+            self._room.touch(entry)
+            self.left(entry)
+
+    async def flown(self, entry: Entry, flight: Flight, landing: Landing, filling: Awaitable[None]) -> None:
+        """Run ``filling``; whatever happens, nothing of the landing stays behind."""
+        try:
+            await filling
+        except BaseException as error:
+            flight.error = told(error)  # before its bytes are given back: nobody may read them from now on
+            if isinstance(error, ShardChanged):
+                self.outdated(entry)
+            if isinstance(error, DiskFailed):
+                self._disk.failed(error)
+            raise
+        finally:
+            landing.close()
+            entry.flying -= 1
+            if not entry.segments.has(index_of(flight.first)):
+                self._room.displacers.settle(entry.key, index_of(flight.first))
+            if not entry.ranged and flight is entry.stream and not entry.segments.complete:
+                self.outdated(entry)  # part of a body that cannot be asked in pieces is of use to nobody who comes later
+            self.left(entry)

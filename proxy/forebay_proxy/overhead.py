@@ -1,0 +1,45 @@
+"""What the cache directory holds beyond stored segments: index, lock, directories, and the file system's own blocks of shard files.
+
+Not thread-safe: the event loop's only.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from forebay_proxy.entry import Entry
+from forebay_proxy.ledger import Ledger
+from forebay_proxy.store import Store
+
+__all__ = ["Overhead"]
+
+log = logging.getLogger("forebay")
+
+
+class Overhead:
+    """Tells the ledger; measured anew at each commit of the index."""
+
+    def __init__(self, ledger: Ledger[Any], store: Store) -> None:
+        self._ledger = ledger
+        self._store = store
+        self._beyond_bytes = 0  # of all files together
+        store.claims.on_commit = self.measure
+
+    def __repr__(self) -> str:
+        return f"<Overhead {self._ledger.overhead_bytes} bytes, {self._beyond_bytes} of them in shard files>"
+
+    def weigh(self, entry: Entry, allocated_bytes: int) -> None:
+        """``entry``'s file holds ``allocated_bytes``: beyond its segments there are blocks of the file system's own tree, and what could
+        not be punched.
+        """
+        beyond = max(0, allocated_bytes - entry.charged_bytes)
+        self._beyond_bytes += beyond - entry.beyond_bytes
+        entry.beyond_bytes = beyond
+
+    def measure(self) -> None:
+        """Look at what index, lock and directories hold now, and add what files hold beyond their segments."""
+        try:
+            self._ledger.measured_overhead(self._store.measure() + self._beyond_bytes)
+        except OSError as error:
+            log.warning("the cache directory cannot be measured: %s", error.strerror)

@@ -1,0 +1,44 @@
+"""When a shard is used next, as an order: who leaves first, who stays longest. Pure.
+
+From "leaves first" to "stays":
+
+=====  ============================================================================  ====================
+rank   meaning                                                                       within the rank
+=====  ============================================================================  ====================
+DEAD   no live set holds it: its group was not opened for six hours, no plan has it   oldest opening first
+READ   every live job that knows the group has read it in its present pass           latest opening first
+LATER  unread, not announced, while every reader of its jobs has a plan              latest opening first
+AHEAD  announced                                                                     farthest need first
+SOON   unread in some pass, and nobody has announced anything                        latest opening first
+NOW    a reader is inside it                                                         latest opening first
+=====  ============================================================================  ====================
+
+"Latest opening first" is what keeps a fixed part of a set that does not fit, instead of chasing it round (LRU keeps nothing of a cyclic
+scan). Leased segments are no matter of this module: they are never offered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+__all__ = ["Rank", "Use"]
+
+
+class Rank(IntEnum):
+    """Why a segment may leave; lower leaves first. The table in the module's text says what each means."""
+
+    DEAD = 0
+    READ = 1
+    LATER = 2
+    AHEAD = 3
+    SOON = 4
+    NOW = 5
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Use:
+    """When a shard is used next, ordered from "leaves first" to "stays"."""
+
+    rank: Rank
+    order: float

@@ -1,0 +1,183 @@
+"""The real sidecar as a process of its own: started on a port the kernel picks, asked, killed, started again.
+
+    with running(directory, "--cache-size", "200MB", allow=[origin.url]) as sidecar:
+        sidecar.proxied("http://127.0.0.1:9/a.tar") ... sidecar.status() ... sidecar.kill()
+
+Everything it writes lies under ``directory``: ``cache``, ``run`` (its run file) and ``sidecar.log``. Never a fixed port, never a sleep:
+the one line it prints when it is ready is waited for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from forebay_proxy.wire.urls import parse_origin_url
+
+__all__ = ["FOREBAY", "Sidecar", "environment", "forebay", "running", "start", "wait_until"]
+
+T = TypeVar("T")
+
+# -P: a queue.py where the tests run must not shadow the library's.
+FOREBAY = (sys.executable, "-P", "-m", "forebay_proxy.cli")
+STOP_S, ASK_S = 30, 30
+_SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+
+@dataclass
+class Sidecar:
+    """A running ``forebay serve``. ``ready`` is the line of JSON it printed; ``log`` holds its stderr."""
+
+    process: subprocess.Popen[bytes]
+    ready: dict[str, Any]
+    directory: Path
+    log: Path
+
+    @property
+    def url(self) -> str:
+        return str(self.ready["url"])
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    @property
+    def cache_dir(self) -> Path:
+        return Path(self.ready["cache_dir"])
+
+    def proxied(self, origin_url: str) -> str:
+        """Where this sidecar serves what ``origin_url`` names."""
+        return self.url + parse_origin_url(origin_url).proxy_path()
+
+    def ask(self, path: str, body: bytes | None = None, method: str | None = None) -> bytes:
+        request = urllib.request.Request(self.url + path, data=body, method=method)
+        with urllib.request.urlopen(request, timeout=ASK_S) as answer:
+            return bytes(answer.read())
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.ask("/v1/status"))
+        return found
+
+    def shards(self) -> dict[str, dict[str, Any]]:
+        """What is stored, by origin URL."""
+        return {shard["shard"]: shard for shard in json.loads(self.ask("/v1/shards"))["shards"]}
+
+    def plan(self, reader: str, shards: Sequence[str], method: str = "PUT") -> None:
+        self.ask(f"/v1/plans/{reader}", json.dumps({"shards": list(shards)}).encode(), method)
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of the samples of ``name`` whose labels have these values."""
+        total = 0.0
+        for found in map(_SAMPLE.match, self.ask("/metrics").decode().splitlines()):
+            if found and found[1] == name and labels.items() <= dict(_LABEL.findall(found[2] or "")).items():
+                total += float(found[3])
+        return total
+
+    def log_text(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def terminate(self) -> int:
+        """SIGTERM, and how it ended."""
+        return self._end(signal.SIGTERM)
+
+    def kill(self) -> int:
+        """SIGKILL: nothing of it runs any more, not even a ``finally``."""
+        return self._end(signal.SIGKILL)
+
+    def _end(self, number: signal.Signals) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        try:
+            return self.process.wait(STOP_S)
+        finally:
+            if self.process.poll() is None:
+                self.process.kill()
+                self.process.wait()
+            assert self.process.stdout is not None
+            self.process.stdout.close()
+
+
+def environment(directory: Path, **variables: str) -> dict[str, str]:
+    """This environment with our sources importable, and home and run directory under ``directory``."""
+    run = directory / "run"
+    run.mkdir(mode=0o700, exist_ok=True)
+    path = os.pathsep.join(path for path in sys.path if path)
+    return {**os.environ, "PYTHONPATH": path, "XDG_RUNTIME_DIR": str(run), "HOME": str(directory), **variables}
+
+
+def start(
+    directory: Path,
+    *flags: str,
+    allow: Iterable[str] = (),
+    environ: Mapping[str, str] | None = None,
+    wrapper: Sequence[str] = (),
+    cache: str = "cache",
+    default_port: bool = False,
+) -> Sidecar:
+    """Start one and wait until it is ready; AssertionError with its last words when it never is.
+
+    A default of 64 GB is no size for a test, so name one in ``flags``. ``allow`` are loopback origins it may visit, ``environ`` is added to
+    its environment, ``wrapper`` stands before its command line, ``cache`` is the cache directory below ``directory``. ``default_port``: not
+    one the kernel picks.
+    """
+    command = [*wrapper, *FOREBAY, "serve", "--json", "--cache-dir", str(directory / cache)]
+    command += ["--socket", "off", *(() if default_port else ("--port", "0"))]
+    for origin in allow:
+        command += ["--allow-origin", origin]
+    log = directory / "sidecar.log"
+    with log.open("ab") as errors:
+        process = subprocess.Popen(
+            [*command, *flags], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, cwd=directory,
+            env=environment(directory, **(environ or {})),
+        )  # fmt: skip
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    sidecar = Sidecar(process, json.loads(line) if line else {}, directory, log)
+    if not line:
+        raise AssertionError(f"the sidecar ended with {sidecar.terminate()}: {sidecar.log_text()[-2000:]}")
+    return sidecar
+
+
+@contextmanager
+def running(directory: Path, *flags: str, **how: Any) -> Iterator[Sidecar]:
+    """``start`` for the length of a ``with``; afterwards it must have ended in good order, unless the test ended it itself."""
+    sidecar = start(directory, *flags, **how)
+    try:
+        yield sidecar
+    except BaseException:
+        print(sidecar.log_text()[-4000:])
+        sidecar.kill()
+        raise
+    if sidecar.process.poll() is None:
+        code = sidecar.terminate()
+        assert code == 0, (code, sidecar.log_text()[-2000:])
+    else:
+        sidecar.terminate()
+
+
+def forebay(directory: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """``forebay ARGUMENTS`` to its end, in ``environment(directory)``."""
+    command = [*FOREBAY, *arguments]
+    environ = environment(directory, **variables)
+    return subprocess.run(command, env=environ, cwd=directory, capture_output=True, text=True, timeout=60, check=False)
+
+
+def wait_until(fact: Callable[[], T | None], within_s: float = 30) -> T:
+    """Ask until ``fact`` is true, for what no event of another process tells; its value."""
+    end = time.monotonic() + within_s
+    while not (found := fact()):
+        assert time.monotonic() < end, f"not within {within_s:g} s: {fact}"
+        time.sleep(0.01)
+    return found
