@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.house import SEGMENT, building, data_of, reader, shard_of, small_segments, until
 
-from forebay_proxy import events
+from forebay_proxy import events, fileio
 from forebay_proxy.pace import MOST_RANGES
 from forebay_proxy.reading import FIRST_BREADTH
 
@@ -62,7 +64,7 @@ async def test_a_small_cache_is_shared_evenly(tmp_path: Path) -> None:
         await until(lambda: len(world.cache.readings) == 0 and len(world.origin.log) == 4)
         world.origin.release()
         assert await asyncio.gather(*tasks) == [data_of(20 * SEGMENT, number) for number in range(4)]
-        entry = world.entry(f"{A}0")
+        entry = next(iter(world.room.entries.values()))
         assert world.cache.breadth(entry, bypassing=True) == 1
         assert 1 <= world.cache.breadth(entry, bypassing=False) <= 8
 
@@ -112,15 +114,24 @@ async def test_leases_move_with_the_reader_and_end_with_it(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("where", ["opening", "waiting", "bypass", "verifying", "between"])
-async def test_a_cancelled_reader_gives_everything_back(tmp_path: Path, where: str) -> None:
+async def test_a_cancelled_reader_gives_everything_back(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever it stood."""
     async with building(tmp_path / "c", segments=0 if where == "bypass" else 50, window_unit=4096) as world:
         data = data_of(6 * SEGMENT)
         remote = world.origin.put(A, data)
+        verifying, verified, digest = threading.Event(), threading.Event(), fileio.digest
+
+        def held_digest(*args: Any) -> int:
+            verifying.set()
+            verified.wait(20)
+            return digest(*args)
+
         if where == "verifying":
             await world.get(A)
+            await world.quiet()
             entry = world.entry(A)
             entry.segments.unverified = set(entry.segments.stored())
+            monkeypatch.setattr(fileio, "digest", held_digest)
         gate = remote.hold({"opening": None}.get(where, 20_000))
         reached = asyncio.Event()
 
@@ -135,10 +146,11 @@ async def test_a_cancelled_reader_gives_everything_back(tmp_path: Path, where: s
         if where in ("opening", "waiting"):
             await gate.reached.wait()
         elif where == "verifying":
-            await until(lambda: world.cache.readings)
+            await until(verifying.is_set)
         else:
             await reached.wait()
         task.cancel()
+        verified.set()
         with pytest.raises(asyncio.CancelledError):
             await task
         gate.open()
