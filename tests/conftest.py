@@ -5,7 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 
+import hypothesis
 import pytest
+
+# The machine is shared: how long an example takes says nothing about the code.
+hypothesis.settings.register_profile("shared machine", deadline=None)
+hypothesis.settings.load_profile("shared machine")
 
 # Settings of the person who runs the tests must not reach into them, nor their AWS account.
 _FOREIGN = ("FOREBAY_", "AWS_", "HF_", "GOPEN_", "WDS_", "SLURM_", "TORCHELASTIC_")

@@ -13,9 +13,9 @@ from support.cli import environment
 
 # Says "ready" when its handlers stand, then tells what it receives until the third signal ends it.
 TELLER = """
-import signal, sys
+import os, signal, sys
 def tell(number, frame):
-    print(signal.Signals(number).name, flush=True)
+    os.write(1, (signal.Signals(number).name + "\\n").encode())  # print may be interrupted in the middle of itself
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT):
     signal.signal(number, tell)
 print("ready", flush=True)
