@@ -1,0 +1,108 @@
+"""1 kB to 300 MB, 16 readers at a time, whole and by ranges, four kinds of origin: every byte right, each fetched once."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+from support import nginx as servers
+from support.readers import Got, make_shard, many, read, shard_sizes, spans
+from support.s3_servers import S3Server
+from support.sidecar import Sidecar, running
+
+from forebay_proxy.segments import segment_count
+
+pytestmark = [pytest.mark.once, pytest.mark.timeout(300)]
+
+READERS = 16
+
+
+def make_shards(directory: Path, sizes: Sequence[int]) -> list[Path]:
+    directory.mkdir()
+    return [make_shard(directory / f"{number:03d}.tar", size, number) for number, size in enumerate(sizes)]
+
+
+def read_all(sidecar: Sidecar, files: Sequence[Path], url: Callable[[str], str]) -> None:
+    """Each shard twice whole and by two random ranges, in random order."""
+    rng, work = random.Random(3), []
+    for file in files:
+        whole = partial(read_one, sidecar.proxied(url(file.name)), file)
+        work += [whole, whole, *(partial(whole, span) for span in spans(rng, file.stat().st_size, 2))]
+    rng.shuffle(work)
+    started = time.monotonic()
+    answers = many(READERS, work)
+    tell(answers, files, time.monotonic() - started)
+
+
+def read_one(url: str, file: Path, span: tuple[int, int] | None = None) -> Got:
+    """One reading, of the right length; while a shard's length is unknown, a range is answered with the whole."""
+    got = read(url, file, span=span)
+    ranged = span is not None and got.status == 206
+    assert got.whole
+    assert got.count == (span[1] - span[0] + 1 if ranged and span else file.stat().st_size)
+    return got
+
+
+def total(files: Sequence[Path]) -> int:
+    return sum(file.stat().st_size for file in files)
+
+
+def tell(answers: Sequence[Got], files: Sequence[Path], seconds: float) -> None:
+    sent = sum(got.count for got in answers)
+    print(f"{len(files)} shards, {total(files) / 1e9:.2f} GB; {len(answers)} readings, {sent / 1e9:.2f} GB in {seconds:.1f} s")
+
+
+def segments(files: Sequence[Path]) -> Counter[str]:
+    return Counter({f"/{file.name}": segment_count(file.stat().st_size) for file in files})
+
+
+@pytest.mark.needs("nginx")
+def test_nginx_is_asked_once_for_each_segment(place: Path) -> None:
+    """200 shards of 1 kB to 300 MB: the origin's log has one GET a segment, and nothing else."""
+    files = make_shards(place / "files", shard_sizes(200, 1_000, 300_000_000, bend=2))
+    with servers.nginx(place / "nginx", place / "files") as origin:
+        with running(place, "--cache-size", "4GB", allow=[origin.base()]) as sidecar:
+            read_all(sidecar, files, origin.url)
+            assert sidecar.metric("forebay_requests_total", result="bypass") == 0
+        log = origin.log()
+    assert {(served.method, served.status) for served in log} == {("GET", 206)}
+    assert Counter(served.path for served in log) == segments(files)
+    assert sum(served.sent for served in log) == total(files)
+    print(f"{len(log)} origin requests for {segments(files).total()} segments")
+
+
+@pytest.mark.needs("nginx")
+@pytest.mark.parametrize("kind", ["without_range", "without_length"])
+def test_a_poor_origin_is_asked_once_for_each_shard(place: Path, kind: str) -> None:
+    """No Range, or no length either: one body serves all readers of a shard, its ranges too."""
+    files = make_shards(place / "files", shard_sizes(60, 1_000, 120_000_000, bend=2))
+    options = {"without_range": servers.NO_RANGE, "without_length": servers.NO_LENGTH}
+    with servers.nginx(place / "nginx", place / "files", **{kind: options[kind]}) as origin:
+        with running(place, "--cache-size", "1500MB", allow=[origin.base(kind)]) as sidecar:
+            read_all(sidecar, files, partial(origin.url, name=kind))
+        log = origin.log(kind)
+    assert {(served.method, served.status) for served in log} == {("GET", 200)}
+    assert Counter(served.path for served in log) == dict.fromkeys(segments(files), 1)
+
+
+def test_the_gateway_is_asked_once_for_each_segment(place: Path, rados_gateway: S3Server) -> None:
+    """Signed requests of the real S3; 60 shards to 60 MB, since its memory store is small and slow."""
+    files = make_shards(place / "files", shard_sizes(60, 1_000, 60_000_000, bend=1.6))
+    with rados_gateway.client() as boto:
+        boto.create_bucket(Bucket="many")
+        for file in files:
+            with file.open("rb") as body:
+                boto.put_object(Bucket="many", Key=f"train/{file.name}", Body=body)
+    with running(place, "--cache-size", "1GB", allow=[rados_gateway.url], environ=rados_gateway.environ) as sidecar:
+        read_all(sidecar, files, "s3://many/train/{}".format)
+        assert sidecar.metric("forebay_origin_requests_total", code="206") == segments(files).total()
+        assert sidecar.metric("forebay_origin_requests_total") == segments(files).total()
+        assert sidecar.metric("forebay_origin_bytes_total") == total(files)
+    with rados_gateway.client() as boto:
+        for file in files:
+            boto.delete_object(Bucket="many", Key=f"train/{file.name}")

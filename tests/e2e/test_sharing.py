@@ -1,0 +1,167 @@
+"""Many readers of one shard: one fetch, streamed to all while it runs, whoever leaves and however slowly somebody reads."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import pytest
+from support.origin_server import OriginServer
+from support.readers import Got, make_shard, read
+from support.sidecar import Sidecar, running, wait_until
+
+from forebay_proxy.reading import FIRST_BREADTH
+
+pytestmark = [pytest.mark.once, pytest.mark.timeout(120)]
+
+MIB = 1 << 20
+SIZE = 80 * MIB + 12_345
+
+
+@pytest.fixture
+async def origin() -> AsyncIterator[OriginServer]:
+    async with OriginServer() as made:
+        yield made
+
+
+@pytest.fixture
+def shard(place: Path) -> Path:
+    return make_shard(place / "a.tar", SIZE, 1)
+
+
+def put(origin: OriginServer, shard: Path, **how: object) -> None:
+    """The file as ``/a.tar``, in slices: 64 bodies in the air must not mean 64 copies."""
+    data = memoryview(shard.read_bytes())
+    origin.put("/a.tar", lambda first, end: bytes(data[first:end]), size=len(data), **how)
+
+
+async def in_threads(jobs: list[partial[Got]]) -> list[Got]:
+    """All at the same time; the loop stays free for the origin."""
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        return await asyncio.gather(*(asyncio.get_running_loop().run_in_executor(pool, job) for job in jobs))
+
+
+def ranges_asked(origin: OriginServer) -> list[tuple[int, int]]:
+    spans = [request.range for request in origin.seen("/a.tar")]
+    return sorted((int(first), int(last)) for first, last in (str(span).removeprefix("bytes=").split("-") for span in spans))
+
+
+def fetched_once(origin: OriginServer, size: int) -> None:
+    """The ranges asked for touch each other and cover the shard."""
+    position = 0
+    for first, last in ranges_asked(origin):
+        assert first == position, ranges_asked(origin)
+        position = min(last + 1, size)
+    assert position == size
+
+
+async def test_63_of_64_readers_leave(place: Path, origin: OriginServer, shard: Path) -> None:
+    """Each origin byte is fetched once, and the reader who stays gets all of them."""
+    gate, rng = asyncio.Event(), random.Random(5)
+    put(origin, shard, body_gate=gate, bytes_per_s=40e6)
+    with running(place, "--cache-size", "1GB", allow=[origin.base]) as sidecar:
+        url = sidecar.proxied(origin.url("/a.tar"))
+        jobs = [partial(read, url, shard)] + [partial(read, url, shard, stop_after=rng.randrange(1, SIZE)) for _ in range(63)]
+        reading = asyncio.ensure_future(in_threads(jobs))
+        await asyncio.to_thread(wait_for_readers, sidecar, 64)
+        gate.set()
+        stayed, *left = await reading
+        errors = sidecar.status()["errors"]
+    assert (stayed.whole, stayed.count) == (True, SIZE)
+    assert not any(got.whole for got in left)
+    assert errors == 0
+    fetched_once(origin, SIZE)
+    print(f"64 readers, {len(origin.requests)} origin requests, the last one left at {max(got.count for got in left)} of {SIZE}")
+
+
+async def test_a_second_reader_streams_what_is_there(place: Path, origin: OriginServer, shard: Path) -> None:
+    """While the origin holds back what lies behind 3 MiB, a later reader has what is written (at least 2), and nothing is asked."""
+    gate = asyncio.Event()
+    put(origin, shard, body_gate=gate, gate_at=3 * MIB)
+    with running(place, "--cache-size", "1GB", allow=[origin.base]) as sidecar:
+        url = sidecar.proxied(origin.url("/a.tar"))
+        first, second = Counting(), Counting()
+        reading = [asyncio.ensure_future(asyncio.to_thread(read, url, shard, seen=first.note))]
+        await asyncio.to_thread(first.reached.wait, 30)
+        await origin.until(lambda: len(origin.requests) >= FIRST_BREADTH)  # what one reader asks for at first
+        reading.append(asyncio.ensure_future(asyncio.to_thread(read, url, shard, seen=second.note)))
+        await asyncio.to_thread(second.reached.wait, 30)
+        assert not gate.is_set()
+        assert second.count >= 2 * MIB
+        assert len(origin.requests) == FIRST_BREADTH, "the second reader asked for nothing"
+        gate.set()
+        answers = await asyncio.gather(*reading)
+        assert sidecar.metric("forebay_singleflight_joins_total") >= 1
+    assert all(got.whole and got.count == SIZE for got in answers)
+    assert answers[1].first_byte_s < answers[0].last_byte_s / 2
+    fetched_once(origin, SIZE)
+    first_byte_s, end_s = answers[1].first_byte_s, answers[0].last_byte_s
+    print(f"second reader: first byte after {first_byte_s * 1e3:.1f} ms, the fetch ended after {end_s * 1e3:.0f} ms")
+
+
+async def test_a_throttled_origin_is_streamed_as_it_comes(place: Path, origin: OriginServer, shard: Path) -> None:
+    """At 10 MB/s a connection a segment takes 0.8 s, and its first byte a small part of that."""
+    put(origin, shard, bytes_per_s=10e6)
+    with running(place, "--cache-size", "1GB", allow=[origin.base]) as sidecar:
+        url = sidecar.proxied(origin.url("/a.tar"))
+        answers = await in_threads([partial(read, url, shard)] * 2)
+    for got in answers:
+        assert got.whole
+        assert got.first_byte_s < got.last_byte_s / 4
+    print([f"first byte {got.first_byte_s * 1e3:.0f} ms, last {got.last_byte_s * 1e3:.0f} ms" for got in answers])
+
+
+async def test_a_slow_reader_slows_only_itself(place: Path, origin: OriginServer, shard: Path) -> None:
+    """One reader stops after its first bytes; another one of the same cold shard reads all of it meanwhile, then the first goes on."""
+    put(origin, shard)
+    with running(place, "--cache-size", "1GB", allow=[origin.base]) as sidecar:
+        url = sidecar.proxied(origin.url("/a.tar"))
+        paused = Counting(hold_at=1)
+        slow = asyncio.ensure_future(asyncio.to_thread(read, url, shard, seen=paused.note))
+        await asyncio.to_thread(paused.reached.wait, 30)
+        quick = await asyncio.to_thread(read, url, shard)
+        assert (quick.whole, quick.count) == (True, SIZE)
+        assert not slow.done()
+        paused.go_on.set()
+        got = await slow
+    assert (got.whole, got.count) == (True, SIZE)
+    fetched_once(origin, SIZE)
+
+
+async def test_a_shard_without_length_that_ends_with_a_segment(place: Path, origin: OriginServer) -> None:
+    """The end is found without asking for what lies behind it; early and late readers and ranges agree about it."""
+    shard = make_shard(place / "b.tar", 16 * MIB, 2)
+    put(origin, shard, ranges=False, framing="chunked", bytes_per_s=40e6)
+    with running(place, "--cache-size", "1GB", allow=[origin.base]) as sidecar:
+        url = sidecar.proxied(origin.url("/a.tar"))
+        answers = await in_threads([partial(read, url, shard)] * 8)
+        late = await asyncio.to_thread(read, url, shard, span=(8 * MIB, 16 * MIB - 1))
+    assert all(got.whole and got.count == 16 * MIB for got in answers)
+    assert (late.status, late.count) == (206, 8 * MIB)
+    assert len(origin.requests) == 1
+
+
+class Counting:
+    """Knows how far a reader has come. ``reached`` is set at 2 MiB, or where it is held until ``go_on``."""
+
+    def __init__(self, hold_at: int | None = None) -> None:
+        self.count = 0
+        self.reached, self.go_on = threading.Event(), threading.Event()
+        self._hold_at = hold_at
+
+    def note(self, count: int) -> None:
+        self.count = count
+        if count >= (self._hold_at or 2 * MIB) and not self.reached.is_set():
+            self.reached.set()
+            if self._hold_at is not None:
+                self.go_on.wait(60)
+
+
+def wait_for_readers(sidecar: Sidecar, count: int) -> None:
+    """Until so many readers are inside the shard, waiting for its origin."""
+    wait_until(lambda: len(sidecar.status()["readers"]) >= count)

@@ -1,0 +1,170 @@
+"""Each way in, with stock WebDataset, a real torch DataLoader of two workers and a whole epoch: every sample exactly once."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+from support import nginx as servers
+from support.nginx import Nginx
+from support.sidecar import Sidecar, forebay, running, start, wait_until
+from support.training import (
+    DATASET,
+    PATTERN,
+    SHARDS,
+    STAGES,
+    STOCK,
+    epoch_of,
+    make_data_set,
+    popen,
+    whole_epoch,
+    write_script,
+)
+
+from forebay_proxy.runfile import RunDirectory
+
+pytestmark = [pytest.mark.needs("nginx", "curl"), pytest.mark.timeout(180)]
+
+IMPORT = "import forebay_loader as fb"
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nginx]:
+    directory = tmp_path_factory.mktemp("origin")
+    make_data_set(directory / "files")
+    with servers.nginx(directory / "nginx", directory / "files") as made:
+        yield made
+
+
+def serving(place: Path, origin: Nginx) -> AbstractContextManager[Sidecar]:
+    """A sidecar that the run file leads to."""
+    return running(place, "--cache-size", "200MB", allow=[origin.base()])
+
+
+def shards_of(origin: Nginx, before: int) -> list[str]:
+    """What nginx was asked since."""
+    return sorted(served.path for served in origin.log()[before:])
+
+
+EACH_ONCE = [f"/train-{shard:03d}.tar" for shard in range(SHARDS)]
+
+
+@pytest.mark.parametrize("written", ["{}", "pipe:curl -s -f -L {} || true"], ids=["url", "curl"])
+def test_env(place: Path, origin: Nginx, written: str) -> None:
+    """eval "$(forebay env)" and an unchanged script: through the sidecar by GOPEN_REWRITE; samples name the original URL."""
+    script, url = write_script(place), written.format(origin.url(PATTERN))
+    before = len(origin.log())
+    with serving(place, origin) as sidecar:
+        line = f'eval "$(forebay env)" && exec python {script} {shlex.quote(url)} 2'
+        process = popen(place, ["sh", "-c", line])
+        output, errors = process.communicate(timeout=120)
+        assert process.returncode == 7, errors
+        assert sum(sidecar.status()["requests"].values()) == SHARDS
+    assert whole_epoch(epoch_of(output))
+    assert epoch_of(output).urls == {written.format(origin.url(name.lstrip("/"))) for name in EACH_ONCE}
+    assert shards_of(origin, before) == EACH_ONCE
+
+
+def test_run(place: Path, origin: Nginx) -> None:
+    """forebay run -- python train.py: starts a sidecar, the exit code is the script's, the summary is on stderr, then the sidecar ends."""
+    script = write_script(place)
+    before = len(origin.log())
+    settings = {
+        "FOREBAY_ALLOW_ORIGIN": origin.base(), "FOREBAY_CACHE_SIZE": "200MB", "FOREBAY_PORT": "0", "FOREBAY_IDLE_EXIT_S": "1",
+        "FOREBAY_CACHE_DIR": str(place / "cache"),
+    }  # fmt: skip
+    process = popen(place, ["forebay", "run", "--", "python", str(script), origin.url(PATTERN), "2"], **settings)
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 7, errors
+    assert whole_epoch(epoch_of(output))
+    assert epoch_of(output).urls == {origin.url(name.lstrip("/")) for name in EACH_ONCE}
+    assert re.search(r"1\d\.\d MB read, .*; 0 errors", errors), errors
+    assert shards_of(origin, before) == EACH_ONCE
+    wait_until(lambda: RunDirectory(place / "run").live() == [])
+
+
+@pytest.mark.parametrize(
+    ("dataset", "prelude"),
+    [(DATASET, IMPORT), (STAGES, f"{IMPORT}\nfb.enable()"), (STOCK, f"{IMPORT}\nfb.enable()")],
+    ids=["WebDataset", "ahead", "enable"],
+)
+def test_in_code(place: Path, origin: Nginx, dataset: str, prelude: str) -> None:
+    """fb.WebDataset, fb.ahead() in a pipeline, fb.enable() alone; where it reads ahead, the sidecar knows both workers' plans."""
+    script, before = write_script(place, dataset, prelude), len(origin.log())
+    with serving(place, origin) as sidecar:
+        command = ["python", str(script), origin.url(PATTERN), "2", "plans"]
+        process = popen(place, command, FOREBAY_URL=sidecar.url, FOREBAY_JOB="epoch")
+        output, errors = process.communicate(timeout=120)
+        assert process.returncode == 7, errors
+        assert sidecar.status()["plans"] == [], "withdrawn at the end"
+        assert sidecar.metric("forebay_plan_deviation_total") == 0
+    epoch = epoch_of(output)
+    assert whole_epoch(epoch)
+    assert epoch.urls == {origin.url(name.lstrip("/")) for name in EACH_ONCE}
+    assert {reader.rpartition("/")[0] for reader in epoch.planners} == (set() if dataset == STOCK else {"epoch/0/0", "epoch/0/1"})
+    assert shards_of(origin, before) == EACH_ONCE
+
+
+def test_killed_under_a_data_loader(place: Path, origin: Nginx) -> None:
+    """kill -9 of the sidecar while two workers read, started again at its address: same samples, same bytes."""
+    script = write_script(place, DATASET, IMPORT)
+    sidecar = start(place, "--cache-size", "200MB", allow=[origin.base()])
+    again: Sidecar | None = None
+    try:
+        process = popen(place, ["python", str(script), origin.url(PATTERN), "2"], FOREBAY_URL=sidecar.url)
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(10)]
+        sidecar.kill()
+        again = start(place, "--cache-size", "200MB", "--port", str(sidecar.port), allow=[origin.base()], default_port=True)
+        rest, errors = process.communicate(timeout=120)
+    finally:
+        sidecar.kill()
+        if again is not None:
+            again.terminate()
+    assert process.returncode == 7, errors
+    assert whole_epoch(epoch_of("".join(lines) + rest))
+
+
+@pytest.mark.once
+def test_exit_codes_and_a_dead_address(place: Path) -> None:
+    """A signal is 128 + n; a dead FOREBAY_URL is one line and the command runs; --required does not run it and exits 2."""
+    dead = {"FOREBAY_URL": "http://127.0.0.1:1"}
+    done = forebay(place, "run", "--", "echo", "ran", **dead)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (0, "ran\n", 1), done.stderr
+    assert "FOREBAY_URL" in done.stderr
+    done = forebay(place, "run", "--required", "--", "echo", "ran", **dead)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    with running(place, "--cache-size", "100MB") as sidecar:
+        named = {"FOREBAY_URL": sidecar.url}
+        assert forebay(place, "run", "--", "sh", "-c", "exit 7", **named).returncode == 7
+        assert forebay(place, "run", "--", "sh", "-c", "kill -TERM $$", **named).returncode == 128 + signal.SIGTERM
+        process = popen(place, ["forebay", "run", "--", "sh", "-c", "trap 'exit 9' TERM; echo up; while :; do sleep 0.1; done"], **named)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+        assert process.returncode == 9, "the signal was passed on, and the command's own code came back"
+    assert forebay(place, "env").returncode == 2, "no sidecar, nothing to print"
+
+
+@pytest.mark.once
+def test_env_says_only_what_a_shell_may_eval(place: Path) -> None:
+    """stdout: assignments, no matter what is set already; a rule of one's own stays in front."""
+    with running(place, "--cache-size", "100MB"):
+        mine = "http://mine/=http://theirs/"
+        done = forebay(place, "env", GOPEN_REWRITE=mine)
+        script = 'eval "$1"; printf "%s\\n" "$GOPEN_REWRITE" "$NO_PROXY" "$no_proxy"'
+        process = popen(place, ["sh", "-c", script, "sh", done.stdout])
+        output, errors = process.communicate(timeout=30)
+    assert (done.returncode, process.returncode, errors) == (0, 0, "")
+    rewrite, *no_proxy = output.splitlines()
+    assert rewrite.startswith(mine + ";")
+    assert all("127.0.0.1" in hosts.split(",") for hosts in no_proxy)
+    assert json.dumps(os.environ.get("GOPEN_REWRITE")) == "null"
