@@ -26,12 +26,14 @@ from forebay_proxy.patience import Patience
 from forebay_proxy.shard import ByteRange, Pin, Shard, Version
 from forebay_proxy.wire.tar import EndMarker
 
-__all__ = ["Fetcher"]
+__all__ = ["UNWANTED_BUDGET_S", "Fetcher", "reason_of"]
 
 log = logging.getLogger("forebay")
 
 # An origin that has not answered once since the start is more likely a wrong name than one in trouble: say so soon.
 UNANSWERED_BUDGET_S = 10.0
+# Nobody waits for it: a reader who left, or a prefetch. Whoever comes asks with a budget of its own.
+UNWANTED_BUDGET_S = 15.0
 
 
 class _Now:
@@ -137,7 +139,9 @@ class Fetcher:
                 await landing.flush()  # what arrived is kept: the next request starts behind it
                 if landing.received > before:
                     patience.progress()
-                await self.again(entry, shard, landing, error, patience)
+                elif flight.end is None and isinstance(error, TruncatedShard):
+                    raise  # the same end twice: it is the origin's, and asking again brings it again
+                await self.again(entry, flight, shard, landing, error, patience)
 
     @staticmethod
     def _range(entry: Entry, flight: Flight, landing: Landing) -> ByteRange | None:
@@ -145,8 +149,10 @@ class Fetcher:
             return None
         return ByteRange(landing.received, None if flight.end is None else flight.end - 1)
 
-    async def again(self, entry: Entry, shard: Shard, landing: Landing, error: ShardError, patience: Patience) -> None:
+    async def again(self, entry: Entry, flight: Flight, shard: Shard, landing: Landing, error: ShardError, patience: Patience) -> None:
         """Pause before asking again, or raise ``error`` if asking again cannot help."""
+        if not flight.aboard_count:
+            patience.shorten(UNWANTED_BUDGET_S)
         self.pushed_back(shard.origin, error)
         if not error.retryable or isinstance(error, ShardChanged):
             raise error

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from forebay_proxy import events
 from forebay_proxy.entry import Entry
 from forebay_proxy.errors import CacheFull, RangeNotSatisfiable, ShardError
-from forebay_proxy.fetch import reason_of
+from forebay_proxy.fetch import UNWANTED_BUDGET_S, reason_of
 from forebay_proxy.flights import Flight, told
 from forebay_proxy.http_range import RangeRequest
 from forebay_proxy.landing import Ground, Landing
@@ -48,6 +48,7 @@ class Needed:
 
     def __init__(self, need: float) -> None:
         self.need = need
+        self.waiting = 0  # how many wait for the version
 
 
 class Opening:
@@ -105,6 +106,8 @@ class Opening:
         self._of.fetcher.pushed_back(self._shard.origin, error)
         if not error.retryable:
             raise error
+        if not self._needed.waiting:
+            self._patience.shorten(UNWANTED_BUDGET_S)
         await self._patience.pause(error)
         self._of.events.emit(events.FetchRetried(self._shard.origin, reason_of(error), resumed=False))
 
@@ -189,7 +192,7 @@ class Opening:
             return
         except ShardError as error:
             await landing.flush()
-            await fetcher.again(entry, self._shard, landing, error, self._patience)
+            await fetcher.again(entry, flight, self._shard, landing, error, self._patience)
         await fetcher.fill(entry, flight, self._shard, landing, self._patience)
 
 

@@ -111,7 +111,11 @@ class Openings:
         elif need < needed.need:
             needed.need = need
             self.fetcher.hurried(shard.origin)
-        entry = await self._calls.join(key, lambda future: self._open(shard, mac, job, want, head, needed, future))
+        needed.waiting += 1
+        try:
+            entry = await self._calls.join(key, lambda future: self._open(shard, mac, job, want, head, needed, future))
+        finally:
+            needed.waiting -= 1
         self._checked(entry, job)
         return entry, begun
 

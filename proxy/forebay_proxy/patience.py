@@ -35,6 +35,10 @@ class Patience:
         self._attempts = 0
         self._since = self._clock()
 
+    def shorten(self, budget_s: float) -> None:
+        """From now on at most this much without progress."""
+        self.budget_s = min(self.budget_s, budget_s)
+
     async def pause(self, error: ShardError) -> None:
         """Wait before the next attempt; raises ``error`` when the budget is spent or the wait would overrun it."""
         pause_s = self._chance.uniform(0, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**self._attempts))

@@ -20,10 +20,11 @@ from forebay_proxy.errors import (
     ShardForbidden,
     TruncatedShard,
 )
-from forebay_proxy.fetch import UNANSWERED_BUDGET_S, reason_of
+from forebay_proxy.fetch import UNANSWERED_BUDGET_S, UNWANTED_BUDGET_S, reason_of
 from forebay_proxy.limiter import START_SLOTS
 
 A = "https://o/set/a.tar"
+B = "https://o/set/b.tar"
 
 
 @pytest.fixture(autouse=True)
@@ -177,3 +178,32 @@ async def test_demand_overtakes_a_prefetch_that_waits(tmp_path: Path) -> None:
 def test_reasons_are_short_words(error: ShardError, word: str) -> None:
     """For a label of a metric."""
     assert reason_of(error) == word
+
+
+async def test_an_end_in_doubt_is_asked_for_twice_only(tmp_path: Path) -> None:
+    """The same end again is the origin's own: downloading it for five minutes would not prove it."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, data_of(3000), ranged=False, length_known=False, framed=False)
+        with pytest.raises(TruncatedShard):
+            await world.get(A)
+        await world.quiet()
+        assert len(world.origin.asked(A)) == 2
+
+
+async def test_nobody_waits_and_soon_nobody_asks(tmp_path: Path) -> None:
+    """A reader who left an origin in trouble does not leave five minutes of questions behind."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(B, data_of(100))
+        await world.get(B)  # the origin is known to answer: the budget is the long one
+        remote = world.origin.put(A, data_of(2 * SEGMENT))
+        gate = remote.hold()
+        remote.fail(times=100_000)
+        task = asyncio.create_task(world.get(A))
+        await gate.reached.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        start = world.clock.now
+        gate.open()
+        await world.quiet()
+        assert world.clock.now - start <= UNWANTED_BUDGET_S

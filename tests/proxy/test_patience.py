@@ -58,3 +58,19 @@ async def test_a_wish_beyond_the_budget_is_not_waited_for() -> None:
     with pytest.raises(OriginUnavailable):
         await patience_of(5.0, clock).pause(OriginUnavailable("s", "503", retry_after_s=60.0))
     assert clock.slept == []
+
+
+async def test_it_may_be_shortened() -> None:
+    """Nobody waits any more: what is left is the smaller of the two budgets."""
+    clock = FakeClock()
+    patience, start = patience_of(300.0, clock), clock.now
+    patience.shorten(15.0)
+    patience.shorten(60.0)
+
+    async def ask_for_ever() -> None:
+        while True:
+            await patience.pause(ERROR)
+
+    with pytest.raises(OriginUnavailable):
+        await ask_for_ever()
+    assert clock.now - start <= 15.0

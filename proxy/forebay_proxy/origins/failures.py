@@ -51,7 +51,8 @@ def mapped_http_errors(shard: str, connect_timeout_s: float, idle_timeout_s: flo
     except aiohttp.InvalidURL as error:
         raise InvalidShard(shard, "the HTTP client cannot use this URL") from error
     except aiohttp.ClientResponseError as error:
-        raise OriginError(shard, f"the origin's answer is not readable HTTP ({error.message or type(error).__name__})") from error
+        # Not the client's message: it holds what could not be read, which may be the shard's own bytes.
+        raise OriginError(shard, f"the origin's answer is not readable HTTP ({type(error).__name__})") from error
     except aiohttp.ClientConnectorCertificateError as error:
         raise OriginError(shard, "the origin's TLS certificate is not trusted", next_step="install its CA, or fix the host name") from error
     except aiohttp.ClientConnectorError as error:

@@ -19,7 +19,7 @@ import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
-from forebay_proxy.errors import OriginError, OriginRefused, RangeNotSatisfiable, TruncatedShard
+from forebay_proxy.errors import OriginError, OriginRefused, OriginTimeout, OriginUnavailable, RangeNotSatisfiable, TruncatedShard
 from forebay_proxy.events import Events, OriginAnswered
 from forebay_proxy.origins.addresses import AddressClass
 from forebay_proxy.origins.allow import place_of
@@ -179,7 +179,7 @@ class Mover:
         with mapped_http_errors(shard.name, self._connect_timeout_s, self._idle_timeout_s):
             content = response.content
             while not content.at_eof():
-                chunk, _ = await content.readchunk()  # as received; ``readany`` would copy what has gathered into one
+                chunk = await self._next_chunk(shard, content)
                 if not chunk:  # the end of a chunk in chunked coding, or of the body
                     continue
                 received += len(chunk)
@@ -188,6 +188,21 @@ class Mover:
                 yield chunk
         if promised is not None and received < promised:
             raise TruncatedShard(shard.name, f"the origin sent {received} of {promised} bytes")
+
+    async def _next_chunk(self, shard: Shard, content: aiohttp.StreamReader) -> bytes:
+        """What was received, in the pieces it came in (``readany`` would copy what has gathered into one); b"" at the end.
+
+        The time limit is our own: the client's ends with its connection, and after a chunk header that cannot be read it neither ends the
+        body nor fails it (tried).
+        """
+        try:
+            async with asyncio.timeout(self._idle_timeout_s):
+                chunk, _ = await content.readchunk()
+        except TimeoutError as error:
+            raise OriginTimeout(shard.name, f"the origin was silent for {self._idle_timeout_s:g} s") from error
+        except RuntimeError as error:  # how the client says that the connection went away under a paused body
+            raise OriginUnavailable(shard.name, "the origin's connection broke") from error
+        return chunk
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:

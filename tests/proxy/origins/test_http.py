@@ -546,3 +546,29 @@ async def test_an_untrusted_certificate_is_not_retried(tmp_path: Path) -> None:
         error = await client.fails(OriginError, shard_of(server.url("/x")))
         assert "certificate" in str(error)
         assert not error.retryable
+
+
+async def test_a_chunk_header_that_cannot_be_read_is_no_silence_without_end() -> None:
+    """Neither the client's own time limit nor the end of the connection ends such a body: ours does, and quotes none of it."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b'HTTP/1.1 200 OK\r\nETag: "a"\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nabcd\r\n')
+        await writer.drain()
+        await asyncio.sleep(0.05)  # the header and the first chunk are read before the next is found wrong
+        writer.write(b"zzzz\r\nSECRET-BYTES")
+        await writer.drain()
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        base = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        origin = HttpOrigin(guard=Guard(allow_origin=[base]), events=Events(), connect_timeout_s=2.0, idle_timeout_s=0.2)
+        try:
+            with pytest.raises(ShardError) as raised:
+                async with asyncio.timeout(5):
+                    async with origin.read(shard_of(f"{base}/a.tar"), None, NO_PIN) as body:
+                        assert [chunk async for chunk in body.chunks]
+        finally:
+            await origin.aclose()
+    assert "SECRET" not in str(raised.value)
