@@ -18,8 +18,9 @@ __all__ = [
     "parse_unsatisfied_range", "resolve",
 ]  # fmt: skip
 
-_DIGITS = "[0-9]{1,19}"  # more digits than any length has; and int() refuses thousands
-_RANGE = re.compile(f"({_DIGITS})-({_DIGITS})?|-({_DIGITS})")
+_DIGITS = "[0-9]{1,19}"  # an origin that claims more is wrong
+_BEYOND = 2**63 - 1  # no file is longer, and origins keep positions in 64 bits
+_RANGE = re.compile("([0-9]+)-([0-9]+)?|-([0-9]+)")  # a client may claim as many digits as it likes: they mean "to the end"
 _CONTENT_RANGE = re.compile(rf"bytes ({_DIGITS})-({_DIGITS})/({_DIGITS}|\*)", re.IGNORECASE)
 _UNSATISFIED = re.compile(rf"bytes \*/({_DIGITS})", re.IGNORECASE)
 _TAG = r'(?:W/)?"[\x21\x23-\x7e\x80-\U0010ffff]*"'
@@ -117,11 +118,17 @@ def _one(spec: str) -> RangeRequest:
     if not match:
         raise _malformed()
     if match[3] is not None:
-        return Suffix(int(match[3]))
-    first, last = int(match[1]), None if match[2] is None else int(match[2])
+        return Suffix(_position(match[3]))
+    first, last = _position(match[1]), None if match[2] is None else _position(match[2])
     if last is not None and last < first:
         raise _malformed()
     return ByteRange(first, last)
+
+
+def _position(digits: str) -> int:
+    """The number, or one beyond every shard's end: int() refuses thousands of digits."""
+    digits = digits.lstrip("0") or "0"
+    return min(int(digits), _BEYOND) if len(digits) <= 19 else _BEYOND
 
 
 def _malformed() -> InvalidRequest:

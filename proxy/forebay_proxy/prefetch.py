@@ -30,6 +30,7 @@ MOST_IN_AIR = 48  # the free slots of an origin in full swing (64, a quarter of 
 MOST_OPENINGS = 16  # shards being opened ahead: as many as a node's readers begin at once when an epoch starts
 ROUND_S = 0.02  # rounds are not counted in events: at 1 GB/s a segment lands every 8 ms, and one look at the plans serves several
 FAILED_S = 30.0  # a shard that cannot be opened ahead is left to its reader for this long
+MOST_PASSED = 1024  # failed ones a round steps over: an origin that has lost a whole set is not asked for all of it in a minute
 
 
 class Prefetcher:
@@ -62,6 +63,11 @@ class Prefetcher:
         if window is not None and not self._full:
             window.waited()
 
+    def look_again(self) -> None:
+        """Once a second: shards whose opening failed are tried again when their time is over, with no other event to wake us."""
+        if self._forgive():
+            self.wake()
+
     async def run(self) -> None:
         """Until cancelled."""
         while True:
@@ -86,10 +92,11 @@ class Prefetcher:
     def _round(self) -> None:
         """Look at all plans once, and ask for what their windows lack."""
         self._share_windows()
+        self._forgive()
         self._full = False
         air = MOST_IN_AIR - sum(flight.need >= DEMAND for flight in self._cache.flights.all())
         ahead = dict.fromkeys(self._windows, 0)
-        hungry = len(ahead)
+        hungry, passed = len(ahead), 0
         for need_at, plan, shard in self._plans.nearest():
             if air <= 0 or hungry <= 0 or self._full:
                 return
@@ -97,7 +104,9 @@ class Prefetcher:
             if ahead[plan.reader] >= window.bytes:
                 continue
             entry = self._ready(shard, plan, need_at)
-            if entry is None:
+            if entry is None and shard.name in self._failed and passed < MOST_PASSED:
+                passed += 1  # nothing comes of it for now: the window is for those behind it
+            elif entry is None:
                 ahead[plan.reader] += SEGMENT_BYTES  # its length is not known yet; at least a segment
             else:
                 counted, launched = self._extend(entry, shard, plan, need_at, window.bytes - ahead[plan.reader], air)
@@ -119,8 +128,7 @@ class Prefetcher:
         entry = self._openings.current.get(shard.name)
         if entry is not None and not entry.stale and self._openings.fresh(entry, plan.reader.job):
             return entry
-        failed_until = self._failed.get(shard.name, 0.0)
-        if shard.name not in self._opening and len(self._opening) < MOST_OPENINGS and failed_until < self._clock():
+        if shard.name not in self._opening and len(self._opening) < MOST_OPENINGS and shard.name not in self._failed:
             self._opening.add(shard.name)
             self._chores.spawn(self._open(shard, plan.reader.job, need_at), "prefetch opening")
         return None
@@ -132,11 +140,17 @@ class Prefetcher:
             return  # tried again when something has left; woken now, we would turn round and round
         except ForebayError as error:
             log.info("shard %s could not be opened ahead of need (%s); its reader will ask again", shard.name, error)
-            self._failed = {name: until for name, until in self._failed.items() if until > self._clock()}
             self._failed[shard.name] = self._clock() + FAILED_S
         finally:
             self._opening.discard(shard.name)
         self._woken.set()
+
+    def _forgive(self) -> bool:
+        """Forget the failures whose time is over; whether there were any. They are in the order of their ends."""
+        now, before = self._clock(), len(self._failed)
+        while self._failed and self._failed[name := next(iter(self._failed))] <= now:
+            del self._failed[name]
+        return len(self._failed) < before
 
     def _need(self, need_at: float) -> float:
         return DEMAND + max(0.0, need_at - self._clock())

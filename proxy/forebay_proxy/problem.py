@@ -23,6 +23,7 @@ from forebay_proxy.errors import (
 
 __all__ = [
     "SERVER",
+    "Draining",
     "InternalFault",
     "MethodNotAllowed",
     "NoSuchPath",
@@ -62,6 +63,14 @@ class MethodNotAllowed(ForebayError):
     def __init__(self, message: str, *, allow: tuple[str, ...], next_step: str = "") -> None:
         super().__init__(message, next_step=next_step)
         self.allow = allow
+
+
+class Draining(ForebayError):
+    """The sidecar is shutting down: what is being answered ends, nothing new begins."""
+
+    status = 503
+    retryable = True
+    title = "Shutting down"
 
 
 class PreconditionFailed(ShardError):

@@ -25,7 +25,7 @@ from forebay_proxy.exchange import Exchange
 from forebay_proxy.framing import BadFraming, checked_path
 from forebay_proxy.listen import UnixListener, bind_tcp, is_loopback_host
 from forebay_proxy.outflow import cut
-from forebay_proxy.problem import SERVER, InternalFault, answer_error, shown
+from forebay_proxy.problem import SERVER, Draining, InternalFault, answer_error, shown
 from forebay_proxy.shard_route import CacheDoor, Reading, ShardRoute
 from forebay_proxy.wire.urls import SCHEMES
 
@@ -35,6 +35,8 @@ log = logging.getLogger("forebay")
 
 # Running answers get this long at a shutdown; a training job that is cut off asks again, so waiting longer helps nobody.
 GRACE_S = 5.0
+# Still answered during a shutdown: they hold nothing, and a balancer or a person wants to know.
+_TO_THE_END = frozenset({"/healthz", "/readyz", "/metrics", "/v1/status"})
 
 
 class Face:
@@ -73,7 +75,7 @@ class Face:
         self._answering: set[asyncio.Task[Any]] = set()
         self._quiet = asyncio.Event()
         self._unix: UnixListener | None = None
-        self._closing = False
+        self._turning_away = self._closing = False
         self.state = "starting"
         self.url = ""
         self.port: int | None = None
@@ -123,13 +125,18 @@ class Face:
         self.state = "draining"
 
     async def aclose(self, grace_s: float = GRACE_S) -> None:
-        """Stop listening, let running answers end for ``grace_s``, cut the rest, close every connection."""
+        """Turn new requests away, let running answers end for ``grace_s``; then stop listening, cut the rest, close every connection.
+
+        Until then the listeners stay: whoever asks ``/readyz`` on a new connection hears 503, and every other request learns when to ask
+        again.
+        """
         self.drain()
+        self._turning_away = True
+        await self._wait_quiet(grace_s)
         for site in list(self._runner.sites):
             await site.stop()
         if self._unix:
             self._unix.remove()
-        await self._wait_quiet(grace_s)
         self._closing = True
         for task in list(self._answering):
             task.cancel()
@@ -191,6 +198,10 @@ class Face:
     async def _dispatch(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
         path = checked_path(request)
         self._admit(path, request)
+        if self._turning_away and path not in _TO_THE_END:
+            raise Draining(
+                "the sidecar is shutting down", next_step="ask again: its successor answers at the same address, or read the origin"
+            )
         if path[1:].partition("/")[0].lower() in SCHEMES:
             return await self._shards.answer(request, exchange)
         return await self._admin.answer(path, request, exchange)
@@ -209,15 +220,16 @@ class Face:
             self._events.emit(ClientRefused(error.reason))
         _log_refusal(error)
         response = answer_error(error)
-        if isinstance(error, BadFraming):
-            response.force_close()  # where the next request would begin is anybody's guess
+        if isinstance(error, BadFraming | Draining):
+            response.force_close()  # where the next request would begin is anybody's guess; or there will be none
         return response
 
 
 def _log_refusal(error: ForebayError) -> None:
     """Once, without a query: what a client got wrong is its own business (debug), what an origin or we did is not (warning)."""
     what = f"shard {shown(error.shard)}: {error.cause}" if isinstance(error, ShardError) else str(error)
-    log.log(logging.WARNING if error.status >= 500 else logging.DEBUG, "%d %s: %s", error.status, error.title, what)
+    ours = error.status >= 500 and not isinstance(error, Draining)
+    log.log(logging.WARNING if ours else logging.DEBUG, "%d %s: %s", error.status, error.title, what)
 
 
 def _fault(error: Exception) -> web.StreamResponse:

@@ -279,6 +279,7 @@ class _House:
                 disk = os.statvfs(store.path)
                 ours = disk.f_bavail * disk.f_frsize + self._ledger.used_bytes
                 self._ledger.capacity_bytes = max(0, min(capacity.capacity_bytes, ours - capacity.floor_bytes))
+            self._prefetcher.look_again()
             await self._clearing.work_off()
             for reader in self._plans.expire(self._cache.is_reading):
                 self._events.emit(PlanChanged(reader.job, "expired"))

@@ -12,13 +12,15 @@ from forebay_proxy.errors import CacheFull, ForebayError
 from forebay_proxy.flights import Flight
 from forebay_proxy.limiter import DEMAND
 from forebay_proxy.openings import Openings
-from forebay_proxy.segments import segment_count
+from forebay_proxy.segments import SEGMENT_BYTES, segment_count
 from forebay_proxy.shard import Shard
 
 __all__ = ["Warming"]
 
-AT_ONCE = 8  # shards; more only spreads the progress thinner
-SEGMENTS_AT_ONCE = 4  # of each shard
+AT_ONCE = 6  # shards in the air: small ones need several for a fast origin, with the segments below as much as prefetch has
+SEGMENTS_AT_ONCE = 8  # of each shard
+# Only these still ask for room, the others wait for what is on its way: where room ends, no more than these stay in parts.
+ASKING_AT_ONCE = 2
 PROGRESS_S = 1.0
 NEED = DEMAND + 3600.0  # behind every plan: a person's head start must not slow a running job
 JOB = "warm"
@@ -34,6 +36,8 @@ class Warming:
         self._events: asyncio.Queue[dict[str, object]] = asyncio.Queue()
         self._results: Counter[str] = Counter()
         self._bytes = 0
+        self._asking = asyncio.Semaphore(ASKING_AT_ONCE)
+        self._full = False
 
     async def run(self) -> AsyncIterator[dict[str, object]]:
         """The events of ``POST /v1/warm``, the last one named "end". Closing the iterator stops asking for more."""
@@ -71,6 +75,7 @@ class Warming:
                 result = await self._one(shard)
             except CacheFull as full:
                 result, error = "no-room", str(full)
+                self._full |= self._cache.room.ledger.free_bytes < SEGMENT_BYTES  # else something of this shard alone
             except ForebayError as failed:
                 result, error = "failed", str(failed)
             self._results[result] += 1
@@ -79,21 +84,27 @@ class Warming:
             })  # fmt: skip
 
     async def _one(self, shard: Shard) -> str:
-        self._cache.plans.declare(shard)
-        known = self._openings.current.get(shard.name)
-        had = known is not None and known.segments.complete
-        entry, _ = await self._openings.entry(shard, JOB, need=NEED)
-        if had and entry is known:
-            return "present"
-        await self._fetch(entry, shard)
+        async with self._asking:
+            known = self._openings.current.get(shard.name)
+            had = known is not None and known.segments.complete
+            if self._full and not had:
+                raise CacheFull("not begun: the cache has no room for more")
+            self._cache.plans.declare(shard)
+            entry, _ = await self._openings.entry(shard, JOB, need=NEED)
+            if had and entry is known:
+                return "present"
+            air = await self._ask(entry, shard)
+        for flight in air:
+            await self._landed(flight)
         if not entry.segments.complete:
             raise CacheFull("not all of it could be stored: the cache has no room for more")
         return "stored"
 
-    async def _fetch(self, entry: Entry, shard: Shard) -> None:
+    async def _ask(self, entry: Entry, shard: Shard) -> deque[Flight]:
+        """Ask for every segment that is not here; returns those still in the air. Raises ``CacheFull``."""
         if entry.stream_flying and entry.stream is not None:
-            await self._landed(entry.stream)
-            return
+            await self._landed(entry.stream)  # it finds its room as it comes
+            return deque()
         air: deque[Flight] = deque()
         for index in range(segment_count(entry.version.length or 0)):
             flight = self._cache.flight_of(entry, index)
@@ -102,8 +113,7 @@ class Warming:
                 air.append(flight)
             if len(air) >= SEGMENTS_AT_ONCE:
                 await self._landed(air.popleft())
-        for flight in air:
-            await self._landed(flight)
+        return air
 
     async def _landed(self, flight: Flight) -> None:
         position = flight.first

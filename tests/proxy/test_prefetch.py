@@ -179,3 +179,42 @@ async def test_a_failing_disk_stops_prefetch(tmp_path: Path) -> None:
         await asyncio.sleep(0.01)
         await world.quiet()
         assert world.ledger.stored_bytes == 0
+
+
+async def test_what_fails_ahead_takes_no_place_in_the_window(tmp_path: Path) -> None:
+    """Four missing shards in front of a window of three segments: those behind them come all the same."""
+    async with building(tmp_path / "c", segments=6, prefetch=True) as world:
+        for seed, name in enumerate(NAMES[4:7]):
+            world.origin.put(name, data_of(SEGMENT, seed))
+        world.plans.replace(reader(), SHARDS[:7])
+        world.prefetcher.wake()
+        await until(lambda: complete(world) == sorted(NAMES[4:7]))
+        assert world.prefetcher._windows[reader()].bytes <= 3 * SEGMENT
+
+
+async def test_stepping_over_failures_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An origin that has lost everything is not asked for everything."""
+    monkeypatch.setattr(prefetch, "MOST_PASSED", 2)
+    monkeypatch.setattr(prefetch, "MOST_OPENINGS", 1)
+    async with building(tmp_path / "c", segments=6, prefetch=True) as world:
+        world.plans.replace(reader(), SHARDS)
+        for _ in range(20):
+            world.prefetcher.wake()
+            await asyncio.sleep(0.002)
+        assert len(world.origin.log) == 5  # two stepped over, three that fill the window
+
+
+async def test_what_failed_is_tried_again_without_being_asked(tmp_path: Path) -> None:
+    """When its time is over the second's look wakes the prefetcher, and no sooner."""
+    async with building(tmp_path / "c", prefetch=True) as world:
+        world.plans.replace(reader(), SHARDS[:1])
+        world.prefetcher.wake()
+        await until(lambda: world.prefetcher._failed)
+        fill(world)
+        world.clock.advance(prefetch.FAILED_S - 1)
+        world.prefetcher.look_again()
+        await asyncio.sleep(0.005)
+        assert len(world.origin.log) == 1
+        world.clock.advance(2)
+        world.prefetcher.look_again()
+        await until(lambda: complete(world) == NAMES[:1])

@@ -108,6 +108,16 @@ async def test_a_range_behind_the_end_is_416_with_the_length(world: World) -> No
     assert reply.problem["length_bytes"] == len(DATA)
 
 
+async def test_positions_of_any_number_of_digits_are_beyond_the_end(world: World) -> None:
+    """A last one means to the end, a suffix the whole; a first one is 416."""
+    digits = "9" * 4000
+    for asked, answered in ((f"bytes=5-{digits}", DATA[5:]), (f"bytes=-{digits}", DATA)):
+        reply = await world.ask("GET", PATH, {"Range": asked})
+        assert (reply.status, reply.body == answered) == (206, True)
+    reply = await world.ask("GET", PATH, {"Range": f"bytes={digits}-"})
+    assert (reply.status, reply.headers["content-range"]) == (416, f"bytes */{len(DATA)}")
+
+
 async def test_a_416_of_the_opening_itself_has_the_length_too(world: World) -> None:
     """The origin may refuse the range before anything else is known."""
     world.cache.errors[NAME] = RangeNotSatisfiable(NAME, "out of range", length=5)
@@ -481,7 +491,7 @@ async def test_the_unix_socket_serves_the_same_and_is_private(tmp_path: Path) ->
 
 
 async def test_closing_lets_a_running_answer_end(world: World) -> None:
-    """Within the grace it is finished, and new clients are turned away."""
+    """Within the grace it is finished; new connections hear that we are leaving, and afterwards there is nobody."""
     shard = world.cache.contents[NAME] = FakeShard(DATA, held_at=MIB)
     reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
     writer.write(request("GET", PATH))
@@ -489,12 +499,29 @@ async def test_closing_lets_a_running_answer_end(world: World) -> None:
     closing = asyncio.create_task(world.face.aclose(grace_s=10))
     while world.face.state != "draining":
         await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    with pytest.raises(ConnectionRefusedError):
-        await asyncio.open_connection("127.0.0.1", world.port)
+    ready = await world.ask("GET", "/readyz")
+    assert (ready.status, ready.body) == (503, b"draining\n")
+    assert [(await world.ask("GET", path)).status for path in ("/healthz", "/metrics", "/v1/status")] == [200] * 3
+    for method, path in (("GET", PATH), ("HEAD", PATH), ("GET", "/v1/shards"), ("PUT", "/v1/plans/job/0/0/0")):
+        refused = await talk(world.port, request(method, path, close=False))
+        assert (refused.status, refused.headers["connection"], refused.headers["retry-after"]) == (503, "close", "2")
+        assert method == "HEAD" or refused.problem["type"] == "urn:forebay:problem:draining"
+    assert not closing.done()
     shard.gate.set()
     assert (await read_to_end(reader)).body == DATA
     await closing
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", world.port)
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_closing_with_nothing_to_answer_waits_for_nobody(world: World) -> None:
+    """An idle connection is no reason to stay."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
+    async with asyncio.timeout(5):
+        await world.face.aclose(grace_s=60)
+        assert await reader.read() == b""
     writer.close()
     await writer.wait_closed()
 

@@ -127,3 +127,11 @@ def test_a_shown_size_reads_back_to_within_half_a_digit(count: int) -> None:
 def test_durations_shown(seconds: float, text: str) -> None:
     """At most two units."""
     assert format_duration(seconds) == text
+
+
+@pytest.mark.parametrize("text", ["1kB", "0", "1 MiB", "8000000", "0.001GB"])
+def test_a_limit_with_a_unit_is_not_guessed_at(text: str) -> None:
+    """Who wrote a unit meant it, and thousands of GB are no guess: what a right one looks like is said."""
+    with pytest.raises(ValueError, match="write 200GB, or 75% of the disk") as caught:
+        parse_limit(text)
+    assert "did you mean" not in str(caught.value)

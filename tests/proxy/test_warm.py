@@ -101,3 +101,43 @@ async def test_progress_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert await anext(told) == {"event": "progress", "done_shards": 0, "shards": 1, "done_bytes": 0}
         gate.open()
         assert [event["event"] async for event in told][-1] == "end"
+
+
+NAMES = [f"https://o/set/{number}.tar" for number in range(10)]
+
+
+async def test_what_fits_is_whole_and_the_rest_is_not_begun(tmp_path: Path) -> None:
+    """Ten shards of three segments, room for eleven segments: at most two stay in parts, and no other is asked for."""
+    async with building(tmp_path / "c", segments=11) as world:
+        for seed, name in enumerate(NAMES):
+            world.origin.put(name, data_of(2 * SEGMENT + SEGMENT // 2, seed))
+        results, end = await warmed(world, *NAMES)
+        await world.quiet()
+        whole = [name for name, entry in world.openings.current.items() if entry.segments.complete]
+        begun = [name for name in NAMES if world.origin.asked(name)]
+        assert len(whole) >= 3
+        assert len(begun) <= len(whole) + warm.ASKING_AT_ONCE
+        assert results == {name: "stored" if name in whole else "no-room" for name in NAMES}
+        assert (end["stored"], end["no_room"]) == (len(whole), 10 - len(whole))
+
+
+async def test_what_is_here_is_present_though_there_is_no_room(tmp_path: Path) -> None:
+    """The full cache holds it."""
+    async with building(tmp_path / "c", segments=4) as world:
+        for seed, name in enumerate(NAMES):
+            world.origin.put(name, data_of(SEGMENT, seed))
+        await warmed(world, *NAMES[:4])
+        results, _ = await warmed(world, *NAMES[4:], *NAMES[:4])
+        assert [results[name] for name in NAMES] == ["present"] * 4 + ["no-room"] * 6
+        assert not any(world.origin.asked(name) for name in NAMES[4:])
+
+
+async def test_what_cannot_be_completed_stops_nobody_else(tmp_path: Path) -> None:
+    """A disk that fails is not a cache that is full."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, data_of(SEGMENT))
+        world.cache.disk.state = "down"
+        world.cache.disk._until = world.clock() + 100
+        warming = warm.Warming(world.cache, world.openings, [shard_of(A)])
+        assert [event async for event in warming.run()][-1]["no_room"] == 1
+        assert not warming._full

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from forebay_proxy.verbs.environment import rewrite_variables
 from forebay_proxy.wire.gopen import rewritten
+from forebay_proxy.wire.patterns import InvalidPattern, parse_pattern
 from forebay_proxy.wire.urls import InvalidShardUrl, Source, parse_source, proxy_url
 
 __all__ = ["check_rows"]
@@ -14,14 +15,24 @@ _OPENED_BY_LOADER = ("http", "https", "s3")  # what forebay_loader takes over; g
 
 
 def check_rows(text: str, base: str, environ: Mapping[str, str]) -> list[tuple[str, ...]]:
-    """(way in, what happens) for ``text`` as a person writes it, with a sidecar at ``base``."""
-    rules = rewrite_variables(base, environ)["GOPEN_REWRITE"]
-    by_rule = _by_rewriting(text, base, rules)
+    """(way in, what happens) for ``text`` as a person writes it, with a sidecar at ``base``; of a brace pattern, for its first URL."""
+    try:
+        pattern = parse_pattern(text)  # WebDataset expands before it opens: no rule ever sees a brace
+    except InvalidPattern as error:
+        return _rows("it", *2 * (f"refused by WebDataset: {error}",))
+    if pattern.count == 0:
+        return _rows("it", *2 * ("nothing: the pattern stands for no URL",))
+    first, rules = pattern.at(0), rewrite_variables(base, environ)["GOPEN_REWRITE"]
+    of_what = "it" if pattern.count == 1 else f"the first of {pattern.count}"
+    return _rows(of_what, _by_rewriting(first, base, rules), _in_code(first, base))
+
+
+def _rows(of_what: str, by_rule: str, in_code: str) -> list[tuple[str, ...]]:
     return [
-        ("way in", "what becomes of it"),
+        ("way in", f"what becomes of {of_what}"),
         ('eval "$(forebay env)"', by_rule),
         ("forebay run -- CMD", by_rule),
-        ("import forebay_loader", _in_code(text, base)),
+        ("import forebay_loader", in_code),
     ]
 
 

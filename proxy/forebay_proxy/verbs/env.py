@@ -18,7 +18,9 @@ __all__ = ["assignment", "env"]
 
 @click.command()
 @click.option("--shell", type=click.Choice(["sh", "fish"]), default="sh", show_default=True, help="Whose syntax to write.")
-@click.option("--check", metavar="URL", help="Instead: show what becomes of URL (or a 'pipe:' command) in each way in.")
+@click.option(
+    "--check", metavar="URL", help="Instead: show what becomes of URL (or a 'pipe:' command, or the first of a pattern) in each way in."
+)
 @url_option
 def env(shell: str, check: str | None, url: str | None) -> int:
     """Print GOPEN_REWRITE and NO_PROXY, so that an unchanged WebDataset reads through the running sidecar.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from forebay_proxy.errors import ConfigError
 from forebay_proxy.wire.patterns import InvalidPattern, expand
 from forebay_proxy.wire.urls import InvalidShardUrl, Source, parse_source
 
-__all__ = ["Batch", "batches", "read_list", "understood"]
+__all__ = ["Batch", "batches", "is_list", "read_list", "understood"]
 
 _BATCH = 10_000  # about 1 MB of URLs: small enough to answer quickly, large enough that requests do not count
 
@@ -22,6 +23,11 @@ class Batch:
 
     shards: tuple[str, ...]
     headers: tuple[tuple[str, str], ...]
+
+
+def is_list(text: str) -> bool:
+    """Whether an argument names a list: "-", or a file that is there; a URL and a command never do."""
+    return text == "-" or ("://" not in text and not text.startswith("pipe:") and os.path.isfile(text))
 
 
 def read_list(path: str) -> Iterator[str]:

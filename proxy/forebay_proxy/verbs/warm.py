@@ -15,13 +15,14 @@ from forebay_proxy.sizes import format_size
 from forebay_proxy.verbs.locate import locate
 from forebay_proxy.verbs.options import json_option, url_option
 from forebay_proxy.verbs.output import notice, say
-from forebay_proxy.verbs.sources import Batch, batches, read_list, understood
+from forebay_proxy.verbs.sources import Batch, batches, is_list, read_list, understood
 from forebay_proxy.verbs.warm_progress import Bar, Json, Lines, Quiet, View
 from forebay_proxy.wire.plan import encode
 
 __all__ = ["warm"]
 
 _RESULTS = ("stored", "present", "no-room", "failed")
+_NAMED = 10  # of those without room; a set larger than the cache has thousands, and --json names each
 
 
 @click.command()
@@ -36,22 +37,23 @@ def warm(urls: tuple[str, ...], lists: tuple[str, ...], quiet: bool, as_json: bo
     \b
     Examples:
       forebay warm 's3://bucket/shard-{000000..000999}.tar'
-      forebay warm --from shards.txt --quiet
+      forebay warm shards.txt --quiet
       aws s3 ls s3://bucket/ | awk '{print "s3://bucket/" $4}' | forebay warm -
 
-    URLS are URLs, brace patterns or 'pipe:' commands; '-' reads them from stdin. Exit code 1 when a shard failed. Shards that found no
-    room are counted and named in the end: the cache evicts for them only what nobody is known to need.
+    URLS are URLs, brace patterns, 'pipe:' commands, or files of them, one a line; '-' is stdin. Exit code 1 when a shard failed. Shards
+    that found no room are counted and named in the end, and are no failure (exit code 0): the cache evicts for them only what nobody is
+    known to need, and once it is full no further shard is begun.
     """
-    files = [*lists, *(text for text in urls if text == "-")]
-    named = [text for text in urls if text != "-"]
+    files = [*lists, *filter(is_list, urls)]
+    named = [text for text in urls if not is_list(text)]
     work = batches(understood(chain(named, *(read_list(path) for path in files))))
     if not work:
         raise click.UsageError("name at least one URL, or a list with --from")
     sidecar = locate(url, os.environ)
     with _view(quiet=quiet, as_json=as_json) as view:
-        totals = _warm_all(sidecar, work, view)
+        totals, without = _warm_all(sidecar, work, view)
     if not as_json:
-        _say_end(totals)
+        _say_end(totals, without)
     return 1 if totals["failed"] else 0
 
 
@@ -64,16 +66,19 @@ def _view(*, quiet: bool, as_json: bool) -> View:
     return Bar(console) if console.is_terminal else Lines()
 
 
-def _warm_all(sidecar: Sidecar, work: list[Batch], view: View) -> Counter[str]:
-    """Shards by result, and ``bytes``, over all batches; each batch is one request."""
+def _warm_all(sidecar: Sidecar, work: list[Batch], view: View) -> tuple[Counter[str], list[str]]:
+    """Shards by result, and ``bytes``, over all batches, and who found no room; each batch is one request."""
     totals: Counter[str] = Counter()
+    without: list[str] = []
     shards = sum(len(batch.shards) for batch in work)
     for batch in work:
         encoded = encode(batch.shards)
         for event in sidecar.warm(encoded.content_type, encoded.body, batch.headers):
             view.event(event)
             _take(event, totals, shards, view)
-    return totals
+            if event.get("result") == "no-room":
+                without.append(event["shard"])
+    return totals, without
 
 
 def _take(event: dict[str, Any], totals: Counter[str], shards: int, view: View) -> None:
@@ -96,10 +101,13 @@ def _failure(event: dict[str, Any]) -> str:
     return error if event["shard"] in error else f"{event['shard']}: {error}"
 
 
-def _say_end(totals: Counter[str]) -> None:
+def _say_end(totals: Counter[str], without: list[str]) -> None:
     say(
         f"{totals['stored']} shards stored, {totals['present']} already here, {totals['no-room']} without room, {totals['failed']} failed; "
         f"{format_size(totals['bytes'])}"
     )
-    if totals["no-room"]:
-        notice(f"{totals['no-room']} shards found no room; a larger --cache-size, or 'forebay evict', makes some")
+    for shard in without[:_NAMED]:
+        notice(f"no room: {shard}")
+    if without:
+        others = f" (--json names the other {len(without) - _NAMED} too)" if len(without) > _NAMED else ""
+        notice(f"{len(without)} shards found no room{others}; a larger --cache-size, or 'forebay evict', makes some")

@@ -101,3 +101,25 @@ def test_check_is_honest_about_headers(sidecar: FakeSidecar) -> None:
 def test_check_says_what_is_left_alone(sidecar: FakeSidecar, url: str, words: str) -> None:
     """Unknown commands, bare paths, schemes that wait, and URLs that are wrong."""
     assert words in invoke("env", "--check", url).stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        ("s3://b/k-{000..003}.tar", "/s3/b/k-000.tar"),
+        ("https://h.example/{a,b}/{0..1}.tar", "/https/h.example/a/0.tar"),
+        ("pipe:aws s3 cp s3://b/k-{000..003}.tar -", "/s3/b/k-000.tar"),
+    ],
+)
+def test_check_of_a_pattern_is_of_its_first_url(sidecar: FakeSidecar, pattern: str, path: str) -> None:
+    """WebDataset expands before it opens, and how many there are is said."""
+    head, *rows = invoke("env", "--check", pattern).stdout.splitlines()
+    assert "the first of 4" in head
+    assert all(f"through Forebay: {sidecar.url}{path}" in row for row in rows)
+
+
+@pytest.mark.parametrize(("pattern", "words"), [("s3://b/{0..3", "do not balance"), ("s3://b/{0..99999999}.tar", "more than")])
+def test_check_of_a_wrong_pattern_is_refused(sidecar: FakeSidecar, pattern: str, words: str) -> None:
+    """In every way in, with what is wrong."""
+    rows = invoke("env", "--check", pattern).stdout.splitlines()[1:]
+    assert all("refused by WebDataset" in row and words in row for row in rows)

@@ -135,3 +135,30 @@ def test_on_a_terminal_a_bar() -> None:
         view.progress(3, 10, 5 * 10**6)
     assert "3/10" in screen.getvalue()
     assert "5.0 MB" in screen.getvalue()
+
+
+def no_room(shards: list[str]) -> list[dict[str, Any]]:
+    told = [{"event": "shard", "shard": shard, "result": "no-room", "bytes": 0, "error": ""} for shard in shards]
+    return [*told, {"event": "end", "stored": 0, "present": 0, "no_room": len(shards), "failed": 0, "bytes": 0}]
+
+
+def test_no_room_is_named_and_no_failure(sidecar: FakeSidecar) -> None:
+    """Exit code 0; the first of them by name, the others by number."""
+    sidecar.warm_events = no_room
+    result = invoke("warm", "s3://b/{00..11}.tar", "--quiet")
+    assert result.exit_code == 0
+    assert next(line for line in result.stderr.splitlines() if "no room: " in line).endswith("no room: s3://b/00.tar")
+    assert "s3://b/09.tar" in result.stderr
+    assert "s3://b/10.tar" not in result.stderr
+    assert "12 shards found no room (--json names the other 2 too)" in result.stderr
+    assert "no failure" in invoke("warm", "--help").stdout
+
+
+def test_an_argument_that_is_a_file_is_a_list(sidecar: FakeSidecar, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relative or absolute, as with --from; a URL never is one."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "urls").write_text("s3://b/{0..1}.tar\n")
+    (tmp_path / "more.txt").write_text("# more\ns3://b/2.tar\n")
+    assert invoke("warm", "s3://b/9.tar", "urls", str(tmp_path / "more.txt")).exit_code == 0
+    ((_, shards),) = asked(sidecar)
+    assert shards == ["s3://b/9.tar", "s3://b/0.tar", "s3://b/1.tar", "s3://b/2.tar"]
