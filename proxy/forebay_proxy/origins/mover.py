@@ -29,6 +29,7 @@ from forebay_proxy.origins.base import Body
 from forebay_proxy.origins.failures import mapped_http_errors, report
 from forebay_proxy.origins.guard import Guard, Trip
 from forebay_proxy.origins.resolver import GuardedResolver, travelling
+from forebay_proxy.origins.silence import Silence
 from forebay_proxy.shard import ByteRange, Pin, Shard, Version
 
 __all__ = ["Mover"]
@@ -176,10 +177,12 @@ class Mover:
 
     async def _chunks(self, shard: Shard, response: aiohttp.ClientResponse, promised: int | None) -> AsyncGenerator[bytes]:
         received = 0
-        with mapped_http_errors(shard.name, self._connect_timeout_s, self._idle_timeout_s):
-            content = response.content
-            while not content.at_eof():
-                chunk = await self._next_chunk(shard, content)
+        with (
+            mapped_http_errors(shard.name, self._connect_timeout_s, self._idle_timeout_s),
+            Silence(response.content, self._idle_timeout_s) as silence,
+        ):
+            while not response.content.at_eof():
+                chunk = await self._next(shard, silence)
                 if not chunk:  # the end of a chunk in chunked coding, or of the body
                     continue
                 received += len(chunk)
@@ -189,20 +192,13 @@ class Mover:
         if promised is not None and received < promised:
             raise TruncatedShard(shard.name, f"the origin sent {received} of {promised} bytes")
 
-    async def _next_chunk(self, shard: Shard, content: aiohttp.StreamReader) -> bytes:
-        """What was received, in the pieces it came in (``readany`` would copy what has gathered into one); b"" at the end.
-
-        The time limit is our own: the client's ends with its connection, and after a chunk header that cannot be read it neither ends the
-        body nor fails it (tried).
-        """
+    async def _next(self, shard: Shard, silence: Silence) -> bytes:
         try:
-            async with asyncio.timeout(self._idle_timeout_s):
-                chunk, _ = await content.readchunk()
+            return await silence.next()
         except TimeoutError as error:
             raise OriginTimeout(shard.name, f"the origin was silent for {self._idle_timeout_s:g} s") from error
         except RuntimeError as error:  # how the client says that the connection went away under a paused body
             raise OriginUnavailable(shard.name, "the origin's connection broke") from error
-        return chunk
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
