@@ -154,7 +154,7 @@ class Mover:
         try:
             with mapped_http_errors(shard.name, self._connect_timeout_s, self._idle_timeout_s), travelling(trip):
                 kind = await self._resolver.admit(trip)
-                response = await self._opened().request(method, URL(ask.url, encoded=True), headers=headers, allow_redirects=False)
+                response = await self._answered(shard, method, ask.url, headers)
             code = response.status
         except OriginRefused:  # nothing was asked: a URL anybody can write must not show up as one of our origins
             asked = False
@@ -163,6 +163,16 @@ class Mover:
             if asked:
                 self._events.emit(OriginAnswered(shard.origin, method, code, loop.time() - started))
         return kind, await self._sorted(ask, response)
+
+    async def _answered(self, shard: Shard, method: str, url: str, headers: CIMultiDict[str]) -> aiohttp.ClientResponse:
+        """The answer's headers, within the connect and the idle time together."""
+        try:
+            async with asyncio.timeout(self._connect_timeout_s + self._idle_timeout_s):
+                return await self._opened().request(method, URL(url, encoded=True), headers=headers, allow_redirects=False)
+        except aiohttp.ServerTimeoutError:
+            raise  # it says more: no connection came about
+        except TimeoutError as error:
+            raise OriginTimeout(shard.name, f"the origin was silent for {self._idle_timeout_s:g} s") from error
 
     async def _sorted(self, ask: Ask, response: aiohttp.ClientResponse) -> _Exchange:
         """A good answer keeps its body; any other gives up a little of it and the connection."""
@@ -202,11 +212,11 @@ class Mover:
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
-            self._session = _new_session(self._resolver, self._connect_timeout_s, self._idle_timeout_s, self._user_agent)
+            self._session = _new_session(self._resolver, self._connect_timeout_s, self._user_agent)
         return self._session
 
 
-def _new_session(resolver: GuardedResolver, connect_timeout_s: float, idle_timeout_s: float, user_agent: str) -> aiohttp.ClientSession:
+def _new_session(resolver: GuardedResolver, connect_timeout_s: float, user_agent: str) -> aiohttp.ClientSession:
     connector = aiohttp.TCPConnector(
         limit=0,  # the limiter bounds, and a queue here would hide from it which need is nearest
         resolver=resolver,
@@ -218,7 +228,7 @@ def _new_session(resolver: GuardedResolver, connect_timeout_s: float, idle_timeo
         auto_decompress=False,  # bytes as sent: an encoding nobody asked for is recorded, not undone
         cookie_jar=aiohttp.DummyCookieJar(),  # one reader's cookies are nobody else's
         headers={"Accept-Encoding": "identity", "Accept": "*/*", "User-Agent": user_agent},
-        timeout=aiohttp.ClientTimeout(total=None, connect=connect_timeout_s, sock_read=idle_timeout_s),
+        timeout=aiohttp.ClientTimeout(total=None, connect=connect_timeout_s),  # silence is watched here: the client's timer is one a piece
         read_bufsize=READ_BUFFER_BYTES,
         trust_env=False,  # neither .netrc nor *_PROXY: what is used is passed
     )
