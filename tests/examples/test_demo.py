@@ -49,7 +49,7 @@ def test_all_acts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert trained[1][0] == trained[1][1]
     assert trained[2] == (str(samples), str(samples))
     assert re.search(r"pid \d+ killed", text)
-    assert "no gain" in text
+    assert "local files through Forebay" in text  # its verdict is a matter of timing, and tested where it is made
     assert "run -- " in text
     assert list(tmp_path.iterdir()) == []
 
