@@ -1,8 +1,8 @@
 """Keeps freed memory for the next body buffer instead of giving it to the kernel and asking for it again.
 
-Buffers of 128 KiB to 1 MiB are glibc's border case: each is mapped afresh and unmapped at its end, and every first touch of a page is a
-fault. On a virtual machine that costs more than the bytes themselves (measured: 42 % of the processor time of a warm read, 0.65 -> 1.9 GB/s
-without it). The budget of ``buffers.py`` bounds what is kept.
+Buffers of 128 KiB to 1 MiB are glibc's border case: each may be mapped afresh and unmapped at its end, and every first touch of a page is
+a fault, which is dear on a virtual machine. What this gains was not measured by itself; all published figures were taken with it. The
+budget of ``buffers.py`` bounds what is kept.
 """
 
 from __future__ import annotations

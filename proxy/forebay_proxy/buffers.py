@@ -52,7 +52,7 @@ class Buffers:
 
     def __init__(self, budget_bytes: int = BUDGET_BYTES) -> None:
         quarter = budget_bytes // 4
-        # A write is a hop to a thread and back, which costs as much as moving 300 KB: where few fetch, their units are larger.
+        # A write is a hop to a thread and back, whatever its size: where few fetch, their units are larger.
         self.fetches = Share(quarter, per_holder=1, largest_bytes=2 * MAX_UNIT_BYTES)
         self.windows = Share(quarter, per_holder=4)
         # Half of it: 64 warm readers still have 512 KiB each. Their unit may go down to 16 KiB: 2,000 stopped readers fit.

@@ -1,4 +1,4 @@
-"""Ends a body that stays silent. One timer a body: at 1 GB/s pieces come every 0.2 ms, and a timer for each costs as much as they do.
+"""Ends a body that stays silent. One timer a body, not one a piece: pieces come thousands of times a second.
 
 The HTTP client's own limit does not do: it ends with the connection, and after a chunk header that cannot be read the client neither ends
 the body nor fails it (tried). Time that the body's taker needs for itself (a disk, a slow reader) is not silence.
