@@ -1,6 +1,6 @@
 """Take over webdataset's openers, for reading: ``gopen`` then asks the sidecar instead of starting a process for each shard.
 
-What is not ours stays as it is: writing, unknown ``pipe:`` commands, schemes without an origin yet, and every opener a user registered in
+What is not ours stays as it is: writing, unknown ``pipe:`` commands, schemes that are not ours, and every opener a user registered in
 ``gopen_schemes``, before or after. Rules that Forebay put into ``GOPEN_REWRITE`` are inert here, since a rewritten URL has lost the headers
 of its command; other rules keep working.
 """
@@ -21,10 +21,10 @@ from forebay_proxy.wire.urls import InvalidShardUrl, Source, parse_proxy_target,
 
 __all__ = ["disable", "enable", "enabled", "gopen_module", "open_source", "rewritten", "source_of", "worker_init"]
 
-TAKEN = ("pipe", "http", "https", "s3")  # entries of gopen_schemes that enable() sets
-ORIGINS = frozenset({"http", "https", "s3", "file"})  # gs and hf are understood, and left to webdataset until the sidecar has them
+TAKEN = ("pipe", "http", "https", "s3", "gs", "hf")  # entries of gopen_schemes that enable() sets
+ORIGINS = frozenset({"http", "https", "s3", "gs", "hf", "file"})
 # What webdataset itself puts there; anything else is a user's own opener and stays.
-_STOCK = {"pipe": "gopen_pipe", "http": "gopen_curl", "https": "gopen_curl"}
+_STOCK = {"pipe": "gopen_pipe", "http": "gopen_curl", "https": "gopen_curl", "gs": "gopen_gsutil", "hf": "gopen_hf"}
 _COMMAND = re.compile(r"pipe:\s*([\w./-]+)(?=\s|$)", re.ASCII)
 
 
@@ -159,7 +159,8 @@ def _own_opener(text: str) -> Optional[Callable[..., Any]]:
 def _is_stock(scheme: str) -> bool:
     """Whether what opens ``scheme`` is webdataset's own: the opener it came with, or the one that only raises."""
     found = _schemes().get(scheme) or _schemes().get("__default__")
-    return getattr(found, "__module__", "") == "webdataset.gopen" and getattr(found, "__name__", "") == _STOCK.get(scheme, "gopen_error")
+    stock = (_STOCK.get(scheme), "gopen_error")  # older ones have no opener for hf
+    return getattr(found, "__module__", "") == "webdataset.gopen" and getattr(found, "__name__", "") in stock
 
 
 def _is_locked(url: str) -> bool:

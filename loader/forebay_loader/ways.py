@@ -58,7 +58,7 @@ class SidecarWay:
         self._headers = [*safe_headers(source), ("Accept-Encoding", "identity"), ("Forebay-Reader", reader)]
         self._shown = shown(source)
         self._limits = limits
-        self._is_file = source.url.scheme == "file"
+        self._scheme = source.url.scheme
 
     def open(self, progress: Progress) -> Any:
         headers = [*self._headers, *resume_headers(progress)]
@@ -91,7 +91,9 @@ class SidecarWay:
             raise ShardChanged(f"shard {self._shown}: {text}", reply.status)
         if reply.status >= 500 or reply.status in _RETRYABLE:
             raise Unanswered(text, reached=True, retry_after_s=retry_after(reply.header("Retry-After")))
-        if self._is_file:  # only below a configured root; `cat` reads the others as before
+        if self._scheme == "file":  # only below a configured root; `cat` reads the others as before
+            raise NotTaken(text)
+        if self._scheme == "gs" and reply.status in (401, 403):  # gsutil may be logged in where Google's libraries are not
             raise NotTaken(text)
         raise ShardReadError(f"shard {self._shown}: {text}", reply.status)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.fake_proxy import FakeServer, ramp
+from support.fake_proxy import FakeServer, Refuse, ramp
 
 import forebay_loader as fb
 from forebay_loader.openers import gopen_module, source_of
@@ -53,6 +53,10 @@ def stock(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("pipe:s5cmd cat s3://bucket/a.tar || true", "s3://bucket/a.tar"),
         ("https://host.example/a.tar", "https://host.example/a.tar"),
         ("pipe:curl -s -L https://host.example/a.tar", "https://host.example/a.tar"),
+        ("gs://bucket/a.tar", "gs://bucket/a.tar"),
+        ("pipe:gsutil -q cat gs://bucket/a.tar", "gs://bucket/a.tar"),
+        ("pipe:gcloud storage cat gs://bucket/a.tar", "gs://bucket/a.tar"),
+        ("hf://datasets/org/name@main/a.tar", "hf://datasets/org/name@main/a.tar"),
     ],
 )
 def test_reading_goes_through_the_sidecar(proxy: FakeServer, url: str, origin: str) -> None:
@@ -97,12 +101,18 @@ def test_unknown_command_is_left_alone(proxy: FakeServer, stock: list[str], capl
     assert "secret" not in notice.getMessage()
 
 
-def test_gs_and_hf_are_left(stock: list[str]) -> None:
-    """gs and hf are understood, but webdataset's until the sidecar has their origins."""
-    fb.enable()
-    assert source_of("gs://bucket/a.tar") is None
-    gopen("pipe:gsutil cat gs://bucket/a.tar")
-    assert stock == ["pipe:gsutil cat gs://bucket/a.tar"]
+@pytest.mark.parametrize("status", [401, 403])
+def test_gsutil_may_be_logged_in_where_the_sidecar_is_not(proxy: FakeServer, stock: list[str], status: int) -> None:
+    """Google's refusal leaves gs shards to webdataset's own way, from then on; any other origin's refusal stands."""
+    proxy.fault("/gs/bucket/a.tar", Refuse(status))
+    proxy.fault("/s3/bucket/a.tar", Refuse(status))
+    fb.enable(limits=QUICK)
+    for _ in range(2):
+        assert gopen("pipe:gsutil cat gs://bucket/a.tar").read() == BODY
+    assert stock == ["pipe:gsutil cat gs://bucket/a.tar"] * 2
+    assert len(proxy.requests) == 1
+    with pytest.raises(fb.ShardReadError):
+        gopen("s3://bucket/a.tar")
 
 
 @pytest.mark.parametrize("late", [False, True])

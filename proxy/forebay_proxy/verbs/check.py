@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from forebay_proxy.logs import scrubbed
 from forebay_proxy.verbs.environment import rewrite_variables
 from forebay_proxy.wire.gopen import rewritten
 from forebay_proxy.wire.patterns import InvalidPattern, parse_pattern
@@ -11,7 +12,7 @@ from forebay_proxy.wire.urls import InvalidShardUrl, Source, parse_source, proxy
 
 __all__ = ["check_rows"]
 
-_OPENED_BY_LOADER = ("http", "https", "s3")  # what forebay_loader takes over; gs and hf wait for their origins
+_OPENED_BY_LOADER = ("http", "https", "s3", "gs", "hf")  # what forebay_loader takes over
 
 
 def check_rows(text: str, base: str, environ: Mapping[str, str]) -> list[tuple[str, ...]]:
@@ -41,10 +42,10 @@ def _by_rewriting(text: str, base: str, rules: str) -> str:
     if changed == text:
         return "left to WebDataset: no rewrite rule matches"
     if not changed.startswith(base + "/"):
-        return f"rewritten by a rule of your own: {changed}"
+        return f"rewritten by a rule of your own: {_shown(changed)}"
     source = _understood(text)
     lost = "; its headers do not travel this way" if isinstance(source, Source) and source.headers else ""
-    return f"through Forebay: {changed}{lost}"
+    return f"through Forebay: {_shown(changed, base)}{lost}"
 
 
 def _in_code(text: str, base: str) -> str:
@@ -55,7 +56,15 @@ def _in_code(text: str, base: str) -> str:
         return f"refused: {source}"
     if source.url.scheme not in _OPENED_BY_LOADER:
         return f"left to WebDataset: {source.url.scheme} is not opened by forebay_loader"
-    return f"through Forebay: {proxy_url(base, source.url)}" + ("; its headers travel with it" if source.headers else "")
+    return f"through Forebay: {_shown(proxy_url(base, source.url), base)}" + ("; its headers travel with it" if source.headers else "")
+
+
+def _shown(url: str, base: str = "") -> str:
+    """``url`` without a query that may sign it; the options of our own s3 targets hold no secret."""
+    if base and url.startswith(f"{base}/s3/"):
+        return url
+    plain = scrubbed(url)
+    return plain if plain == url else f"{plain}?…"
 
 
 def _understood(text: str) -> Source | str | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from forebay_proxy.errors import ConfigError
 from forebay_proxy.wire.patterns import InvalidPattern, expand
-from forebay_proxy.wire.urls import InvalidShardUrl, Source, parse_source
+from forebay_proxy.wire.urls import InvalidShardUrl, Source, parse_origin_url, parse_source
 
 __all__ = ["Batch", "batches", "is_list", "read_list", "understood"]
 
@@ -69,8 +69,10 @@ def _one(text: str) -> Source:
     if "*" in text and not text.startswith("pipe:"):
         raise InvalidShardUrl("'*' would need a listing of the bucket; write the numbers as a pattern, as shard-{000000..000999}.tar")
     if (source := parse_source(text)) is None:
+        if "://" in text.partition(" ")[0] and not text.startswith("pipe:"):
+            parse_origin_url(text)  # says which scheme it is, and what is written instead
         raise InvalidShardUrl(
-            "not a URL or a command that Forebay knows; write http(s)://, s3://, file:// or a 'pipe:' command that prints one"
+            "not a URL or a command that Forebay knows; write http(s)://, s3://, gs://, hf://, file:// or a 'pipe:' command that prints one"
         )
     return source
 

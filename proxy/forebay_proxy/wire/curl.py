@@ -114,7 +114,8 @@ def _http(url: str) -> ShardUrl:
 def _credentials(url: str, words: Words) -> tuple[tuple[str, str], ...]:
     """The headers that travel, in the order given; a written Authorization outweighs one that would be made."""
     headers = [header for text in words.every("header") for header in _header(text)]
-    headers += [("Cookie", _cookie(text)) for text in words.every("cookie")]
+    if cookies := [_cookie(text) for text in words.every("cookie")]:
+        headers.append(("Cookie", ";".join(cookies)))  # one header, as curl makes of them
     if not any(name.lower() == "authorization" for name, _ in headers):
         headers += _authorization(url, words)
     return tuple(headers)

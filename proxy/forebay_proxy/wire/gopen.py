@@ -29,7 +29,7 @@ _KEY = r"[A-Za-z0-9._~/:@+,\x3d-]+"
 _BUCKET = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _NO_DOTS = r"(?!\S*/\.\.?(?:[/'\"? ]|$))"  # curl would fold a/../b before we see it
 _OBJECT = rf"({_BUCKET}/{_KEY})"
-_LABEL = "[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+_LABEL = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"  # RFC 1035: a longer one is no host name, and our parser says so
 _HOST = rf"(?:(?:{_LABEL}\.)*(?![0-9]){_LABEL}|(?:[0-9]{{1,3}}\.){{3}}[0-9]{{1,3}})(?::[0-9]{{1,5}})?"
 _PATH = r"/(?:[A-Za-z0-9._~/:@+,\x3d-]|%[0-9A-Fa-f]{2})*"
 _QUERY = r"(?:[?](?:[A-Za-z0-9._~/:@+,&?\x3d-]|%[0-9A-Fa-f]{2})*)?"
@@ -44,7 +44,7 @@ class _Rule(NamedTuple):
     target: str
 
 
-def gopen_rewrite(base: str, keep: str = "", schemes: Collection[str] = ("http", "s3")) -> str:
+def gopen_rewrite(base: str, keep: str = "", schemes: Collection[str] = ("http", "s3", "gs", "hf")) -> str:
     """The value of ``GOPEN_REWRITE`` for the Forebay at ``base`` ("http://127.0.0.1:7070").
 
     ``keep`` is the value found; it stays in front, less rules of ours from before. ``schemes`` are the kinds of origin that the sidecar

@@ -204,7 +204,19 @@ def _fitting(url: ShardUrl) -> ShardUrl:
     return url
 
 
+# What people write for stores that are reached under another scheme.
+_AZURE = "write the blob's https URL with its SAS: https://ACCOUNT.blob.core.windows.net/CONTAINER/shard.tar?sv=...&sig=..."
+_OTHER_S3 = "name the store's S3 endpoint: s3://bucket/shard.tar?endpoint=https://HOST"
+_HINTS = {
+    **dict.fromkeys(("az", "azure", "abfs", "abfss", "wasb", "wasbs"), _AZURE),
+    **dict.fromkeys(("r2", "oss", "tos", "cos", "obs", "s3a", "s3n"), _OTHER_S3),
+}
+
+
 def _unknown(scheme: str) -> str:
+    hint = _HINTS.get(scheme.lower())
+    if hint is not None:
+        return f"{scheme.lower()} URLs are not read; {hint}"
     shown = f" {scheme!r}" if re.fullmatch(r"[A-Za-z0-9+.-]{1,20}", scheme) else ""
     return f"unknown scheme{shown}; Forebay reads {', '.join(SCHEMES)}, as s3://bucket/shard.tar or https://host/shard.tar"
 

@@ -9,14 +9,20 @@ import ssl
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.fault_origin import FaultOrigin, State
+from support.faults import Surplus
+from support.netns import lonely_network
 from support.origin_server import OriginServer
 from support.ramp import ramp
 
+from forebay_proxy.echo import Echo
 from forebay_proxy.errors import (
     OriginError,
+    OriginLoops,
     OriginRefused,
     OriginTimeout,
     OriginUnavailable,
@@ -33,6 +39,7 @@ from forebay_proxy.origins.ask import Ask, next_hop
 from forebay_proxy.origins.base import Body
 from forebay_proxy.origins.guard import Guard
 from forebay_proxy.origins.http import RESOLVED_TTL_S, HttpOrigin
+from forebay_proxy.origins.outward import Outward
 from forebay_proxy.shard import ByteRange, Pin, PinKind, Shard
 from forebay_proxy.wire.urls import parse_origin_url
 
@@ -543,9 +550,10 @@ async def test_an_untrusted_certificate_is_not_retried(tmp_path: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(directory / "c", directory / "k")
     async with OriginServer(tls=context) as server, client_of(server) as client:
-        error = await client.fails(OriginError, shard_of(server.url("/x")))
+        error = await client.fails(OriginUnavailable, shard_of(server.url("/x")))
         assert "certificate" in str(error)
-        assert not error.retryable
+        assert isinstance(error, OriginUnavailable)
+        assert error.hopeless
 
 
 async def test_a_chunk_header_that_cannot_be_read_is_no_silence_without_end() -> None:
@@ -575,3 +583,52 @@ async def test_a_chunk_header_that_cannot_be_read_is_no_silence_without_end() ->
 async def _whole(origin: HttpOrigin, shard: Shard) -> bytes:
     async with origin.read(shard, None, NO_PIN) as body:
         return b"".join([chunk async for chunk in body.chunks])
+
+
+async def test_requests_carry_the_mark_of_their_sidecar(origin: OriginServer) -> None:
+    """Ours behind those the asking request has passed; nothing of it is part of the shard's name."""
+    http = HttpOrigin(guard=Guard(allow_origin=[origin.base]), events=Events(), outward=Outward(echo=Echo("ab")))
+    shard = shard_of(origin.url("/a.tar"))
+    passed = replace(shard, via="forebay;id=cd")
+    assert passed == shard
+    for each in (shard, passed):
+        async with http.read(each, ByteRange(0, 9), NO_PIN) as body:
+            assert b"".join([chunk async for chunk in body.chunks]) == ramp(10)
+    await http.aclose()
+    assert [request.headers["cdn-loop"] for request in origin.requests] == ["forebay;id=ab", "forebay;id=cd, forebay;id=ab"]
+
+
+async def test_508_is_told_from_trouble(origin: OriginServer, client: Client) -> None:
+    """Asking a loop again goes round again: it keeps its status and is not retried."""
+    origin.put("/s", b"", status=508)
+    error = await client.fails(OriginLoops, shard_of(origin.url("/s")))
+    assert (error.status, error.retryable) == (508, False)
+
+
+async def test_an_unknown_name_and_a_closed_port_are_told_apart() -> None:
+    """As long as a host has not answered, the first is hopeless and the second is not."""
+    with lonely_network(hosts={"known.example": "10.7.7.7"}):
+        origin = HttpOrigin(guard=Guard(), events=Events(), connect_timeout_s=1.0, idle_timeout_s=1.0)
+        found = []
+        for host in ("known.example:9", "10.7.7.7:9"):
+            with pytest.raises(OriginUnavailable) as raised:
+                await origin.head(shard_of(f"http://{host}/a.tar"))
+            found.append(raised.value.hopeless)
+        await origin.aclose()
+    assert found == [False, False]
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.05], ids=["with the body", "a moment later"])
+async def test_what_is_said_beyond_an_answer_is_nobodys(pause_s: float) -> None:
+    """It may look like the next answer on a kept connection: that connection is not used again."""
+    async with FaultOrigin() as server:
+        for number in range(3):
+            server.put(f"/{number}.tar", State(b"%d" % number), always=Surplus(pause_s))
+        origin = HttpOrigin(guard=Guard(allow_origin=[server.base]), events=Events())
+        try:
+            for number in range(3):
+                async with origin.read(shard_of(server.url(f"/{number}.tar")), None, NO_PIN) as body:
+                    assert b"".join([chunk async for chunk in body.chunks]) == b"%d" % number
+                await asyncio.sleep(2 * pause_s)
+        finally:
+            await origin.aclose()

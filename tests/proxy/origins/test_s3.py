@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -137,6 +138,54 @@ async def test_a_rejected_token_makes_credentials_be_read_anew(
     with pytest.raises(ShardForbidden, match="InvalidAccessKeyId"):
         await client.get(SHARD, FIRST)
     assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_keys_that_were_changed_are_taken_after_a_refusal(
+    server: OriginServer, client: S3Client, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """Read anew at any 401 or 403, and asked with again only if they are others: once, at most every ten seconds."""
+    server.next("/b/k.tar", status=status, body=xml("AccessDenied"))
+    await client.origin.prepare(SHARD)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIANEW")
+    assert (await client.get(SHARD, FIRST))[1] == ramp(10)
+    assert ["AKIANEW" in request.target for request in server.requests] == [False, True]
+    server.put("/b/k.tar", xml("AccessDenied"), status=status)
+    client.now += 11
+    with pytest.raises(ShardForbidden) as denied:
+        await client.get(SHARD, FIRST)
+    assert denied.value.status == status
+    assert len(server.requests) == 4, "a remembered signature is made anew, with the same keys"
+
+
+async def test_all_who_are_refused_go_on_with_the_new_keys(server: OriginServer, client: S3Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session that ended under eight openings: it is read anew once, and each of them asks once more."""
+    for number in range(8):
+        server.put(f"/b/{number}.tar", ramp(1000))
+        server.next(f"/b/{number}.tar", status=400, body=xml("ExpiredToken"))
+    shards = [s3_shard(f"s3://b/{number}.tar") for number in range(8)]
+    for shard in shards:
+        await client.origin.prepare(shard)
+    client.origin._signatures.clear()  # nothing is remembered: each is a first request
+    forgotten: list[str] = []
+    signer = client.origin._signer
+    assert signer is not None
+    real = signer.forget
+    monkeypatch.setattr(signer, "forget", lambda profile: (forgotten.append(profile), real(profile))[1])
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIANEW")
+    got = await asyncio.gather(*(client.get(shard, FIRST) for shard in shards))
+    assert [data for _, data in got] == [ramp(10)] * 8
+    assert len(server.requests) == 16
+    assert forgotten == [""]
+
+
+async def test_a_refusal_says_what_may_help(server: OriginServer, client: S3Client) -> None:
+    """Signed: perhaps unsigned; unsigned: perhaps not."""
+    server.put("/b/k.tar", xml("AccessDenied"), status=403)
+    for url, words in (("s3://b/k.tar", "?unsigned=1"), ("s3://b/k.tar?unsigned=1", "leave it out")):
+        with pytest.raises(ShardForbidden) as denied:
+            await client.get(s3_shard(url), FIRST)
+        assert words in denied.value.next_step
 
 
 @pytest.mark.parametrize(

@@ -154,11 +154,12 @@ def test_a_rule_never_bends_a_url(text: str, head: str) -> None:
 
 
 def test_only_served_schemes_are_taken() -> None:
-    """By default gs, hf and files keep their way: the sidecar may not serve them."""
+    """By default files keep their way: the sidecar reads none unless it is told where."""
     rules = gopen_rewrite(BASE)
-    for text in ("gs://b/k", "hf://datasets/o/n/k", "pipe:gsutil cat gs://b/k", "pipe:cat /x"):
-        assert rewritten(rules, text) == text
-    assert rewritten(rules, "s3://b/k") == BASE + "/s3/b/k"
+    assert rewritten(rules, "pipe:cat /x") == "pipe:cat /x"
+    for text, path in (("s3://b/k", "/s3/b/k"), ("pipe:gsutil cat gs://b/k", "/gs/b/k"), ("hf://datasets/o/n/k", "/hf/datasets/o/n/k")):
+        assert rewritten(rules, text) == BASE + path
+    assert rewritten(gopen_rewrite(BASE, schemes=("http",)), "gs://b/k") == "gs://b/k"
 
 
 def test_a_rule_set_found_stays_in_front() -> None:

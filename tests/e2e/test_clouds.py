@@ -1,0 +1,156 @@
+"""gs and hf shards through a real sidecar: whole, changed, with links and tokens that end in the middle, and with nobody's credentials."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from support.gcs import Gcs, account_file
+from support.hub import Hub
+from support.readers import make_shard, read
+from support.sidecar import Sidecar, running
+
+from forebay_proxy.segments import SEGMENT_BYTES
+
+pytestmark = [pytest.mark.once, pytest.mark.timeout(120)]
+
+SIZE = 3 * SEGMENT_BYTES + 999
+REPO = "datasets/org/name"
+TOKEN = "hf_canary_token"
+CACHE = ("--cache-size", "300MB")
+
+
+@pytest.fixture
+async def hub(place: Path) -> AsyncIterator[Hub]:
+    """A hub with one shard of four segments in a repository that only the token opens."""
+    async with Hub(tokens={TOKEN}, private={REPO}) as made:
+        made.put(REPO, "a.tar", make_shard(place / "a", SIZE, 1).read_bytes())
+        yield made
+
+
+@pytest.fixture
+async def gcs(place: Path) -> AsyncIterator[Gcs]:
+    """A storage with the same shard, which only its account opens."""
+    async with Gcs() as made:
+        made.put("bucket/a.tar", make_shard(place / "a", SIZE, 1).read_bytes())
+        yield made
+
+
+async def got(sidecar: Sidecar, url: str, **how: object) -> tuple[int, bool, bytes]:
+    answer = await asyncio.to_thread(read, sidecar.proxied(url), **how)  # type: ignore[arg-type]
+    return answer.status, answer.whole, answer.body
+
+
+def hub_environ(hub: Hub, **more: str) -> dict[str, str]:
+    return {"HF_ENDPOINT": hub.base, "HF_TOKEN": TOKEN, **more}
+
+
+def written(sidecar: Sidecar) -> bytes:
+    """Everything the sidecar wrote or shows, less the shards themselves."""
+    files = [file for file in sidecar.directory.rglob("*") if file.is_file() and "shards" not in file.parts and file.name != "a"]
+    shown = [sidecar.ask(path) for path in ("/metrics", "/v1/status", "/v1/shards")]
+    return b"".join([*(file.read_bytes() for file in files), *shown, sidecar.log_text().encode()])
+
+
+async def test_a_shard_of_a_hub(place: Path, hub: Hub) -> None:
+    """Every byte, the hub asked once, the second read from the disk, no secret anywhere, and its hash as the ETag."""
+    data = (place / "a").read_bytes()
+    with running(place, *CACHE, allow=[hub.base, hub.cdn.base], environ=hub_environ(hub)) as sidecar:
+        for _ in range(2):
+            assert await got(sidecar, f"hf://{REPO}/a.tar") == (200, True, data)
+        asked, ranges = len(hub.requests), len(hub.cdn.requests)
+        answer = await asyncio.to_thread(read, sidecar.proxied(f"hf://{REPO}/a.tar"))
+        assert answer.headers["etag"] == f'"{hashlib.sha256(data).hexdigest()}"'
+        assert sidecar.metric("forebay_digest_checks_total", algorithm="sha-256", result="agrees") == 1
+        everything = await asyncio.to_thread(written, sidecar)
+    assert (asked, ranges) == (1, 4)
+    assert TOKEN not in repr(hub.cdn.requests)
+    for secret in (TOKEN.encode(), b"Signature=", b"Key-Pair-Id"):
+        assert secret not in everything
+
+
+async def test_links_that_end_within_a_shard(place: Path, hub: Hub) -> None:
+    """The rest comes over a new one; the reader notices nothing."""
+    data = (place / "a").read_bytes()
+    with running(place, *CACHE, allow=[hub.base, hub.cdn.base], environ=hub_environ(hub)) as sidecar:
+        await got(sidecar, f"hf://{REPO}/a.tar", span=(0, 99))
+        hub.cdn.end_links()
+        assert await got(sidecar, f"hf://{REPO}/a.tar") == (200, True, data)
+        assert sidecar.metric("forebay_cache_integrity_failures_total") == 0
+    assert len(hub.requests) == 2
+
+
+async def test_a_shard_that_changes_on_the_hub(place: Path, hub: Hub) -> None:
+    """Found in the middle of one: never a mix. The next reader has the new one whole."""
+    new = make_shard(place / "b", SIZE, 2).read_bytes()
+    with running(place, *CACHE, allow=[hub.base, hub.cdn.base], environ=hub_environ(hub)) as sidecar:
+        await got(sidecar, f"hf://{REPO}/a.tar", span=(0, 99))
+        hub.put(REPO, "a.tar", new)
+        hub.cdn.end_links()
+        _, whole, body = await got(sidecar, f"hf://{REPO}/a.tar")
+        assert body == new if whole else (place / "a").read_bytes().startswith(body)
+        assert await got(sidecar, f"hf://{REPO}/a.tar") == (200, True, new)
+
+
+async def test_without_a_token_the_answer_says_what_to_do(place: Path, hub: Hub) -> None:
+    """401 as the hub said it, with the variable to set."""
+    with running(place, *CACHE, allow=[hub.base], environ={"HF_ENDPOINT": hub.base}) as sidecar:
+        status, _, body = await got(sidecar, f"hf://{REPO}/a.tar")
+    problem = json.loads(body)
+    assert status == 401
+    assert "RepoNotFound" in problem["detail"]
+    assert "HF_TOKEN" in problem["next_step"]
+
+
+async def test_a_commit_is_not_asked_about_again(place: Path, hub: Hub) -> None:
+    """Its name cannot mean other bytes: after a restart it is served without a word to the hub."""
+    commit = hub.put(REPO, "b.tar", make_shard(place / "b", SEGMENT_BYTES + 5, 2).read_bytes())
+    url = f"hf://{REPO}@{commit}/b.tar"
+    for asked in (1, 1):
+        with running(place, *CACHE, allow=[hub.base, hub.cdn.base], environ=hub_environ(hub)) as sidecar:
+            assert await got(sidecar, url) == (200, True, (place / "b").read_bytes())
+        assert len(hub.requests) == asked
+
+
+async def test_a_shard_of_google_storage(place: Path, gcs: Gcs) -> None:
+    """Every byte, though all tokens are refused in the middle; one token a time, no secret anywhere."""
+    data = (place / "a").read_bytes()
+    environ = {"GOOGLE_APPLICATION_CREDENTIALS": str(account_file(place / "account.json", gcs.base + "/token"))}
+    with running(place, *CACHE, "--gs-endpoint", gcs.base, allow=[gcs.base], environ=environ) as sidecar:
+        await got(sidecar, "gs://bucket/a.tar", span=(0, 99))
+        gcs.end_tokens()
+        for _ in range(2):
+            assert await got(sidecar, "gs://bucket/a.tar") == (200, True, data)
+        (place / "account.json").unlink()
+        everything = await asyncio.to_thread(written, sidecar)
+    assert gcs.token_requests == 2
+    assert b"canary" not in everything
+
+
+async def test_a_compressed_object_comes_as_stored(place: Path, gcs: Gcs) -> None:
+    """With its encoding said; unpacked it is the shard."""
+    data = (place / "a").read_bytes()[: 2 * SEGMENT_BYTES]
+    packed = gzip.compress(data, compresslevel=1, mtime=0)
+    gcs.put("bucket/z.tar", packed, encoding="gzip", public=True)
+    flags = (*CACHE, "--gs-endpoint", gcs.base, "--gs-anonymous")
+    with running(place, *flags, allow=[gcs.base]) as sidecar:
+        answer = await asyncio.to_thread(read, sidecar.proxied("gs://bucket/z.tar"))
+    assert (answer.whole, answer.headers["content-encoding"]) == (True, "gzip")
+    assert answer.body == packed
+
+
+async def test_an_emulator_and_a_private_object(place: Path, gcs: Gcs) -> None:
+    """STORAGE_EMULATOR_HOST is asked without credentials; what needs some says how to have them."""
+    gcs.put("bucket/open.tar", b"x" * 1000, public=True)
+    environ = {"STORAGE_EMULATOR_HOST": gcs.base.removeprefix("http://")}
+    with running(place, *CACHE, allow=[gcs.base], environ=environ) as sidecar:
+        assert await got(sidecar, "gs://bucket/open.tar") == (200, True, b"x" * 1000)
+        status, _, body = await got(sidecar, "gs://bucket/a.tar")
+    assert status == 403
+    assert "gcloud auth application-default login" in json.loads(body)["next_step"]
+    assert all("authorization" not in request.headers for request in gcs.requests)
