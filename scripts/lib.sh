@@ -59,6 +59,8 @@ ceph-osd ceph-osd the tests against the Ceph RADOS gateway as S3
 prometheus prometheus the tests that scrape a sidecar with Prometheus
 curl curl the tests that open shards with pipe:curl
 ss iproute2 the tests that count connections
+tinyproxy tinyproxy the tests behind an upstream proxy
+ip iproute2 the tests in a network of their own
 ps procps the tests that read process tables
 PARTS
 }

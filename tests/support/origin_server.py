@@ -79,9 +79,11 @@ class Seen:
 
 @dataclass
 class OriginServer:
-    """Listens on 127.0.0.1 on a port the kernel picks. ``tls`` makes it https."""
+    """Listens on ``host``, on a port the kernel picks unless one is given. ``tls`` makes it https."""
 
     tls: ssl.SSLContext | None = None
+    host: str = "127.0.0.1"
+    port: int = 0
     requests: list[Seen] = field(default_factory=list)
     open_connections: int = 0
 
@@ -91,8 +93,8 @@ class OriginServer:
         self._connections = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Condition()
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self.tls, limit=1 << 16, backlog=256)
-        self.port: int = self._server.sockets[0].getsockname()[1]
+        self._server = await asyncio.start_server(self._accept, self.host, self.port, ssl=self.tls, limit=1 << 16, backlog=256)
+        self.port = self._server.sockets[0].getsockname()[1]
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -104,7 +106,7 @@ class OriginServer:
 
     @property
     def base(self) -> str:
-        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
+        return f"{'https' if self.tls else 'http'}://{self.host}:{self.port}"
 
     def url(self, target: str) -> str:
         return self.base + target

@@ -1,7 +1,8 @@
 """What kind of place an IP address is: metadata service, link-local, loopback, private, public. Pure.
 
-IPv6 has several ways to write an IPv4 address (mapped, compatible, NAT64, 6to4, Teredo). Each is unwrapped and the *more dangerous* of
-the two readings counts: whoever routes the packet may unwrap it too.
+IPv6 has several ways to write an IPv4 address (mapped, compatible, translated, NAT64, 6to4, Teredo, ISATAP). Each is unwrapped and the
+*more dangerous* of the readings counts: whoever routes the packet may unwrap it too. Numbers only a resolver would take for an address
+(127.1, 0x7f.1, 2130706433) are no hosts at all: ``wire.hosts`` refuses them in URLs, ``allow.place_of`` in redirects and endpoints.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from enum import IntEnum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
-__all__ = ["METADATA_NAMES", "AddressClass", "IPAddress", "classify", "literal"]
+__all__ = ["METADATA_NAMES", "AddressClass", "IPAddress", "classify", "embedded", "literal"]
 
 IPAddress = IPv4Address | IPv6Address
 
@@ -60,7 +61,8 @@ _THIS_NETWORK = IPv4Network("0.0.0.0/8")
 _CLASS_E = IPv4Network("240.0.0.0/4")
 _SITE_LOCAL = IPv6Network("fec0::/10")
 _EMBEDDED_LOW = (IPv6Network("64:ff9b::/96"), IPv6Network("::/96"), IPv6Network("::ffff:0:0:0/96"))  # NAT64, compatible, translated (SIIT)
-_NAT64_LOCAL = IPv6Network("64:ff9b:1::/48")
+_NAT64_LOCAL = IPv6Network("64:ff9b:1::/48")  # RFC 8215: whatever length of prefix (RFC 6052) its operator took
+_ISATAP = frozenset({0x00005EFE, 0x02005EFE})  # RFC 5214: the third quarter, before the IPv4 address
 
 
 def literal(host: str) -> IPAddress | None:
@@ -76,7 +78,7 @@ def classify(address: IPAddress | str) -> AddressClass:
     ip = ip_address(address) if isinstance(address, str) else address
     if isinstance(ip, IPv4Address):
         return _classify_v4(ip)
-    return max([_classify_v6(ip), *(_classify_v4(inner) for inner in _embedded(ip))])
+    return max([_classify_v6(ip), *(_classify_v4(inner) for inner in embedded(ip))])
 
 
 def _classify_v4(ip: IPv4Address) -> AddressClass:
@@ -114,12 +116,19 @@ def _common(ip: IPAddress) -> AddressClass:
     return AddressClass.PUBLIC if ip.is_global else AddressClass.PRIVATE
 
 
-def _embedded(ip: IPv6Address) -> list[IPv4Address]:
-    """Every IPv4 address somebody on the way could read out of ``ip``."""
-    plain = IPv6Address(int(ip))
+def embedded(ip: IPAddress) -> list[IPv4Address]:
+    """Every IPv4 address somebody on the way could read out of an IPv6 one; none for IPv4."""
+    if isinstance(ip, IPv4Address):
+        return []
+    number = int(ip)  # without the zone
+    plain = IPv6Address(number)
     found = [plain.ipv4_mapped, plain.sixtofour, *(plain.teredo or ())]
-    if any(plain in net for net in _EMBEDDED_LOW) and int(plain) > 1:
-        found.append(IPv4Address(int(plain) & 0xFFFFFFFF))
+    low = IPv4Address(number & 0xFFFFFFFF)
+    if (any(plain in net for net in _EMBEDDED_LOW) and number > 1) or (number >> 32) & 0xFFFFFFFF in _ISATAP:
+        found.append(low)
     if plain in _NAT64_LOCAL:
-        found.append(IPv4Address(int(plain) & 0xFFFFFFFF))
+        without_u = (number >> 64) << 56 | (number & (1 << 56) - 1)  # RFC 6052: bits 64 to 71 are no part of the address
+        readings = [low, *(IPv4Address(without_u >> (120 - prefix - 32) & 0xFFFFFFFF) for prefix in (48, 56, 64))]
+        # Nothing lives in 0.0.0.0/8, and the other lengths read most addresses as one of there: a gateway's own would all be refused.
+        found += [reading for reading in readings if reading not in _THIS_NETWORK]
     return [inner for inner in found if inner is not None]

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from forebay_proxy.errors import ConfigError
 from forebay_proxy.origins.addresses import IPAddress, literal
+from forebay_proxy.wire.hosts import canonical_authority
 
 __all__ = ["AllowList", "Place", "place_of"]
 
@@ -28,17 +29,22 @@ class Place:
     port: int
 
     def text(self) -> str:
-        """As a person would write it for ``--allow-origin``."""
+        """The part of a URL before its path, as a person would write it for ``--allow-origin``."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}" if DEFAULT_PORTS.get(self.scheme) == self.port else f"{self.scheme}://{host}:{self.port}"
 
 
 def place_of(url: str) -> Place:
-    """The place an http(s) URL points to; raises ValueError if it is none."""
+    """The place an http(s) URL points to, userinfo left aside.
+
+    Raises ValueError if it is none, or if its host is spelled in a way that one program reads as a name and another as an address
+    (127.1, 0x7f.1, full-width digits and dots): what is judged must be what is dialled.
+    """
     parts = urlsplit(url)
     if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
         raise ValueError("not an http(s) URL with a host")
-    return Place(parts.scheme, normal_host(parts.hostname), parts.port or DEFAULT_PORTS[parts.scheme])
+    split = urlsplit("//" + canonical_authority(parts.scheme, parts.netloc))
+    return Place(parts.scheme, split.hostname or "", split.port or DEFAULT_PORTS[parts.scheme])
 
 
 def normal_host(host: str) -> str:

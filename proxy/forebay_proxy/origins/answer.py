@@ -6,11 +6,14 @@ import html
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 
 from forebay_proxy.errors import (
     OriginError,
+    OriginLied,
+    OriginLoops,
     OriginUnavailable,
     RangeNotSatisfiable,
     ShardChanged,
@@ -18,18 +21,29 @@ from forebay_proxy.errors import (
     ShardForbidden,
     ShardNotFound,
 )
+from forebay_proxy.http_range import parse_content_range, parse_unsatisfied_range
+from forebay_proxy.origins.advice import next_step_of
 from forebay_proxy.shard import ByteRange, Pin, PinKind, Version
 
 __all__ = ["Answer", "Placement", "check_pin", "error_of", "placement", "version_of"]
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
-_CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,19})-(\d{1,19})|\*)/(\d{1,19}|\*)", re.IGNORECASE | re.ASCII)
 _STRONG_ETAG = re.compile(r'"[\x21\x23-\x7e\x80-\uffff]*"')
 _CODE = re.compile(rb"<Code>([A-Za-z0-9._-]{1,64})</Code>")
+_CODE_HEADERS = ("x-ms-error-code", "x-error-code")
+_CODE_WORD = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 _MESSAGE = re.compile(rb"<Message>([^<]{1,300})")
 _ACTUAL_SIZE = re.compile(rb"<ActualObjectSize>([0-9]{1,19})</ActualObjectSize>")
-_QUERY = re.compile(r"\?\S*")  # a message may repeat the URL it was asked; its query may sign
+# What S3 and those who speak like it say when they want fewer requests, whatever status they say it with (botocore retries the same).
+_TOO_MANY = frozenset({
+    "SlowDown", "SlowDownRead", "Throttling", "ThrottlingException", "ThrottledException", "RequestThrottled", "RequestThrottledException",
+    "RequestLimitExceeded", "TooManyRequestsException", "BandwidthLimitExceeded", "ServerBusy",
+})  # fmt: skip
+_COME_BACK = _TOO_MANY | {"RequestTimeout", "RequestTimeoutException", "InternalError"}
+_SPENT = re.compile(r";\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d{1,6})", re.ASCII)  # `"resolvers";r=0;t=55`, as the Hugging Face hub says it
+# A message may repeat what it was asked with, URL and credential included: only plain prose is passed on, words of small letters.
+_PROSE = re.compile(r"(?:[A-Z]?[a-z']{0,15}|[A-Z]{2,4})(?:[ ,.:;()-]+(?:[A-Z]?[a-z']{1,15}|[A-Z]{2,4}|[aAI]))*[.!]?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +56,19 @@ class Answer:
 
     @property
     def code(self) -> str:
-        """The S3 error code in an XML body ("NoSuchKey", "SlowDown"), "" if there is none."""
+        """The error code in an XML body ("NoSuchKey", "SlowDown") or in a header of Azure's or a hub's; "" if there is none."""
         found = _CODE.search(self.body)
-        return found[1].decode("ascii") if found else ""
+        if found is not None:
+            return found[1].decode("ascii")
+        said = next((self.headers[name] for name in _CODE_HEADERS if name in self.headers), "")
+        return said if _CODE_WORD.fullmatch(said) else ""
 
     @property
     def words(self) -> str:
-        """Status, S3 code and message for a person; never a query."""
+        """Status, S3 code and message for a person; nothing that may be a secret sent back to us."""
         found = _MESSAGE.search(self.body)
-        message = _QUERY.sub("", html.unescape(found[1].decode("utf-8", "replace"))).strip() if found else ""
+        message = html.unescape(found[1].decode("utf-8", "replace")).strip() if found else ""
+        message = message if _PROSE.fullmatch(message) else ""
         return " ".join(part for part in (str(self.status), self.code, f"({message})" if message else "") if part)
 
     @property
@@ -74,29 +92,25 @@ def content_length(headers: Mapping[str, str]) -> int | None:
 
 
 def placement(shard: str, answer: Answer, asked: ByteRange | None) -> Placement:
-    """Check status and Content-Range of a 200 or 206 against what was asked. Raises ``OriginError`` for a lie."""
+    """Check status and Content-Range of a 200 or 206 against what was asked. Raises ``OriginLied``."""
     said = answer.headers.get("content-range")
     if answer.status == 200 and (asked is None or said is None):
         length = content_length(answer.headers)
         return Placement(0, length, length, ranged=False)
     if asked is None:
-        raise OriginError(shard, "the origin sent part of the shard (206) although the whole was asked for")
+        raise OriginLied(shard, "the origin sent part of the shard (206) although the whole was asked for")
     # A 200 that carries a Content-Range is how `rclone serve s3` answers a range: it is taken at its word, which is checked all the same.
-    found = _CONTENT_RANGE.fullmatch(said.strip()) if said is not None else None
-    if found is None or found[1] is None:
-        raise OriginError(shard, f"the origin answered {answer.status} to {asked.header()} with Content-Range {said!r}")
-    first, last = int(found[1]), int(found[2])
-    total = None if found[3] == "*" else int(found[3])
-    if first != asked.first or last < first or _beyond(last, asked.last) or _beyond(last + 1, total):
-        raise OriginError(shard, f"the origin answered {asked.header()} with Content-Range {said!r}")
+    answered = f"the origin answered {answer.status} to {asked.header()} with Content-Range {said!r}"
+    try:
+        first, last, total = parse_content_range(said or "")
+    except ValueError as error:
+        raise OriginLied(shard, answered) from error
+    if first != asked.first or (asked.last is not None and last > asked.last):
+        raise OriginLied(shard, answered)
     length = content_length(answer.headers)
     if length is not None and length != last - first + 1:
-        raise OriginError(shard, f"the origin's Content-Range {said!r} and Content-Length {length} contradict each other")
+        raise OriginLied(shard, f"the origin's Content-Range {said!r} and Content-Length {length} contradict each other")
     return Placement(first, last - first + 1, total, ranged=True)
-
-
-def _beyond(position: int, limit: int | None) -> bool:
-    return limit is not None and position > limit
 
 
 def version_of(headers: Mapping[str, str], length: int | None) -> Version:
@@ -150,24 +164,28 @@ def error_of(
     """The error a status other than 200 and 206 means."""
     status, words = answer.status, f"the origin answered {answer.words}"
     if status in (401, 403):
-        return ShardForbidden(shard, words, status=status, next_step="check the credentials this shard is read with")
+        return ShardForbidden(shard, words, status=status, next_step=next_step_of(shard, answer.code, answer.headers, answer.body))
     if status in (404, 410):
         return ShardNotFound(shard, words)
     if status == 412 and pinned:
         return ShardChanged(shard, f"{words}: it no longer has the version being read")
     if status == 416:
         return RangeNotSatisfiable(shard, words, length=_length_of_416(answer, asked))
-    if status in (408, 429) or status >= 500 or answer.code in ("RequestTimeout", "SlowDown"):
-        throttled = status in (429, 503) or answer.code == "SlowDown"
-        return OriginUnavailable(shard, words, retry_after_s=_retry_after(answer.headers, now), throttled=throttled)
-    return OriginError(shard, words)
+    if status in (408, 429) or (status >= 500 and status != 508) or answer.code in _COME_BACK:
+        throttled = status in (429, 503, 509) or answer.code in _TOO_MANY
+        return OriginUnavailable(shard, words, retry_after_s=_retry_after(answer.headers, now), throttled=throttled, answered=True)
+    return _loops(shard, words) if status == 508 else OriginError(shard, words)
+
+
+def _loops(shard: str, words: str) -> OriginLoops:
+    step = "let the web server or proxy on the way point to the origin, not to Forebay"
+    return OriginLoops(shard, f"{words}: the way to the origin leads back to a Forebay", next_step=step)
 
 
 def _length_of_416(answer: Answer, asked: ByteRange | None) -> int | None:
     """Where the shard ends: from Content-Range, as S3 says it in the body, or because not even the first byte is there."""
-    found = _CONTENT_RANGE.fullmatch(answer.headers.get("content-range", "").strip())
-    if found is not None and found[3] != "*":
-        return int(found[3])
+    with suppress(ValueError):
+        return parse_unsatisfied_range(answer.headers.get("content-range", ""))
     size = _ACTUAL_SIZE.search(answer.body)
     if size is not None:
         return int(size[1])
@@ -175,12 +193,15 @@ def _length_of_416(answer: Answer, asked: ByteRange | None) -> int | None:
 
 
 def _retry_after(headers: Mapping[str, str], now: Callable[[], float]) -> float | None:
-    """Seconds to wait, from a number or an HTTP date; None if absent or unreadable."""
+    """Seconds to wait, from a number, an HTTP date, or a RateLimit header that says nothing is left; None if absent or unreadable."""
     text = headers.get("retry-after", "").strip()
     if text.isascii() and text.isdigit():
         return float(text[:9])
     when = _http_date(text)
-    return None if when is None else max(0.0, when - now())
+    if when is not None:
+        return max(0.0, when - now())
+    spent = _SPENT.search(headers.get("ratelimit", ""))
+    return float(spent[1]) if spent is not None else None
 
 
 def _http_date(text: str) -> float | None:

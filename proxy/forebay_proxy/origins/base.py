@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from forebay_proxy.digest import Digest
 from forebay_proxy.shard import ByteRange, Pin, Shard, Version
 
-__all__ = ["Body", "Origin"]
+__all__ = ["Body", "Origin", "TellsDigests"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,8 @@ class Body:
     ``framed`` says that the end of ``chunks`` is a real end (Content-Length or chunked coding), not just a closed connection.
     ``chunks`` yields non-empty bytes; it raises ``TruncatedShard``, ``OriginUnavailable`` or ``OriginTimeout``, never a library's error,
     and ends early only when ``framed`` is False.
+    ``digests`` are those of the *whole* shard that the answer carries, whatever part of it this body is (see ``origins.digests``).
+    ``narrow`` is told how many bytes at most should wait in this process from now on, because whoever takes them may be slow.
     ``retry_status`` stays out of here on purpose: a status other than 200/206 is raised, not returned.
     """
 
@@ -30,6 +33,8 @@ class Body:
     ranged: bool
     framed: bool
     chunks: AsyncIterator[bytes]
+    digests: tuple[Digest, ...] = ()
+    narrow: Callable[[int], None] = lambda size: None
 
 
 class Origin(Protocol):
@@ -52,3 +57,12 @@ class Origin(Protocol):
         ...
 
     async def aclose(self) -> None: ...
+
+
+@runtime_checkable
+class TellsDigests(Protocol):
+    """An origin that names a shard's digests only when asked for them, in a request of its own."""
+
+    async def digests(self, shard: Shard, pin: Pin) -> tuple[Digest, ...]:
+        """The digests of the version that ``pin`` names; () where it has none, or another version. Raises as ``Origin.read``."""
+        ...

@@ -12,6 +12,7 @@ import aiohttp
 from forebay_proxy.errors import (
     InvalidShard,
     OriginError,
+    OriginLied,
     OriginRefused,
     OriginTimeout,
     OriginUnavailable,
@@ -22,9 +23,10 @@ from forebay_proxy.errors import (
 )
 from forebay_proxy.events import ClientRefused, Events, OriginFailed
 from forebay_proxy.origins.guard import Refused
+from forebay_proxy.origins.proxies import Proxy
 from forebay_proxy.shard import Shard
 
-__all__ = ["mapped_http_errors", "refused", "report"]
+__all__ = ["mapped_http_errors", "mapped_proxy_errors", "refused", "refused_by_proxy", "report"]
 
 _NO_SUCH_NAME = frozenset({socket.EAI_NONAME, socket.EAI_NODATA})
 
@@ -52,15 +54,47 @@ def mapped_http_errors(shard: str, connect_timeout_s: float, idle_timeout_s: flo
         raise InvalidShard(shard, "the HTTP client cannot use this URL") from error
     except aiohttp.ClientResponseError as error:
         # Not the client's message: it holds what could not be read, which may be the shard's own bytes.
-        raise OriginError(shard, f"the origin's answer is not readable HTTP ({type(error).__name__})") from error
+        raise OriginLied(shard, f"the origin's answer is not readable HTTP ({type(error).__name__})") from error
     except aiohttp.ClientConnectorCertificateError as error:
-        raise OriginError(shard, "the origin's TLS certificate is not trusted", next_step="install its CA, or fix the host name") from error
+        step = "install its CA, or fix the host name"
+        raise _NoConnection(shard, "the origin's TLS certificate is not trusted", next_step=step, hopeless=True) from error
+    except aiohttp.ClientSSLError as error:
+        step = "see whether this port speaks TLS: http and https have ports of their own"
+        raise _NoConnection(shard, f"no TLS with the origin ({_words(error)})", next_step=step, hopeless=True) from error
     except aiohttp.ClientConnectorError as error:
         raise _no_connection(shard, error.os_error) from error
     except aiohttp.ClientError as error:
         raise _Reset(shard, f"the origin closed the connection ({_words(error)})") from error
     except OSError as error:
         raise _no_connection(shard, error) from error
+
+
+@contextmanager
+def mapped_proxy_errors(shard: str, proxy: Proxy | None) -> Iterator[None]:
+    """What goes wrong between us and the upstream proxy, told apart from what goes wrong at the origin; the rest passes through."""
+    try:
+        yield
+    except aiohttp.ClientHttpProxyError as error:
+        assert proxy is not None
+        raise refused_by_proxy(shard, proxy, error.status) from error
+    except aiohttp.ClientConnectorError as error:
+        if proxy is None or (error.host, error.port) != (proxy.place.host, proxy.place.port) or isinstance(error.os_error, Refused):
+            raise
+        certificate = isinstance(error, aiohttp.ClientConnectorCertificateError)
+        what = "its TLS certificate is not trusted" if certificate else _words(error.os_error)
+        step = f"check {proxy.variable}, or name this host in NO_PROXY"
+        raise _NoConnection(shard, f"no connection to the upstream proxy {proxy.text()}: {what}", next_step=step) from error
+
+
+def refused_by_proxy(shard: str, proxy: Proxy, status: int) -> ShardError:
+    """The proxy itself answered ``status``, in place of the origin."""
+    if status in (401, 407):  # tinyproxy says 401 to a wrong password
+        step = f"write user:password@ before the host in {proxy.variable}" if not proxy.authorization else f"check them in {proxy.variable}"
+        return OriginError(shard, f"the upstream proxy {proxy.text()} wants other credentials ({status})", next_step=step)
+    cause = f"the upstream proxy {proxy.text()} opens no way to the origin ({status})"
+    if status in (408, 429) or status >= 500:
+        return _NoConnection(shard, cause, throttled=status == 429)
+    return OriginError(shard, cause, next_step="ask who runs the proxy to allow this host, or name it in NO_PROXY")
 
 
 @contextmanager
@@ -104,8 +138,9 @@ def _no_connection(shard: str, error: OSError) -> ShardError:
         return refused(shard, error)
     if isinstance(error, socket.gaierror):
         if error.errno in _NO_SUCH_NAME:
-            # Waiting out the whole retry budget would hide a typing mistake for minutes.
-            return OriginError(shard, "the origin's host name does not exist", next_step="check the host name in the URL")
+            # Waiting out a retry budget would hide a typing mistake; once the host has answered it is the resolver that is in trouble.
+            step = "check the host name in the URL"
+            return _NoConnection(shard, "the origin's host name does not exist", next_step=step, hopeless=True)
         return _NoConnection(shard, "the origin's host name could not be looked up")
     return _NoConnection(shard, f"no connection to the origin ({_words(error)})")
 

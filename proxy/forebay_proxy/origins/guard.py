@@ -5,6 +5,12 @@ Loopback: only where ``--allow-origin`` names exactly that scheme, host and port
 and nothing names them. A redirect never leads from a public host to one that is not.
 
 Under strict origins a *name* is refused before any look-up unless it is named; if the list also holds networks, the look-up decides.
+
+Behind an upstream proxy it is the proxy that looks up and dials, so the address it will go to cannot be judged here. What can be: literals
+and names, as ever; and what the name means *here*, if it means anything: where every answer but one is harmless the proxy may still take
+that one, so one bad answer refuses the name. A name that is unknown here goes to the proxy: on networks with no way out but a proxy, no
+public name resolves, and refusing them would refuse the network. From there on it is the proxy's list that decides, which its operator
+keeps; whoever controls a name's server can tell the two of us different things anyway.
 """
 
 from __future__ import annotations
@@ -15,7 +21,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 
 from forebay_proxy.errors import ConfigError
-from forebay_proxy.origins.addresses import METADATA_NAMES, AddressClass, IPAddress, classify, literal
+from forebay_proxy.origins.addresses import METADATA_NAMES, AddressClass, IPAddress, classify, embedded, literal
 from forebay_proxy.origins.allow import AllowList, Place, normal_host, place_of
 
 __all__ = ["Guard", "Refused", "Trip"]
@@ -42,12 +48,13 @@ class Trip:
     """One hop: where to, and what is known about how we got there.
 
     ``vouched``: the operator allowed the shard under another name (its bucket, its service's endpoint). ``came_from``: the class of the
-    host that redirected us here, None for the first hop.
+    host that redirected us here, None for the first hop. ``proxy``: the upstream proxy that is dialled instead of the place.
     """
 
     place: Place
     vouched: bool = False
     came_from: AddressClass | None = None
+    proxy: Place | None = None
 
 
 class Guard:
@@ -121,13 +128,27 @@ class Guard:
         if self._strict and not (trip.vouched or self.names(place) or self._allow.covers(ip)):
             raise _strict(place)
 
+    def check_unknown(self, trip: Trip) -> None:
+        """May this trip go to a proxy with a name that means nothing here? Raises ``Refused``."""
+        if self._strict and not (trip.vouched or self.names(trip.place)):  # no network of the list can vouch for it
+            raise _strict(trip.place)
+
+    def check_dial(self, trip: Trip, address: IPAddress | str) -> None:
+        """May a connection to this address carry the trip? Its end is the place, or the proxy. Raises ``Refused``."""
+        if trip.proxy is None:
+            self.check_address(trip, address)
+            return
+        ip = ip_address(address) if isinstance(address, str) else address
+        if self._is_own(ip, classify(ip), trip.proxy.port):  # anything else is the operator's choice: most proxies are private
+            raise Refused(f"the upstream proxy {trip.proxy.text()} is this Forebay itself", "name the proxy, not Forebay")
+
     def permitted(self, trip: Trip, addresses: Iterable[str]) -> list[str]:
-        """Those of the DNS answers this trip may use; raises ``Refused`` (the last reason) when there is none."""
+        """Those of the DNS answers this trip may dial; raises ``Refused`` (the last reason) when there is none."""
         allowed: list[str] = []
         reason: Refused | None = None
         for address in addresses:
             try:
-                self.check_address(trip, address)
+                self.check_dial(trip, address)
                 allowed.append(address)
             except Refused as refused:
                 reason = refused
@@ -139,8 +160,15 @@ class Guard:
         hosts = {host for host, own_port in self._own if own_port == port}
         if not hosts:
             return False
-        # Whatever loopback name it has, our port on loopback is ours or nobody's: two listeners cannot share it.
-        return kind is AddressClass.LOOPBACK or str(ip) in hosts or (bool(hosts & {"0.0.0.0", "::"}) and self._is_local(ip))  # noqa: S104
+        # Our port on loopback is refused whatever its address: nobody means another program that took the same port beside us.
+        if kind is AddressClass.LOOPBACK:
+            return True
+        spellings = [ip, *embedded(ip)]
+        everywhere = bool(hosts & {"0.0.0.0", "::"})  # noqa: S104
+        return any(str(each) in hosts or (everywhere and self._is_local(each)) for each in spellings)
+
+
+_ENDPOINTS = "see AWS_ENDPOINT_URL, AWS_ENDPOINT_URL_S3, STORAGE_EMULATOR_HOST and HF_ENDPOINT"
 
 
 def _operator_place(url: str) -> Place:
@@ -148,7 +176,7 @@ def _operator_place(url: str) -> Place:
         return place_of(url)
     except ValueError as error:
         # The value stays out of the message: people write keys into such URLs.
-        raise ConfigError("an endpoint in the AWS configuration is not an http(s) URL", next_step="see AWS_ENDPOINT_URL") from error
+        raise ConfigError("an endpoint in the environment is not an http(s) URL", next_step=_ENDPOINTS) from error
 
 
 def _is_local(ip: IPAddress) -> bool:

@@ -11,35 +11,40 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import aiohttp
-from multidict import CIMultiDict
-from yarl import URL
 
-from forebay_proxy.errors import OriginError, OriginRefused, OriginTimeout, OriginUnavailable, RangeNotSatisfiable, TruncatedShard
-from forebay_proxy.events import Events, OriginAnswered
+from forebay_proxy.errors import (
+    OriginError,
+    OriginLied,
+    OriginTimeout,
+    OriginUnavailable,
+    RangeNotSatisfiable,
+    TruncatedShard,
+)
+from forebay_proxy.events import Events, OriginOddity
+from forebay_proxy.origins import digests
 from forebay_proxy.origins.addresses import AddressClass
-from forebay_proxy.origins.allow import place_of
-from forebay_proxy.origins.answer import Answer, Placement, check_pin, content_length, error_of, placement, version_of
+from forebay_proxy.origins.answer import Answer, Placement, check_pin, content_length, error_of, placement
 from forebay_proxy.origins.ask import Ask, Source, next_hop
 from forebay_proxy.origins.base import Body
 from forebay_proxy.origins.failures import mapped_http_errors, report
-from forebay_proxy.origins.guard import Guard, Trip
-from forebay_proxy.origins.resolver import GuardedResolver, travelling
+from forebay_proxy.origins.guard import Guard
+from forebay_proxy.origins.outward import Outward
+from forebay_proxy.origins.resolver import GuardedResolver
+from forebay_proxy.origins.sender import Sender
 from forebay_proxy.origins.silence import Silence
 from forebay_proxy.shard import ByteRange, Pin, Shard, Version
 
 __all__ = ["Mover"]
 
 MAX_HOPS = 5  # Hugging Face needs two; a longer chain is a loop
-# Measured on loopback: 64 KiB costs a fifth of the rate; 1 MiB gains a tenth at most and may hold 2 MiB a body.
-READ_BUFFER_BYTES = 256 * 1024
 RECEIVE_BYTES = 2**20  # what a busy loop finds waiting in a kernel buffer of the usual size
 ERROR_BODY_BYTES = 16 * 1024  # enough for any S3 error; also what is drained to keep a connection
-KEEP_ALIVE_S = 20.0  # below the 60 s of most servers, so that a reused connection is rarely one they have just closed
 _GOOD = frozenset({200, 206})
 _ONE_BYTE = ByteRange(0, 0)
 
@@ -65,30 +70,36 @@ class Mover:
         idle_timeout_s: float = 15.0,
         user_agent: str = "forebay",
         resolver: GuardedResolver | None = None,
+        outward: Outward | None = None,
     ) -> None:
-        self._resolver = resolver or GuardedResolver(guard)
         self._events = events
         self._connect_timeout_s = connect_timeout_s
         self._idle_timeout_s = idle_timeout_s
-        self._user_agent = user_agent
-        self._session: aiohttp.ClientSession | None = None
+        self._sender = Sender(
+            guard=guard, events=events, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s, user_agent=user_agent,
+            resolver=resolver or GuardedResolver(guard), outward=outward or Outward(),
+        )  # fmt: skip
 
     @asynccontextmanager
     async def read(self, source: Source, shard: Shard, range: ByteRange | None, pin: Pin) -> AsyncIterator[Body]:
         """As ``Origin.read``."""
-        conditions = {**({} if range is None else {"Range": range.header()}), **pin.headers()}
+        conditions = {} if range is None else {"Range": range.header()}
         with report(self._events, shard):
-            exchange = await self._exchange(source, shard, "GET", conditions)
+            exchange = await self._exchange(source, shard, "GET", conditions, pin)
             response, answer = exchange.response, exchange.answer
+            pin = exchange.ask.held_to(pin)
             if response is None:
                 raise error_of(shard.name, answer, asked=range, pinned=bool(pin))
             _take_larger_pieces(response)
             try:
                 placed = placement(shard.name, answer, range)
                 check_pin(shard.name, answer.headers, pin)
+                if placed.ranged and answer.status == 200:
+                    self._events.emit(OriginOddity(shard.origin, "range-as-200"))
+                version = source.version(shard, exchange.ask, answer, placed.total)
                 chunks = self._chunks(shard, response, placed.count)
                 async with contextlib.aclosing(chunks):
-                    yield _body(answer, placed, chunks)
+                    yield _body(exchange.ask, answer, version, placed, chunks, partial(_narrow, response))
             finally:
                 _leave(response)
 
@@ -97,20 +108,25 @@ class Mover:
         with report(self._events, shard):
             ask = await source.prepare(shard)
             if not ask.signed_for_get:
-                exchange = await self._exchange(source, shard, "HEAD", {})
+                exchange = await self._exchange(source, shard, "HEAD", {}, Pin())
                 if exchange.response is not None:
                     _leave(exchange.response)
-                    return version_of(exchange.answer.headers, content_length(exchange.answer.headers))
+                    return source.version(shard, exchange.ask, exchange.answer, content_length(exchange.answer.headers))
                 # Some origins refuse HEAD where they grant GET; any other answer would be the same.
                 if exchange.answer.status not in (403, 405, 501):
                     raise error_of(shard.name, exchange.answer)
         return await self._probe(source, shard)
 
+    async def glance(self, shard: Shard, ask: Ask) -> tuple[AddressClass, Answer]:
+        """One HEAD, no redirect followed: for a source whose hops each say something. The class of the host that answered, its answer."""
+        kind, response = await self._sender.send(shard, ask, "HEAD", {})
+        exchange = await self._sorted(ask, response)
+        if exchange.response is not None:
+            _leave(exchange.response)
+        return kind, exchange.answer
+
     async def aclose(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
-        await self._resolver.close()
+        await self._sender.aclose()
 
     async def _probe(self, source: Source, shard: Shard) -> Version:
         """The version, by asking for one byte; a shard without any is asked for whole."""
@@ -125,54 +141,26 @@ class Mover:
         async with self.read(source, shard, range, Pin()) as body:
             return body.version
 
-    async def _exchange(self, source: Source, shard: Shard, method: str, conditions: Mapping[str, str]) -> _Exchange:
+    async def _exchange(self, source: Source, shard: Shard, method: str, conditions: Mapping[str, str], pin: Pin) -> _Exchange:
         ask = await source.prepare(shard)
-        exchange = await self._follow(shard, ask, method, conditions)
+        exchange = await self._follow(shard, ask, method, conditions, pin)
         if exchange.response is None:
             second = await source.again(shard, exchange.ask, exchange.answer)
             if second is not None:
                 ask = second
-                exchange = await self._follow(shard, second, method, conditions)
+                exchange = await self._follow(shard, second, method, conditions, pin)
         if exchange.response is not None and exchange.ask is not ask:
             source.arrived(shard, exchange.ask)
         return exchange
 
-    async def _follow(self, shard: Shard, ask: Ask, method: str, conditions: Mapping[str, str]) -> _Exchange:
+    async def _follow(self, shard: Shard, ask: Ask, method: str, conditions: Mapping[str, str], pin: Pin) -> _Exchange:
         for _ in range(MAX_HOPS + 1):
-            kind, exchange = await self._send(shard, ask, method, conditions)
+            kind, response = await self._sender.send(shard, ask, method, {**conditions, **ask.held_to(pin).headers()})
+            exchange = await self._sorted(ask, response)
             if not exchange.answer.is_redirect or _elsewhere(ask, exchange.answer):
                 return exchange
             ask = next_hop(shard, ask, exchange.answer.headers["location"], kind)
         raise OriginError(shard.name, f"more than {MAX_HOPS} redirects")
-
-    async def _send(self, shard: Shard, ask: Ask, method: str, conditions: Mapping[str, str]) -> tuple[AddressClass, _Exchange]:
-        """One request; the class of the host that answered, and its answer."""
-        trip = Trip(place_of(ask.url), ask.vouched, ask.came_from)
-        headers = CIMultiDict[str]([*ask.headers, *conditions.items()])
-        loop = asyncio.get_running_loop()
-        started, code, asked = loop.time(), 0, True
-        try:
-            with mapped_http_errors(shard.name, self._connect_timeout_s, self._idle_timeout_s), travelling(trip):
-                kind = await self._resolver.admit(trip)
-                response = await self._answered(shard, method, ask.url, headers)
-            code = response.status
-        except OriginRefused:  # nothing was asked: a URL anybody can write must not show up as one of our origins
-            asked = False
-            raise
-        finally:
-            if asked:
-                self._events.emit(OriginAnswered(shard.origin, method, code, loop.time() - started))
-        return kind, await self._sorted(ask, response)
-
-    async def _answered(self, shard: Shard, method: str, url: str, headers: CIMultiDict[str]) -> aiohttp.ClientResponse:
-        """The answer's headers, within the connect and the idle time together."""
-        try:
-            async with asyncio.timeout(self._connect_timeout_s + self._idle_timeout_s):
-                return await self._opened().request(method, URL(url, encoded=True), headers=headers, allow_redirects=False)
-        except aiohttp.ServerTimeoutError:
-            raise  # it says more: no connection came about
-        except TimeoutError as error:
-            raise OriginTimeout(shard.name, f"the origin was silent for {self._idle_timeout_s:g} s") from error
 
     async def _sorted(self, ask: Ask, response: aiohttp.ClientResponse) -> _Exchange:
         """A good answer keeps its body; any other gives up a little of it and the connection."""
@@ -197,7 +185,7 @@ class Mover:
                     continue
                 received += len(chunk)
                 if promised is not None and received > promised:
-                    raise OriginError(shard.name, f"the origin sent more than the {promised} bytes it promised")
+                    raise OriginLied(shard.name, f"the origin sent more than the {promised} bytes it promised")
                 yield chunk
         if promised is not None and received < promised:
             raise TruncatedShard(shard.name, f"the origin sent {received} of {promised} bytes")
@@ -210,29 +198,6 @@ class Mover:
         except RuntimeError as error:  # how the client says that the connection went away under a paused body
             raise OriginUnavailable(shard.name, "the origin's connection broke") from error
 
-    def _opened(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = _new_session(self._resolver, self._connect_timeout_s, self._user_agent)
-        return self._session
-
-
-def _new_session(resolver: GuardedResolver, connect_timeout_s: float, user_agent: str) -> aiohttp.ClientSession:
-    connector = aiohttp.TCPConnector(
-        limit=0,  # the limiter bounds, and a queue here would hide from it which need is nearest
-        resolver=resolver,
-        use_dns_cache=False,  # every dial is judged anew; the resolver keeps raw answers itself
-        keepalive_timeout=KEEP_ALIVE_S,
-    )
-    return aiohttp.ClientSession(
-        connector=connector,
-        auto_decompress=False,  # bytes as sent: an encoding nobody asked for is recorded, not undone
-        cookie_jar=aiohttp.DummyCookieJar(),  # one reader's cookies are nobody else's
-        headers={"Accept-Encoding": "identity", "Accept": "*/*", "User-Agent": user_agent},
-        timeout=aiohttp.ClientTimeout(total=None, connect=connect_timeout_s),  # silence is watched here: the client's timer is one a piece
-        read_bufsize=READ_BUFFER_BYTES,
-        trust_env=False,  # neither .netrc nor *_PROXY: what is used is passed
-    )
-
 
 def _take_larger_pieces(response: aiohttp.ClientResponse) -> None:
     """Let the transport take what the kernel holds in one piece: asyncio asks for 256 KiB at a time, and each piece costs the same."""
@@ -241,14 +206,30 @@ def _take_larger_pieces(response: aiohttp.ClientResponse) -> None:
         connection.transport.max_size = RECEIVE_BYTES  # type: ignore[union-attr]  # an attribute of asyncio's own transports
 
 
+def _narrow(response: aiohttp.ClientResponse, size: int) -> None:
+    """Let no more than ``size`` bytes, and a piece of that size, wait in this process; what is more waits in the kernel.
+
+    The client library has no word for it once a response has begun; where its own names change, more memory is used.
+    """
+    connection, content = response.connection, response.content
+    if connection is not None and hasattr(connection.transport, "max_size"):
+        connection.transport.max_size = size  # type: ignore[union-attr]
+    if hasattr(content, "_low_water") and hasattr(content, "_high_water"):
+        content._low_water, content._high_water = size // 2, size
+
+
 def _elsewhere(ask: Ask, answer: Answer) -> bool:
     """An S3 redirect to another region: following it would break the signature, which names the host. The source signs anew."""
     return bool(ask.region) and answer.headers.get("x-amz-bucket-region", ask.region) != ask.region
 
 
-def _body(answer: Answer, placed: Placement, chunks: AsyncIterator[bytes]) -> Body:
+def _body(
+    ask: Ask, answer: Answer, version: Version, placed: Placement, chunks: AsyncIterator[bytes], narrow: Callable[[int], None]
+) -> Body:
     framed = placed.count is not None or "chunked" in answer.headers.get("transfer-encoding", "").lower()
-    return Body(version_of(answer.headers, placed.total), placed.first, placed.count, placed.ranged, framed, chunks)
+    whole_shard = digests.offered(answer.headers, whole=not placed.ranged, length=placed.total)
+    linked = digests.linked(ask.linked, answer.headers.get("content-encoding", ""))
+    return Body(version, placed.first, placed.count, placed.ranged, framed, chunks, (*whole_shard, *linked), narrow)
 
 
 async def _start_of(response: aiohttp.ClientResponse, patience_s: float) -> bytes:

@@ -1,7 +1,7 @@
 """Names to addresses, every answer judged: the HTTP client dials nothing the guard has not seen.
 
-The client skips its resolver for IP literals (the guard judges those in ``Guard.check``) and asks it without saying which hop it is on. The
-hop travels in a context variable instead: the client resolves in the task of the request.
+The client skips its resolver for IP literals (the guard judges those in ``Guard.check``, and once more at the dial) and asks it without
+saying which hop it is on. The hop travels in a context variable instead: the client resolves and dials in the task of the request.
 
 Raw answers are kept for ten seconds, so that the look-up made to judge a hop and the one made to dial it see the same addresses; judging is
 done anew each time, on what will be dialled.
@@ -14,18 +14,24 @@ import socket
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TypeVar
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from forebay_proxy.origins.addresses import AddressClass, classify
+from forebay_proxy.origins.addresses import AddressClass, classify, literal
 from forebay_proxy.origins.guard import Guard, Refused, Trip
 
-__all__ = ["GuardedResolver", "travelling"]
+__all__ = ["GuardedResolver", "travelling", "trip_now"]
 
 _KEEP_S = 10.0  # getaddrinfo tells no TTL; ten seconds follow a failover and still spare 64 connections 63 look-ups
 _KEEP_NAMES = 256  # hosts of one training run: a handful
+_THREADS = 8  # one a name: a name server that does not answer holds its thread for up to 30 s, and other names shall not wait for it
+# Behind a proxy nobody needs the answer: a network without a way out often has a name server that never says no, only nothing.
+_LOOK_ASIDE_S = 2.0
+_UNKNOWN_S = 60.0
 
 _trip: ContextVar[Trip | None] = ContextVar("forebay_trip", default=None)
 
@@ -42,16 +48,33 @@ def travelling(trip: Trip) -> Iterator[None]:
         _trip.reset(token)
 
 
+def trip_now() -> Trip:
+    """The hop the present task is on; raises ``Refused`` outside any: there is nothing to judge by."""
+    trip = _trip.get()
+    if trip is None:
+        raise Refused("a connection outside any request")
+    return trip
+
+
 class GuardedResolver(AbstractResolver):
     """getaddrinfo with a judge behind it. Not thread-safe: the event loop's only."""
 
     def __init__(
-        self, guard: Guard, *, look_up: Callable[[str, int], Answers] | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        guard: Guard,
+        *,
+        look_up: Callable[[str, int], Answers] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        look_aside_s: float = _LOOK_ASIDE_S,
     ) -> None:
         self._guard = guard
         self._look_up = look_up or _getaddrinfo
         self._clock = clock
+        self._look_aside_s = look_aside_s
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="forebay-names")
         self._kept: OrderedDict[str, tuple[float, Answers]] = OrderedDict()
+        self._asked: dict[str, asyncio.Future[Answers]] = {}
+        self._unknown: OrderedDict[str, float] = OrderedDict()  # until when; only for names a proxy looks up
 
     async def admit(self, trip: Trip) -> AddressClass:
         """Judge a hop before anything is sent, also where an open connection would be reused.
@@ -59,14 +82,20 @@ class GuardedResolver(AbstractResolver):
         Returns the most public class among the addresses it may end at. Raises ``Refused``, ``OSError``.
         """
         self._guard.check(trip)
-        permitted = self._permitted(trip, await self._answers(trip.place.host, trip.place.port))
-        return min(classify(address) for _, address in permitted)
+        host, port = trip.place.host, trip.place.port
+        if trip.proxy is None:
+            permitted = self._permitted(trip, await self._answers(host, port))
+            return min(classify(address) for _, address in permitted)
+        known = [host] if literal(host) is not None else [address for _, address in await self._look_aside(host, port)]
+        for address in known:
+            self._guard.check_address(trip, address)
+        if not known:
+            self._guard.check_unknown(trip)
+        return min(map(classify, known), default=AddressClass.PUBLIC)
 
     async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC) -> list[ResolveResult]:
-        """Only addresses the present trip may use; raises ``Refused`` (an OSError) when none is left."""
-        trip = _trip.get()
-        if trip is None:
-            raise Refused(f"a look-up of {host} outside any request")
+        """Only addresses the present trip may dial; raises ``Refused`` (an OSError) when none is left."""
+        trip = trip_now()
         return [
             ResolveResult(hostname=host, host=address, port=port, family=kind, proto=0, flags=socket.AI_NUMERICHOST)
             for kind, address in self._permitted(trip, await self._answers(host, port))
@@ -75,23 +104,47 @@ class GuardedResolver(AbstractResolver):
 
     async def close(self) -> None:
         self._kept.clear()
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _permitted(self, trip: Trip, answers: Answers) -> Answers:
         allowed = set(self._guard.permitted(trip, [address for _, address in answers]))
         return [answer for answer in answers if answer[1] in allowed]
 
+    async def _look_aside(self, host: str, port: int) -> Answers:
+        """What a name means here, [] if it means nothing or that takes too long: who will be asked about it is the proxy."""
+        if self._clock() < self._unknown.get(host, 0.0):
+            return []
+        try:
+            async with asyncio.timeout(self._look_aside_s):
+                return await self._answers(host, port)
+        except (TimeoutError, OSError):
+            _keep(self._unknown, host, self._clock() + _UNKNOWN_S)
+            return []
+
     async def _answers(self, host: str, port: int) -> Answers:
-        now = self._clock()
         kept = self._kept.get(host)
-        if kept is not None and now - kept[0] < _KEEP_S:
+        if kept is not None and self._clock() - kept[0] < _KEEP_S:
             return kept[1]
-        # The loop's default executor: nothing else of ours uses it, so a slow name server delays look-ups only.
-        answers = await asyncio.get_running_loop().run_in_executor(None, self._look_up, host, port)
-        self._kept[host] = (now, answers)
-        self._kept.move_to_end(host)
-        if len(self._kept) > _KEEP_NAMES:
-            self._kept.popitem(last=False)
-        return answers
+        asked = self._asked.get(host)
+        if asked is None:
+            asked = self._asked[host] = asyncio.get_running_loop().run_in_executor(self._pool, self._look_up, host, port)
+            asked.add_done_callback(lambda answered: self._came(host, answered))
+        return await asyncio.shield(asked)  # others may wait for the same name
+
+    def _came(self, host: str, answered: asyncio.Future[Answers]) -> None:
+        self._asked.pop(host, None)
+        if not answered.cancelled() and answered.exception() is None:
+            _keep(self._kept, host, (self._clock(), answered.result()))
+
+
+T = TypeVar("T")
+
+
+def _keep(memory: OrderedDict[str, T], host: str, value: T) -> None:
+    memory[host] = value
+    memory.move_to_end(host)
+    if len(memory) > _KEEP_NAMES:
+        memory.popitem(last=False)
 
 
 def _getaddrinfo(host: str, port: int) -> Answers:

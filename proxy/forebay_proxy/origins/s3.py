@@ -18,12 +18,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import parse_qsl, urlsplit
 
-from forebay_proxy.errors import OriginRefused
+from forebay_proxy.digest import Digest
+from forebay_proxy.errors import OriginRefused, ShardChanged
 from forebay_proxy.origins.allow import Place
-from forebay_proxy.origins.answer import Answer
+from forebay_proxy.origins.answer import Answer, check_pin, version_of
 from forebay_proxy.origins.ask import Ask
 from forebay_proxy.origins.base import Body
+from forebay_proxy.origins.digests import offered
 from forebay_proxy.origins.failures import refused
 from forebay_proxy.origins.guard import Guard, Refused
 from forebay_proxy.origins.http import HttpOrigin
@@ -77,6 +80,22 @@ class S3Origin:
     async def head(self, shard: Shard) -> Version:
         return await self._mover.head(self, shard)
 
+    async def digests(self, shard: Shard, pin: Pin) -> tuple[Digest, ...]:
+        """As ``TellsDigests``: S3 names an object's checksum on a HEAD or a whole GET if a signed header asks for it; not on a range."""
+        order = order_of(shard)
+        named = await self._permit(shard, order)
+        region = self._regions.get(self._place_of_bucket(order))
+        wanted = order.signed_for(region) if region else order
+        signature = await self._sdk(lambda signer: signer.sign(shard.name, wanted, checksum=True))
+        _, answer = await self._mover.glance(shard, Ask(signature.url, signature.headers, vouched=named, region=signature.region, sdk=True))
+        if answer.status != 200:
+            return ()
+        try:
+            check_pin(shard.name, answer.headers, pin)
+        except ShardChanged:
+            return ()  # of another version: who reads finds out by itself
+        return offered(answer.headers, whole=True)
+
     async def aclose(self) -> None:
         """Ends the signing thread; the mover belongs to the http origin."""
         if self._signer is not None:
@@ -97,24 +116,32 @@ class S3Origin:
             signed_for_get=not order.client.unsigned,
             fresh=fresh,
             region=signature.region,
+            sdk=True,
         )
 
     async def again(self, shard: Shard, ask: Ask, answer: Answer) -> Ask | None:
-        """A bucket that lives elsewhere, a signature or a token that ran out: signed anew, once."""
+        """A bucket that lives elsewhere, a signature or a token that ran out, keys that were changed: signed anew, once."""
         order = order_of(shard)
         region = _region_of(answer)
         if region and region != ask.region and answer.status in _ELSEWHERE:
             _keep(self._regions, self._place_of_bucket(order), region, _REGIONS_MAX)
-        elif answer.code in _BAD_TOKENS and answer.status in (400, 403):
-            if not await self._recredential(order.client.profile):
-                return None
-        elif ask.fresh or answer.status not in (400, 403):
+            return await self._signed_anew(shard)
+        if order.client.unsigned or answer.status not in (400, 401, 403):
             return None
+        bad = answer.code in _BAD_TOKENS
+        looked = await self._recredential(order.client.profile, certain=bad)
+        second = await self._signed_anew(shard)
+        return None if _same_signer(ask, second) and (ask.fresh or (bad and not looked)) else second
+
+    async def _signed_anew(self, shard: Shard) -> Ask:
         self._signatures.pop(shard.name, None)
         return replace(await self.prepare(shard), fresh=True)
 
     def arrived(self, shard: Shard, ask: Ask) -> None:
         """Redirects of an S3 server are followed each time: they are rare and short-lived."""
+
+    def version(self, shard: Shard, ask: Ask, answer: Answer, length: int | None) -> Version:
+        return version_of(answer.headers, length)
 
     async def _permit(self, shard: Shard, order: Order) -> bool:
         """Whether the operator named where this order goes; raises ``OriginRefused`` where it may not go."""
@@ -156,14 +183,14 @@ class S3Origin:
         _keep(self._signatures, shard.name, (made, signature), _SIGNATURES_MAX)
         return signature
 
-    async def _recredential(self, profile: str) -> bool:
-        """Read the credentials of ``profile`` anew; False if that was done a moment ago."""
+    async def _recredential(self, profile: str, *, certain: bool) -> bool:
+        """Read the credentials of ``profile`` anew; False if that was done a moment ago. ``certain``: they are bad, whatever they are."""
         now = self._clock()
         if abs(now - self._recredentialed.get(profile, float("-inf"))) < _RECREDENTIAL_S:
             return False
         self._recredentialed[profile] = now
-        self._signatures.clear()  # all of them may carry the rejected token
-        await self._sdk(lambda signer: signer.forget(profile))
+        if await self._sdk(lambda signer: signer.forget(profile) if certain else signer.reread(profile)):
+            self._signatures.clear()  # all of them may carry the rejected token
         return True
 
     async def _sdk(self, call: Callable[[Signer], T]) -> T:
@@ -186,6 +213,16 @@ def _is_named(endpoint: Place | None, home: Place, guard: Guard) -> bool:
     if endpoint is None or endpoint == home:
         return True
     return guard.names(endpoint) or (is_aws(endpoint) and is_aws(home))
+
+
+def _same_signer(one: Ask, other: Ask) -> bool:
+    """Whether both were signed with the same keys for the same region: then the answer would be the same."""
+    return one.region == other.region and _keys_in(one.url) == _keys_in(other.url)
+
+
+def _keys_in(url: str) -> tuple[str, str]:
+    said = dict(parse_qsl(urlsplit(url).query))
+    return said.get("X-Amz-Credential", "").partition("/")[0], said.get("X-Amz-Security-Token", "")
 
 
 def _region_of(answer: Answer) -> str:

@@ -33,6 +33,7 @@ class Signer:
     def __init__(self, session: Callable[[str], boto3.Session] | None = None) -> None:
         self._session = session or _session
         self._clients: OrderedDict[ClientKey, Client] = OrderedDict()
+        self._sessions: dict[str, boto3.Session] = {}  # by profile: whose credentials its clients sign with
 
     def own_profile(self) -> str:
         """The profile the SDK uses of itself (AWS_PROFILE, else "default")."""
@@ -43,8 +44,11 @@ class Signer:
         with mapped_sdk_errors(shard):
             return place_of(self._client(ClientKey(profile)).meta.endpoint_url)
 
-    def sign(self, shard: str, order: Order) -> Signature:
-        """Presign one GET, without Range or If-Match: they would become part of the signature. Raises the ``ShardError`` family."""
+    def sign(self, shard: str, order: Order, *, checksum: bool = False) -> Signature:
+        """Presign one GET, without Range or If-Match: they would become part of the signature. Raises the ``ShardError`` family.
+
+        ``checksum``: one HEAD that asks for the object's checksum instead, with the header that must be signed for that.
+        """
         params: dict[str, Any] = {"Bucket": order.bucket, "Key": order.key}
         if order.version_id:
             params["VersionId"] = order.version_id
@@ -52,14 +56,28 @@ class Signer:
             params["RequestPayer"] = "requester"
         with mapped_sdk_errors(shard):
             client = self._client(order.client)
-            url = client.generate_presigned_url("get_object", Params=params, ExpiresIn=SIGNED_FOR_S)
-        headers = (("x-amz-request-payer", "requester"),) if order.requester_pays else ()
+            if checksum:
+                params["ChecksumMode"] = "ENABLED"
+            url = client.generate_presigned_url("head_object" if checksum else "get_object", Params=params, ExpiresIn=SIGNED_FOR_S)
+        headers: tuple[tuple[str, str], ...] = (("x-amz-request-payer", "requester"),) if order.requester_pays else ()
+        if checksum:
+            headers = (*headers, ("x-amz-checksum-mode", "ENABLED"))
         return Signature(url, headers, client.meta.region_name)
 
-    def forget(self, profile: str) -> None:
-        """Drop the clients of a profile: the next one reads its credentials anew, from files and services."""
+    def forget(self, profile: str) -> bool:
+        """Drop the clients of a profile: the next one reads its credentials anew, from files and services. True."""
         for key in [key for key in self._clients if key.profile == profile]:
             self._clients.pop(key).close()
+        self._sessions.pop(profile, None)
+        return True
+
+    def reread(self, profile: str) -> bool:
+        """Whether the credentials of a profile are others now than those its clients sign with; then these are dropped."""
+        before = self._sessions.get(profile)
+        try:
+            return before is not None and _keys(before) != _keys(self._session(profile)) and self.forget(profile)
+        except (sdk.BotoCoreError, sdk.ClientError):
+            return False  # what the origin said is nearer to the matter
 
     def close(self) -> None:
         while self._clients:
@@ -68,11 +86,17 @@ class Signer:
     def _client(self, key: ClientKey) -> Client:
         client = self._clients.get(key)
         if client is None:
-            client = self._clients[key] = _new_client(self._session(key.profile), key)
+            session = self._sessions[key.profile] = self._sessions.get(key.profile) or self._session(key.profile)
+            client = self._clients[key] = _new_client(session, key)
         self._clients.move_to_end(key)
         if len(self._clients) > _CLIENTS_MAX:
             self._clients.popitem(last=False)[1].close()
         return client
+
+
+def _keys(session: boto3.Session) -> tuple[object, ...] | None:
+    credentials = session.get_credentials()
+    return None if credentials is None else tuple(credentials.get_frozen_credentials())
 
 
 def _session(profile: str) -> boto3.Session:
@@ -115,7 +139,10 @@ def mapped_sdk_errors(shard: str) -> Iterator[None]:
         raise ShardForbidden(shard, f"the AWS single sign-on ended ({type(error).__name__})", next_step="run aws sso login") from error
     except sdk.ParamValidationError as error:
         raise InvalidShard(shard, "the AWS SDK accepts neither this bucket name nor key") from error
-    except (sdk.HTTPClientError, sdk.MetadataRetrievalError) as error:
+    except sdk.SSLError as error:
+        step = "see AWS_CA_BUNDLE: the authorities of the AWS SDK"
+        raise OriginUnavailable(shard, "no TLS with the AWS credential service", next_step=step, hopeless=True) from error
+    except (sdk.HTTPClientError, sdk.ConnectionError, sdk.MetadataRetrievalError) as error:
         raise OriginUnavailable(shard, f"the AWS credential service did not answer ({type(error).__name__})") from error
     except sdk.ClientError as error:
         code = str(error.response.get("Error", {}).get("Code", ""))[:64]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from ipaddress import ip_address
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from forebay_proxy.errors import ConfigError
-from forebay_proxy.origins.allow import AllowList, place_of
+from forebay_proxy.origins.allow import AllowList, Place, place_of
 
 
 def test_an_exact_entry_names_scheme_host_and_port() -> None:
@@ -56,3 +58,32 @@ def test_nonsense_is_refused_with_the_forms(entry: str) -> None:
     with pytest.raises(ConfigError) as refused:
         AllowList([entry])
     assert "s3://bucket" in refused.value.next_step
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.1", "127.0.1", "2130706433", "0x7f000001", "0x7f.1", "0177.0.0.1", "127.0.0.1.", "１２７.0.0.1", "169。254。169。254",
+        "ｍetadata.google.internal", "[fe80::1%25eth0]", "[::1", "a..b", "a b", "good.example\\@evil.example", "%31%32%37.0.0.1",
+    ],
+)  # fmt: skip
+def test_a_host_two_programs_may_read_differently_is_one_of_the_plain_ones_or_none(host: str) -> None:
+    """Short, octal, hexadecimal, full-width and zoned spellings are refused, or come out as what they are dialled as."""
+    try:
+        place = place_of(f"http://{host}/x")
+    except ValueError:
+        return
+    assert place.host in ("127.0.0.1", "metadata.google.internal", "169.254.169.254", "evil.example")
+
+
+def test_case_final_dot_and_default_port_make_no_other_place() -> None:
+    """One host, one place, however it is written."""
+    assert place_of("http://EXAMPLE.org./x") == place_of("http://user@example.ORG:80/") == Place("http", "example.org", 80)
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from(["{0}", "0x{0:x}", "0{0:o}", "{1}.{2}", "0x{1:x}.{2}", "{1}.{3}.{4}", "0{1:o}.{3}.{4}"]))
+def test_no_short_spelling_of_an_address_is_a_name(number: int, form: str) -> None:
+    """What only a resolver takes for an address never reaches one."""
+    first, rest, second, low = number >> 24, number & 0xFFFFFF, number >> 16 & 0xFF, number & 0xFFFF
+    with pytest.raises(ValueError, match="IPv4"):
+        place_of(f"http://{form.format(number, first, rest, second, low)}/")

@@ -210,13 +210,15 @@ def test_416_without_a_length_may_still_tell_it() -> None:
     assert length_of(Answer(416, {}), ByteRange(0, 0)) == 0
 
 
-def test_an_s3_body_explains_and_leaks_no_query() -> None:
-    """Code and message reach the person; what looks like a signed URL does not."""
-    body = b"<Error><Code>AccessDenied</Code><Message>No &amp; never: https://h/k?X-Amz-Signature=secret done</Message></Error>"
-    text = str(error_of(NAME, Answer(403, {}, body), pinned=False))
-    assert "AccessDenied" in text
-    assert "No & never" in text
-    assert "secret" not in text
+def test_an_s3_body_explains_and_repeats_no_secret() -> None:
+    """Code and a message in plain words reach the person; a message that repeats what we sent does not."""
+    plain = b"<Error><Code>AccessDenied</Code><Message>Request has expired.</Message></Error>"
+    assert "AccessDenied (Request has expired.)" in str(error_of(NAME, Answer(403, {}, plain), pinned=False))
+    for echo in (b"No &amp; never: https://h/k?X-Amz-Signature=secret done", b"wrong: Bearer s3cr3tT0ken", b"{'Cookie': 'secret'}"):
+        text = str(error_of(NAME, Answer(403, {}, b"<Code>AccessDenied</Code><Message>%s</Message>" % echo), pinned=False))
+        assert "AccessDenied" in text
+        assert "secret" not in text
+        assert "s3cr3t" not in text
 
 
 def test_slow_down_is_throttling_whatever_the_status() -> None:
