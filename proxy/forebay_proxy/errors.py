@@ -11,12 +11,15 @@ __all__ = [
     "CacheFull",
     "ClientGone",
     "ConfigError",
+    "DigestDiffers",
     "DiskFailed",
     "FellBehind",
     "ForebayError",
     "InvalidRequest",
     "InvalidShard",
     "OriginError",
+    "OriginLied",
+    "OriginLoops",
     "OriginRefused",
     "OriginTimeout",
     "OriginUnavailable",
@@ -26,6 +29,7 @@ __all__ = [
     "ShardForbidden",
     "ShardNotFound",
     "TruncatedShard",
+    "WrongBytes",
 ]
 
 
@@ -130,6 +134,32 @@ class TruncatedShard(ShardError):
     title = "Shard truncated"
 
 
+class DigestDiffers(ShardError):
+    """All of a shard came, and its bytes do not have the digest the origin names. Raised before the last segment is given to anybody.
+
+    The first time it is fetched once more, since something on the way may have been at fault; ``again``: that was of no use.
+    """
+
+    status = 502
+    title = "Shard differs from its digest"
+
+    def __init__(self, shard: str, cause: str, *, again: bool) -> None:
+        step = (
+            "compare the object with the digest its origin sends (curl -I): one of them is wrong there, or a proxy on the way changes it; "
+            "--no-origin-digests reads it unchecked"
+        )
+        super().__init__(shard, cause, next_step=step if again else "read it again from its start: it is being fetched anew")
+        self.retryable = not again
+
+
+class WrongBytes(ShardError):
+    """A stored segment was found wrong while somebody was reading it: what was sent of it must not be taken for the shard."""
+
+    status = 502
+    retryable = True
+    title = "Stored bytes are wrong"
+
+
 class OriginError(ShardError):
     """The origin answered nonsense: a wrong range, an unexpected status, another encoding half-way."""
 
@@ -137,17 +167,54 @@ class OriginError(ShardError):
     title = "Origin answered wrongly"
 
 
+class OriginLied(OriginError):
+    """The answer contradicts the question, itself, or what the origin said before: a wrong range, another encoding, not even HTTP.
+
+    Between us and the origin may stand somebody who is wrong now and then, so it is asked again a few times. ``of_version``: what it
+    contradicts is what we hold of this version; if it insists, the version is opened anew.
+    """
+
+    title = "Origin contradicts itself"
+
+    def __init__(self, shard: str, cause: str, *, next_step: str = "", of_version: bool = False) -> None:
+        super().__init__(shard, cause, next_step=next_step)
+        self.of_version = of_version
+
+
+class OriginLoops(OriginError):
+    """The origin answers 508: what it leads to is a sidecar that has seen this request before, as a rule this one."""
+
+    status = 508
+    title = "Loop detected"
+
+
 class OriginUnavailable(ShardError):
-    """No connection, a reset, 429 or 5xx. ``retry_after_s`` is the origin's own wish, if it had one."""
+    """No connection, a reset, 408, 429 or 5xx.
+
+    ``retry_after_s`` is the origin's own wish, if it had one. ``answered``: it was an answer, so the host is there. ``hopeless``: as long
+    as the host has not answered anything yet, asking again cannot help: its name does not exist, or TLS fails.
+    """
 
     status = 503
     retryable = True
     title = "Origin unavailable"
 
-    def __init__(self, shard: str, cause: str, *, next_step: str = "", retry_after_s: float | None = None, throttled: bool = False) -> None:
+    def __init__(
+        self,
+        shard: str,
+        cause: str,
+        *,
+        next_step: str = "",
+        retry_after_s: float | None = None,
+        throttled: bool = False,
+        answered: bool = False,
+        hopeless: bool = False,
+    ) -> None:
         super().__init__(shard, cause, next_step=next_step)
         self.retry_after_s = retry_after_s
         self.throttled = throttled
+        self.answered = answered
+        self.hopeless = hopeless
 
 
 class OriginTimeout(OriginUnavailable):

@@ -1,8 +1,10 @@
 """How many requests an origin takes now, and who of those waiting is next.
 
 Additive increase, multiplicative decrease (Chiu and Jain 1989), per origin: a slot more for every round of answers that went well, half of
-them after a 429, 503 or timeout, at most once a round trip. The waiting room holds flights; the next slot goes to the one with the nearest
-need *when the slot frees*, so a prefetch that a reader boarded overtakes at once. A quarter of the slots takes demand only.
+them after a 429, 503 or timeout. What counts is when a request left, as in TCP's recovery (RFC 6582): those sent before the last cut say
+nothing about the slots there are since, so one burst of refusals is one cut, and late good answers do not undo it. The waiting room holds
+flights; the next slot goes to the one with the nearest need *when the slot frees*, so a prefetch that a reader boarded overtakes at once.
+A quarter of the slots takes demand only.
 
 Not thread-safe: the event loop's only.
 """
@@ -10,7 +12,7 @@ Not thread-safe: the event loop's only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Protocol
 
@@ -21,6 +23,7 @@ __all__ = ["DEMAND", "Limiter", "Limiters", "Needed", "Slot"]
 # 16 connections: what one reader's 16 ranges need at once, and what S3 feeds at 50 MB/s each before anything is known (0.8 GB/s).
 START_SLOTS = 16
 MIN_SLOTS = 2  # one for demand, one for the rest: a throttled origin is still asked
+MOST_ORIGINS = 256  # remembered at once, unless more than that are being asked
 DEMAND = 1_000.0  # needs below this are a reader's own; a prefetch's need is at or above it
 
 
@@ -34,30 +37,46 @@ class Needed(Protocol):
 class Slot:
     """One request's place. A bypass gives it up early: it moves at its reader's pace, and a slow reader slows only itself."""
 
-    def __init__(self, limiter: Limiter) -> None:
-        self._limiter: Limiter | None = limiter
+    def __init__(self, limiter: Limiter, flight: Needed) -> None:
+        self._limiter = limiter
+        self._flight = flight
+        self._cuts = limiter.cuts  # when it left
+        self._held = True
 
     def leave(self) -> None:
-        limiter, self._limiter = self._limiter, None
-        if limiter is not None:
-            limiter.in_flight -= 1
-            limiter.wake()
+        if self._held:
+            self._held = False
+            self._limiter.in_flight -= 1
+            self._limiter.wake()
+
+    def went_well(self) -> None:
+        """The request was answered."""
+        if self._cuts == self._limiter.cuts:
+            self._limiter.grow(self._flight)
+
+    def pushed_back(self) -> None:
+        """The origin wants fewer (429, 503, SlowDown, timeout)."""
+        if self._cuts == self._limiter.cuts:
+            self._limiter.cut()
 
 
 class Limiter:
     """The slots of one origin."""
 
-    def __init__(self, most: int, clock: Callable[[], float]) -> None:
+    def __init__(self, most: int) -> None:
         self.most = max(MIN_SLOTS, most)
         self.slots = float(min(START_SLOTS, self.most))
         self.in_flight = 0
+        self.cuts = 0  # how often the slots were halved
         self.pace = Pace()
-        self._clock = clock
         self._waiting: dict[asyncio.Future[None], Needed] = {}
-        self._halved_at = -1.0
 
     def __repr__(self) -> str:
         return f"<Limiter {self.in_flight}/{int(self.slots)} in flight, {len(self._waiting)} waiting>"
+
+    @property
+    def idle(self) -> bool:
+        return not self.in_flight and not self._waiting
 
     @asynccontextmanager
     async def slot(self, flight: Needed) -> AsyncIterator[Slot]:
@@ -66,7 +85,7 @@ class Limiter:
             self.in_flight += 1
         else:
             await self._wait(flight)
-        slot = Slot(self)
+        slot = Slot(self, flight)
         try:
             yield slot
         finally:
@@ -87,8 +106,12 @@ class Limiter:
             self._waiting.pop(turn, None)
 
     def _room(self, flight: Needed) -> bool:
+        return self.in_flight < self._share(flight)
+
+    def _share(self, flight: Needed) -> int:
+        """How many requests may be in the air for one such as ``flight`` to join them."""
         reserved = 0 if flight.need < DEMAND else max(1, int(self.slots) // 4)
-        return self.in_flight < max(1, int(self.slots) - reserved)
+        return max(1, int(self.slots) - reserved)
 
     def wake(self) -> None:
         """Give free slots to those with the nearest need."""
@@ -100,33 +123,37 @@ class Limiter:
             self.in_flight += 1
             turn.set_result(None)
 
-    def went_well(self) -> None:
-        """A request was answered: one slot more per round of them, while the slots are in use."""
-        if self.in_flight >= int(self.slots) - 1:
+    def grow(self, flight: Needed) -> None:
+        """A request went well: one slot more per round of them, while those it may use are in use."""
+        if self.in_flight >= self._share(flight) - 1:
             self.slots = min(float(self.most), self.slots + 1.0 / self.slots)
             if self._waiting:
                 self.wake()
 
-    def throttled(self) -> None:
-        """The origin pushed back (429, 503, SlowDown, timeout): half the slots, at most once a second."""
-        now = self._clock()
-        if now - self._halved_at >= 1.0:
-            self._halved_at = now
-            self.slots = max(float(MIN_SLOTS), self.slots / 2)
+    def cut(self) -> None:
+        """Half the slots."""
+        self.cuts += 1
+        self.slots = max(float(MIN_SLOTS), self.slots / 2)
 
 
 class Limiters:
     """A limiter per origin, made when first asked for."""
 
-    def __init__(self, most: int, clock: Callable[[], float]) -> None:
+    def __init__(self, most: int) -> None:
         self._most = most
-        self._clock = clock
         self._limiters: dict[str, Limiter] = {}
 
     def of(self, origin: str) -> Limiter:
         if origin not in self._limiters:
-            self._limiters[origin] = Limiter(self._most, self._clock)
+            self._forget_idle()
+            self._limiters[origin] = Limiter(self._most)
         return self._limiters[origin]
+
+    def _forget_idle(self) -> None:
+        """A client may name any number of hosts; what was learnt of those nobody asks now is the first to go."""
+        if len(self._limiters) >= MOST_ORIGINS:
+            for origin in [origin for origin, limiter in self._limiters.items() if limiter.idle]:
+                del self._limiters[origin]
 
     def in_flight(self) -> dict[str, int]:
         """Requests in the air per origin."""

@@ -11,10 +11,9 @@ from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Protocol
 
-from forebay_proxy import events
 from forebay_proxy.entry import Entry
 from forebay_proxy.errors import CacheFull, RangeNotSatisfiable, ShardError
-from forebay_proxy.fetch import UNWANTED_BUDGET_S, reason_of
+from forebay_proxy.fetch import UNWANTED_BUDGET_S
 from forebay_proxy.flights import Flight, told
 from forebay_proxy.http_range import RangeRequest
 from forebay_proxy.landing import Ground, Landing
@@ -35,6 +34,10 @@ class OpeningGround(Ground, Protocol):
     """What an opening needs of the cache."""
 
     def outdated(self, entry: Entry) -> None: ...
+
+    def begun(self, entry: Entry, shard: Shard) -> None:
+        """A flight of ``entry`` takes off."""
+        ...
 
     async def flown(self, entry: Entry, flight: Flight, landing: Landing, filling: Awaitable[None]) -> None: ...
 
@@ -94,22 +97,19 @@ class Opening:
                 await self._again(error)
 
     def _beyond(self, error: RangeNotSatisfiable) -> None:
-        """Nothing is where we asked: an empty shard, or one reader's range that must not fail those who share this opening."""
-        if error.length == 0:
-            self._admit(Version("empty", Pin(), 0), ranged=True)
-        elif self._head or self._asked is None or (self._asked.first == 0 and error.length is not None):
+        """Nothing is where we asked: one reader's range that must not fail those who share this opening, or an empty shard.
+
+        A shard is believed to be empty only when the whole of it was asked for and had no bytes: a 416 may be anybody's mistake, and it
+        would end a stream of samples without an error.
+        """
+        if self._asked is None:
             raise error
-        else:
-            self._asked = _first_range(None) if self._asked.first else None
+        self._asked = _first_range(None) if self._asked.first else None
 
     async def _again(self, error: ShardError) -> None:
-        self._of.fetcher.pushed_back(self._shard.origin, error)
-        if not error.retryable:
-            raise error
         if not self._needed.waiting:
             self._patience.shorten(UNWANTED_BUDGET_S)
-        await self._patience.pause(error)
-        self._of.events.emit(events.FetchRetried(self._shard.origin, reason_of(error), resumed=False))
+        await self._of.fetcher.again(self._shard, error, self._patience)
 
     async def _attempt(self) -> None:
         grant = None if self._head else await self._of.ground.first_grant(self._needed.need)
@@ -117,7 +117,8 @@ class Opening:
             raise CacheFull("no room to open it ahead of need")  # it would pass through memory, and nobody would read it
         try:
             async with AsyncExitStack() as held:
-                body, slot = await held.enter_async_context(self._of.fetcher.ask(self._shard, self._asked, Pin(), self._needed))
+                asking = self._of.fetcher.ask(self._shard, self._asked, Pin(), self._needed, self._patience)
+                body, slot = await held.enter_async_context(asking)
                 if self._asked is not None and not self._head and _must_be_whole(body):
                     self._asked = None
                     return
@@ -171,6 +172,8 @@ class Opening:
         index = index_of(flight.first) if entry.ranged else -1
         if not entry.ranged:
             entry.stream = flight
+            flight.once = not entry.version.identity
+        self._of.ground.begun(entry, self._shard)
         self._of.flights.post(entry.key, index, flight)
         entry.flying += 1
         self._resolve()
@@ -192,7 +195,9 @@ class Opening:
             return
         except ShardError as error:
             await landing.flush()
-            await fetcher.again(entry, flight, self._shard, landing, error, self._patience)
+            if landing.complete:
+                return
+            await fetcher.resume(entry, flight, self._shard, landing, error, self._patience)
         await fetcher.fill(entry, flight, self._shard, landing, self._patience)
 
 

@@ -14,6 +14,7 @@ from contextlib import nullcontext, suppress
 
 from forebay_proxy import events
 from forebay_proxy.buffers import Buffers
+from forebay_proxy.distrust import Distrust
 from forebay_proxy.entry import Entry, fresh_key
 from forebay_proxy.errors import CacheFull, OriginUnavailable, RangeNotSatisfiable, ShardChanged, ShardError, ShardForbidden, ShardNotFound
 from forebay_proxy.events import Events
@@ -58,6 +59,7 @@ class Openings:
         self._calls: SingleFlight[Entry] = SingleFlight(group)
         self._checks: SingleFlight[bool] = SingleFlight(group)
         self._needs: dict[object, Needed] = {}
+        self.distrust = Distrust(clock)
         self._refusals: dict[tuple[str, str], tuple[ShardError, float]] = {}
         self.room = room
         self._retiring = retiring
@@ -94,7 +96,9 @@ class Openings:
                     return await self._opened(shard, mac, job, want, head=head, need=need)
                 continue
             if not self.fresh(entry, job):
-                await self._checks.join((shard.name, mac), lambda done, entry=entry: self._check(entry, shard, mac, job, done))  # type: ignore[misc]
+                check = self._checks.join((shard.name, mac), lambda done, entry=entry: self._check(entry, shard, mac, job, done))  # type: ignore[misc]
+                if await check:
+                    self._checked(entry, job)  # also where another job had asked
                 continue
             if not entry.may_read(mac, self.clock()):
                 await self._checks.join((shard.name, mac, "proof"), lambda done, entry=entry: self._prove(entry, shard, mac, done))  # type: ignore[misc]
@@ -121,15 +125,14 @@ class Openings:
 
     def fresh(self, entry: Entry, job: str) -> bool:
         """Whether ``job`` may read the stored version without asking the origin about it first."""
-        if self._revalidate == "never":
+        if self._revalidate == "never" or entry.immutable:
             return True
         if self._revalidate == "job":
             return job in entry.checked_jobs
         return self.clock() - entry.checked_at < float(self._revalidate)
 
     def _checked(self, entry: Entry, job: str) -> None:
-        entry.checked_jobs.add(job)
-        entry.checked_at = self.clock()
+        entry.checked(job, self.clock())
 
     def forget(self, entry: Entry) -> None:
         """``entry`` is not what its name means any more."""
@@ -139,6 +142,7 @@ class Openings:
     # Refusals
 
     def _recall(self, name: str, mac: str) -> None:
+        self.distrust.recall(name)
         remembered = self._refusals.get((name, mac))
         if remembered is not None:
             error, until = remembered
@@ -177,21 +181,32 @@ class Openings:
     async def _prove(self, entry: Entry, shard: Shard, mac: str, done: asyncio.Future[bool]) -> None:
         """Let another credential in once the origin says yes to it, by a ranged GET with the version's pin."""
         try:
-            async with self.fetcher.ask(shard, ByteRange(0, 0), entry.version.pin, Needed(0.0)) as (body, _):
-                if not entry.same_version(body.version):
-                    raise ShardChanged(shard.name, "the origin has another version for this credential")
-        except RangeNotSatisfiable as error:
-            if error.length != 0 or entry.version.length != 0:
-                raise
-        except ShardChanged:
-            self.ground.outdated(entry)  # the next look finds what this credential is shown
-            done.set_result(False)
-            return
+            same = await self._shown_to(entry, shard)
         except ShardError as error:
             self._remember(shard.name, mac, error)
             raise
+        if not same:
+            self.ground.outdated(entry)  # the next look finds what this credential is shown
+            done.set_result(False)
+            return
         entry.proved(mac, self.clock())
         done.set_result(True)
+
+    async def _shown_to(self, entry: Entry, shard: Shard) -> bool:
+        """Whether the origin shows this very version to the credential of ``shard``."""
+        patience = self.fetcher.patience(shard.origin)
+        while True:
+            try:
+                async with self.fetcher.ask(shard, ByteRange(0, 0), entry.version.pin, Needed(0.0), patience) as (body, _):
+                    return entry.same_version(body.version)
+            except RangeNotSatisfiable as error:
+                if error.length != 0 or entry.version.length != 0:
+                    raise
+                return True
+            except ShardChanged:
+                return False
+            except ShardError as error:
+                await self.fetcher.again(shard, error, patience)
 
     # Asking the origin for a version
 
@@ -199,7 +214,7 @@ class Openings:
         self, shard: Shard, mac: str, job: str, want: RangeRequest | None, head: bool, needed: Needed, future: asyncio.Future[Entry]
     ) -> None:
         started = self.clock()
-        future.add_done_callback(lambda _: self._needs.pop((shard.name, mac, head), None))
+        future.add_done_callback(lambda _: self._forget_need((shard.name, mac, head), needed))
         opening = Opening(self, shard, mac, job, want, head=head, needed=needed, known=future)
         try:
             await opening.run()
@@ -218,6 +233,15 @@ class Openings:
         self._calls.cancel()
         self._checks.cancel()
 
+    def _forget_need(self, key: object, needed: Needed) -> None:
+        if self._needs.get(key) is needed:  # or the next opening has its own there already
+            del self._needs[key]
+
+    def drop(self, wanted: Callable[[str], bool]) -> None:
+        """A drain: every opening ends now but those of shards whose name is ``wanted``, whose first body may be on its way."""
+        self._calls.drop(lambda key: wanted(key[0]))
+        self._checks.drop(lambda key: False)
+
     def admit(self, shard: Shard, mac: str, job: str, version: Version, *, ranged: bool) -> Entry:
         """The entry of a version the origin has just named; what the name meant before is outdated."""
         key = store_key(shard.name, version.identity)
@@ -229,6 +253,7 @@ class Openings:
             taken = not version.identity or key in self.room.entries
             entry = Entry(fresh_key(shard, version, self._serial) if taken else key, shard, version, ranged=ranged, transient=taken)
             entry.access = {mac} if mac else set()
+            entry.remade = self.distrust.count(shard.name)
             self.room.entries[entry.key] = entry
         else:
             entry.stale = False
@@ -244,4 +269,4 @@ class Openings:
 
 def _can_go_on(entry: Entry, ranged: bool) -> bool:
     """Whether what is here of a version can be completed; part of a body that cannot be asked in pieces is of no use for another."""
-    return entry.segments.complete or entry.stream_flying or (entry.ranged and ranged)
+    return entry.fault is None and (entry.segments.complete or entry.stream_flying or (entry.ranged and ranged))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 import pytest
-from support.house import FakeClock, until
+from support.house import until
 
-from forebay_proxy.limiter import DEMAND, MIN_SLOTS, START_SLOTS, Limiter, Limiters
+from forebay_proxy.limiter import DEMAND, MIN_SLOTS, START_SLOTS, Limiter, Limiters, Slot
 
 
 @dataclass
@@ -16,8 +18,8 @@ class Need:
     need: float
 
 
-def limiter_of(slots: int, clock: FakeClock | None = None) -> Limiter:
-    return Limiter(slots, clock or FakeClock())
+def limiter_of(slots: int) -> Limiter:
+    return Limiter(slots)
 
 
 class Asking:
@@ -107,21 +109,59 @@ async def test_a_slot_is_given_up_early_once() -> None:
     assert limiter.in_flight == 0
 
 
-async def test_it_halves_when_pushed_back_and_grows_with_answers() -> None:
-    """At most once a second down, a slot a round up, never below two nor above the most."""
-    clock = FakeClock()
-    limiter = limiter_of(64, clock)
+@asynccontextmanager
+async def held(limiter: Limiter, count: int, need: float = 0.0) -> AsyncIterator[list[Slot]]:
+    """So many requests in the air."""
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(limiter.slot(Need(need))) for _ in range(count)]
+
+
+async def test_one_burst_of_refusals_is_one_cut() -> None:
+    """However many were in the air: those sent before the cut say nothing about the slots there are since."""
+    limiter = limiter_of(64)
     assert limiter.slots == START_SLOTS
-    limiter.throttled()
-    limiter.throttled()
+    async with held(limiter, START_SLOTS) as slots:
+        for slot in slots:
+            slot.pushed_back()
     assert limiter.slots == START_SLOTS / 2
+    async with held(limiter, 2) as (slot, other):
+        slot.pushed_back()
+        assert limiter.slots == START_SLOTS / 4
+        other.pushed_back()
+    assert limiter.slots == START_SLOTS / 4
+
+
+async def test_a_late_good_answer_does_not_undo_a_cut() -> None:
+    """It was asked for when there were more slots."""
+    limiter = limiter_of(64)
+    async with held(limiter, START_SLOTS) as slots:
+        slots[0].pushed_back()
+        for slot in slots[1:]:
+            slot.went_well()
+    assert limiter.slots == START_SLOTS / 2
+
+
+async def test_it_never_goes_below_two_nor_above_the_most() -> None:
+    """A throttled origin is still asked; a patient one gets no more than it may."""
+    limiter = limiter_of(64)
     for _ in range(10):
-        clock.advance(1)
-        limiter.throttled()
+        async with held(limiter, 1) as (slot,):
+            slot.pushed_back()
     assert limiter.slots == MIN_SLOTS
-    limiter.in_flight = 100
-    for _ in range(10_000):
-        limiter.went_well()
+    for _ in range(200):
+        async with held(limiter, int(limiter.slots)) as slots:
+            for slot in slots:
+                slot.went_well()
+    assert limiter.slots == 64
+
+
+async def test_prefetch_alone_grows_it_too() -> None:
+    """Three quarters of the slots are all that it may use, so using those is using them."""
+    limiter = limiter_of(64)
+    for _ in range(300):
+        async with held(limiter, int(limiter.slots) - max(1, int(limiter.slots) // 4), DEMAND) as slots:
+            for slot in slots:
+                slot.went_well()
     assert limiter.slots == 64
 
 
@@ -132,9 +172,8 @@ async def test_a_slot_that_grew_is_given_at_once() -> None:
     for need in (0.0, 1.0, 2.0):
         await asking.ask(Need(need))
     assert len(asking.order) == 2
-    asking.limiter.went_well()
-    asking.limiter.went_well()
-    asking.limiter.went_well()
+    for _ in range(3):
+        asking.limiter.grow(Need(0.0))
     await until(lambda: len(asking.order) == 3)
     await asking.end(0.0, 1.0, 2.0)
 
@@ -142,13 +181,15 @@ async def test_a_slot_that_grew_is_given_at_once() -> None:
 async def test_unused_slots_do_not_grow() -> None:
     """Nothing was learned about more requests than were made."""
     limiter = limiter_of(64)
-    limiter.went_well()
+    async with held(limiter, 3) as slots:
+        for slot in slots:
+            slot.went_well()
     assert limiter.slots == START_SLOTS
 
 
 async def test_each_origin_has_its_own() -> None:
     """One in trouble slows no other."""
-    limiters = Limiters(8, FakeClock())
+    limiters = Limiters(8)
     assert limiters.of("a") is limiters.of("a")
     async with limiters.of("a").slot(Need(0.0)):
         limiters.of("b")

@@ -10,11 +10,15 @@ from support.fake_origin import reset
 from support.house import SEGMENT, building, data_of, reader, shard_of, small_segments, until
 
 from forebay_proxy import events
-from forebay_proxy.errors import OriginError, OriginUnavailable, ShardForbidden, ShardNotFound
+from forebay_proxy.errors import CacheFull, OriginError, OriginUnavailable, RangeNotSatisfiable, ShardForbidden, ShardNotFound
+from forebay_proxy.ledger import Grant
+from forebay_proxy.limiter import DEMAND
 from forebay_proxy.openings import REMEMBERED_S
+from forebay_proxy.room import Slice
 from forebay_proxy.shard import ByteRange
 
 A = "https://o/set/a.tar"
+B = "https://o/set/b.tar"
 DATA = data_of(3 * SEGMENT)
 
 
@@ -134,6 +138,39 @@ async def test_many_readers_of_a_new_job_compare_once(tmp_path: Path) -> None:
         gate.open()
         assert await asyncio.gather(*tasks) == [DATA] * 5
         assert world.origin.heads() == 1
+
+
+async def test_one_comparison_serves_every_job_that_waits_for_it(tmp_path: Path) -> None:
+    """None of them asks again, and none is told that the origin changed."""
+    async with building(tmp_path / "c") as world:
+        remote = world.origin.put(A, DATA)
+        await world.get(A, reader(0, "before"))
+        gate = remote.hold()
+        tasks = [asyncio.create_task(world.get(A, reader(number, f"job{number}"))) for number in range(6)]
+        await gate.reached.wait()
+        await asyncio.sleep(0)
+        gate.open()
+        assert await asyncio.gather(*tasks) == [DATA] * 6
+        assert world.origin.heads() == 1
+
+
+async def test_an_opening_ahead_that_finds_no_room_is_nobodys_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that comes in the very turn of its failure opens the shard itself."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, DATA)
+        comers: list[asyncio.Task[bytes]] = []
+        grant = world.openings.ground.first_grant
+
+        async def no_room(need: float) -> Grant[Slice] | None:
+            if need < DEMAND:
+                return await grant(need)
+            comers.append(asyncio.create_task(world.get(A, reader(2))))  # it runs before anybody hears of the failure
+            return None
+
+        monkeypatch.setattr(world.openings.ground, "first_grant", no_room)
+        with pytest.raises(CacheFull):
+            await world.openings.entry(shard_of(A), "job", need=DEMAND + 1)
+        assert await comers[0] == DATA
 
 
 async def test_a_ttl_compares_by_the_clock(tmp_path: Path) -> None:
@@ -312,3 +349,29 @@ async def test_shutdown_tells_who_waits_for_an_opening(tmp_path: Path) -> None:
         world.openings.cancel()
         with pytest.raises(Exception, match="shutting down"):
             await waiting
+
+
+@pytest.mark.parametrize("said", [0, 100, None])
+async def test_a_416_is_not_believed_to_mean_an_empty_shard(tmp_path: Path, said: int | None) -> None:
+    """The whole is asked for: a shard that is there is read, and no stream of samples ends without an error."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, DATA).fail(lambda name: RangeNotSatisfiable(name, "416", length=said))
+        assert await world.get(A) == DATA
+        assert world.origin.asked(A) == [(0, SEGMENT - 1), None]
+
+
+async def test_an_empty_shard_has_the_version_the_origin_names(tmp_path: Path) -> None:
+    """Not one of our own making: it can be compared later."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, b"", etag='"e"')
+        async with world.opened(A) as reading:
+            assert (reading.version.identity, reading.version.length) == ('etag:"e"', 0)
+
+
+async def test_a_proof_is_asked_for_again(tmp_path: Path) -> None:
+    """A moment's trouble of the origin must not cost the second reader its shard."""
+    async with building(tmp_path / "c") as world:
+        remote = world.origin.put(A, DATA)
+        await world.get(shard_of(A, credential="x"), reader())
+        remote.fail(lambda name: OriginUnavailable(name, "503", throttled=True, answered=True), times=2)
+        assert await world.get(shard_of(A, credential="y"), reader()) == DATA

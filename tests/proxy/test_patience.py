@@ -7,14 +7,14 @@ import random
 import pytest
 from support.house import FakeClock
 
-from forebay_proxy.errors import OriginUnavailable
-from forebay_proxy.patience import LONGEST_PAUSE_S, Patience
+from forebay_proxy.errors import OriginLied, OriginUnavailable
+from forebay_proxy.patience import LIES, LONGEST_PAUSE_S, Patience
 
 ERROR = OriginUnavailable("s", "reset")
 
 
 def patience_of(budget_s: float, clock: FakeClock) -> Patience:
-    return Patience(budget_s, clock, clock.sleep, random.Random(1))
+    return Patience(lambda: budget_s, clock, clock.sleep, random.Random(1))
 
 
 async def test_the_budget_ends_it() -> None:
@@ -53,10 +53,11 @@ async def test_the_origins_wish_is_the_least() -> None:
 
 
 async def test_a_wish_beyond_the_budget_is_not_waited_for() -> None:
-    """Nobody sleeps for nothing."""
+    """Nobody sleeps for nothing, and the error says so."""
     clock = FakeClock()
-    with pytest.raises(OriginUnavailable):
+    with pytest.raises(OriginUnavailable, match="left alone for 60 s, but 5 of 5 s are left") as raised:
         await patience_of(5.0, clock).pause(OriginUnavailable("s", "503", retry_after_s=60.0))
+    assert raised.value.retry_after_s == 60.0
     assert clock.slept == []
 
 
@@ -74,3 +75,35 @@ async def test_it_may_be_shortened() -> None:
     with pytest.raises(OriginUnavailable):
         await ask_for_ever()
     assert clock.now - start <= 15.0
+
+
+async def test_who_insists_on_a_lie_is_believed_to_mean_it() -> None:
+    """Twice may be a middlebox; bytes in between wipe the slate."""
+    clock = FakeClock()
+    patience, lie = patience_of(300.0, clock), OriginLied("s", "nonsense")
+    for _ in range(LIES - 1):
+        await patience.pause(lie)
+    patience.progress()
+    for _ in range(LIES - 1):
+        await patience.pause(lie)
+    with pytest.raises(OriginLied) as raised:
+        await patience.pause(lie)
+    assert raised.value is lie
+
+
+async def test_waiting_for_our_own_limiter_costs_no_patience() -> None:
+    """The origin had not been asked yet."""
+    clock = FakeClock()
+    patience = patience_of(5.0, clock)
+    clock.advance(100.0)
+    patience.queued(100.0)
+    await patience.pause(ERROR)
+
+
+async def test_a_budget_may_grow() -> None:
+    """A host that has answered somebody else meanwhile is worth more patience."""
+    clock, budgets = FakeClock(), [10.0]
+    patience = Patience(lambda: budgets[-1], clock, clock.sleep, random.Random(1))
+    clock.advance(11.0)
+    budgets.append(300.0)
+    await patience.pause(ERROR)

@@ -1,0 +1,92 @@
+"""One origin body into one landing: which answers are about the version being fetched."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from support.house import shard_of
+
+from forebay_proxy.entry import Entry
+from forebay_proxy.errors import OriginLied, ShardChanged
+from forebay_proxy.origins.base import Body
+from forebay_proxy.pace import LEAST_BYTES, Pace
+from forebay_proxy.pouring import Stopwatch, check
+from forebay_proxy.shard import ByteRange, Pin, Version
+
+WANT = ByteRange(10, 19)
+
+
+async def no_bytes() -> AsyncIterator[bytes]:
+    return
+    yield b""
+
+
+def version(identity: str = "etag:v1", length: int | None = 100, encoding: str = "") -> Version:
+    return Version(identity, Pin(), length, encoding)
+
+
+def checked(mine: Version, theirs: Version, *, ranged: bool = True) -> None:
+    entry = Entry("k" * 64, shard_of("https://o/a.tar"), mine, ranged=True)
+    check(entry, Body(theirs, 10 if ranged else 0, 10, ranged, True, no_bytes()), WANT)
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs"),
+    [
+        (version(), version()),
+        (version(), version(length=None)),  # Content-Range with a star
+        (version(length=None), version()),
+        (version(""), version("")),
+    ],
+)
+def test_the_same_version_is_taken(mine: Version, theirs: Version) -> None:
+    """A length that is not said is no contradiction."""
+    checked(mine, theirs)
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs"),
+    [
+        (version(), version("etag:v2")),
+        (version(""), version("etag:v1")),
+        (version(""), version("", length=99)),  # all there is to tell two nameless ones apart
+        (version(""), version("", encoding="gzip")),
+    ],
+)
+def test_another_version_is_a_change(mine: Version, theirs: Version) -> None:
+    """Bytes of two versions never meet."""
+    with pytest.raises(ShardChanged):
+        checked(mine, theirs)
+
+
+@pytest.mark.parametrize("theirs", [version(length=99), version(encoding="gzip"), version("etag:v2", encoding="gzip"), version("")])
+def test_the_same_name_for_something_else_is_a_lie(theirs: Version) -> None:
+    """Of what we hold: if the origin insists, the shard is opened anew."""
+    with pytest.raises(OriginLied) as raised:
+        checked(version(), theirs)
+    assert raised.value.of_version
+
+
+def test_a_whole_body_needs_a_length_to_be_the_same() -> None:
+    """Then what is needed is taken of it."""
+    checked(version(), version(), ranged=False)
+    with pytest.raises(OriginLied):
+        checked(version(), version(length=None), ranged=False)
+
+
+def test_the_stopwatch_tells_the_pace_of_a_whole_body() -> None:
+    """From its headers to its last byte, with the most company it had."""
+    now, company, pace = [0.0], [1], Pace()
+    stopwatch = Stopwatch(pace, lambda: company[0], lambda: now[0])
+    stopwatch.came(LEAST_BYTES)
+    now[0] = 2.0
+    stopwatch.ended()
+    assert pace.connection_bytes_s == LEAST_BYTES / 2
+    company[0] = 10
+    busy = Stopwatch(pace, lambda: company[0], lambda: now[0])
+    company[0] = 1
+    busy.came(LEAST_BYTES * 100)
+    now[0] = 2.1
+    busy.ended()
+    assert pace.connection_bytes_s == LEAST_BYTES / 2
