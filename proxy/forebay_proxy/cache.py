@@ -13,8 +13,8 @@ Everything here runs on one event loop and needs no locks; between two awaits th
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from forebay_proxy import events
 from forebay_proxy.buffers import Buffers
@@ -28,6 +28,7 @@ from forebay_proxy.fetch import Fetcher
 from forebay_proxy.flights import Flight, Flights
 from forebay_proxy.ground import CacheGround
 from forebay_proxy.http_range import RangeRequest, Suffix
+from forebay_proxy.inspection import Inspection
 from forebay_proxy.landing import Landing
 from forebay_proxy.ledger import Grant
 from forebay_proxy.openfiles import OpenFiles
@@ -36,6 +37,7 @@ from forebay_proxy.plan import Plans
 from forebay_proxy.reading import Reading
 from forebay_proxy.retiring import Retiring
 from forebay_proxy.room import Room, Slice
+from forebay_proxy.sealing import Sealing
 from forebay_proxy.segments import SEGMENT_BYTES, segment_span
 from forebay_proxy.shard import Shard
 from forebay_proxy.shelf import Shelf
@@ -64,6 +66,7 @@ class ShardCache:
         events: Events,
         chores: Chores,
         clock: Callable[[], float],
+        origin_digests: bool = True,
     ) -> None:
         self.buffers = buffers
         self.room = room
@@ -74,16 +77,26 @@ class ShardCache:
         self.waited_signal: Callable[[ReaderName | None], None] = lambda reader: None
         self.disk = DiskHealth(clock, events)
         self.shelf = Shelf(room=room, clearing=clearing, files=files, disk=self.disk, events=events, chores=chores)
+        self.inspection = self.shelf.inspection = Inspection(
+            room=room, clearing=clearing, stored=self.shelf.stored, disk=self.disk, events=events, holding=self._holding,
+            spoilt=self._spoilt,
+        )  # fmt: skip
+        self.sealing = Sealing(
+            room=room, flights=flights, inspection=self.inspection, asking=fetcher, distrust=openings.distrust, events=events,
+            chores=chores, enabled=origin_digests,
+        )  # fmt: skip
         self.ground = CacheGround(
-            room=room, clearing=clearing, retiring=retiring, disk=self.disk, events=events, chores=chores, forget=openings.forget,
-            clock=clock,
+            room=room, clearing=clearing, retiring=retiring, sealing=self.sealing, disk=self.disk, events=events, chores=chores,
+            forget=openings.forget, clock=clock,
         )  # fmt: skip
         self._openings = openings
         self._fetcher = fetcher
         self._events = events
         self._clock = clock
         self._leased_segments = 0
+        self._resting = 0
         openings.ground = self.ground
+        self.sealing.outdated = self.ground.outdated
         retiring.retired = self._forget
         plans.changed = self._moved
         clearing.failed = store.claims.on_failure = self.disk.failed
@@ -111,13 +124,41 @@ class ShardCache:
             with self.buffers.readers.held():
                 yield reading
         except ShardChanged:
-            self.ground.outdated(entry)
+            self.ground.outdated(reading.entry)
             raise
         finally:
             self.readings.discard(reading)
-            entry.readers -= 1
+            reading.entry.readers -= 1
             reading.close()
+            self.ground.left(reading.entry)
+
+    async def move(self, reading: Reading) -> None:
+        job = reading.reader.job if reading.reader else ""
+        entry, opened_here = await self._openings.entry(reading.shard, job)
+        entry = self.room.entries.setdefault(entry.key, entry)
+        before = reading.entry
+        reading.moved_to(entry, opened_here=opened_here)
+        entry.readers += 1
+        before.readers -= 1
+        self.ground.left(before)
+
+    @contextmanager
+    def _holding(self, entry: Entry, index: int) -> Iterator[None]:
+        """Keep a segment from leaving, without being its reader."""
+        self.lease(entry, index)
+        try:
+            yield
+        finally:
+            self.release(entry, index)
             self.ground.left(entry)
+
+    def _spoilt(self, entry: Entry, index: int) -> None:
+        """A stored segment is wrong, and may have been read so."""
+        self._openings.distrust.spoilt(entry.name, by_origin=False)
+        entry.remade = self._openings.distrust.count(entry.name)
+        for reading in self.readings:
+            if reading.entry is entry:
+                reading.found_wrong(index)
 
     def _note_opening(self, entry: Entry, shard: Shard, reader: ReaderName | None, want: RangeRequest | None) -> None:
         goes_on = isinstance(want, Suffix) or (want is not None and want.first > 0)  # a broken stream resumed, or a part of a shard
@@ -143,7 +184,10 @@ class ShardCache:
 
     def ensure(self, entry: Entry, index: int, shard: Shard, *, need: float, need_at: float | None, reader: Hashable) -> Flight | None:
         """Prefetch's door: a flight for segment ``index``, None if it is here or in the air. Raises ``CacheFull``."""
-        if entry.segments.has(index) or self.flight_of(entry, index) is not None:
+        if entry.segments.has(index):
+            self.shelf.foresee(entry, index)
+            return None
+        if self.flight_of(entry, index) is not None:
             return None
         if not entry.ranged or self.room.entries.setdefault(entry.key, entry) is not entry:
             raise CacheFull("this version cannot be completed any more")
@@ -159,9 +203,11 @@ class ShardCache:
     # What a reading needs
 
     def flight_of(self, entry: Entry, index: int) -> Flight | None:
-        if entry.stream is not None and not entry.stream.done:
-            return entry.stream
-        return self.flights.find(entry.key, index)
+        stream = entry.stream if entry.stream_flying else None
+        flight = stream or self.flights.find(entry.key, index)
+        if flight is not None and index in flight.landed and not entry.segments.has(index):
+            return None  # what it brought has left already (it may be waiting for the end of its body): there are holes below its watermark
+        return flight
 
     def launch(self, entry: Entry, index: int, shard: Shard, need: float) -> Flight:
         """A flight for a segment a reader needs now."""
@@ -197,6 +243,7 @@ class ShardCache:
 
     def _fly(self, entry: Entry, flight: Flight, shard: Shard, index: int, grant: Grant[Slice] | None) -> None:
         entry.flying += 1
+        self.ground.begun(entry, shard)
         way = self._way(entry, flight, shard, grant)
         if index < 0:
             self.flights.take_off(flight, way)
@@ -214,7 +261,13 @@ class ShardCache:
             return 1
         leased = max(0, self._leased_segments - len(self.flights)) * SEGMENT_BYTES
         grantable = self.room.ledger.grantable_bytes(leased) // SEGMENT_BYTES
-        return max(1, min(self._fetcher.ranges(entry.origin), grantable // max(1, len(self.readings))))
+        active = max(1, len(self.readings) - self._resting)
+        return max(1, min(self._fetcher.ranges(entry.origin), grantable // active))
+
+    def let_rest(self, now: float) -> int:
+        """Once a second: readers whose client is stuck give back what they hold (``now`` is monotonic); how many they are."""
+        self._resting = sum(reading.rests(now) for reading in self.readings)
+        return self._resting
 
     def lease(self, entry: Entry, index: int) -> None:
         if index not in entry.segments.leases:

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from array import array
+from dataclasses import replace
 
+from forebay_proxy.errors import ShardError
 from forebay_proxy.flights import Flight
 from forebay_proxy.row import Row
+from forebay_proxy.seal import Seal
 from forebay_proxy.segments import Segments, segment_count
-from forebay_proxy.shard import Shard, Version, store_key
+from forebay_proxy.shard import Pin, Shard, Version, store_key
 from forebay_proxy.shardfile import ShardFile
 
 __all__ = ["Entry"]
 
 PROOF_S = 600.0  # the contract: another credential is let in for 10 minutes once the origin has said yes
+# Of each entry, because clients may make up credentials (a public origin says yes to all of them) and names of jobs. Who is forgotten
+# costs one small request to the origin when it comes back.
+MOST_CREDENTIALS = 256
+MOST_JOBS = 64
 
 
 class Entry:
@@ -25,6 +32,7 @@ class Entry:
         self.name = shard.name
         self.group = shard.group
         self.origin = shard.origin
+        self.immutable = shard.is_immutable  # its name can never mean another version
         self.version = version
         self.transient = transient
         self.ranged = ranged  # False: the origin gives the whole body or nothing, and so this entry stays or leaves whole
@@ -48,6 +56,11 @@ class Entry:
         self.checked_jobs: set[str] = set()
         self.checked_at = 0.0
         self.landed_at: dict[int, float] = {}
+        self.seal: Seal | None = None  # set once the origin has named a digest of the whole
+        self.unsealable = False  # it names none, or none that can be computed here
+        self.fault: ShardError | None = None  # why nobody may read on
+        self.wrong = 0  # segments found to be other bytes than were stored
+        self.remade = 0  # how often bytes served under this name were wrong: such a version gets another ETag each time
 
     def __repr__(self) -> str:
         return f"<Entry {self.name} {self.segments}, {self.readers} readers, {self.flying} flying{', stale' if self.stale else ''}>"
@@ -68,13 +81,38 @@ class Entry:
         """What may be claimed now. Segments to be verified before their next use keep the whole row from being trusted after a restart."""
         kept = "" if self.segments.unverified else boot
         sums = array("Q", self.segments.sums)
+        last = self.last_index
+        if self.sealed and last is not None and self.segments.has(last):
+            sums[last] = 0  # after a kill it is fetched, and compared, once more
         return Row.of(self.name, self.version, tuple(sorted(self.access)), kept, sums)
 
     @property
     def durable(self) -> bool:
         """Whether it may outlive this process: it has an identity to be recognised by, and a length."""
-        is_whole_or_ranged = self.ranged or self.segments.complete
-        return not self.transient and self.version.length is not None and is_whole_or_ranged and not self.stale
+        last = self.last_index
+        is_whole_or_ranged = self.segments.complete and not self.sealed if not self.ranged else not self._only_sealed
+        return not self.transient and last is not None and is_whole_or_ranged and not self.stale
+
+    @property
+    def _only_sealed(self) -> bool:
+        """Whether the last segment is all there is, and still nobody's."""
+        last = self.last_index
+        return self.sealed and last is not None and self.segments.stored_count == self.segments.has(last)
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the last segment still waits for the whole to be compared with its digest."""
+        return self.seal is not None and self.seal.closed
+
+    @property
+    def shown_key(self) -> str:
+        """The key that clients see in an ETag made here."""
+        return self.key if not self.remade else store_key(self.key, f"remade {self.remade}")
+
+    @property
+    def shown_version(self) -> Version:
+        """The version as clients see it: without the origin's validators where bytes that were served under them were wrong."""
+        return self.version if not self.remade else replace(self.version, pin=Pin())
 
     @property
     def stream_flying(self) -> bool:
@@ -100,7 +138,7 @@ class Entry:
         """This credential fetched (some of) it."""
         if not mac:
             self.access.clear()
-        elif self.access:
+        elif self.access and len(self.access) < MOST_CREDENTIALS:  # the others prove themselves
             self.access.add(mac)
 
     def may_read(self, mac: str, now: float) -> bool:
@@ -109,7 +147,16 @@ class Entry:
     def proved(self, mac: str, now: float) -> None:
         """The origin said yes to this credential."""
         self._proofs = {known: until for known, until in self._proofs.items() if until > now}
+        if len(self._proofs) >= MOST_CREDENTIALS:
+            del self._proofs[next(iter(self._proofs))]
         self._proofs[mac] = now + PROOF_S
+
+    def checked(self, job: str, now: float) -> None:
+        """The origin said at ``now`` that this is what it holds; ``job`` need not ask again."""
+        if len(self.checked_jobs) >= MOST_JOBS:
+            self.checked_jobs.clear()
+        self.checked_jobs.add(job)
+        self.checked_at = now
 
     def same_version(self, version: Version) -> bool:
         """Whether an answer of the origin is about these very bytes."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any, Generic, TypeVar
 
 from forebay_proxy.bypass import MemoryWindow
@@ -25,6 +25,7 @@ log = logging.getLogger("forebay")
 
 T = TypeVar("T")
 
+STOPPED_S = 10.0  # a training step may take some seconds; one who stops for longer holds up nobody else
 BOARDING_S = 2.0  # turns of a busy loop between an opening's answer and its reader's first step; nothing else waits for it
 
 
@@ -67,12 +68,16 @@ class Flight:
         self.need = need
         self.position = first
         self.stored_end = first  # bytes below it are in the file, those from it to ``position`` in the window
+        self.landed: set[int] = set()  # segments it has landed: such a one may have left again while the flight is still on the board
         self.window = MemoryWindow(first)
         self.error: BaseException | None = None
         self.done = False
         self.bypass = False  # (part of) it passes through memory
+        self.once = False  # its bytes cannot be asked for a second time: nothing would tell another version's from these
         self.prefetch = need >= DEMAND  # nobody was waiting when it took off
         self._readers: dict[object, int] = {}
+        self._stopped: set[object] = set()  # readers that were waited for in vain
+        self._kept = ExitStack()  # what its window takes of the memory budget: until it has ended and the last reader has left
         self._grown = Signal()
         self._moved = Signal()
 
@@ -91,11 +96,14 @@ class Flight:
             yield
         finally:
             del self._readers[reader]
+            self._stopped.discard(reader)
             self._moved.send()
+            self._over()
 
     def moved(self, reader: object, position: int) -> None:
         """A boarded reader has read up to ``position``."""
         self._readers[reader] = position
+        self._stopped.discard(reader)
         if self.bypass:
             self._moved.send()
 
@@ -110,6 +118,10 @@ class Flight:
     def in_file(self, position: int) -> bool:
         """Whether the byte at ``position`` (below the watermark) is in the file."""
         return position < self.stored_end
+
+    def reaches(self, position: int) -> bool:
+        """Whether everything from ``position`` on is, or will be, in the file or in the window."""
+        return position >= self.window.start or self.window.start <= self.stored_end
 
     async def grown_beyond(self, position: int) -> bool:
         """Wait until the byte at ``position`` is readable; False if the flight ended before it (the shard's end).
@@ -143,10 +155,29 @@ class Flight:
         while True:
             if not self._readers:
                 await self._somebody()
-            if self.window.room(len(piece), capacity_bytes(), max(self._readers.values())):
+            if self.window.room(len(piece), capacity_bytes(), self._pacemaker()):
                 break
-            await self._moved.wait()
+            await self._somebody_moves()
         self.arrived(piece)
+
+    def _pacemaker(self) -> int:
+        """The position of the reader for whom the window waits.
+
+        The fastest; where nobody could be helped who falls out of it, the slowest of those who move.
+        """
+        waited_for = [position for reader, position in self._readers.items() if reader not in self._stopped] if self.once else []
+        return min(waited_for) if waited_for else max(self._readers.values())
+
+    async def _somebody_moves(self) -> None:
+        if not self.once or len(self._readers) == 1:
+            await self._moved.wait()
+            return
+        try:
+            async with asyncio.timeout(STOPPED_S):
+                await self._moved.wait()
+        except TimeoutError:
+            last = min(self._readers.values())
+            self._stopped.update(reader for reader, position in self._readers.items() if position == last)
 
     async def _somebody(self) -> None:
         """Give whoever asked for this flight a moment to board (the opening's reader hears of it one turn of the loop later)."""
@@ -162,6 +193,15 @@ class Flight:
         self.error = error
         self.done = True
         self._grown.send()
+        self._over()
+
+    def keep(self, what: AbstractContextManager[object]) -> None:
+        """Hold ``what`` until the flight has ended and the last reader has left it: its window stays until then."""
+        self._kept.enter_context(what)
+
+    def _over(self) -> None:
+        if self.done and not self._readers:
+            self._kept.close()
 
 
 class Flights:
@@ -170,7 +210,7 @@ class Flights:
     def __init__(self, group: asyncio.TaskGroup) -> None:
         self._group = group
         self._board: dict[tuple[str, int], Flight] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], str] = {}  # and the key of what each brings, "" for a reader's private one
         self._ending = False
 
     def __len__(self) -> int:
@@ -194,8 +234,8 @@ class Flights:
         if key:
             self.post(key, index, flight)
         task = self._group.create_task(self._fly(flight, way, key, index), name=f"flight {key[:8]}/{index}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = key
+        task.add_done_callback(self._tasks.pop)
         if self._ending:
             _cancel_soon(task)
 
@@ -223,8 +263,22 @@ class Flights:
     def cancel(self) -> None:
         """Shutdown: every flight ends now, and every later one at once; the task group waits for them."""
         self._ending = True
-        for task in self._tasks:
-            _cancel_soon(task)
+        self.drop(lambda key: False)
+
+    async def landed(self, within_s: float) -> None:
+        """Wait for those whose bytes have all come and are being written, and for no other."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                for flight in self.all():
+                    if flight.end is not None and flight.position >= flight.end:
+                        with suppress(Exception):  # its passengers have heard it
+                            await flight.grown_beyond(flight.position)
+
+    def drop(self, wanted: Callable[[str], bool]) -> None:
+        """A drain: every flight ends now but those of a ``wanted`` key, and those a reader flies for itself."""
+        for task, key in self._tasks.items():
+            if self._ending or (key and not wanted(key)):
+                _cancel_soon(task)
 
 
 def told(error: BaseException) -> BaseException:
@@ -246,26 +300,35 @@ class SingleFlight(Generic[T]):
     def __init__(self, group: asyncio.TaskGroup) -> None:
         self._group = group
         self._calls: dict[object, asyncio.Future[T]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], object] = {}
         self._ending = False
 
     def __len__(self) -> int:
         return len(self._calls)
 
     def __contains__(self, key: object) -> bool:
-        return key in self._calls
+        return self._find(key) is not None
+
+    def _find(self, key: object) -> asyncio.Future[T] | None:
+        """The call to join. One that has ended is none, although its callbacks run a turn later: its error is not for who comes now."""
+        future = self._calls.get(key)
+        return None if future is None or future.done() else future
+
+    def _forget(self, key: object, future: asyncio.Future[T]) -> None:
+        if self._calls.get(key) is future:  # or the next call is there already
+            del self._calls[key]
 
     def start(self, key: object, call: Callable[[asyncio.Future[T]], Coroutine[Any, Any, None]]) -> asyncio.Future[T]:
         """The running call for ``key``, else a new one. ``call`` is given the future and may resolve it before it ends."""
-        future = self._calls.get(key)
+        future = self._find(key)
         if future is None:
             future = asyncio.get_running_loop().create_future()
             future.add_done_callback(lambda done: done.cancelled() or done.exception())  # heard even if nobody waits any more
             self._calls[key] = future
-            future.add_done_callback(lambda _: self._calls.pop(key, None))
+            future.add_done_callback(lambda done: self._forget(key, done))
             task = self._group.create_task(self._run(key, future, call), name=f"call {key}")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks[task] = key
+            task.add_done_callback(self._tasks.pop)
             if self._ending:
                 _cancel_soon(task)
         return future
@@ -291,5 +354,10 @@ class SingleFlight(Generic[T]):
     def cancel(self) -> None:
         """Shutdown, as ``Flights.cancel``."""
         self._ending = True
-        for task in self._tasks:
-            _cancel_soon(task)
+        self.drop(lambda key: False)
+
+    def drop(self, wanted: Callable[[Any], bool]) -> None:
+        """A drain: every call ends now but those of a ``wanted`` key."""
+        for task, key in self._tasks.items():
+            if not wanted(key):
+                _cancel_soon(task)

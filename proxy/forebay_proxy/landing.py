@@ -6,12 +6,15 @@ segment is stored only when all of it is on the disk with its checksum.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import xxhash
 
-from forebay_proxy.buffers import Buffers
+from forebay_proxy.buffers import Buffers, Share
+from forebay_proxy.bypass import MemoryWindow
+from forebay_proxy.digest import Digest
 from forebay_proxy.entry import Entry
 from forebay_proxy.flights import Flight
 from forebay_proxy.ledger import Grant
@@ -34,6 +37,14 @@ class Ground(Protocol):
         ...
 
     def landed(self, entry: Entry, index: int, checksum: int, grant: Grant[Slice], flight: Flight) -> None: ...
+
+    def told(self, entry: Entry, offered: tuple[Digest, ...]) -> None:
+        """An answer carried digests of the whole shard."""
+        ...
+
+    def passes_by(self, entry: Entry) -> None:
+        """Bytes of the shard go through memory from now on, and nowhere else."""
+        ...
 
     def fit(self, entry: Entry, grant: Grant[Slice], size: int) -> None:
         """The segment turned out smaller than its grant."""
@@ -62,7 +73,6 @@ class Landing:
         self._index = -1
         self._segment_end = flight.first
         self._pieces: list[bytes | memoryview] = []  # arrived, not yet written
-        self._windows = ExitStack()
         self._holds_window = False
         self.bypassing = False
 
@@ -75,6 +85,10 @@ class Landing:
     def complete(self) -> bool:
         return self._flight.end is not None and self.received >= self._flight.end
 
+    def told(self, offered: tuple[Digest, ...]) -> None:
+        """The answer whose bytes come now names these digests of the whole shard."""
+        self._ground.told(self._entry, offered)
+
     async def ready(self) -> None:
         """Have a place for the next byte before it is asked for."""
         if self._file is None and not self.bypassing and not self.complete:
@@ -86,7 +100,8 @@ class Landing:
             grant = self._ground.grant(self._entry, index, self._flight)
         file = None if grant is None else await self._ground.prepare(self._entry, index, grant)
         if file is None:
-            self.bypassing = True
+            self.bypassing = self._flight.bypass = True
+            self._ground.passes_by(self._entry)
             return
         self._grant, self._file, self._index = grant, file, index
         first, size = segment_span(index, self._entry.version.length)
@@ -113,12 +128,17 @@ class Landing:
 
     async def _pass_by(self, chunk: bytes | memoryview) -> None:
         share = self._buffers.windows
+        window = self._flight.window
         if not self._holds_window:
-            self._windows.enter_context(share.held())
+            self._flight.keep(_held(share, window))
             self._holds_window = True
         while chunk:
-            part, chunk = _split(chunk, share.unit_bytes)
-            await self._flight.pass_by(part, lambda: 4 * share.unit_bytes)
+            part, chunk = _split(chunk, share.piece_bytes)
+            before = len(window)
+            try:
+                await self._flight.pass_by(part, lambda: share.allowance(len(window)))
+            finally:
+                share.held_bytes += len(window) - before
 
     async def flush(self) -> None:
         """Write what is pending, and land the segment if it is whole."""
@@ -134,6 +154,7 @@ class Landing:
     def _land(self) -> None:
         assert self._grant is not None
         grant, self._grant, self._file = self._grant, None, None
+        self._flight.landed.add(self._index)
         self._ground.landed(self._entry, self._index, self._hasher.intdigest(), grant, self._flight)
 
     async def finish(self, length: int) -> None:
@@ -152,7 +173,6 @@ class Landing:
     def close(self) -> None:
         """Give back what did not become a segment. What was already written of it is below the watermark of a flight that failed."""
         self._pieces.clear()
-        self._windows.close()
         self._give_back()
 
     def _give_back(self) -> None:
@@ -160,6 +180,17 @@ class Landing:
         opened, self._file = self._file is not None, None
         if grant is not None:
             self._ground.give_back(self._entry, self._index if opened else None, grant)
+
+
+@contextmanager
+def _held(share: Share, window: MemoryWindow) -> Iterator[None]:
+    """A window's place in the budget, and what it holds of it."""
+    share.held_bytes += len(window)
+    with share.held():
+        try:
+            yield
+        finally:
+            share.held_bytes -= len(window)
 
 
 def _split(chunk: bytes | memoryview, size: int) -> tuple[bytes | memoryview, bytes | memoryview]:

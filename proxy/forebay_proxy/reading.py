@@ -14,19 +14,24 @@ from typing import Protocol
 
 from forebay_proxy.buffers import Buffers
 from forebay_proxy.entry import Entry
-from forebay_proxy.errors import CacheError, FellBehind, OriginError
+from forebay_proxy.errors import CacheError, DigestDiffers, FellBehind, OriginError, ShardChanged, ShardError, WrongBytes
 from forebay_proxy.events import Outcome
 from forebay_proxy.flights import Flight
+from forebay_proxy.sealing import Sealing
 from forebay_proxy.segments import index_of, segment_span
 from forebay_proxy.shard import Shard, Version
 from forebay_proxy.shelf import Shelf
 from forebay_proxy.wire.plan import ReaderName
 
-__all__ = ["Hall", "Reading"]
+__all__ = ["REST_S", "Hall", "Reading"]
 
 # A whole-shard reader may be a format sniffer that leaves after a few kB, and how fast a connection is shows only while few share the
 # origin: until it has read one segment a reader gets two.
 FIRST_BREADTH = 2
+# A reader that has taken no byte for this long holds nothing any more: a trainer stopped in a debugger, or by a checkpoint of half an hour,
+# must not keep room from those who train. It is not cut off either: when it goes on it finds its segments still here, or fetched anew.
+# Shorter would take the window from readers that are only slow: at 1 MiB a minute there is nothing left to protect.
+REST_S = 60.0
 PRIVATE_ATTEMPTS = 5  # fetches of its own without a byte of progress before a reader gives up
 
 
@@ -35,6 +40,7 @@ class Hall(Protocol):
 
     buffers: Buffers
     shelf: Shelf
+    sealing: Sealing
 
     def launch(self, entry: Entry, index: int, shard: Shard, need: float) -> Flight:
         """A flight for a missing segment; bypasses when no room can be granted."""
@@ -53,6 +59,10 @@ class Hall(Protocol):
     def lease(self, entry: Entry, index: int) -> None: ...
 
     def release(self, entry: Entry, index: int) -> None: ...
+
+    async def move(self, reading: Reading) -> None:
+        """Put a reader that was given nothing yet into the shard as it is fetched once more."""
+        ...
 
     def read_segment(self, entry: Entry, index: int) -> None:
         """A reader has begun a stored segment."""
@@ -94,18 +104,21 @@ class Reading:
         self._flight: Flight | None = None
         self._boarding = ExitStack()
         self._private: Flight | None = None
+        self._given: set[int] = set()  # segments it has read bytes of from the store
+        self._fault: ShardError | None = None
         self._private_attempts = 0
+        self._handed_at: float | None = None  # since when the client has been busy with the last chunk
 
     def __repr__(self) -> str:
         return f"<Reading {self.entry.name} at {self.position} of {self._end}, {self.outcome.value}>"
 
     @property
     def key(self) -> str:
-        return self.entry.key
+        return self.entry.shown_key
 
     @property
     def version(self) -> Version:
-        return self.entry.version
+        return self.entry.shown_version
 
     async def begin(self, first: int, last: int | None) -> Outcome:
         """Ask for ``first`` to ``last`` (inclusive; None: to the end) and wait until the first byte is readable.
@@ -124,6 +137,10 @@ class Reading:
                 return self.outcome
             except CacheError as error:
                 self._go_alone(error)
+            except DigestDiffers as error:
+                if not error.retryable:
+                    raise
+                await self._hall.move(self)  # it has given nobody a byte yet: the second fetch may do
 
     def _foresee(self) -> Outcome:
         """What the segments of the range say before anything is asked for."""
@@ -146,7 +163,7 @@ class Reading:
         while self._end is None or self.position < self._end:
             try:
                 if not await self._reach():
-                    return
+                    break
                 data = await self._next()
             except CacheError as error:
                 self._go_alone(error)
@@ -157,23 +174,58 @@ class Reading:
             if self._flight is not None:
                 self._flight.moved(self, self.position)
             self._private_attempts = 0
+            self._handed_at = time.monotonic()
             yield data
+            self._handed_at = None
+        if self.position == self.version.length:  # of a shard whose length was not known only the end itself can be kept back
+            await self._pass_seal(index_of(max(0, self.position - 1)))
 
     async def _reach(self) -> bool:
         """Make the byte at the position readable; False at the end of a shard whose length was not known."""
         while True:
+            self._check()
             if self._settled():  # also when the last bytes came from the store, or end where a segment does
                 return False
-            await self._enter(index_of(self.position))
-            if self._flight is None:
-                return True
-            if self._flight.error is not None:
-                raise self._flight.error
-            if self._flight.position > self.position or await self._wait(self._flight):
+            index = index_of(self.position)
+            await self._enter(index)
+            if await self._comes():
+                await self._pass_seal(index)  # last of all: the digest is known no later than the first byte
                 return True
             if self._settled():
                 return False
             self._current = -1  # the flight has landed: look again where the bytes are
+
+    async def _comes(self) -> bool:
+        """Wait for the byte at the position where it is; False if the flight ended without it."""
+        flight = self._flight
+        if flight is None:
+            return True
+        if flight.error is not None:
+            raise flight.error
+        return flight.position > self.position or await self._wait(flight)
+
+    def _check(self) -> None:
+        """Raises why this reader must not go on."""
+        fault = self._fault or self.entry.fault
+        if fault is not None:
+            raise fault
+
+    def found_wrong(self, index: int) -> None:
+        """A stored segment is wrong: whoever was given bytes of it must not go on."""
+        if index in self._given:
+            first, size = segment_span(index, self.version.length)
+            cause = f"bytes {first} to {first + size - 1} were found wrong on the cache disk after some of them had been sent"
+            self._fault = WrongBytes(self.entry.name, cause, next_step="read it again from its start: they are fetched anew")
+
+    async def _pass_seal(self, index: int) -> None:
+        """The last segment is nobody's before the whole shard has the digest its origin names."""
+        if self._hall.sealing.holds(self.entry, index):
+            start = time.monotonic()
+            try:
+                await self._hall.sealing.passed(self.entry, index)
+            finally:
+                self._count_wait(time.monotonic() - start)
+        self._check()
 
     def _settled(self) -> bool:
         """The shard turned out to end here."""
@@ -187,9 +239,11 @@ class Reading:
         try:
             return await flight.grown_beyond(self.position)
         finally:
-            seconds = time.monotonic() - start
-            self.waited_s += seconds
-            self._hall.waited(self.reader, self.entry, seconds)
+            self._count_wait(time.monotonic() - start)
+
+    def _count_wait(self, seconds: float) -> None:
+        self.waited_s += seconds
+        self._hall.waited(self.reader, self.entry, seconds)
 
     async def _enter(self, index: int) -> None:
         """Be in segment ``index``: know where its bytes come from, ask for the ones after it, give back the ones before."""
@@ -200,15 +254,35 @@ class Reading:
             return
         self._leave_flight()
         self._lease(index)
+        only = self._only_source()
+        if only is not None:
+            self._board(only)
+            self._arrive(index)
+            return
         if self.entry.segments.has(index) and not await self._hall.shelf.trusted(self.entry, index):
             self.outcome = Outcome.PARTIAL if self.outcome is Outcome.HIT else self.outcome
-        self._from_store = self.entry.segments.has(index)
+        doubtful = index in self.entry.segments.unverified  # found wrong, or not to be read now, and the disk does not let go of it
+        self._from_store = self.entry.segments.has(index) and not doubtful
         if self._from_store:
             self._hall.read_segment(self.entry, index)
+        elif doubtful:
+            self._board(self._hall.private_flight(self.entry, self.position, self.shard))
         else:
             self._board(self._boarded(index) or self._hall.launch(self.entry, index, self.shard, 0.0))
         self._arrive(index)
         self._ask_ahead(index)
+
+    def _only_source(self) -> Flight | None:
+        """Of a body that cannot be asked for twice: its one flight, also for what it has stored, so that it waits for this reader.
+
+        One that has moved on without keeping what it brought is of no use to a reader at its start: that one asks for a body of its own.
+        """
+        stream = self.entry.stream
+        if stream is None or not stream.once or stream.done:
+            return None
+        if stream.reaches(self.position):
+            return stream
+        return None if self.position else self._hall.private_flight(self.entry, 0, self.shard)
 
     def _stays_aboard(self) -> bool:
         """Whether the flight brings the position too: one body of many segments is not asked for anew at each of them."""
@@ -264,7 +338,9 @@ class Reading:
             flight = self._hall.flight_of(self.entry, ahead)
             if flight is not None:
                 self._hall.hurry(self.entry, flight, float(ahead - index))
-            elif not self.entry.segments.has(ahead) and not self._hall.launch_ahead(self.entry, ahead, self.shard, float(ahead - index)):
+            elif self.entry.segments.has(ahead):
+                self._hall.shelf.foresee(self.entry, ahead)
+            elif not self._hall.launch_ahead(self.entry, ahead, self.shard, float(ahead - index)):
                 return
             self._lease(ahead)
             self._asked_to = ahead
@@ -282,9 +358,12 @@ class Reading:
         data = await self._hall.shelf.read(self.entry, self.position, self._place(end - self.position))
         if flight is not None and flight.error is not None:
             raise flight.error  # its bytes are being given back: what was read may be holes
-        if self.entry.segments.departures != departures or (flight is None and not self.entry.segments.has(self._current)):
+        self._check()
+        landed = flight is None or self._current in flight.landed
+        if self.entry.segments.departures != departures or (landed and not self.entry.segments.has(self._current)):
             self._from_store = False
             raise FellBehind("the segment was found wrong, and left, while it was read")
+        self._given.add(self._current)
         return data
 
     def _place(self, size: int) -> memoryview:
@@ -310,8 +389,27 @@ class Reading:
         self._leased.discard(index)
         self._hall.release(self.entry, index)
 
+    def rests(self, now: float) -> bool:
+        """Whether the client has taken nothing for ``REST_S`` (``now`` is monotonic); then all it holds goes back until it goes on."""
+        if self._handed_at is None or now - self._handed_at < REST_S:
+            return False
+        self._give_up()
+        self._current = self._asked_to = -1  # the next step looks again where the bytes are
+        return True
+
+    def moved_to(self, entry: Entry, *, opened_here: bool) -> None:
+        """Begin again in another version of the entry; raises ``ShardChanged`` where that is not what was asked for."""
+        if entry.version.identity != self.entry.version.identity or entry.version.length != self.entry.version.length:
+            raise ShardChanged(entry.name, "the origin has another version now")
+        self._give_up()
+        self.entry, self._opened_here = entry, opened_here
+        self._current = self._asked_to = -1
+
     def close(self) -> None:
         """Leave: every lease goes back, the flights fly on."""
+        self._give_up()
+
+    def _give_up(self) -> None:
         self._leave_flight()
         for index in list(self._leased):
             self._release(index)

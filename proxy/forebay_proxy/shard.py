@@ -12,7 +12,8 @@ import hmac
 from dataclasses import dataclass, field
 from enum import Enum
 
-from forebay_proxy.wire.urls import ShardUrl
+from forebay_proxy.wire.hf_url import repo_file
+from forebay_proxy.wire.urls import InvalidShardUrl, ShardUrl
 
 __all__ = ["ByteRange", "Credential", "Pin", "PinKind", "Shard", "Version", "store_key"]
 
@@ -55,7 +56,8 @@ class Credential:
         """HMAC-SHA256 (RFC 2104) of the credential as 32 hex digits; "" for no credential."""
         if not self:
             return ""
-        lines = [f"{name.lower()}\0{value}" for name, value in sorted(self.headers)] + [self.signature]
+        # With its length each value has one end only, whatever it holds.
+        lines = [f"{name.lower()}\0{len(value)}\0{value}" for name, value in sorted(self.headers)] + [self.signature]
         return hmac.new(key, "\n".join(lines).encode("utf-8", "surrogateescape"), hashlib.sha256).hexdigest()[:32]
 
 
@@ -119,6 +121,7 @@ class Shard:
     url: ShardUrl = field(repr=False)  # as asked, signature included: a secret
     name: str
     credential: Credential = Credential()
+    via: str = field(default="", compare=False)  # which sidecars the asking has passed (echo.py); says nothing about the bytes
 
     @classmethod
     def of(cls, url: ShardUrl, headers: tuple[tuple[str, str], ...] = ()) -> Shard:
@@ -133,6 +136,16 @@ class Shard:
     def origin(self) -> str:
         """Scheme and host, as metrics and the limiter know it."""
         return f"{self.url.scheme}://{self.url.authority}"
+
+    @property
+    def is_immutable(self) -> bool:
+        """Whether the name itself says which version it means (an S3 version id, a commit of a hub): then nobody need be asked again."""
+        if self.url.scheme == "s3":
+            return "versionId" in self.url.options()
+        try:
+            return self.url.scheme == "hf" and repo_file(self.url).is_immutable
+        except InvalidShardUrl:
+            return False
 
     @property
     def group(self) -> str:

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-import logging
+import asyncio
+from contextlib import suppress
 
-from forebay_proxy import events
 from forebay_proxy.chores import Chores
 from forebay_proxy.clearing import Clearing
 from forebay_proxy.diskhealth import DiskHealth
 from forebay_proxy.entry import Entry
-from forebay_proxy.errors import DiskFailed
+from forebay_proxy.errors import CacheError, DiskFailed
 from forebay_proxy.events import Events
+from forebay_proxy.inspection import Finding, Inspection
 from forebay_proxy.openfiles import OpenFiles
 from forebay_proxy.room import Room
-from forebay_proxy.segments import index_of, segment_span
+from forebay_proxy.segments import index_of
+from forebay_proxy.shardfile import PATIENCE_S, ShardFile
 
 __all__ = ["Shelf"]
 
-log = logging.getLogger("forebay")
+FORESEEN = 2  # segments verified ahead at one time: enough for two fast readers, and six read threads stay for those who wait
+
+
+class DiskHangs(CacheError):
+    """The disk is not asked, because it did not come back with earlier answers."""
 
 
 class Shelf:
     """Reads stored segments, and has those removed that turn out wrong. Not thread-safe: the event loop's only."""
+
+    inspection: Inspection  # it reads through us; it is made after us and the cache sets this
 
     def __init__(self, *, room: Room, clearing: Clearing, files: OpenFiles, disk: DiskHealth, events: Events, chores: Chores) -> None:
         self._room = room
@@ -30,6 +38,7 @@ class Shelf:
         self._disk = disk
         self._events = events
         self._chores = chores
+        self._foreseen = 0
 
     async def read(self, entry: Entry, first: int, buffer: memoryview) -> bytes | memoryview:
         """As many bytes as ``buffer`` holds, from ``first`` on. Raises ``DiskFailed``.
@@ -37,32 +46,58 @@ class Shelf:
         In ``buffer`` where they are in memory and the loop could read them, else from the disk, in a read thread.
         """
         try:
-            file = entry.file or await self._files.stored(entry)
-            return buffer if file.read_now(first, buffer) else await file.read(first, len(buffer))
+            file = entry.file or await self._opened(entry, index_of(first))
+            if file.read_now(first, buffer):
+                return buffer
+            self._must_answer()
+            return await file.read(first, len(buffer))
         except DiskFailed as error:
             self._disk.failed(error)
-            if entry.segments.has(index_of(first)):
+            if entry.segments.has(index_of(first)) and error.errno_name != "ETIMEDOUT":  # one that comes late is as good as ever
                 self._chores.spawn(self._clearing.discard(entry, index_of(first)), "discard")
             raise
 
-    async def trusted(self, entry: Entry, index: int) -> bool:
-        """Verify a segment stored under another boot; a wrong one is removed."""
-        if index not in entry.segments.unverified:
-            return True
-        first, size = segment_span(index, entry.version.length)
+    async def _opened(self, entry: Entry, index: int) -> ShardFile:
+        """The file, opened; whoever is about to read ``index`` in it must not find it doubtful only now."""
+        file = await self.stored(entry)
+        if index in entry.segments.unverified:
+            raise DiskFailed("read", "ENODATA", f"segment {index} of shard {entry.name} is not whole in its file")
+        return file
+
+    async def stored(self, entry: Entry) -> ShardFile:
+        """The entry's open file; whoever removes something of it holds its lock, and may hang with the disk."""
+        self._must_answer()
         try:
-            found = await (await self._files.stored(entry)).digest(first, size)
-        except DiskFailed as error:
-            self._disk.failed(error)
-            found = 0
-        if index not in entry.segments.unverified:  # somebody else came to an end with it meanwhile
-            return entry.segments.has(index)
-        good = found == entry.segments.sums[index]
-        if good:
-            entry.segments.unverified.discard(index)
-            self._room.claim(entry)
-            return True
-        log.warning("shard %s: segment %d is not what was stored before the last boot; it is fetched again", entry.name, index)
-        self._events.emit(events.IntegrityFailed("recovery"))
-        await self._clearing.discard(entry, index)
-        return False
+            async with asyncio.timeout(PATIENCE_S):
+                return await self._files.stored(entry)
+        except TimeoutError:
+            raise DiskFailed("open", "ETIMEDOUT", f"no answer within {PATIENCE_S:g} s ({entry.name})") from None
+
+    def _must_answer(self) -> None:
+        if not self._disk.readable:
+            raise DiskHangs("the cache disk does not answer; only what is in memory can be read")
+
+    async def trusted(self, entry: Entry, index: int) -> bool:
+        """Verify a segment that another boot stored, or that is not whole in its file; a wrong one is removed.
+
+        False: it must not be read. Where the disk does not answer, or does not let go of it, it is still here then, and unverified.
+        """
+        if entry.file is None and entry.segments.has(index):
+            with suppress(CacheError):  # reading will tell
+                await self.stored(entry)  # what of it is not there shows when it is opened
+        while index in entry.segments.unverified:
+            if await self.inspection.once(entry, index) is not Finding.RIGHT:
+                return False
+        return True
+
+    def foresee(self, entry: Entry, index: int) -> None:
+        """Somebody will read the segment soon: verify it now if it must be, so that nobody waits for that."""
+        if index in entry.segments.unverified and self._foreseen < FORESEEN:
+            self._foreseen += 1
+            self._chores.spawn(self._foresee(entry, index), "verify ahead")
+
+    async def _foresee(self, entry: Entry, index: int) -> None:
+        try:
+            await self.trusted(entry, index)
+        finally:
+            self._foreseen -= 1

@@ -244,3 +244,56 @@ async def test_shutdown_tells_who_waits_for_a_call(begun: bool) -> None:
     for future in (one, two):
         with pytest.raises(ForebayError, match="shutting down"):
             await future
+
+
+async def test_a_failure_is_not_for_who_comes_in_the_same_turn(group: asyncio.TaskGroup) -> None:
+    """Between the failure and the turn in which it is told, a new call begins; the old one's end takes nothing of it away."""
+    single = SingleFlight[int](group)
+    failed: list[asyncio.Future[int]] = []
+
+    async def fail(future: asyncio.Future[int]) -> None:
+        failed.append(future)
+        future.set_exception(CacheFull("x"))
+        assert "k" not in single
+        succeeding.append(single.start("k", succeed))
+
+    async def succeed(future: asyncio.Future[int]) -> None:
+        await gate.wait()
+        future.set_result(7)
+
+    succeeding: list[asyncio.Future[int]] = []
+    gate = asyncio.Event()
+    with pytest.raises(CacheFull):
+        await single.join("k", fail)
+    await turns()
+    assert "k" in single
+    gate.set()
+    assert await succeeding[0] == 7
+
+
+async def test_a_drain_drops_what_is_not_wanted(group: asyncio.TaskGroup) -> None:
+    """Flights of a wanted key fly on, and those a reader flies for itself."""
+    flights, gate = Flights(group), asyncio.Event()
+    flown = [Flight(0, 10, 0.0) for _ in range(3)]
+    for flight, key in zip(flown, ("wanted", "other", ""), strict=True):
+        flights.take_off(flight, gate.wait(), key, 0 if key else -1)  # type: ignore[arg-type]
+    flights.drop(lambda key: key == "wanted")
+    await turns()
+    assert [flight.done for flight in flown] == [False, True, False]
+    gate.set()
+
+
+async def test_what_has_come_whole_is_waited_for(group: asyncio.TaskGroup) -> None:
+    """Until it is written; what still comes is not."""
+    flights, gate = Flights(group), asyncio.Event()
+    come, coming = Flight(0, 3, 0.0), Flight(3, 9, 0.0)
+    for index, flight in enumerate((come, coming)):
+        flights.take_off(flight, gate.wait(), "k", index)  # type: ignore[arg-type]
+        flight.arrived(b"abc")
+    landed = asyncio.create_task(flights.landed(10))
+    await turns()
+    assert not landed.done()
+    flights.land(come, None, "k", 0)
+    await landed
+    assert not coming.done
+    gate.set()

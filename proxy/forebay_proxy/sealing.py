@@ -1,0 +1,295 @@
+"""Keeps the end of a shard back until its whole body was compared with the digest its origin offers.
+
+Segments land in any order and are hashed in theirs, each as soon as those before it are: read back from the page cache, in the store's
+read threads, so that at the end only the last of them is left. A reader of the last segment waits for the verdict, and for nothing that
+nobody is bringing: where a segment passed through memory, left before its turn, or was never asked for, there is nothing to compare, and
+the end is released at once, counted as unchecked. What is completed later is compared all the same.
+
+A digest that differs ends the version: who is inside is cut off, its bytes go, and it is opened anew. The second time in a row its readers
+get the error. Until a verdict the index does not claim the last segment, so a kill in between turns no unchecked bytes into checked ones.
+
+Not thread-safe: the event loop's only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+from forebay_proxy import events
+from forebay_proxy.chores import Chores
+from forebay_proxy.digest import Digest, first_usable
+from forebay_proxy.distrust import Distrust
+from forebay_proxy.entry import Entry
+from forebay_proxy.errors import DigestDiffers, ShardError
+from forebay_proxy.events import Events
+from forebay_proxy.flights import Flights
+from forebay_proxy.inspection import Finding, Inspection
+from forebay_proxy.room import Room
+from forebay_proxy.seal import Seal, Verdict
+from forebay_proxy.segments import segment_count
+from forebay_proxy.shard import Shard
+
+__all__ = ["Sealing"]
+
+log = logging.getLogger("forebay")
+
+# Shards hashed at one time. Half the read threads, so that a reader whose bytes left the page cache never queues behind digests; no more
+# than there are cores, or they only slow each other down.
+AT_ONCE = min(4, os.cpu_count() or 1)
+# An origin that must be asked apart (S3) is asked when the body is, so its answer is nearly always here first. A reader waits this much for
+# one that is late: a retried request, or a throttled one, is no reason to stop training.
+ASKED_S = 1.0
+# Answers in a row without a digest after which an origin is asked no more: it keeps none (Ceph, older uploads), and each question is a
+# request. A bucket that mixes both goes on being asked, as one answer with a digest begins the row anew.
+SILENT_AFTER = 4
+ORIGINS_MOST = 1024  # remembered; more only when clients make up buckets
+
+
+class Asking(Protocol):
+    """Who can ask an origin for the digests of a version."""
+
+    def tells_digests(self, shard: Shard) -> bool: ...
+
+    async def digests(self, shard: Shard, entry: Entry) -> tuple[Digest, ...]: ...
+
+
+class Sealing:
+    """The seals of all versions, and the hashing that opens them."""
+
+    outdated: Callable[[Entry], None]  # the ground; it is made after us and sets this
+
+    def __init__(
+        self, *, room: Room, flights: Flights, inspection: Inspection, asking: Asking, distrust: Distrust, events: Events, chores: Chores,
+        enabled: bool = True,
+    ) -> None:  # fmt: skip
+        self._room = room
+        self._flights = flights
+        self._inspection = inspection
+        self._asking = asking
+        self._distrust = distrust
+        self._events = events
+        self._chores = chores
+        self._enabled = enabled
+        self._waiting: dict[str, Entry] = {}  # something of them can be hashed
+        self._hashing: set[str] = set()
+        self._asks: set[asyncio.Task[object]] = set()
+        self._silent: dict[str, int] = {}  # by origin: answers in a row without a digest
+
+    def __repr__(self) -> str:
+        return f"<Sealing {len(self._hashing)} hashing, {len(self._waiting)} waiting>"
+
+    # What the origin says
+
+    def told(self, entry: Entry, offered: tuple[Digest, ...]) -> None:
+        """An answer about this version carried digests."""
+        seal = entry.seal
+        if not self._enabled or not offered or (seal is not None and seal.expected is not None):
+            return
+        digest = first_usable(offered)
+        if digest is None:
+            if not entry.unsealable:
+                entry.unsealable = True
+                self._events.emit(events.DigestChecked(offered[0].algorithm, "unchecked"))
+            return
+        if seal is None:
+            entry.seal = Seal(digest)
+        else:
+            seal.expect(digest)
+        self.look(entry)
+
+    def begun(self, entry: Entry, shard: Shard) -> None:
+        """A flight for ``entry`` takes off: an origin that names digests only when asked is asked, once a version."""
+        if not self._enabled or entry.seal is not None or entry.unsealable or not entry.version.identity:
+            return
+        if self._asking.tells_digests(shard) and self._silent.get(entry.origin, 0) < SILENT_AFTER:
+            entry.seal = Seal(None)
+            self._chores.spawn(self._ask(entry, entry.seal, shard), "digest")
+
+    async def _ask(self, entry: Entry, seal: Seal, shard: Shard) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._asks.add(task)
+        try:
+            offered = await self._asking.digests(shard, entry)
+            self._heard(entry.origin, offered)
+            self.told(entry, offered)
+        except ShardError as error:
+            log.info("shard %s: its digest could not be asked for (%s)", entry.name, error.cause)
+        finally:
+            self._asks.discard(task)
+            if seal.expected is None and entry.seal is seal:
+                entry.seal, entry.unsealable = None, True
+                self._room.claim(entry)
+            seal.changed.send()
+
+    def _heard(self, origin: str, offered: tuple[Digest, ...]) -> None:
+        before = self._silent.pop(origin, 0)
+        if not offered:
+            if len(self._silent) >= ORIGINS_MOST:
+                self._silent.clear()
+            self._silent[origin] = before + 1
+
+    def stop(self) -> None:
+        """Shutdown: nothing more is hashed or asked for. What has not been compared is not claimed, and fetched again at the next start."""
+        self._enabled = False
+        self._waiting.clear()
+        for task in self._asks:
+            task.cancel()
+
+    # What has come
+
+    def landed(self, entry: Entry, index: int, checksum: int) -> None:
+        """A segment is stored."""
+        seal = entry.seal
+        if seal is None:
+            return
+        if seal.contradicts(index, checksum) and seal.verdict is not Verdict.DIFFERS:
+            self._differs(entry, seal, f"segment {index} came a second time with other bytes than the first")
+            return
+        self.look(entry)
+
+    def look(self, entry: Entry) -> None:
+        """Something about ``entry`` changed: hash what can be hashed, and let those who wait see for themselves."""
+        seal = entry.seal
+        if seal is None:
+            return
+        if seal.verdict is Verdict.PENDING and seal.expected is not None:
+            if self._is_whole(entry, seal):
+                self._judge(entry, seal)
+            elif self._enabled and entry.segments.has(seal.next) and entry.key not in self._hashing:
+                self._waiting[entry.key] = entry
+                self._start()
+        seal.changed.send()
+
+    @staticmethod
+    def _is_whole(entry: Entry, seal: Seal) -> bool:
+        length = entry.version.length
+        return length is not None and seal.next == segment_count(length)
+
+    def _start(self) -> None:
+        """Begin the hashing that is needed soonest: readers at the gate, then shards that are being read, then the rest."""
+        while self._waiting and len(self._hashing) < AT_ONCE:
+            entry = max(self._waiting.values(), key=lambda entry: (entry.seal.waiting if entry.seal else 0, entry.readers))
+            del self._waiting[entry.key]
+            self._hashing.add(entry.key)
+            self._chores.spawn(self._hash(entry), "hash")
+
+    async def _hash(self, entry: Entry) -> None:
+        """The next segment of ``entry``."""
+        seal, goes_on = entry.seal, True
+        try:
+            if seal is not None and seal.verdict is Verdict.PENDING and entry.segments.has(seal.next):
+                goes_on = False
+                goes_on = await self._hash_next(entry, seal)
+        finally:
+            self._hashing.discard(entry.key)
+            if goes_on:
+                self.look(entry)  # in line again, should it still be the one that is needed soonest
+            elif seal is not None:
+                self._give_up(entry, seal)  # the disk is slow or failing, or worse: no reader waits for that
+            self._start()
+
+    async def _hash_next(self, entry: Entry, seal: Seal) -> bool:
+        """Whether looking again can lead on."""
+        index = seal.next
+        hasher, value = seal.hasher(), entry.segments.sums[index]
+        finding = await self._inspection.look(entry, index, "digest", hasher=hasher)
+        if finding is Finding.RIGHT:
+            seal.took(hasher, value)
+        return finding in (Finding.RIGHT, Finding.GONE) or (finding is Finding.WRONG and not entry.segments.has(index))
+
+    # How it comes out
+
+    def _judge(self, entry: Entry, seal: Seal) -> None:
+        computed = seal.computed()
+        if computed != seal.expected:
+            self._differs(entry, seal, f"the origin's digest is {seal.expected}, its bytes have {computed}")
+            return
+        seal.verdict = Verdict.AGREES
+        self._distrust.trusted(entry.name)
+        self._events.emit(events.DigestChecked(computed.algorithm, "agrees"))
+        self._room.claim(entry)
+
+    def _differs(self, entry: Entry, seal: Seal, cause: str) -> None:
+        assert seal.expected is not None
+        seal.verdict = Verdict.DIFFERS
+        first = self._distrust.spoilt(entry.name)
+        entry.fault = DigestDiffers(entry.name, cause, again=not first)
+        if not first:
+            self._distrust.refuse(entry.name, entry.fault)
+        log.error("shard %s: %s; %s", entry.name, cause, "it is fetched once more" if first else "as before: its readers get an error")
+        self._events.emit(events.DigestChecked(seal.expected.algorithm, "differs"))
+        self._events.emit(events.IntegrityFailed("origin"))
+        self.outdated(entry)
+        seal.changed.send()
+
+    def _release(self, entry: Entry, seal: Seal) -> None:
+        """Nothing can be compared: the end is everybody's."""
+        if seal.closed:
+            seal.released = True
+            self._events.emit(events.DigestChecked(seal.expected.algorithm if seal.expected else "unknown", "unchecked"))
+            self._room.claim(entry)
+            seal.changed.send()
+
+    def _give_up(self, entry: Entry, seal: Seal) -> None:
+        seal.given_up = True
+        if seal.waiting:
+            self._release(entry, seal)
+        seal.changed.send()
+
+    # Who wants to read
+
+    def holds(self, entry: Entry, index: int) -> bool:
+        """Whether a reader must wait before it reads segment ``index``."""
+        seal = entry.seal
+        if seal is None or index != entry.last_index or entry.fault is not None:
+            return False
+        if seal.verdict is Verdict.AGREES:  # a last segment that comes again is compared with the first one once it has landed
+            return not entry.segments.has(index) and self._comes(entry, index)
+        if seal.given_up or not self._can_end(entry, seal):
+            self._release(entry, seal)
+            return False
+        return True
+
+    async def passed(self, entry: Entry, index: int) -> None:
+        """Wait until ``holds`` no longer says so."""
+        seal = entry.seal
+        assert seal is not None
+        seal.waiting += 1
+        try:
+            if seal.expected is None:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(ASKED_S):
+                        await self._while(lambda: entry.seal is seal and seal.expected is None and self.holds(entry, index), seal)
+                if seal.expected is None and entry.seal is seal:
+                    self._give_up(entry, seal)
+            await self._while(lambda: entry.seal is seal and self.holds(entry, index), seal)
+        finally:
+            seal.waiting -= 1
+
+    @staticmethod
+    async def _while(condition: Callable[[], bool], seal: Seal) -> None:
+        while condition():
+            await seal.changed.wait()
+
+    def _can_end(self, entry: Entry, seal: Seal) -> bool:
+        """Whether everything that is not hashed yet is here, or on its way to the disk."""
+        count = segment_count(entry.version.length or 0)
+        return all(entry.segments.has(index) or self._comes(entry, index) for index in range(seal.next, count))
+
+    def _comes(self, entry: Entry, index: int) -> bool:
+        flight = entry.stream if entry.stream_flying else self._flights.find(entry.key, index)
+        return flight is not None and not flight.bypass and not flight.done
+
+    async def verdict(self, entry: Entry) -> None:
+        """Wait for what can still be compared of ``entry``; raises ``DigestDiffers``."""
+        last = entry.last_index
+        if last is not None and self.holds(entry, last):
+            await self.passed(entry, last)
+        if entry.fault is not None:
+            raise entry.fault

@@ -1,0 +1,146 @@
+"""Compares stored bytes with their checksums: all of them because a person asked, and a few all the time.
+
+A cache outlives reboots, disks and file system repairs; a segment that rots is found by its reader only once another boot has made it
+doubtful. Whoever reads a wrong one in this boot is handed what the page cache says. So it is worth looking, slowly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+from forebay_proxy.entry import Entry
+from forebay_proxy.inspection import Finding, Inspection
+from forebay_proxy.room import Room
+from forebay_proxy.segments import segment_span
+
+__all__ = ["RATE_BYTES_S", "Sampling", "Verifying"]
+
+# A sixth of what one NVMe reads, and a twentieth of a core for the sums: who trains meanwhile does not notice, and a terabyte takes half an
+# hour. --rate asks for another one.
+RATE_BYTES_S = 500 * 10**6
+AT_ONCE = 2  # of the eight read threads: enough to keep a queue at the disk
+PROGRESS_S = 1.0
+
+Event = dict[str, object]
+
+
+class Verifying:
+    """One request to verify; iterate ``run`` for its events. What is wrong is removed, also under a reader, who is then cut off."""
+
+    def __init__(
+        self,
+        room: Room,
+        inspection: Inspection,
+        chosen: Callable[[str], bool],
+        rate_bytes_s: float = RATE_BYTES_S,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """``chosen``: by shard name. ``rate_bytes_s``: reads no faster than that."""
+        self._inspection = inspection
+        self._rate_bytes_s = rate_bytes_s
+        self._clock = clock
+        self._sleep = sleep
+        self._work = [
+            (entry, list(entry.segments.stored()))
+            for entry in sorted(room.entries.values(), key=lambda entry: entry.name)
+            if chosen(entry.name)
+        ]
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._total = sum(_size(entry, index) for entry, indices in self._work for index in indices)
+        self._begun = self._done_bytes = self._segments = self._unread = 0
+        self._wrong: dict[str, int] = {}  # segments by shard name
+
+    async def run(self) -> AsyncIterator[Event]:
+        """``progress`` each second, ``wrong`` for each wrong segment, ``end`` last. Closing the iterator stops it."""
+        async with asyncio.TaskGroup() as group:
+            work = group.create_task(self._all(), name="verify")
+            try:
+                while True:
+                    try:
+                        async with asyncio.timeout(PROGRESS_S):
+                            event = await self._events.get()
+                    except TimeoutError:
+                        event = {"event": "progress", "done_bytes": self._done_bytes, "bytes": self._total}
+                    yield event
+                    if event["event"] == "end":
+                        return
+            finally:
+                work.cancel()
+
+    async def _all(self) -> None:
+        waiting = self._segments_in_order()
+        started = self._clock()
+        async with asyncio.TaskGroup() as group:
+            for number in range(AT_ONCE):
+                group.create_task(self._some(waiting, started), name=f"verify {number}")
+        self._events.put_nowait({
+            "event": "end", "shards": sum(1 for _, indices in self._work if indices), "segments": self._segments,
+            "bytes": self._done_bytes, "wrong": sum(self._wrong.values()), "wrong_shards": len(self._wrong), "unread": self._unread,
+        })  # fmt: skip
+
+    def _segments_in_order(self) -> Iterator[tuple[Entry, int]]:
+        return ((entry, index) for entry, indices in self._work for index in indices)
+
+    async def _some(self, waiting: Iterator[tuple[Entry, int]], started: float) -> None:
+        for entry, index in waiting:
+            await self._sleep(max(0.0, started + self._begun / self._rate_bytes_s - self._clock()))
+            size = _size(entry, index)
+            self._begun += size
+            self._note(entry, index, await self._inspection.look(entry, index, "verify", gentle=True))
+            self._done_bytes += size
+
+    def _note(self, entry: Entry, index: int, finding: Finding) -> None:
+        self._segments += finding in (Finding.RIGHT, Finding.WRONG)
+        self._unread += finding is Finding.UNREAD
+        if finding is Finding.WRONG:
+            self._wrong[entry.name] = self._wrong.get(entry.name, 0) + 1
+            first, size = segment_span(index, entry.version.length)
+            self._events.put_nowait({"event": "wrong", "shard": entry.name, "segment": index, "offset": first, "length": size})
+
+
+class Sampling:
+    """One task: every few seconds one segment, anywhere in the cache."""
+
+    def __init__(
+        self,
+        room: Room,
+        inspection: Inspection,
+        idle: Callable[[], bool],
+        *,
+        every_s: float,
+        chance: random.Random,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """``idle``: whether the disk has nothing else to do now; a turn that falls on a busy moment is left out."""
+        self._room = room
+        self._inspection = inspection
+        self._idle = idle
+        self._every_s = every_s
+        self._chance = chance
+        self._sleep = sleep
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._sleep(self._every_s)
+            if self._idle():
+                await self.sample()
+
+    async def sample(self) -> Finding:
+        """Look at one segment, each as likely as any other."""
+        entries = list(self._room.entries.values())
+        weights = [entry.segments.stored_count for entry in entries]
+        if not any(weights):
+            return Finding.GONE
+        entry = self._chance.choices(entries, weights)[0]
+        index = self._chance.choice(list(entry.segments.stored()))
+        return await self._inspection.look(entry, index, "sample", gentle=True)
+
+
+def _size(entry: Entry, index: int) -> int:
+    return segment_span(index, entry.version.length)[1]

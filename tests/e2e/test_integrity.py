@@ -1,0 +1,217 @@
+"""Bytes that go wrong on the way or on the disk: real servers name the digests, a wire turns a byte around, the sidecar finds it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import subprocess
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from support import nginx as servers
+from support.flipping_relay import FlippingRelay
+from support.readers import make_shard, read
+from support.s3_servers import S3Server, moto  # noqa: F401
+from support.sidecar import FOREBAY, Sidecar, environment, running, wait_until
+
+from forebay_loader import Limits, ShardReadError
+from forebay_loader.stream import open_stream
+from forebay_proxy.reading import FIRST_BREADTH
+from forebay_proxy.segments import SEGMENT_BYTES
+from forebay_proxy.wire.urls import parse_source
+
+pytestmark = [pytest.mark.once, pytest.mark.timeout(120)]
+
+SIZE = 3 * SEGMENT_BYTES + 999
+ROOM = ("--cache-size", "500MB")
+
+
+def checks(sidecar: Sidecar) -> dict[str, float]:
+    return {result: sidecar.metric("forebay_digest_checks_total", result=result) for result in ("agrees", "differs", "unchecked")}
+
+
+def b64(file: Path, name: str) -> str:
+    return base64.b64encode(hashlib.new(name, file.read_bytes()).digest()).decode()
+
+
+@pytest.mark.needs("nginx")
+@pytest.mark.parametrize("header", ["Repr-Digest", "x-goog-hash"])
+async def test_a_byte_turned_on_the_way_is_found_and_heals(place: Path, header: str) -> None:
+    """The first reader is cut off and cannot resume, the second has it right; both are counted, one line is logged."""
+    (place / "files").mkdir()
+    shard = make_shard(place / "files" / "a.tar", SIZE, 1)
+    value = f"sha-256=:{b64(shard, 'sha256')}:" if header == "Repr-Digest" else f"md5={b64(shard, 'md5')}"
+    with servers.nginx(place / "nginx", place / "files", named=f'add_header {header} "{value}";') as origin:
+        async with FlippingRelay(origin.ports["named"]) as relay:
+            with running(place, *ROOM, allow=[relay.base]) as sidecar:
+                url = sidecar.proxied(relay.url("/a.tar"))
+                relay.flip(4000)
+                cut = await asyncio.to_thread(read, url)
+                resumed = await asyncio.to_thread(read, url, headers={"Range": f"bytes={cut.count}-", "If-Match": cut.headers["etag"]})
+                fresh = await asyncio.to_thread(read, url, shard)
+                counted, log = checks(sidecar), sidecar.log_text()
+    assert not cut.whole
+    assert resumed.status == 412
+    assert fresh.whole
+    assert fresh.count == SIZE
+    assert fresh.headers["etag"] != cut.headers["etag"]
+    assert counted == {"agrees": 1, "differs": 1, "unchecked": 0}
+    assert log.count("the origin's digest is") == 2  # what was found, and the reader that was cut off for it
+
+
+@pytest.mark.needs("nginx")
+async def test_a_digest_that_is_wrong_at_the_origin_is_an_error_that_says_what_to_do(place: Path) -> None:
+    """A shard of one segment: 502 after two fetches, with both digests; the switch reads it unchecked."""
+    (place / "files").mkdir()
+    shard = make_shard(place / "files" / "a.tar", 100_000, 1)
+    wrong = f'add_header Repr-Digest "sha-256=:{base64.b64encode(bytes(32)).decode()}:";'
+    with servers.nginx(place / "nginx", place / "files", named=wrong) as origin:
+        with running(place, *ROOM, allow=[origin.base("named")]) as sidecar:
+            got = await asyncio.to_thread(read, sidecar.proxied(origin.url("a.tar", "named")))
+            asked = len(origin.log("named"))
+            again = await asyncio.to_thread(read, sidecar.proxied(origin.url("a.tar", "named")))
+            assert len(origin.log("named")) == asked == 2
+        with running(place, *ROOM, "--no-origin-digests", allow=[origin.base("named")]) as sidecar:
+            unchecked = await asyncio.to_thread(read, sidecar.proxied(origin.url("a.tar", "named")), shard)
+    problem = json.loads(got.body)
+    assert (got.status, again.status) == (502, 502)
+    for words in ("sha-256", "00" * 32, hashlib.sha256(shard.read_bytes()).hexdigest()):
+        assert words in problem["detail"]
+    assert "--no-origin-digests" in problem["next_step"]
+    assert (unchecked.status, unchecked.count, unchecked.whole) == (200, 100_000, True)
+
+
+@pytest.mark.needs("nginx")
+async def test_content_md5_counts_for_a_whole_body_only(place: Path) -> None:
+    """On a range nobody knows of what it is; an origin without ranges sends it with the whole."""
+    (place / "files").mkdir()
+    shard = make_shard(place / "files" / "a.tar", SIZE, 1)
+    named = f'add_header Content-MD5 "{b64(shard, "md5")}";'
+    with (
+        servers.nginx(place / "nginx", place / "files", ranges=named, whole=f"{named} {servers.NO_RANGE}") as origin,
+        running(place, *ROOM, allow=[origin.base("ranges"), origin.base("whole")]) as sidecar,
+    ):
+        for name, agrees in (("ranges", 0), ("whole", 1)):
+            got = await asyncio.to_thread(read, sidecar.proxied(origin.url("a.tar", name)), shard)
+            assert (got.whole, got.count) == (True, SIZE)
+            assert checks(sidecar) == {"agrees": agrees, "differs": 0, "unchecked": 0}
+
+
+@pytest.mark.parametrize("algorithm", ["CRC64NVME", "SHA256"])
+async def test_s3_names_a_checksum_when_asked(place: Path, moto: S3Server, algorithm: str) -> None:  # noqa: F811
+    """One HEAD a shard version, with a signed header; the ranges carry none."""
+    shard = make_shard(place / "a.tar", SIZE, 1)
+    with moto.client() as client:
+        client.create_bucket(Bucket="sums")
+        client.put_object(Bucket="sums", Key=f"{algorithm}.tar", Body=shard.read_bytes(), ChecksumAlgorithm=algorithm)
+    with running(place, *ROOM, allow=[moto.url], environ=moto.environ) as sidecar:
+        got = await asyncio.to_thread(read, sidecar.proxied(f"s3://sums/{algorithm}.tar"), shard)
+        assert (got.whole, got.count) == (True, SIZE)
+        assert checks(sidecar) == {"agrees": 1, "differs": 0, "unchecked": 0}
+        heads = sidecar.metric("forebay_origin_requests_total", method="HEAD")
+    assert heads == 1
+
+
+async def test_an_s3_object_without_a_checksum_is_read_as_ever(place: Path, moto: S3Server) -> None:  # noqa: F811
+    """Nothing to compare, nothing counted, nobody waits."""
+    shard = make_shard(place / "a.tar", SIZE, 1)
+    with moto.client() as client:
+        client.create_bucket(Bucket="plain")
+        client.put_object(Bucket="plain", Key="a.tar", Body=shard.read_bytes())
+    with running(place, *ROOM, allow=[moto.url], environ=moto.environ) as sidecar:
+        got = await asyncio.to_thread(read, sidecar.proxied("s3://plain/a.tar"), shard)
+        assert (got.whole, got.count) == (True, SIZE)
+        assert checks(sidecar) == {"agrees": 0, "differs": 0, "unchecked": 0}
+
+
+async def test_a_byte_turned_between_s3_and_us(place: Path, moto: S3Server) -> None:  # noqa: F811
+    """A signature says nothing about the body; the checksum does."""
+    shard = make_shard(place / "a.tar", 200_000, 1)
+    with moto.client() as client:
+        client.create_bucket(Bucket="turned")
+        client.put_object(Bucket="turned", Key="a.tar", Body=shard.read_bytes(), ChecksumAlgorithm="CRC32C")
+    async with FlippingRelay(urlsplit(moto.url).port or 0) as relay:
+        relay.flip(100_000)
+        environ = {**moto.environ, "AWS_ENDPOINT_URL": relay.base}
+        with running(place, *ROOM, allow=[relay.base], environ=environ) as sidecar:
+            got = await asyncio.to_thread(read, sidecar.proxied("s3://turned/a.tar"), shard)
+            assert (got.whole, got.count, relay.flipped) == (True, 200_000, 1)
+            assert checks(sidecar) == {"agrees": 1, "differs": 1, "unchecked": 0}
+
+
+@pytest.mark.needs("nginx")
+async def test_the_loader_never_joins_two_fetches(place: Path) -> None:
+    """Its stream is cut in the middle, and what it would resume begins with a wrong byte: an error, never a whole of two halves."""
+    (place / "files").mkdir()
+    shard = make_shard(place / "files" / "a.tar", SIZE, 1)
+    named = f'add_header Repr-Digest "sha-256=:{b64(shard, "sha256")}:";'
+    with servers.nginx(place / "nginx", place / "files", named=named) as origin:
+        async with FlippingRelay(origin.ports["named"]) as relay:
+            with running(place, *ROOM, allow=[relay.base]) as sidecar, pytest.MonkeyPatch.context() as patch:
+                patch.setenv("FOREBAY_URL", sidecar.url)
+                relay.flip(4000)
+                with pytest.raises(ShardReadError):
+                    await asyncio.to_thread(_load, relay.url("/a.tar"))
+                assert await asyncio.to_thread(_load, relay.url("/a.tar")) == shard.read_bytes()
+
+
+def _load(url: str) -> bytes:
+    source = parse_source(url)
+    assert source is not None
+    with open_stream(source, "job/0/0/1.1", limits=Limits(resume_s=5.0, pause_s=0.01)) as stream:
+        return stream.read()
+
+
+def verify(place: Path, sidecar: Sidecar, *flags: str) -> subprocess.CompletedProcess[str]:
+    environ = environment(place, FOREBAY_URL=sidecar.url)
+    return subprocess.run([*FOREBAY, "verify", *flags], env=environ, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.needs("nginx")
+async def test_verify_finds_what_rotted(place: Path) -> None:
+    """Exit code 1, shard and bytes named, gone; the next reader has it right, and the next verification too."""
+    (place / "files").mkdir()
+    shards = [make_shard(place / "files" / f"{number}.tar", SIZE, number) for number in range(2)]
+    with servers.nginx(place / "nginx", place / "files") as origin, running(place, *ROOM, allow=[origin.base()]) as sidecar:
+        urls = [sidecar.proxied(origin.url(f"{number}.tar")) for number in range(2)]
+        for url, shard in zip(urls, shards, strict=True):
+            assert (await asyncio.to_thread(read, url, shard)).whole
+        assert (await asyncio.to_thread(verify, place, sidecar)).returncode == 0
+        key = sidecar.shards()[origin.url("1.tar")]["key"]
+        with (sidecar.cache_dir / "shards" / key).open("r+b") as file:
+            file.seek(SEGMENT_BYTES + 5)
+            file.write(b"rotten")
+        found = await asyncio.to_thread(verify, place, sidecar, f"{origin.base()}/*")
+        assert found.returncode == 1
+        assert f"wrong: {origin.url('1.tar')}: bytes {SEGMENT_BYTES} to {2 * SEGMENT_BYTES - 1} (segment 1)" in found.stderr
+        assert (await asyncio.to_thread(read, urls[1], shards[1])).count == SIZE
+        again = await asyncio.to_thread(verify, place, sidecar, "--json")
+        assert (again.returncode, json.loads(again.stdout.splitlines()[-1])["segments"]) == (0, 8)
+        assert sidecar.metric("forebay_segments_verified_total", why="verify", result="wrong") == 1
+
+
+@pytest.mark.needs("nginx")
+async def test_a_kill_before_the_verdict_leaves_nothing_unchecked(place: Path) -> None:
+    """The last segment had landed, the first had not: the next process fetches it again, and compares."""
+    (place / "files").mkdir()
+    shard = make_shard(place / "files" / "a.tar", SIZE, 1)
+    named = f'add_header Repr-Digest "sha-256=:{b64(shard, "sha256")}:"; limit_rate 1500k;'
+    with servers.nginx(place / "nginx", place / "files", named=named) as origin:
+        with running(place, *ROOM, allow=[origin.base("named")]) as sidecar:
+            url = sidecar.proxied(origin.url("a.tar", "named"))
+            whole = asyncio.create_task(asyncio.to_thread(read, url))
+            await asyncio.to_thread(wait_until, lambda: sidecar.status()["cache"]["in_flight"] >= FIRST_BREADTH)
+            last = asyncio.create_task(asyncio.to_thread(read, url, headers={"Range": f"bytes={3 * SEGMENT_BYTES}-"}))
+            await asyncio.to_thread(wait_until, lambda: sidecar.status()["cache"]["segments"] == 1)
+            sidecar.kill()
+            ends = await asyncio.gather(whole, last, return_exceptions=True)
+        with running(place, *ROOM, allow=[origin.base("named")]) as sidecar:
+            got = await asyncio.to_thread(read, sidecar.proxied(origin.url("a.tar", "named")), shard)
+            assert (got.whole, got.count) == (True, SIZE)
+            assert checks(sidecar)["agrees"] == 1
+        spans = [served.span for served in origin.log("named")]
+    assert all(isinstance(end, Exception) or not end.whole for end in ends)
+    assert spans.count(f"bytes={3 * SEGMENT_BYTES}-{SIZE - 1}") == 2
