@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from forebay_proxy.errors import ConfigError
-from forebay_proxy.ownership import HMAC_KEY, LOCK, hmac_key, take_lock, write_lock
+from forebay_proxy.fileio import is_plain
+from forebay_proxy.ownership import HMAC_KEY, LOCK, hmac_key, take_lock, write_key, write_lock
 
 __all__ = ["Directory", "Scan", "StoredFile"]
 
@@ -36,10 +37,11 @@ _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """One shard file as found: its size and the bytes the disk allocates for it."""
+    """One shard file as found: its size, the bytes the disk allocates for it, and how many names it has."""
 
     size: int
     allocated: int
+    names: int = 1
 
 
 @dataclass(slots=True)
@@ -61,6 +63,7 @@ class Directory:
         self._root = root
         self._lock = lock
         self._foreign_bytes = 0
+        self._said = ("", "", "")  # in the lock file
 
     def __repr__(self) -> str:
         return f"<Directory {self.path}>"
@@ -76,12 +79,68 @@ class Directory:
             shards = _kept(undo, _open_folder(root, path, SHARDS))
             index = _kept(undo, _open_folder(root, path, INDEX))
             owned = cls(path, root=root, lock=lock, shards=shards, index=index, key=hmac_key(root))
+            owned._said = (who, "", "")
             undo.pop_all()
             return owned
 
-    def announce(self, who: str, url: str, instance: str) -> None:
-        """Say in the lock file where we listen."""
-        write_lock(self._lock, who, url, instance)
+    def announce(self, who: str, url: str, instance: str, *, ending: bool = False) -> None:
+        """Say in the lock file where we listen, or that we are about to give the directory up."""
+        self._said = (who, url, instance)
+        write_lock(self._lock, who, url, instance, ending=ending)
+
+    def in_place(self) -> bool:
+        """Whether the path, the lock file and the shards' folder are still those we hold. Raises OSError.
+
+        The index is not asked: it is set aside by ourselves, and notices for itself when it was removed.
+        """
+        try:
+            named = ((LOCK, self._lock), (SHARDS, self.shards))
+            return os.path.samestat(os.stat(self.path, follow_symlinks=False), os.fstat(self._root)) and all(
+                os.path.samestat(os.stat(name, dir_fd=self._root, follow_symlinks=False), os.fstat(fd)) for name, fd in named
+            )
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except PermissionError:
+            return True  # nothing says otherwise; whether it can be written shows by itself
+
+    def own_anew(self) -> bool:
+        """Take the directory again after it, or something in it, was removed. True: the shards are gone. Raises ConfigError.
+
+        Made anew only where it was: were the disk unmounted, its shards would fill the one underneath. Taken only under the rules of the
+        start, and without shards in it: whoever put them there, nobody has counted them. All descriptors keep their numbers.
+        """
+        self._check_ground()
+        with ExitStack() as undo, _config_errors(self.path):
+            root = _kept(undo, _open_root(self.path))
+            lock = _kept(undo, os.dup(self._lock) if self._is_ours(root, LOCK, self._lock) else take_lock(root, self.path))
+            lost = not self._is_ours(root, SHARDS, self.shards)
+            shards = _kept(undo, _open_folder(root, self.path, SHARDS))
+            if lost and os.listdir(shards):
+                raise ConfigError(f"cache directory {self.path} was replaced by one with shards of its own", next_step="restart")
+            index = _kept(undo, _open_folder(root, self.path, INDEX))
+            write_lock(lock, *self._said)
+            write_key(root, self.hmac_key)
+            for fresh, ours in ((root, self._root), (lock, self._lock), (shards, self.shards), (index, self.index)):
+                os.dup2(fresh, ours, inheritable=False)
+        return lost
+
+    def _check_ground(self) -> None:
+        with _config_errors(self.path):
+            try:
+                there = os.stat(self.path, follow_symlinks=False)
+            except FileNotFoundError:
+                there = os.stat(self.path.parent)
+            if there.st_dev != os.fstat(self._root).st_dev:
+                raise ConfigError(
+                    f"cache directory {self.path} is not on the file system it was on at the start", next_step="mount it again, or restart"
+                )
+
+    @staticmethod
+    def _is_ours(root: int, name: str, fd: int) -> bool:
+        try:
+            return os.path.samestat(os.stat(name, dir_fd=root, follow_symlinks=False), os.fstat(fd))
+        except FileNotFoundError:
+            return False
 
     def scan(self) -> Scan:
         """Look at everything once. Raises OSError."""
@@ -93,8 +152,8 @@ class Directory:
                 foreign += _tree_bytes(entry.name, self._root) if entry.is_dir(follow_symlinks=False) else 0
         for entry in _entries(self.shards):
             state = entry.stat(follow_symlinks=False)
-            if _KEY.fullmatch(entry.name) and stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid():
-                found.files[entry.name] = StoredFile(state.st_size, state.st_blocks * 512)
+            if _KEY.fullmatch(entry.name) and is_plain(state):
+                found.files[entry.name] = StoredFile(state.st_size, state.st_blocks * 512, state.st_nlink)
             else:
                 found.unknown.append(f"{SHARDS}/{entry.name}")
                 foreign += state.st_blocks * 512

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["Abilities", "allocate", "probe", "punch"]
+__all__ = ["Abilities", "allocate", "nameless", "probe", "punch"]
 
 _KEEP_SIZE = 0x01
 _PUNCH_HOLE = 0x02
@@ -63,7 +63,7 @@ def _call(fd: int, mode: int, offset: int, length: int) -> None:
 
 def probe(directory: int) -> Abilities:
     """Try both on a nameless file in ``directory`` (an open descriptor). Raises OSError if no file can be made there."""
-    fd = _nameless(directory)
+    fd = nameless(directory)
     try:
         os.ftruncate(fd, _PROBE_BYTES)
         return Abilities(_supports(allocate, fd), _frees(fd))
@@ -71,7 +71,7 @@ def probe(directory: int) -> Abilities:
         os.close(fd)
 
 
-def _nameless(directory: int) -> int:
+def nameless(directory: int) -> int:
     """A file that leaves nothing behind, whenever we are killed; a named one, unlinked at once, where O_TMPFILE is not known."""
     try:
         return os.open(".", os.O_TMPFILE | os.O_RDWR, 0o600, dir_fd=directory)

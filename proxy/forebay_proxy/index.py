@@ -21,36 +21,21 @@ from typing import Any, NoReturn
 import diskcache
 
 from forebay_proxy.reserve import Reserve
-from forebay_proxy.row import InvalidRow, Row, decode
+from forebay_proxy.row import MAX_ROW_BYTES, InvalidRow, Row, decode
+from forebay_proxy.schema import SETTINGS, IndexBroken, is_ours
 
 __all__ = ["Index", "IndexBroken", "LoadedIndex", "RowDisk", "RowRefused"]
 
 DATABASE = "cache.db"  # diskcache's name for it
 _RAW = 1  # diskcache's mode of a value that lies in the row itself
-_CHECKPOINT_PAGES = 256  # 1 MiB of log: what the ledger sets aside for it stays small
-_SETTINGS: dict[str, int | str] = {
-    "eviction_policy": "none",
-    "cull_limit": 0,
-    "size_limit": 2**62,
-    "statistics": 0,
-    "disk_min_file_size": 2**30,  # every row lies in the table
-    "sqlite_mmap_size": 0,  # a truncated file must be an error, not a bus error
-    "sqlite_cache_size": -2000,  # KiB
-    "sqlite_wal_autocheckpoint": _CHECKPOINT_PAGES,
-    "sqlite_journal_size_limit": _CHECKPOINT_PAGES * 4096,  # a large commit does not keep its log for ever
-    "sqlite_journal_mode": "wal",
-    "sqlite_synchronous": 1,  # survives a kill without fsync; after a power cut the boot id sends every segment to its checksum
-    "sqlite_auto_vacuum": 1,  # dropped rows give their pages back: the index counts against the bound
-}
-_KNOWN_SETTINGS = frozenset(name.encode() for name in {*diskcache.DEFAULT_SETTINGS, *_SETTINGS, "count", "size", "hits", "misses"})
-_KNOWN_WORDS = (b"wal", b"none")
 _BUSY_S = 5.0  # we are the only owner; somebody looking with sqlite3 may hold it for a moment
 
-_SELECT = "SELECT rowid, typeof(key), key, raw, mode, filename, typeof(value), value FROM Cache ORDER BY rowid"
-
-
-class IndexBroken(Exception):
-    """The database is not one of ours, or damaged."""
+# A value beyond any row of ours is not even read; that of a filename neither.
+_SELECT = f"""
+SELECT rowid, typeof(key), CASE WHEN length(CAST(key AS BLOB)) = 64 THEN key END, raw, mode, filename IS NOT NULL,
+    typeof(value), CASE WHEN length(CAST(value AS BLOB)) <= {MAX_ROW_BYTES} THEN value END
+FROM Cache ORDER BY rowid
+"""  # noqa: S608 -- a number of ours
 
 
 class RowRefused(ValueError):
@@ -125,7 +110,8 @@ class Index:
     def _make(self) -> None:
         """An empty file of mode 0600, if there is none: SQLite would make one that others may read. Nothing else may lie about."""
         for name in os.listdir(self._path):
-            if not stat.S_ISREG(os.stat(name, dir_fd=self._directory, follow_symlinks=False).st_mode):
+            state = os.stat(name, dir_fd=self._directory, follow_symlinks=False)
+            if not stat.S_ISREG(state.st_mode) or state.st_nlink != 1:
                 raise IndexBroken("not a plain file in the index folder")
         fd = os.open(DATABASE, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600, dir_fd=self._directory)
         os.close(fd)
@@ -144,7 +130,7 @@ class Index:
         loaded = LoadedIndex()
         refused: list[int] = []
         with closing(reader) as connection:
-            for rowid, *columns in connection.execute(_SELECT) if _is_ours(connection) else ():
+            for rowid, *columns in connection.execute(_SELECT) if is_ours(connection) else ():
                 try:
                     loaded.rows.append(_row(columns))
                 except InvalidRow:
@@ -188,8 +174,14 @@ class Index:
 
     def _open(self) -> Any:
         if self._cache is None:
-            make: Any = diskcache.Cache  # untyped
-            self._cache = make(self._path, timeout=_BUSY_S, disk=RowDisk, **_SETTINGS)
+            kind: Any = diskcache.Cache  # untyped
+            cache = kind.__new__(kind)
+            try:
+                cache.__init__(self._path, timeout=_BUSY_S, disk=RowDisk, **SETTINGS)
+            except BaseException:
+                cache.close()  # else the connection lives as long as the error, and with it the blocks of a database set aside
+                raise
+            self._cache = cache
         return self._cache
 
     def close(self) -> None:
@@ -198,25 +190,9 @@ class Index:
             self._cache = None
 
 
-def _is_ours(connection: sqlite3.Connection) -> bool:
-    """False for an empty database; raises IndexBroken for one that diskcache must not open.
-
-    diskcache takes settings from the table, and runs each that begins with ``sqlite_`` as a PRAGMA.
-    """
-    objects = dict(connection.execute("SELECT name, type FROM sqlite_master").fetchall())
-    if not objects:
-        return False
-    if objects.get(b"Cache") != b"table" or objects.get(b"Settings") != b"table" or b"view" in objects.values():
-        raise IndexBroken("other tables")
-    for name, value in connection.execute("SELECT key, value FROM Settings"):
-        if name not in _KNOWN_SETTINGS or not (isinstance(value, int) or value in _KNOWN_WORDS):
-            raise IndexBroken("other settings")
-    return True
-
-
 def _row(columns: Iterable[Any]) -> Row:
-    key_type, key, raw, mode, filename, value_type, value = columns
-    if key_type != b"text" or value_type != b"text" or raw != 1 or mode != _RAW or filename is not None:
+    key_type, key, raw, mode, is_file, value_type, value = columns
+    if key_type != b"text" or value_type != b"text" or raw != 1 or mode != _RAW or is_file or key is None or value is None:
         raise InvalidRow("not a text row")
     try:
         return decode(key.decode("ascii"), value.decode("ascii"))

@@ -5,6 +5,7 @@ Not thread-safe: the event loop's only; ``Entry.file_lock`` is held while a file
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 
 from forebay_proxy.entry import Entry
@@ -15,7 +16,10 @@ from forebay_proxy.store import Store
 
 __all__ = ["OpenFiles"]
 
+log = logging.getLogger("forebay")
+
 OPEN_FILES = 512  # descriptors kept for shards nobody is in; a start with 1,024 allowed must still have some for sockets
+_NOT_IT = ("ENOENT", "ESTALE", "ELOOP")  # no file has the name, or one that is not what we left there
 
 
 class OpenFiles:
@@ -46,12 +50,17 @@ class OpenFiles:
 
     async def _reopened(self, entry: Entry) -> ShardFile:
         try:
-            return await self._store.reopen(entry.key)
+            file = await self._store.reopen(entry.key, entry.version.length, list(entry.segments.stored()))
         except DiskFailed as error:
-            if error.errno_name == "ENOENT":
+            if error.errno_name in _NOT_IT:
                 self._open.pop(entry.key, None)
                 self._room.lost(entry)
             raise
+        doubtful = {index for index in file.lacking if entry.segments.has(index)}
+        if doubtful:
+            log.warning("shard %s: %d segments are not whole in their file; they are verified before use", entry.name, len(doubtful))
+            entry.segments.unverified |= doubtful
+        return file
 
     async def stored(self, entry: Entry) -> ShardFile:
         """The file of an entry of which something is here. Raises ``DiskFailed``."""

@@ -17,11 +17,19 @@ from typing import Any
 
 from forebay_proxy.errors import ConfigError
 
-__all__ = ["HMAC_KEY", "LOCK", "hmac_key", "take_lock", "write_lock"]
+__all__ = ["HMAC_KEY", "LOCK", "DirectoryOwned", "hmac_key", "take_lock", "write_key", "write_lock"]
 
 LOCK, HMAC_KEY = "lock", "hmac.key"
 _OPEN_FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
 _KEY_BYTES = 32
+
+
+class DirectoryOwned(ConfigError):
+    """Another process holds the cache directory. ``ending``: it drains, and gives it back within seconds."""
+
+    def __init__(self, path: Path, owner: str, *, ending: bool) -> None:
+        super().__init__(f"cache directory {path} is {owner}", next_step="use that sidecar, or name another with --cache-dir")
+        self.ending = ending
 
 
 def take_lock(root: int, path: Path) -> int:
@@ -30,34 +38,41 @@ def take_lock(root: int, path: Path) -> int:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         state, named = os.fstat(fd), os.stat(LOCK, dir_fd=root, follow_symlinks=False)
-        if not stat.S_ISREG(state.st_mode) or not os.path.samestat(state, named):
-            raise OSError(errno.ESTALE, "its lock file is being replaced")
+        if not _is_plain(state) or not os.path.samestat(state, named):
+            raise OSError(errno.ESTALE, "its lock file is no plain file, or is being replaced")
     except BlockingIOError:
-        owner = _read_lock(fd)
+        owner, ending = _read_lock(fd)
         os.close(fd)
-        raise ConfigError(f"cache directory {path} is {owner}", next_step="use that sidecar, or name another with --cache-dir") from None
+        raise DirectoryOwned(path, owner, ending=ending) from None
     except OSError:
         os.close(fd)
         raise
     return fd
 
 
-def _read_lock(fd: int) -> str:
-    """Who holds the lock, in words."""
+def _read_lock(fd: int) -> tuple[str, bool]:
+    """Who holds the lock, in words, and whether it is about to let go."""
     try:
         held: dict[str, Any] = json.loads(os.pread(fd, 4096, 0))
-        pid, url = int(held["pid"]), str(held["url"])
+        pid, url, ending = int(held["pid"]), str(held["url"]), held.get("ending") is True
     except (ValueError, KeyError, TypeError):
-        return "owned by another process, which is just starting"
-    return f"owned by pid {pid}, {f'serving {url}' if url.isprintable() and url else 'which is just starting'}"
+        return "owned by another process, which is just starting", False
+    doing = "which is ending" if ending else f"serving {url}" if url.isprintable() and url else "which is just starting"
+    return f"owned by pid {pid}, {doing}", ending
 
 
-def write_lock(fd: int, who: str, url: str, instance: str) -> None:
+def write_lock(fd: int, who: str, url: str, instance: str, *, ending: bool = False) -> None:
     """Say who we are, in one write: a second owner-to-be may read at any time. A disk too full for it does not undo the lock."""
-    text = json.dumps({"pid": os.getpid(), "start_time": _start_time(), "who": who, "url": url, "instance": instance}).encode()
+    told = {"pid": os.getpid(), "start_time": _start_time(), "who": who, "url": url, "instance": instance, "ending": ending}
+    text = json.dumps(told).encode()
     with suppress(OSError):
         os.pwrite(fd, text, 0)
         os.ftruncate(fd, len(text))
+
+
+def _is_plain(state: os.stat_result) -> bool:
+    """Whether it may be written to: what has a second name is somebody's, whoever linked it here."""
+    return stat.S_ISREG(state.st_mode) and state.st_nlink == 1
 
 
 def _start_time() -> int:
@@ -69,7 +84,10 @@ def hmac_key(root: int) -> bytes:
     """The stored key; a new one if there is none, or if others could have read or written it."""
     fd = os.open(HMAC_KEY, _OPEN_FILE, 0o600, dir_fd=root)
     try:
-        state, key = os.fstat(fd), os.pread(fd, _KEY_BYTES + 1, 0)
+        state = os.fstat(fd)
+        if not _is_plain(state):
+            raise OSError(errno.ESTALE, "its hmac.key is no plain file")
+        key = os.pread(fd, _KEY_BYTES + 1, 0)
         if len(key) == _KEY_BYTES and state.st_uid == os.geteuid() and not state.st_mode & 0o077:
             return key
         key = secrets.token_bytes(_KEY_BYTES)
@@ -80,3 +98,15 @@ def hmac_key(root: int) -> bytes:
     finally:
         os.close(fd)
     return key
+
+
+def write_key(root: int, key: bytes) -> None:
+    """Keep ``key`` in the directory ``root`` unless it is there: rows written with it must be understood at the next start."""
+    if hmac_key(root) == key:
+        return
+    fd = os.open(HMAC_KEY, _OPEN_FILE, 0o600, dir_fd=root)
+    try:
+        with suppress(OSError):
+            os.pwrite(fd, key, 0)
+    finally:
+        os.close(fd)

@@ -18,13 +18,14 @@ from typing import Any
 from forebay_proxy.segments import segment_count
 from forebay_proxy.shard import Pin, PinKind, Version, store_key
 
-__all__ = ["InvalidRow", "Row", "decode", "encode"]
+__all__ = ["MAX_ROW_BYTES", "InvalidRow", "Row", "decode", "encode"]
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 _MAC = re.compile(r"[0-9a-f]{32}")
 _UNFIT = re.compile("[\x00-\x1f\x7f\ud800-\udc7f\udd00-\udfff]")  # texts of a row go back into headers, and into a hash
 _FIELDS = frozenset({"url", "identity", "pin", "length", "encoding", "type", "access", "boot", "sums"})
-_MAX_LENGTH = 2**50  # far beyond any shard; keeps a crafted length from asking for memory
+_MAX_LENGTH = 2**45  # 35 TB: far beyond any shard; keeps a crafted length from asking for memory
+MAX_ROW_BYTES = 2**26  # the row of such a shard takes 45 MB
 
 
 class InvalidRow(ValueError):

@@ -6,31 +6,37 @@ import asyncio
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 
 from forebay_proxy import fileio
 from forebay_proxy.diskerror import disk_errors
 from forebay_proxy.errors import DiskFailed
 from forebay_proxy.fallocate import Abilities
 from forebay_proxy.fileio import Hasher
-from forebay_proxy.pools import Pool, Pools
+from forebay_proxy.pools import Overdue, Pool, Pools
 
-__all__ = ["ShardFile"]
+__all__ = ["PATIENCE_S", "ShardFile"]
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
+
+PATIENCE_S = 10.0  # a throttled disk keeps a write of 2 MiB for a second; one that keeps it for ten is of less use than the origin
 
 
 class ShardFile:
     """The file of one shard version, open. The event loop's only; what blocks runs in a pool.
 
     Any call may raise DiskFailed. Offsets and lengths are in bytes. Nobody may read a range while it is punched: the caller sees to that.
+
+    Calls that a reader or a flight waits for end after ``PATIENCE_S`` with ETIMEDOUT, done or not. Removing and syncing take the time they
+    take, and what is removed waits for the calls that are overdue: a write that comes back late must not fill what was freed.
     """
 
     def __init__(
         self, key: str, fd: int, directory: int, *, pools: Pools, abilities: Abilities, closed: Callable[[ShardFile], None]
     ) -> None:
         self.key = key
+        self.lacking: frozenset[int] = frozenset()  # segments that were claimed when it was opened, and are not wholly in it
         self._fd = fd
         self._directory = directory
         self._pools = pools
@@ -39,6 +45,7 @@ class ShardFile:
         self._closing = False
         self._busy = 0
         self._idle = asyncio.Event()
+        self._overdue: set[asyncio.Future[Any]] = set()
 
     def __repr__(self) -> str:
         return f"<ShardFile {self.key[:12]}, {self._busy} busy{', closing' if self._closing else ''}>"
@@ -53,7 +60,7 @@ class ShardFile:
         try:
             await self._run(self._pools.writes, "allocate", fileio.allocate, self._fd, offset, length, self._abilities)
         except asyncio.CancelledError:
-            if self._abilities.punch and not self._closing:
+            if self._abilities.punch and not self._closing and not self._overdue:
                 with suppress(DiskFailed):
                     await self._run(self._pools.writes, "release", fileio.release, self._fd, offset, length)
             raise
@@ -75,14 +82,15 @@ class ShardFile:
         """The range, all of it; a file that ends before it is a DiskFailed (ENODATA)."""
         return await self._run(self._pools.reads, "read", fileio.read, self._fd, offset, length)
 
-    async def digest(self, offset: int, length: int) -> int:
-        """The xxh3_64 of the range as it is claimed: never 0."""
-        return await self._run(self._pools.reads, "read", fileio.digest, self._fd, offset, length)
+    async def digest(self, offset: int, length: int, *, also: Hasher | None = None, gentle: bool = False) -> int:
+        """The xxh3_64 of the range as it is claimed: never 0. ``also`` and ``gentle`` as in ``fileio.digest``."""
+        return await self._run(self._pools.reads, "read", fileio.digest, self._fd, offset, length, also, gentle)
 
     async def punch(self, offset: int, length: int) -> None:
         """Free a range, from its tail on. Raises Leased if a passed descriptor holds the shard."""
-        ranges = [(offset, length)]
-        await self._run(self._pools.writes, "punch", fileio.punch, self.key, self._directory, self._fd, ranges, self._abilities)
+        place = self.key, self._directory, self._fd
+        await self._settled()
+        await self._run(self._pools.writes, "punch", fileio.punch, *place, [(offset, length)], self._abilities, patient=True)
 
     async def grow(self, length: int) -> None:
         """Make the file at least ``length`` long: before a range of a shard of unknown length is allocated."""
@@ -94,15 +102,22 @@ class ShardFile:
 
     async def sync(self) -> None:
         """fdatasync: what was written survives a power cut."""
-        await self._run(self._pools.writes, "sync", fileio.sync, self._fd)
+        await self._run(self._pools.writes, "sync", fileio.sync, self._fd, patient=True)
 
     async def remove(self) -> None:
         """Free everything, from the tail on, unlink the file and close it. Raises Leased, and then all is as before."""
+        await self._settled()
         try:
-            await self._run(self._pools.writes, "remove", self._unlink, self.key, self._directory, self._abilities, self._fd)
+            await self._run(self._pools.writes, "remove", self._unlink, self.key, self._directory, self._abilities, self._fd, patient=True)
         finally:
-            if not self._closing and not os.fstat(self._fd).st_nlink:  # also when cancelled while the thread was at it
+            if not self._closing and not self._named():  # also when cancelled while the thread was at it
                 await self.aclose()
+
+    def _named(self) -> bool:
+        """Whether the file still has its name; it may have lost that and live on under a second one, which somebody gave it."""
+        with suppress(OSError):
+            return os.path.samestat(os.fstat(self._fd), os.stat(self.key, dir_fd=self._directory, follow_symlinks=False))
+        return False
 
     @staticmethod
     def _unlink(key: str, directory: int, abilities: Abilities, fd: int) -> None:
@@ -137,15 +152,36 @@ class ShardFile:
         if fd >= 0:
             os.close(fd)
 
-    async def _run(self, pool: Pool, operation: str, function: Callable[[*Args], T], *args: *Args) -> T:
+    async def _settled(self) -> None:
+        """Wait for the calls nobody waits for any more."""
+        while self._overdue:
+            await asyncio.wait(self._overdue)
+
+    async def _run(self, pool: Pool, operation: str, function: Callable[[*Args], T], *args: *Args, patient: bool = False) -> T:
         self._check_open(operation)
+        detail = f"shard file {self.key[:12]}"
         self._busy += 1
         try:
-            with disk_errors(operation, f"shard file {self.key[:12]}"):
-                return await pool.run(function, *args)
+            with disk_errors(operation, detail):
+                return await pool.run(function, *args, patience_s=None if patient else PATIENCE_S, late=self._runs_on)
+        except Overdue as overdue:
+            raise DiskFailed(operation, "ETIMEDOUT", f"{overdue} ({detail})") from None
         finally:
-            self._busy -= 1
-            self._idle.set()
+            self._free()
+
+    def _runs_on(self, call: asyncio.Future[Any]) -> None:
+        """Nobody waits for ``call`` any more, and it still uses the descriptor."""
+        self._busy += 1
+        self._overdue.add(call)
+        call.add_done_callback(self._came_back)
+
+    def _came_back(self, call: asyncio.Future[Any]) -> None:
+        self._overdue.discard(call)
+        self._free()
+
+    def _free(self) -> None:
+        self._busy -= 1
+        self._idle.set()
 
     def _check_open(self, operation: str) -> None:
         if self._closing:

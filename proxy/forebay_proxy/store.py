@@ -1,8 +1,8 @@
 """The store: sparse shard files and the index of what is claimed of them, in one cache directory with one owner.
 
-Opening takes the directory's lock and probes what its file system can do; ``load`` makes files and rows agree; from then on ``claims`` is
-the index, and ``create`` and ``reopen`` hand out shard files. The store counts nothing and decides nothing: who holds how many bytes is
-the ledger's, who leaves is the cache's. The event loop's only; all that blocks runs in the pools.
+Opening takes the directory's lock and probes what its file system can do; ``load`` finds out which rows and files agree, ``sweep`` removes
+the rest; from then on ``claims`` is the index, and ``create`` and ``reopen`` hand out shard files. The store counts nothing and decides
+nothing: who holds how many bytes is the ledger's, who leaves is the cache's. The event loop's only; all that blocks runs in the pools.
 """
 
 from __future__ import annotations
@@ -10,69 +10,61 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack, nullcontext, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
+from typing import TypeVar, TypeVarTuple
 
 import diskcache
 
 from forebay_proxy import fallocate, fileio
+from forebay_proxy.boot import boot_id
 from forebay_proxy.claims import Claims
 from forebay_proxy.directory import Directory
 from forebay_proxy.diskerror import disk_errors, disk_failed
-from forebay_proxy.errors import ConfigError
+from forebay_proxy.diskprobe import Look, look, probe
+from forebay_proxy.errors import ConfigError, DiskFailed
 from forebay_proxy.fallocate import Abilities
 from forebay_proxy.index import Index, IndexBroken, LoadedIndex
-from forebay_proxy.pools import Pools
-from forebay_proxy.recovery import recover, remove_stuck
-from forebay_proxy.row import Row
-from forebay_proxy.shardfile import ShardFile
+from forebay_proxy.loaded import Loaded, describe
+from forebay_proxy.pools import Overdue, Pools
+from forebay_proxy.recovery import recover
+from forebay_proxy.segments import segment_span
+from forebay_proxy.shardfile import PATIENCE_S, ShardFile
+from forebay_proxy.sweep import Sweep
 
 __all__ = ["Loaded", "Store"]
 
-_NAMES_SHOWN = 8
-
-
-@dataclass(slots=True)
-class Loaded:
-    """What a start found. ``allocated_bytes`` counts everything in the directory, ``allocated`` each kept shard's file."""
-
-    rows: list[Row] = field(default_factory=list)
-    allocated: dict[str, int] = field(default_factory=dict)
-    unknown: list[str] = field(default_factory=list)  # names that are not ours: left alone, counted as overhead
-    stuck: list[str] = field(default_factory=list)  # keys of unclaimed files held by a passed descriptor: counted as overhead
-    rows_refused: int = 0
-    rows_without_file: int = 0
-    files_without_row: int = 0
-    punched_bytes: int = 0
-    allocated_bytes: int = 0
-    notices: list[str] = field(default_factory=list)
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
 
 
 class Store:
     """The owner of one cache directory.
 
     ``claims.on_commit`` and ``claims.on_failure`` tell of the index. ``on_index_lost`` is called when the index had to be begun anew
-    while running: the caller then puts every row again.
+    while running: the caller then puts every row again. ``on_shards_lost``: the directory was removed, and made anew without them.
     """
 
     def __init__(self, directory: Directory, pools: Pools, abilities: Abilities, boot_id: str, who: str) -> None:
         self.boot_id = boot_id
         self.claims = Claims(self._commit)
         self.on_index_lost: Callable[[], None] = lambda: None
+        self.on_shards_lost: Callable[[], None] = lambda: None
         self._directory = directory
         self._pools = pools
         self._abilities = abilities
         self._who = who
         self._index = Index(directory.index)
+        self._measured_bytes = 0  # after the last commit
         self._files: dict[str, ShardFile | None] = {}  # None: being opened
-        self._stuck: dict[str, int] = {}
-        self._sweeping = asyncio.Lock()
+        self._late = set[str]()  # being opened by a call that nobody waits for any more
+        self.sweeping = Sweep(pools.writes, directory.shards, abilities)
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"<Store {self.path}, {len(self._files)} files open, {len(self._stuck)} stuck>"
+        return f"<Store {self.path}, {len(self._files)} files open, {self.sweeping!r}>"
 
     @classmethod
     async def open(cls, directory: Path, *, who: str) -> Store:
@@ -87,13 +79,17 @@ class Store:
             except OSError as error:
                 raise ConfigError(f"cache directory {owned.path} cannot be written: {error.strerror}") from error
             undo.pop_all()
-        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()  # noqa: ASYNC240 -- procfs does not block
-        return cls(owned, pools, abilities, boot_id, who)
+        return cls(owned, pools, abilities, boot_id(), who)
 
     @property
     def path(self) -> Path:
         """The cache directory, absolute."""
         return self._directory.path
+
+    @property
+    def idle(self) -> bool:
+        """Whether the disk is asked for nothing now."""
+        return self._pools.reads.idle and self._pools.writes.idle
 
     @property
     def can_punch(self) -> bool:
@@ -114,42 +110,66 @@ class Store:
         """Say in the lock file where we serve: a second owner-to-be is told."""
         self._directory.announce(self._who, url, instance)
 
+    def leaving(self) -> None:
+        """Say in the lock file that the directory is given up soon: a second owner-to-be waits."""
+        self._directory.announce(self._who, "", "", ending=True)
+
     async def load(self) -> Loaded:
-        """Read the index and make it agree with the files; the index may be written from then on. Raises DiskFailed."""
+        """Read the index and compare it with the files; the index may be written from then on. Raises ConfigError: it cannot be read.
+
+        Nothing is removed here, so that the time does not grow with what a killed process, or a lost index, left behind: see ``sweep``.
+        """
         loaded = Loaded()
-        with disk_errors("load", str(self.path)):
-            index = await self._load_index(loaded)
-            scan = await self._pools.reads.run(self._directory.scan)
-            found = await self._pools.writes.run(recover, index.rows, scan, self._directory.shards, self._abilities)
+        try:
+            with disk_errors("load", str(self.path)):
+                index = await self._load_index(loaded)
+                scan = await self._pools.reads.run(self._directory.scan)
+        except DiskFailed as error:
+            raise ConfigError(f"cache directory {self.path} cannot be used: {error}", next_step="name another with --cache-dir") from error
+        found = recover(index.rows, scan)
         loaded.rows, loaded.allocated, loaded.unknown = found.rows, found.allocated, scan.unknown
         loaded.rows_refused, loaded.rows_without_file = index.refused, len(found.dropped)
-        loaded.files_without_row, loaded.punched_bytes = found.removed, found.punched_bytes
-        loaded.stuck, self._stuck = list(found.stuck), found.stuck
+        loaded.files_without_row, loaded.unclaimed_bytes = len(found.garbage), found.unclaimed_bytes if self.can_punch else 0
+        self.sweeping.add(found.garbage, found.unclaimed)
         loaded.allocated_bytes = self.measure() + sum(found.allocated.values())
-        _describe(loaded)
+        describe(loaded)
         self.claims.start()
-        for key in found.dropped:
-            self.claims.drop(key)
+        await self._drop(found.dropped)
         return loaded
 
     async def _load_index(self, loaded: Loaded) -> LoadedIndex:
         try:
             return await self._pools.index.run(self._index.load)
-        except IndexBroken as error:
+        except (IndexBroken, sqlite3.Error) as error:
+            # Only an index that is out of the way claims nothing: were it left, and readable again at the next start, its rows would
+            # speak of files that were replaced meanwhile.
             await self._pools.index.run(self._directory.set_index_aside)
             loaded.notices.append(f"the index was damaged ({error}): kept as index-broken; all shards will be fetched again")
+        try:
             return await self._pools.index.run(self._index.load)
-        except sqlite3.Error as error:
+        except (IndexBroken, sqlite3.Error) as error:
             raise disk_failed("load", error, "index") from error
+
+    async def _drop(self, keys: list[str]) -> None:
+        """No file of these may be made anew before the index says that nothing of them is here."""
+        for key in keys:
+            self.claims.drop(key)
+        if keys:
+            with suppress(DiskFailed):  # told to ``on_failure``; it goes with the next commit
+                await self.claims.committed()
 
     async def _commit(self, changes: Mapping[str, str | None]) -> None:
         try:
-            await self._pools.index.run(self._index.commit, changes)
+            self._measured_bytes = await self._pools.index.run(self._commit_and_measure, changes)
         except (sqlite3.Error, diskcache.Timeout, OSError) as error:
             failure = disk_failed("index commit", error, f"{len(changes)} rows")
             if failure.errno_name == "EUCLEAN" or isinstance(error, FileNotFoundError):  # damaged, or removed under us
                 await self._begin_index_anew()
             raise failure from error
+
+    def _commit_and_measure(self, changes: Mapping[str, str | None]) -> int:
+        self._index.commit(changes)
+        return self._directory.overhead()
 
     async def _begin_index_anew(self) -> None:
         """An empty index claims nothing, which is always safe."""
@@ -159,42 +179,118 @@ class Store:
             await self._pools.index.run(self._index.load)
             self.on_index_lost()
 
+    async def look(self, patience_s: float) -> Look:
+        """How full the disk is, and whether the directory is where it was. Raises DiskFailed."""
+        return await self._watched("look", look, self._directory, patience_s=patience_s)
+
+    async def probe(self, patience_s: float) -> None:
+        """Write, sync and read back a small file. Raises DiskFailed."""
+        await self._watched("probe", probe, self._directory.shards, patience_s=patience_s)
+
+    async def _watched(self, operation: str, function: Callable[[*Args], T], *args: *Args, patience_s: float) -> T:
+        try:
+            with disk_errors(operation, str(self.path)):
+                return await self._pools.watch.run(function, *args, patience_s=patience_s)
+        except Overdue as overdue:
+            raise DiskFailed(operation, "ETIMEDOUT", f"{overdue} ({self.path})") from None
+
+    async def own_anew(self, patience_s: float) -> None:
+        """Take the directory again after it was removed or replaced. Raises ConfigError, DiskFailed.
+
+        ``on_shards_lost`` is called if its shards are gone, else ``on_index_lost``; also when it took longer than anybody waited.
+        """
+        try:
+            with disk_errors("create", str(self.path)):
+                self._owned_anew(await self._pools.index.run(self._own_anew, patience_s=patience_s, undo=self._owned_anew))
+        except Overdue as overdue:
+            raise DiskFailed("create", "ETIMEDOUT", f"{overdue} ({self.path})") from None
+
+    def _owned_anew(self, lost: bool) -> None:
+        if lost:
+            self.on_shards_lost()
+        else:
+            self.on_index_lost()
+
+    def _own_anew(self) -> bool:
+        """In the index's thread: no commit meets it half-way."""
+        self._index.close()
+        lost = self._directory.own_anew()
+        self._index = Index(self._directory.index)
+        with suppress(IndexBroken, sqlite3.Error):  # the next commit will tell
+            self._index.load()
+        return lost
+
+    @property
+    def overhead_bytes(self) -> int:
+        """What ``measure`` says, without asking the disk: as it was after the last commit."""
+        return self._measured_bytes + self.sweeping.garbage_bytes
+
     def measure(self) -> int:
-        """Allocated bytes of all that is not a live shard file: index, lock, key, log, folders, unknown and stuck files."""
-        return self._directory.overhead() + sum(self._stuck.values())
+        """Allocated bytes of all that is not a live shard file: index, lock, key, log, folders, unknown files and garbage."""
+        self._measured_bytes = self._directory.overhead()
+        return self.overhead_bytes
 
     async def sweep(self) -> int:
-        """Try again to remove stuck files; how many are left."""
-        if self._stuck:
-            async with self._sweeping:
-                tried = dict(self._stuck)
-                self._stuck = await self._pools.writes.run(remove_stuck, tried, self._directory.shards, self._abilities)
-        return len(self._stuck)
+        """Remove what ``load`` found and nothing claims; how many files are left. A pass that runs already is not waited for."""
+        return await self.sweeping.run()
+
+    def disown(self, key: str, allocated_bytes: int) -> None:
+        """A file that ``load`` kept means nothing to us: its row is dropped, it is removed at the next sweep."""
+        self.claims.drop(key)
+        self.sweeping.add({key: allocated_bytes}, {})
 
     async def create(self, key: str, length: int | None) -> ShardFile:
         """A new sparse file of ``length`` bytes (None: empty, it grows). Raises DiskFailed, or Leased if an old file is stuck there."""
-        async with self._sweeping if key in self._stuck else nullcontext():  # or the sweep would remove the new file
+        async with self.sweeping.apart(key):
             file = await self._open_file(key, "create", lambda: fileio.create(key, self._directory.shards, length, self._abilities))
-            self._stuck.pop(key, None)
+            self.sweeping.replaced(key)
             return file
 
-    async def reopen(self, key: str) -> ShardFile:
-        """A file that ``load`` kept or ``create`` made, and that was closed since. Raises DiskFailed."""
-        return await self._open_file(key, "open", lambda: fileio.reopen(key, self._directory.shards))
+    async def reopen(self, key: str, length: int | None = None, claimed: Sequence[int] = ()) -> ShardFile:
+        """A file that ``load`` kept or ``create`` made, and that was closed since. Raises DiskFailed.
+
+        ``ESTALE``: what has its name is another file, or one of another size than ``length``. Its ``lacking`` are those of the segments
+        ``claimed`` that are not wholly in it.
+        """
+        lacking = set[int]()
+
+        def opener() -> int:
+            fd = fileio.reopen(key, self._directory.shards, length)
+            lacking.update(fileio.lacking(fd, ((index, *segment_span(index, length)) for index in claimed)))  # raises nothing
+            return fd
+
+        async with self.sweeping.apart(key):
+            file = await self._open_file(key, "open", opener)
+            file.lacking = frozenset(lacking)
+            return file
 
     async def _open_file(self, key: str, operation: str, opener: Callable[[], int]) -> ShardFile:
+        if key in self._late:
+            raise DiskFailed(operation, "ETIMEDOUT", f"an earlier call has not come back (shard file {key[:12]})")
         if key in self._files:
             raise ValueError(f"shard file {key[:12]} is open already")
         self._files[key] = None
         try:
             with disk_errors(operation, f"shard file {key[:12]}"):
-                fd = await self._pools.writes.run(opener, undo=os.close)
-        except BaseException:
-            del self._files[key]
-            raise
+                fd = await self._pools.writes.run(opener, undo=os.close, patience_s=PATIENCE_S, late=partial(self._opens_late, key))
+        except Overdue as overdue:
+            raise DiskFailed(operation, "ETIMEDOUT", f"{overdue} (shard file {key[:12]})") from None
+        finally:
+            if key not in self._late:
+                del self._files[key]
         file = ShardFile(key, fd, self._directory.shards, pools=self._pools, abilities=self._abilities, closed=self._forget)
         self._files[key] = file
         return file
+
+    def _opens_late(self, key: str, call: asyncio.Future[int]) -> None:
+        """Nobody waits for ``call`` any more. Until it has come back nobody else may make the file: it would remove that one."""
+        self._late.add(key)
+
+        def came_back(_: asyncio.Future[int]) -> None:
+            self._late.discard(key)
+            del self._files[key]
+
+        call.add_done_callback(came_back)
 
     def _forget(self, file: ShardFile) -> None:
         del self._files[file.key]
@@ -212,19 +308,3 @@ class Store:
                 if file is not None:
                     stack.push_async_callback(file.aclose)
             stack.push_async_callback(self.claims.aclose)
-
-
-def _describe(loaded: Loaded) -> None:
-    """One line for each thing a person may want to know."""
-    counts = {
-        "index rows refused as not ours": loaded.rows_refused,
-        "index rows dropped, their file is gone or cut": loaded.rows_without_file,
-        "shard files removed, nothing claims them": loaded.files_without_row,
-        "shard files left until a client lets go of them": len(loaded.stuck),
-        "unclaimed bytes freed": loaded.punched_bytes,
-    }
-    loaded.notices += [f"cache directory: {count} {what}" for what, count in counts.items() if count]
-    if loaded.unknown:
-        names = ", ".join(ascii(name) for name in loaded.unknown[:_NAMES_SHOWN])
-        more = f" and {len(loaded.unknown) - _NAMES_SHOWN} more" if len(loaded.unknown) > _NAMES_SHOWN else ""
-        loaded.notices.append(f"cache directory: not ours, left alone, counted against the cache size: {names}{more}")

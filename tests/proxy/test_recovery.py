@@ -1,149 +1,91 @@
-"""At a start files and rows are made to agree, and nothing else is touched."""
+"""At a start rows and files are compared: what holds, what must leave, and nothing else."""
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from support.stores import held_by_a_child, make_row, ramp, sum_of
+from support.stores import make_row
 
-from forebay_proxy import fallocate, fileio
-from forebay_proxy.directory import Directory
-from forebay_proxy.fallocate import Abilities
-from forebay_proxy.recovery import Recovered, recover
+from forebay_proxy.directory import Scan, StoredFile
+from forebay_proxy.recovery import recover
 from forebay_proxy.row import Row
-from forebay_proxy.segments import SEGMENT_BYTES, segment_count, segment_span
+from forebay_proxy.segments import SEGMENT_BYTES, allocated, segment_count, segment_span
 
-BOTH = Abilities(allocate=True, punch=True)
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Iterator[Directory]:
-    directory = Directory.open(tmp_path, "serve")
-    if fallocate.probe(directory.shards) != BOTH:
-        pytest.skip("the file system of the temporary directory has no fallocate")
-    yield directory
-    directory.close()
+WHOLE = StoredFile(2 * SEGMENT_BYTES, 2 * SEGMENT_BYTES)
 
 
-def put(directory: Directory, row: Row, present: set[int], size: int | None = None) -> Path:
-    """A file with these segments written."""
-    path = directory.path / "shards" / row.key
-    length = row.length or 0
-    with path.open("wb") as file:
-        file.truncate(length if size is None else size)
-        for index in present:
-            file.seek(index * SEGMENT_BYTES)
-            file.write(ramp(row.key, index, length))
-    return path
+def found(row: Row, file: StoredFile) -> Scan:
+    return Scan({row.key: file})
 
 
-def start(directory: Directory, *rows: Row, abilities: Abilities = BOTH) -> Recovered:
-    return recover(rows, directory.scan(), directory.shards, abilities)
-
-
-def test_a_claimed_shard_is_kept(directory: Directory) -> None:
+def test_a_claimed_shard_is_kept() -> None:
     """Its row, and what its file allocates."""
     row = make_row(sums=[1, 1])
-    path = put(directory, row, {0, 1})
-    result = start(directory, row)
-    assert result.rows == [row]
-    assert result.allocated == {row.key: path.stat().st_blocks * 512}
-    assert (result.dropped, result.removed, result.stuck) == ([], 0, {})
+    result = recover([row], found(row, WHOLE))
+    assert (result.rows, result.allocated) == ([row], {row.key: WHOLE.allocated})
+    assert (result.dropped, result.garbage, result.unclaimed, result.unclaimed_bytes) == ([], {}, {}, 0)
 
 
-def test_a_row_without_file_is_dropped(directory: Directory) -> None:
+def test_a_row_without_file_is_dropped() -> None:
     """There is nothing to claim."""
     row = make_row()
-    assert start(directory, row).dropped == [row.key]
+    assert recover([row], Scan()).dropped == [row.key]
 
 
-def test_a_file_without_row_is_removed(directory: Directory) -> None:
-    """It was never claimed: killed before its first commit."""
-    path = put(directory, make_row(), {0})
-    assert start(directory).removed == 1
-    assert not path.exists()
-
-
-def test_what_is_not_ours_stays(directory: Directory) -> None:
-    """Only files that we could have made are removed."""
-    strange = directory.path / "shards" / "notes"
-    strange.touch()
-    start(directory)
-    assert strange.exists()
+def test_a_file_without_row_is_garbage() -> None:
+    """It was never claimed: killed before its first commit. Its bytes count until it is gone."""
+    row = make_row()
+    assert recover([], found(row, WHOLE)).garbage == {row.key: WHOLE.allocated}
 
 
 @pytest.mark.parametrize("size", [2 * SEGMENT_BYTES - 1, 2 * SEGMENT_BYTES + 1, 0])
-def test_a_file_of_another_length_is_not_trusted(directory: Directory, size: int) -> None:
+def test_a_file_of_another_length_is_not_trusted(size: int) -> None:
     """Row and file go together: somebody cut or lengthened it."""
     row = make_row(sums=[1, 0])
-    path = put(directory, row, set(), size=size)
-    result = start(directory, row)
-    assert (result.rows, result.dropped, result.removed) == ([], [row.key], 1)
-    assert not path.exists()
+    result = recover([row], found(row, StoredFile(size, 0)))
+    assert (result.rows, result.dropped, result.garbage) == ([], [row.key], {row.key: 0})
+
+
+def test_a_file_with_a_second_name_is_not_trusted() -> None:
+    """Whoever gave it that may write to it."""
+    row = make_row(sums=[1, 1])
+    result = recover([row], found(row, StoredFile(WHOLE.size, WHOLE.allocated, names=2)))
+    assert (result.rows, result.dropped, list(result.garbage)) == ([], [row.key], [row.key])
 
 
 @pytest.mark.parametrize(("size", "kept"), [(SEGMENT_BYTES + 1, True), (SEGMENT_BYTES, False)])
-def test_claims_of_unknown_length_lie_inside_the_file(directory: Directory, size: int, kept: bool) -> None:
+def test_claims_of_unknown_length_lie_inside_the_file(size: int, kept: bool) -> None:
     """A claim needs at least its first byte in the file."""
     row = make_row(length=None, sums=[0, 1])
-    put(directory, row, set(), size=size)
-    assert bool(start(directory, row).rows) is kept
+    assert bool(recover([row], found(row, StoredFile(size, 0))).rows) is kept
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_last_row_of_a_key_wins() -> None:
+    """There is one in a sound index."""
+    first, last = make_row(sums=[1, 0]), make_row(sums=[1, 1])
+    assert recover([first, last], found(last, WHOLE)).rows == [last]
+
+
 @given(st.data())
-def test_only_claimed_bytes_stay_allocated(directory: Directory, data: st.DataObject) -> None:
-    """Whatever was written without a claim is freed, whatever is claimed reads back."""
-    length = data.draw(st.integers(1, 4 * SEGMENT_BYTES))
+def test_exactly_the_unclaimed_bytes_are_unclaimed(data: st.DataObject) -> None:
+    """The ranges cover all of the file that no claim covers, and nothing of what one does; they come in order."""
+    length = data.draw(st.integers(1, 6 * SEGMENT_BYTES))
     count = segment_count(length)
     claimed = data.draw(st.sets(st.integers(0, count - 1)))
-    written = claimed | data.draw(st.sets(st.integers(0, count - 1)))
     row = make_row(length=length, sums=[int(index in claimed) for index in range(count)])
-    path = put(directory, row, written)
-    result = start(directory, row)
-    assert result.allocated[row.key] <= sum(segment_span(index, length)[1] + 4096 for index in claimed) + 4096
-    content = path.read_bytes()
-    for index in claimed:
+    held = sum(allocated(segment_span(index, length)[1]) for index in claimed)
+    result = recover([row], found(row, StoredFile(length, held + 4096)))
+    assert result.unclaimed_bytes == 4096
+    ranges = result.unclaimed[row.key]
+    assert ranges == sorted(ranges)
+    for index in range(count):
         first, size = segment_span(index, length)
-        assert sum_of(content[first : first + size]) == sum_of(ramp(row.key, index, length))
+        covered = sum(max(0, min(first + size, begin + many) - max(first, begin)) for begin, many in ranges)
+        assert covered == (0 if index in claimed else size)
 
 
-def test_a_held_file_is_left_and_counted(directory: Directory) -> None:
-    """A client that outlived us still maps it: neither punched nor unlinked."""
-    claimed, unclaimed = make_row("s3://b/0", sums=[1, 0]), make_row("s3://b/1")
-    first, second = put(directory, claimed, {0, 1}), put(directory, unclaimed, {0})
-    with held_by_a_child(first), held_by_a_child(second):
-        result = start(directory, claimed)
-    assert result.allocated[claimed.key] == first.stat().st_blocks * 512
-    assert result.allocated[claimed.key] >= 2 * SEGMENT_BYTES
-    assert result.stuck == {unclaimed.key: second.stat().st_blocks * 512}
-    assert result.removed == 0
-
-
-def test_without_punching_ranges_stay(directory: Directory) -> None:
-    """What cannot be freed in part is counted as it is."""
+def test_a_file_that_holds_no_more_than_is_claimed_is_left_alone() -> None:
+    """Every start after a clean end looks at names and sizes only."""
     row = make_row(sums=[1, 0])
-    path = put(directory, row, {0, 1})
-    result = start(directory, row, abilities=Abilities(allocate=True, punch=False))
-    assert result.allocated[row.key] == path.stat().st_blocks * 512 >= 2 * SEGMENT_BYTES
-
-
-def test_a_failing_disk_does_not_stop_the_start(directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that cannot be removed or punched is counted."""
-
-    def fail(*args: object) -> None:
-        raise OSError(errno.EIO, "")
-
-    row, unclaimed = make_row("s3://b/0", sums=[1, 0]), make_row("s3://b/1")
-    put(directory, row, {0, 1})
-    put(directory, unclaimed, {0})
-    monkeypatch.setattr(fileio, "unlink", fail)
-    monkeypatch.setattr(fileio, "punch", fail)
-    result = start(directory, row)
-    assert result.stuck.keys() == {unclaimed.key}
-    assert result.allocated[row.key] >= 2 * SEGMENT_BYTES
+    assert recover([row], found(row, StoredFile(2 * SEGMENT_BYTES, SEGMENT_BYTES))).unclaimed == {}

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from array import array
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay_proxy.segments import BLOCK_BYTES, SEGMENT_BYTES, Segments, allocated, index_of, segment_count, segment_span
+from forebay_proxy.segments import (
+    BLOCK_BYTES,
+    SEGMENT_BYTES,
+    Segments,
+    allocated,
+    index_of,
+    segment_count,
+    segment_span,
+    stored_bytes,
+)
 
 
 @given(st.integers(0, 40 * SEGMENT_BYTES))
@@ -93,3 +104,12 @@ def test_a_lease_is_given_back_once() -> None:
     segments.release(0)
     with pytest.raises(KeyError):
         segments.release(0)
+
+
+@given(st.integers(1, 6 * SEGMENT_BYTES), st.data())
+def test_stored_bytes_are_those_of_each_segment(length: int, data: st.DataObject) -> None:
+    """Counted at once as counted one by one; the last segment may be shorter than the others."""
+    sums = array("Q", data.draw(st.lists(st.sampled_from([0, 7]), min_size=segment_count(length), max_size=segment_count(length))))
+    segments = Segments(length, sums)
+    assert stored_bytes(sums, length) == sum(segments.bytes_of(index) for index in segments.stored())
+    assert segments.stored_count == len(list(segments.stored()))

@@ -8,15 +8,17 @@ import os
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import xxhash
 from support.stores import held_by_a_child, make_row, ramp, sum_of
 
-from forebay_proxy import fallocate
+from forebay_proxy import fallocate, fileio, shardfile
+from forebay_proxy import store as store_module
 from forebay_proxy.errors import DiskFailed
 from forebay_proxy.fileio import Leased
-from forebay_proxy.segments import SEGMENT_BYTES
+from forebay_proxy.segments import SEGMENT_BYTES, segment_span
 from forebay_proxy.shardfile import ShardFile
 from forebay_proxy.store import Store
 
@@ -375,3 +377,100 @@ async def test_a_failed_allocation_gives_back_what_it_got(file: ShardFile, monke
     with pytest.raises(DiskFailed, match="ENOSPC"):
         await file.allocate(SEGMENT_BYTES, SEGMENT_BYTES)
     assert file.allocated_bytes() == 0
+
+
+async def test_a_call_that_hangs_is_not_waited_for(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ETIMEDOUT; its descriptor stays until it has come back, and nothing is freed under it."""
+    monkeypatch.setattr(shardfile, "PATIENCE_S", 0.1)
+    gate, order, real_write, real_punch = threading.Event(), list[str](), fileio.write, fileio.punch
+
+    def hangs(fd: int, offset: int, data: bytes) -> None:
+        assert gate.wait(30)
+        real_write(fd, offset, data)
+        order.append("written")
+
+    def punch(*args: Any) -> None:
+        order.append("punched")
+        real_punch(*args)
+
+    monkeypatch.setattr(fileio, "write", hangs)
+    monkeypatch.setattr(fileio, "punch", punch)
+    await file.allocate(0, SEGMENT_BYTES)
+    with pytest.raises(DiskFailed, match="no answer within") as raised:
+        await file.write(0, bytes(range(256)) * 256)
+    assert raised.value.errno_name == "ETIMEDOUT"
+    freeing = asyncio.create_task(file.punch(0, SEGMENT_BYTES))
+    closing = asyncio.create_task(file.aclose())
+    await asyncio.wait([freeing, closing], timeout=0.1)
+    assert (freeing.done(), closing.done()) == (False, False)
+    closing.cancel()
+    gate.set()
+    await freeing
+    assert order == ["written", "punched"]
+    assert file.allocated_bytes() == 0, "what came late was freed too"
+
+
+async def test_a_file_that_is_made_late_is_nobodys(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it has been, nobody else may make it; then it is replaced like any leftover."""
+    monkeypatch.setattr(store_module, "PATIENCE_S", 0.1)
+    gate, real = threading.Event(), fileio.create
+
+    def hangs(*args: Any) -> int:
+        assert gate.wait(30)
+        return real(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fileio, "create", hangs)
+        with pytest.raises(DiskFailed, match="no answer within"):
+            await store.create(KEY, LENGTH)
+    with pytest.raises(DiskFailed, match="has not come back"):
+        await store.create(KEY, LENGTH)
+    gate.set()
+    async with asyncio.timeout(10):
+        while KEY in store._files:
+            await asyncio.sleep(0.01)
+    made = await store.create(KEY, LENGTH)
+    await made.write(0, b"mine")
+    assert await made.read(0, 4) == b"mine"
+
+
+async def test_writing_beyond_a_cut_is_refused(file: ShardFile, tmp_path: Path) -> None:
+    """Somebody cut the file: writing at its old length would make zeros of what was cut off."""
+    path = next((tmp_path / "shards").iterdir())
+    size = path.stat().st_size
+    os.truncate(path, size // 2)
+    for attempt in (
+        file.write(size - 10, b"x" * 10),
+        file.allocate(size // 2, 4096),
+        file.write_pieces(size - 1, [b"x"], xxhash.xxh3_64()),
+    ):
+        with pytest.raises(DiskFailed, match="ENODATA"):
+            await attempt
+    assert path.stat().st_size == size // 2
+
+
+async def test_what_lacks_is_told_at_opening(store: Store) -> None:
+    """Segments with a hole in them, or beyond the end; one that was written whole never does."""
+    length = 4 * SEGMENT_BYTES - 5000
+    key = make_row(length=length).key
+    file = await store.create(key, length)
+    for index in (0, 2, 3):
+        await file.write(index * SEGMENT_BYTES, b"\0" * segment_span(index, length)[1])
+    await file.punch(2 * SEGMENT_BYTES + 8192, 4096)
+    await file.aclose()
+    file = await store.reopen(key, length, range(4))
+    assert file.lacking == {1, 2}
+    await file.aclose()
+    with pytest.raises(DiskFailed, match="ESTALE"):
+        await store.reopen(key, length + 1)
+
+
+async def test_removing_a_file_with_a_second_name(file: ShardFile, tmp_path: Path, store: Store) -> None:
+    """It loses the name we gave it, its bytes stay for whoever gave it the other; it is closed, and the name is free."""
+    path = next((tmp_path / "shards").iterdir())
+    await file.write(0, b"x" * 4096)
+    (tmp_path / "copy").hardlink_to(path)
+    await file.remove()
+    assert not path.exists()
+    assert (tmp_path / "copy").read_bytes()[:4096] == b"x" * 4096
+    await (await store.create(file.key, 4096)).aclose()
