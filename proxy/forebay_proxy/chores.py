@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from forebay_proxy.errors import ForebayError
+from forebay_proxy.logs import frames_of
 
-__all__ = ["Chores", "to_its_end"]
+__all__ = ["Chores", "kept", "to_its_end"]
 
 log = logging.getLogger("forebay")
 
 T = TypeVar("T")
+
+# A fault that comes back each second is in the code or in the state, and stays; one an hour is bad luck with one shard.
+FAULTS = 3
+FAULTS_WITHIN_S = 60.0
+AGAIN_S = 1.0
 
 
 class Chores:
@@ -26,17 +34,18 @@ class Chores:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
-        """Do ``work`` soon."""
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[None] | None:
+        """Do ``work`` soon. None: everything is coming down, and it is not done."""
         doing = self._do(work, name)
         try:
             task = self._group.create_task(doing, name=f"chore {name}")
         except RuntimeError:  # the group is coming down after a fault: the next start tidies up, as after a kill
             doing.close()
             work.close()
-            return
+            return None
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     @staticmethod
     async def _do(work: Coroutine[Any, Any, Any], name: str) -> None:
@@ -47,10 +56,79 @@ class Chores:
         except Exception:
             log.exception("%s failed unexpectedly", name)
 
+    async def within(self, seconds: float, work: Coroutine[Any, Any, T], name: str, late: Callable[[T], object]) -> T:
+        """What ``work`` returns or raises, if it comes within ``seconds``; else TimeoutError, and ``late`` gets the result when it comes.
+
+        For what hangs where the disk hangs: the caller goes on, the work stays a chore. A caller that is cancelled cancels it, and waits no
+        longer than that for its end.
+        """
+        outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        outcome.add_done_callback(lambda done: done.cancelled() or done.exception())  # heard, even if nobody waits any more
+        task = self.spawn(_deliver(work, outcome), name)
+        if task is None:
+            work.close()
+            raise asyncio.CancelledError
+        try:
+            await asyncio.wait([outcome], timeout=seconds)
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait([outcome], timeout=seconds)
+            _told_late(outcome, late)
+            raise
+        if not outcome.done():
+            _told_late(outcome, late)
+            raise TimeoutError
+        return outcome.result()
+
     async def idle(self) -> None:
         """Wait until nothing is left to do."""
         while self._tasks:
             await asyncio.wait(self._tasks)
+
+
+async def _deliver(work: Coroutine[Any, Any, T], outcome: asyncio.Future[T]) -> None:
+    try:
+        result = await work
+    except asyncio.CancelledError:
+        outcome.cancel()
+        raise
+    except BaseException as error:
+        outcome.set_exception(error)
+    else:
+        outcome.set_result(result)
+
+
+def _told_late(outcome: asyncio.Future[T], late: Callable[[T], object]) -> None:
+    def ended(done: asyncio.Future[T]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            late(done.result())
+
+    outcome.add_done_callback(ended)
+
+
+async def kept(name: str, make: Callable[[], Coroutine[Any, Any, Any]], given_up: Callable[[str], object]) -> None:
+    """Run ``make()``, and again after a fault: one round of a plan gone wrong must not end prefetch for good.
+
+    A fault is logged each time. ``FAULTS`` of them within ``FAULTS_WITHIN_S`` are no accident: ``given_up`` is told, once, since a
+    sidecar whose bound is looked after by nobody must not go on as if nothing had happened.
+    """
+    faults: deque[float] = deque(maxlen=FAULTS)
+    while True:
+        try:
+            await make()
+            return
+        except Exception as error:
+            log.error("%s failed: %s\n%s", name, describe_fault(error), frames_of(error))
+            faults.append(time.monotonic())
+            if len(faults) == FAULTS and faults[-1] - faults[0] < FAULTS_WITHIN_S:
+                given_up(f"{name} failed {FAULTS} times within {faults[-1] - faults[0]:.0f} s, last: {describe_fault(error)}")
+                return
+        await asyncio.sleep(AGAIN_S)
+
+
+def describe_fault(error: BaseException) -> str:
+    """What a fault of ours may be called in a log: our own errors' words, of others the type only, as their messages hold URLs."""
+    return str(error) if isinstance(error, ForebayError) else type(error).__name__
 
 
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:

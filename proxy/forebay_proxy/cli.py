@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -10,6 +12,8 @@ import click
 from click.exceptions import NoArgsIsHelpError
 
 from forebay_proxy.errors import ForebayError
+from forebay_proxy.exit_codes import ExitCode, by_signal
+from forebay_proxy.logs import frames_of, hide_messages
 from forebay_proxy.verbs.config import config
 from forebay_proxy.verbs.env import env
 from forebay_proxy.verbs.evict import evict
@@ -19,13 +23,13 @@ from forebay_proxy.verbs.run import run
 from forebay_proxy.verbs.seams import Seams
 from forebay_proxy.verbs.serve import serve
 from forebay_proxy.verbs.status import status
+from forebay_proxy.verbs.verify import verify
 from forebay_proxy.verbs.warm import warm
 from forebay_proxy.version import VERSION
 
 __all__ = ["cli", "main"]
 
 _ALIASES = {"prefetch": "warm"}  # the word users of other caches try first
-_INTERRUPTED = 130
 
 
 class _Verbs(click.Group):
@@ -50,27 +54,42 @@ class _Verbs(click.Group):
             return run(args, prog_name, complete_var, False, **extra)
         sys.exit(_exit_code(lambda: run(args, prog_name, complete_var, False, **extra)))
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # here, before click makes a 1 of it, which means something else with us
+            _silence_stdout()
+            return by_signal(signal.SIGPIPE)
+
 
 def _exit_code(invoke: Callable[[], Any]) -> int:
     try:
         code = invoke()
     except NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
-        return 2
+        return ExitCode.CANNOT_BEGIN
     except click.ClickException as error:
         return _failed(_usage_line(error))
-    except ForebayError as error:
-        return _failed(error_line(error))
     except (click.Abort, KeyboardInterrupt):
-        return _INTERRUPTED
-    except OSError as error:  # a file or directory of the user's that is not as it should be; click itself answers a broken pipe
+        return by_signal(signal.SIGINT)
+    except (ForebayError, OSError) as error:  # OSError: a file or directory of the user's that is not as it should be
         return _failed(error_line(error))
-    return code if isinstance(code, int) else 0
+    except Exception as error:
+        click.echo(f"{frames_of(error)}\nforebay: a fault in Forebay itself; please report it with the lines above", err=True)
+        return ExitCode.FAULT
+    return code if isinstance(code, int) else ExitCode.DONE
+
+
+def _silence_stdout() -> None:
+    """Nobody reads it any more: what Python still holds of it must not fail again at the interpreter's end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _failed(line: str) -> int:
     click.echo(f"forebay: {line}", err=True)
-    return 2
+    return ExitCode.CANNOT_BEGIN
 
 
 def _usage_line(error: click.ClickException) -> str:
@@ -94,12 +113,13 @@ def cli(context: click.Context) -> None:
     context.obj = context.obj or Seams()
 
 
-for verb in (serve, run, env, warm, status, ls, evict, config):
+for verb in (serve, run, env, warm, status, ls, evict, verify, config):
     cli.add_command(verb)
 
 
 def main() -> NoReturn:
     """Entry point of the installed command."""
+    hide_messages()
     cli.main(prog_name="forebay")
     raise AssertionError("unreachable: the group exits by itself")
 

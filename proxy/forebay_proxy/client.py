@@ -79,10 +79,23 @@ class Sidecar:
 
     def warm(self, content_type: str, body: bytes, headers: tuple[tuple[str, str], ...] = ()) -> Iterator[Table]:
         """``POST /v1/warm``; yields its events as they come. ``headers`` travel to the shards' origin."""
-        with self._answer("POST", "/v1/warm", body, _STREAM_TIMEOUT_S, {"Content-Type": content_type, **dict(headers)}) as answer:
+        return self._events("/v1/warm", body, {"Content-Type": content_type, **dict(headers)}, done="warmed")
+
+    def verify(self, selection: Mapping[str, Any], rate_bytes_s: int | None = None) -> Iterator[Table]:
+        """``POST /v1/verify`` with a selection as of ``evict``; yields its events as they come."""
+        path = "/v1/verify" + (f"?rate={rate_bytes_s}" if rate_bytes_s else "")
+        return self._events(path, json.dumps(selection).encode(), {"Content-Type": "application/json"}, done="verified")
+
+    def _events(self, path: str, body: bytes, headers: Mapping[str, str], *, done: str) -> Iterator[Table]:
+        """The lines of an answer. Raises ``SidecarUnreachable`` where they stop before the event "end": a cut looks like one to us."""
+        event: Table = {}
+        with self._answer("POST", path, body, _STREAM_TIMEOUT_S, headers) as answer:
             for line in iter(answer.readline, b""):
                 if line.strip():
-                    yield _table(line)
+                    event = _table(line)
+                    yield event
+        if event.get("event") != "end":
+            raise SidecarUnreachable(f"the sidecar ended before it had {done} everything", next_step="run it again")
 
     def hold(self) -> Hold:
         """A connection that keeps a sidecar started by ``run`` alive for as long as it is open."""

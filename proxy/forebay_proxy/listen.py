@@ -138,8 +138,8 @@ def _bound(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         temporary.unlink(missing_ok=True)
+        os.fchmod(listener.fileno(), 0o600)  # before it has a name: Linux gives the file the mode of its socket, less the umask
         listener.bind(str(temporary))
-        temporary.chmod(0o600)
         listener.listen(_BACKLOG)
         temporary.rename(path)
         listener.setblocking(False)

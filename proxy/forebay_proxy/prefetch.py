@@ -29,6 +29,8 @@ log = logging.getLogger("forebay")
 MOST_IN_AIR = 48  # the free slots of an origin in full swing (64, a quarter of them for demand only)
 MOST_OPENINGS = 16  # shards being opened ahead: as many as a node's readers begin at once when an epoch starts
 ROUND_S = 0.02  # rounds are not counted in events: at 1 GB/s a segment lands every 8 ms, and one look at the plans serves several
+# A full cache refuses an opening at once, and every reader's step is a reason to look again: hundreds a second, for nothing.
+NO_ROOM_S = 0.1
 FAILED_S = 30.0  # a shard that cannot be opened ahead is left to its reader for this long
 MOST_PASSED = 1024  # failed ones a round steps over: an origin that has lost a whole set is not asked for all of it in a minute
 
@@ -46,6 +48,7 @@ class Prefetcher:
         self._windows: dict[ReaderName, Window] = {}
         self._opening: set[str] = set()
         self._failed: dict[str, float] = {}
+        self._no_room_until = 0.0
         self._full = False
         cache.ground.landed_signal = self._woken.set
         cache.waited_signal = self.waited
@@ -65,7 +68,8 @@ class Prefetcher:
 
     def look_again(self) -> None:
         """Once a second: shards whose opening failed are tried again when their time is over, with no other event to wake us."""
-        if self._forgive():
+        if self._forgive() or self._no_room_until:
+            self._no_room_until = 0.0
             self.wake()
 
     async def run(self) -> None:
@@ -128,7 +132,8 @@ class Prefetcher:
         entry = self._openings.current.get(shard.name)
         if entry is not None and not entry.stale and self._openings.fresh(entry, plan.reader.job):
             return entry
-        if shard.name not in self._opening and len(self._opening) < MOST_OPENINGS and shard.name not in self._failed:
+        may_open = len(self._opening) < MOST_OPENINGS and self._clock() >= self._no_room_until
+        if may_open and shard.name not in self._opening and shard.name not in self._failed:
             self._opening.add(shard.name)
             self._chores.spawn(self._open(shard, plan.reader.job, need_at), "prefetch opening")
         return None
@@ -137,6 +142,7 @@ class Prefetcher:
         try:
             await self._openings.entry(shard, job, need=self._need(need_at))
         except CacheFull:
+            self._no_room_until = self._clock() + NO_ROOM_S
             return  # tried again when something has left; woken now, we would turn round and round
         except ForebayError as error:
             log.info("shard %s could not be opened ahead of need (%s); its reader will ask again", shard.name, error)

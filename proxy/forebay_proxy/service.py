@@ -7,8 +7,6 @@ import logging
 import os
 import random
 import secrets
-import signal
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
@@ -16,27 +14,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from forebay_proxy import cache_dir, version
+from forebay_proxy import cache_dir, logs, version
 from forebay_proxy.access import Access
 from forebay_proxy.allocator import keep_buffers
 from forebay_proxy.buffers import Buffers
 from forebay_proxy.cache import ShardCache
 from forebay_proxy.cache_dir import Capacity, Machine, Place
-from forebay_proxy.chores import Chores
+from forebay_proxy.chores import Chores, describe_fault, kept
 from forebay_proxy.clearing import Clearing
+from forebay_proxy.descriptors import raise_limit
+from forebay_proxy.diskwatch import DiskWatch
+from forebay_proxy.ending import Deadline, Ending
 from forebay_proxy.entry import Entry
 from forebay_proxy.errors import ConfigError
 from forebay_proxy.events import Events, PlanChanged
+from forebay_proxy.exit_codes import ExitCode
 from forebay_proxy.fetch import Fetcher
 from forebay_proxy.flights import Flights
+from forebay_proxy.headroom import Headroom
 from forebay_proxy.housekeeping import House
 from forebay_proxy.ledger import Ledger
 from forebay_proxy.limiter import Limiters
+from forebay_proxy.logs import frames_of
 from forebay_proxy.loop_lag import measure_lag
 from forebay_proxy.metrics import Metrics
 from forebay_proxy.openfiles import OpenFiles
 from forebay_proxy.openings import Openings
-from forebay_proxy.origins import Guard, Origins
+from forebay_proxy.origins import Guard, Origins, Outward
+from forebay_proxy.origins.gs import emulator_endpoint
+from forebay_proxy.ownership import DirectoryOwned
 from forebay_proxy.plan import Plans
 from forebay_proxy.plandesk import PlanDesk
 from forebay_proxy.prefetch import Prefetcher
@@ -49,13 +55,19 @@ from forebay_proxy.shard import Shard
 from forebay_proxy.standing import Standing
 from forebay_proxy.store import Loaded, Store
 from forebay_proxy.tally import Tally
+from forebay_proxy.verifying import Sampling
 from forebay_proxy.wire.urls import InvalidShardUrl, parse_origin_url
 
 __all__ = ["ServiceInfo", "run_service", "serve"]
 
 log = logging.getLogger("forebay")
 
-TICK_S = 1.0  # how often the disk's free space is looked at: other programs fill a disk in minutes, not in seconds
+# A predecessor has 20 s for its drain and 8 s to close; after that it has been ended by force, or is no predecessor.
+HANDOVER_S = 30.0
+HANDOVER_LOOK_S = 0.1
+# What has come whole only has to be written: the last segment of a reader that has just left. Longer means a disk in trouble.
+LANDING_S = 2.0
+TICK_S = 1.0  # a silent reader is given a minute, a failed opening half of one
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,23 +90,44 @@ Announce = Callable[[ServiceInfo], None]
 def run_service(settings: Settings, *, announce: Announce) -> int:
     """Serve until a signal ends it, or the idle time is over. Returns the exit code; raises ``ConfigError`` when it cannot start."""
     keep_buffers()
-    logging.basicConfig(stream=sys.stderr, level=settings.log_level.upper(), format="forebay: %(levelname)s %(message)s")
-    return asyncio.run(serve(settings, announce=announce, environ=os.environ))
+    raise_limit()
+    logs.set_up(settings.log_level)
+
+    async def life() -> int:
+        ending = Ending(settings.drain_timeout_s, deadline=Deadline())
+        try:
+            return await serve(settings, announce=announce, environ=os.environ, ending=ending)
+        finally:
+            ending.over()  # what is left now is asyncio's own: joining a thread that waits for a name server
+
+    return asyncio.run(life())
 
 
-async def serve(settings: Settings, *, announce: Announce, environ: Mapping[str, str], stop: asyncio.Event | None = None) -> int:
-    """One sidecar's life. ``stop`` ends it like a signal (tests)."""
-    stop = stop or asyncio.Event()
+async def serve(settings: Settings, *, announce: Announce, environ: Mapping[str, str], ending: Ending | None = None) -> int:
+    """One sidecar's life. ``ending.asked`` ends it like a signal (tests). Raises ``ConfigError`` when it cannot begin."""
+    ending = ending or Ending(settings.drain_timeout_s)
     try:
         async with AsyncExitStack() as life:
-            house = _House(settings, environ, life)
+            life.enter_context(ending.on_signals())
+            house = _House(settings, environ, life, ending)
             await house.build()
-            _on_signals(stop, life)
-            announce(house.info)
-            await house.until(stop)
+            _tell(announce, house.info)
+            await house.until()
     except* ConfigError as errors:
+        ending.code = ExitCode.CANNOT_BEGIN  # said by whoever catches it; this one counts if a thread hangs before that
         raise _first(errors) from None
-    return 0
+    except* Exception as errors:
+        error = _first(errors)
+        log.error("%s", frames_of(error))
+        ending.fault(f"a fault in Forebay itself: {describe_fault(error)}")
+    return ending.code
+
+
+def _tell(announce: Announce, info: ServiceInfo) -> None:
+    try:
+        announce(info)
+    except OSError as error:  # whoever started us reads no further (``forebay serve | head -1``), or the disk of its log is full
+        log.warning("nobody hears where the sidecar serves (%s): %s", error.strerror, info.url)
 
 
 def _first(errors: BaseExceptionGroup[Any]) -> BaseException:
@@ -104,26 +137,19 @@ def _first(errors: BaseExceptionGroup[Any]) -> BaseException:
     return error
 
 
-def _on_signals(stop: asyncio.Event, life: AsyncExitStack) -> None:
-    """SIGTERM and SIGINT end the sidecar; afterwards they mean again what they meant before."""
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        with suppress(ValueError, RuntimeError):  # not the main thread (tests, notebooks): the caller ends it through ``stop``
-            loop.add_signal_handler(number, stop.set)
-            life.callback(loop.remove_signal_handler, number)
-
-
 class _House:
     """The parts of one sidecar, built in order; ``life`` closes them in reverse."""
 
     info: ServiceInfo
 
-    def __init__(self, settings: Settings, environ: Mapping[str, str], life: AsyncExitStack) -> None:
+    def __init__(self, settings: Settings, environ: Mapping[str, str], life: AsyncExitStack, ending: Ending) -> None:
+        self._ending = ending
         self._settings = settings
         self._environ = environ
         self._life = life
         self._clock = time.monotonic
         self._instance = secrets.token_hex(8)
+        self._outward = Outward.of(environ, self._instance)
         self._events = Events()
         self._tally = Tally()
         self._metrics = Metrics(version=version.VERSION)
@@ -134,7 +160,7 @@ class _House:
         """Own the directory, load what is there, listen. Raises ``ConfigError``."""
         run = RunDirectory.of(self._environ)
         fingerprint = run.fingerprint(self._environ)
-        claim = self._life.enter_context(run.claim(fingerprint))
+        self._claim = claim = self._life.enter_context(run.claim(fingerprint))
         place, capacity, store, loaded = await self._own_directory(fingerprint)
         group = await self._life.enter_async_context(asyncio.TaskGroup())
         self._build_cache(group, store, capacity)
@@ -149,22 +175,42 @@ class _House:
         )  # fmt: skip
         claim.announce(self._run_file(fingerprint))
         self._standing.introduce(self.info, self._settings)
-        self._background = [
-            *([group.create_task(self._prefetcher.run(), name="prefetch")] if self._settings.prefetch else []),
-            group.create_task(self._tick(capacity, store), name="tick"),
-            group.create_task(measure_lag(self._events), name="loop lag"),
-        ]
+        self._background = {
+            name: group.create_task(kept(name, make, self._ending.fault), name=name)
+            for name, make in {
+                **({"prefetch": self._prefetcher.run} if self._settings.prefetch else {}),
+                "tick": self._tick,
+                "disk watch": self._watch.run,
+                "loop lag": lambda: measure_lag(self._events),
+                "sweep": store.sweep,
+                **({"sample": self._sampling.run} if self._settings.verify_every_s else {}),
+            }.items()
+        }
 
     async def _own_directory(self, fingerprint: str) -> tuple[Place, Capacity, Store, Loaded]:
         machine = Machine.here(self._environ)
         place = cache_dir.choose(self._settings, self._environ, machine)
         place = cache_dir.prepare(place, self._settings, machine)
-        store = await Store.open(place.path, who="forebay serve")
+        store = await self._open_store(place.path)
         self._life.push_async_callback(store.aclose)
         loaded = await store.load()
         disk = cache_dir.measure(place.path)
         capacity = cache_dir.decide_capacity(self._settings.cache_size, self._settings.free_floor, disk, container=machine.container)
         return place, capacity, store, loaded
+
+    async def _open_store(self, path: Path) -> Store:
+        """Own the directory; one whose owner is just ending is waited for, as warm bytes are worth some seconds."""
+        until, said = self._clock() + HANDOVER_S, False
+        while True:
+            try:
+                return await Store.open(path, who="forebay serve")
+            except DirectoryOwned as owned:
+                if not owned.ending or self._clock() > until or self._ending.asked.is_set():
+                    raise
+                if not said:
+                    log.info("%s: waiting for it", owned)
+                said = True
+            await asyncio.sleep(HANDOVER_LOOK_S)
 
     def _build_cache(self, group: asyncio.TaskGroup, store: Store, capacity: Capacity) -> None:
         settings, clock, events = self._settings, self._clock, self._events
@@ -183,9 +229,10 @@ class _House:
         self._origins = Origins.create(
             guard=self._guard, events=events, file_roots=settings.file_root, profiles=self._profiles(),
             connect_timeout_s=settings.connect_timeout_s, idle_timeout_s=settings.idle_timeout_s, user_agent=f"forebay/{version.VERSION}",
+            outward=self._outward, gs_endpoint=settings.gs_endpoint or "", gs_anonymous=settings.gs_anonymous, environ=self._environ,
         )  # fmt: skip
         self._life.push_async_callback(self._origins.aclose)
-        limiters = Limiters(settings.origin_connections, clock)
+        limiters = Limiters(settings.origin_connections)
         fetcher = Fetcher(
             self._origins, limiters, self._buffers, events,
             retry_budget_s=settings.retry_budget_s, clock=clock, sleep=asyncio.sleep, chance=chance,
@@ -198,19 +245,27 @@ class _House:
         self._cache = ShardCache(
             store=store, room=self._room, clearing=self._clearing, retiring=self._retiring, files=self._files, plans=self._plans,
             flights=self._flights, openings=self._openings, fetcher=fetcher, buffers=self._buffers, events=events,
-            chores=self._chores, clock=clock,
+            chores=self._chores, clock=clock, origin_digests=settings.origin_digests,
+        )  # fmt: skip
+        self._watch = DiskWatch(
+            store=store, room=self._room, clearing=self._clearing, files=self._files, ground=self._cache.ground, health=self._cache.disk,
+            headroom=Headroom(capacity.capacity_bytes, capacity.floor_bytes, capacity.effective_bytes, clock),
+            free_floor=settings.free_floor, chores=self._chores,
         )  # fmt: skip
         self._prefetcher = Prefetcher(self._cache, self._openings, self._plans, self._chores, clock)
+        self._sampling = Sampling(self._room, self._cache.inspection, lambda: store.idle, every_s=settings.verify_every_s, chance=chance)
         self._desk = PlanDesk(self._plans, self._prefetcher, events)
         self._standing = Standing(
             cache=self._cache, plans=self._plans, prefetcher=self._prefetcher, tally=self._tally, limiters=limiters,
-            instance=self._instance, clock=clock,
+            watch=self._watch, instance=self._instance, clock=clock,
         )  # fmt: skip
         self._metrics.watch(self._standing.usage)
 
     def _operator_endpoints(self) -> list[str]:
-        """Endpoints the environment names for the SDK: they may be private or loopback ones."""
-        return [value for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3") if (value := self._environ.get(name))]
+        """Endpoints that the environment and the settings name for a service: named by the operator, so they may be private ones."""
+        named = [value for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "HF_ENDPOINT") if (value := self._environ.get(name))]
+        gs = self._settings.gs_endpoint or emulator_endpoint(self._environ.get("STORAGE_EMULATOR_HOST", ""))
+        return [*named, gs] if gs else named
 
     def _profiles(self) -> frozenset[str]:
         own = (self._environ.get("AWS_PROFILE"), self._environ.get("AWS_DEFAULT_PROFILE"))
@@ -222,7 +277,7 @@ class _House:
             try:
                 shard = Shard.of(parse_origin_url(row.url))
             except InvalidShardUrl:
-                self._store.claims.drop(row.key)  # a scheme of an older or newer version
+                self._store.disown(row.key, loaded.allocated[row.key])  # a scheme of an older or newer version
                 continue
             entry = Entry.of_row(shard, row, self._store.boot_id)
             self._openings.current[entry.name] = entry
@@ -239,10 +294,13 @@ class _House:
         self._face = Face(
             cache=self._cache, plans=self._desk, house=House(self._cache, self._openings, self._clock), status=self._standing.status,
             metrics=self._metrics.render, access=access, events=self._events, pass_headers=settings.pass_header, clock=self._clock,
+            echo=self._outward.echo,
         )  # fmt: skip
         socket = claim.socket if settings.socket is None else settings.socket or None
+        self._life.push_async_callback(self._face.aclose)
         await self._face.start(settings.host, settings.port, socket if socket is None else Path(socket))
-        self._guard.add_own(settings.host, self._face.port or 0)
+        for host, port in self._face.addresses:
+            self._guard.add_own(host, port)
 
     def _run_file(self, fingerprint: str) -> RunFile:
         socket = str(self._face.socket) if self._face.socket else None
@@ -251,37 +309,47 @@ class _House:
         path = str(self._store.path)
         return RunFile(self._face.url, socket, os.getpid(), start_time, self._instance, path, fingerprint, started_by)
 
-    async def until(self, stop: asyncio.Event) -> None:
-        """Serve until ``stop``, then end everything in the order in which it depends on one another."""
-        idle_s = self._settings.idle_exit_s
-        while not stop.is_set():
+    async def until(self) -> None:
+        """Serve until asked to end, then end everything in the order in which it depends on one another."""
+        idle_s, asked = self._settings.idle_exit_s, self._ending.asked
+        while not asked.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if idle_s is None else max(1.0, idle_s / 10)):
-                    await stop.wait()
+                    await asked.wait()
             if idle_s is not None and not self._face.connections and self._clock() - self._face.last_active > idle_s:
                 log.info("no connection for %g s: ending", idle_s)
                 break
         await self._close()
 
     async def _close(self) -> None:
-        await self._face.aclose()
-        for task in self._background:
+        self._ending.began()
+        self._claim.close()  # nobody new joins
+        self._store.leaving()
+        if "prefetch" in self._background:
+            self._background["prefetch"].cancel()
+        await self._face.drain()
+        self._drop_unread()
+        await self._face.aclose(self._settings.drain_timeout_s, self._ending.hurried)
+        await self._flights.landed(LANDING_S)
+        for task in self._background.values():
             task.cancel()
         self._openings.cancel()
         self._flights.cancel()
+        self._cache.sealing.stop()
         await self._chores.idle()
 
-    async def _tick(self, capacity: Capacity, store: Store) -> None:
-        """Once a second: does what we were promised still fit on the disk, who fell silent, which files may be closed."""
+    def _drop_unread(self) -> None:
+        """What is in the air for nobody ends now; what a body on its way still needs comes as before."""
+        keys = {reading.entry.key for reading in self._cache.readings}
+        names = {reading.entry.name for reading in self._cache.readings}
+        self._flights.drop(keys.__contains__)
+        self._openings.drop(names.__contains__)
+
+    async def _tick(self) -> None:
+        """Once a second: who fell silent, and what may be tried again."""
         while True:
             await asyncio.sleep(TICK_S)
-            with suppress(OSError):  # a vanished directory shows itself at the next segment
-                disk = os.statvfs(store.path)
-                ours = disk.f_bavail * disk.f_frsize + self._ledger.used_bytes
-                self._ledger.capacity_bytes = max(0, min(capacity.capacity_bytes, ours - capacity.floor_bytes))
             self._prefetcher.look_again()
-            await self._clearing.work_off()
+            self._cache.let_rest(self._clock())
             for reader in self._plans.expire(self._cache.is_reading):
                 self._events.emit(PlanChanged(reader.job, "expired"))
-            await self._files.close_idle()
-            await store.sweep()

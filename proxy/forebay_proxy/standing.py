@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from forebay_proxy import version
 from forebay_proxy.cache import ShardCache
+from forebay_proxy.diskwatch import DiskWatch
 from forebay_proxy.limiter import Limiters
 from forebay_proxy.plan import Plans, ReaderPlan
 from forebay_proxy.prefetch import Prefetcher
@@ -35,6 +37,7 @@ class Standing:
         prefetcher: Prefetcher,
         tally: Tally,
         limiters: Limiters,
+        watch: DiskWatch,
         instance: str,
         clock: Callable[[], float],
     ) -> None:
@@ -43,6 +46,7 @@ class Standing:
         self._prefetcher = prefetcher
         self._tally = tally
         self._limiters = limiters
+        self._watch = watch
         self._instance = instance
         self._clock = clock
         self._peak = PeakBytes(clock=clock)
@@ -59,7 +63,7 @@ class Standing:
         ledger, cache = self._cache.room.ledger, self._cache
         self._peak.saw(ledger.take_peak())
         entries = cache.room.entries.values()
-        disk = self._disk()
+        disk = self._watch.seen
         return Usage(
             configured_bytes=ledger.configured_bytes,
             effective_bytes=ledger.capacity_bytes,
@@ -76,18 +80,12 @@ class Standing:
             readers=len(cache.readings),
             plans=len(self._plans),
             disk_state=cache.disk.state,
-            avail_bytes=disk.f_bavail * disk.f_frsize if disk else 0,
-            size_bytes=disk.f_blocks * disk.f_frsize if disk else 0,
-            files_free=disk.f_favail if disk else 0,
+            avail_bytes=disk.free_bytes or 0 if disk else 0,
+            size_bytes=disk.size_bytes if disk else 0,
+            files_free=disk.free_files or 0 if disk else 0,
             origins=self._limiters.in_flight(),
             lead_bytes=self._lead_bytes(),
         )
-
-    def _disk(self) -> os.statvfs_result | None:
-        try:
-            return os.statvfs(self._info.cache_dir) if self._info else None
-        except OSError:
-            return None
 
     def _lead_bytes(self) -> dict[str, int]:
         """By job: bytes stored ahead of the reader that has the least."""
@@ -107,6 +105,7 @@ class Standing:
             "pid": os.getpid(),
             "started_at": self._started_at,
             "uptime_s": self._clock() - self._started,
+            "tasks": len(asyncio.all_tasks()),
             "fd_socket": None,
             "cache_dir": str(info.cache_dir) if info else None,
             "fingerprint": info.fingerprint if info else None,
@@ -122,6 +121,7 @@ class Standing:
                 "segments": usage.segments,
                 "in_flight": usage.in_flight,
                 "disk_state": usage.disk_state,
+                "disk_reason": self._cache.disk.reason,
             },
             **self._tally.snapshot(),
             "readers": [_reader(reading) for reading in self._cache.readings],

@@ -96,6 +96,7 @@ class Warming:
             air = await self._ask(entry, shard)
         for flight in air:
             await self._landed(flight)
+        await self._cache.sealing.verdict(entry)
         if not entry.segments.complete:
             raise CacheFull("not all of it could be stored: the cache has no room for more")
         return "stored"

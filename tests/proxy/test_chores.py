@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+from collections.abc import Callable
 
 import pytest
 
-from forebay_proxy.chores import Chores, to_its_end
+from forebay_proxy import chores as chores_module
+from forebay_proxy.chores import Chores, kept, to_its_end
 from forebay_proxy.errors import CacheFull
 
 
@@ -99,3 +102,135 @@ async def test_its_error_is_the_callers() -> None:
 
     with pytest.raises(CacheFull):
         await to_its_end(work())
+
+
+async def test_work_that_comes_in_time_is_the_callers() -> None:
+    """Its result, or its error."""
+
+    async def fail() -> None:
+        raise CacheFull("no")
+
+    async with asyncio.TaskGroup() as group:
+        chores = Chores(group)
+        assert await chores.within(5, asyncio.sleep(0, "done"), "work", pytest.fail) == "done"
+        with pytest.raises(CacheFull):
+            await chores.within(5, fail(), "work", pytest.fail)
+
+
+async def test_work_that_is_late_goes_on_without_the_caller() -> None:
+    """What it brings goes to whoever can give it back; its error, to nobody."""
+    gate, brought = asyncio.Event(), list[str]()
+
+    async def work(fails: bool) -> str:
+        await gate.wait()
+        if fails:
+            raise CacheFull("no")
+        return "done"
+
+    async with asyncio.TaskGroup() as group:
+        chores = Chores(group)
+        for fails in (False, True):
+            with pytest.raises(TimeoutError):
+                await chores.within(0.01, work(fails), "work", brought.append)
+        assert len(chores) == 2
+        gate.set()
+        await chores.idle()
+    assert brought == ["done"]
+
+
+async def test_a_cancelled_caller_ends_the_work() -> None:
+    """If it can be ended: what it brings all the same goes to ``late``."""
+    ended, brought = list[str](), list[str]()
+
+    async def work() -> str:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("yes")
+        return "never"
+
+    async def stubborn() -> str:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return "done"
+
+    async with asyncio.TaskGroup() as group:
+        chores = Chores(group)
+        for what in (work(), stubborn()):
+            task = asyncio.create_task(chores.within(5, what, "work", brought.append))
+            await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+    assert (ended, brought) == (["yes"], ["done"])
+
+
+class Faulty:
+    """Fails so many times, then waits for ever."""
+
+    def __init__(self, times: int, error: Exception | None = None) -> None:
+        self.left, self.begun = times, 0
+        self._error = error or ZeroDivisionError("https://host/?token=secret")
+
+    async def __call__(self) -> None:
+        self.begun += 1
+        if self.left:
+            self.left -= 1
+            raise self._error
+        await asyncio.Event().wait()
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chores_module, "AGAIN_S", 0.0)
+
+
+async def turned(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_background_task_is_begun_again_after_a_fault(caplog: pytest.LogCaptureFixture) -> None:
+    """And goes on; the log has where, and no message, since that may hold a URL."""
+    work, given_up = Faulty(2), list[str]()
+    task = asyncio.create_task(kept("prefetch", work, given_up.append))
+    await turned(lambda: work.begun == 3)
+    assert given_up == []
+    assert [record.message.splitlines()[0] for record in caplog.records] == ["prefetch failed: ZeroDivisionError"] * 2
+    assert "secret" not in caplog.text
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_one_that_fails_again_and_again_is_given_up() -> None:
+    """Once, and it ends."""
+    work, given_up = Faulty(9), list[str]()
+    await asyncio.wait_for(kept("tick", work, given_up.append), 10)
+    assert (work.begun, len(given_up)) == (3, 1)
+    assert "tick failed 3 times within" in given_up[0]
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_fault_now_and_then_is_none_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only those within a minute count."""
+    monkeypatch.setattr(chores_module, "FAULTS_WITHIN_S", 0.0)
+    work, given_up = Faulty(9), list[str]()
+    task = asyncio.create_task(kept("tick", work, given_up.append))
+    await turned(lambda: work.begun == 10)
+    assert given_up == []
+    task.cancel()
+
+
+async def test_one_that_has_ended_is_done() -> None:
+    """Nothing is begun again."""
+
+    async def once() -> None:
+        done.append(1)
+
+    done: list[int] = []
+    await kept("sweep", once, pytest.fail)
+    assert done == [1]

@@ -10,6 +10,7 @@ import pytest
 from support.face import request, talk
 
 from forebay_proxy import openings, prefetch, service
+from forebay_proxy.ending import Ending
 from forebay_proxy.service import ServiceInfo, serve
 from forebay_proxy.settings import load
 
@@ -25,8 +26,8 @@ async def test_a_failed_opening_is_tried_again_by_itself(tmp_path: Path, monkeyp
     environ = {"XDG_RUNTIME_DIR": str(run), "HOME": str(tmp_path)}
     settings = load({"port": 0, "cache_dir": tmp_path / "cache", "cache_size": "64MiB", "file_root": [str(root)]}, environ, None)
     known: asyncio.Future[ServiceInfo] = asyncio.get_running_loop().create_future()
-    stop = asyncio.Event()
-    running = asyncio.create_task(serve(settings, announce=known.set_result, environ=environ, stop=stop))
+    ending = Ending(0.0)
+    running = asyncio.create_task(serve(settings, announce=known.set_result, environ=environ, ending=ending))
     try:
         port = (await asyncio.wait_for(known, 20)).port
         shard = root / "late.tar"
@@ -40,5 +41,5 @@ async def test_a_failed_opening_is_tried_again_by_itself(tmp_path: Path, monkeyp
             while not any(known["complete"] for known in (await talk(port, request("GET", "/v1/shards"))).json["shards"]):
                 await asyncio.sleep(0.01)
     finally:
-        stop.set()
+        ending.asked.set()
         await asyncio.wait_for(running, 20)

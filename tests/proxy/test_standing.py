@@ -26,7 +26,7 @@ async def test_levels_and_status_agree_with_the_ledger(tmp_path: Path) -> None:
     async with building(tmp_path / "c", segments=100) as world:
         asked = Standing(
             cache=world.cache, plans=world.plans, prefetcher=world.prefetcher, tally=Tally(), limiters=world.limiters, instance="ab" * 8,
-            clock=world.clock,
+            watch=world.watch, clock=world.clock,
         )  # fmt: skip
         world.origin.put(A, data_of(2 * SEGMENT))
         world.origin.put(B, data_of(3 * SEGMENT))
@@ -52,7 +52,7 @@ async def test_it_can_be_asked_before_it_listens(tmp_path: Path) -> None:
     async with building(tmp_path / "c") as world:
         asked = Standing(
             cache=world.cache, plans=world.plans, prefetcher=world.prefetcher, tally=Tally(), limiters=world.limiters, instance="x",
-            clock=world.clock,
+            watch=world.watch, clock=world.clock,
         )  # fmt: skip
         status = asked.status()
         assert (status["cache_dir"], status["notices"], status["readers"]) == (None, [], [])

@@ -21,11 +21,14 @@ from forebay_proxy.buffers import Buffers, Share
 from forebay_proxy.cache import ShardCache
 from forebay_proxy.chores import Chores
 from forebay_proxy.clearing import Clearing
+from forebay_proxy.diskwatch import DiskWatch
 from forebay_proxy.entry import Entry
 from forebay_proxy.events import Events
 from forebay_proxy.fetch import Fetcher
 from forebay_proxy.flights import Flights
+from forebay_proxy.headroom import Headroom
 from forebay_proxy.housekeeping import House
+from forebay_proxy.inspection import Inspection
 from forebay_proxy.ledger import Ledger
 from forebay_proxy.limiter import Limiters
 from forebay_proxy.openfiles import OpenFiles
@@ -117,10 +120,15 @@ class World:
     cache: ShardCache
     prefetcher: Prefetcher
     house: House
+    watch: DiskWatch
     group: asyncio.TaskGroup
     events: Events
     facts: list[Any] = field(default_factory=list)
     most_used: int = 0
+
+    @property
+    def inspection(self) -> Inspection:
+        return self.cache.inspection
 
     def entry(self, name: str) -> Entry:
         return self.openings.current[name]
@@ -171,7 +179,7 @@ class World:
         with os.scandir(self.path / "shards") as files:
             for file in files:
                 with suppress(FileNotFoundError):  # it left meanwhile
-                    total += file.stat().st_blocks * 512
+                    total += file.stat(follow_symlinks=False).st_blocks * 512 if file.is_file(follow_symlinks=False) else 0
         return total
 
     def shard_file(self, name: str) -> Path:
@@ -198,7 +206,7 @@ class World:
         assert self.origin.open == 0
         tree_blocks = 4 * 4096 * len(self.room.entries)  # the file system's own, where a file is in many pieces
         assert self.allocated() <= stored + tree_blocks, (self.allocated(), stored)
-        files = {file.name for file in (self.path / "shards").iterdir()}
+        files = {file.name for file in os.scandir(self.path / "shards") if file.is_file(follow_symlinks=False)}
         assert files == {entry.key for entry in self.room.entries.values() if entry.filed}
         assert files >= self.store._files.keys()
         assert self.ledger.take_peak() <= self.ledger.configured_bytes
@@ -252,8 +260,12 @@ async def building(
     boot: str = "",
     connections: int = 64,
     checked: bool = True,
+    measured: bool = False,
 ) -> AsyncIterator[World]:
-    """A cache with room for ``segments`` segments. Leaving waits until all is quiet, and looks whether anything was left behind."""
+    """A cache with room for ``segments`` segments. Leaving waits until all is quiet, and looks whether anything was left behind.
+
+    ``measured``: the index and everything else in the directory take of that room too, as they really do.
+    """
     origin, clock = origin or FakeOrigin(), clock or FakeClock()
     descriptors = _descriptors()
     store = await Store.open(path, who="test")
@@ -266,11 +278,16 @@ async def building(
                 capacity = segments * segment_bytes
                 world = _parts(path, store, origin, clock, group, capacity, revalidate, retry_budget_s, window_unit, connections)
                 adopt(world, loaded)
+                if measured:
+                    world.room.overhead.measure()
+                else:  # the index's bytes are other tests' matter: here segments count
+                    store.claims.on_commit = store.sweeping.freed = lambda: None
                 walking = group.create_task(world.prefetcher.run()) if prefetch else None
                 try:
                     yield world
                     origin.release()
                     await world.quiet()
+                    await store.sweep()
                     if checked:
                         world.check()
                 finally:
@@ -293,14 +310,13 @@ def _parts(
     ledger: Ledger[Slice] = Ledger(capacity)
     plans = Plans(clock)
     room = Room(ledger, store, plans, events, clock)
-    store.claims.on_commit = lambda: None  # the index's own bytes are the store's tests' matter: here a capacity is a number of segments
     buffers, chores, flights = Buffers(), Chores(group), Flights(group)
     files = OpenFiles(room, store)
     retiring = Retiring(room, files, chores)
     clearing = Clearing(room, files, retiring, store, chores)
     if window_unit is not None:
         buffers.windows = Share(4 * window_unit, per_holder=4, smallest_bytes=window_unit)
-    limiters = Limiters(connections, clock)
+    limiters = Limiters(connections)
     origins: Any = FakeOrigins(origin)
     fetcher = Fetcher(
         origins, limiters, buffers, events, retry_budget_s=retry_budget_s, clock=clock, sleep=clock.sleep, chance=random.Random(7)
@@ -315,7 +331,11 @@ def _parts(
     )  # fmt: skip
     prefetcher = Prefetcher(cache, openings, plans, chores, clock)
     house = House(cache, openings, clock)
+    watch = DiskWatch(
+        store=store, room=room, clearing=clearing, files=files, ground=cache.ground, health=cache.disk,
+        headroom=Headroom(capacity, 0, capacity, clock), free_floor=0.0, chores=chores,
+    )  # fmt: skip
     return World(
         path, origin, clock, store, ledger, plans, room, files, clearing, retiring, flights, openings, chores, limiters, fetcher, buffers,
-        cache, prefetcher, house, group, events, facts,
+        cache, prefetcher, house, watch, group, events, facts,
     )  # fmt: skip

@@ -25,13 +25,22 @@ from typing import Any, TypeVar
 
 from forebay_proxy.wire.urls import parse_origin_url
 
-__all__ = ["FOREBAY", "Sidecar", "environment", "forebay", "running", "start", "wait_until"]
+__all__ = ["FOREBAY", "Sidecar", "environment", "forebay", "running", "small_segments", "start", "wait_until"]
 
 T = TypeVar("T")
 
 # -P: a queue.py where the tests run must not shadow the library's.
 FOREBAY = (sys.executable, "-P", "-m", "forebay_proxy.cli")
 STOP_S, ASK_S = 30, 30
+DRAIN_S = "2"  # the default would wait for every reader a test leaves standing
+
+
+def small_segments(size: int) -> tuple[str, ...]:
+    """The same program with segments of ``size`` bytes: shards of many segments then cost nothing."""
+    code = f"import forebay_proxy.segments as s; s.SEGMENT_BYTES = {size}; from forebay_proxy.cli import main; main()"
+    return (sys.executable, "-P", "-c", code)
+
+
 _SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
@@ -125,14 +134,15 @@ def start(
     wrapper: Sequence[str] = (),
     cache: str = "cache",
     default_port: bool = False,
+    program: Sequence[str] = FOREBAY,
 ) -> Sidecar:
     """Start one and wait until it is ready; AssertionError with its last words when it never is.
 
     A default of 64 GB is no size for a test, so name one in ``flags``. ``allow`` are loopback origins it may visit, ``environ`` is added to
     its environment, ``wrapper`` stands before its command line, ``cache`` is the cache directory below ``directory``. ``default_port``: not
-    one the kernel picks.
+    one the kernel picks. ``program``: another way to start it (``small_segments``).
     """
-    command = [*wrapper, *FOREBAY, "serve", "--json", "--cache-dir", str(directory / cache)]
+    command = [*wrapper, *program, "serve", "--json", "--cache-dir", str(directory / cache)]
     command += ["--socket", "off", *(() if default_port else ("--port", "0"))]
     for origin in allow:
         command += ["--allow-origin", origin]
@@ -140,7 +150,7 @@ def start(
     with log.open("ab") as errors:
         process = subprocess.Popen(
             [*command, *flags], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, cwd=directory,
-            env=environment(directory, **(environ or {})),
+            env=environment(directory, FOREBAY_DRAIN_TIMEOUT_S=DRAIN_S, **(environ or {})),
         )  # fmt: skip
     assert process.stdout is not None
     line = process.stdout.readline()

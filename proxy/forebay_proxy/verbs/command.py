@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["NOT_EXECUTABLE", "NOT_FOUND", "run_command"]
+from forebay_proxy.exit_codes import by_signal
 
-NOT_FOUND = 127  # what shells return
-NOT_EXECUTABLE = 126
+__all__ = ["run_command"]
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _TICK_S = 20.0  # servers close connections that idle for a minute
@@ -37,7 +36,7 @@ def run_command(arguments: Sequence[str], environ: Mapping[str, str], tick: Call
             _until_end(child, waited_for, tick)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return child.returncode if child.returncode >= 0 else 128 - child.returncode
+    return child.returncode if child.returncode >= 0 else by_signal(-child.returncode)
 
 
 def _until_end(child: subprocess.Popen[bytes], waited_for: Sequence[signal.Signals], tick: Callable[[], object]) -> None:

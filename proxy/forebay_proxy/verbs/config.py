@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,18 @@ def show(config: Path | None, as_json: bool, **flags: Any) -> int:
     rows = [(name, _shown(settings, name), settings.source_of(name), env_name(name)) for name in Settings.model_fields]
     for line in plain_table([("setting", "value", "from", "variable"), *rows]):
         say(line)
+    _say_heeded()
     return 0
+
+
+def _say_heeded() -> None:
+    """Variables that are not ours and still decide how origins are reached."""
+    from forebay_proxy.origins.outward import heeded  # noqa: PLC0415  (loads the HTTP client: nothing else this verb does needs it)
+
+    if found := heeded(os.environ):
+        say("")
+        for line in plain_table([("variable of others", "value"), *found]):
+            say(line)
 
 
 def _plain(value: Any) -> Any:

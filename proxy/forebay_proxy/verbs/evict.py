@@ -17,7 +17,7 @@ from forebay_proxy.verbs.options import json_option, url_option
 from forebay_proxy.verbs.output import notice, say, say_json
 from forebay_proxy.verbs.sources import understood
 
-__all__ = ["evict"]
+__all__ = ["evict", "selected", "selections"]
 
 _AT_ONCE = 1000  # names a request
 
@@ -45,7 +45,7 @@ def evict(shards: tuple[str, ...], everything: bool, yes: bool, as_json: bool, u
         _confirm()
     sidecar = locate(url, os.environ)
     freed: Counter[str] = Counter()
-    for selection in [{"all": True}] if everything else _selections(_selected(shards)):
+    for selection in [{"all": True}] if everything else selections(selected(shards)):
         freed.update(sidecar.evict(selection))
     _say(freed, as_json=as_json)
     return 0
@@ -57,12 +57,12 @@ def _confirm() -> None:
     click.confirm("Empty the whole cache?", abort=True, err=True)
 
 
-def _selected(shards: tuple[str, ...]) -> list[str]:
+def selected(shards: tuple[str, ...]) -> list[str]:
     """A pattern with * goes to the sidecar as it is; everything else becomes the shard's own name."""
     return [name for text in shards for name in ([text] if "*" in text else [source.url.text() for source in understood([text])])]
 
 
-def _selections(names: list[str]) -> Iterator[dict[str, Any]]:
+def selections(names: list[str]) -> Iterator[dict[str, Any]]:
     """Request bodies, each well below what the sidecar takes (1 MiB, 10,000 names)."""
     for first in range(0, len(names), _AT_ONCE):
         yield {"shards": names[first : first + _AT_ONCE]}

@@ -27,6 +27,9 @@ def status_rows(status: Table) -> list[Row]:
         ("waited", f"readers {format_duration(status['reader_wait_s'])} in all"),
         ("errors", str(status["errors"])),
     ]
+    disk = status["cache"].get("disk_state", "normal")
+    if disk != "normal":
+        rows.append(("disk", f"{disk}: {status['cache'].get('disk_reason', '')}"))
     return rows + [("notice", text) for text in status.get("notices", ())]
 
 

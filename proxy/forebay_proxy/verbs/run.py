@@ -12,7 +12,8 @@ import click
 
 from forebay_proxy.client import Hold
 from forebay_proxy.errors import ForebayError
-from forebay_proxy.verbs.command import NOT_EXECUTABLE, NOT_FOUND, run_command
+from forebay_proxy.exit_codes import ExitCode
+from forebay_proxy.verbs.command import run_command
 from forebay_proxy.verbs.environment import fresh_job, job_variables, traps
 from forebay_proxy.verbs.join import Joined, Wish, join
 from forebay_proxy.verbs.options import config_option, settings_options, url_option
@@ -47,7 +48,7 @@ def run(
     """
     if PurePath(command[0]).name == "srun":
         notice(_srun_line(command))
-        return 2
+        return ExitCode.CANNOT_BEGIN
     try:
         joined = join(Wish(url, config, flags), os.environ, seams.program)
         variables = job_variables(joined.url, os.environ, fresh_job(os.environ, socket.gethostname(), os.getpid()))
@@ -65,7 +66,7 @@ def _srun_line(command: tuple[str, ...]) -> str:
 def _without(error: Exception, command: tuple[str, ...], *, required: bool) -> int:
     if required:
         notice(f"{error_line(error)}; not run, because of --required")
-        return 2
+        return ExitCode.CANNOT_BEGIN
     notice(f"{error_line(error)}; running without Forebay")
     return _run(command, os.environ, None)
 
@@ -74,20 +75,40 @@ def _beside(joined: Joined, hold: Hold, variables: Mapping[str, str], command: t
     hold.ping()
     before = _status(joined)
     _say_beginning(joined, before or {}, quiet=quiet)
-    code = _run(command, {**os.environ, **variables}, hold)
-    _say_end(joined, before, quiet=quiet)
+    watch = _Watch(joined, hold)
+    code = _run(command, {**os.environ, **variables}, watch)
+    _say_end(joined, before, watch, quiet=quiet)
     return code
 
 
-def _run(command: tuple[str, ...], environ: Mapping[str, str], hold: Hold | None) -> int:
+class _Watch:
+    """Keeps the sidecar from idling, and says once that it has gone: the command goes on without it."""
+
+    def __init__(self, joined: Joined, hold: Hold) -> None:
+        self._joined = joined
+        self._hold = hold
+        self._said = False
+
+    def look(self) -> None:
+        if not self._hold.ping():
+            self.gone("the command goes on, reading its shards directly")
+
+    def gone(self, what_now: str) -> None:
+        if not self._said:
+            self._said = True
+            log = f"; its log is {self._joined.log}" if self._joined.log else ""
+            notice("; ".join(filter(None, (f"the sidecar at {self._joined.url} is gone", what_now))) + log)
+
+
+def _run(command: tuple[str, ...], environ: Mapping[str, str], watch: _Watch | None) -> int:
     try:
-        return run_command(command, environ, tick=hold.ping if hold else lambda: None)
+        return run_command(command, environ, tick=watch.look if watch else lambda: None)
     except FileNotFoundError:
         notice(f"{command[0]}: command not found")
-        return NOT_FOUND
+        return ExitCode.NOT_FOUND
     except OSError as error:
         notice(f"{command[0]}: cannot be run: {error.strerror}")
-        return NOT_EXECUTABLE
+        return ExitCode.NOT_EXECUTABLE
 
 
 def _status(joined: Joined) -> dict[str, Any] | None:
@@ -108,9 +129,9 @@ def _say_beginning(joined: Joined, status: Mapping[str, Any], *, quiet: bool) ->
         notice(text)
 
 
-def _say_end(joined: Joined, before: dict[str, Any] | None, *, quiet: bool) -> None:
+def _say_end(joined: Joined, before: dict[str, Any] | None, watch: _Watch, *, quiet: bool) -> None:
     after = _status(joined)
     if after is None:
-        notice(f"the sidecar at {joined.url} is gone" + (f"; its log is {joined.log}" if joined.log else ""))
+        watch.gone("")
     elif not quiet and before is not None:
         notice(summary(before, after))

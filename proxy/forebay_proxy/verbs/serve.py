@@ -32,6 +32,9 @@ def serve(seams: Seams, /, config: Path | None, as_json: bool, **flags: Any) -> 
 
     Every flag is also a FOREBAY_* variable and a key of forebay.toml; 'forebay config show' says which one counts.
     With --json one line of JSON on stdout says that the sidecar is ready and where.
+
+    SIGTERM, SIGINT and SIGHUP end it: nothing new begins, running answers may end within --drain-timeout-s; a second signal cuts them.
+    Exit codes: 0 ended as asked, 2 it cannot begin, 3 a fault in Forebay itself, 4 ended by force because something hung.
     """
     settings = load_settings(flags, config)
     for text in settings.notices:

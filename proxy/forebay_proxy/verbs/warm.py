@@ -10,7 +10,8 @@ from typing import Any
 import click
 from rich.console import Console
 
-from forebay_proxy.client import Sidecar
+from forebay_proxy.client import Sidecar, SidecarUnreachable
+from forebay_proxy.exit_codes import ExitCode
 from forebay_proxy.sizes import format_size
 from forebay_proxy.verbs.locate import locate
 from forebay_proxy.verbs.options import json_option, url_option
@@ -54,7 +55,7 @@ def warm(urls: tuple[str, ...], lists: tuple[str, ...], quiet: bool, as_json: bo
         totals, without = _warm_all(sidecar, work, view)
     if not as_json:
         _say_end(totals, without)
-    return 1 if totals["failed"] else 0
+    return ExitCode.PART_FAILED if totals["failed"] else ExitCode.DONE
 
 
 def _view(*, quiet: bool, as_json: bool) -> View:
@@ -73,11 +74,18 @@ def _warm_all(sidecar: Sidecar, work: list[Batch], view: View) -> tuple[Counter[
     shards = sum(len(batch.shards) for batch in work)
     for batch in work:
         encoded = encode(batch.shards)
-        for event in sidecar.warm(encoded.content_type, encoded.body, batch.headers):
-            view.event(event)
-            _take(event, totals, shards, view)
-            if event.get("result") == "no-room":
-                without.append(event["shard"])
+        try:
+            for event in sidecar.warm(encoded.content_type, encoded.body, batch.headers):
+                view.event(event)
+                _take(event, totals, shards, view)
+                if event.get("result") == "no-room":
+                    without.append(event["shard"])
+        except SidecarUnreachable as error:
+            if not (done := sum(totals[result] for result in _RESULTS)):
+                raise
+            notice(f"{error}; the other shards are not warmed")
+            totals["failed"] += shards - done
+            break
     return totals, without
 
 

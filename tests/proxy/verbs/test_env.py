@@ -94,7 +94,7 @@ def test_check_is_honest_about_headers(sidecar: FakeSidecar) -> None:
     [
         ("pipe:ais get x -", "left to WebDataset"),
         ("/nas/a.tar", "left to WebDataset"),
-        ("gs://b/a.tar", "not opened by forebay_loader"),
+        ("file:///nas/a.tar", "not opened by forebay_loader"),
         ("s3:///a.tar", "refused"),
     ],
 )

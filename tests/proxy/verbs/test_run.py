@@ -15,7 +15,10 @@ import pytest
 from support.cli import environment, program
 from support.fake_sidecar import FakeSidecar
 
+from forebay_proxy.client import Sidecar
 from forebay_proxy.runfile import RunDirectory, RunFile, process_start_time
+from forebay_proxy.verbs.join import Joined
+from forebay_proxy.verbs.run import _Watch
 
 NAMES = ("FOREBAY_URL", "FOREBAY_JOB", "GOPEN_REWRITE", "NO_PROXY", "no_proxy")
 SHOW = f"import json, os; print(json.dumps({{name: os.environ.get(name) for name in {NAMES}}}))"
@@ -241,6 +244,22 @@ def test_a_sidecar_that_dies_meanwhile_is_named(node: Node) -> None:
         _, stderr = process.communicate("\n")
     assert process.returncode == 4
     assert f"is gone; its log is {node.path}/forebay.log" in stderr
+
+
+def test_a_sidecar_that_is_gone_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """While the command runs, and not again in the end."""
+    with FakeSidecar() as fake:
+        sidecar = Sidecar(fake.url)
+        hold = sidecar.hold()
+        watch = _Watch(Joined(sidecar, fake.url, "joined"), hold)
+        watch.look()
+        assert capsys.readouterr().err == ""
+    with hold:
+        hold.close()
+        watch.look()
+        watch.look()
+        watch.gone("")
+    assert capsys.readouterr().err == f"forebay: the sidecar at {fake.url} is gone; the command goes on, reading its shards directly\n"
 
 
 def test_it_outlives_its_run_and_ends_when_idle(node: Node) -> None:

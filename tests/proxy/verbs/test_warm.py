@@ -68,6 +68,18 @@ def test_a_failure_is_named_and_exit_code_1(sidecar: FakeSidecar) -> None:
     assert "--cache-size" in result.stderr
 
 
+def test_a_sidecar_that_ends_meanwhile_leaves_part_undone(sidecar: FakeSidecar) -> None:
+    """What was warmed counts, the rest has failed: exit code 1. Nothing done at all is 2, as if there had been none."""
+    stored = {"event": "shard", "shard": "s3://b/0.tar", "result": "stored", "bytes": 7, "error": ""}
+    sidecar.warm_events = lambda shards: [stored, {"event": "cut"}]
+    result = invoke("warm", "s3://b/{0..4}.tar", "--quiet")
+    assert (result.exit_code, result.stdout) == (1, "1 shards stored, 0 already here, 0 without room, 4 failed; 0 B\n")
+    assert "the other shards are not warmed" in result.stderr
+    sidecar.warm_events = lambda shards: [{"event": "cut"}]
+    result = invoke("warm", "s3://b/{0..4}.tar", "--quiet")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+
+
 def test_json_is_the_events(sidecar: FakeSidecar) -> None:
     """Programs read the stream as the sidecar wrote it."""
     lines = invoke("warm", "s3://b/0.tar", "--json").stdout.splitlines()
@@ -93,8 +105,8 @@ def test_large_sets_are_asked_for_in_parts(sidecar: FakeSidecar, monkeypatch: py
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("s3://b/*.tar", "{000000..000999}"), ("ftp://h/a.tar", "not a URL or a command"), ("s3:///a.tar", "s3:///a.tar"),
-        ("s3://b/{1..3", "balance"),
+        ("s3://b/*.tar", "{000000..000999}"), ("ftp://h/a.tar", "unknown scheme 'ftp'"), ("az://c/a.tar", "blob's https URL"),
+        ("s3:///a.tar", "s3:///a.tar"), ("s3://b/{1..3", "balance"),
         ("pipe:ais get x -", "pipe:ais: not a URL"), ("local.tar", "not a URL"),
     ],
 )  # fmt: skip

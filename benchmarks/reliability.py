@@ -1,0 +1,231 @@
+"""docs/reliability.md: runs the scripts behind its figures, and writes its tables from what they said and from the code.
+
+    python benchmarks/reliability.py                  write the page's tables from docs/reliability.json and the code
+    python benchmarks/reliability.py --run            first run every script (about half an hour; nothing else should run)
+    python benchmarks/reliability.py --run --quick    the same scripts with a tenth of the work, into a table on stdout: nothing is stored
+    python benchmarks/reliability.py --run faults     only the named ones; the others' figures stay
+    python benchmarks/reliability.py --check          exit 1 if the page does not say what the results and the code say
+
+A script prints one line of JSON (see figures.py) and exits with 1 if a limit is broken; then so does this one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "proxy"), str(ROOT / "benchmarks")]
+
+from forebay_proxy import chores, claims, diskhealth, ending, fetch, patience  # noqa: E402
+from forebay_proxy.errors import ShardChanged  # noqa: E402
+from forebay_proxy.exit_codes import MEANINGS  # noqa: E402
+from forebay_proxy.origins.answer import Answer, error_of  # noqa: E402
+from forebay_proxy.settings import Settings, flag_name  # noqa: E402
+
+PAGE, RESULTS = ROOT / "docs" / "reliability.md", ROOT / "docs" / "reliability.json"
+_HEADING = ("what", "measured", "held to", "command")
+STATUSES = (401, 403, 404, 408, 410, 412, 416, 429, 500, 502, 503, 504, 508)
+
+
+@dataclass(frozen=True)
+class Script:
+    """One source of figures: its arguments in full, and with a tenth of the work. ``shown``: how those of the page begin."""
+
+    name: str
+    arguments: tuple[str, ...] = ()
+    quick: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ("",)
+
+    @property
+    def path(self) -> Path:
+        return ROOT / "benchmarks" / f"{self.name}.py"
+
+    def run(self, *, quick: bool) -> dict[str, Any]:
+        """What it said. Ends the program when that is no JSON."""
+        arguments = self.quick if quick else self.arguments
+        done = subprocess.run(
+            [sys.executable, str(self.path), "--json", *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
+        )
+        for text in (done.stdout, done.stdout.strip().rpartition("\n")[2]):  # one document, or the last line of more
+            with suppress(ValueError):
+                return self.understood(json.loads(text))
+        raise SystemExit(f"{self.name}: ended with {done.returncode} and said no JSON: {done.stdout[-300:]!r}")
+
+    def understood(self, said: Mapping[str, Any]) -> dict[str, Any]:
+        """In the shape that is stored; a limit that is a number is the most that is allowed."""
+        command = said.get("command") or f"python benchmarks/{self.name}.py"
+        return {"name": self.name, "command": command, "figures": [_understood(figure) for figure in said["figures"]]}
+
+
+def _understood(figure: Mapping[str, Any]) -> dict[str, Any]:
+    limit, ok = figure.get("limit", ""), bool(figure.get("ok", True))
+    if isinstance(limit, int | float):
+        limit, ok = f"{'at most ' if limit else ''}{limit:g}", figure["value"] <= limit
+    return {"what": figure["what"], "value": figure["value"], "unit": figure.get("unit", ""), "limit": limit, "ok": ok}
+
+
+SOURCES = (
+    Script("faults", ("--reads", "10000"), ("--reads", "1000")),
+    Script("crashes", ("--kills", "100"), ("--kills", "10")),
+    Script("disk", quick=("--case", "bound-ext4"), shown=("client errors in", "bytes over", "failed")),
+    Script("refusals"),
+    Script("soak", ("--minutes", "15"), ("--minutes", "1", "--rss-limit", "100000", "--lag-limit", "1000")),
+)
+_SHOWN = {script.name: script.shown for script in SOURCES}
+
+
+# The page
+
+
+def tables(results: Mapping[str, Any]) -> dict[str, str]:
+    """What stands between each pair of markers."""
+    return {
+        "figures": f"{_table(_HEADING, _figure_rows(results))}\n\n{_where(results)}",
+        "statuses": _table(("the origin answers", "asked again", "the client gets, in the end"), _status_rows()),
+        "limits": _table(("what", "value", "set by"), _limit_rows()),
+        "exit codes": _table(("code", "meaning"), [(str(int(code)), meaning) for code, meaning in MEANINGS.items()]),
+    }
+
+
+def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heading, ["---"] * len(heading), *rows))
+
+
+def _where(results: Mapping[str, Any]) -> str:
+    return f"Measured {results['measured']} on {results['machine']}." if results["results"] else "Not measured yet."
+
+
+def _figure_rows(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    return [
+        (figure["what"], f"{number(figure['value'])} {figure['unit']}".strip(), figure["limit"], f"`{result['command']}`")
+        for result in results["results"]
+        for figure in result["figures"]
+        if figure["what"].startswith(_SHOWN.get(result["name"], ("",)))
+    ]
+
+
+def number(value: float) -> str:
+    """As a person writes it: whole numbers whole, others with three digits that say something."""
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _status_rows() -> list[tuple[str, ...]]:
+    rows = []
+    for status in STATUSES:
+        error = error_of("s3://b/k", Answer(status, {}, b""), pinned=True)
+        # Another version may well be there tomorrow: for its readers, not for this fetch.
+        again = "until the budget is spent" if error.retryable and not isinstance(error, ShardChanged) else "never"
+        rows.append((str(status), again, f"{error.status} {error.title}"))
+    return rows
+
+
+def _limit_rows() -> list[tuple[str, ...]]:
+    def setting(name: str) -> tuple[str, str]:
+        return f"{Settings.model_fields[name].default:g} s", f"`{flag_name(name)}`"
+
+    return [
+        ("silence inside a body before it is asked again", *setting("idle_timeout_s")),
+        ("waiting for a connection", *setting("connect_timeout_s")),
+        ("asking a failing origin without a byte of progress", *setting("retry_budget_s")),
+        ("the same for a host that has not answered since the start", f"{fetch.UNANSWERED_BUDGET_S:g} s", ""),
+        ("the same for what nobody waits for", f"{fetch.UNWANTED_BUDGET_S:g} s", ""),
+        ("wrong answers without progress before the origin is believed to mean them", str(patience.LIES), ""),
+        ("longest pause between two requests, jitter included", f"{patience.LONGEST_PAUSE_S:g} s", ""),
+        ("a claim is committed after", f"{claims.COMMIT_WITHIN_S:g} s at most", ""),
+        ("failures of the disk that count as down", f"{diskhealth.MANY} within {diskhealth.WINDOW_S:g} s", ""),
+        ("probes of a disk that is down", f"after {diskhealth.FIRST_PROBE_S:g} s, doubling to {diskhealth.LAST_PROBE_S:g} s", ""),
+        ("answers on their way may end after a signal", *setting("drain_timeout_s")),
+        ("everything else of an end, before it is forced", f"{ending.CLOSE_S:g} s", ""),
+        ("faults of a background task before the sidecar ends", f"{chores.FAULTS} within {chores.FAULTS_WITHIN_S:g} s", ""),
+    ]
+
+
+def written(page: str, results: Mapping[str, Any]) -> str:
+    """The page with its tables made anew. Raises ``ValueError`` for a marker that is missing."""
+    for name, table in tables(results).items():
+        begin, end = f"<!-- {name}: made by benchmarks/reliability.py -->", f"<!-- {name}: end -->"
+        if page.count(begin) != 1 or page.count(end) != 1:
+            raise ValueError(f"the page needs exactly one pair of markers for {name!r}")
+        head, _, rest = page.partition(begin)
+        page = f"{head}{begin}\n{table}\n{end}{rest.partition(end)[2]}"
+    return page
+
+
+# Running
+
+
+def run(names: Sequence[str], *, quick: bool, said: Callable[[str], None]) -> list[dict[str, Any]]:
+    """What each script said, in the order of the page."""
+    found = []
+    for source in SOURCES:
+        if names and source.name not in names:
+            continue
+        said(f"{source.name} ...")
+        found.append(source.run(quick=quick))
+    return found
+
+
+def merged(results: Mapping[str, Any], fresh: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """``fresh`` in place of what was there of the same name; in the order of the page."""
+    by_name = {result["name"]: result for result in (*results.get("results", ()), *fresh)}
+    order = [source.name for source in SOURCES]
+    machine = f"{os.cpu_count()} cores, {platform.system()} {platform.release().split('-')[0]}, Python {platform.python_version()}"
+    return {
+        "measured": datetime.now(UTC).strftime("%Y-%m-%d"), "machine": machine,
+        "results": [by_name[name] for name in order if name in by_name],
+    }  # fmt: skip
+
+
+def holds(results: Sequence[Mapping[str, Any]]) -> bool:
+    broken = [f"{result['name']}: {figure['what']}" for result in results for figure in result["figures"] if not figure["ok"]]
+    for line in broken:
+        print(f"broken: {line}", file=sys.stderr)
+    return not broken
+
+
+def stored() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {"results": []}
+    return found
+
+
+def check() -> int:
+    """1 if the page differs from what would be written."""
+    page = PAGE.read_text("utf-8")
+    same = written(page, stored()) == page
+    if not same:
+        print(f"{PAGE.name} does not say what {RESULTS.name} and the code say: run benchmarks/reliability.py", file=sys.stderr)
+    return 0 if same else 1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--run", nargs="*", metavar="NAME", choices=[source.name for source in SOURCES], default=None)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args(argv)
+    if options.check:
+        return check()
+    fresh = [] if options.run is None else run(options.run, quick=options.quick, said=lambda line: print(line, file=sys.stderr, flush=True))
+    if options.quick:
+        print(_table(_HEADING, _figure_rows({"results": fresh})))
+        return 0 if holds(fresh) else 1
+    results = merged(stored(), fresh) if fresh else stored()
+    if fresh:
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
+    PAGE.write_text(written(PAGE.read_text("utf-8"), results), "utf-8")
+    return 0 if holds(results["results"]) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

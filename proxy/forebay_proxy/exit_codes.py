@@ -1,0 +1,41 @@
+"""What the command's exit codes mean. One table: the verbs return these, the help and docs/reliability.md are made from it. Pure."""
+
+from __future__ import annotations
+
+import signal
+from enum import IntEnum
+
+__all__ = ["MEANINGS", "ExitCode", "by_signal"]
+
+
+class ExitCode(IntEnum):
+    """How a verb ended. ``forebay run`` returns its command's own code instead, whatever that is."""
+
+    DONE = 0
+    PART_FAILED = 1
+    CANNOT_BEGIN = 2  # also what click and every shell tool say of a wrong flag: a supervisor need not try again
+    FAULT = 3
+    FORCED = 4
+    NOT_EXECUTABLE = 126  # these two as shells have them
+    NOT_FOUND = 127
+
+
+def by_signal(number: int) -> int:
+    """As shells have it: 128 + the signal's number."""
+    return 128 + number
+
+
+MEANINGS: dict[int, str] = {
+    ExitCode.DONE: "done; `serve`: ended as asked (SIGTERM, SIGINT, SIGHUP, or idle for `--idle-exit-s`), everything claimed is committed",
+    ExitCode.PART_FAILED: "part of what was asked failed and is named: shards `warm` could not get, segments `verify` found wrong",
+    ExitCode.CANNOT_BEGIN: (
+        "nothing was done: a wrong flag or setting, a taken port or socket, a cache directory that is owned or unusable, no sidecar that "
+        "answers, `run --required` without one"
+    ),
+    ExitCode.FAULT: "a fault in Forebay itself; one line says which, the log has the frames; a supervisor should start it again",
+    ExitCode.FORCED: "`serve` only: ended by force, as a disk hung for longer than a drain may take, or by a third signal",
+    ExitCode.NOT_EXECUTABLE: "`run` only: the command cannot be executed",
+    ExitCode.NOT_FOUND: "`run` only: the command was not found",
+    by_signal(signal.SIGINT): "Ctrl-C in any verb but `serve`; `run` returns 128 + n whenever signal n ended its command",
+    by_signal(signal.SIGPIPE): "whoever read stdout has gone, as in `forebay ls | head`",
+}
