@@ -24,6 +24,7 @@ __all__ = ["Access", "AccessRefused", "Asking"]
 _OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 # What the status page is made of and reads.
 _PAGE_PATHS = frozenset({"/", "/page/status.js", "/page/status.css", "/favicon.ico", "/v1/status", "/v1/shards", "/v1/plans", "/metrics"})
+_COMMANDS = frozenset({"POST", "PUT", "DELETE"})
 _OWN_SITES = frozenset({"same-origin", "none"})  # "none": typed into the address bar, or a bookmark
 
 
@@ -47,6 +48,7 @@ class Asking:
     host: str | None = None
     origin: str | None = None
     fetch_site: str | None = None
+    referer: str | None = None
     token: str | None = field(default=None, repr=False)
 
 
@@ -62,6 +64,10 @@ class Access:
     allow_uid: frozenset[int] = frozenset()
     hosts: frozenset[str] = frozenset()
     token: str | None = field(default=None, repr=False)
+
+    def is_stranger(self, peer: Peer) -> bool:
+        """Whether nothing vouches for ``peer`` yet: another user, or a remote client before its first request."""
+        return peer.where is Where.REMOTE or not self._is_known(peer.uid)
 
     def check(self, peer: Peer, asking: Asking) -> None:
         """Return if ``peer`` may ask this; raises ``AccessRefused`` saying why, and which flag would allow it."""
@@ -83,7 +89,7 @@ class Access:
         raise AccessRefused("token", message, next_step=step)
 
     def _check_uid(self, peer: Peer) -> None:
-        if peer.uid == self.own_uid or peer.uid in self.allow_uid:
+        if self._is_known(peer.uid):
             return
         if peer.uid is None:
             message = "the kernel does not tell which user is behind this connection"
@@ -92,6 +98,9 @@ class Access:
             message = f"uid {peer.uid} may not use the sidecar of uid {self.own_uid}: cached bytes belong to who fetched them"
             step = f"start a sidecar as uid {peer.uid}, or restart this one with --allow-uid {peer.uid}"
         raise AccessRefused("uid", message, next_step=step)
+
+    def _is_known(self, uid: int | None) -> bool:
+        return uid is not None and (uid == self.own_uid or uid in self.allow_uid)
 
     def _check_host(self, peer: Peer, asking: Asking) -> None:
         if asking.host is None:  # HTTP/1.0; no browser of this century
@@ -107,6 +116,10 @@ def _check_browser(asking: Asking) -> None:
     # "null" is what a browser sends for a page without an origin (a local file, a sandboxed frame): foreign like any other.
     if asking.origin is not None and asking.origin.lower() != f"http://{asking.host}".lower():
         _refuse_browser(f"a web page of {asking.origin[:100]!r} made a browser send this")
+    # Browsers of before 2020 send no Origin with a form, but they say where the form was. Elsewhere the header means nothing to us: some
+    # origins want it, and --pass-header brings it there.
+    if asking.method in _COMMANDS and asking.referer and not asking.referer.lower().startswith(f"http://{asking.host}/".lower()):
+        _refuse_browser("a web page made a browser send this command (Referer)")
     if asking.fetch_site is None:
         return
     if asking.fetch_site.lower() not in _OWN_SITES:

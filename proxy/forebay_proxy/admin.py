@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from forebay_proxy.admin_bodies import COMMAND_BODY_BYTES, PLAN_BODY_BYTES, parse_patterns, parse_plan, parse_reader
+from forebay_proxy.admin_bodies import COMMAND_BODY_BYTES, PLAN_BODY_BYTES, parse_patterns, parse_plan, parse_rate, parse_reader
 from forebay_proxy.errors import ForebayError
 from forebay_proxy.exchange import Exchange
-from forebay_proxy.framing import read_body
+from forebay_proxy.framing import Bodies, Busy, read_body
 from forebay_proxy.outflow import cut
 from forebay_proxy.problem import MethodNotAllowed, NoSuchPath
 from forebay_proxy.shard import Shard
@@ -25,6 +25,8 @@ __all__ = ["AdminRoutes", "Housekeeping", "PlanDoor"]
 
 # Parsing above this leaves the loop: 256 kB are some thousand URLs, about 20 ms.
 _PARSE_ON_LOOP_BYTES = 256 * 1024
+# Warm-ups at once: a person starts one, a cluster's prologue a few. Each keeps its list of shards in memory until it ends.
+MOST_WARMS = 8
 
 Handler = Callable[[web.BaseRequest, Exchange], Awaitable[web.StreamResponse]]
 
@@ -48,6 +50,10 @@ class Housekeeping(Protocol):
 
     async def evict(self, patterns: list[str] | None) -> dict[str, int]:
         """Let go of what matches (``*`` and ``?``); None: everything. Returns ``shards``, ``bytes`` and what is ``leased`` and stays."""
+        ...
+
+    def verify(self, patterns: list[str] | None, rate_bytes_s: float) -> AsyncIterator[dict[str, object]]:
+        """Compare what matches with its checksums, no faster than that; the last event is named "end". What is wrong is removed."""
         ...
 
     def warm(self, shards: list[Shard]) -> AsyncIterator[dict[str, object]]:
@@ -77,6 +83,9 @@ class AdminRoutes:
         self._parser_pool = parser_pool
         self._pass_headers = frozenset(name.lower() for name in pass_headers)
         self._page = page_files()
+        self._bodies = Bodies()
+        self._warming = 0
+        self._verifying = False
         self._routes: dict[str, dict[str, Handler]] = {
             "/healthz": {"GET": self._healthz},
             "/readyz": {"GET": self._readyz},
@@ -86,6 +95,7 @@ class AdminRoutes:
             "/v1/plans": {"GET": self._show_plans},
             "/v1/evict": {"POST": self._evict},
             "/v1/warm": {"POST": self._warm},
+            "/v1/verify": {"POST": self._verify},
             **{path: {"GET": self._show_page} for path in self._page},
         }
         self._plan_routes: dict[str, Handler] = {"PUT": self._put_plan, "POST": self._post_plan, "DELETE": self._delete_plan}
@@ -98,7 +108,7 @@ class AdminRoutes:
         methods = self._plan_routes if path.startswith("/v1/plans/") else self._routes.get(path)
         if methods is None:
             step = "write /s3/bucket/key or /https/host/path for a shard; GET /v1/status tells what runs here"
-            raise NoSuchPath(f"{path[:200]!r} begins with no scheme that Forebay reads, nor is it a path of its own", next_step=step)
+            raise NoSuchPath(f"{_begin(path)!r} begins with no scheme that Forebay reads, nor is it a path of its own", next_step=step)
         handler = methods.get("GET" if method == "HEAD" else method)
         if handler is None:
             allow = (*methods, "HEAD") if "GET" in methods else tuple(methods)
@@ -150,15 +160,38 @@ class AdminRoutes:
         return web.Response(status=204)
 
     async def _evict(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
-        patterns = parse_patterns(await read_body(request, COMMAND_BODY_BYTES))
+        with self._bodies.holding() as holding:
+            patterns = parse_patterns(await read_body(request, COMMAND_BODY_BYTES, holding))
         return _json(await self._house.evict(patterns))
 
     async def _warm(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
-        _, shards = await self._read_plan(request)
+        if self._warming >= MOST_WARMS:
+            raise Busy(f"{self._warming} warm-ups are running already", next_step="wait for one of them, or put its shards into this one")
+        self._warming += 1
+        try:
+            _, shards = await self._read_plan(request)
+            return await self._stream(request, exchange, self._house.warm(shards))
+        finally:
+            self._warming -= 1
+
+    async def _verify(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
+        rate_bytes_s = parse_rate(request.raw_path.partition("?")[2])
+        if self._verifying:
+            raise Busy("a verification is running already", next_step="wait for it: two would only read everything twice")
+        self._verifying = True
+        try:
+            with self._bodies.holding() as holding:
+                patterns = parse_patterns(await read_body(request, COMMAND_BODY_BYTES, holding))
+            return await self._stream(request, exchange, self._house.verify(patterns, rate_bytes_s))
+        finally:
+            self._verifying = False
+
+    async def _stream(self, request: web.BaseRequest, exchange: Exchange, source: AsyncIterator[dict[str, object]]) -> web.StreamResponse:
+        """``source`` as lines of JSON, each as it comes."""
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson", "Cache-Control": "no-store"})
         exchange.answered(response.status)
         try:
-            async with closing(self._house.warm(shards)) as events:
+            async with closing(source) as events:
                 await response.prepare(request)
                 async for event in events:
                     await response.write(json.dumps(event).encode() + b"\n")
@@ -168,12 +201,19 @@ class AdminRoutes:
         return response
 
     async def _read_plan(self, request: web.BaseRequest) -> tuple[PlanBody, list[Shard]]:
-        body = await read_body(request, PLAN_BODY_BYTES)
-        headers = credential_headers(request.headers.items(), self._pass_headers)
-        arguments = (request.headers.get("Content-Type", ""), body, request.raw_path.partition("?")[2], headers)
-        if len(body) <= _PARSE_ON_LOOP_BYTES:
-            return parse_plan(*arguments)
-        return await asyncio.get_running_loop().run_in_executor(self._parser_pool, parse_plan, *arguments)
+        with self._bodies.holding() as holding:  # until it is parsed
+            body = await read_body(request, PLAN_BODY_BYTES, holding)
+            headers = credential_headers(request.headers.items(), self._pass_headers)
+            arguments = (request.headers.get("Content-Type", ""), body, request.raw_path.partition("?")[2], headers)
+            if len(body) <= _PARSE_ON_LOOP_BYTES:
+                return parse_plan(*arguments)
+            return await asyncio.get_running_loop().run_in_executor(self._parser_pool, parse_plan, *arguments)
+
+
+def _begin(path: str) -> str:
+    """As much of an unknown path as can hold no secret: with a scheme we do not read, what follows may be ``user:password@``."""
+    first, slash, rest = path[1:].partition("/")
+    return path[:200] if first == "v1" else f"/{first.rpartition('@')[2][:40]}{'/…' if slash and rest else slash}"
 
 
 def _json(value: object) -> web.Response:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from urllib.parse import parse_qsl
 
 from forebay_proxy.errors import InvalidRequest
 from forebay_proxy.shard import Shard
+from forebay_proxy.verifying import RATE_BYTES_S
 from forebay_proxy.wire.plan import NDJSON, InvalidPlan, PlanBody, ReaderName, decode
 from forebay_proxy.wire.urls import InvalidShardUrl, ShardUrl, parse_origin_url
 
-__all__ = ["COMMAND_BODY_BYTES", "MAX_PATTERNS", "PLAN_BODY_BYTES", "parse_patterns", "parse_plan", "parse_reader", "shards_of"]
+__all__ = [
+    "COMMAND_BODY_BYTES", "MAX_PATTERNS", "PLAN_BODY_BYTES", "parse_patterns", "parse_plan", "parse_rate", "parse_reader", "shards_of",
+]  # fmt: skip
 
 PLAN_BODY_BYTES = 64 * 1024 * 1024  # the contract
 LIST_BODY_BYTES = 1024 * 1024  # the contract: a longer list is sent as lines, which can be read one by one
@@ -71,6 +75,14 @@ def parse_reader(target: str) -> ReaderName:
         return ReaderName.parse(target.partition("?")[0].removeprefix("/v1/plans/"))
     except ValueError as error:
         raise InvalidRequest(f"the plan's reader: {error}", next_step="use /v1/plans/{job}/{rank}/{worker}/{opener}") from error
+
+
+def parse_rate(query: str) -> float:
+    """Bytes a second from the ``rate`` of a verify request's query; the default without one. Raises ``InvalidRequest``."""
+    text = dict(parse_qsl(query)).get("rate", str(RATE_BYTES_S))
+    if not (text.isascii() and text.isdigit() and 0 < len(text) < 16 and int(text)):
+        raise InvalidRequest(f"rate is {text[:40]!r}, not a number of bytes a second", next_step="leave it out, or write ?rate=500000000")
+    return float(text)
 
 
 def parse_patterns(body: bytes) -> list[str] | None:

@@ -1,4 +1,4 @@
-"""One client connection: limits of the parser, socket buffers, who is behind it, and parser errors in our own words."""
+"""One client connection: limits of the parser and of patience, socket buffers, who is behind it, and parser errors in our own words."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
+from functools import partial
 
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 
+from forebay_proxy.crowd import Crowd
 from forebay_proxy.errors import InvalidRequest
 from forebay_proxy.peers import Peer, peer_of
 from forebay_proxy.problem import SERVER, answer_error
@@ -22,24 +24,79 @@ log = logging.getLogger("forebay")
 # which of them it was.
 MAX_LINE_BYTES = 64 * 1024
 MAX_FIELD_BYTES = 32 * 1024  # tokens in Authorization reach 16 kB
+MAX_FIELDS = 100  # loaders send ten; with the field's limit this bounds what a header can make us hold
+# From the first byte of a request to the end of its header: it fits into one packet, so this is a client that has gone or drips on purpose.
+HEADER_S = 30.0
 # One chunk of 1 MiB in the kernel while the next is read. Left to itself Linux keeps a new connection's buffer so small that the loop
 # wakes up for every 100 kB: less than half the throughput. Twice this is what the kernel counts, and 64 readers pay it.
 SEND_BUFFER_BYTES = 1024 * 1024
 # What a client still sends after we have answered (a refused body) is read this long, so that it sees the answer and not a reset.
 LINGER_S = 2.0
+# What a client beyond the bound is told. Written by hand: it must cost less than the connection it refuses.
+_FULL_BODY = (
+    b'{"type": "urn:forebay:problem:too-many-connections", "title": "Too many connections", "status": 503, "retryable": true, '
+    b'"detail": "every place is taken by a connection that is being answered", "next_step": "use fewer connections, or ask again"}\n'
+)
+_FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nServer: forebay\r\nContent-Type: application/problem+json\r\nRetry-After: 2\r\n"
+    b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(_FULL_BODY), _FULL_BODY)
+)
 
 
 class Connection(web.RequestHandler):
-    """aiohttp's connection with our limits, and ``peer``: who is at the other end."""
+    """aiohttp's connection with our limits, and ``peer``: who is at the other end. A ``Guest`` of the server's crowd."""
 
-    __slots__ = ("peer",)
+    __slots__ = ("_header_timer", "peer", "stranger")
+
+    stranger: bool
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is being answered or waits to be."""
+        return self._waiter is not None and not self._waiter.done() and not self._messages
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._header_timer: asyncio.TimerHandle | None = None
         self.peer: Peer = peer_of(transport)  # at once: later its client may be gone, and the kernel with nothing to tell
+        assert isinstance(self._manager, ConnectionServer)
+        self.stranger = self._manager.is_stranger(self.peer)
         assert isinstance(transport, asyncio.WriteTransport)
         transport.set_write_buffer_limits(high=0)  # a drained transport holds nothing; see outflow.py
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        seen = self._request_count
+        super().data_received(data)
+        if self._request_count != seen:
+            self._stop_timer()
+            assert isinstance(self._manager, ConnectionServer | None)
+            if self._manager is not None:
+                self._manager.crowd.heard(self)
+        elif self._header_timer is None and self.idle:  # a part of a header; bytes of a body come while its request is being answered
+            self._header_timer = self._loop.call_later(HEADER_S, self._header_overdue)
+
+    def turn_away(self, *, newcomer: bool) -> None:
+        """No place for it any more; a newcomer is told so, an idle one sees an ordinary end of keep-alive."""
+        if self.transport is not None:
+            if newcomer:
+                self.transport.write(_FULL)
+            self.force_close()
+
+    def _header_overdue(self) -> None:
+        self._header_timer = None
+        if self.idle:
+            log.debug("a request header did not end within %g s", HEADER_S)
+            self.force_close()
+
+    def _stop_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
@@ -53,11 +110,20 @@ class Connection(web.RequestHandler):
 
 
 class ConnectionServer(web.Server):
-    """Makes a ``Connection`` for each client. ``on_change`` is called whenever one comes or goes."""
+    """Makes a ``Connection`` for each client, as many as ``crowd`` takes. ``on_change`` is called whenever one comes or goes."""
 
-    def __init__(self, handler: Callable[[web.BaseRequest], object], *, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        handler: Callable[[web.BaseRequest], object],
+        *,
+        on_change: Callable[[], None],
+        is_stranger: Callable[[Peer], bool] = lambda peer: False,
+        crowd: Crowd | None = None,
+    ) -> None:
         # Cancelled when its client leaves: a handler that waits for an origin must not hold its lease until bytes come.
         super().__init__(handler, handler_cancellation=True)  # type: ignore[arg-type]
+        self.is_stranger = is_stranger
+        self.crowd = crowd or Crowd()
         self._on_change = on_change
 
     def __call__(self) -> Connection:
@@ -68,15 +134,24 @@ class ConnectionServer(web.Server):
             auto_decompress=False,  # no bomb unfolds in a plan
             max_line_size=MAX_LINE_BYTES,
             max_field_size=MAX_FIELD_BYTES,
+            max_headers=MAX_FIELDS,
             lingering_time=LINGER_S,
         )
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
+        assert isinstance(handler, Connection)
+        leaver = self.crowd.enter(handler)
+        if leaver is not None:
+            assert isinstance(leaver, Connection)
+            # In the next turn: this connection's own task has not begun to wait yet.
+            asyncio.get_running_loop().call_soon(partial(leaver.turn_away, newcomer=leaver is handler))
         self._on_change()
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
         super().connection_lost(handler, exc)
+        assert isinstance(handler, Connection)
+        self.crowd.leave(handler)
         self._on_change()
 
 

@@ -36,6 +36,11 @@ class Exchange:
         """Whether the answer has begun: from then on a failure can only cut it."""
         return self._first_byte is not None
 
+    @property
+    def body_begun(self) -> bool:
+        """Whether bytes of a shard are on their way: what a drain lets end."""
+        return self.headers_out and self.outcome is not None
+
     def answered(self, code: int) -> None:
         """The header with ``code`` is about to leave; later calls change nothing."""
         if self._first_byte is None:

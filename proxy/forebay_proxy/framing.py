@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
 
 from forebay_proxy.errors import ClientGone, InvalidRequest
 from forebay_proxy.wire.urls import MAX_URL_BYTES
 
-__all__ = ["BadFraming", "checked_path", "read_body"]
+__all__ = ["BadFraming", "Bodies", "Busy", "Holding", "checked_path", "read_body"]
+
+# A plan of 64 MiB over a slow link still moves; a client that says nothing for this long has gone or drips on purpose.
+BODY_SILENCE_S = 30.0
+# Four of the largest plans at once. They are parsed one after the other, so that more of them would only wait in memory.
+BODIES_MOST_BYTES = 256 * 1024 * 1024
 
 # A repeated one of these lets two readers of one request disagree about it: the root of request smuggling.
 _SINGLE = ("Host", "Range", "Content-Length", "Transfer-Encoding", "If-Range", "Forebay-Reader", "Forebay-Token")
@@ -16,6 +25,54 @@ _SINGLE = ("Host", "Range", "Content-Length", "Transfer-Encoding", "If-Range", "
 
 class BadFraming(InvalidRequest):
     """Where this request ends cannot be trusted; the connection is closed after the answer."""
+
+
+class Busy(InvalidRequest):
+    """The request is fine, but there are too many like it at this moment."""
+
+    retryable = True
+    title = "Too many requests"
+
+    def __init__(self, message: str, *, next_step: str) -> None:
+        super().__init__(message, next_step=next_step, status=429)
+
+
+class Bodies:
+    """How much of request bodies is held in memory, all clients together. Not thread-safe: the event loop's only."""
+
+    def __init__(self, most_bytes: int = BODIES_MOST_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self.held_bytes = 0
+
+    @contextmanager
+    def holding(self) -> Iterator[Holding]:
+        """Room that grows as bytes come and is given back at the end."""
+        holding = Holding(self)
+        try:
+            yield holding
+        finally:
+            self.held_bytes -= holding.size_bytes
+
+    def take(self, count: int) -> None:
+        """Raises ``Busy`` where ``count`` more bytes are too many."""
+        if self.held_bytes + count > self._most_bytes:
+            raise Busy(
+                f"{self.held_bytes} bytes of other request bodies are being read, and {self._most_bytes} are taken at once",
+                next_step="send it again in a moment",
+            )
+        self.held_bytes += count
+
+
+class Holding:
+    """One body's part."""
+
+    def __init__(self, bodies: Bodies) -> None:
+        self._bodies = bodies
+        self.size_bytes = 0
+
+    def grow(self, count: int) -> None:
+        self._bodies.take(count)
+        self.size_bytes += count
 
 
 def checked_path(request: web.BaseRequest) -> str:
@@ -28,12 +85,15 @@ def checked_path(request: web.BaseRequest) -> str:
     _check_framing(request)
     if not target.startswith("/"):
         step = "write http://127.0.0.1:7070/https/host/path instead of using this address as http_proxy"
-        raise InvalidRequest("the request target is not a path: Forebay is no forward proxy", next_step=step)
+        raise BadFraming("the request target is not a path: Forebay is no forward proxy", next_step=step)
     return target.partition("?")[0]
 
 
-async def read_body(request: web.BaseRequest, limit_bytes: int) -> bytes:
-    """The whole body, at most ``limit_bytes``; a longer one is refused (413) before it is read where its length is announced."""
+async def read_body(request: web.BaseRequest, limit_bytes: int, holding: Holding) -> bytes:
+    """The whole body, at most ``limit_bytes``; a longer one is refused (413) before it is read where its length is announced.
+
+    ``holding`` grows with it. A client silent for ``BODY_SILENCE_S`` has left (``ClientGone``).
+    """
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise InvalidRequest("an encoded request body", status=415, next_step="send it without Content-Encoding")
     if (request.content_length or 0) > limit_bytes:
@@ -42,7 +102,8 @@ async def read_body(request: web.BaseRequest, limit_bytes: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     try:
-        while part := await request.content.readany():
+        while part := await _more(request):
+            holding.grow(len(part))
             parts.append(part)
             size += len(part)
             if size > limit_bytes:
@@ -50,6 +111,14 @@ async def read_body(request: web.BaseRequest, limit_bytes: int) -> bytes:
     except RequestPayloadError as error:
         raise ClientGone("the client left in the middle of its request body") from error
     return b"".join(parts)
+
+
+async def _more(request: web.BaseRequest) -> bytes:
+    try:
+        async with asyncio.timeout(BODY_SILENCE_S):
+            return await request.content.readany()
+    except TimeoutError as error:
+        raise ClientGone(f"the client was silent for {BODY_SILENCE_S:g} s in the middle of its request body") from error
 
 
 def _check_framing(request: web.BaseRequest) -> None:

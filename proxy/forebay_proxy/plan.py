@@ -15,16 +15,29 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from forebay_proxy.errors import ForebayError
 from forebay_proxy.passes import ANONYMOUS, Passes
 from forebay_proxy.shard import Shard
 from forebay_proxy.use import Rank, Use
 from forebay_proxy.wire.plan import ReaderName
 
-__all__ = ["SILENCE_S", "Plans", "ReaderPlan"]
+__all__ = ["MOST_READERS", "MOST_SHARDS", "SILENCE_S", "Plans", "PlansFull", "ReaderPlan"]
 
 SILENCE_S = 60.0  # the contract: a plan ends after this much silence of its reader
 START_RATE = 0.2  # shards a second before anything is measured: 50 MB/s of 250 MB shards
+# What all plans together may hold, because it is held in memory: a client that makes up readers must not eat the node.
+MOST_READERS = 4096  # eight ranks of 32 workers with two openers each are 512
+MOST_SHARDS = 1 << 21  # the largest public set has 585,270 shards; a gigabyte and a half when all of it is used
+MOST_NAME_BYTES = 512 << 20  # the most one plan may bring (wire/plan.py), which is far more than two million ordinary names
 RATE_WEIGHT = 0.3  # of the newest interval in the running mean: three openings to forget a burst
+
+
+class PlansFull(ForebayError):
+    """All plans together hold as much as may be held. What the reader announced before stays."""
+
+    status = 429
+    retryable = True
+    title = "Too many plans"
 
 
 @dataclass(slots=True)
@@ -39,6 +52,7 @@ class ReaderPlan:
     position: int = 0
     opened_at: float | None = None
     rate: float = START_RATE
+    name_bytes: int = 0
     repeats: dict[str, deque[int]] = field(default_factory=dict)  # later mentions of a shard than the announced one (a resampled plan)
 
     def need_at(self, index: int) -> float:
@@ -58,6 +72,7 @@ class Plans:
         self._plans: dict[ReaderName, ReaderPlan] = {}
         self._announced: dict[str, dict[ReaderName, int]] = {}  # shard name -> index in each plan that still has it ahead
         self._passes = Passes()
+        self._shards_held = self._bytes_held = 0  # of all plans, what is read already but not forgotten included
         self._planning: Counter[str] = Counter()  # job -> how many of its readers have a plan
         self.changed: Callable[[Iterable[str]], None] = lambda names: None  # shards that are now used at another time than before
 
@@ -71,8 +86,9 @@ class Plans:
     # What readers say
 
     def replace(self, reader: ReaderName, shards: list[Shard], epoch: int | None = None, set_name: str | None = None) -> None:
-        """Take ``shards`` as what ``reader`` opens next, in order, instead of anything it said before."""
+        """Take ``shards`` as what ``reader`` opens next, in order, instead of anything it said before. Raises ``PlansFull``."""
         before = self._plans.get(reader)
+        self._check_room(shards, before, is_new=before is None)
         self.withdraw(reader)
         plan = ReaderPlan(reader, epoch, set_name, [], self._clock())
         if before is not None:
@@ -82,20 +98,35 @@ class Plans:
         self._extend(plan, shards)
 
     def append(self, reader: ReaderName, shards: list[Shard], epoch: int | None = None, set_name: str | None = None) -> None:
-        """Add ``shards`` behind what ``reader`` announced; the same as ``replace`` if it announced nothing."""
+        """Add ``shards`` behind what ``reader`` announced; the same as ``replace`` if it announced nothing. Raises ``PlansFull``."""
         plan = self._plans.get(reader)
         if plan is None:
             self.replace(reader, shards, epoch, set_name)
             return
         plan.heard_at = self._clock()
         self._forget_past(plan)
+        self._check_room(shards, None, is_new=False)
         self._extend(plan, shards)
+
+    def _check_room(self, shards: list[Shard], replaced: ReaderPlan | None, *, is_new: bool) -> None:
+        """Whether ``shards`` fit beside what is held, once ``replaced`` is gone."""
+        step = "withdraw plans that are not needed (DELETE), or announce a shorter future"
+        if is_new and len(self._plans) >= MOST_READERS:
+            raise PlansFull(f"{len(self._plans)} readers have announced plans, and {MOST_READERS} may", next_step=step)
+        count = self._shards_held + len(shards) - (len(replaced.shards) if replaced else 0)
+        if count > MOST_SHARDS:
+            raise PlansFull(f"all plans together would hold {count} shards, and {MOST_SHARDS} are taken", next_step=step)
+        size = self._bytes_held + _name_bytes(shards) - (replaced.name_bytes if replaced else 0)
+        if size > MOST_NAME_BYTES:
+            raise PlansFull(f"the names in all plans together would take {size} bytes, and {MOST_NAME_BYTES} are taken", next_step=step)
 
     def withdraw(self, reader: ReaderName) -> bool:
         """Forget what ``reader`` announced and has not read; False if there was nothing."""
         plan = self._plans.pop(reader, None)
         if plan is None:
             return False
+        self._shards_held -= len(plan.shards)
+        self._bytes_held -= plan.name_bytes
         self._planning[reader.job] -= 1
         if not self._planning[reader.job]:
             del self._planning[reader.job]
@@ -108,6 +139,10 @@ class Plans:
     def _extend(self, plan: ReaderPlan, shards: list[Shard]) -> None:
         start = len(plan.shards)
         plan.shards.extend(shards)
+        size = _name_bytes(shards)
+        plan.name_bytes += size
+        self._bytes_held += size
+        self._shards_held += len(shards)
         for index, shard in enumerate(shards, start):
             # The first mention counts: a resampled plan may hold a shard several times.
             if self._announced.setdefault(shard.name, {}).setdefault(plan.reader, index) != index:
@@ -124,6 +159,10 @@ class Plans:
                 readers[plan.reader] -= plan.position
         for name, later in plan.repeats.items():
             plan.repeats[name] = deque(index - plan.position for index in later)
+        size = _name_bytes(plan.shards[: plan.position])
+        plan.name_bytes -= size
+        self._bytes_held -= size
+        self._shards_held -= plan.position
         del plan.shards[: plan.position]
         plan.position = 0
 
@@ -242,3 +281,7 @@ class Plans:
     def forget(self, name: str) -> None:
         """The shard left the cache for good: its last opening is of no more use."""
         self._passes.forget(name)
+
+
+def _name_bytes(shards: list[Shard]) -> int:
+    return sum(len(shard.name) for shard in shards)

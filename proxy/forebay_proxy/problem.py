@@ -12,6 +12,7 @@ from aiohttp import web
 from forebay_proxy.errors import (
     ForebayError,
     OriginError,
+    OriginLoops,
     OriginUnavailable,
     RangeNotSatisfiable,
     ShardChanged,
@@ -19,6 +20,7 @@ from forebay_proxy.errors import (
     ShardForbidden,
     ShardNotFound,
     TruncatedShard,
+    WrongBytes,
 )  # fmt: skip
 
 __all__ = [
@@ -40,7 +42,7 @@ CONTENT_TYPE = "application/problem+json"
 # curl takes the longer of this and its own delay.
 _RETRY_AFTER_S = 2
 _RETRY_AFTER_MAX_S = 3600
-_RETRY_STATUSES = frozenset({502, 503, 504})
+_RETRY_STATUSES = frozenset({429, 502, 503, 504})
 
 
 class InternalFault(ForebayError):
@@ -91,6 +93,8 @@ _NEXT_STEPS: dict[type[ForebayError], str] = {
     OriginUnavailable: "ask again: what has already been fetched is kept; GET /v1/status shows how the origin does",
     ShardChanged: "read the shard again from its start: it is another version now",
     TruncatedShard: "ask again; if it stays, the origin cuts this shard off or promises a wrong length",
+    WrongBytes: "read the shard again from its start: the segment is fetched anew; if it happens again, look at the disk",
+    OriginLoops: "look at the upstream proxy and the URL: following them leads back to a sidecar",
     OriginError: "ask the origin for the same URL with curl -v: it answers something no cache can keep",
 }
 

@@ -75,7 +75,7 @@ class Claim:
         _write_private(self.path, json.dumps(asdict(record)).encode())
 
     def close(self) -> None:
-        """Remove the run file, then give the name back; in this order, or a successor's file could be removed."""
+        """Remove the run file, then give the name back; in this order, or a successor's file could be removed. Safe to repeat."""
         if self._held:
             self._held = False
             self.path.unlink(missing_ok=True)

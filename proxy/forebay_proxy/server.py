@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,17 @@ from aiohttp import web
 from forebay_proxy.access import Access, AccessRefused, Asking
 from forebay_proxy.admin import AdminRoutes, Housekeeping, PlanDoor
 from forebay_proxy.connection import Connection, ConnectionServer
+from forebay_proxy.crowd import Crowd
+from forebay_proxy.descriptors import client_places
+from forebay_proxy.echo import CDN_LOOP, Echo
 from forebay_proxy.errors import ClientGone, ConfigError, ForebayError, ShardError
 from forebay_proxy.events import ClientRefused, Events
 from forebay_proxy.exchange import Exchange
+from forebay_proxy.flights import Signal
 from forebay_proxy.framing import BadFraming, checked_path
 from forebay_proxy.listen import UnixListener, bind_tcp, is_loopback_host
 from forebay_proxy.outflow import cut
+from forebay_proxy.peers import Where
 from forebay_proxy.problem import SERVER, Draining, InternalFault, answer_error, shown
 from forebay_proxy.shard_route import CacheDoor, Reading, ShardRoute
 from forebay_proxy.wire.urls import SCHEMES
@@ -33,8 +39,8 @@ __all__ = ["CacheDoor", "Face", "Housekeeping", "PlanDoor", "Reading"]
 
 log = logging.getLogger("forebay")
 
-# Running answers get this long at a shutdown; a training job that is cut off asks again, so waiting longer helps nobody.
-GRACE_S = 5.0
+# Those turned away by a drain unwind within a turn or two of the loop, unless a disk is slow; the drain does not wait for them longer.
+_UNWIND_S = 1.0
 # Still answered during a shutdown: they hold nothing, and a balancer or a person wants to know.
 _TO_THE_END = frozenset({"/healthz", "/readyz", "/metrics", "/v1/status"})
 
@@ -58,7 +64,9 @@ class Face:
         events: Events,
         pass_headers: Iterable[str] = (),
         clock: Callable[[], float] = time.monotonic,
+        echo: Echo | None = None,
     ) -> None:
+        self._echo = echo or Echo()
         pass_headers = tuple(pass_headers)
         self._access = access
         self._events = events
@@ -70,15 +78,18 @@ class Face:
             plans=plans, house=house, status=self.status, metrics=metrics, ready=lambda: self.state,
             parser_pool=self._parser_pool, pass_headers=pass_headers,
         )  # fmt: skip
-        self._server = ConnectionServer(self._handle, on_change=self._touch)
+        crowd = Crowd(client_places())
+        self._server = ConnectionServer(self._handle, on_change=self._touch, is_stranger=access.is_stranger, crowd=crowd)
         self._runner = web.ServerRunner(self._server, shutdown_timeout=0.1)  # its own waiting comes after ours, with nothing left
-        self._answering: set[asyncio.Task[Any]] = set()
-        self._quiet = asyncio.Event()
+        self._answering: dict[asyncio.Task[Any], Exchange] = {}
+        self._left = Signal()
         self._unix: UnixListener | None = None
-        self._turning_away = self._closing = False
+        self._draining = self._closing = False
+        self._turned_away: set[asyncio.Task[Any]] = set()
         self.state = "starting"
         self.url = ""
         self.port: int | None = None
+        self.addresses: list[tuple[str, int]] = []  # every (host, port) listened on, as bound
         self.last_active = clock()
 
     def __repr__(self) -> str:
@@ -116,27 +127,38 @@ class Face:
             raise
         for listener in [*listeners, *([self._unix.socket] if self._unix else [])]:
             await web.SockSite(self._runner, listener, backlog=1024).start()
-        self.port = listeners[0].getsockname()[1]
+        self.addresses = [listener.getsockname()[:2] for listener in listeners]
+        self.port = self.addresses[0][1]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
         self.state = "ready"
 
-    def drain(self) -> None:
-        """``/readyz`` says 503 from now on; everything else is still answered."""
-        self.state = "draining"
+    async def drain(self) -> None:
+        """Begin nothing new; only bodies of shards that are on their way go on. Returns once all others have let go of what they held.
 
-    async def aclose(self, grace_s: float = GRACE_S) -> None:
-        """Turn new requests away, let running answers end for ``grace_s``; then stop listening, cut the rest, close every connection.
-
-        Until then the listeners stay: whoever asks ``/readyz`` on a new connection hears 503, and every other request learns when to ask
-        again.
+        ``/readyz`` says 503 from now on, and so does every request: those that wait for their first byte too, which a successor or the
+        origin gives them as soon. A warm-up is cut: it would go on fetching. The unix socket's path is free for a successor.
         """
-        self.drain()
-        self._turning_away = True
-        await self._wait_quiet(grace_s)
-        for site in list(self._runner.sites):
-            await site.stop()
+        if self._draining:
+            return
+        self.state, self._draining = "draining", True
         if self._unix:
             self._unix.remove()
+        for task, exchange in self._answering.items():
+            if not exchange.body_begun:
+                self._turned_away.add(task)
+                task.cancel()
+        await self._until_quiet(lambda: self._turned_away.isdisjoint(self._answering), _UNWIND_S)
+
+    async def aclose(self, grace_s: float = 0.0, hurried: asyncio.Event | None = None) -> None:
+        """``drain``, let bodies on their way end for ``grace_s`` or until ``hurried``; then stop listening, cut the rest, close everything.
+
+        Until then the listeners stay: whoever asks ``/readyz`` on a new connection hears 503, and every other request learns when to ask
+        again. Safe to repeat.
+        """
+        await self.drain()
+        await self._grace(grace_s, hurried or asyncio.Event())
+        for site in list(self._runner.sites):
+            await site.stop()
         self._closing = True
         for task in list(self._answering):
             task.cancel()
@@ -144,15 +166,25 @@ class Face:
         await self._runner.cleanup()
         self._parser_pool.shutdown(wait=False, cancel_futures=True)
 
-    async def _wait_quiet(self, grace_s: float) -> None:
+    async def _grace(self, grace_s: float, hurried: asyncio.Event) -> None:
         if not self._answering:
             return
-        self._quiet.clear()
-        try:
-            async with asyncio.timeout(grace_s):
-                await self._quiet.wait()
-        except TimeoutError:
-            log.info("shutdown: %d answers are cut after %g s", len(self._answering), grace_s)
+        log.info("draining: %d answers may end within %g s", len(self._answering), grace_s)
+        async with asyncio.TaskGroup() as group:
+            hurry = group.create_task(hurried.wait(), name="hurry")
+            hurry.add_done_callback(lambda _: self._left.send())
+            await self._until_quiet(lambda: hurried.is_set() or not self._answering, grace_s)
+            hurry.cancel()
+        if self._answering:
+            why = "a second signal" if hurried.is_set() else f"{grace_s:g} s"
+            log.info("draining: %d answers are cut after %s", len(self._answering), why)
+
+    async def _until_quiet(self, fact: Callable[[], bool], within_s: float) -> None:
+        """Wait until ``fact`` holds; looked at whenever an answer has ended."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while not fact():
+                    await self._left.wait()
 
     def _touch(self) -> None:
         self.last_active = self._clock()
@@ -160,20 +192,22 @@ class Face:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         task = asyncio.current_task()
         assert task is not None
-        self._answering.add(task)
-        exchange = Exchange(request.method, self._events, self._clock)
+        self._answering[task] = exchange = Exchange(request.method, self._events, self._clock)
         try:
             return await self._answer(request, exchange)
         except asyncio.CancelledError:
-            exchange.abort("shutdown" if self._closing else "client_gone")
+            if task in self._turned_away and not exchange.headers_out and request.transport is not None:
+                task.uncancel()
+                return self._turn_away(exchange)
+            exchange.abort("shutdown" if self._closing or task in self._turned_away else "client_gone")
             cut(request.transport)
             raise
         finally:
             self._touch()
             exchange.close()
-            self._answering.discard(task)
-            if not self._answering:
-                self._quiet.set()
+            del self._answering[task]
+            self._turned_away.discard(task)
+            self._left.send()
 
     async def _answer(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
         """The response, whatever happens; a failure after the header cuts the connection instead."""
@@ -196,33 +230,45 @@ class Face:
         return response
 
     async def _dispatch(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
+        via = self._echo.heard(request.headers.getall(CDN_LOOP, ()))  # first: what comes back through a proxy names no path of ours
         path = checked_path(request)
         self._admit(path, request)
-        if self._turning_away and path not in _TO_THE_END:
-            raise Draining(
-                "the sidecar is shutting down", next_step="ask again: its successor answers at the same address, or read the origin"
-            )
+        if self._draining and path not in _TO_THE_END:
+            raise _draining()
         if path[1:].partition("/")[0].lower() in SCHEMES:
-            return await self._shards.answer(request, exchange)
+            return await self._shards.answer(request, exchange, via)
         return await self._admin.answer(path, request, exchange)
 
     def _admit(self, path: str, request: web.BaseRequest) -> None:
         headers = request.headers
         asking = Asking(
-            request.method, path, headers.get("Host"), headers.get("Origin"), headers.get("Sec-Fetch-Site"), headers.get("Forebay-Token")
-        )
+            request.method, path, headers.get("Host"), headers.get("Origin"), headers.get("Sec-Fetch-Site"), headers.get("Referer"),
+            headers.get("Forebay-Token"),
+        )  # fmt: skip
         connection = request.protocol
         assert isinstance(connection, Connection)
         self._access.check(connection.peer, asking)
+        connection.stranger = connection.peer.where is not Where.REMOTE and connection.stranger  # the token vouches for it from now on
+
+    def _turn_away(self, exchange: Exchange) -> web.StreamResponse:
+        response = self._refusal(_draining())
+        exchange.answered(response.status)
+        response.headers["Server"] = SERVER
+        return response
 
     def _refusal(self, error: ForebayError) -> web.StreamResponse:
         if isinstance(error, AccessRefused):
             self._events.emit(ClientRefused(error.reason))
         _log_refusal(error)
         response = answer_error(error)
-        if isinstance(error, BadFraming | Draining):
-            response.force_close()  # where the next request would begin is anybody's guess; or there will be none
+        if isinstance(error, BadFraming | Draining | AccessRefused):
+            # Where the next request would begin is anybody's guess; or there will be none; or who may not ask keeps no place.
+            response.force_close()
         return response
+
+
+def _draining() -> Draining:
+    return Draining("the sidecar is shutting down", next_step="ask again: its successor answers at the same address, or read the origin")
 
 
 def _log_refusal(error: ForebayError) -> None:

@@ -30,6 +30,8 @@ _CACHE_STATUS = {
     Outcome.BYPASS: "forebay; fwd=miss; detail=no-room",
 }
 _DEFAULT_TYPE = "application/octet-stream"
+# An origin's page must never run as one of ours: an old browser that says nothing of itself gets past the rules for browsers.
+_INERT = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox; default-src 'none'"}
 # Visible ASCII, space and tab: an origin's header that holds anything else is not passed on.
 _FIELD_VALUE = re.compile(r"[\t\x20-\x7e]{1,1024}", re.ASCII)
 
@@ -114,4 +116,4 @@ def _common(version: Version, etag: str, modified: str) -> dict[str, str]:
     }
     headers = {name: value for name, value in found.items() if _FIELD_VALUE.fullmatch(value)}
     headers["Content-Type"] = version.content_type if _FIELD_VALUE.fullmatch(version.content_type) else _DEFAULT_TYPE
-    return headers
+    return headers | _INERT

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from aiohttp import web
@@ -53,6 +54,9 @@ class Reading(Protocol):
         ...
 
 
+REOPENED = 2  # a shard that changes a third time before its first byte is not worth waiting for
+
+
 class CacheDoor(Protocol):
     """What of the cache the HTTP face uses to read."""
 
@@ -68,15 +72,24 @@ class ShardRoute:
         self._cache = cache
         self._pass_headers = frozenset(name.lower() for name in pass_headers)
 
-    async def answer(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
-        """Raises the ``ForebayError`` that says why not, as long as no header is out."""
+    async def answer(self, request: web.BaseRequest, exchange: Exchange, via: str = "") -> web.StreamResponse:
+        """``via``: the sidecars the request has passed. Raises the ``ForebayError`` that says why not, as long as no header is out."""
         if request.method not in ("GET", "HEAD"):
             step = "write to the origin itself; what is cached of the old bytes is noticed by its version"
             raise MethodNotAllowed(f"{request.method} of a shard: Forebay only reads", allow=("GET", "HEAD"), next_step=step)
-        shard = self._shard(request)
+        shard = replace(self._shard(request), via=via)
         reader = reader_of(request)
         exchange.job = reader.job if reader else ""
         asked = Asked.of(request.method, request.headers)
+        for _ in range(REOPENED):
+            with suppress(ShardChanged):  # no header is out: who has seen nothing of a version need not hear that it is gone
+                return await self._opened(request, exchange, shard, reader, asked)
+        return await self._opened(request, exchange, shard, reader, asked)
+
+    async def _opened(
+        self, request: web.BaseRequest, exchange: Exchange, shard: Shard, reader: ReaderName | None, asked: Asked
+    ) -> web.StreamResponse:
+        """The answer for the version that the shard has now. Raises ``ShardError`` as long as no header is out."""
         head = request.method == "HEAD"
         async with self._cache.open(shard, reader, asked.range, head=head) as reading:
             answer = decide(asked, shard.name, reading.version, reading.key)
@@ -95,8 +108,14 @@ class ShardRoute:
             url = parse_proxy_target(target)
         except InvalidShardUrl as error:
             step = "write /s3/bucket/key or /https/host/path after this address"
-            raise InvalidShard(target.partition("?")[0][:200], str(error), next_step=step) from error
+            raise InvalidShard(_without_userinfo(target.partition("?")[0])[:200], str(error), next_step=step) from error
         return Shard.of(url, credential_headers(request.headers.items(), self._pass_headers))
+
+
+def _without_userinfo(path: str) -> str:
+    """A target's path as people and logs may see it; what could not be parsed may hold a password anywhere before its last ``@``."""
+    scheme = path[1:].partition("/")[0]
+    return path if "@" not in path else f"/{scheme}/…@{path.rpartition('@')[2]}"
 
 
 def credential_headers(headers: Iterable[tuple[str, str]], pass_headers: frozenset[str] = frozenset()) -> tuple[tuple[str, str], ...]:

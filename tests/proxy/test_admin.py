@@ -18,6 +18,7 @@ from support.face import Reply, World, listening, read_to_end, request, talk
 from forebay_proxy import admin_bodies
 from forebay_proxy.errors import OriginUnavailable
 from forebay_proxy.events import Aborted, RequestDone
+from forebay_proxy.verifying import RATE_BYTES_S
 
 PLAN = "/v1/plans/train/0/3/7.1"
 URLS = ["s3://b/0.tar", "https://h.example/1.tar?x=1"]
@@ -36,7 +37,7 @@ async def send(world: World, method: str, target: str, value: object, headers: d
 async def test_health_and_readiness(world: World) -> None:
     """Alive while the loop turns; ready until it drains; the rest is still answered then."""
     assert [(await world.ask("GET", path)).status for path in ("/healthz", "/readyz")] == [200, 200]
-    world.face.drain()
+    await world.face.drain()
     ready = await world.ask("GET", "/readyz")
     assert (ready.status, ready.body) == (503, b"draining\n")
     assert [(await world.ask("GET", path)).status for path in ("/healthz", "/v1/status")] == [200, 200]
@@ -287,6 +288,37 @@ async def test_warm_shows_each_event_at_once(world: World) -> None:
     async with asyncio.timeout(5):
         await world.house.warm_left.wait()
     assert await world.until(Aborted) == [Aborted("client_gone")]
+
+
+async def test_verify_streams_a_line_an_event(world: World) -> None:
+    """The house is told what and how fast."""
+    reply = await send(world, "POST", "/v1/verify?rate=1000", {"shards": ["s3://b/*"]})
+    assert [json.loads(line)["event"] for line in reply.body.splitlines()] == ["progress", "end"]
+    await send(world, "POST", "/v1/verify", {"all": True})
+    assert world.house.verified == [(["s3://b/*"], 1000.0), (None, float(RATE_BYTES_S))]
+
+
+@pytest.mark.parametrize("query", ["rate=0", "rate=-5", "rate=fast", "rate=1e9", "rate=" + "9" * 20])
+async def test_an_unclear_rate_begins_nothing(world: World, query: str) -> None:
+    """400 and what would be right."""
+    reply = await send(world, "POST", f"/v1/verify?{query}", {"all": True})
+    assert (reply.status, world.house.verified) == (400, [])
+    assert "?rate=" in reply.problem["next_step"]
+
+
+async def test_one_verification_at_a_time(world: World) -> None:
+    """A second one is told to wait; when the first one's client leaves it ends, and another may begin."""
+    world.house.warm_gate = asyncio.Event()
+    body = b'{"all": true}'
+    reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
+    writer.write(request("POST", "/v1/verify", body=body))
+    await asyncio.wait_for(reader.readuntil(b"progress"), 5)
+    assert (await send(world, "POST", "/v1/verify", {"all": True})).status == 429
+    writer.transport.abort()
+    async with asyncio.timeout(5):
+        await world.house.warm_left.wait()
+    world.house.warm_gate.set()
+    assert (await send(world, "POST", "/v1/verify", {"all": True})).status == 200
 
 
 async def test_a_warm_that_breaks_is_cut(world: World) -> None:

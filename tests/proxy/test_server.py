@@ -8,6 +8,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.face import World, listening, read_to_end, request, talk
@@ -380,6 +381,28 @@ async def test_a_shard_that_changes_under_a_reader_is_cut(world: World) -> None:
     assert [event.reason for event in world.of(Aborted)] == ["changed"]
 
 
+async def test_who_was_sent_nothing_reads_the_new_version(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version that is gone before the first byte of it: no header is out, so the reader need not hear of it."""
+    world.cache.contents[NAME] = FakeShard(DATA, fails_at=0, error=ShardChanged(NAME, "another ETag"))
+    first_open = world.cache.open
+
+    def open_then(*args: Any, **how: Any) -> Any:
+        if world.cache.openings:
+            world.cache.contents[NAME] = FakeShard(b"new", etag='"v2"')
+        return first_open(*args, **how)
+
+    monkeypatch.setattr(world.cache, "open", open_then)
+    reply = await world.ask("GET", PATH)
+    assert (reply.status, reply.headers["etag"], reply.body) == (200, '"v2"', b"new")
+
+
+async def test_a_shard_that_changes_all_the_time_is_an_error(world: World) -> None:
+    """Opened anew twice, and then said."""
+    world.cache.contents[NAME] = FakeShard(DATA, fails_at=0, error=ShardChanged(NAME, "another ETag"))
+    assert (await world.ask("GET", PATH)).status == 502
+    assert len(world.cache.openings) == 3
+
+
 async def test_a_reading_that_ends_short_is_cut(world: World) -> None:
     """Even if the cache were wrong: what is promised is sent, or the connection is cut."""
     world.cache.contents[NAME] = ShortShard(DATA)
@@ -537,6 +560,73 @@ async def test_closing_cuts_what_does_not_end(world: World) -> None:
     assert (world.of(Aborted), world.cache.openings[0].left) == ([Aborted("shutdown")], True)
     writer.close()
     await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+
+
+async def test_a_drain_turns_away_who_waits_for_a_first_byte(world: World) -> None:
+    """A status and a way to go on instead of a cut; the cache is told at once; the connection ends."""
+    shard = world.cache.contents[NAME] = FakeShard(DATA, held_at=0)
+    asking = asyncio.create_task(talk(world.port, request("GET", PATH, close=False)))
+    await shard.reached.wait()
+    await world.face.drain()
+    assert world.cache.openings[0].left
+    refused = await asking
+    assert (refused.status, refused.headers["connection"], refused.headers["retry-after"]) == (503, "close", "2")
+    assert refused.problem["type"] == "urn:forebay:problem:draining"
+    assert world.of(Aborted) == []
+    assert [done.code for done in world.of(RequestDone)] == [503]
+
+
+async def test_a_drain_cuts_a_warm_up(world: World) -> None:
+    """It would go on fetching; a list of events that just ended would say that all is done."""
+    world.house.warm_gate = asyncio.Event()
+    body = b'{"shards": ["s3://b/0.tar"]}'
+    sent = request("POST", "/v1/warm", {"Content-Type": "application/json"}, body)
+    reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
+    writer.write(sent)
+    assert b"shard" in await reader.readuntil(b"s3://b/0.tar")
+    await world.face.drain()
+    assert world.house.warm_left.is_set()
+    assert not (await read_to_end(reader)).complete
+    assert world.of(Aborted) == [Aborted("shutdown")]
+    writer.close()
+    await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+
+
+async def test_who_is_in_a_hurry_ends_the_grace(world: World) -> None:
+    """The second signal."""
+    shard = world.cache.contents[NAME] = FakeShard(DATA, held_at=MIB)
+    reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
+    writer.write(request("GET", PATH))
+    await shard.reached.wait()
+    hurried = asyncio.Event()
+    closing = asyncio.create_task(world.face.aclose(3600, hurried))
+    while world.face.state != "draining":
+        await asyncio.sleep(0)
+    assert not closing.done()
+    hurried.set()
+    await asyncio.wait_for(closing, 10)
+    assert not (await read_to_end(reader)).complete
+    writer.close()
+    await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+
+
+async def test_a_drain_frees_the_sockets_path(tmp_path: Path) -> None:
+    """For a successor; connections that are there are still answered."""
+    path = tmp_path / "f.sock"
+    async with listening({}, socket=path) as world:
+        reader, writer = await asyncio.open_unix_connection(path)
+        await world.face.drain()
+        assert not path.exists()
+        writer.write(request("GET", "/readyz"))
+        assert (await read_to_end(reader)).status == 503
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_closing_may_be_repeated(world: World) -> None:
+    """By whoever tidies up after a fault."""
+    await world.face.aclose(0)
+    await world.face.aclose(0)
 
 
 async def test_connections_and_the_last_activity_are_known(world: World) -> None:

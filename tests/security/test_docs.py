@@ -1,0 +1,71 @@
+"""docs/security.md says what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+from forebay_proxy import connection, crowd, framing, plan, reading
+from forebay_proxy.cli import cli
+from forebay_proxy.entry import PROOF_S
+from forebay_proxy.settings import Settings, env_name
+from forebay_proxy.wire.urls import MAX_URL_BYTES
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+PROSE = PAGE.partition("## The table of pitfalls")[0]
+
+
+def flags_of(command: click.Command) -> set[str]:
+    inner = command.commands.values() if isinstance(command, click.Group) else ()
+    return {flag for parameter in command.params for flag in parameter.opts}.union(*(flags_of(child) for child in inner))
+
+
+def test_every_flag_named_exists() -> None:
+    """As an option of some verb."""
+    named = set(re.findall(r"`(--[a-z][a-z-]+)", PAGE))
+    assert {"--allow-uid", "--allow-origin", "--strict-origins", "--file-root", "--pass-header"} <= named
+    assert named - flags_of(cli) == set()
+
+
+def test_every_flag_that_opens_something_is_named() -> None:
+    """A new ``allow`` setting belongs on this page."""
+    opening = {
+        name for name in Settings.model_fields if name.startswith(("allow_", "pass_")) or name in ("file_root", "strict_origins", "host")
+    }
+    assert [name for name in sorted(opening) if f"--{name.replace('_', '-')}" not in PAGE] == []
+
+
+def test_every_variable_named_exists() -> None:
+    """Of ours; the others are other people's."""
+    named = set(re.findall(r"FOREBAY_[A-Z_]+", PAGE))
+    assert named
+    assert named <= {env_name(name) for name in Settings.model_fields}
+
+
+def test_every_number_is_the_codes() -> None:
+    """Bounds on the page are the bounds that hold."""
+    said = {
+        f"{plan.MOST_READERS:,} readers": PROSE, f"{plan.MOST_SHARDS:,} shards": PROSE, f"{crowd.MOST_CONNECTIONS:,}": PROSE,
+        f"{MAX_URL_BYTES // 1024} KiB": PROSE, f"{connection.MAX_FIELD_BYTES // 1024} KiB": PROSE,
+        f"{connection.MAX_FIELDS} of them": PROSE,
+        f"nothing for {reading.REST_S:g} s": PROSE, f"header has {connection.HEADER_S:g} s": PROSE,
+        f"a body {framing.BODY_SILENCE_S:g} s": PROSE,
+        f"{PROOF_S / 60:g} minutes": PROSE,
+    }  # fmt: skip
+    flat = re.sub(r"\s+", " ", PROSE)
+    assert [number for number in said if number not in flat] == []
+
+
+def test_every_link_leads_somewhere() -> None:
+    """To a file of this repository."""
+    links = re.findall(r"\]\((\.\./[^)#]+)\)", PAGE)
+    assert links
+    assert [link for link in links if not (ROOT / "docs" / link).resolve().exists()] == []
+
+
+def test_the_model_is_one_page() -> None:
+    """What a person reads before trusting us, the table of pitfalls aside."""
+    assert len(PROSE.splitlines()) < 110

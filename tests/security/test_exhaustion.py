@@ -1,0 +1,400 @@
+"""One client that asks for too much, or too slowly: each thing it can make us hold has a bound, and the others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from support.face import World, listening, request, talk
+from support.fake_cache import FakeShard
+from support.house import SEGMENT, building, data_of, reader, small_segments
+from support.raw import exchange, line
+from support.refusals import refused
+
+from forebay_proxy import admin, connection, framing, plan
+from forebay_proxy.connection import ConnectionServer
+from forebay_proxy.crowd import Crowd
+from forebay_proxy.entry import MOST_CREDENTIALS, MOST_JOBS, Entry
+from forebay_proxy.events import OriginAnswered, Outcome, RequestDone
+from forebay_proxy.framing import BODIES_MOST_BYTES
+from forebay_proxy.limiter import MOST_ORIGINS, Limiters
+from forebay_proxy.metrics import Metrics
+from forebay_proxy.passes import MOST_JOBS as MOST_PASSES
+from forebay_proxy.passes import Passes
+from forebay_proxy.peers import Peer, Where
+from forebay_proxy.plan import MOST_READERS, MOST_SHARDS, Plans, PlansFull
+from forebay_proxy.reading import REST_S
+from forebay_proxy.shard import Pin as NoPin
+from forebay_proxy.shard import Shard, Version
+from forebay_proxy.tally import MAX_JOBS, Tally
+from forebay_proxy.wire.plan import ReaderName
+from forebay_proxy.wire.urls import parse_origin_url
+
+SHARD = "/s3/b/0.tar"
+START = b"GET /s3/b/0.tar HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with listening({"s3://b/0.tar": FakeShard(b"shard")}) as found:
+        yield found
+
+
+def server_of(world: World) -> ConnectionServer:
+    return world.face._server
+
+
+# Slow on purpose
+
+
+async def test_a_header_that_never_ends_is_cut(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes that keep dripping do not move the end of its time."""
+    monkeypatch.setattr(connection, "HEADER_S", 0.3)
+    async with line(world.port) as slow:
+        await slow.send(START)
+        started = time.monotonic()
+        dripping = asyncio.create_task(drip(slow))
+        await slow.ended(10)
+        await dripping
+        refused("exhaustion: a header that drips", held=time.monotonic() - started < 5)
+    assert (await world.ask("GET", SHARD)).body == b"shard"
+
+
+async def drip(slow: object) -> None:
+    try:
+        while True:
+            await slow.send(b"X")  # type: ignore[attr-defined]
+            await asyncio.sleep(0.02)
+    except ConnectionError:
+        pass
+
+
+async def test_half_a_second_request_is_cut_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that has been served once earns no more patience."""
+    monkeypatch.setattr(connection, "HEADER_S", 0.3)
+    async with line(world.port) as slow:
+        await slow.send(request("GET", SHARD, close=False))
+        assert (await slow.answer())[0] == 200
+        await slow.send(START)
+        refused("exhaustion: half a second request", held=await slow.ended(10) == b"")
+
+
+async def test_a_connection_between_requests_is_left_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep-alive is what makes small shards quick."""
+    monkeypatch.setattr(connection, "HEADER_S", 0.05)
+    async with line(world.port) as idle:
+        for _ in range(3):
+            await idle.send(request("GET", SHARD, close=False))
+            assert (await idle.answer())[0] == 200
+            await asyncio.sleep(0.1)
+
+
+async def test_a_body_that_stops_is_given_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan announced and never sent holds nothing."""
+    monkeypatch.setattr(framing, "BODY_SILENCE_S", 0.2)
+    async with line(world.port) as slow:
+        await slow.send(b"PUT /v1/plans/a/b/c/d HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\n{")
+        await slow.ended(10)
+    refused("exhaustion: a body that stops", held=world.plans.calls == [] and world.face._admin._bodies.held_bytes == 0)
+
+
+# Too many connections
+
+
+async def test_a_newcomer_takes_the_place_of_the_longest_idle(world: World) -> None:
+    """Who asks nothing cannot keep others out; who is being answered stays."""
+    server_of(world).crowd = Crowd(3, 3)
+    shard = FakeShard(b"x" * 10, held_at=0)
+    world.cache.contents["s3://b/held.tar"] = shard
+    async with AsyncExitStack() as stack:
+        busy = await stack.enter_async_context(line(world.port))
+        await busy.send(request("GET", "/s3/b/held.tar"))
+        await shard.reached.wait()
+        idle = [await stack.enter_async_context(line(world.port)) for _ in range(2)]
+        assert (await world.ask("GET", SHARD)).body == b"shard"
+        shard.gate.set()
+        left = await idle[0].ended()
+        refused("exhaustion: idle connections", held=left == b"" and (await busy.answer())[0] == 200)
+
+
+async def test_when_all_are_busy_a_newcomer_is_told_so(world: World) -> None:
+    """503 with the time to ask again; nobody who is being served pays for it."""
+    server_of(world).crowd = Crowd(2, 2)
+    shard = FakeShard(b"x" * 10, held_at=0)
+    world.cache.contents["s3://b/held.tar"] = shard
+    async with AsyncExitStack() as stack:
+        busy = [await stack.enter_async_context(line(world.port)) for _ in range(2)]
+        for one in busy:
+            await one.send(request("GET", "/s3/b/held.tar"))
+        await world_until(lambda: len(world.cache.openings) == 2)
+        async with line(world.port) as late:
+            status, headers, body = await late.answer()
+        shard.gate.set()
+        served = [(await one.answer())[0] for one in busy]
+        told = json.loads(body)
+        refused("exhaustion: connections", held=(status, headers["retry-after"], told["status"], served) == (503, "2", 503, [200, 200]))
+
+
+async def test_strangers_have_a_bound_of_their_own(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user's hundred connections take no place of ours."""
+    server_of(world).crowd = Crowd(100, 2)
+    monkeypatch.setattr(connection, "peer_of", lambda transport: Peer(Where.LOOPBACK, os.getuid() + 1, "127.0.0.1"))
+    async with AsyncExitStack() as stack:
+        for _ in range(10):
+            await stack.enter_async_context(line(world.port))
+        await world_until(lambda: world.face.connections <= 2)
+        monkeypatch.undo()
+        served = (await world.ask("GET", SHARD)).body == b"shard"
+        refused("exhaustion: another user's connections", held=served and len(server_of(world).crowd) <= 3)
+
+
+async def test_who_may_not_ask_keeps_no_connection(world: World) -> None:
+    """A refusal ends it, so that a place is not kept by asking again and again."""
+    answers = await exchange(world.port, request("GET", SHARD, {"Host": "evil.example"}, close=False) * 3)
+    refused("exhaustion: a refused client's connection", held=[status for status, _, _ in answers] == [403])
+
+
+async def world_until(fact: object) -> None:
+    async with asyncio.timeout(10):
+        while not fact():  # type: ignore[operator]
+            await asyncio.sleep(0.01)
+
+
+# Too large
+
+
+@pytest.mark.parametrize(
+    ("what", "target", "headers", "status"),
+    [
+        ("URL", "/https/h/" + "a" * 9000, {}, 414),
+        ("URL beyond the parser", "/https/h/" + "a" * 70_000, {}, 414),
+        ("query", "/https/h/a?" + "a" * 9000, {}, 414),
+        ("header", SHARD, {"Authorization": "a" * 40_000}, 431),
+        ("reader", SHARD, {"Forebay-Reader": "a" * 200 + "/0/0/1"}, 400),
+        ("range", SHARD, {"Range": "bytes=" + "0-1," * 5000 + "x"}, 400),
+    ],
+)
+async def test_what_is_too_long_is_refused(world: World, what: str, target: str, headers: dict[str, str], status: int) -> None:
+    """With the status that says what."""
+    reply = await world.ask("GET", target, headers)
+    refused(f"exhaustion: a {what} too long", held=reply.status == status and world.cache.openings == [])
+
+
+async def test_a_body_announced_too_large_is_refused_unread(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And so is one that grows too large, also where no length was announced."""
+    monkeypatch.setattr(connection, "LINGER_S", 0.1)
+    reply = await talk(world.port, b"PUT /v1/plans/a/b/c/d HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99999999999\r\n\r\n")
+    refused("exhaustion: a body of 100 GB announced", held=reply.status == 413)
+    chunk = b"100000\r\n" + b" " * 0x100000 + b"\r\n"
+    reply = await talk(world.port, b"POST /v1/evict HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk * 2)
+    refused("exhaustion: a body that grows", held=reply.status == 413 and world.house.evicted == [])
+
+
+async def test_bodies_together_have_a_bound(world: World) -> None:
+    """Many plans at once wait their turn outside our memory."""
+    world.face._admin._bodies.held_bytes = BODIES_MOST_BYTES - 10
+    reply = await world.ask("PUT", "/v1/plans/a/b/c/d", {}, b'{"shards": ["s3://b/0.tar"]}')
+    refused("exhaustion: bodies together", held=(reply.status, reply.headers["retry-after"]) == (429, "2") and world.plans.calls == [])
+    assert world.face._admin._bodies.held_bytes == BODIES_MOST_BYTES - 10
+
+
+async def test_a_compressed_plan_is_not_unfolded(world: World) -> None:
+    """No bomb: an encoded body is refused, whatever encoding it names."""
+    for encoding in ("gzip", "deflate", "br", "zstd"):
+        reply = await world.ask("PUT", "/v1/plans/a/b/c/d", {"Content-Encoding": encoding}, b"\x1f\x8b" + b"\0" * 100)
+        refused(f"exhaustion: a {encoding} body", held=reply.status == 415 and world.plans.calls == [])
+
+
+async def test_warm_ups_at_once_have_a_bound(world: World) -> None:
+    """Each keeps its list; a person starts one."""
+    world.house.warm_gate = asyncio.Event()
+    body = b'{"shards": ["s3://b/0.tar"]}'
+    async with AsyncExitStack() as stack:
+        for _ in range(admin.MOST_WARMS):
+            warming = await stack.enter_async_context(line(world.port))
+            await warming.send(request("POST", "/v1/warm", body=body))
+            await warming.reader.readuntil(b"\n")
+        await world_until(lambda: world.face._admin._warming == admin.MOST_WARMS)
+        refused("exhaustion: warm-ups at once", held=(await world.ask("POST", "/v1/warm", body=body)).status == 429)
+        world.house.warm_gate.set()
+    await world_until(lambda: world.face._admin._warming == 0)
+
+
+# Too many names
+
+
+def shards(count: int, text: str = "s3://b/{}.tar") -> list[Shard]:
+    return [Shard.of(parse_origin_url(text.format(number))) for number in range(count)]
+
+
+def test_a_million_readers_announce_in_vain() -> None:
+    """Beyond the bound nobody new is heard; those who are go on, and a place is free again once one leaves."""
+    plans, one = Plans(lambda: 0.0), shards(1)
+    heard = 0
+    for number in range(MOST_READERS + 1000):
+        try:
+            plans.replace(ReaderName("j", str(number), "0", "1"), one)
+            heard += 1
+        except PlansFull:
+            pass
+    plans.append(ReaderName("j", "0", "0", "1"), one)
+    plans.replace(ReaderName("j", "1", "0", "1"), one)
+    plans.withdraw(ReaderName("j", "2", "0", "1"))
+    plans.replace(ReaderName("new", "0", "0", "1"), one)
+    refused("exhaustion: a million readers' plans", held=heard == len(plans) == MOST_READERS)
+
+
+def test_what_is_read_and_withdrawn_gives_its_room_back() -> None:
+    """The sums are those of the plans, whatever was announced, read and withdrawn."""
+    plans = Plans(lambda: 0.0)
+    many = shards(6000)
+    plans.replace(reader(0), many)
+    plans.opened(many[5000], reader(0))
+    plans.append(reader(0), many[:10])  # forgets the 5,001 that were read
+    plans.replace(reader(1), many[:7])
+    plans.withdraw(reader(2))
+    assert plans._shards_held == sum(len(plan.shards) for plan in plans.all()) == 999 + 10 + 7
+    assert plans._bytes_held == sum(len(shard.name) for plan in plans.all() for shard in plan.shards)
+    plans.withdraw(reader(0))
+    plans.withdraw(reader(1))
+    assert (plans._shards_held, plans._bytes_held) == (0, 0)
+
+
+def test_plans_together_hold_so_many_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan that would be too much is not taken at all, and the one before it stays."""
+    assert MOST_SHARDS >= 2 * 585_270  # the largest public set, for two jobs
+    monkeypatch.setattr(plan, "MOST_SHARDS", 100)
+    plans = Plans(lambda: 0.0)
+    plans.replace(reader(0), shards(60))
+    for attempt in (lambda: plans.replace(reader(1), shards(41)), lambda: plans.append(reader(0), shards(41))):
+        with pytest.raises(PlansFull):
+            attempt()
+    plans.replace(reader(0), shards(100))  # instead of the sixty
+    refused("exhaustion: entries of all plans", held=[len(plan.shards) for plan in plans.all()] == [100])
+
+
+def test_plans_together_hold_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of eight thousand characters count as what they are; what is read gives room back."""
+    monkeypatch.setattr(plan, "MOST_NAME_BYTES", 5000)
+    plans = Plans(lambda: 0.0)
+    plans.replace(reader(0), shards(4, "s3://b/" + "a" * 1000 + "{}.tar"))
+    with pytest.raises(PlansFull):
+        plans.append(reader(0), shards(1, "s3://b/" + "a" * 1000 + "{}.tar"))
+    refused("exhaustion: bytes of all plans", held=plans.all()[0].name_bytes < 5000)
+
+
+async def test_a_full_desk_answers_429(world: World) -> None:
+    """Which the loader takes as: not now."""
+
+    def full(*_: object) -> None:
+        raise PlansFull("full", next_step="later")
+
+    world.plans.replace = full  # type: ignore[method-assign]
+    reply = await world.ask("PUT", "/v1/plans/a/b/c/d", {}, b'{"shards": ["s3://b/0.tar"]}')
+    assert (reply.status, reply.problem["retryable"], reply.headers["retry-after"]) == (429, True, "2")
+
+
+def test_made_up_jobs_and_credentials_are_forgotten() -> None:
+    """An entry remembers a few of each: who is forgotten asks the origin once more."""
+    shard = shards(1)[0]
+    entry = Entry("0" * 64, shard, Version("etag:1", NoPin(), 10), ranged=True)
+    entry.access = {"first"}
+    for number in range(10_000):
+        entry.admit(f"a{number}")
+        entry.proved(f"p{number}", 1000.0)
+        entry.checked(f"j{number}", 1000.0)
+    bounded = len(entry.access) <= MOST_CREDENTIALS and len(entry._proofs) <= MOST_CREDENTIALS and len(entry.checked_jobs) <= MOST_JOBS
+    newest = entry.may_read("p9999", 1001.0) and "j9999" in entry.checked_jobs
+    refused("exhaustion: made-up credentials and jobs of a shard", held=bounded and newest and not entry.may_read("unknown", 1001.0))
+
+
+def test_made_up_jobs_of_a_set_are_forgotten() -> None:
+    """And those of the tally, and the origins of the limiter."""
+    passes, tally, limiters, shard = Passes(), Tally(), Limiters(64), shards(1)[0]
+    for number in range(2000):
+        passes.opened(shard, f"job{number}", float(number))
+        limiters.of(f"https://h{number}.example")
+    held = len(passes._groups[shard.group].passes) <= MOST_PASSES and len(limiters.in_flight()) <= MOST_ORIGINS
+    refused("exhaustion: made-up jobs and hosts", held=held and MAX_JOBS <= 1000 and tally is not None)
+
+
+def test_made_up_names_make_no_endless_metrics() -> None:
+    """Jobs, origins and codes beyond the bound share one series."""
+    metrics = Metrics(version="test")
+    for number in range(3000):
+        metrics.listen(RequestDone("GET", 200, Outcome.HIT, 1, 0.1, 0.1, job=f"job{number}"))
+        metrics.listen(OriginAnswered(f"https://h{number}.example", "GET", 200 + number % 400, 0.1))
+    lines = metrics.render()[0].count(b"\n")
+    refused("exhaustion: labels of metrics", held=lines < 20_000)
+
+
+# Stuck readers
+
+
+async def test_a_stuck_reader_gives_back_what_it_holds_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trainer in a debugger pins nothing: its segments may leave meanwhile, and it still gets every byte."""
+    small_segments(monkeypatch)
+    assert REST_S >= 30  # a slow reader is no stuck one
+    async with building(tmp_path, segments=64) as house:
+        data = data_of(8 * SEGMENT)
+        house.origin.put("s3://b/0.tar", data)
+        async with house.opened("s3://b/0.tar", reader()) as reading:
+            chunks = reading.chunks()
+            got = bytes(await anext(chunks))
+            assert house.cache.leased_segments > 0
+            resting = house.cache.let_rest(time.monotonic() + REST_S + 1)
+            await house.quiet()
+            held = (resting, house.cache.leased_segments)
+            freed = await house.house.evict(None)
+            got += bytes(await anext(chunks))
+            holds_again = house.cache.leased_segments
+            async for chunk in chunks:
+                got += bytes(chunk)
+        refused(
+            "exhaustion: a stuck reader's leases",
+            held=held == (1, 0) and freed["leased"] == 0 and freed["bytes"] > 0 and holds_again > 0 and got == data,
+        )
+
+
+async def test_a_thousand_stuck_readers_leave_the_room_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it the next reader would find everything leased, and nothing of it would be stored."""
+    small_segments(monkeypatch)
+    async with building(tmp_path, segments=16) as house, AsyncExitStack() as stack:
+        for number in range(12):
+            house.origin.put(f"s3://b/{number}.tar", data_of(2 * SEGMENT, number))
+            reading = await stack.enter_async_context(house.opened(f"s3://b/{number}.tar", reader(number)))
+            await anext(reading.chunks())
+        await house.quiet()
+        house.cache.let_rest(time.monotonic() + REST_S + 1)
+        house.origin.put("s3://b/new.tar", data_of(8 * SEGMENT, 99))
+        assert await house.get("s3://b/new.tar", reader(99)) == data_of(8 * SEGMENT, 99)
+        await house.quiet()
+        refused("exhaustion: the room of stuck readers", held=house.entry("s3://b/new.tar").segments.stored_count == 8)
+
+
+async def test_a_reader_that_only_waits_for_the_origin_does_not_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the origin that is slow, not the client: its leases stay."""
+    small_segments(monkeypatch)
+    async with building(tmp_path, segments=64) as house:
+        remote = house.origin.put("s3://b/0.tar", data_of(2 * SEGMENT))
+        gate = remote.hold(SEGMENT)
+        async with house.opened("s3://b/0.tar", reader()) as reading:
+            chunks = reading.chunks()
+            got = b""
+            while len(got) < SEGMENT:
+                got += bytes(await anext(chunks))
+            waiting = asyncio.ensure_future(anext(chunks))
+            await gate.reached.wait()
+            await asyncio.sleep(0)
+            assert house.cache.let_rest(time.monotonic() + REST_S + 1) == 0
+            gate.open()
+            got += bytes(await waiting)
+            async for chunk in chunks:
+                got += bytes(chunk)
+        assert got == data_of(2 * SEGMENT)

@@ -1,0 +1,263 @@
+"""Planted secrets: a real sidecar at its most talkative is given one of every kind, driven through success, failure, redirect and crash.
+Then everything it has written, printed or answered is searched."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from support.cli import invoke
+from support.leaky_origin import LeakyOrigin, leaky_origin
+from support.netns import lonely_network
+from support.refusals import searched
+from support.sidecar import FOREBAY, Sidecar, environment, start
+
+FAR = "198.51.100.7"  # of no machine (RFC 5737); here a name for an origin behind the upstream proxy
+PASSWORD = "CANARYuserinfo41"
+UNKNOWN = "PLAINparameter51"  # in a query, and not among the signatures we know: part of the shard's name
+
+# One of each kind. Letters and digits only: percent-encoding, JSON and XML leave them as they are.
+HEADERS = {
+    "Authorization": "Bearer CANARYauthorization01",
+    "Cookie": "session=CANARYcookie02",
+    "X-Amz-Security-Token": "CANARYheadertoken03",
+    "X-Vault-Token": "CANARYvault04",
+    "X-Api-Key": "CANARYapikey05",
+}
+SIGNATURES = {
+    "s3 v4": "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=CANARYcredential11%2F20260101&X-Amz-Security-Token=CANARYsession12"
+    "&X-Amz-Signature=CANARYsignature13",
+    "s3 v2": "AWSAccessKeyId=CANARYkeyid14&Signature=CANARYsigvtwo15&Expires=1",
+    "gcs": "X-Goog-Signature=CANARYgoog16&X-Goog-Credential=CANARYgoogid17",
+    "azure": "sv=2024&sr=b&sp=r&se=2027&sig=CANARYazuresig18&skoid=CANARYazureoid19",
+    "cloudfront": "Policy=CANARYpolicy20&Key-Pair-Id=CANARYkeypair21&Signature=CANARYcf22",
+}
+VARIABLES = {
+    "AWS_ACCESS_KEY_ID": "CANARYAWSKEYID31",
+    "AWS_SECRET_ACCESS_KEY": "CANARYawssecret32",
+    "AWS_SESSION_TOKEN": "CANARYawssession33",
+    "HF_TOKEN": "hf_CANARYhftoken34",
+    "FOREBAY_TOKEN": "CANARYforebaytoken35",
+    "HTTP_PROXY": "http://CANARYproxyuser36:CANARYproxypass37@127.0.0.1:9",
+    "AZURE_STORAGE_KEY": "CANARYazurekey38",
+}
+
+
+def canaries() -> list[bytes]:
+    """Every planted word, and the form that Basic authentication gives the userinfo."""
+    found = set(re.findall(r"CANARY\w+?\d\d", " ".join((*HEADERS.values(), *SIGNATURES.values(), *VARIABLES.values(), PASSWORD))))
+    return [word.encode() for word in sorted(found)] + [base64.b64encode(f"user:{PASSWORD}".encode()).rstrip(b"=")]
+
+
+# Read by the sidecar's Python at its start: three faults of ours whose messages hold a secret, and one that ends the process.
+FAULTS = """
+import os, sys
+
+def plant():
+    from forebay_proxy import shard_route, landing, service, cache
+    boom = "http://user:CANARYuserinfo41@h/?X-Amz-Signature=CANARYsignature13 Bearer CANARYauthorization01"
+    decide = shard_route.decide
+    def faulty_decide(asked, shard, version, key):
+        if "fault-answer" in shard:
+            raise RuntimeError(boom)
+        return decide(asked, shard, version, key)
+    shard_route.decide = faulty_decide
+    put = landing.Landing.put
+    async def faulty_put(self, chunk):
+        if "fault-landing" in self._entry.name:
+            raise KeyError(boom) from ValueError(boom)
+        await put(self, chunk)
+    landing.Landing.put = faulty_put
+    let_rest = cache.ShardCache.let_rest
+    def faulty_let_rest(self, now):
+        if os.path.exists(os.environ["FOREBAY_TEST_CRASH"]):
+            raise RuntimeError(boom)
+        return let_rest(self, now)
+    cache.ShardCache.let_rest = faulty_let_rest
+
+if sys.argv[0] == "-m" or "forebay" in " ".join(sys.orig_argv):
+    plant()
+"""
+
+
+@dataclass
+class Search:
+    """Everything that was written, printed or answered, by place."""
+
+    places: dict[str, bytes] = field(default_factory=dict)
+
+    def add(self, place: str, content: bytes | str) -> None:
+        self.places[f"{len(self.places)} {place}"] = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
+
+    def files(self, top: Path) -> None:
+        """Names and bytes of everything below ``top``."""
+        for path in [top, *top.rglob("*")]:
+            name = os.fsencode(str(path.relative_to(top.parent)))
+            self.add(f"name {path.name}", name)
+            if path.is_file():
+                self.add(f"file {path.name}", path.read_bytes())
+
+    def hits(self) -> list[str]:
+        return [f"{word.decode()} in {place}" for place, content in self.places.items() for word in canaries() if word in content]
+
+
+def ask(
+    sidecar: Sidecar, search: Search, method: str, target: str, headers: dict[str, str] | None = None, body: bytes | None = None
+) -> int:
+    """One request over a connection of its own; what was answered is kept for the search, and its status returned."""
+    connection = http.client.HTTPConnection("127.0.0.1", urlsplit(sidecar.url).port or 0, timeout=60)
+    try:
+        connection.request(method, target, body, headers or {})
+        answer = connection.getresponse()
+        content = b""
+        try:
+            content = answer.read()
+        except http.client.HTTPException as error:
+            content = repr(error).encode()
+        search.add(f"answer to {method} {target.partition('?')[0]}", f"{answer.status} {answer.getheaders()}".encode() + content)
+        return answer.status
+    except (OSError, http.client.HTTPException):
+        return 0
+    finally:
+        connection.close()
+
+
+KINDS = ("ok", "denied", "missing", "broken", "redirect", "away", "loop", "cut", "nonsense", "busy", "fault-answer", "fault-landing")
+TELLING = ("ok", "denied", "redirect", "nonsense")  # these get every kind of signature
+
+
+def read_everything(sidecar: Sidecar, origin: LeakyOrigin, search: Search) -> set[int]:
+    """Each way an origin can answer, with each way to prove oneself."""
+    host = f"127.0.0.1:{origin.server_port}"
+    wishes: list[tuple[str, str, dict[str, str]]] = []
+    for kind in KINDS:
+        signed = SIGNATURES if kind in TELLING else {"s3 v4": SIGNATURES["s3 v4"]}
+        wishes += [("GET", f"/http/{host}/{kind}-{name.replace(' ', '')}.tar?{query}", {}) for name, query in signed.items()]
+        wishes += [(method, f"/http/{host}/{kind}-{method}.tar", HEADERS) for method in ("GET", "HEAD")]
+        wishes += [
+            ("GET", f"/http/user:{PASSWORD}@{host}/{kind}-userinfo.tar", {}), ("GET", f"/s3/bucket/{kind}-key.tar", {}),
+            ("GET", f"/hf/datasets/org/name/{kind}.tar", {}), ("GET", f"/http/{host}/{kind}-plain.tar?token={UNKNOWN}", {}),
+        ]  # fmt: skip
+    for target in (
+        f"/http/user:{PASSWORD}@{FAR}/x.tar?{SIGNATURES['s3 v4']}", f"/https/{FAR}/x.tar?{SIGNATURES['azure']}",
+        f"/ftp/user:{PASSWORD}@h/x",
+        f"/s3/{PASSWORD}@bucket/x", f"/https/user:{PASSWORD}@h:99999/x", f"/https/user:{PASSWORD}/@h/x",
+        f"/http/169.254.169.254/x?{SIGNATURES['s3 v2']}",
+        f"/s3/b/k?endpoint=http://user:{PASSWORD}@h", f"/v1/nothing?{SIGNATURES['gcs']}", f"http://user:{PASSWORD}@h/absolute",
+        f"/file/etc/x?sig={PASSWORD}",
+    ):  # fmt: skip
+        wishes += [("GET", target, HEADERS), ("PUT", target, HEADERS)]
+    with ThreadPoolExecutor(8) as pool:
+        return set(pool.map(lambda wish: ask(sidecar, search, *wish), wishes))
+
+
+def command_everything(sidecar: Sidecar, origin: LeakyOrigin, search: Search) -> None:
+    """Plans, warm-ups and evictions that carry secrets, good and bad ones."""
+    urls = [f"{origin.url}/plan-{kind}.tar?{SIGNATURES['s3 v4']}" for kind in KINDS]
+    urls += [f"http://user:{PASSWORD}@127.0.0.1:{origin.server_port}/plan-userinfo.tar"]
+    for body in (
+        {"shards": urls},
+        {"shards": [*urls, f"bad://user:{PASSWORD}@h?{SIGNATURES['azure']}"]},
+        {"shards": [f"s3://{PASSWORD}@b/k"]},
+    ):
+        ask(sidecar, search, "PUT", "/v1/plans/j/0/0/1", HEADERS, json.dumps(body).encode())
+        ask(sidecar, search, "POST", "/v1/warm", HEADERS, json.dumps(body).encode())
+        ask(sidecar, search, "POST", "/v1/evict", HEADERS, json.dumps(body).encode())
+
+
+def look_everywhere(sidecar: Sidecar, search: Search) -> None:
+    """Each path of ours that shows something."""
+    for path in ("/", "/page/status.js", "/v1/status", "/v1/shards", "/v1/plans", "/metrics", "/healthz", "/readyz"):
+        assert ask(sidecar, search, "GET", path) == 200
+    search.add("arguments", Path(f"/proc/{sidecar.process.pid}/cmdline").read_bytes())
+
+
+def run_every_verb(sidecar: Sidecar, origin: LeakyOrigin, directory: Path, environ: dict[str, str], search: Search) -> None:
+    """What a person types, with secrets in URLs and environment, and what is printed."""
+    signed = f"{origin.url}/cli.tar?{SIGNATURES['s3 v4']}"
+    curl = f"pipe:curl -s -u user:{PASSWORD} -H 'Authorization: {HEADERS['Authorization']}' {origin.url}/c.tar"
+    commands = (
+        ("status",), ("status", "--json"), ("ls",), ("ls", "--json"), ("config", "show"), ("config", "show", "--json"), ("env",),
+        ("warm", signed), ("warm", f"{origin.url}/denied-cli.tar?{SIGNATURES['azure']}"), ("warm", curl), ("warm",
+        f"bad://u:{PASSWORD}@h/x"),
+        ("warm", "--json", signed), ("evict", signed), ("evict", f"bad://u:{PASSWORD}@h/x"), ("env", "--check", signed), ("env",
+        "--check", curl),
+    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**environment(directory, **environ), "FOREBAY_URL": sidecar.url}.items():
+            patch.setenv(name, value)
+        for words in commands:
+            done = invoke(*words)
+            search.add(f"forebay {words[0]}", done.stdout + done.stderr)
+    for words in (("serve", "--host", "0.0.0.0"), ("serve", "--cache-dir", str(sidecar.cache_dir)), ("run", "--", "true")):
+        program = [*FOREBAY, *words]
+        environ = {**environment(directory, **environ), "FOREBAY_URL": sidecar.url}
+        told = subprocess.run(program, env=environ, cwd=directory, capture_output=True, timeout=60, check=False)
+        search.add(f"forebay {words[0]}", told.stdout + told.stderr)
+
+
+@pytest.fixture
+def network() -> Iterator[None]:
+    with lonely_network(FAR):
+        yield
+
+
+@pytest.mark.usefixtures("network")
+def test_no_planted_secret_is_written_printed_or_answered(tmp_path: Path) -> None:
+    """0 hits in everything: log at debug, cache, index and its log, file names, run file, arguments, answers, page, command line."""
+    (tmp_path / "plant").mkdir()
+    (tmp_path / "plant" / "sitecustomize.py").write_text(FAULTS)
+    search, crash = Search(), tmp_path / "crash"
+    with leaky_origin() as origin:
+        variables = {
+            **VARIABLES,
+            "AWS_ENDPOINT_URL": origin.url,
+            "HF_ENDPOINT": origin.url,
+            "AWS_REGION": "us-east-1",
+            "PYTHONASYNCIODEBUG": "1",
+        }
+        path = os.pathsep.join([str(tmp_path / "plant"), environment(tmp_path)["PYTHONPATH"]])
+        planted = {**variables, "PYTHONPATH": path, "FOREBAY_TEST_CRASH": str(crash)}
+        flags = ("--cache-size", "60MB", "--log-level", "debug", "--retry-budget-s", "0.2", "--allow-origin", origin.url)
+        sidecar = start(tmp_path, *flags, environ=planted)
+        try:
+            statuses = read_everything(sidecar, origin, search)
+            assert {200, 403, 404, 500, 502, 503} <= statuses, statuses
+            assert origin.echoes > 20
+            assert {"CANARYauthorization01", "CANARYsignature13"} <= {word for text in origin.seen for word in text.split()}, (
+                "they reached the origin"
+            )
+            command_everything(sidecar, origin, search)
+            run_every_verb(sidecar, origin, tmp_path, variables, search)
+            look_everywhere(sidecar, search)
+            search.files(tmp_path / "cache")  # while its index is open: the write-ahead log too
+            crash.touch()
+            assert sidecar.process.wait(60) != 0
+            assert "RuntimeError" in sidecar.log_text()
+        finally:
+            sidecar.kill()
+        again = start(tmp_path, *flags, environ=planted | {"FOREBAY_TEST_CRASH": str(tmp_path / "never")})
+        look_everywhere(again, search)
+        again._end(signal.SIGTERM)
+    search.files(tmp_path / "cache")
+    search.files(tmp_path / "run")
+    search.add("log", (tmp_path / "sidecar.log").read_bytes())
+    hits = search.hits()
+    searched(len(canaries()), len(search.places), len(hits))
+    assert not hits, "\n".join(hits)
+    assert len(search.places) > 200
+    named = [place for place, content in search.places.items() if UNKNOWN.encode() in content]
+    allowed = re.compile(r"\d+ (answer to GET /v1/(status|shards|plans)|file cache\.db\S*|forebay (ls|status))")
+    assert [place for place in named if not allowed.match(place)] == [], "a name's query is shown in lists of names only"
+    assert b"fault in Forebay itself" in (tmp_path / "sidecar.log").read_bytes()

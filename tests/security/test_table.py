@@ -1,0 +1,188 @@
+"""Every pitfall we know of, what is done about it, and the tests that hold it. docs/security.md shows this table.
+
+``python tests/security/test_table.py`` writes it there.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "security.md"
+BEGIN = "<!-- made from tests/security/test_table.py: python tests/security/test_table.py -->"
+ORIGINS = "tests/proxy/origins"
+HERE = "tests/security"
+
+
+@dataclass(frozen=True)
+class Row:
+    """``tests``: file, or file::test, from the root of the repository."""
+
+    pitfall: str
+    answer: str
+    tests: tuple[str, ...]
+
+
+TABLE = (
+    Row(
+        "Open proxy, SSRF by URL",
+        "every origin is judged by scheme, name and address; strict origins allow named ones only; loopback by name only",
+        (f"{ORIGINS}/test_guard.py", f"{ORIGINS}/test_allow.py", f"{ORIGINS}/test_http.py::test_refusals_are_403_and_open_nothing"),
+    ),
+    Row(
+        "Cloud metadata, link-local and other inner addresses",
+        "judged by class, in every spelling, embedded in IPv6 too; metadata by name before any look-up",
+        (
+            f"{ORIGINS}/test_addresses.py", f"{ORIGINS}/test_guard.py::test_some_places_are_never_allowed",
+            f"{ORIGINS}/test_guard.py::test_metadata_names_are_refused_before_any_look_up",
+        ),
+    ),
+    Row(
+        "DNS rebinding of an origin",
+        "every answer is filtered; what is dialled is what was judged, and the peer is judged once more",
+        (
+            f"{ORIGINS}/test_resolver.py", f"{ORIGINS}/test_session.py::test_a_name_that_turns_bad_between_two_looks_is_not_dialled",
+            f"{ORIGINS}/test_session.py::test_the_dial_itself_is_judged",
+        ),
+    ),
+    Row(
+        "Redirect to an inner host, or with a credential",
+        "followed by hand, each hop judged; never from https to http, never inward; credentials stay with the first host",
+        (
+            f"{ORIGINS}/test_http.py::test_a_redirect_is_judged_like_any_request",
+            f"{ORIGINS}/test_http.py::test_https_never_falls_back_to_http",
+            f"{ORIGINS}/test_http.py::test_credentials_stay_with_the_first_host",
+            f"{ORIGINS}/test_guard.py::test_a_public_host_never_redirects_inward",
+            f"{HERE}/test_credentials.py::test_a_credential_goes_to_the_host_it_named_and_no_further",
+        ),
+    ),
+    Row(
+        "Request smuggling, parser exhaustion",
+        "repeated headers, bodies on GET, odd framing and targets are refused and end the connection; 100 fields of 32 KiB at most",
+        (f"{HERE}/test_smuggling.py", "tests/proxy/test_server.py::test_ambiguous_framing_is_400_and_ends_the_connection"),
+    ),
+    Row("Response splitting, header injection", "six headers of an origin come through, and only with plain values",
+    (f"{HERE}/test_answers.py",)),
+    Row(
+        "A credential's bytes read with another",
+        "another credential is let in after a ranged GET under If-Match, for 10 minutes; only HMACs are kept",
+        (f"{HERE}/test_credentials.py",),
+    ),
+    Row(
+        "Cache poisoning",
+        "clients cannot write; directory 0700, files 0600, foreign or open ones refused, links not followed; rows checked field by field",
+        (f"{HERE}/test_files.py", f"{HERE}/test_poisoned_index.py", "tests/proxy/test_row.py", "tests/proxy/test_index.py",
+        "tests/proxy/test_cache_dir.py"),
+    ),
+    Row(
+        "200 for a 206, short body, wrong range",
+        "status, range, length and version are checked on each answer",
+        (
+            f"{ORIGINS}/test_http.py::test_a_lie_about_the_range_is_an_error", f"{ORIGINS}/test_http.py::test_a_cut_body_is_truncated",
+            f"{ORIGINS}/test_answer.py", "tests/faults/test_fault_reads.py",
+        ),
+    ),
+    Row(
+        "Path traversal",
+        "files are named by digests; file roots by what a link really leads to; one spelling for each of our paths",
+        (f"{HERE}/test_traversal.py", f"{ORIGINS}/test_file.py"),
+    ),
+    Row(
+        "Pickle, shells, code from data",
+        "no import, no call, no event of either at run time; index rows are JSON text or dropped",
+        (
+            "tests/test_project.py::test_nothing_unpickles", "tests/test_project.py::test_no_shell_argument",
+            f"{HERE}/test_runtime.py::test_a_sidecar_starts_no_process_and_unpickles_nothing",
+            "tests/proxy/test_index.py::test_a_pickled_value_is_never_unpickled",
+            "tests/proxy/test_index.py::test_a_file_named_by_a_row_is_not_touched",
+        ),
+    ),
+    Row(
+        "Secrets in logs, metrics, errors, files",
+        "planted ones of every kind are searched in all that is written, printed and answered",
+        (
+            f"{HERE}/test_secrets.py", f"{HERE}/test_logs.py", f"{ORIGINS}/test_http.py::test_errors_hold_no_secret",
+            f"{ORIGINS}/test_proxies.py::test_a_password_becomes_a_header_and_is_never_shown",
+        ),
+    ),
+    Row(
+        "Resource exhaustion",
+        "bounds on connections, headers, bodies, plans, warm-ups, names and labels; stuck readers give back what they hold",
+        (f"{HERE}/test_exhaustion.py", "tests/proxy/test_crowd.py"),
+    ),
+    Row(
+        "Control plane, browsers, rebinding of our own name",
+        "own user or token; Host, Origin, Sec-Fetch-Site and Referer are looked at; a browser commands nothing",
+        (f"{HERE}/test_browsers.py", "tests/proxy/test_access.py"),
+    ),
+    Row(
+        "Another user, another machine",
+        "the kernel says who a local client is; others need the token, compared in constant time, and strict origins",
+        (f"{HERE}/test_other_users.py", "tests/proxy/test_peers.py"),
+    ),
+    Row(
+        "Decompression bombs, TLS off",
+        "encoded bodies are kept as sent; verification cannot be turned off",
+        (f"{HERE}/test_runtime.py", f"{ORIGINS}/test_trust.py", f"{ORIGINS}/test_http.py::test_an_untrusted_certificate_is_not_retried"),
+    ),
+    Row(
+        "Run file and sockets in a shared directory",
+        "ours alone or refused; links are not followed; a socket is 0600 from its first moment",
+        (f"{HERE}/test_files.py", "tests/proxy/test_runfile.py", "tests/proxy/test_listen.py"),
+    ),
+    Row(
+        "Anything that reads foreign input",
+        "fuzzed against oracles, in CI for seconds and by benchmarks/fuzz.py for as long as one likes",
+        ("tests/property/test_fuzz_targets.py", "tests/property/test_fuzz_curl.py"),
+    ),
+)  # fmt: skip
+
+
+def table() -> str:
+    """As Markdown."""
+    lines = ["| Pitfall | What is done | Held by |", "|---|---|---|"]
+    return "\n".join([*lines, *(f"| {row.pitfall} | {row.answer} | {_links(row)} |" for row in TABLE)]) + "\n"
+
+
+def _links(row: Row) -> str:
+    files = dict.fromkeys(test.partition("::")[0] for test in row.tests)
+    return ", ".join(f"[{Path(file).stem}](../{file})" for file in files)
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.pitfall)
+def test_each_row_has_its_tests(row: Row) -> None:
+    """Files with tests in them, and tests of that name."""
+    assert row.tests
+    for test in row.tests:
+        file, _, name = test.partition("::")
+        tree = ast.parse((ROOT / file).read_text("utf-8"))
+        found = {
+            node.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+        }
+        assert found
+        assert not name or name in found, test
+
+
+def test_each_file_here_belongs_to_a_row() -> None:
+    """No test of this directory is about nothing in the table."""
+    named = {test.partition("::")[0] for row in TABLE for test in row.tests} | {f"{HERE}/test_table.py", f"{HERE}/test_docs.py"}
+    files = {str(path.relative_to(ROOT)) for path in Path(__file__).parent.glob("test_*.py")}
+    assert files - named == set()
+
+
+def test_the_page_shows_this_table() -> None:
+    """Write it with ``python tests/security/test_table.py`` when this fails."""
+    assert PAGE.read_text("utf-8").partition(BEGIN)[2].strip() == table().strip()
+
+
+if __name__ == "__main__":
+    text = PAGE.read_text("utf-8").partition(BEGIN)[0]
+    PAGE.write_text(f"{text}{BEGIN}\n\n{table()}", "utf-8")
+    sys.stdout.write(f"{PAGE.relative_to(ROOT)}: {len(TABLE)} rows\n")
