@@ -30,6 +30,7 @@ class Share:
         self._per_holder = per_holder
         self._smallest = smallest_bytes
         self.holders = 0
+        self.held_bytes = 0  # for whom units are no measure: a window may stay full for as long as its reader is stopped
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -46,6 +47,15 @@ class Share:
         even = self.total_bytes // (self._per_holder * max(1, self.holders))
         return max(self._smallest, min(self._largest, even))
 
+    @property
+    def piece_bytes(self) -> int:
+        """What to take next: a unit, or as little as will do once the share is spent; an empty window takes that all the same."""
+        return self.unit_bytes if self.held_bytes + self.unit_bytes <= self.total_bytes else self._smallest
+
+    def allowance(self, held_bytes: int) -> int:
+        """How much a holder that has ``held_bytes`` may have now: its units, while the share is not spent by those who came before."""
+        return min(self._per_holder * self.unit_bytes, held_bytes + max(0, self.total_bytes - self.held_bytes))
+
 
 class Buffers:
     """The three shares of the budget."""
@@ -54,6 +64,7 @@ class Buffers:
         quarter = budget_bytes // 4
         # A write is a hop to a thread and back, whatever its size: where few fetch, their units are larger.
         self.fetches = Share(quarter, per_holder=1, largest_bytes=2 * MAX_UNIT_BYTES)
-        self.windows = Share(quarter, per_holder=4)
+        # Readers of distinct shards who have stopped: 1,000 of them still fit into the budget, with a piece each, so that all can go on.
+        self.windows = Share(quarter, per_holder=4, smallest_bytes=16 * 2**10)
         # Half of it: 64 warm readers still have 512 KiB each. Their unit may go down to 16 KiB: 2,000 stopped readers fit.
         self.readers = Share(2 * quarter, per_holder=1, smallest_bytes=16 * 2**10)

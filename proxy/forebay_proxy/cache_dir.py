@@ -109,6 +109,7 @@ def _default_place(path: Path, reason: str) -> Place:
 
 def prepare(place: Place, settings: Settings, machine: Machine) -> Place:
     """Create the directory (0700) where it is missing and make sure it is ours, local and writable. Raises ``ConfigError``."""
+    _check_link(place.path, machine.uid)
     path = Path(os.path.realpath(place.path))
     kind = machine.file_system_type(path)
     if mounts.is_network(kind) and not settings.allow_network_fs:
@@ -130,6 +131,19 @@ def _create(path: Path) -> None:
         path.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"cache directory {path} cannot be created: {error.strerror}", next_step=_CHOOSE) from error
+
+
+def _check_link(path: Path, uid: int) -> None:
+    """A link that somebody else laid in a directory such as /tmp may lead into any directory of ours; we would keep house there."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return  # not there yet, or said by what follows
+    if stat.S_ISLNK(found.st_mode) and found.st_uid not in (uid, 0):
+        raise ConfigError(
+            f"cache directory {path} is a link that uid {found.st_uid} laid, not you (uid {uid})",
+            next_step=f"name the directory itself with --cache-dir, as {os.path.realpath(path)}",
+        )
 
 
 def _check_owner(path: Path, uid: int) -> None:
@@ -181,7 +195,7 @@ def decide_capacity(limit: CacheLimit | None, free_floor: float, disk: Disk, *, 
     ours = disk.free_bytes + disk.held_bytes
     asked, reason = _asked(limit, ours, container=container)
     floor = int(disk.total_bytes * free_floor)
-    fits = max(0, min(asked, ours - floor))
+    fits = max(0, min(asked, ours - floor)) if disk.total_bytes else asked  # ramfs does not say: then what was asked for counts
     notices: tuple[str, ...] = (f"cache size {reason}; --cache-size changes it",) if limit is None else ()
     if fits < asked:
         notices += (

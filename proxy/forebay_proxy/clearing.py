@@ -82,9 +82,12 @@ class Clearing:
             raise
         try:
             return await self._allocate(entry, index, grant)
-        except asyncio.CancelledError:
-            self._room.withdraw(entry, index)
-            self._chores.spawn(self.abandon(entry, index, grant), "abandon")
+        except (asyncio.CancelledError, DiskFailed) as error:
+            if isinstance(error, DiskFailed) and (error.errno_name != "ETIMEDOUT" or not entry.filed):
+                self._room.ledger.release(grant)
+            else:  # blocks may have been taken, or be taken yet
+                self._room.withdraw(entry, index)
+                self._chores.spawn(self.abandon(entry, index, grant), "abandon")
             raise
         except BaseException:
             self._room.ledger.release(grant)
@@ -110,9 +113,12 @@ class Clearing:
             if entry.version.length is None:
                 await file.grow(first + size)
             await file.allocate(first, size)
-        except DiskFailed:
-            entry.charged_bytes -= grant.bytes
+        except DiskFailed as error:
+            if error.errno_name != "ETIMEDOUT":
+                entry.charged_bytes -= grant.bytes
             raise
+        if self._store.can_allocate:
+            self._room.ledger.allocated(grant)
         return file
 
     async def abandon(self, entry: Entry | None, index: int | None, grant: Grant[Slice]) -> None:
@@ -144,6 +150,20 @@ class Clearing:
     async def evict(self, entry: Entry) -> int:
         """Remove everything of ``entry`` that is not leased; returns the bytes freed."""
         return await self._let_go(list(self._room.victims_of(entry)))
+
+    async def vanished(self, entry: Entry) -> None:
+        """The directory was removed, and with it the name of the entry's file: let go of what it still holds."""
+        async with entry.file_lock:
+            indices = tuple(entry.segments.stored())
+            size = sum(map(entry.segments.bytes_of, indices))
+            self._room.vacate([Victim((entry, indices), size)] if indices else [])
+            await to_its_end(self._let_vanish(entry, indices, size))
+        self._retiring.retire(entry)
+
+    async def _let_vanish(self, entry: Entry, indices: tuple[int, ...], size: int) -> None:
+        await self._files.leave_behind(entry)  # the last descriptor of an unlinked file holds its blocks
+        self._room.ledger.gone(size)
+        self._room.parted(entry, indices, removed=True)
 
     async def work_off(self) -> None:
         """Let go of what stands above a capacity that shrank."""
@@ -197,7 +217,7 @@ class Clearing:
         self._retiring.retire(entry)
 
     def _disk_failed(self, error: DiskFailed) -> None:
-        log.warning("segments cannot be removed: %s", error)
+        log.debug("segments cannot be removed: %s", error)  # the disk's health says so once, not once a segment
         self.failed(error)
 
     async def _free(self, entry: Entry, indices: tuple[int, ...]) -> None:

@@ -5,11 +5,13 @@ An origin that has another version now, a reader or a flight that leaves: all of
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 from forebay_proxy import events
 from forebay_proxy.chores import Chores
 from forebay_proxy.clearing import Clearing
+from forebay_proxy.digest import Digest
 from forebay_proxy.diskhealth import DiskHealth
 from forebay_proxy.entry import Entry
 from forebay_proxy.errors import CacheError, CacheFull, DiskFailed, ShardChanged
@@ -20,14 +22,23 @@ from forebay_proxy.ledger import Grant
 from forebay_proxy.limiter import DEMAND
 from forebay_proxy.retiring import Retiring
 from forebay_proxy.room import Room, Slice
+from forebay_proxy.sealing import Sealing
 from forebay_proxy.segments import SEGMENT_BYTES, index_of, segment_span
+from forebay_proxy.shard import Shard
 from forebay_proxy.shardfile import ShardFile
 
 __all__ = ["CacheGround"]
 
+T = TypeVar("T")
+
+HUNG_S = 12.0  # longer than any single call may take: the call that hangs says more than we could
+
 
 class CacheGround:
-    """The disk under landings and openings. Not thread-safe: the event loop's only."""
+    """The disk under landings and openings. Not thread-safe: the event loop's only.
+
+    ``files_wanted`` counts the shards that were refused a file because the file system has no inodes left for more.
+    """
 
     def __init__(
         self,
@@ -35,6 +46,7 @@ class CacheGround:
         room: Room,
         clearing: Clearing,
         retiring: Retiring,
+        sealing: Sealing,
         disk: DiskHealth,
         events: Events,
         chores: Chores,
@@ -43,9 +55,11 @@ class CacheGround:
     ) -> None:
         """``forget``: an entry is not what its name means any more."""
         self.landed_signal: Callable[[], None] = lambda: None  # the prefetcher listens: something landed, or a reader moved
+        self.files_wanted = 0
         self._room = room
         self._clearing = clearing
         self._retiring = retiring
+        self._sealing = sealing
         self._disk = disk
         self._events = events
         self._chores = chores
@@ -71,27 +85,54 @@ class CacheGround:
             return None
         try:
             grant = self._room.reserve(SEGMENT_BYTES) if need < DEMAND else self._room.reserve_ahead(SEGMENT_BYTES, None, None)
-            await self._clearing.clear(grant)
+            if grant.victims:
+                await self._in_time(self._clearing.clear(grant), lambda _: self._room.ledger.release(grant))
         except CacheFull:
             if need < DEMAND:
                 self._events.emit(events.ReservationRefused("no-room"))
             return None
+        except DiskFailed as error:
+            self._disk.failed(error)
+            self._events.emit(events.ReservationRefused("disk"))
+            return None
         return grant
+
+    async def _in_time(self, work: Coroutine[Any, Any, T], late: Callable[[T], object]) -> T:
+        """Disk work that a flight waits for; DiskFailed where the disk hangs, and the work goes on without it."""
+        try:
+            return await self._chores.within(HUNG_S, work, "prepare", late)
+        except TimeoutError:
+            raise DiskFailed("allocate", "ETIMEDOUT", f"no room was made within {HUNG_S:g} s") from None
 
     async def prepare(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile | None:
         """The entry's file with the segment allocated in it; None when the disk refuses, and then the grant is given back."""
+        if self._disk.no_files and not entry.filed:
+            self._events.emit(events.ReservationRefused("inodes"))
+            self.files_wanted += 1
+            self.give_back(None, None, grant)
+            return None
+
+        def late(_: ShardFile) -> None:
+            self.give_back(entry, index, grant)
+
         try:
-            return await self._clearing.prepare(entry, index, grant)
+            return await self._in_time(self._clearing.prepare(entry, index, grant), late)
         except DiskFailed as error:
-            self._disk.failed(error)
+            self._failed(entry, error)
             self._events.emit(events.ReservationRefused("disk"))
         except CacheError:  # full, or a file of an earlier life is still held by a passed descriptor
             self._events.emit(events.ReservationRefused("no-room"))
         return None
 
+    def _failed(self, entry: Entry, error: DiskFailed) -> None:
+        self._disk.failed(error)
+        if error.errno_name == "ENODATA":  # somebody cut the file: it cannot be mended while it is read, so it leaves
+            self.outdated(entry)
+
     def landed(self, entry: Entry, index: int, checksum: int, grant: Grant[Slice], flight: Flight) -> None:
         """A segment is whole on the disk."""
         self._room.landed(entry, index, checksum, grant)
+        self._sealing.landed(entry, index, checksum)
         self._disk.worked()
         if flight.aboard_count:
             entry.segments.unread.discard(index)
@@ -128,10 +169,23 @@ class CacheGround:
             self._room.withdraw(entry, index)
         self._chores.spawn(self._clearing.abandon(entry, index, grant), "abandon")
 
+    # What the origin says of the whole
+
+    def told(self, entry: Entry, offered: tuple[Digest, ...]) -> None:
+        self._sealing.told(entry, offered)
+
+    def begun(self, entry: Entry, shard: Shard) -> None:
+        """A flight of ``entry`` takes off."""
+        self._sealing.begun(entry, shard)
+
+    def passes_by(self, entry: Entry) -> None:
+        self._sealing.look(entry)
+
     # What follows
 
     def left(self, entry: Entry) -> None:
         """A reader or a flight is gone from ``entry``."""
+        self._sealing.look(entry)
         if entry.stale and entry.idle and entry.segments.stored_count:
             self._chores.spawn(self._drop(entry), "drop")
         self._room.touch(entry)
@@ -159,7 +213,7 @@ class CacheGround:
             if isinstance(error, ShardChanged):
                 self.outdated(entry)
             if isinstance(error, DiskFailed):
-                self._disk.failed(error)
+                self._failed(entry, error)
             raise
         finally:
             landing.close()

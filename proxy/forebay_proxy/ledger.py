@@ -41,6 +41,7 @@ class Grant(Generic[S]):
     bytes: int
     victims: list[Victim[S]] = field(default_factory=list)
     owed: int = 0
+    on_disk: bool = False  # its blocks are allocated
     closed: bool = False
 
 
@@ -54,6 +55,7 @@ class Ledger(Generic[S]):
         self.reserved_bytes = 0
         self.doomed_bytes = 0
         self.overhead_bytes = 0
+        self.unallocated_bytes = 0  # of the reserved ones: promised, and the disk still counts them as free
         self.peak_bytes = 0
 
     def __repr__(self) -> str:
@@ -66,6 +68,11 @@ class Ledger(Generic[S]):
     @property
     def used_bytes(self) -> int:
         return self.stored_bytes + self.reserved_bytes + self.doomed_bytes + self.overhead_bytes
+
+    @property
+    def on_disk_bytes(self) -> int:
+        """What the disk counts as taken by us."""
+        return self.used_bytes - self.unallocated_bytes
 
     @property
     def free_bytes(self) -> int:
@@ -91,6 +98,7 @@ class Ledger(Generic[S]):
         self.doomed_bytes += freed
         owed = max(0, missing)
         self.reserved_bytes += size - owed
+        self.unallocated_bytes += size - owed
         self._peak()
         return Grant(size, victims, owed)
 
@@ -109,6 +117,7 @@ class Ledger(Generic[S]):
         """The victims of ``grant`` are gone from the disk: what they owed it is reserved now, the rest of their bytes is free."""
         self.doomed_bytes -= sum(victim.bytes for victim in grant.victims)
         self.reserved_bytes += grant.owed
+        self.unallocated_bytes += grant.owed
         grant.victims.clear()
         grant.owed = 0
         self._peak()
@@ -127,7 +136,14 @@ class Ledger(Generic[S]):
         surplus = grant.bytes - size
         if surplus > 0 and not grant.owed:
             self.reserved_bytes -= surplus
+            if not grant.on_disk:
+                self.unallocated_bytes -= surplus
             grant.bytes = size
+
+    def allocated(self, grant: Grant[S]) -> None:
+        """The disk has given the blocks of ``grant``."""
+        grant.on_disk = True
+        self.unallocated_bytes -= grant.bytes
 
     def commit(self, grant: Grant[S], size: int | None = None) -> None:
         """The bytes of ``grant`` (or ``size`` of them) are on the disk to stay; what is left over is free again."""
@@ -145,6 +161,8 @@ class Ledger(Generic[S]):
         assert not grant.closed, "a grant ends once"
         assert not grant.owed, "a grant ends after its victims"
         grant.closed = True
+        if not grant.on_disk:
+            self.unallocated_bytes -= grant.bytes
 
     def doom(self, size: int) -> None:
         """Stored bytes are about to be removed for another reason than a grant (stale, evicted by hand, shrinking)."""

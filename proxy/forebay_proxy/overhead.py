@@ -5,7 +5,6 @@ Not thread-safe: the event loop's only.
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from forebay_proxy.entry import Entry
@@ -14,17 +13,15 @@ from forebay_proxy.store import Store
 
 __all__ = ["Overhead"]
 
-log = logging.getLogger("forebay")
-
 
 class Overhead:
-    """Tells the ledger; measured anew at each commit of the index."""
+    """Tells the ledger. The store measures index and folders in the index's thread, after each commit: a disk may hang."""
 
     def __init__(self, ledger: Ledger[Any], store: Store) -> None:
         self._ledger = ledger
         self._store = store
         self._beyond_bytes = 0  # of all files together
-        store.claims.on_commit = self.measure
+        store.claims.on_commit = store.sweeping.freed = self.measure
 
     def __repr__(self) -> str:
         return f"<Overhead {self._ledger.overhead_bytes} bytes, {self._beyond_bytes} of them in shard files>"
@@ -38,8 +35,5 @@ class Overhead:
         entry.beyond_bytes = beyond
 
     def measure(self) -> None:
-        """Look at what index, lock and directories hold now, and add what files hold beyond their segments."""
-        try:
-            self._ledger.measured_overhead(self._store.measure() + self._beyond_bytes)
-        except OSError as error:
-            log.warning("the cache directory cannot be measured: %s", error.strerror)
+        """Tell the ledger what index, lock and directories held after the last commit, and what files hold beyond their segments."""
+        self._ledger.measured_overhead(self._store.overhead_bytes + self._beyond_bytes)

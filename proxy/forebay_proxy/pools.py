@@ -1,7 +1,11 @@
-"""The three thread pools in which the blocking leaves of the store run.
+"""The thread pools in which the blocking leaves of the store run.
 
-Three, because one shared pool lets a warm read wait behind throttled writes for a second. A call never outlives its waiter: who is
+Three for the work, because one shared pool lets a warm read wait behind throttled writes for a second; one to look how the disk is, which
+must not wait behind the very calls it judges. A call never outlives its waiter: who is
 cancelled while the thread works waits for it to end, so no thread ever touches a descriptor or a buffer that its owner has given away.
+
+A disk can hang, and a thread that waits for it cannot be stopped. A caller with *patience* is told so (``Overdue``), and the call that runs
+on is handed to ``late``: whoever owns what the call touches keeps it until the call has ended.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple
 
-__all__ = ["Pool", "Pools"]
+__all__ = ["Overdue", "Pool", "Pools"]
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
@@ -20,6 +24,14 @@ Args = TypeVarTuple("Args")
 READ_THREADS = 8  # enough queue depth for one NVMe; warm bytes do not come here
 WRITE_THREADS = 4  # more only fight over the file system's journal
 INDEX_THREADS = 1  # one writer: SQLite has one write lock, and order is then ours
+WATCH_THREADS = 1
+
+
+class Overdue(Exception):
+    """The call did not come back in time; nobody will hear its result."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"no answer within {seconds:g} s")
 
 
 class Pool:
@@ -33,20 +45,41 @@ class Pool:
     def __repr__(self) -> str:
         return f"<Pool {self.name}, {len(self._running)} running>"
 
-    async def run(self, function: Callable[[*Args], T], *args: *Args, undo: Callable[[T], object] | None = None) -> T:
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs or waits here now."""
+        return not self._running
+
+    async def run(
+        self,
+        function: Callable[[*Args], T],
+        *args: *Args,
+        undo: Callable[[T], object] | None = None,
+        patience_s: float | None = None,
+        late: Callable[[asyncio.Future[T]], object] = lambda call: None,
+    ) -> T:
         """Call ``function(*args)`` in a thread and return what it returns.
 
         A cancelled caller takes a call that has not begun back, and waits for one that has; ``undo`` then gets the result nobody will see.
+        With ``patience_s`` both wait that long at most, the turn in the queue included: then ``Overdue`` is raised (or the cancellation),
+        and ``late`` gets the call if it runs on.
         """
         job = self._executor.submit(function, *args)
         waiter = self._watch(job)
         try:
-            return await asyncio.shield(waiter)
-        except asyncio.CancelledError:
+            if patience_s is None:
+                return await asyncio.shield(waiter)
+            await asyncio.wait([waiter], timeout=patience_s)
+            if not waiter.done():
+                raise Overdue(patience_s)
+            return waiter.result()
+        except (asyncio.CancelledError, Overdue) as leaving:
             if not job.cancel():
-                await _ended(waiter)
-                if undo is not None and waiter.exception() is None:
-                    undo(waiter.result())
+                if not isinstance(leaving, Overdue):
+                    await _ended(waiter, patience_s)
+                if not waiter.done():
+                    late(waiter)
+                _undo_late(waiter, undo)
             raise
 
     def _watch(self, job: Future[T]) -> asyncio.Future[T]:
@@ -62,15 +95,30 @@ class Pool:
         self._executor.shutdown(wait=True)
 
 
-async def _ended(waiter: asyncio.Future[T]) -> None:
+async def _ended(waiter: asyncio.Future[T], patience_s: float | None) -> None:
     """Wait until ``waiter`` is done, however often we are cancelled meanwhile."""
+    until = None if patience_s is None else asyncio.get_running_loop().time() + patience_s
     while not waiter.done():
+        left_s = None if until is None else until - asyncio.get_running_loop().time()
+        if left_s is not None and left_s <= 0:
+            return
         try:
-            await asyncio.wait([waiter])
+            await asyncio.wait([waiter], timeout=left_s)
         except asyncio.CancelledError:
             continue
-    if not waiter.cancelled():
-        waiter.exception()  # seen: nobody is left to hear it
+
+
+def _undo_late(waiter: asyncio.Future[T], undo: Callable[[T], object] | None) -> None:
+    """Nobody will see the result of ``waiter``: hear its error, give its result to ``undo``, now or when it comes."""
+
+    def ended(done: asyncio.Future[T]) -> None:
+        if not done.cancelled() and done.exception() is None and undo is not None:
+            undo(done.result())
+
+    if waiter.done():
+        ended(waiter)
+    else:
+        waiter.add_done_callback(ended)
 
 
 @dataclass(frozen=True)
@@ -80,11 +128,12 @@ class Pools:
     reads: Pool
     writes: Pool
     index: Pool
+    watch: Pool
 
     @classmethod
     def start(cls) -> Pools:
-        return cls(Pool("read", READ_THREADS), Pool("write", WRITE_THREADS), Pool("index", INDEX_THREADS))
+        return cls(Pool("read", READ_THREADS), Pool("write", WRITE_THREADS), Pool("index", INDEX_THREADS), Pool("watch", WATCH_THREADS))
 
     async def aclose(self) -> None:
-        for pool in (self.reads, self.writes, self.index):
+        for pool in (self.reads, self.writes, self.index, self.watch):
             await pool.aclose()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from itertools import islice
 
 from forebay_proxy import events
 from forebay_proxy.displacers import Displacers
@@ -20,6 +21,7 @@ from forebay_proxy.leaving import Leaving
 from forebay_proxy.ledger import Grant, Ledger, Victim
 from forebay_proxy.overhead import Overhead
 from forebay_proxy.plan import Plans
+from forebay_proxy.segments import stored_bytes
 from forebay_proxy.store import Store
 from forebay_proxy.use import Rank, Use
 
@@ -44,6 +46,7 @@ class Room:
         self._clock = clock
         self._leaving = Leaving(self._use_of)
         store.on_index_lost = self._claim_all
+        store.sweeping.tidied = self._tidied
 
     def __repr__(self) -> str:
         return f"<Room {self.ledger!r}, {len(self.entries)} shards>"
@@ -123,6 +126,15 @@ class Room:
         excess = self.ledger.excess_bytes()
         return self.ledger.choose(excess, lambda: self._candidates(None)) if excess > 0 else []
 
+    def last_needed(self, count: int) -> list[Entry]:
+        """Up to ``count`` shards that may leave whole, those that are needed last first: each has an inode that another may need."""
+        order = self._leaving.order()
+        try:
+            free = (self.entries[key] for _, key in order)
+            return list(islice((entry for entry in free if entry.idle and not entry.segments.leases), count))
+        finally:
+            order.close()  # type: ignore[attr-defined]
+
     # Who leaves
 
     def vacate(self, victims: Sequence[Victim[Slice]]) -> None:
@@ -195,10 +207,16 @@ class Room:
     def found(self, entry: Entry, allocated_bytes: int) -> None:
         """At the start: a shard an earlier process stored, whose file holds ``allocated_bytes``."""
         self.entries[entry.key] = entry
-        entry.charged_bytes = sum(entry.segments.bytes_of(index) for index in entry.segments.stored())
+        entry.charged_bytes = stored_bytes(entry.segments.sums, entry.segments.length)
         self.overhead.weigh(entry, allocated_bytes)
         self.ledger.found(entry.charged_bytes)
         self.touch(entry)
+
+    def _tidied(self, key: str, allocated_bytes: int) -> None:
+        """The start's leftovers in a file are gone: it holds less than was found."""
+        entry = self.entries.get(key)
+        if entry is not None:
+            self.overhead.weigh(entry, allocated_bytes)
 
     def landed(self, entry: Entry, index: int, checksum: int, grant: Grant[Slice]) -> None:
         """A segment is whole on the disk: the grant's bytes are stored ones."""

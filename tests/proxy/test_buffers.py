@@ -43,3 +43,19 @@ def test_a_holder_leaves_whatever_happens() -> None:
     with pytest.raises(ZeroDivisionError):
         fail()
     assert share.holders == 0
+
+
+@given(st.lists(st.integers(0, 200), min_size=1, max_size=200))
+def test_windows_that_stay_full_leave_the_others_what_is_left(order: list[int]) -> None:
+    """Whoever comes and in whatever order they fill: the share, and one small piece for each that holds nothing else."""
+    share = Buffers().windows
+    held: dict[int, int] = {}
+    for who in order:
+        if who not in held:
+            held[who] = 0
+            share.holders += 1
+        while not held[who] or held[who] + share.piece_bytes <= share.allowance(held[who]):
+            piece = share.piece_bytes
+            held[who] += piece
+            share.held_bytes += piece
+    assert share.held_bytes <= share.total_bytes + len(held) * share._smallest

@@ -167,3 +167,22 @@ def test_the_invariant_holds_after_any_sequence(steps: list[tuple[Callable[[Mode
         assert ledger.reserved_bytes == sum(grant.bytes - grant.owed for grant in model.open)
         assert ledger.doomed_bytes == sum(victim.bytes for grant in model.open for victim in grant.victims)
         assert ledger.used_bytes <= ledger.capacity_bytes
+
+
+def test_what_is_promised_is_not_on_the_disk_until_it_is_allocated() -> None:
+    """The disk counts it as free until then; whatever becomes of a grant, nothing of it stays in that figure."""
+    ledger: Ledger[str] = Ledger(100)
+    ledger.found(60)
+    kept, given_back, displaced = ledger.reserve(20, list), ledger.reserve(10, list), ledger.reserve(20, lambda: [Victim("v", 15)])
+    assert (ledger.used_bytes, ledger.unallocated_bytes, ledger.on_disk_bytes) == (100, 40, 60)
+    ledger.allocated(kept)
+    assert ledger.on_disk_bytes == 80
+    ledger.vacated(displaced)
+    assert ledger.on_disk_bytes == 80 - 15
+    ledger.shrink(displaced, 5)
+    ledger.shrink(kept, 12)
+    ledger.commit(kept)
+    ledger.release(given_back)
+    ledger.release(displaced)
+    assert ledger.unallocated_bytes == 0
+    assert ledger.on_disk_bytes == ledger.used_bytes == 57

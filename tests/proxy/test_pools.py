@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from forebay_proxy.pools import Pool, Pools
+from forebay_proxy.pools import Overdue, Pool, Pools
 
 
 @pytest.fixture
@@ -134,3 +134,43 @@ async def test_a_busy_pool_does_not_delay_another() -> None:
         gate.leave.set()
     await asyncio.gather(*stuck)
     await pools.aclose()
+
+
+async def test_a_caller_with_patience_goes_on(pool: Pool) -> None:
+    """The call runs on; whoever owns what it touches is handed it, and ``undo`` gets its result when it comes."""
+    gate = Gate()
+    undone: list[str] = []
+    late: list[asyncio.Future[str]] = []
+    with pytest.raises(Overdue, match="no answer within"):
+        await pool.run(gate, undo=undone.append, patience_s=0.05, late=late.append)
+    assert (len(late), late[0].done(), undone) == (1, False, [])
+    gate.leave.set()
+    await asyncio.wait(late)
+    assert (undone, late[0].result()) == (["done"], "done")
+
+
+async def test_patience_covers_the_queue_and_takes_the_call_back(pool: Pool) -> None:
+    """What has not begun never runs, so nobody has to keep anything for it."""
+    first, second = Gate(), Gate()
+    running = await first.running(pool)
+    late: list[asyncio.Future[str]] = []
+    with pytest.raises(Overdue):
+        await pool.run(second, patience_s=0.05, late=late.append)
+    first.leave.set()
+    assert await running == "done"
+    assert not late
+    assert not second.entered.is_set()
+
+
+async def test_a_cancelled_caller_waits_no_longer_than_its_patience(pool: Pool) -> None:
+    """A disk that hangs must not keep a sidecar from ending."""
+    gate = Gate()
+    late: list[asyncio.Future[str]] = []
+    task = asyncio.create_task(pool.run(gate, patience_s=0.2, late=late.append))
+    await asyncio.get_running_loop().run_in_executor(None, gate.entered.wait, 30)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(late) == 1
+    gate.leave.set()
+    await asyncio.wait(late)

@@ -25,7 +25,7 @@ async def test_an_empty_file_that_cannot_be_opened_is_left_behind(tmp_path: Path
         await stored(world, A, 1)
         entry, tries = world.entry(A), 0
 
-        async def refused(key: str) -> None:
+        async def refused(key: str, *claimed: object) -> None:
             nonlocal tries
             tries += 1
             raise DiskFailed("open", "EMFILE", "too many open files")

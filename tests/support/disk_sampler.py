@@ -60,11 +60,12 @@ def used_bytes(directory: str, pid: int) -> tuple[int, int]:
 
 def _unlinked(directory: str, pid: int) -> Iterator[tuple[tuple[int, int], int]]:
     with suppress(FileNotFoundError):
+        device = os.stat(directory).st_dev
         for name in os.listdir(f"/proc/{pid}/fd"):
             with suppress(FileNotFoundError):
                 link = f"/proc/{pid}/fd/{name}"
                 target = os.readlink(link)
-                if target.startswith(directory) and target.endswith(" (deleted)"):
+                if target.endswith(" (deleted)") and os.stat(link).st_dev == device:  # its path may be another in its namespace
                     state = os.stat(link)
                     yield (state.st_dev, state.st_ino), state.st_blocks * 512
 

@@ -1,0 +1,161 @@
+"""The disk bound is hard on every file system: sampled from outside, every 50 ms, while many times its size pours through it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+from support import nginx as servers
+from support.disk_sampler import sampling
+from support.disks import file_system, inside, needs_mounts
+from support.nginx import Nginx
+from support.readers import Got, make_shard, many, read
+from support.sidecar import Sidecar, running, wait_until
+
+pytestmark = [pytest.mark.once, pytest.mark.needs("nginx"), pytest.mark.timeout(180)]
+
+MB = 10**6
+LIMIT = 48 * MB
+SIZES = [1, 5_000, 3 * MB, 9 * MB, 20 * MB + 1]
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shards")
+    for number, size in enumerate(itertools.islice(itertools.cycle(SIZES), 20)):
+        make_shard(folder / f"{number}.tar", size, number)
+    return folder
+
+
+@pytest.fixture
+def origin(place: Path, shards: Path) -> Iterator[Nginx]:
+    options = {"plain": "", "without_length": servers.NO_LENGTH}
+    with servers.nginx(place / "nginx", shards, **options) as made:
+        yield made
+
+
+def pour(sidecar: Sidecar, origin: Nginx, shards: Path, name: str = "plain", times: int = 2) -> None:
+    """Every shard, several times, by eight readers in an order of its own; every byte right."""
+    files = sorted(shards.iterdir())
+    work = [partial(read, sidecar.proxied(origin.url(file.name, name)), file) for file in files] * times
+    random.Random(1).shuffle(work)
+    answers: list[Got] = many(8, work)
+    assert all(got.whole for got in answers)
+
+
+def held_bytes(sidecar: Sidecar) -> int:
+    """What the ledger counts."""
+    cache = sidecar.status()["cache"]
+    return sum(int(cache[f"{state}_bytes"]) for state in ("stored", "reserved", "doomed", "overhead"))
+
+
+@needs_mounts
+@pytest.mark.parametrize("kind", ["ext4", "xfs", "ext2", "tmpfs", "overlay", "ramfs"])
+def test_the_limit_holds_on_every_file_system(place: Path, origin: Nginx, shards: Path, kind: str) -> None:
+    """Whether it can allocate and punch or not, and whatever it allocates unasked."""
+    disk = file_system(place, kind, "320m" if kind == "xfs" else "128m")
+    allow = [origin.base(name) for name in ("plain", "without_length")]
+    with running(place, "--cache-size", str(LIMIT), allow=allow, **disk) as sidecar:
+        with sampling(inside(sidecar), sidecar.process.pid) as seen:
+            pour(sidecar, origin, shards)
+            pour(sidecar, origin, shards, "without_length", times=1)
+        status = sidecar.status()["cache"]
+    print(f"{kind}: {vars(seen)}, {status}")
+    assert seen.peak_bytes <= LIMIT
+    assert seen.peak_bytes > LIMIT // 2 or kind == "ramfs", "the cache was used (ramfs says that no file has a block)"
+    assert status["disk_state"] == "normal"
+
+
+@needs_mounts
+@pytest.mark.parametrize("kind", ["tmpfs", "ext4"])
+def test_a_file_system_smaller_than_what_was_asked(place: Path, origin: Nginx, shards: Path, kind: str) -> None:
+    """What fits above the floor is the limit; no reader notices."""
+    disk = file_system(place, kind, "64m")
+    with running(place, "--cache-size", "10GB", allow=[origin.base()], **disk) as sidecar:
+        bound = sidecar.status()["cache"]["effective_bytes"]
+        with sampling(inside(sidecar), sidecar.process.pid) as seen:
+            pour(sidecar, origin, shards)
+        errors = sidecar.metric("forebay_cache_disk_errors_total")
+    print(f"{kind}: {vars(seen)}, bound {bound}, {errors} disk errors")
+    assert bound < 64 * 2**20
+    assert bound // 2 < seen.peak_bytes <= bound
+    assert errors == 0
+
+
+@needs_mounts
+def test_others_fill_the_disk_and_leave_again(place: Path, origin: Nginx, shards: Path) -> None:
+    """The capacity follows what they leave, is worked off, and grows back; the configured one is never exceeded, and no reader notices."""
+    disk = file_system(place, "tmpfs", "96m")
+    with running(place, "--cache-size", str(64 * MB), allow=[origin.base()], **disk) as sidecar:
+        pour(sidecar, origin, shards, times=1)
+        filler, ended = inside(sidecar).parent / "filler", threading.Event()
+
+        def fill() -> None:
+            with filler.open("wb", buffering=0) as file:
+                while file.tell() < 64 * MB:
+                    with suppress(OSError):  # it is faster than we look: it tries again, as another program would
+                        file.write(bytes(MB))
+                    time.sleep(0.02)
+            ended.set()
+
+        filling = threading.Thread(target=fill)
+        with sampling(inside(sidecar), sidecar.process.pid) as seen:
+            filling.start()
+            while not ended.is_set():
+                pour(sidecar, origin, shards, times=1)
+            filling.join()
+            floor = os.statvfs(inside(sidecar)).f_blocks * 4096 // 20
+            wait_until(lambda: os.statvfs(inside(sidecar)).f_bavail * 4096 >= floor - MB)
+            tight = wait_until(lambda: (now := sidecar.status()["cache"]["effective_bytes"]) < 40 * MB and now)
+            pour(sidecar, origin, shards, times=1)
+            filler.unlink()
+            wait_until(lambda: sidecar.status()["cache"]["effective_bytes"] == 64 * MB)
+            pour(sidecar, origin, shards)
+    print(f"{vars(seen)}, {tight} bytes effective while the disk was full")
+    assert tight <= 100 * MB - 64 * MB
+    assert seen.peak_bytes <= 64 * MB
+
+
+def test_a_limit_lowered_at_a_restart(place: Path, origin: Nginx, shards: Path) -> None:
+    """What stands above it leaves, and nothing is granted meanwhile: the directory only ever shrinks until it fits."""
+    with running(place, "--cache-size", "150MB", allow=[origin.base()]) as sidecar:
+        pour(sidecar, origin, shards, times=1)
+        before = sidecar.status()["cache"]["stored_bytes"]
+    assert before > 100 * MB
+    with running(place, "--cache-size", str(LIMIT), allow=[origin.base()]) as sidecar:
+        with sampling(sidecar.cache_dir, sidecar.process.pid) as shrinking:
+            pour(sidecar, origin, shards, times=1)
+            wait_until(lambda: held_bytes(sidecar) <= LIMIT)
+        with sampling(sidecar.cache_dir, sidecar.process.pid) as seen:
+            pour(sidecar, origin, shards)
+    print(f"{before} before, {vars(shrinking)}, then {vars(seen)}")
+    assert shrinking.peak_bytes <= before + 4 * MB, "overhead is counted too"
+    assert seen.peak_bytes <= LIMIT
+
+
+def test_thousands_of_tiny_shards(place: Path) -> None:
+    """5,000 bytes take two blocks, a file a place in its folder and a row in the index: all of it counts."""
+    (place / "files").mkdir()
+    count, limit = 650, 16 * 2**20  # an opening reserves a whole segment first, and one reader opens them one by one
+    for number in range(count):
+        make_shard(place / f"files/{number}.tar", 5_000, number)
+    with (
+        servers.nginx(place / "nginx", place / "files") as origin,
+        running(place, "--cache-size", str(limit), allow=[origin.base()]) as sidecar,
+    ):
+        work = [partial(read, sidecar.proxied(origin.url(f"{number}.tar")), place / f"files/{number}.tar") for number in range(count)]
+        with sampling(sidecar.cache_dir, sidecar.process.pid) as seen:
+            answers = many(1, work)
+        assert all(got.whole for got in answers)
+        status = sidecar.status()["cache"]
+    print(f"{vars(seen)}, {status}")
+    assert seen.peak_bytes <= limit
+    assert 300 < status["shards"] < count, "it is full of them"

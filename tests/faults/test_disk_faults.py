@@ -1,0 +1,72 @@
+"""A bad disk degrades and never fails a client: the cases of tests/support/disk_cases.py, the rare ones excepted, under a real sidecar.
+
+The cases wait much and work little (ten calm seconds make a disk normal again), so all of them are played at the same time; each test looks
+at its own.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from support import nginx as servers
+from support.disk_cases import CASES, Case, Told, make_shards, play
+from support.disks import needs_mounts
+
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.needs("nginx", "gcc", "nsenter", "findmnt"),
+    pytest.mark.timeout(240),
+    needs_mounts,
+]
+PLAYED = [case for case in CASES if not case.rare]
+AT_A_TIME = 8  # each has a sidecar, a sampler and eight readers
+
+
+@pytest.fixture(scope="module")
+def played() -> Iterator[Mapping[str, Future[Told]]]:
+    """All cases, being played."""
+    with tempfile.TemporaryDirectory(prefix="forebay-disk-") as directory:
+        place = Path(directory)
+        files = make_shards(place / "files")
+        with servers.nginx(place / "nginx", files) as origin, ThreadPoolExecutor(AT_A_TIME) as pool:
+
+            def begin(case: Case) -> Told:
+                (place / case.name).mkdir()
+                return play(case, place / case.name, files, origin)
+
+            futures = {case.name: pool.submit(begin, case) for case in PLAYED}
+            try:
+                yield futures
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+
+@pytest.mark.parametrize("case", PLAYED, ids=lambda case: case.name)
+def test_no_reader_notices(case: Case, played: Mapping[str, Future[Told]]) -> None:
+    """Every byte right, no error, the bound held, one log line a change; and back to normal when the disk is."""
+    told = played[case.name].result()
+    print({name: value for name, value in vars(told).items() if name != "log"}, told.log, sep="\n")
+    assert told.client_errors == 0
+    assert told.seen.peak_bytes <= case.limit
+    assert told.lines <= 2 * len(told.states) + 2, told.log
+    if case.state:
+        assert {"unstable", "down"} & set(told.states), told.states
+    if case.down:
+        assert "down" in told.states
+    assert told.states[-1] == ("normal" if case.mended else "down")
+
+
+def test_warm_shards_are_read_on_while_nothing_can_be_written(played: Mapping[str, Future[Told]]) -> None:
+    """A read-only disk still has its bytes."""
+    told = played["read-only"].result()
+    assert told.hits_meanwhile > 0
+    assert told.bypass_meanwhile == 0
+
+
+def test_without_inodes_new_shards_pass_by(played: Mapping[str, Future[Told]]) -> None:
+    """Refused for that reason, not tried one by one."""
+    assert played["no-inodes"].result().refused_files > 0

@@ -1,0 +1,248 @@
+"""What may befall the cache disk of a running sidecar, one case each: begun, mended, and how readers fared meanwhile.
+
+Used by tests/faults/test_disk_faults.py and benchmarks/disk.py. In every case readers of all kinds (whole, ranged, concurrent, warm,
+with a plan ahead of them) go on before, during and after; each compares every byte, and none may fail.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from support.bad_disk import HANG, BadDisk, bad_disk, delay
+from support.disk_sampler import Sampled, sampling
+from support.disks import file_system, inside, within
+from support.nginx import Nginx
+from support.readers import make_shard, many, read, spans
+from support.sidecar import Sidecar, running, wait_until
+
+__all__ = ["CASES", "SIZES", "Case", "Told", "make_shards", "play"]
+
+SIZES = [3_000_000, 12_000_000, 9_000_001, 17_000_000]
+LIMIT = 100_000_000
+
+
+@dataclass
+class Told:
+    """How a case went."""
+
+    states: list[str] = field(default_factory=list)  # while it lasted, as far as anybody asked, without repetition
+    reads: int = 0
+    client_errors: int = 0
+    bypass_meanwhile: int = 0
+    hits_meanwhile: int = 0
+    disk_errors: int = 0
+    refused_files: int = 0
+    lines: int = 0  # of the log, from beginning to end of the trouble
+    seen: Sampled = field(default_factory=Sampled)
+    log: str = ""
+
+
+@dataclass(frozen=True)
+class Case:
+    """``begin`` brings the trouble about and returns what mends it. ``down``: whether the state must come to that."""
+
+    name: str
+    begin: Callable[[Stage], Callable[[], object]]
+    disk: str = ""  # the kind of file system; "": the one of the test's own directory, with a library that fails on command
+    flags: tuple[str, ...] = ()
+    down: bool = True
+    cold: bool = False  # let go of all that is stored first: what comes must be written
+    state: bool = True  # whether the state must change at all
+    mended: bool = True  # whether it can be, without a restart
+    stored_again: bool = True  # a quota is tried again only after a while
+    rounds: int = 1
+    rare: bool = False  # too much like another one to be played at every change
+    limit: int = LIMIT
+    before: str = ":"
+
+
+class Stage:
+    """One sidecar, its disk and its origin."""
+
+    def __init__(self, place: Path, files: Path, origin: Nginx, sidecar: Sidecar, disk: BadDisk | None) -> None:
+        self.place = place
+        self.sidecar = sidecar
+        self.bad = disk
+        self._files = files
+        self._origin = origin
+        self._rng = random.Random(3)
+
+    @property
+    def cache(self) -> Path:
+        return inside(self.sidecar)
+
+    def url(self, number: int) -> str:
+        return self.sidecar.proxied(self._origin.url(f"{number}.tar"))
+
+    def everybody(self) -> int:
+        """All kinds of readers at once; how many there were. AssertionError for a wrong byte or a short answer."""
+        names = [self._origin.url(f"{number}.tar") for number in range(len(SIZES))]
+        self.sidecar.plan("case/0/0/0", names)
+        planned = {"Forebay-Reader": "case/0/0/0"}
+        work = [partial(read, self.url(number), self._files / f"{number}.tar", headers=planned) for number in range(len(SIZES))]
+        work += [partial(read, self.url(number), self._files / f"{number}.tar") for number in (3, 1, 0, 2)]
+        for number, size in enumerate(SIZES):
+            work += [partial(read, self.url(number), self._files / f"{number}.tar", span=span) for span in spans(self._rng, size, 2)]
+        answers = many(8, work)
+        assert all(got.whole for got in answers), [(got.status, got.count) for got in answers if not got.whole]
+        return len(answers)
+
+    def state(self) -> str:
+        return str(self.sidecar.status()["cache"]["disk_state"])
+
+    def is_stored(self) -> bool:
+        """Read a shard, and see whether it stays."""
+        assert read(self.url(0), self._files / "0.tar").whole
+        return bool(self.sidecar.shards().get(self._origin.url("0.tar"), {}).get("complete"))
+
+
+def make_shards(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    for number, size in enumerate(SIZES):
+        make_shard(folder / f"{number}.tar", size, number)
+    return folder
+
+
+def play(case: Case, place: Path, files: Path, origin: Nginx) -> Told:
+    """Readers before, trouble, readers, mended, readers; ends when the state is normal again and a shard is stored again."""
+    told = Told()
+    with ExitStack() as stack:
+        disk, how = None, dict[str, Any]()
+        if case.disk:
+            how = file_system(place, case.disk, "160m", case.before)
+        else:
+            disk = stack.enter_context(bad_disk(place))
+            how = {"environ": disk.environ}
+        sidecar = stack.enter_context(running(place, "--cache-size", str(case.limit), *case.flags, allow=[origin.base()], **how))
+        stage = Stage(place, files, origin, sidecar, disk)
+        seen = stack.enter_context(_sampled(stage, told))
+        told.reads += stage.everybody()
+        if case.cold:
+            sidecar.ask("/v1/evict", b'{"all": true}', "POST")
+        before, lines = sidecar.status()["requests"], sidecar.log_text().count("\n")
+        mend = case.begin(stage)
+        for _ in range(case.rounds):
+            told.reads += stage.everybody()
+            _note(told, stage.state())
+        told.refused_files = int(sidecar.metric("forebay_cache_reservation_failures_total", reason="inodes"))
+        if case.down:
+            wait_until(lambda: _note(told, stage.state()) == "down", 20)
+        after = sidecar.status()["requests"]
+        mend()
+        if case.mended:
+            wait_until(lambda: (stage.is_stored() or not case.stored_again) and _note(told, stage.state()) == "normal", 100)
+        told.reads += stage.everybody()
+        told.bypass_meanwhile, told.hits_meanwhile = (after[kind] - before[kind] for kind in ("bypass", "hit"))
+        told.client_errors = int(sidecar.status()["errors"])
+        told.disk_errors = int(sidecar.metric("forebay_cache_disk_errors_total"))
+        told.lines, told.log = sidecar.log_text().count("\n") - lines, sidecar.log_text()
+    told.seen = seen
+    return told
+
+
+def _note(told: Told, state: str) -> str:
+    if told.states[-1:] != [state]:
+        told.states.append(state)
+    return state
+
+
+@contextmanager
+def _sampled(stage: Stage, told: Told) -> Iterator[Sampled]:
+    with sampling(stage.cache, stage.sidecar.process.pid) as seen:
+        yield seen
+
+
+# The cases
+
+
+def _calls(**kinds: int) -> Callable[[Stage], Callable[[], object]]:
+    def begin(stage: Stage) -> Callable[[], object]:
+        assert stage.bad is not None
+        stage.bad.set(**kinds)
+        return stage.bad.mend
+
+    return begin
+
+
+def _read_only(stage: Stage) -> Callable[[], object]:
+    """What ext4 does to itself when it meets an error. There is no way back but a new mount."""
+    device = Path(within(stage.sidecar, "findmnt", "-n", "-o", "SOURCE", str(stage.sidecar.cache_dir.parent)).stdout.strip())
+    Path(f"/sys/fs/ext4/{device.name}/trigger_fs_error").write_text("1")
+    stage.sidecar.ask("/v1/evict", json.dumps({"shards": ["*/0.tar"]}).encode(), "POST")  # it shows when something is to be written
+    return lambda: None
+
+
+def _removed(stage: Stage) -> Callable[[], object]:
+    shutil.rmtree(stage.cache)
+    return lambda: None
+
+
+def _emptied(stage: Stage) -> Callable[[], object]:
+    for path in stage.cache.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return lambda: None
+
+
+def _unmounted(stage: Stage) -> Callable[[], object]:
+    root = str(stage.sidecar.cache_dir.parent)
+    device = within(stage.sidecar, "findmnt", "-n", "-o", "SOURCE", root).stdout.strip()
+    within(stage.sidecar, "umount", "-l", root)
+    stage.sidecar.ask("/v1/evict", json.dumps({"shards": ["*/0.tar"]}).encode(), "POST")  # the index is written, where it has no path
+
+    def mend() -> None:
+        underneath = stage.sidecar.cache_dir
+        assert not underneath.exists(), "the disk underneath is nobody's cache"
+        within(stage.sidecar, "mount", device, root)
+
+    return mend
+
+
+def _cut(stage: Stage) -> Callable[[], object]:
+    for path in (stage.cache / "shards").iterdir():
+        os.truncate(path, path.stat().st_size // 3)
+    return lambda: None
+
+
+def _no_inodes(stage: Stage) -> Callable[[], object]:
+    taken = stage.cache.parent / "taken"
+    taken.mkdir()
+    made = 0
+    while True:
+        try:
+            (taken / str(made)).touch()
+            made += 1
+        except OSError:
+            return lambda: shutil.rmtree(taken)
+
+
+_ANY = ("read", "write", "allocate", "punch", "sync", "create", "look")
+_WRITING = ("write", "allocate", "punch", "sync", "create")
+CASES = [
+    Case("write-eio", _calls(write=errno.EIO, sync=errno.EIO), cold=True),
+    Case("allocate-eio", _calls(allocate=errno.EIO), cold=True, down=False, rare=True),
+    Case("read-eio", _calls(read=errno.EIO)),
+    Case("forbidden", _calls(create=errno.EACCES), cold=True, down=False, rare=True),
+    Case("quota", _calls(allocate=errno.EDQUOT, write=errno.EDQUOT), cold=True, down=False, stored_again=False),
+    Case("full", _calls(allocate=errno.ENOSPC, write=errno.ENOSPC), cold=True, down=False, stored_again=False, rare=True),
+    Case("slow", _calls(write=delay(0.1), read=delay(0.03), sync=delay(0.5)), cold=True, down=False, state=False),
+    Case("hung", _calls(**dict.fromkeys(_ANY, HANG))),
+    Case("write-hung", _calls(write=HANG), cold=True),
+    Case("punch-hung", _calls(punch=HANG), down=False, state=False, limit=40_000_000),
+    Case("read-only", _read_only, disk="ext4", mended=False),
+    Case("read-only-for-a-while", _calls(**dict.fromkeys(_WRITING, errno.EROFS)), cold=True),
+    Case("removed", _removed, disk="tmpfs", down=False),
+    Case("emptied", _emptied, disk="tmpfs", down=False),
+    Case("unmounted", _unmounted, disk="ext4"),
+    Case("files-cut", _cut, disk="tmpfs", down=False, state=False),
+    Case("no-inodes", _no_inodes, disk="tmpfs", down=False, state=False, rounds=2, cold=True, before='mount -o remount,nr_inodes=400 "$0"'),
+]

@@ -1,0 +1,85 @@
+"""File systems of a test's own under a real sidecar's cache directory, in a mount namespace that goes with it.
+
+    with running(place, …, **file_system(place, "xfs", "320m")) as sidecar:
+        inside(sidecar) / "shards" …            # the cache directory as the sidecar sees it; its parent is the file system's root
+        within(sidecar, "mount", "-o", "remount,ro", str(sidecar.cache_dir.parent))
+
+Nothing of them is left behind: when the sidecar ends, so does its namespace, and with it mounts and loop devices.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.sidecar import Sidecar
+
+__all__ = ["can_mount", "file_system", "inside", "needs_mounts", "within"]
+
+_MAKE = {
+    "ext4": ("mkfs.ext4", "-q", "-m", "0"),  # mounted to become read-only at its first error, as most are
+    "ext2": ("mkfs.ext2", "-q", "-m", "0"),  # cannot allocate before it writes
+    "xfs": ("mkfs.xfs", "-q"),  # allocates beyond the end of a file that grows
+}
+
+
+def can_mount() -> bool:
+    """Whether this process may make mount namespaces and mount in them."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        return False
+    done = subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, check=False)
+    return done.returncode == 0
+
+
+needs_mounts = pytest.mark.skipif(not can_mount(), reason="needs root and mount namespaces, for file systems of its own")
+
+
+def file_system(place: Path, kind: str, size: str, before: str = ":") -> dict[str, Any]:
+    """How to start a sidecar whose cache directory lies on such a file system; ``before`` is a shell command run there (``$0``: it).
+
+    Skips the test where the tools or the kernel do not know ``kind``.
+    """
+    disk, image = place / "disk", place / f"{kind}.image"
+    disk.mkdir(exist_ok=True)
+    if kind == "tmpfs":
+        mount = f'mount -t tmpfs -o size={size},mode=700 none "$0"'
+    elif kind == "ramfs":  # can neither allocate nor punch, and does not say how full it is
+        mount = 'mount -t ramfs -o mode=700 none "$0"'
+    elif kind == "overlay":
+        under = place / "under"
+        under.mkdir()
+        dirs = "mkdir -m 700 lower upper work"
+        mount = f"mount -t tmpfs -o size={size} none {under} && cd {under} && {dirs} && cd - >/dev/null && "
+        mount += f'mount -t overlay -o lowerdir={under}/lower,upperdir={under}/upper,workdir={under}/work none "$0"'
+    else:
+        make = _MAKE[kind]
+        if shutil.which(make[0]) is None:
+            pytest.skip(f"needs {make[0]}")
+        if not image.exists():
+            image.touch()
+            os.truncate(image, _bytes(size))
+            subprocess.run([*make, str(image)], check=True)
+        mount = f'mount -o loop{",errors=remount-ro" if kind == "ext4" else ""} {image} "$0" && chmod 700 "$0"'
+    wrapper = ("unshare", "-m", "--propagation", "private", "sh", "-c", f'{mount} && {before}; exec "$@"', str(disk))
+    tried = subprocess.run([*wrapper[:-2], mount, str(disk)], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"no {kind} can be mounted here: {tried.stderr.strip()}")
+    return {"wrapper": wrapper, "cache": "disk/cache"}
+
+
+def _bytes(size: str) -> int:
+    return int(size[:-1]) * {"k": 2**10, "m": 2**20}[size[-1].lower()]
+
+
+def inside(sidecar: Sidecar) -> Path:
+    """The cache directory as the sidecar sees it."""
+    return Path(f"/proc/{sidecar.process.pid}/root{sidecar.cache_dir}")
+
+
+def within(sidecar: Sidecar, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in the sidecar's mount namespace."""
+    return subprocess.run(["nsenter", "-m", "-t", str(sidecar.process.pid), *command], capture_output=True, text=True, check=True)
