@@ -62,6 +62,9 @@ ss iproute2 the tests that count connections
 tinyproxy tinyproxy the tests behind an upstream proxy
 ip iproute2 the tests in a network of their own
 ps procps the tests that read process tables
+gcc build-essential the tests on a disk that fails on command
+mkfs.ext4 e2fsprogs the tests of the disk bound on ext4
+mkfs.xfs xfsprogs the tests of the disk bound on XFS
 PARTS
 }
 

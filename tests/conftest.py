@@ -12,8 +12,11 @@ import pytest
 hypothesis.settings.register_profile("shared machine", deadline=None)
 hypothesis.settings.load_profile("shared machine")
 
-# Settings of the person who runs the tests must not reach into them, nor their AWS account.
-_FOREIGN = ("FOREBAY_", "AWS_", "HF_", "GOPEN_", "WDS_", "SLURM_", "TORCHELASTIC_")
+# Settings of the person who runs the tests must not reach into them, nor their accounts.
+_FOREIGN = (
+    "FOREBAY_", "AWS_", "HF_", "HUGGING_FACE_", "GOOGLE_", "CLOUDSDK_", "STORAGE_EMULATOR", "GOPEN_", "WDS_", "SLURM_", "TORCHELASTIC_",
+    "SSL_CERT_",
+)  # fmt: skip
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 _KEPT = ("FOREBAY_VENV", "FOREBAY_PHOTOGRAPHS", "FOREBAY_APT")
 
@@ -31,10 +34,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No setting of the machine reaches a test; AWS never looks for a metadata service."""
+    """No setting of the machine reaches a test; neither AWS nor Google looks for a metadata service."""
     for name in list(os.environ):
         if (name.startswith(_FOREIGN) and name not in _KEPT) or name.lower() in _PROXIES:
             monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
     monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)

@@ -121,7 +121,7 @@ def test_a_panel_asks_for_labels_that_exist(query: str) -> None:
 
 
 def test_alerts_ask_for_metrics_that_exist() -> None:
-    """The same promise for the three rules."""
+    """The same promise for the four rules."""
     text = ALERTS.read_text(encoding="utf-8")
     asked = _asked("\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#")))
     assert asked
@@ -131,8 +131,8 @@ def test_alerts_ask_for_metrics_that_exist() -> None:
 def test_every_alert_names_its_next_step() -> None:
     """Who is paged at night reads what to do."""
     text = ALERTS.read_text(encoding="utf-8")
-    assert re.findall(r"- alert: (\w+)", text) == ["CacheOverBound", "ReaderStarved", "OriginErrors"]
-    assert len(re.findall(r"(?m)^ +next_step: \".{40,}\"$", text)) == 3
+    assert re.findall(r"- alert: (\w+)", text) == ["CacheOverBound", "ReaderStarved", "OriginErrors", "CacheDiskDown"]
+    assert len(re.findall(r"(?m)^ +next_step: \".{40,}\"$", text)) == 4
 
 
 @needs_promtool
@@ -183,7 +183,7 @@ def test_every_query_has_an_answer(busy: Prometheus, title: str, query: str) -> 
 def test_every_alert_is_evaluated(busy: Prometheus) -> None:
     """Loaded from the committed file, healthy, and each expression is a query that succeeds."""
     rules = busy.rules()
-    assert {rule["name"] for rule in rules} == {"CacheOverBound", "ReaderStarved", "OriginErrors"}
+    assert {rule["name"] for rule in rules} == {"CacheOverBound", "ReaderStarved", "OriginErrors", "CacheDiskDown"}
     for rule in rules:
         assert not rule.get("lastError"), rule
         busy.query(rule["query"])

@@ -9,6 +9,8 @@ from enum import Enum
 __all__ = [
     "Aborted",
     "ClientRefused",
+    "DigestChecked",
+    "DiskChanged",
     "DiskFailed",
     "Event",
     "Events",
@@ -21,6 +23,7 @@ __all__ = [
     "OriginAnswered",
     "OriginBytes",
     "OriginFailed",
+    "OriginOddity",
     "Outcome",
     "PlanChanged",
     "ReaderWaited",
@@ -30,6 +33,7 @@ __all__ = [
     "ReservationRefused",
     "Revalidated",
     "SegmentLanded",
+    "SegmentVerified",
 ]
 
 
@@ -68,6 +72,17 @@ class OriginFailed:
 
     origin: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class OriginOddity:
+    """An answer that is not as HTTP has it, and was of use all the same.
+
+    ``kind``: range-as-200 (the range asked for, but status 200), whole-for-range (a whole body from an origin that honours ranges).
+    """
+
+    origin: str
+    kind: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +136,7 @@ class Refetched:
 
 @dataclass(frozen=True, slots=True)
 class ReservationRefused:
-    """No room for a segment. ``reason``: no-room, disk, quota."""
+    """No room for a segment. ``reason``: no-room, disk, inodes, quota."""
 
     reason: str
 
@@ -145,10 +160,33 @@ class DiskFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class DiskChanged:
+    """The cache disk is in another state than before: normal, unstable or down."""
+
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
 class IntegrityFailed:
     """Stored or fetched bytes were not what they should be. ``stage``: origin, read, recovery."""
 
     stage: str
+
+
+@dataclass(frozen=True, slots=True)
+class DigestChecked:
+    """A whole shard was compared with the digest its origin names. ``result``: agrees, differs, unchecked (given out without)."""
+
+    algorithm: str
+    result: str
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentVerified:
+    """A stored segment was read whole and compared with its checksum. ``why``: recovery, digest, verify, sample."""
+
+    why: str
+    right: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,9 +251,9 @@ class LoopLagged:
 
 
 Event = (
-    Aborted | ClientRefused | DiskFailed | Evicted | FetchRetried | FlightBoarded | IntegrityFailed | LoopLagged | OpeningDone
-    | OriginAnswered | OriginBytes | OriginFailed | PlanChanged | ReaderWaited | Recovered | Refetched | RequestDone | ReservationRefused
-    | Revalidated | SegmentLanded
+    Aborted | ClientRefused | DigestChecked | DiskChanged | DiskFailed | Evicted | FetchRetried | FlightBoarded | IntegrityFailed
+    | LoopLagged | OpeningDone | OriginAnswered | OriginBytes | OriginFailed | OriginOddity | PlanChanged | ReaderWaited | Recovered
+    | Refetched | RequestDone | ReservationRefused | Revalidated | SegmentLanded | SegmentVerified
 )  # fmt: skip
 
 

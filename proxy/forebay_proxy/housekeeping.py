@@ -10,6 +10,7 @@ from forebay_proxy.entry import Entry
 from forebay_proxy.openings import Openings
 from forebay_proxy.segments import segment_count, segment_span
 from forebay_proxy.shard import Shard
+from forebay_proxy.verifying import Verifying
 from forebay_proxy.warm import Warming
 
 __all__ = ["House"]
@@ -55,6 +56,14 @@ class House:
             shards += size > 0
             freed += size
         return {"shards": shards, "bytes": freed, "leased": leased}
+
+    def verify(self, patterns: list[str] | None, rate_bytes_s: float) -> AsyncIterator[dict[str, object]]:
+        """Compare what matches with its checksums; yields the events of ``POST /v1/verify``."""
+
+        def chosen(name: str) -> bool:
+            return patterns is None or any(_matches(name, pattern) for pattern in patterns)
+
+        return Verifying(self._cache.room, self._cache.inspection, chosen, rate_bytes_s).run()
 
     def warm(self, shards: list[Shard]) -> AsyncIterator[dict[str, object]]:
         """Fetch ``shards`` ahead; yields the events of ``POST /v1/warm``."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 
+from forebay_proxy.digest import ALGORITHMS
 from forebay_proxy.events import Outcome
 
 __all__ = ["METRICS", "OPEN", "OTHER", "PREFIX", "SLOTTED", "Metric", "table"]
@@ -28,11 +29,12 @@ _LEAVING = ("plan", "guess", "stale", "admin", "unused", OTHER)
 _PLAN_CHANGES = ("replaced", "extended", "withdrawn", "expired", "finished", OTHER)
 _DEVIATIONS = ("skipped", "unplanned")
 _DISK_OPERATIONS = (
-    "create", "open", "allocate", "grow", "settle", "write", "read", "punch", "sync", "remove", "load", "index commit", OTHER,
+    "create", "open", "allocate", "grow", "settle", "write", "read", "punch", "sync", "remove", "load", "index commit", "look", "probe",
+    OTHER,
 )  # fmt: skip
 _OPENING_ERRORS = (
     "InvalidShard", "OriginRefused", "ShardForbidden", "ShardNotFound", "RangeNotSatisfiable", "ShardChanged", "TruncatedShard",
-    "OriginError", "OriginUnavailable", "OriginTimeout", OTHER,
+    "OriginError", "OriginLied", "OriginUnavailable", "OriginTimeout", OTHER,
 )  # fmt: skip
 
 # Buckets. Quantiles are read off them by interpolation, so they are dense where a decision hangs on the answer.
@@ -116,6 +118,8 @@ METRICS: tuple[Metric, ...] = (
     _counter("origin_retries_total", "Fetches that asked again; the reason is that of the failure before.", origin=()),
     _counter("origin_resumes_total", "Of the retries: those that went on from the next missing byte of a broken body.", origin=()),
     _counter("origin_throttled_total", "Requests refused because the origin wants fewer (429, 503).", origin=()),
+    _counter("origin_oddities_total", "Answers used though not as HTTP has them: a range with status 200, a whole body for a range.", _NEW,
+             origin=(), kind=("range-as-200", "whole-for-range", OTHER)),
     _gauge("origin_inflight_requests", "Requests in the air.", origin=()),
     _histogram("opening_duration_seconds", _ORIGIN_FIRST_BYTE_S, "Until version and length of a shard were known.", _NEW),
     _counter("opening_failures_total", "Shards whose version could not be learned, by error class.", _NEW, error=_OPENING_ERRORS),
@@ -138,7 +142,8 @@ METRICS: tuple[Metric, ...] = (
     _gauge("cache_segments", "Segments stored."),
     _gauge("cache_shards", "Shards with at least one segment stored."),
     _gauge("lease_bytes", "Stored bytes that may not leave because a reader holds them."),
-    _counter("cache_reservation_failures_total", "Segments for which no room was granted.", reason=("no-room", "disk", "quota", OTHER)),
+    _counter("cache_reservation_failures_total", "Segments for which no room was granted.",
+             reason=("no-room", "disk", "inodes", "quota", OTHER)),
     _counter("cache_evictions_total", "Segments that left. plan: farthest announced use; guess: no plan spoke for it; unused: never read.",
              reason=_LEAVING),
     _counter("cache_evicted_bytes_total", "Bytes that left.", reason=_LEAVING),
@@ -146,9 +151,15 @@ METRICS: tuple[Metric, ...] = (
     _histogram("cache_eviction_age_seconds", _AGE_S, "How long a segment had been stored when it left."),
     _counter("cache_integrity_failures_total", "Bytes that were not what they should be; they were dropped, not served.",
              stage=("origin", "read", "recovery", OTHER)),
+    _counter("digest_checks_total", "Whole shards compared with the digest their origin names; unchecked: could not be, and were served.",
+             algorithm=(*ALGORITHMS, OTHER), result=("agrees", "differs", "unchecked")),
+    _counter("segments_verified_total", "Stored segments read whole and compared with their checksum; why: what asked for it.",
+             why=("recovery", "digest", "verify", "sample"), result=("right", "wrong")),
     _counter("cache_disk_errors_total", "Failed operations in the cache directory.",
              most=40, op=_DISK_OPERATIONS, errno=("ENOSPC", "EIO", OPEN)),
     _gauge("cache_disk_state", "0 normal, 1 unstable (bytes are served past the cache now and then), 2 down (all bytes pass through)."),
+    _counter("cache_disk_state_changes_total", "Times the cache disk came into a state; back in normal: it works again.", _NEW,
+             state=("normal", "unstable", "down")),
     _gauge("filesystem_avail_bytes", "Free bytes on the cache's file system."),
     _gauge("filesystem_size_bytes", "Size of the cache's file system."),
     _gauge("filesystem_files_free", "Free inodes on the cache's file system."),

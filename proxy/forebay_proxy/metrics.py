@@ -26,7 +26,7 @@ from forebay_proxy.usage import Usage
 __all__ = ["CONTENT_TYPE", "MAX_JOBS", "MAX_ORIGINS", "Metrics", "table"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # understood by every Prometheus since 0.4; 3.x refuses answers without a type
-MAX_ORIGINS = 32  # one job reads from a few; 32 with all their series still fit into one 2,000-line answer
+MAX_ORIGINS = 30  # one job reads from a few; 30 with all their series still fit into one 2,000-line answer
 MAX_JOBS = 16  # one node runs at most a job per accelerator
 
 
@@ -79,6 +79,8 @@ class Metrics:
         return {
             facts.Aborted: lambda fact: count["responses_aborted_total"](fact.reason),
             facts.ClientRefused: self._client_refused,
+            facts.DiskChanged: lambda fact: count["cache_disk_state_changes_total"](fact.state),
+            facts.DigestChecked: lambda fact: count["digest_checks_total"](fact.algorithm, fact.result),
             facts.DiskFailed: lambda fact: count["cache_disk_errors_total"](fact.operation, _errno_label(fact.errno_name)),
             facts.Evicted: self._evicted,
             facts.FetchRetried: self._fetch_retried,
@@ -89,6 +91,7 @@ class Metrics:
             facts.OriginAnswered: self._origin_answered,
             facts.OriginBytes: lambda fact: count["origin_bytes_total"](self._origins.of(fact.origin), fact.kind, by=fact.count),
             facts.OriginFailed: self._origin_failed,
+            facts.OriginOddity: lambda fact: count["origin_oddities_total"](self._origins.of(fact.origin), fact.kind),
             facts.PlanChanged: self._plan_changed,
             facts.ReaderWaited: lambda fact: count["reader_wait_seconds_total"](self._jobs.of(fact.job), by=fact.seconds),
             facts.Recovered: self._recovered,
@@ -97,6 +100,7 @@ class Metrics:
             facts.ReservationRefused: lambda fact: count["cache_reservation_failures_total"](fact.reason),
             facts.Revalidated: lambda fact: count["revalidations_total"](fact.result),
             facts.SegmentLanded: self._segment_landed,
+            facts.SegmentVerified: lambda fact: count["segments_verified_total"](fact.why, "right" if fact.right else "wrong"),
         }
 
     def _request_done(self, fact: facts.RequestDone) -> None:

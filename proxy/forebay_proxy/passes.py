@@ -13,6 +13,7 @@ from forebay_proxy.shard import Shard
 __all__ = ["GROUP_LIFE_S", "Passes"]
 
 GROUP_LIFE_S = 6 * 3600.0  # longer than a night's checkpoint-and-restart, shorter than a day of other work
+MOST_JOBS = 64  # passes kept of one group: a node runs a handful of jobs, and a client may make names up
 ANONYMOUS = ""
 WARM = "\0warm"  # the pass of shards that were asked for ahead; no job has this name
 
@@ -54,6 +55,9 @@ class Passes:
     def _pass(self, shard: Shard, job: str, now: float) -> set[str]:
         group = self._groups.setdefault(shard.group, Group(now))
         group.opened_at = group.seen_at[job] = now
+        if job not in group.passes and len(group.passes) >= MOST_JOBS:
+            longest_silent = min(group.passes, key=lambda known: group.seen_at[known])
+            del group.passes[longest_silent], group.seen_at[longest_silent]
         return group.passes.setdefault(job, set())
 
     def unread_by(self, name: str, group_name: str, now: float) -> list[str] | None:

@@ -19,6 +19,7 @@ from forebay_proxy.settings_fields import (
     Budget,
     Connections,
     Directory,
+    Endpoint,
     Host,
     Limit,
     LogLevel,
@@ -85,6 +86,15 @@ class Settings(BaseModel):
         metavar="NAME",
         unset="AWS_PROFILE only",
     )
+    gs_endpoint: Endpoint = setting(
+        None,
+        "Where gs:// requests and the sidecar's Google credentials go; for private endpoints, as an emulator is STORAGE_EMULATOR_HOST's.",
+        metavar="URL",
+        unset="Google, or STORAGE_EMULATOR_HOST without credentials",
+    )
+    gs_anonymous: bool = setting(
+        False, "Read gs:// without credentials; off, as Google's own are found by themselves, and where there are none none are sent."
+    )
     pass_header: Names = setting(
         (),
         "Request header that travels to the origin beside Authorization, Cookie and X-*; no other, as it may be meant for us.",
@@ -102,6 +112,14 @@ class Settings(BaseModel):
         "When a stored shard is compared with its origin (job, never, or a time as 1h); once a job costs one HEAD a shard.",
         metavar="job|never|TTL",
     )
+    origin_digests: bool = setting(
+        True, "Give out a shard's end once the whole has the digest its origin names; on, as a checksum in C costs 0.1 to 1.5 s a GB."
+    )
+    verify_every_s: Budget = setting(
+        5.0,
+        "How often one stored segment is compared with its checksum; every 5 s reads 2 MB/s, and 500 GB once in 4 days. 0: never.",
+        metavar="SECONDS",
+    )
     prefetch: bool = setting(True, "Fetch ahead what plans announce; on, since this is what hides the origin's latency.")
     origin_connections: Connections = setting(
         64, "Most requests one origin gets at once; 64 fill 25 Gbit/s at 50 MB/s each, and throttling halves what is used.", metavar="COUNT"
@@ -115,6 +133,11 @@ class Settings(BaseModel):
     retry_budget_s: Budget = setting(
         300.0,
         "How long a fetch goes on asking a failing origin; 5 min outlast most outages and end before a NCCL watchdog.",
+        metavar="SECONDS",
+    )
+    drain_timeout_s: Budget = setting(
+        20.0,
+        "How long running answers may end after SIGTERM; 20 s, as Kubernetes and Slurm kill after 30 s and the last commit comes then.",
         metavar="SECONDS",
     )
     idle_exit_s: Seconds | None = setting(

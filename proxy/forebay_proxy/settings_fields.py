@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,8 +11,8 @@ from pydantic import BeforeValidator, Field
 from forebay_proxy.sizes import CacheLimit, parse_duration, parse_limit, parse_share
 
 __all__ = [
-    "Budget", "Connections", "Directory", "Host", "Limit", "LogLevel", "Names", "Paths", "Port", "Revalidate", "Seconds", "Share", "Socket",
-    "Uids", "setting",
+    "Budget", "Connections", "Directory", "Endpoint", "Host", "Limit", "LogLevel", "Names", "Paths", "Port", "Revalidate", "Seconds",
+    "Share", "Socket", "Uids", "setting",
 ]  # fmt: skip
 
 
@@ -46,6 +47,13 @@ def _revalidate(value: Any) -> Any:
         raise ValueError(f"{str(value)!r} is neither 'job', 'never' nor a duration such as 1h") from None
 
 
+def _endpoint(value: Any) -> Any:
+    # The value stays out of the message: people write keys into such URLs.
+    if isinstance(value, str) and not re.fullmatch(r"https?://[^/?#@\s]+(?:/[^?#@\s]*)?", value):
+        raise ValueError("not an http(s) URL without credentials and query, such as https://storage.example.org")
+    return value
+
+
 def _home(value: Any) -> Any:
     return Path(value).expanduser() if isinstance(value, str) and value else value
 
@@ -58,6 +66,7 @@ def _homes(value: Any) -> Any:
 Host = Annotated[str, Field(min_length=1)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Socket = Annotated[Path | Literal[""] | None, BeforeValidator(_socket)]
+Endpoint = Annotated[str | None, BeforeValidator(_endpoint)]
 Directory = Annotated[Path | None, BeforeValidator(_home)]
 Limit = Annotated[CacheLimit | None, BeforeValidator(_limit)]
 Connections = Annotated[int, Field(ge=1, le=1024)]

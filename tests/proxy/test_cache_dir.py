@@ -203,3 +203,9 @@ def test_a_disk_is_measured_in_allocated_bytes(tmp_path: Path) -> None:
     disk = measure(tmp_path)
     assert 8192 <= disk.held_bytes < 10**6
     assert 0 < disk.free_bytes <= disk.total_bytes
+
+
+def test_a_file_system_that_does_not_say_how_full_it_is() -> None:
+    """What was asked for counts; nothing is said of what fits."""
+    found = decide_capacity(TotalBytes(2**30), 0.05, Disk(0, 0, 0), container=False)
+    assert (found.effective_bytes, found.notices) == (2**30, ())

@@ -118,6 +118,8 @@ def test_other_requests_do_not_blur_the_shard_latencies(metrics: Metrics) -> Non
         (facts.DiskFailed("write", "ENOSPC"), "cache_disk_errors_total", {"op": "write", "errno": "ENOSPC"}, 1),
         (facts.DiskFailed("write", "EROFS"), "cache_disk_errors_total", {"op": "write", "errno": "EROFS"}, 1),
         (facts.DiskFailed("../x", "no\nerrno"), "cache_disk_errors_total", {"op": OTHER, "errno": OTHER}, 1),
+        (facts.DigestChecked("md5", "differs"), "digest_checks_total", {"algorithm": "md5", "result": "differs"}, 1),
+        (facts.DigestChecked("unknown", "unchecked"), "digest_checks_total", {"algorithm": OTHER, "result": "unchecked"}, 1),
         (facts.Evicted(7, "guess", 60.5, used=True), "cache_evicted_bytes_total", {"reason": "guess"}, 7),
         (facts.Evicted(7, "guess", 60.5, used=True), "cache_evicted_before_use_bytes_total", {}, 0),
         (facts.Evicted(7, "unused", 60.5, used=False), "cache_evicted_before_use_bytes_total", {}, 7),
@@ -134,6 +136,7 @@ def test_other_requests_do_not_blur_the_shard_latencies(metrics: Metrics) -> Non
         (facts.OriginAnswered(ORIGIN, "GET", 206, 0.2), "origin_first_byte_seconds_count", {"origin": ORIGIN}, 1),
         (facts.OriginAnswered(ORIGIN, "GET", 0, 15), "origin_first_byte_seconds_count", {"origin": ORIGIN}, 0),
         (facts.OriginFailed(ORIGIN, "throttled"), "origin_throttled_total", {"origin": ORIGIN}, 1),
+        (facts.OriginOddity(ORIGIN, "range-as-200"), "origin_oddities_total", {"origin": ORIGIN, "kind": "range-as-200"}, 1),
         (facts.OriginFailed(ORIGIN, "short"), "origin_failures_total", {"origin": ORIGIN, "reason": "short"}, 1),
         (facts.PlanChanged("j", "extended"), "plan_changes_total", {"what": "extended"}, 1),
         (facts.PlanChanged("j", "skipped"), "plan_deviation_total", {"job": "j", "kind": "skipped"}, 1),
@@ -146,6 +149,7 @@ def test_other_requests_do_not_blur_the_shard_latencies(metrics: Metrics) -> Non
         (facts.Revalidated("unreachable"), "revalidations_total", {"result": "unreachable"}, 1),
         (facts.SegmentLanded(ORIGIN, 8, 0.1, True, True), "segments_landed_total", {"kind": "prefetch", "stored": "yes"}, 1),
         (facts.SegmentLanded(ORIGIN, 8, 0.1, False, False), "segments_landed_total", {"kind": "demand", "stored": "no"}, 1),
+        (facts.SegmentVerified("verify", right=False), "segments_verified_total", {"why": "verify", "result": "wrong"}, 1),
     ],
 )
 def test_a_fact_is_counted(metrics: Metrics, fact: facts.Event, name: str, labels: dict[str, str], value: float) -> None:
@@ -226,14 +230,15 @@ def _hostile(origin: str, word: str, code: int) -> list[facts.Event]:
         facts.Aborted(word), facts.ClientRefused(word), facts.DiskFailed("read", word.upper()), facts.DiskFailed(word, f"E{word.upper()}"),
         facts.Evicted(1, word, 1, False), facts.FetchRetried(origin, word, True), facts.IntegrityFailed(word), facts.LoopLagged(1),
         facts.OpeningDone(origin, 1, word), facts.OriginAnswered(origin, word, code, 1), facts.OriginBytes(origin, 1, word),
-        facts.OriginFailed(origin, word), facts.PlanChanged(word, word), facts.ReaderWaited(word, 1), facts.ReservationRefused(word),
+        facts.OriginOddity(origin, word), facts.OriginFailed(origin, word), facts.PlanChanged(word, word),
+        facts.ReaderWaited(word, 1), facts.ReservationRefused(word),
         facts.RequestDone(word, code, outcome, 1, 1, 1, job=word), facts.RequestDone("GET", code, outcome, 1, 1, 1),
-        facts.Revalidated(word), facts.PlanChanged(word, "skipped"),
+        facts.Revalidated(word), facts.PlanChanged(word, "skipped"), facts.DigestChecked(word, word), facts.SegmentVerified("sample", True),
     ]  # fmt: skip
 
 
 def test_the_bounds_are_those_of_the_documentation() -> None:
-    """32 origins and 16 jobs have series of their own, the next one counts as other."""
+    """30 origins and 16 jobs have series of their own, the next one counts as other."""
     metrics = Metrics()
     for number in range(MAX_ORIGINS + 5):
         metrics.listen(facts.OriginBytes(f"https://h{number}", 1, "demand"))
@@ -241,7 +246,7 @@ def test_the_bounds_are_those_of_the_documentation() -> None:
     samples = _samples(metrics)
     origins = {dict(labels)["origin"] for name, labels in samples if name == "forebay_origin_bytes_total"}
     jobs = {dict(labels)["job"] for name, labels in samples if name == "forebay_reader_wait_seconds_total"}
-    assert (len(origins - {OTHER}), len(jobs - {OTHER})) == (32, 16) == (MAX_ORIGINS, MAX_JOBS)
+    assert (len(origins - {OTHER}), len(jobs - {OTHER})) == (30, 16) == (MAX_ORIGINS, MAX_JOBS)
     assert _value(metrics, "origin_bytes_total", origin=OTHER, kind="demand") == 5
 
 

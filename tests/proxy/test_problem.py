@@ -39,9 +39,9 @@ def test_the_document_names_shard_cause_and_next_step() -> None:
 )
 def test_every_shard_error_that_reaches_a_client_can_say_what_to_do(name: str) -> None:
     """Whoever raises it says so, or there is a general word; those of the client's own making always carry their own."""
-    extra = {"length": 5} if name == "RangeNotSatisfiable" else {}
+    extra = {"RangeNotSatisfiable": {"length": 5}, "DigestDiffers": {"again": True}}.get(name, {})
     document = describe(getattr(errors, name)(SHARD, "cause", **extra))
-    assert document["status"] in {400, 403, 404, 416, 502, 503, 504}
+    assert document["status"] in {400, 403, 404, 416, 502, 503, 504, 508}
     assert "next_step" in document or name in {"InvalidShard", "OriginRefused", "RangeNotSatisfiable"}
 
 

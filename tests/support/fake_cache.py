@@ -148,6 +148,7 @@ class FakeHouse:
 
     def __init__(self) -> None:
         self.evicted: list[list[str] | None] = []
+        self.verified: list[tuple[list[str] | None, float]] = []
         self.warm_gate: asyncio.Event | None = None
         self.warm_error: ShardError | None = None
         self.warm_left = asyncio.Event()
@@ -158,6 +159,16 @@ class FakeHouse:
     async def evict(self, patterns: list[str] | None) -> dict[str, int]:
         self.evicted.append(patterns)
         return {"shards": 1, "bytes": 10, "leased": 0}
+
+    async def verify(self, patterns: list[str] | None, rate_bytes_s: float) -> AsyncIterator[dict[str, object]]:
+        self.verified.append((patterns, rate_bytes_s))
+        try:
+            yield {"event": "progress", "done_bytes": 0, "bytes": 10}
+            if self.warm_gate is not None:
+                await self.warm_gate.wait()
+            yield {"event": "end", "wrong": 0}
+        finally:
+            self.warm_left.set()
 
     async def warm(self, shards: list[Shard]) -> AsyncIterator[dict[str, object]]:
         try:

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 
+from forebay_proxy.digest import Digest
 from forebay_proxy.errors import (
     OriginUnavailable,
     RangeNotSatisfiable,
@@ -81,6 +82,8 @@ class Remote:
     headers: Gate | None = None
     bodies: dict[int, Gate] = field(default_factory=dict)  # by offset in the shard: a body waits before the byte there
     failures: deque[Failure] = field(default_factory=deque)
+    digests: tuple[Digest, ...] = ()  # of the whole, in every answer
+    flips: dict[int, int] = field(default_factory=dict)  # offset -> how often its byte still arrives wrong
 
     @property
     def version(self) -> Version:
@@ -106,6 +109,19 @@ class Remote:
         else:
             self.bodies[offset] = gate
         return gate
+
+    def flip(self, offset: int, *, times: int = 1) -> None:
+        """The byte at ``offset`` arrives wrong the next ``times`` it is sent."""
+        self.flips[offset] = times
+
+    def sent(self, first: int, end: int) -> bytes:
+        """What arrives of the bytes ``first`` to ``end``."""
+        piece = bytearray(self.data[first:end])
+        for offset, times in self.flips.items():
+            if first <= offset < end and times:
+                piece[offset - first] ^= 0x40
+                self.flips[offset] = times - 1
+        return bytes(piece)
 
     def release(self) -> None:
         if self.headers is not None:
@@ -173,7 +189,7 @@ class FakeOrigin:
             first, end = _extent(shard, remote, range)
             async with aclosing(self._chunks(shard, remote, first, end, failure, asked)) as chunks:
                 promised = end - first if remote.ranged or remote.length_known else None
-                yield Body(remote.version, first, promised, remote.ranged and range is not None, remote.framed, chunks)
+                yield Body(remote.version, first, promised, remote.ranged and range is not None, remote.framed, chunks, remote.digests)
         finally:
             self.open -= 1
 
@@ -216,7 +232,7 @@ class FakeOrigin:
             stop = min([position + remote.chunk_bytes, end, *stops])
             self.served.append((shard.name, position, stop))
             asked.sent += stop - position
-            yield remote.data[position:stop]
+            yield remote.sent(position, stop)
             position = stop
             await asyncio.sleep(0)
 

@@ -42,6 +42,7 @@ class FakeSidecar:
         self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
         self.shards: list[dict[str, Any]] = []
         self.evicted: dict[str, Any] = {"shards": 0, "bytes": 0, "leased": 0}
+        self.verify_events: list[dict[str, Any]] = []
         self.warm_events: Callable[[list[str]], list[dict[str, Any]]] = stored_all
         self.ready = True
         self.open_connections = 0
@@ -131,6 +132,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._record(body)
         if self.path == "/v1/evict":
             self._json(self.fake.evicted)
+        elif self.path.partition("?")[0] == "/v1/verify":
+            self._lines(self.fake.verify_events)
         elif self.path.partition("?")[0] == "/v1/warm":
             shards = (
                 json.loads(body)["shards"]
@@ -159,6 +162,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         for event in events:
+            if event["event"] == "cut":  # the sidecar ends here
+                self.close_connection = True
+                return
             line = json.dumps(event).encode() + b"\n"
             self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
         self.wfile.write(b"0\r\n\r\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,6 +11,7 @@ from forebay_proxy.events import Event, Events
 from forebay_proxy.origins.base import Body
 from forebay_proxy.origins.guard import Guard
 from forebay_proxy.origins.http import HttpOrigin
+from forebay_proxy.origins.outward import Outward
 from forebay_proxy.origins.s3 import S3Origin
 from forebay_proxy.shard import ByteRange, Pin, Shard
 from forebay_proxy.wire.urls import parse_origin_url
@@ -40,7 +42,8 @@ async def s3_client(allow_origin: Iterable[str] = (), *, strict_origins: bool = 
     events = Events()
     events.listen(seen.append)
     guard = Guard(allow_origin=allow_origin, strict_origins=strict_origins)
-    http = HttpOrigin(guard=guard, events=events, connect_timeout_s=2.0, idle_timeout_s=10.0)
+    outward = Outward.of(os.environ, "")
+    http = HttpOrigin(guard=guard, events=events, connect_timeout_s=2.0, idle_timeout_s=10.0, outward=outward)
     client = S3Client(None, seen)  # type: ignore[arg-type]
     client.origin = S3Origin(http, guard=guard, clock=lambda: client.now, **how)
     try:

@@ -87,8 +87,10 @@ function show(status) {
   byId("state").className = `badge ${status.state}`;
   setText("where", `${status.url} · ${status.cache_dir}`);
   setText("about", `version ${status.forebay}, pid ${status.pid}, up ${seconds(status.uptime_s)} ·`);
-  byId("notices").hidden = status.notices.length === 0;
-  byId("notices").replaceChildren(...status.notices.map((text) => element("li", text)));
+  const ill = status.cache.disk_state !== "normal" ? [`cache disk ${status.cache.disk_state}: ${status.cache.disk_reason}`] : [];
+  const notices = [...ill, ...status.notices];
+  byId("notices").hidden = notices.length === 0;
+  byId("notices").replaceChildren(...notices.map((text) => element("li", text)));
   showDisk(status.cache);
   const moved = status.bytes;
   list("bytes", [
