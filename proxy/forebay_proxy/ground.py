@@ -221,5 +221,7 @@ class CacheGround:
             if not entry.segments.has(index_of(flight.first)):
                 self._room.displacers.settle(entry.key, index_of(flight.first))
             if not entry.ranged and flight is entry.stream and not entry.segments.complete:
+                # Bodies without a length that together exceed the room fill it together, and none stays. Admitting them one by one would
+                # need the length nobody tells; so the room is refused segment by segment, and no reader waits for it.
                 self.outdated(entry)  # part of a body that cannot be asked in pieces is of use to nobody who comes later
             self.left(entry)

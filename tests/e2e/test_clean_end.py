@@ -29,7 +29,7 @@ from forebay_proxy.segments import SEGMENT_BYTES
 pytestmark = [pytest.mark.once, pytest.mark.timeout(120)]
 
 SIZE = 3 * SEGMENT_BYTES + 54_321
-AT_ONCE_S = 4.0  # of a shared machine: what takes 0.2 s alone; every grace below is far longer
+AT_ONCE_S = 15.0  # of a shared machine: what takes 0.2 s alone; every grace below is far longer
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ async def halfway(sidecar: Sidecar, origin: OriginServer, shard: Path, gate: asy
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
 def test_with_nobody_there_it_ends_at_once(place: Path, number: signal.Signals) -> None:
     """Exit code 0, no run file, no socket, no word of Python."""
-    with running(place, "--cache-size", "100MB", "--socket", str(place / "s.sock")) as sidecar:
+    with running(place, "--cache-size", "100MB", "--drain-timeout-s", "60", "--socket", str(place / "s.sock")) as sidecar:
         run_file = place / "run" / "forebay.json"
         assert run_file.exists()
         began = time.monotonic()

@@ -189,7 +189,7 @@ def test_a_full_disk_starts_with_nothing() -> None:
 )  # fmt: skip
 def test_never_below_the_floor(limit: Any, floor: float, free: int, used: int, held: int, container: bool) -> None:
     """Whatever is asked, what is granted leaves the floor free and is not more than was asked."""
-    disk = Disk(free, free + used + held, held)
+    disk = Disk(free, free + used + held + 1, held)
     found = decide_capacity(limit, floor, disk, container=container)
     assert 0 <= found.effective_bytes <= found.capacity_bytes
     assert found.effective_bytes == 0 or free + held - found.effective_bytes >= found.floor_bytes
