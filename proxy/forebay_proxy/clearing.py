@@ -103,12 +103,15 @@ class Clearing:
             await asyncio.shield(entry.leaving[index])
 
     async def _allocate(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
-        if entry.segments.has(index):
-            raise CacheFull(f"segment {index} could not be removed, and stays")
         first, size = segment_span(index, entry.version.length)
         async with entry.file_lock:
             file = await self._files.open(entry)
+        if entry.segments.has(index):
+            raise CacheFull(f"segment {index} could not be removed, and stays")
+        if index in entry.writing:  # we are late: our flight has gone on without us, and another one is here
+            raise CacheFull(f"segment {index} is being written already")
         entry.charged_bytes += grant.bytes
+        entry.writing.add(index)
         try:
             if entry.version.length is None:
                 await file.grow(first + size)
@@ -116,6 +119,7 @@ class Clearing:
         except DiskFailed as error:
             if error.errno_name != "ETIMEDOUT":
                 entry.charged_bytes -= grant.bytes
+                entry.writing.discard(index)
             raise
         if self._store.can_allocate:
             self._room.ledger.allocated(grant)
@@ -131,6 +135,11 @@ class Clearing:
         await to_its_end(self._abandon(entry, index, grant))
 
     async def _abandon(self, entry: Entry, index: int, grant: Grant[Slice]) -> None:
+        if index not in entry.writing:  # nothing of it is in the file there is now: it was never opened, or that one was removed
+            self._room.ledger.release(grant)
+            self._parted(entry, (index,), removed=True)
+            return
+        entry.writing.discard(index)
         size = entry.segments.bytes_of(index)  # less than was granted if the length became known and the file could not be cut
         self._room.fit(entry, grant, size)
         if size:

@@ -51,6 +51,7 @@ class Entry:
         self.stuck_until = 0.0  # something of it could not be removed: not tried again before
         self.departing: dict[int, int] = {}  # their checksums, should they stay after all
         self.charged_bytes = 0  # of the file: what the ledger counts for its segments
+        self.writing: set[int] = set()  # segments allocated in that file, and not stored yet
         self.beyond_bytes = 0  # of the file: what it holds beyond that
         self._proofs: dict[str, float] = {}
         self.checked_jobs: set[str] = set()

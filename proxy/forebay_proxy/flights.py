@@ -70,6 +70,7 @@ class Flight:
         self.stored_end = first  # bytes below it are in the file, those from it to ``position`` in the window
         self.landed: set[int] = set()  # segments it has landed: such a one may have left again while the flight is still on the board
         self.window = MemoryWindow(first)
+        self.file: object = None  # where what is below ``stored_end`` was written; the shard may have got another one since
         self.error: BaseException | None = None
         self.done = False
         self.bypass = False  # (part of) it passes through memory

@@ -116,13 +116,23 @@ class CacheGround:
             self.give_back(entry, index, grant)
 
         try:
-            return await self._in_time(self._clearing.prepare(entry, index, grant), late)
+            return await self._in_time(self._prepared(entry, index, grant), late)
         except DiskFailed as error:
             self._failed(entry, error)
             self._events.emit(events.ReservationRefused("disk"))
         except CacheError:  # full, or a file of an earlier life is still held by a passed descriptor
             self._events.emit(events.ReservationRefused("no-room"))
         return None
+
+    async def _prepared(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
+        """As ``Clearing.prepare``. It may outlast its flight: the entry is not forgotten meanwhile, or two would make the same file."""
+        entry.flying += 1
+        try:
+            return await self._clearing.prepare(entry, index, grant)
+        finally:
+            entry.flying -= 1
+            if entry.idle:
+                self.left(entry)
 
     def _failed(self, entry: Entry, error: DiskFailed) -> None:
         self._disk.failed(error)

@@ -16,6 +16,7 @@ from forebay_proxy.buffers import Buffers, Share
 from forebay_proxy.bypass import MemoryWindow
 from forebay_proxy.digest import Digest
 from forebay_proxy.entry import Entry
+from forebay_proxy.errors import DiskFailed
 from forebay_proxy.flights import Flight
 from forebay_proxy.ledger import Grant
 from forebay_proxy.room import Slice
@@ -104,6 +105,7 @@ class Landing:
             self._ground.passes_by(self._entry)
             return
         self._grant, self._file, self._index = grant, file, index
+        self._flight.file = file
         first, size = segment_span(index, self._entry.version.length)
         self._segment_end = first + size
         self._hasher.reset()
@@ -147,6 +149,8 @@ class Landing:
             assert self._file is not None
             pieces, self._pieces = self._pieces, []
             await self._file.write_pieces(flight.stored_end, pieces, self._hasher)
+            if self._entry.file is not self._file:
+                raise DiskFailed("write", "ENOENT", f"the file of shard {self._entry.name} was given up meanwhile")
             flight.written(flight.stored_end + sum(map(len, pieces)))
         if self._file is not None and flight.stored_end >= self._segment_end:
             self._land()

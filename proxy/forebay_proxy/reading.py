@@ -358,6 +358,8 @@ class Reading:
         data = await self._hall.shelf.read(self.entry, self.position, self._place(end - self.position))
         if flight is not None and flight.error is not None:
             raise flight.error  # its bytes are being given back: what was read may be holes
+        if flight is not None and flight.file is not self.entry.file:
+            raise FellBehind("the directory was removed, and with it the file that holds these bytes")
         self._check()
         landed = flight is None or self._current in flight.landed
         if self.entry.segments.departures != departures or (landed and not self.entry.segments.has(self._current)):

@@ -194,6 +194,7 @@ class Room:
     def without_file(self, entry: Entry) -> None:
         """The entry's file is gone, or is nobody's any more."""
         entry.charged_bytes = 0
+        entry.writing.clear()
         self.overhead.weigh(entry, 0)
         entry.file, entry.filed = None, False
 
@@ -222,6 +223,7 @@ class Room:
         """A segment is whole on the disk: the grant's bytes are stored ones."""
         size = entry.segments.bytes_of(index)
         entry.charged_bytes -= grant.bytes - size
+        entry.writing.discard(index)
         self.ledger.commit(grant, size)
         entry.segments.land(index, checksum)
         entry.landed_at[index] = self._clock()
