@@ -214,7 +214,7 @@ class Clearing:
         try:
             async with entry.file_lock:
                 await self._free(entry, indices)
-        except (DiskFailed, Leased) as error:
+        except (DiskFailed, Leased, CacheFull) as error:
             removed = isinstance(error, DiskFailed) and error.errno_name == "ENOENT"  # no file, no bytes
             if isinstance(error, DiskFailed):
                 self._disk_failed(error)
@@ -231,9 +231,12 @@ class Clearing:
 
     async def _free(self, entry: Entry, indices: tuple[int, ...]) -> None:
         file = await self._files.open(entry)
-        if entry.segments.stored_count == 0 and not entry.flying and not entry.readers and len(entry.leaving) == len(indices):
+        unused = not entry.segments.stored_count and not entry.writing and len(entry.leaving) == len(indices)
+        if unused and not (self._store.can_punch and (entry.flying or entry.readers)):  # who came meanwhile makes a new one
             await self._files.remove(entry)
             return
+        if not self._store.can_punch:
+            raise CacheFull("this file system frees whole files only, and this one is in use")
         for index in sorted(indices, reverse=True):  # from the tail: cheaper for the file system
             await file.punch(segment_span(index, entry.version.length)[0], entry.segments.bytes_of(index))
         entry.charged_bytes -= sum(map(entry.segments.bytes_of, indices))  # all or none: where one cannot be freed, all are put back

@@ -1,0 +1,118 @@
+"""Files and places that were given up while something was being written: nobody reads what is in the new one instead."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.house import SEGMENT, building, data_of, small_segments, until
+
+from forebay_proxy import events, ground
+from forebay_proxy.clearing import Clearing
+from forebay_proxy.entry import Entry
+from forebay_proxy.ledger import Grant
+from forebay_proxy.room import Slice
+from forebay_proxy.segments import SEGMENT_BYTES
+from forebay_proxy.shardfile import ShardFile
+
+A = "https://o/set/a.tar"
+MIB = 2**20
+
+
+@pytest.mark.parametrize("moved", [False, True], ids=["removed", "moved away"])
+async def test_a_flight_over_a_directory_that_was_made_anew(tmp_path: Path, *, moved: bool) -> None:
+    """What it had written lies in the old file; its reader must not look for it in the new one."""
+    async with building(tmp_path / "c", segments=8, segment_bytes=SEGMENT_BYTES) as world:
+        data = data_of(3 * SEGMENT_BYTES + 5)
+        remote = world.origin.put(A, data)
+        remote.chunk_bytes = MIB
+        stalls = remote.hold(SEGMENT_BYTES + 5 * MIB)
+        async with world.opened(A) as reading:
+            got = await world.taken(reading, SEGMENT_BYTES)
+            entry = world.entry(A)
+            flight = world.flights.find(entry.key, 1)
+            assert flight is not None
+            await until(lambda: flight.stored_end == SEGMENT_BYTES + 4 * MIB)
+            if moved:
+                (world.path / "shards").rename(tmp_path / "old")
+            else:
+                shutil.rmtree(world.path / "shards")
+            await world.store.own_anew(5.0)
+            await until(lambda: not entry.filed)
+            assert await world.get(A, first=2 * SEGMENT_BYTES, last=2 * SEGMENT_BYTES + 99) == data[2 * SEGMENT_BYTES :][:100]
+            assert entry.filed
+            async for chunk in reading.chunks():
+                got += bytes(chunk)
+                if len(got) > SEGMENT_BYTES + 3 * MIB:
+                    stalls.open()
+            assert got == data
+        await world.quiet()
+        assert entry.charged_bytes == world.ledger.stored_bytes
+
+
+@pytest.mark.parametrize("opened", [False, True], ids=["before the file was opened", "after it was"])
+async def test_room_that_was_made_too_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, opened: bool) -> None:
+    """The disk hung, the flight went on without it; what is freed for it afterwards is not what the next flight is writing."""
+    monkeypatch.setattr(ground, "HUNG_S", 0.01)
+    allocate, hangs = Clearing._allocate, asyncio.Event()
+
+    async def late(self: Clearing, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
+        monkeypatch.setattr(Clearing, "_allocate", allocate)
+        file = await allocate(self, entry, index, grant) if opened else None
+        await hangs.wait()
+        return file or await allocate(self, entry, index, grant)
+
+    monkeypatch.setattr(Clearing, "_allocate", late)
+    async with building(tmp_path / "c", segments=8, segment_bytes=SEGMENT_BYTES) as world:
+        data = data_of(SEGMENT_BYTES)
+        remote = world.origin.put(A, data)
+        remote.chunk_bytes = MIB
+        assert await world.get(A) == data
+        await until(lambda: not world.openings._calls._tasks)
+        world.cache.disk.probed(None)  # it answers again
+        monkeypatch.setattr(ground, "HUNG_S", 10.0)
+        stalls = remote.hold(5 * MIB)
+        async with world.opened(A) as reading:
+            got = await world.taken(reading, MIB)
+            if not opened:
+                await stalls.reached.wait()
+            hangs.set()
+            await until(lambda: len(world.chores) == 0)
+            stalls.open()
+            assert got + b"".join([bytes(chunk) async for chunk in reading.chunks()]) == data
+        await world.quiet()
+        assert await world.get(A) == data
+        await world.quiet()
+        assert await world.get(A) == data
+        entry = world.entry(A)
+        assert entry.segments.complete
+        assert entry.charged_bytes == world.ledger.stored_bytes
+
+
+async def test_a_reader_that_comes_while_a_file_leaves_that_cannot_be_punched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gets a file of its own; that the old one could not be thinned out for it is no fault of the disk's."""
+    small_segments(monkeypatch)
+    async with building(tmp_path / "c", segments=8) as world:
+        world.store._abilities = replace(world.store._abilities, punch=False)
+        data = data_of(3 * SEGMENT)
+        world.origin.put(A, data)
+        assert await world.get(A) == data
+        await world.quiet()
+        entry, committed, gate = world.entry(A), world.store.claims.committed, asyncio.Event()
+
+        async def slow() -> None:
+            await gate.wait()
+            await committed()
+
+        monkeypatch.setattr(world.store.claims, "committed", slow)
+        leaving = asyncio.ensure_future(world.clearing.evict(entry))
+        await asyncio.sleep(0)
+        coming = asyncio.ensure_future(world.get(A))
+        await until(lambda: entry.flying)
+        gate.set()
+        assert await coming == data
+        assert await leaving == 3 * SEGMENT
+        assert not world.of(events.DiskFailed)
