@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 
 import hypothesis
 import pytest
@@ -11,6 +12,11 @@ import pytest
 # The machine is shared: how long an example takes says nothing about the code.
 hypothesis.settings.register_profile("shared machine", deadline=None)
 hypothesis.settings.load_profile("shared machine")
+
+# A shell lets what it starts in the background ignore Ctrl-C, and so would every program the tests start and signal.
+for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _usual)
 
 # Settings of the person who runs the tests must not reach into them, nor their accounts.
 _FOREIGN = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,22 @@ async def test_patterns_name_what_leaves(tmp_path: Path, pattern: str, gone: int
         told = await world.house.evict([pattern])
         assert told == {"shards": gone, "bytes": gone * 2 * SEGMENT, "leased": 0}
         assert len(world.house.shards()) == 2 - gone
+
+
+async def test_a_long_list_does_not_hold_the_loop(tmp_path: Path) -> None:
+    """Others have their turn between two shards, also where no pattern matches any."""
+    async with building(tmp_path / "c") as world:
+        for number in range(5):
+            world.origin.put(f"https://o/set/{number}.tar", data_of(10))
+            await world.get(f"https://o/set/{number}.tar")
+        await world.quiet()
+        evicting = asyncio.create_task(world.house.evict([f"https://o/other/{number}-*" for number in range(1000)]))
+        turns = 0
+        while not evicting.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns >= 5
+        assert evicting.result()["shards"] == 0
 
 
 async def test_nothing_of_everything_stays(tmp_path: Path) -> None:

@@ -33,4 +33,4 @@ class Outward:
 def heeded(environ: Mapping[str, str]) -> list[tuple[str, str]]:
     """(name, value as people may see it) of those variables that are set: a proxy's user and password are masked."""
     spellings = [spelling for name in HEEDED for spelling in ((name.lower(), name) if name.endswith("_PROXY") else (name,))]
-    return [(name, re.sub(r"^(\w+://)?.*@", r"\1***@", environ[name])) for name in spellings if environ.get(name)]
+    return [(name, re.sub(r"(?s)^(\w+://)?.*@", r"\1***@", environ[name])) for name in spellings if environ.get(name)]

@@ -128,7 +128,7 @@ def _variable(environ: Mapping[str, str], name: str) -> tuple[str, str]:
 def _proxy(name: str, value: str) -> Proxy:
     url = value if "://" in value else f"http://{value}"
     scheme = url.partition("://")[0].lower()
-    if scheme not in _PROXIED:
+    if scheme not in _PROXIED and scheme.isalnum():  # else it may be the beginning of a password
         step = f"name an http:// or https:// proxy, or run Forebay with {name} empty"
         raise ConfigError(f"{name} names a {scheme[:10]} proxy; Forebay speaks to http and https proxies", next_step=step)
     try:

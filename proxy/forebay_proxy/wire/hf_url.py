@@ -58,7 +58,7 @@ def repo_file(url: ShardUrl) -> RepoFile:
         name, (revision, path) = head, _revision(tail)
     else:
         (name, _, path), revision = named.partition("/"), "main"
-    if not (_NAME.fullmatch(space) and _NAME.fullmatch(name) and revision and path):
+    if not (_NAME.fullmatch(space) and _NAME.fullmatch(name) and revision and path) or {".", ".."} & {name, *revision.split("/")}:
         raise InvalidShardUrl(f"not a file of a Hugging Face repository; write {_FORM}, or hf://org/name/path for a model")
     return RepoFile(_PREFIXES[kind], f"{space}/{name}", revision, path)
 

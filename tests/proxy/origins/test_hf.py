@@ -14,12 +14,12 @@ from support.hub import Hub
 from support.origin_server import OriginServer
 from support.ramp import ramp
 
-from forebay_proxy.errors import InvalidShard, OriginLied, OriginRefused, OriginUnavailable, ShardForbidden, ShardNotFound
+from forebay_proxy.errors import ConfigError, InvalidShard, OriginLied, OriginRefused, OriginUnavailable, ShardForbidden, ShardNotFound
 from forebay_proxy.events import Event, Events
 from forebay_proxy.origins.answer import Answer
 from forebay_proxy.origins.base import Body
 from forebay_proxy.origins.guard import Guard
-from forebay_proxy.origins.hf import HfOrigin
+from forebay_proxy.origins.hf import HfOrigin, hub_endpoint
 from forebay_proxy.origins.hf_token import token_path
 from forebay_proxy.origins.http import HttpOrigin
 from forebay_proxy.shard import ByteRange, Pin, Shard, Version
@@ -452,9 +452,18 @@ def test_urls_are_read_as_huggingface_hub_reads_them(url: str) -> None:
 
 def test_a_name_that_is_none_is_refused() -> None:
     """Nothing that could leave the repository's path."""
-    for url in ("hf://datasets/org/na%me/a", "hf://datasets/o rg/name/a", f"hf://{REPO}@main"):
+    dots = ("hf://datasets/org/..@main/a", f"hf://{REPO}@../a", f"hf://{REPO}@%2e%2e%2Fx/a", f"hf://{REPO}@./a")
+    for url in ("hf://datasets/org/na%me/a", "hf://datasets/o rg/name/a", f"hf://{REPO}@main", *dots):
         with pytest.raises(InvalidShardUrl):
             repo_file(parse_origin_url(url))
+
+
+def test_a_hub_with_a_password_ends_the_start() -> None:
+    """It was a fault of ours at the first shard: the token and the password cannot both prove one request."""
+    with pytest.raises(ConfigError, match="HF_ENDPOINT") as bad:
+        hub_endpoint({"HF_ENDPOINT": "https://me:hunter2@hub.example/hf"})
+    assert "hunter2" not in f"{bad.value}{bad.value.next_step}"
+    assert hub_endpoint({"HF_ENDPOINT": "https://hub.example/a@b/"}) == "https://hub.example/a@b"
 
 
 async def test_huggingface_hub_itself_downloads_from_the_fake(hub: Hub, tmp_path: Path) -> None:

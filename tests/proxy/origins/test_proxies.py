@@ -105,7 +105,10 @@ def test_a_password_becomes_a_header_and_is_never_shown() -> None:
     assert "dXNA" not in repr(proxy)
 
 
-@pytest.mark.parametrize("value", ["socks5://me:hunter2@p:1080", "http://", "http://me:hunter2@", "p:http", "http://127.1:80", "ftp://p"])
+NO_PROXIES = ["socks5://me:hunter2@p:1080", "http://", "http://me:hunter2@", "me:hunter2://x@p", "p:http", "http://127.1:80", "ftp://p"]
+
+
+@pytest.mark.parametrize("value", NO_PROXIES)
 def test_what_is_no_proxy_ends_the_start(value: str) -> None:
     """One line names the variable, never the value: it may hold a password."""
     with pytest.raises(ConfigError, match="ALL_PROXY") as bad:

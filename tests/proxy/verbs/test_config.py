@@ -50,6 +50,7 @@ def test_notices_are_on_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_variables_of_others_are_listed_without_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
     """Proxies and bundles count too; user and password of a proxy do not show."""
     monkeypatch.setenv("HTTPS_PROXY", "http://me:hunter2@a@proxy.example:3128")
+    monkeypatch.setenv("https_proxy", "http://me:hunter2\nhunter2@proxy.example:3128")
     monkeypatch.setenv("no_proxy", "10.0.0.0/8")
     monkeypatch.setenv("AWS_CA_BUNDLE", "/etc/ca.pem")
     result = invoke("config", "show")
