@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ from forebay_proxy.verbs.config import config
 from forebay_proxy.verbs.env import env
 from forebay_proxy.verbs.evict import evict
 from forebay_proxy.verbs.ls import ls
-from forebay_proxy.verbs.output import error_line
+from forebay_proxy.verbs.output import error_line, silence_stdout
 from forebay_proxy.verbs.run import run
 from forebay_proxy.verbs.seams import Seams
 from forebay_proxy.verbs.serve import serve
@@ -58,7 +57,7 @@ class _Verbs(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # here, before click makes a 1 of it, which means something else with us
-            _silence_stdout()
+            silence_stdout()
             return by_signal(signal.SIGPIPE)
 
 
@@ -78,13 +77,6 @@ def _exit_code(invoke: Callable[[], Any]) -> int:
         click.echo(f"{frames_of(error)}\nforebay: a fault in Forebay itself; please report it with the lines above", err=True)
         return ExitCode.FAULT
     return code if isinstance(code, int) else ExitCode.DONE
-
-
-def _silence_stdout() -> None:
-    """Nobody reads it any more: what Python still holds of it must not fail again at the interpreter's end."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
 
 
 def _failed(line: str) -> int:

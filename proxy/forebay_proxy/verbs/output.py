@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -10,7 +11,7 @@ import click
 
 from forebay_proxy.errors import ForebayError
 
-__all__ = ["error_line", "is_terminal", "notice", "plain_table", "say", "say_json"]
+__all__ = ["error_line", "is_terminal", "notice", "plain_table", "say", "say_json", "silence_stdout"]
 
 
 def say(text: str) -> None:
@@ -26,6 +27,13 @@ def say_json(value: Any) -> None:
 def notice(text: str) -> None:
     """Something a person should know, on stderr."""
     click.echo(f"forebay: {text}", err=True)
+
+
+def silence_stdout() -> None:
+    """Nobody reads it any more: what Python still holds of it must not fail again at the interpreter's end, with exit code 120."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def error_line(error: Exception) -> str:

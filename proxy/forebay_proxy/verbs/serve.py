@@ -10,7 +10,7 @@ import click
 
 from forebay_proxy.sizes import format_size
 from forebay_proxy.verbs.options import config_option, json_option, load_settings, settings_options
-from forebay_proxy.verbs.output import notice, say, say_json
+from forebay_proxy.verbs.output import notice, say, say_json, silence_stdout
 from forebay_proxy.verbs.seams import Announced, Seams
 
 __all__ = ["serve"]
@@ -39,7 +39,16 @@ def serve(seams: Seams, /, config: Path | None, as_json: bool, **flags: Any) -> 
     settings = load_settings(flags, config)
     for text in settings.notices:
         notice(text)
-    return seams.serve(settings, _announce_json if as_json else _announce)
+    return seams.serve(settings, lambda info: _tell(info, as_json=as_json))
+
+
+def _tell(info: Announced, *, as_json: bool) -> None:
+    """Say once where we serve. Raises OSError when nobody hears it, as in ``forebay serve | head -1``."""
+    try:
+        (_announce_json if as_json else _announce)(info)
+    except OSError:
+        silence_stdout()
+        raise
 
 
 def _announce_json(info: Announced) -> None:
