@@ -123,7 +123,9 @@ def test_killed_under_a_data_loader(place: Path, origin: Nginx) -> None:
         lines = [process.stdout.readline() for _ in range(10)]
         sidecar.kill()
         again = start(place, "--cache-size", "200MB", "--port", str(sidecar.port), allow=[origin.base()], default_port=True)
-        rest, errors = process.communicate(timeout=120)
+        assert process.stderr is not None
+        rest, errors = process.stdout.read(), process.stderr.read()  # communicate() would lose the lines that readline() read ahead
+        process.wait(120)
     finally:
         sidecar.kill()
         if again is not None:
