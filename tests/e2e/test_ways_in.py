@@ -124,7 +124,8 @@ def test_killed_under_a_data_loader(place: Path, origin: Nginx) -> None:
         sidecar.kill()
         again = start(place, "--cache-size", "200MB", "--port", str(sidecar.port), allow=[origin.base()], default_port=True)
         assert process.stderr is not None
-        rest, errors = process.stdout.read(), process.stderr.read()  # communicate() would lose the lines that readline() read ahead
+        with process.stdout, process.stderr:  # communicate() would lose the lines that readline() read ahead
+            rest, errors = process.stdout.read(), process.stderr.read()
         process.wait(120)
     finally:
         sidecar.kill()
