@@ -112,11 +112,13 @@ def _http(url: str) -> ShardUrl:
 
 
 def _credentials(url: str, words: Words) -> tuple[tuple[str, str], ...]:
-    """The headers that travel, in the order given; a written Authorization outweighs one that would be made."""
+    """The headers that travel, in the order given; a written Authorization or Cookie outweighs one that would be made."""
     headers = [header for text in words.every("header") for header in _header(text)]
-    if cookies := [_cookie(text) for text in words.every("cookie")]:
+    written = {name.lower() for name, _ in headers}
+    cookies = [_cookie(text) for text in words.every("cookie")]
+    if cookies and "cookie" not in written:
         headers.append(("Cookie", ";".join(cookies)))  # one header, as curl makes of them
-    if not any(name.lower() == "authorization" for name, _ in headers):
+    if "authorization" not in written:
         headers += _authorization(url, words)
     return tuple(headers)
 

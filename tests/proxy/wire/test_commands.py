@@ -125,6 +125,7 @@ def test_what_people_write(text: str, origin: str) -> None:
         ("https://u:p@h/x", (BASIC,)),
         ("pipe:curl -u u:p -H 'Authorization: Bearer hf_x' https://a:b@h/x", (AUTH,)),
         ("pipe:curl -H 'X-Api-Key: k' -b 'a=1; b=2' https://h/x", (("X-Api-Key", "k"), ("Cookie", "a=1; b=2"))),
+        ("pipe:curl -b a=b -H 'cookie: c=d' https://h/x", (("cookie", "c=d"),)),
         ("pipe:curl -H 'Accept: */*' -H 'Cache-Control: no-cache' https://h/x", ()),
         ("pipe:wget -qO- --header 'Authorization: Bearer hf_x' https://h/x", (AUTH,)),
         ("pipe:wget -qO- --user=u --password=p https://h/x", (BASIC,)),
