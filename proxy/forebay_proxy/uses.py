@@ -1,0 +1,74 @@
+"""When a shard is used next, from plans where somebody announced it, else guessed from what its jobs have read. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable
+from math import inf
+
+from forebay_proxy.catalog import Catalog
+from forebay_proxy.passes import Passes
+from forebay_proxy.plan_book import PlanBook
+from forebay_proxy.reader_plan import ReaderPlan
+from forebay_proxy.use import Rank, Use
+
+__all__ = ["Uses"]
+
+
+class Uses:
+    """Of all shards, as plans and passes have them; and who wants to hear of a change. Not thread-safe: the event loop's only."""
+
+    def __init__(
+        self, catalog: Catalog, book: PlanBook, passes: Passes, planning: Container[str], changed: Callable[[Iterable[str]], None]
+    ) -> None:
+        """``planning`` are the jobs that have announced something; ``changed`` hears of names that somebody has asked for."""
+        self._catalog = catalog
+        self._book = book
+        self._passes = passes
+        self._planning = planning
+        self._changed = changed
+        self._watched: dict[int, str] = {}  # hash of a name -> a name whose use somebody has asked for, and wants to be told of
+
+    def __repr__(self) -> str:
+        return f"<Uses of {len(self._watched)} shards asked for>"
+
+    def first(self, name: str) -> tuple[float, ReaderPlan | None, int]:
+        """(when the shard is opened by some plan, which, at which index); never and none if nobody announced it."""
+        need, first, at = inf, None, 0
+        number = self._catalog.number(name)
+        if number is not None:
+            for plan, index in self._book.ahead(number):
+                if (when := plan.need_at(index)) < need:
+                    need, first, at = when, plan, index
+        return need, first, at
+
+    def next(self, name: str, group_name: str, now: float, silence_s: float) -> Use:
+        """When the shard is used next. Whoever asks is told of a change, until ``forget``."""
+        self._watched[hash(name)] = name
+        need, plan, index = self.first(name)
+        if plan is not None:
+            return Use(Rank.AHEAD, -need, plan, index)
+        opened_at = self._passes.last_opened(name) or 0.0
+        unread = self._passes.unread_by(name, group_name, now)
+        if unread is None:
+            return Use(Rank.DEAD, opened_at)
+        if not unread:
+            return Use(Rank.READ, -opened_at)
+        # Who has announced what comes next has not announced this; who has been silent for that long is not about to open it.
+        later = all(job in self._planning or heard_at < now - silence_s for job, heard_at in unread.items())
+        return Use(Rank.LATER if later else Rank.SOON, -opened_at)
+
+    def tell(self, numbers: Iterable[int]) -> None:
+        """These shards are used at another time than before."""
+        watched, hash_of = self._watched, self._catalog.hash_of
+        names = {watched[hashed] for hashed in map(hash_of, numbers) if hashed in watched} if watched else None
+        if names:
+            self._changed(names)
+
+    def tell_of(self, hashed: int, name: str) -> None:
+        """The same of one, with ``hash`` of its name."""
+        if hashed in self._watched:
+            self._changed((name,))
+
+    def forget(self, name: str) -> None:
+        """Nobody asks for this one any more."""
+        self._watched.pop(hash(name), None)
