@@ -1,0 +1,505 @@
+"""What to fetch next, ahead of need. Pure: no clock, no task, no byte; the prefetcher and the simulator (``replay``) drive the same class.
+
+Every reader has a *cursor*: the first thing of its future that is neither stored nor in the air. A wish is what some cursor points at:
+
+1. At an origin that takes no more now nobody is asked for a wish; the other origins go on (``outlook``: a lane per reader and origin).
+2. At an origin that does, jobs take turns by bytes (``turns``), and within a job the reader with the least lead is first: the bytes from
+   where it is to its cursor, at the rate that the job's readers share (``together``).
+3. A reader is given no more than its window, counted from its position to its cursor.
+4. For whom there was no room stands aside until there may be some; then the nearest is tried first, one after another.
+
+A wish is taken to be acted on: the cursor passes it at once, and comes back when it is ``refused``, or ``missing`` later (evicted, failed,
+another version). So no segment is wished for twice, and a cursor never stays beyond something that is missing.
+
+Stored shards that their job must compare with the origin first are wished for apart (``Wish.index`` None), a few shards ahead of each
+reader and in the order of need: nothing of that waits for room or for bytes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from forebay_proxy.outlook import Lane, Outlook
+from forebay_proxy.plan import Plans, ReaderPlan
+from forebay_proxy.segments import SEGMENT_BYTES, segment_count, segment_span
+from forebay_proxy.shard import Shard
+from forebay_proxy.together import Together
+from forebay_proxy.turns import Queued, Turns
+from forebay_proxy.window import Window
+from forebay_proxy.wire.plan import ReaderName
+
+__all__ = ["Lookahead", "Stock", "Wish"]
+
+FRONT = 16  # shards sorted into lanes in front of the cursors: so many of a stuck origin a reader looks past
+LENGTH_WEIGHT = 0.3  # of the newest shard's length in the running mean
+CHECKS_AHEAD = 8  # stored shards compared ahead of each reader: at 5 shards a second 1.6 s, a dozen round trips
+CHECKS_AT_ONCE = 8  # small requests in the air at one origin: 80 shards a second at 100 ms
+STEPS = 512  # of cursors within one decision: 1 ms; a cursor that passes thousands of stored shards lets others run in between
+
+
+class Stock(Protocol):
+    """What must be known of the cache."""
+
+    def capacity(self) -> int:
+        """Bytes the cache may hold."""
+        ...
+
+    def length(self, name: str) -> int | None:
+        """Bytes of the version in use; None: it must be opened first."""
+        ...
+
+    def has(self, name: str, index: int) -> bool:
+        """Whether the segment is stored or in the air."""
+        ...
+
+    def fresh(self, name: str, job: str) -> bool:
+        """Whether ``job`` may read what is stored without comparing it with the origin first."""
+        ...
+
+    def takes(self, origin: str) -> bool:
+        """Whether more may be asked of ``origin`` ahead of need now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What to fetch: a segment, or with ``index`` None a shard's opening (where it is stored: its comparison with the origin)."""
+
+    plan: ReaderPlan
+    shard: Shard
+    index: int | None
+    need_at: float  # by the reader's own rate, as all that is stored is reckoned
+    size: int  # bytes, as far as known
+    due_at: float = 0.0  # by the rate its job's readers share: what is fetched first
+
+
+class Lookahead:
+    """All readers' cursors. Not thread-safe: the event loop's only."""
+
+    def __init__(self, plans: Plans, stock: Stock) -> None:
+        """It must be told of everything its methods are named after; ``plans.advanced`` is for ``advanced``."""
+        self._plans = plans
+        self._stock = stock
+        self._outlooks: dict[ReaderName, Outlook] = {}
+        self._turns: dict[str, Turns] = {}
+        self._together = Together()
+        self._lengths: dict[str, float] = {}  # job -> how long its shards are that were opened ahead lately
+        self._tight: list[tuple[float, int, Lane]] = []
+        self._serial = 0
+        self._roomy = False
+        self._last: tuple[Lane, int, int] | None = None  # of the last wish: what to come back to if it is refused
+        self._opening: set[str] = set()
+        self._failed: set[str] = set()
+        self._checks: dict[str, list[tuple[float, int, str, ReaderName, int]]] = {}
+        self._checking: dict[str, str] = {}  # shard name -> origin
+        self._checks_asked: set[str] = set()
+        self.paused = False  # the last decision used up its steps: there may be more to say at once
+
+    def __repr__(self) -> str:
+        return f"<Lookahead {len(self._outlooks)} readers, {len(self._opening)} openings, {len(self._tight)} without room>"
+
+    def __len__(self) -> int:
+        return len(self._outlooks)
+
+    # What becomes of things
+
+    def advanced(self, plan: ReaderPlan) -> None:
+        """A reader moved, its plan was replaced, extended or withdrawn."""
+        mine = self._outlooks.get(plan.reader)
+        if self._plans.get(plan.reader) is not plan:
+            if mine is not None and mine.plan is plan:
+                self._drop(mine)
+            return
+        if mine is None or mine.plan is not plan or plan.position < mine.position:
+            mine = self._begin(plan, mine)
+        elif plan.position > mine.position:
+            mine.behind = False
+            self._passed_on(mine)
+        mine.advance()
+        mine.inside_bytes = self._inside(plan)
+        self._look(mine)
+
+    def _passed_on(self, outlook: Outlook) -> None:
+        """Its reader opened another shard: the one before took it so long."""
+        plan, before = outlook.plan, outlook.opened_at
+        if before is not None and plan.opened_at is not None:
+            self._together.took(plan.reader.job, plan.opened_at - before, outlook.inside_bytes)
+
+    def _inside(self, plan: ReaderPlan) -> int:
+        """Bytes of the shard the reader is in; 0 before the first."""
+        if plan.opened_at is None or not plan.position:
+            return 0
+        length = self._stock.length(self._plans.shard_at(plan, plan.position - 1).name)
+        return int(self._lengths.get(plan.reader.job, SEGMENT_BYTES)) if length is None else length
+
+    def _begin(self, plan: ReaderPlan, before: Outlook | None) -> Outlook:
+        if before is not None:
+            self._drop(before)
+        outlook = Outlook(plan, before.window if before else Window(self._limit()))
+        self._outlooks[plan.reader] = outlook
+        return outlook
+
+    def _drop(self, outlook: Outlook) -> None:
+        del self._outlooks[outlook.reader]
+        for lane in outlook.lanes.values():
+            self._stand_down(lane)
+        if self._last is not None and self._last[0].outlook is outlook:
+            self._last = None
+        if not self._outlooks:
+            self._together.clear()
+            self._lengths.clear()
+
+    def opened(self, name: str) -> None:
+        """The opening, or the comparison, of a shard that was wished for has ended well; also when somebody else opened it."""
+        self._ended(name)
+        length = self._stock.length(name)
+        if length is not None:
+            for plan, _ in self._plans.mentions(name):
+                before = self._lengths.get(plan.reader.job, length)
+                self._lengths[plan.reader.job] = before + LENGTH_WEIGHT * (length - before)
+        self.missing(name)
+
+    def failed(self, name: str) -> None:
+        """It cannot be opened, or fetched, ahead of need: readers look past it until it is ``forgiven``."""
+        self._ended(name)
+        self._failed.add(name)
+        self.missing(name)
+
+    def forgiven(self, name: str) -> None:
+        """It may be tried again."""
+        self._failed.discard(name)
+        self.missing(name)
+
+    def _ended(self, name: str) -> None:
+        self._opening.discard(name)
+        self._checking.pop(name, None)
+        self._checks_asked.discard(name)
+
+    def evicted(self, name: str, index: int) -> None:
+        """A segment left the cache, or its flight failed."""
+        self.missing(name)
+
+    def unopened(self, name: str) -> None:
+        """There was no room for its opening: who wanted it stands aside."""
+        self._ended(name)
+        self._roomy = False
+        for lane in self._back_to(name):
+            self._stand_aside(lane)
+
+    def missing(self, name: str) -> None:
+        """Something of the shard may be missing: the cursors beyond it come back to it."""
+        for lane in self._back_to(name):
+            if not lane.tight:
+                self._requeue(lane)
+
+    def _back_to(self, name: str) -> list[Lane]:
+        """The lanes whose cursors have come back to the shard."""
+        found = ((self._outlooks.get(plan.reader), plan, index) for plan, index in self._plans.mentions(name))
+        lanes = (outlook.fall_back(index, self._plans.shard_at(plan, index).origin) for outlook, plan, index in found if outlook)
+        return [lane for lane in lanes if lane is not None]
+
+    def waited(self, reader: ReaderName) -> None:
+        """It had to wait for bytes: its window grows, unless its wishes find no room as it is."""
+        outlook = self._outlooks.get(reader)
+        if outlook is None:
+            return
+        outlook.behind = True
+        if not any(lane.tight for lane in outlook.lanes.values()):
+            outlook.window.waited()
+            self._look(outlook)
+
+    def refused(self, reader: ReaderName) -> None:
+        """There was no room for the last wish, which was of this reader; it stands aside until there may be some."""
+        if self._last is None or self._last[0].outlook.reader != reader:
+            return
+        lane, index, _ = self._last
+        self._last = None
+        self._roomy = False
+        lane.outlook.window.refused()
+        name = self._plans.shard_at(lane.outlook.plan, index).name
+        self._opening.discard(name)
+        lane.outlook.uncount(index)
+        lane.insert(index)
+        self._stand_aside(lane)
+
+    def _stand_aside(self, lane: Lane) -> None:
+        self._stand_down(lane)
+        self._serial += 1
+        lane.tight = self._serial
+        heapq.heappush(self._tight, (self._due(lane), lane.tight, lane))
+        if len(self._tight) > 64 + 4 * len(self._outlooks):
+            self._tight = [place for place in self._tight if place[2].tight == place[1]]
+            heapq.heapify(self._tight)
+
+    def taken(self, wish: Wish) -> None:
+        """There was room for the last wish."""
+        outlook = self._outlooks.get(wish.plan.reader)
+        if outlook is not None:
+            outlook.window.granted(wish.size)
+
+    def room(self) -> None:
+        """Something was read, removed or replaced: who found no room may find some."""
+        self._roomy = True
+
+    def settled(self, reader: ReaderName) -> None:
+        """A segment that stood where a needed one stood was read, or is gone: its reader may have another."""
+        outlook = self._outlooks.get(reader)
+        for lane in outlook.lanes.values() if outlook else ():
+            if lane.tight:
+                self._requeue(lane)
+
+    # What to fetch
+
+    def next(self) -> Wish | None:
+        """What to fetch next; None: nothing, or (``paused``) nothing within this turn. Tell at once if it was ``refused``."""
+        self.paused = False
+        self._last = None
+        self._try_tight()
+        wish = self._next_check()
+        if wish is not None:
+            return wish
+        steps = STEPS
+        for origin in list(self._turns):
+            turns = self._turns[origin]
+            while self._stock.takes(origin):
+                lane = cast("Lane | None", turns.nearest())
+                if lane is None:
+                    del self._turns[origin]
+                    break
+                wish = self._step(lane)
+                if wish is not None:
+                    self._turns[origin] = self._turns.pop(origin)  # the other origins are asked first next time
+                    return wish
+                steps -= 1
+                if steps <= 0:
+                    self.paused = True
+                    return None
+        return None
+
+    def ahead_bytes(self, reader: ReaderName) -> int:
+        """How many bytes of what the reader announced are here or on their way, counted from its position as far as its window."""
+        outlook = self._outlooks.get(reader)
+        if outlook is None:
+            return 0
+        for lane in outlook.lanes.values():
+            while lane.indices and outlook.bytes_before(lane.indices[0]) < self._window(outlook) and self._walk(lane):
+                self._pass(lane)
+            if not lane.tight:
+                self._requeue(lane)
+        return outlook.ahead_bytes
+
+    def window_bytes(self, reader: ReaderName) -> int:
+        """How far ahead the reader's window goes; 0 for a reader without a plan."""
+        outlook = self._outlooks.get(reader)
+        return outlook.window.bytes if outlook else 0
+
+    # Cursors
+
+    def _step(self, lane: Lane) -> Wish | None:
+        """Move the cursor to the next thing that is missing, within one shard; the wish for it if it stood there already."""
+        outlook, index, segment = lane.outlook, lane.indices[0], lane.segment
+        if outlook.bytes_before(index) >= self._window(outlook):
+            self._stand_down(lane)
+            return None
+        if self._walk(lane):
+            self._pass(lane)
+        elif lane.segment == segment:
+            return self._ask(lane, index)
+        self._requeue(lane)
+        return None
+
+    def _walk(self, lane: Lane) -> bool:
+        """Move the cursor as far as the first shard is here or on its way; whether all of it is, or is to be looked past for now."""
+        outlook, index = lane.outlook, lane.indices[0]
+        shard = self._shard(outlook, index)
+        size = self._looked_past(shard, outlook, index)
+        if size is not None:
+            outlook.uncount(index)
+            outlook.count(index, size)
+            return True
+        length = self._stock.length(shard.name)
+        if length is None:
+            return False
+        count = segment_count(length)
+        while lane.segment < count and self._stock.has(shard.name, lane.segment):
+            outlook.count(index, segment_span(lane.segment, length)[1])
+            lane.segment += 1
+        return lane.segment >= count
+
+    def _looked_past(self, shard: Shard, outlook: Outlook, index: int) -> int | None:
+        """The bytes to count for a shard of which nothing can be asked for now; None where something can."""
+        if shard.name in self._failed:
+            return 0
+        if shard.name in self._opening:
+            return self._expected(outlook)
+        length = self._stock.length(shard.name)
+        answered = index in outlook.asked and shard.name not in self._checks_asked  # once: the answer may be worth nothing by now
+        if length is None or answered or self._stock.fresh(shard.name, outlook.reader.job):
+            return None
+        self._want_check(shard, outlook, index)
+        return length
+
+    def _expected(self, outlook: Outlook) -> int:
+        """How long a shard is that is being opened: as those before it; where none is known, a quarter of the window: four are opened."""
+        known = self._lengths.get(outlook.reader.job)
+        return self._window(outlook) // 4 if known is None else int(known)
+
+    def _ask(self, lane: Lane, index: int) -> Wish:
+        """The wish for what the cursor points at; the cursor moves on."""
+        plan, need_at, due_at, segment = lane.outlook.plan, self._need(lane), self._due(lane), lane.segment
+        shard = self._shard(lane.outlook, index)
+        length = self._stock.length(shard.name)
+        if length is None:
+            self._opening.add(shard.name)
+            wish = Wish(plan, shard, None, need_at, SEGMENT_BYTES, due_at)
+        else:
+            wish = Wish(plan, shard, segment, need_at, segment_span(segment, length)[1], due_at)
+        if length is None:
+            expected = self._expected(lane.outlook)
+            lane.outlook.count(index, expected)
+            if lane.job not in self._lengths:
+                lane.outlook.guesses[index] = expected - wish.size  # no lead that others could be compared with
+        else:
+            lane.outlook.count(index, wish.size)
+        lane.segment += 1
+        self._turns[lane.origin].charge(lane.job, wish.size)
+        if length is None or lane.segment >= segment_count(length):
+            self._pass(lane)
+        self._requeue(lane)
+        self._last = lane, index, wish.size
+        return wish
+
+    def _pass(self, lane: Lane) -> None:
+        """All of the lane's first shard is here or on its way."""
+        lane.done()
+        self._sort(lane.outlook)
+
+    def _shard(self, outlook: Outlook, index: int) -> Shard:
+        shard = outlook.shards.get(index)
+        if shard is None:
+            shard = outlook.shards[index] = self._plans.shard_at(outlook.plan, index)
+        return shard
+
+    def _sort(self, outlook: Outlook) -> None:
+        """Sort some more of the plan into lanes."""
+        plan = outlook.plan
+        waiting = outlook.waiting
+        while waiting < FRONT and outlook.front < len(plan):
+            lane = outlook.lane(self._shard(outlook, outlook.front).origin)
+            lane.insert(outlook.front)
+            outlook.front += 1
+            waiting += 1
+            if len(lane.indices) == 1 and not lane.ticket and not lane.tight:
+                self._put(lane)
+
+    def _look(self, outlook: Outlook) -> None:
+        """Something about the reader changed: its lanes stand where they belong now."""
+        self._sort(outlook)
+        self._look_for_checks(outlook)
+        for lane in outlook.lanes.values():
+            if not lane.tight:
+                self._requeue(lane)
+
+    def _requeue(self, lane: Lane) -> None:
+        """Put the lane where it belongs now: into the queue, at its need, if it wants something within its window."""
+        lane.tight = 0
+        if lane.indices and lane.outlook.bytes_before(lane.indices[0]) < self._window(lane.outlook):
+            self._put(lane)
+        else:
+            self._stand_down(lane)
+
+    def _put(self, lane: Lane) -> None:
+        turns = self._turns.get(lane.origin)
+        if turns is None:
+            turns = self._turns[lane.origin] = Turns(cast("Callable[[Queued], float]", self._due))
+        turns.put(lane)
+
+    def _stand_down(self, lane: Lane) -> None:
+        lane.tight = 0
+        if lane.ticket:
+            self._turns[lane.origin].remove(lane)
+
+    # When, and how far
+
+    def _need(self, lane: Lane) -> float:
+        """When what the lane's cursor points at is needed, on the plans' clock, by its reader's own rate."""
+        plan, index = lane.outlook.plan, lane.indices[0]
+        need_at = plan.need_at(index)
+        if lane.segment:
+            length = self._stock.length(self._shard(lane.outlook, index).name) or SEGMENT_BYTES
+            need_at += lane.segment / segment_count(length) / plan.rate
+        return need_at
+
+    def _due(self, lane: Lane) -> float:
+        """The same by the rate its job's readers share: whose lead is the least is first.
+
+        A reader's own rate says how it was served. Whoever is served well measures a high one, its needs look near, and it is served again,
+        while one that waits looks patient (measured: a lead of 20 segments beside one of none). Only one that is far slower though it
+        never waits is slow of its own.
+        """
+        if not lane.indices:
+            return float("inf")
+        outlook, plan = lane.outlook, lane.outlook.plan
+        since = plan.since if plan.opened_at is None else plan.opened_at
+        lead = outlook.inside_bytes + outlook.bytes_before(lane.indices[0]) - sum(outlook.guesses.values())
+        return since + max(0, lead) / self._together.rate(plan.reader.job, None if outlook.behind else plan.rate)
+
+    def _limit(self) -> int:
+        """The most one reader's window may be: all together they never exceed half the cache."""
+        return self._stock.capacity() // 2 // max(1, len(self._outlooks))
+
+    def _window(self, outlook: Outlook) -> int:
+        window, limit = outlook.window, self._limit()
+        if window.shared_bytes != limit:
+            window.limit(limit)
+        return window.bytes
+
+    # No room
+
+    def _try_tight(self) -> None:
+        """If there may be room, the nearest of those who found none is asked for again."""
+        while self._roomy and self._tight:
+            _, serial, lane = heapq.heappop(self._tight)
+            if lane.tight == serial:
+                self._requeue(lane)
+                return
+
+    # Comparing what is stored with the origin
+
+    def _look_for_checks(self, outlook: Outlook) -> None:
+        plan = outlook.plan
+        end = min(len(plan), plan.position + CHECKS_AHEAD)
+        for index in range(outlook.checked_to, end):
+            shard = self._shard(outlook, index)
+            if self._stock.length(shard.name) is not None and not self._stock.fresh(shard.name, plan.reader.job):
+                self._want_check(shard, outlook, index)
+        outlook.checked_to = max(outlook.checked_to, end)
+
+    def _want_check(self, shard: Shard, outlook: Outlook, index: int) -> None:
+        if shard.name in self._checks_asked or shard.name in self._failed:
+            return
+        plan = outlook.plan
+        outlook.asked.add(index)
+        self._checks_asked.add(shard.name)
+        self._serial += 1
+        waiting = self._checks.setdefault(shard.origin, [])
+        heapq.heappush(waiting, (plan.need_at(index), self._serial, shard.name, plan.reader, index))
+
+    def _next_check(self) -> Wish | None:
+        for origin, waiting in list(self._checks.items()):
+            in_air = sum(asked == origin for asked in self._checking.values())
+            while waiting and in_air < CHECKS_AT_ONCE:
+                need_at, _, name, reader, index = heapq.heappop(waiting)
+                plan = self._plans.get(reader)
+                if plan is None or not plan.position <= index < len(plan) or self._plans.shard_at(plan, index).name != name:
+                    self._checks_asked.discard(name)
+                    self.missing(name)  # another reader may wait for this one's question
+                    continue
+                self._checking[name] = origin
+                return Wish(plan, self._plans.shard_at(plan, index), None, need_at, 0, need_at)
+            if not waiting:
+                del self._checks[origin]
+        return None
