@@ -1,0 +1,197 @@
+"""Who gets disk, and what leaves for it: the ledger, the order of leaving and the displacers behind one door. Pure.
+
+The half of ``Room`` that decides. It has no files, no tasks and no events: it names victims, and the caller takes them out of use (and
+tells ``touch``). So the simulator (``replay``) drives these very decisions with entries that have no bytes.
+
+Not thread-safe: the event loop's only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
+from typing import Generic, Protocol, TypeVar
+
+from forebay_proxy.displacers import Displacers
+from forebay_proxy.errors import CacheFull
+from forebay_proxy.leaving import Leaving
+from forebay_proxy.ledger import Grant, Ledger, Victim
+from forebay_proxy.plan import Plans
+from forebay_proxy.segments import Segments
+from forebay_proxy.use import Rank, Use
+
+__all__ = ["Choosing", "Held"]
+
+REFRESHED = 1024  # shards put in their place again each second: 10 ms, and a cache of a terabyte in a few seconds
+
+
+class Held(Protocol):
+    """What must be known of a shard version to decide whether it leaves."""
+
+    key: str
+    name: str
+    group: str
+    segments: Segments
+    readers: int
+    stale: bool  # the origin has another version now
+    stuck_until: float  # something of it could not be removed: not tried again before
+    ranged: bool  # False: it stays or leaves whole
+
+    @property
+    def idle(self) -> bool:
+        """Nobody is inside, nothing of it is in the air, nothing is being removed."""
+        ...
+
+
+H = TypeVar("H", bound=Held)
+
+
+class Choosing(Generic[H]):
+    """The shards that are here, in the order in which they leave. A victim's subject is an entry with the segments that leave together."""
+
+    def __init__(
+        self, ledger: Ledger[tuple[H, tuple[int, ...]]], plans: Plans, clock: Callable[[], float], can_punch: Callable[[], bool]
+    ) -> None:
+        """``can_punch``: whether single segments can be given up; else shards leave whole."""
+        self.ledger = ledger
+        self.entries: dict[str, H] = {}
+        self.displacers = Displacers()
+        self._granted: tuple[Grant[tuple[H, tuple[int, ...]]], Mapping[Hashable, int]] | None = None  # the last one, and who owes for it
+        self._plans = plans
+        self._clock = clock
+        self._can_punch = can_punch
+        self._leaving = Leaving(self._use_of)
+
+    def __repr__(self) -> str:
+        return f"<Choosing {self.ledger!r}, {len(self.entries)} shards>"
+
+    # In what order shards leave
+
+    def use_of(self, entry: H) -> Use:
+        """When an entry is used next, whoever is inside it now."""
+        return Use(Rank.DEAD, 0.0) if entry.stale else self._plans.next_use(entry.name, entry.group)
+
+    def _use_of(self, key: str) -> Use | None:
+        entry = self.entries.get(key)
+        if entry is None or not entry.segments.stored_count:
+            return None
+        use = self.use_of(entry)
+        return self._plans.inside(entry.name) if entry.readers and not (use.rank <= Rank.READ and self._has_passed(entry)) else use
+
+    def _has_passed(self, entry: H) -> bool:
+        return entry.ranged and self._can_punch() and entry.segments.has_passed
+
+    def touch(self, entry: H) -> None:
+        """Something happened to ``entry`` that may change when it leaves."""
+        self._leaving.touch(entry.key)
+
+    def refresh(self) -> None:
+        """Once a second: put some shards where they belong now; time alone has moved them."""
+        self._leaving.refresh(REFRESHED)
+
+    def in_order(self) -> Generator[tuple[Use, H], None, None]:
+        """Everything stored, first to leave first. To be closed by who does not walk it to its end."""
+        order = self._leaving.order()
+        try:
+            for use, key in order:
+                yield use, self.entries[key]
+        finally:
+            order.close()  # type: ignore[attr-defined]
+
+    def candidates(self, before: Use | None) -> Iterator[Victim[tuple[H, tuple[int, ...]]]]:
+        """What may leave, first to leave first; with ``before`` only what is used later than that.
+
+        Of a shard that is read for the last time in this epoch, what all its readers have behind them is used no sooner than any other
+        shard read in this epoch: else each reader would keep a whole shard from those that are still needed.
+        """
+        order, now = self.in_order(), self._clock()
+        inside: list[H] = []
+        try:
+            for use, entry in order:
+                if before is not None and use >= before:
+                    return
+                if entry.stuck_until > now:
+                    continue
+                if entry.readers and use.rank < Rank.NOW:
+                    inside.append(entry)
+                    yield from self._single(entry, entry.segments.passed())
+                else:
+                    yield from self.victims_of(entry)
+        finally:
+            order.close()
+        for entry in inside:
+            yield from self._single(entry, entry.segments.before_readers())
+
+    def victims_of(self, entry: H) -> Iterator[Victim[tuple[H, tuple[int, ...]]]]:
+        """What of ``entry`` may leave now, first to leave first."""
+        segments = entry.segments
+        if self._can_punch() and entry.ranged:
+            yield from self._single(entry, segments.may_leave())
+        elif entry.idle and segments.stored_count and not segments.leases:
+            whole = tuple(segments.stored())
+            yield Victim((entry, whole), sum(segments.bytes_of(index) for index in whole))
+
+    @staticmethod
+    def _single(entry: H, indices: Iterator[int]) -> Iterator[Victim[tuple[H, tuple[int, ...]]]]:
+        return (Victim((entry, (index,)), entry.segments.bytes_of(index)) for index in indices)
+
+    # Who gets room
+
+    def reserve(self, size: int, reader: Hashable = None) -> Grant[tuple[H, tuple[int, ...]]]:
+        """Room for a demanded segment: whatever is not leased may leave for it. Raises ``CacheFull``.
+
+        ``reader``: who owes for what leaves though it is needed; None where its future is not known.
+        """
+        return self._reserve(size, None, reader)
+
+    def reserve_ahead(
+        self, size: int, need_at: float | None, reader: Hashable, *, inside: bool = False
+    ) -> Grant[tuple[H, tuple[int, ...]]]:
+        """Room for a prefetched segment: free room, what has been read, and at most two segments a reader that are needed later still.
+
+        All that was prefetched and is unread stays within half the cache: it is room that nobody uses yet. ``inside``: it is for a
+        reader that is in that very shard already, and will have read it in a moment. Raises ``CacheFull``.
+        """
+        unread = self.displacers.unread_bytes
+        if reader is not None and not inside and unread + size > self.ledger.capacity_bytes // 2:
+            raise CacheFull(f"{unread} prefetched bytes are unread, and half of {self.ledger.capacity_bytes} may be")
+        try:
+            return self._reserve(size, Use(Rank.LATER, float("-inf")), reader)
+        except CacheFull:
+            if need_at is None or not self._may_displace(reader, size):
+                raise
+            return self._reserve(size, Use(Rank.AHEAD, -need_at), reader)
+
+    def _may_displace(self, reader: Hashable, size: int) -> bool:
+        """Whether something needed may leave for ``reader``; what lies on a segment that is itself needed again is owed no more."""
+        if not self.displacers.may(reader, size):
+            for key, index in self.displacers.debts(reader):
+                entry = self.entries.get(key)
+                if entry is None or self._is_needed(entry):
+                    self.displacers.settle(key, index)
+        return self.displacers.may(reader, size)
+
+    def _is_needed(self, entry: H) -> bool:
+        return self.use_of(entry).rank > Rank.READ
+
+    def _reserve(self, size: int, before: Use | None, reader: Hashable) -> Grant[tuple[H, tuple[int, ...]]]:
+        grant = self.ledger.reserve(size, lambda: self.candidates(before))
+        self._granted = grant, self._owed_for(grant, reader)
+        return grant
+
+    def _owed_for(self, grant: Grant[tuple[H, tuple[int, ...]]], reader: Hashable) -> Mapping[Hashable, int]:
+        """Who owes how much of the grant's room: ``reader`` for what leaves though it is needed, others what they owed of it before."""
+        owed: Counter[Hashable] = Counter()
+        for victim in grant.victims:
+            entry, indices = victim.subject
+            needed = self._is_needed(entry)
+            for index in indices:
+                if needed and reader is not None:
+                    owed[reader] += entry.segments.bytes_of(index)
+                if not needed or self.displacers.is_lead(entry.key, index):
+                    owed.update(self.displacers.owed_on(entry.key, index))
+        return owed
+
+    def owed_for(self, grant: Grant[tuple[H, tuple[int, ...]]]) -> Mapping[Hashable, int]:
+        """What is owed of the room of ``grant``, the last one: to be noted with the segment that comes into it."""
+        return self._granted[1] if self._granted is not None and self._granted[0] is grant else {}

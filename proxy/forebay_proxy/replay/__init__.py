@@ -1,0 +1,18 @@
+"""What a cache would do with a plan or an access log: the sidecar's own ledger, plans, eviction and look-ahead on a simulated clock.
+
+``replay(workload, line, capacity)`` runs ``ours``, ``lru`` and ``never-evict`` over the same readers and says what each fetched, saved and
+let wait. A ``Workload`` is made by ``shuffled`` (a list of shards, epochs, readers) or by ``recording`` (a file).
+
+What is the same as in the sidecar, because it is the same code: Ledger, Plans, Choosing (with Leaving and Displacers), Lookahead (with
+Window), Segments, Pace, Optimal. What is a model: the origin (latency, a rate a connection, a rate for all), readers that take bytes at a
+steady rate, removal that takes no time, and no disk that could be slow.
+"""
+
+from __future__ import annotations
+
+from forebay_proxy.replay.keeping import POLICIES
+from forebay_proxy.replay.origin import Line
+from forebay_proxy.replay.outcome import Epoch, Outcome, Run, replay
+from forebay_proxy.replay.workload import ALL, Script, Workload, shuffled
+
+__all__ = ["ALL", "POLICIES", "Epoch", "Line", "Outcome", "Run", "Script", "Workload", "replay", "shuffled"]

@@ -1,0 +1,176 @@
+"""What the sidecar is told by simulated readers, and what it fetches ahead of them: the shape of ``Prefetcher``, without a task. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+
+from forebay_proxy.errors import CacheFull
+from forebay_proxy.lookahead import Lookahead, Wish
+from forebay_proxy.plan import Plans, ReaderPlan
+from forebay_proxy.replay.keeping import Light, Ours
+from forebay_proxy.replay.origin import DEMAND
+from forebay_proxy.replay.workload import ALL, Script, Workload
+from forebay_proxy.replay.world import World
+from forebay_proxy.wire.plan import ReaderName
+
+__all__ = ["Announcer", "Unheard"]
+
+ROUND_S = 0.02  # as in prefetch.py (a test compares them)
+
+
+class Unheard:
+    """Caches of other kinds are told nothing: they have no ears."""
+
+    def begins(self, script: Script, epoch: int) -> None: ...
+
+    def opens(self, script: Script, epoch: int, position: int) -> None: ...
+
+    def waited(self, script: Script) -> None: ...
+
+    def ends(self, script: Script) -> None: ...
+
+
+class Announcer:
+    """Announces and opens as ``ahead()`` of the loader and ``ShardCache.open`` do, and acts on the look-ahead's wishes."""
+
+    def __init__(self, world: World, plans: Plans, keeping: Ours, workload: Workload) -> None:
+        self._world = world
+        self._plans = plans
+        self._keeping = keeping
+        self._ahead = workload.ahead
+        self._lookahead = Lookahead(plans, self)
+        self._is_due = False
+        plans.changed = self._moved
+        plans.advanced = self._advanced
+        world.landed_signal = self._roomier
+        world.evicted_signal = self._evicted
+        keeping.choosing.displacers.freed = self._settled
+
+    # What readers say
+
+    def begins(self, script: Script, epoch: int) -> None:
+        steps = script.epochs[epoch]
+        if self._ahead is not None:
+            self._plans.replace(script.reader, list(steps if self._ahead == ALL else steps[: self._ahead]), epoch)
+
+    def opens(self, script: Script, epoch: int, position: int) -> None:
+        steps = script.epochs[epoch]
+        self._plans.opened(steps[position], script.reader)
+        if self._ahead and position + self._ahead < len(steps):
+            self._plans.append(script.reader, [steps[position + self._ahead]], epoch)
+
+    def waited(self, script: Script) -> None:
+        self._lookahead.waited(script.reader)
+        self._wake()
+
+    def ends(self, script: Script) -> None:
+        self._plans.withdraw(script.reader)
+
+    # What the look-ahead sees of the cache
+
+    def capacity(self) -> int:
+        return self._keeping.ledger.capacity_bytes
+
+    def length(self, name: str) -> int | None:
+        entry = self._world.find(name)
+        return entry.length if entry is not None and entry.known else None
+
+    def has(self, name: str, index: int) -> bool:
+        entry = self._world.find(name)
+        return entry is not None and (entry.segments.has(index) or self._world.flying(entry, index) is not None)
+
+    def fresh(self, name: str, job: str) -> bool:
+        """What was fetched in this run need not be compared."""
+        return True
+
+    def takes(self, origin: str) -> bool:
+        return self._world.ahead_in_air < self._world.origin.ahead
+
+    # What it is told
+
+    def _moved(self, names: Iterable[str]) -> None:
+        for name in names:
+            entry = self._world.find(name)
+            if entry is not None:
+                self._world.keeping.touch(entry)
+
+    def _advanced(self, plan: ReaderPlan) -> None:
+        self._lookahead.advanced(plan)
+        displacers = self._keeping.choosing.displacers
+        if self._plans.get(plan.reader) is None:
+            displacers.forget(plan.reader)
+        else:
+            displacers.passed(plan.reader, lambda key: self._lies_ahead(key, plan.reader))
+        self._wake()
+
+    def _lies_ahead(self, key: str, reader: ReaderName) -> bool:
+        """Whether what was prefetched of a shard may still be read by ``reader`` on its way."""
+        entry = self._world.find(key)
+        return entry is not None and (entry.readers > 0 or any(plan.reader == reader for plan, _ in self._plans.mentions(entry.name)))
+
+    def _evicted(self, name: str, index: int) -> None:
+        self._lookahead.evicted(name, index)
+        self._wake()
+
+    def _settled(self, reader: Hashable) -> None:
+        if isinstance(reader, ReaderName):
+            self._lookahead.settled(reader)
+            self._wake()
+
+    def _roomier(self) -> None:
+        self._lookahead.room()
+        self._wake()
+
+    # What it wants
+
+    def _wake(self) -> None:
+        """A round soon: several reasons to look make one look."""
+        if not self._is_due:
+            self._is_due = True
+            self._world.clock.at(self._world.clock.now + ROUND_S, self._round)
+
+    def _round(self) -> None:
+        self._is_due = False
+        while (wish := self._lookahead.next()) is not None:
+            try:
+                self._fetch(wish)
+            except CacheFull:
+                if wish.index is None:
+                    self._lookahead.unopened(wish.shard.name)
+                else:
+                    self._lookahead.refused(wish.plan.reader)
+            else:
+                self._lookahead.taken(wish)
+        if self._lookahead.paused:
+            self._wake()
+
+    def _fetch(self, wish: Wish) -> None:
+        """Take off for a wish. Raises ``CacheFull``."""
+        entry = self._world.entry(wish.shard)
+        index = wish.index or 0
+        if wish.index is None and self._is_opening(entry):
+            return
+        choosing, reader, size = self._keeping.choosing, wish.plan.reader, self._world.size_of(entry, index)
+        try:
+            grant = choosing.reserve_ahead(size, wish.need_at, reader)
+        except CacheFull:
+            self._world.forget(entry)
+            raise
+        choosing.displacers.note(entry.key, index, reader, size, choosing.owed_for(grant))
+        need = DEMAND + max(0.0, wish.due_at - self._world.clock.now)
+        flying = self._world.take_off(entry, index, self._world.cleared(grant), need, demanded=False)
+        if wish.index is None:
+            flying.answered.append(lambda: self._opened(entry))
+
+    def _is_opening(self, entry: Light) -> bool:
+        """Whether a reader has opened it, or is about to: then its answer is this wish's too."""
+        flying = self._world.flying(entry, 0)
+        if flying is not None:
+            flying.answered.append(lambda: self._opened(entry))
+        elif entry.known:
+            self._opened(entry)
+        return flying is not None or entry.known
+
+    def _opened(self, entry: Light) -> None:
+        self._lookahead.opened(entry.name)
+        self._wake()

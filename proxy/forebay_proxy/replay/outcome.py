@@ -1,0 +1,164 @@
+"""Runs a workload against a simulated cache, and says what it cost. Pure and deterministic."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from forebay_proxy.plan import Plans
+from forebay_proxy.replay.ahead import Announcer, Unheard
+from forebay_proxy.replay.clock import SimulatedClock
+from forebay_proxy.replay.keeping import POLICIES, Keeping, LeastRecent, Never, Ours
+from forebay_proxy.replay.origin import Line, SimulatedOrigin
+from forebay_proxy.replay.readers import Announcing, SimulatedReader
+from forebay_proxy.replay.workload import Script, Workload
+from forebay_proxy.replay.world import World
+
+__all__ = ["Epoch", "Outcome", "Run", "replay"]
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """What happened between the end of the epoch before and the moment when the last reader had ended this one."""
+
+    read_bytes: int
+    origin_bytes: int
+    waited_s: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One policy's figures. ``waited_s`` is summed over the readers; ``optimal_bytes`` is what no policy could have gone below, for the
+    order in which these readers really read."""
+
+    policy: str
+    capacity_bytes: int
+    dataset_bytes: int
+    readers: int
+    read_bytes: int
+    origin_bytes: int
+    optimal_bytes: int
+    waited_s: float
+    seconds: float
+    peak_bytes: int
+    evicted_unread_bytes: int
+    bypassed_segments: int
+    epochs: tuple[Epoch, ...]
+
+    @property
+    def hit_bytes(self) -> int:
+        """Bytes read that no origin had to send."""
+        return max(0, self.read_bytes - self.origin_bytes)
+
+    @property
+    def hit_ratio(self) -> float:
+        return self.hit_bytes / self.read_bytes if self.read_bytes else 0.0
+
+    @property
+    def wait_ratio(self) -> float:
+        """Of the readers' time, how much they waited."""
+        return self.waited_s / (self.readers * self.seconds) if self.seconds else 0.0
+
+
+class Run:
+    """One simulation, step by step: tests look at it between two events."""
+
+    def __init__(self, workload: Workload, line: Line, capacity_bytes: int, policy: str = "ours", *, overhead_bytes: int = 0) -> None:
+        """``overhead_bytes``: of the capacity, what the sidecar's own index and log take. Raises ``ValueError`` for an unknown policy."""
+        self.workload = workload
+        self.policy = policy
+        self.clock = SimulatedClock()
+        self.plans = Plans(self.clock)
+        self.keeping = self._keeping(policy, capacity_bytes)
+        self.keeping.ledger.overhead_bytes = overhead_bytes
+        self.world = World(self.clock, self.keeping, SimulatedOrigin(self.clock, line), workload.lengths.__getitem__)
+        self._announcing = self._told()
+        self.readers = {
+            script.reader: SimulatedReader(self.world, script, self._announcing, self._epoch_read) for script in workload.scripts
+        }
+        self._still_reading: Counter[tuple[str, int]] = Counter()  # (job, epoch) -> readers that have not ended it
+        self._still_in: Counter[int] = Counter()  # epoch -> the same over all jobs
+        self._epochs: list[Epoch] = []
+        for script in workload.scripts:
+            for epoch in range(len(script.epochs)):
+                self._still_reading[script.reader.job, epoch] += 1
+                self._still_in[epoch] += 1
+            self.clock.at(script.begins_at, self._beginning(script, 0))
+
+    def __repr__(self) -> str:
+        return f"<Run {self.policy}, {self.world!r}>"
+
+    def _keeping(self, policy: str, capacity_bytes: int) -> Keeping:
+        match policy:
+            case "ours":
+                return Ours(capacity_bytes, self.plans, self.clock)
+            case "lru":
+                return LeastRecent(capacity_bytes)
+            case "never-evict":
+                return Never(capacity_bytes)
+            case _:
+                raise ValueError(f"{policy!r} is no policy of the simulator; known are {', '.join(POLICIES)}")
+
+    def _told(self) -> Announcing:
+        return Announcer(self.world, self.plans, self.keeping, self.workload) if isinstance(self.keeping, Ours) else Unheard()
+
+    def _beginning(self, script: Script, epoch: int) -> Callable[[], None]:
+        return lambda: self.readers[script.reader].begin(epoch)
+
+    def _epoch_read(self, script: Script, epoch: int) -> None:
+        job = script.reader.job
+        self._still_reading[job, epoch] -= 1
+        self._still_in[epoch] -= 1
+        if not self._still_in[epoch]:
+            self._epochs.append(self._since(self._epochs))
+        if not self.workload.barrier:
+            self.clock.at(self.clock.now, self._beginning(script, epoch + 1))
+        elif not self._still_reading[job, epoch]:
+            for other in self.workload.scripts:
+                if other.reader.job == job:
+                    self.clock.at(self.clock.now, self._beginning(other, epoch + 1))
+
+    def _since(self, before: Sequence[Epoch]) -> Epoch:
+        return Epoch(
+            self.world.counts["read_bytes"] - sum(epoch.read_bytes for epoch in before),
+            self.world.origin.sent_bytes - sum(epoch.origin_bytes for epoch in before),
+            self.waited_s - sum(epoch.waited_s for epoch in before),
+            self.clock.now - sum(epoch.seconds for epoch in before),
+        )
+
+    @property
+    def waited_s(self) -> float:
+        return sum(reader.waited_s for reader in self.readers.values())
+
+    @property
+    def ended(self) -> bool:
+        """Whether every reader has read everything."""
+        return all(reader.ended for reader in self.readers.values())
+
+    def finish(self) -> Outcome:
+        """To the end. Raises ``RuntimeError`` when a reader is left waiting, which would be a fault of the simulator or of the rules."""
+        while self.clock.step():
+            pass
+        if not self.ended:
+            waiting = next(reader for reader in self.readers.values() if not reader.ended)
+            raise RuntimeError(f"{waiting!r} never came to its end: {self.world!r}")
+        return self.outcome()
+
+    def outcome(self) -> Outcome:
+        """The figures so far."""
+        world, ledger = self.world, self.keeping.ledger
+        return Outcome(
+            self.policy, ledger.capacity_bytes, self.workload.dataset_bytes, len(self.readers),
+            world.counts["read_bytes"], world.origin.sent_bytes, world.optimal.bytes, self.waited_s,
+            sum(epoch.seconds for epoch in self._epochs), ledger.peak_bytes, world.counts["evicted_unread_bytes"],
+            world.counts["bypassed"], tuple(self._epochs),
+        )  # fmt: skip
+
+
+def replay(
+    workload: Workload, line: Line, capacity_bytes: int, policies: Sequence[str] = POLICIES, *, overhead_bytes: int = 0
+) -> list[Outcome]:
+    """What each of ``policies`` makes of the same readers, line and capacity."""
+    return [Run(workload, line, capacity_bytes, policy, overhead_bytes=overhead_bytes).finish() for policy in policies]

@@ -1,0 +1,90 @@
+"""Whole simulations: what the policies make of the same readers."""
+
+from __future__ import annotations
+
+import pytest
+from support.replays import LINE, shards, small
+
+from forebay_proxy import prefetch, reading
+from forebay_proxy.replay import POLICIES, Line, Run, replay, shuffled
+from forebay_proxy.replay import ahead as replay_ahead
+from forebay_proxy.replay import readers as replay_readers
+from forebay_proxy.segments import SEGMENT_BYTES
+
+MIB = 2**20
+
+
+def test_a_cache_that_holds_all_is_fetched_once() -> None:
+    """By any policy; later epochs hit everything and wait for nothing."""
+    for outcome in replay(small([[range(6)] * 3], segments=2), LINE, 12 * SEGMENT_BYTES):
+        assert outcome.origin_bytes == outcome.dataset_bytes == outcome.peak_bytes == 12 * SEGMENT_BYTES
+        assert [epoch.origin_bytes for epoch in outcome.epochs[1:]] == [0, 0]
+        assert outcome.epochs[2].waited_s == 0.0
+        assert outcome.hit_ratio == pytest.approx(2 / 3)
+
+
+def test_the_orders_of_a_fresh_shuffle() -> None:
+    """Never-evict hits C of D, LRU f + (1 - f) ln(1 - f); ours comes near the one and far above the other. The bound holds for all."""
+    listed = shards(64)
+    workload = shuffled(listed, {shard.name: 4 * SEGMENT_BYTES for shard in listed}, epochs=4, seed=3, rate=200e6, ahead=0)
+    capacity = workload.dataset_bytes // 2
+    ours, lru, never = replay(workload, LINE, capacity)
+    later = [sum(epoch.origin_bytes for epoch in outcome.epochs[1:]) / 3 / workload.dataset_bytes for outcome in (ours, lru, never)]
+    assert later[2] == pytest.approx(0.5, abs=0.001)
+    assert later[1] == pytest.approx(0.847, abs=0.04)
+    assert 0.5 <= later[0] <= 0.55
+    assert all(outcome.peak_bytes <= capacity for outcome in (ours, lru, never))
+    assert ours.waited_s < lru.waited_s < never.waited_s
+    assert ours.optimal_bytes <= ours.origin_bytes
+
+
+def test_reading_alone_takes_what_the_line_takes() -> None:
+    """One segment, unlimited reader: latency and transfer; its wait is just that."""
+    run = Run(small([[[0]]], rate=None), Line(connection_bytes_s=float(SEGMENT_BYTES), latency_s=0.5), SEGMENT_BYTES)
+    outcome = run.finish()
+    assert (outcome.seconds, outcome.waited_s) == (pytest.approx(1.5), pytest.approx(1.5))
+
+
+def test_a_reader_slower_than_the_line_waits_for_the_first_byte_only() -> None:
+    """It reads behind the watermark, at its own rate."""
+    outcome = Run(
+        small([[[0]]], rate=float(SEGMENT_BYTES)), Line(connection_bytes_s=4.0 * SEGMENT_BYTES, latency_s=0.5), SEGMENT_BYTES
+    ).finish()
+    assert (outcome.seconds, outcome.waited_s) == (pytest.approx(1.5), pytest.approx(0.5))
+
+
+def test_two_readers_share_one_fetch() -> None:
+    """Of the same shard at the same moment; the second boards."""
+    outcome = Run(small([[[0]], [[0]]], jobs=True), LINE, SEGMENT_BYTES).finish()
+    assert (outcome.origin_bytes, outcome.read_bytes) == (SEGMENT_BYTES, 2 * SEGMENT_BYTES)
+
+
+def test_a_cache_without_room_bypasses() -> None:
+    """Everything is served all the same."""
+    outcome = Run(small([[[0, 1]]], segments=3), LINE, 0).finish()
+    assert (outcome.origin_bytes, outcome.peak_bytes, outcome.bypassed_segments) == (6 * SEGMENT_BYTES, 0, 6)
+
+
+def test_plans_hide_latency() -> None:
+    """With an order announced the reader waits once, for its first byte; without, at every shard."""
+    slow = Line(connection_bytes_s=400e6, latency_s=0.2)
+    told, untold = (Run(small([[range(8)]], rate=40e6, ahead=ahead), slow, 8 * SEGMENT_BYTES).finish().waited_s for ahead in (16, None))
+    assert told < 0.3 < 8 * 0.2 <= untold
+
+
+def test_overhead_is_no_room() -> None:
+    """The index's share of the capacity holds no segment."""
+    outcome = Run(small([[range(4)] * 2]), LINE, 4 * SEGMENT_BYTES, "never-evict", overhead_bytes=2 * MIB).finish()
+    assert outcome.epochs[1].origin_bytes == SEGMENT_BYTES
+
+
+def test_an_unknown_policy() -> None:
+    """The message names the known ones."""
+    with pytest.raises(ValueError, match="ours, lru, never-evict"):
+        replay(small([[[0]]]), LINE, 0, ["belady"])
+    assert POLICIES == ("ours", "lru", "never-evict")
+
+
+def test_the_models_constants_are_the_sidecars() -> None:
+    """What the simulator had to copy from the asynchronous floor."""
+    assert (replay_ahead.ROUND_S, replay_readers.FIRST_BREADTH) == (prefetch.ROUND_S, reading.FIRST_BREADTH)
