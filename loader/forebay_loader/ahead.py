@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from typing import Any, Iterable, Iterator, NamedTuple, Optional
+from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional, Union
 
 from forebay_loader.limits import Limits
 from forebay_loader.notices import notice_once
 from forebay_loader.openers import enable, enabled, source_of
-from forebay_loader.plan import Announcer
+from forebay_loader.plan import Announcer, Coming, Subject
 from forebay_loader.reader import CLAIMS, next_opener, reader_name
+from forebay_loader.subject import subject_of, told_epoch
 from forebay_proxy.wire.urls import InvalidShardUrl, Source
 
 __all__ = ["Ahead", "ahead"]
@@ -23,35 +24,49 @@ DEFAULT_AHEAD = 16  # at 1 GB a shard and 100 MB/s a worker that is 160 s of war
 MAX_AHEAD = 4096  # a plan longer than this says nothing the sidecar could use: it would not fit any window
 
 
-def ahead(k: Optional[int] = None) -> Ahead:
+Epoch = Union[None, int, Callable[[], int], Any]  # the last: an object with ``value``, or with ``get_value()``, as trainers share one
+
+
+def ahead(k: Optional[int] = None, *, set: Optional[str] = None, epoch: Epoch = None) -> Ahead:
     """A pipeline stage between the shard list and the opener: announces the next ``k`` shards to the sidecar.
 
-    ``k`` is ``FOREBAY_AHEAD`` or 16 when not given, 0 turns it off. Takes ``{"url": …}`` dicts or strings and yields them, unchanged and in
-    order.
+    ``k`` is ``FOREBAY_AHEAD`` or 16 when not given, 0 turns it off. ``set`` is the pattern all shards are of (or a name for them).
+    ``epoch`` is a number, or what is asked for one when an iteration begins; where it is not given, a worker that lives for several epochs
+    counts them. Takes ``{"url": …}`` dicts or strings and yields them, unchanged and in order.
     """
-    return Ahead(k)
+    return Ahead(k, set=set, epoch=epoch)
 
 
 class Ahead:
     """The stage itself; can be pickled. Where Forebay was enabled, unpickling in a worker process enables it there."""
 
-    def __init__(self, k: Optional[int] = None) -> None:
+    def __init__(self, k: Optional[int] = None, *, set: Optional[str] = None, epoch: Epoch = None) -> None:
         if k is not None and k < 0:
             raise ValueError(f"ahead takes a number of shards, 0 for none; got {k}")
         self._k = k
+        self._set = set
+        self._epoch = epoch
+        self._runs: tuple[int, int] = (0, 0)  # the process, and how often it began to read
 
     def __repr__(self) -> str:
         return f"<ahead {self._k if self._k is not None else 'FOREBAY_AHEAD'}>"
 
     def __call__(self, data: Iterable[Any]) -> Iterator[Any]:
         k = _from_environment() if self._k is None else min(self._k, MAX_AHEAD)
-        return _Reading(iter(data), k).run() if k else iter(data)
+        return _Reading(iter(data), k, self._subject()).run() if k else iter(data)
+
+    def _subject(self) -> Subject:
+        pid, before = os.getpid(), self._runs[1] if self._runs[0] == os.getpid() else 0
+        self._runs = pid, before + 1
+        # The first run of a process tells nothing: a worker that is started anew for each epoch has no other.
+        epoch = told_epoch(self._epoch)
+        return subject_of(self._set, before or None if epoch is None else epoch)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"k": self._k, "enabled": enabled()}
+        return {"k": self._k, "set": self._set, "epoch": self._epoch, "enabled": enabled()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._k = state["k"]
+        self._k, self._set, self._epoch, self._runs = state["k"], state["set"], state["epoch"], (0, 0)
         limits: Optional[Limits] = state["enabled"]
         if limits is not None:
             enable(limits=limits)
@@ -67,8 +82,10 @@ class _Pulled(NamedTuple):
 class _Reading:
     """One pass over a URL stage."""
 
-    def __init__(self, items: Iterator[Any], k: int) -> None:
+    def __init__(self, items: Iterator[Any], k: int, subject: Subject) -> None:
         self._items = items
+        self._subject = subject
+        self._announced = 0  # how many were published, over the whole reading
         self._k = k
         self._refill_at = k - max(1, k // 4)  # a message for every few shards rather than for each
         self._waiting: deque[_Pulled] = deque()
@@ -125,11 +142,16 @@ class _Reading:
         if not fresh:
             return
         if self._announcer is None:
-            self._announcer = Announcer(self._name)
-        self._announcer.announce(fresh, self._sources())
+            self._announcer = Announcer(self._name, self._coming, self._subject)
+        before, self._announced = self._announced, self._announced + len(fresh)
+        self._announcer.announce(Coming(before, fresh))
+
+    def _coming(self) -> Coming:
+        sources = self._sources()
+        return Coming(self._announced - len(sources), sources)
 
     def _sources(self) -> list[Source]:
-        return [pulled.source for pulled in self._waiting if pulled.source is not None]
+        return [pulled.source for pulled in tuple(self._waiting) if pulled.source is not None]
 
     def _leave(self) -> None:
         for source in self._sources():

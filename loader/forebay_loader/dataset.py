@@ -16,6 +16,7 @@ from forebay_loader.limits import DEFAULT_LIMITS, Limits
 from forebay_loader.notices import notice_once
 from forebay_loader.openers import gopen_module, open_source, source_of
 from forebay_loader.reader import ensure_job
+from forebay_loader.subject import set_of
 
 __all__ = ["Opening", "TarSamples", "WebDataset", "tarfile_to_samples"]
 
@@ -23,11 +24,13 @@ Handler = Callable[[Exception], bool]
 _CACHE_NOTICE = "cache_dir is not used: the sidecar keeps the one copy of a shard on this node, bounded and shared by all workers"
 
 
-def WebDataset(urls: Any, *args: Any, ahead: Optional[int] = None, limits: Limits = DEFAULT_LIMITS, **kwargs: Any) -> Any:  # noqa: N802  # stands where wds.WebDataset stood
+def WebDataset(  # noqa: N802  # stands where wds.WebDataset stood
+    urls: Any, *args: Any, ahead: Optional[int] = None, epoch: Any = None, limits: Limits = DEFAULT_LIMITS, **kwargs: Any
+) -> Any:
     """``wds.WebDataset(urls, …)`` whose shards come through the sidecar; every argument as there, an instance of that class.
 
-    ``ahead`` is the number of coming shards to announce (``FOREBAY_AHEAD`` or 16). ``cache_dir`` is dropped with one notice: it would be a
-    second copy. Samples keep the original ``__url__``.
+    ``ahead`` is the number of coming shards to announce (``FOREBAY_AHEAD`` or 16), ``epoch`` as in ``fb.ahead``; the set is what ``urls``
+    stands for. ``cache_dir`` is dropped with one notice: it would be a second copy. Samples keep the original ``__url__``.
     """
     ensure_job()
     webdataset = importlib.import_module("webdataset")
@@ -36,7 +39,8 @@ def WebDataset(urls: Any, *args: Any, ahead: Optional[int] = None, limits: Limit
         bound.arguments["cache_dir"] = None
         notice_once("cache_dir", _CACHE_NOTICE)
     made = webdataset.WebDataset(*bound.args[1:], **bound.kwargs)
-    made.pipeline = [ours for stage in made.pipeline for ours in _replaced(stage, Ahead(ahead), limits)]
+    reading = Ahead(ahead, set=set_of(urls), epoch=epoch)
+    made.pipeline = [ours for stage in made.pipeline for ours in _replaced(stage, reading, limits)]
     return made
 
 
@@ -46,11 +50,18 @@ def tarfile_to_samples(
     select_files: Optional[Callable[[str], bool]] = None,
     rename_files: Optional[Callable[[str], str]] = None,
     ahead: Optional[int] = None,
+    set: Optional[str] = None,
+    epoch: Any = None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> TarSamples:
-    """``wds.tarfile_to_samples(…)`` for a ``wds.DataPipeline``: shards come through the sidecar and are announced ahead."""
+    """``wds.tarfile_to_samples(…)`` for a ``wds.DataPipeline``: shards come through the sidecar and are announced ahead.
+
+    ``ahead``, ``set`` and ``epoch`` as in ``fb.ahead``.
+    """
     ensure_job()
-    return TarSamples(Opening(handler, Ahead(ahead), limits), {"select_files": select_files, "rename_files": rename_files})
+    return TarSamples(
+        Opening(handler, Ahead(ahead, set=set, epoch=epoch), limits), {"select_files": select_files, "rename_files": rename_files}
+    )
 
 
 class Opening:

@@ -14,6 +14,7 @@ from forebay_loader.body import Body, Progress, Unanswered
 from forebay_loader.connection import Reply, ask
 from forebay_loader.endpoint import Endpoint, find_endpoint
 from forebay_loader.errors import ShardChanged, ShardReadError
+from forebay_loader.instances import INSTANCES
 from forebay_loader.limits import Limits
 from forebay_loader.restarted import Foreign, Skipping, foreign_failure
 from forebay_proxy.wire.urls import Source
@@ -56,6 +57,7 @@ class SidecarWay:
     def __init__(self, source: Source, reader: str, limits: Limits) -> None:
         self._target = source.url.proxy_path()
         self._headers = [*safe_headers(source), ("Accept-Encoding", "identity"), ("Forebay-Reader", reader)]
+        self._reader = reader
         self._shown = shown(source)
         self._limits = limits
         self._scheme = source.url.scheme
@@ -66,6 +68,7 @@ class SidecarWay:
             reply = self._ask(self._target, headers, self._limits.silence_s)
         except ValueError as error:
             raise ShardReadError(f"shard {self._shown}: a header of its command cannot be sent: {type(error).__name__}") from error
+        INSTANCES.heard(self._reader, reply.header("Forebay-Instance"))
         if reply.status in (200, 206):
             return place(reply.body, reply.status, reply.header, progress, self._shown)
         return self._refused(reply, progress)

@@ -11,6 +11,7 @@ from support.fake_proxy import FakeServer
 from forebay_loader import openers
 from forebay_loader.connection import close_idle
 from forebay_loader.counts import COUNTS
+from forebay_loader.instances import INSTANCES
 from forebay_loader.notices import Notices
 from forebay_loader.patience import DEAD
 from forebay_loader.reader import CLAIMS
@@ -26,6 +27,7 @@ def fresh_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[N
     monkeypatch.setattr("forebay_loader.notices._NOTICES", Notices())
     COUNTS.reset()
     CLAIMS.clear()
+    INSTANCES.clear()
     DEAD.forget()
     yield
     openers.disable()
@@ -35,7 +37,9 @@ def fresh_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[N
 
 @pytest.fixture
 def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
-    """A running fake sidecar, named by FOREBAY_URL."""
+    """A running fake sidecar, named by FOREBAY_URL. It may be slow to answer a plan: this machine has other work too."""
+    for name in ("CONNECT_S", "SEND_S", "ANSWER_S"):
+        monkeypatch.setattr(f"forebay_loader.plan.{name}", 5.0)
     with FakeServer().running() as server:
         monkeypatch.setenv("FOREBAY_URL", server.url)
         yield server

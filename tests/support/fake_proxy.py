@@ -93,6 +93,7 @@ class FakeServer:
         self.requests: list[Recorded] = []
         self.shown: dict[str, Shown] = {}
         self.plan_status = 204
+        self.instance = ""  # what Forebay-Instance says; "" for a sidecar that does not say
         self._faults: dict[str, deque[Cut | Refuse | Held]] = defaultdict(deque)
         self._server: socketserver.BaseServer | None = None
         self._thread: threading.Thread | None = None
@@ -223,6 +224,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         if status != 204:
             self.send_header("Content-Length", str(len(body)))
+        self._name_instance()
         self.end_headers()
         self.wfile.write(body)
 
@@ -235,6 +237,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def _name_instance(self) -> None:
+        if self.server.fake.instance:
+            self.send_header("Forebay-Instance", self.server.fake.instance)
 
     def _serve(self, shown: Shown, fault: Cut | Held | None) -> None:
         wanted = self.headers.get("If-Match")
@@ -257,6 +263,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("ETag", shown.etag)
         for name, value in shown.headers.items():
             self.send_header(name, value)
+        self._name_instance()
         if shown.framing == "length":
             self.send_header("Content-Length", str(len(shown.body) - (first or 0)))
         elif shown.framing == "chunked":

@@ -7,24 +7,34 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
-from typing import Any, Iterable, NamedTuple, Optional, Sequence
+from array import array
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import islice
+from typing import Any, Callable, Iterable, Iterator, NamedTuple, NoReturn, Optional, Sequence
 from urllib.parse import parse_qsl, urlencode
 
-from forebay_proxy.wire.patterns import InvalidPattern, Pattern, parse_pattern
+from forebay_proxy.wire import pieces
+from forebay_proxy.wire.patterns import InvalidPattern, Pattern, check_parts, parse_pattern
 from forebay_proxy.wire.quoting import MAX_URL_BYTES, InvalidShardUrl
 from forebay_proxy.wire.readers import InvalidReader, ReaderName
 from forebay_proxy.wire.shard_url import parse_origin_url
 
-__all__ = ["MAX_BODY_BYTES", "NDJSON", "Encoded", "InvalidPlan", "InvalidReader", "PlanBody", "ReaderName", "decode", "encode"]
+__all__ = [
+    "MAX_BODY_BYTES", "NDJSON", "Encoded", "InvalidPlan", "InvalidReader", "PlanBody", "PlanTooLong",
+    "ReaderName", "decode", "encode", "go_on",
+]  # fmt: skip
 
 MAX_BODY_BYTES = 64 << 20  # the server answers 413 above it; 585,270 URLs of 100 bytes fit
 MAX_PLAN_BYTES = 512 << 20  # the URLs of one plan together; a short pattern with many indices could name more
 NDJSON = "application/x-ndjson"
 _JSON = "application/json"
-_JSON_LIMIT = 1 << 20  # above it one list would be parsed in one breath; lines can be told apart
-_FIELDS = ("shards", "epoch", "set", "indices")
-_MAX_EPOCH = (1 << 53) - 1
+_JSON_LIMIT = 1 << 20  # above it one list would be parsed in one breath; lines, and numbers, can be told apart
+_AT_A_TIME = 512  # entries looked at between two breaths: 1 ms
+_KNOWN_PATTERNS = 16  # each of a job's readers brings the same one
+_KNOWN_TEXT = 1 << 14  # of which each character takes some 64 bytes
+_FIELDS = ("shards", "epoch", "set", "indices", "at")
+_MAX_WHOLE = (1 << 53) - 1
 _MAX_SET = 1 << 16
 
 # Nearly every entry: nothing to decode, nothing to decide. The others go through the parser, which is ten times slower.
@@ -38,13 +48,24 @@ class InvalidPlan(ValueError):
     """The body is no plan. The message names the first bad entry and its index, and says what would be right."""
 
 
+class PlanTooLong(InvalidPlan):
+    """It would have to be parsed in one breath."""
+
+
 @dataclass(frozen=True)
 class PlanBody:
-    """``shards`` are origin URLs in the order of use; ``epoch`` and ``set`` (a pattern or a name) are None where not told."""
+    """``shards`` are origin URLs in the order of use; ``epoch`` and ``set`` (a pattern or a name) are None where not told.
+
+    ``at`` is how many entries the reader announced before the first one of this message, over its whole life; None where not told.
+    With ``indices`` the plan is those of the texts that the pattern ``set`` stands for, and ``shards`` is empty.
+    """
 
     shards: list[str]
     epoch: Optional[int] = None
     set: Optional[str] = None
+    at: Optional[int] = None
+    indices: Optional[array[int]] = None
+    size: int = field(default=0, compare=False)  # characters of all shards
 
 
 class Encoded(NamedTuple):
@@ -56,10 +77,15 @@ class Encoded(NamedTuple):
 
 
 def encode(
-    shards: Sequence[str] = (), *, epoch: Optional[int] = None, set: Optional[str] = None, indices: Optional[Sequence[int]] = None
+    shards: Sequence[str] = (),
+    *,
+    epoch: Optional[int] = None,
+    set: Optional[str] = None,
+    indices: Optional[Sequence[int]] = None,
+    at: Optional[int] = None,
 ) -> Encoded:
     """A plan as the smallest of the three forms that carries it: ``indices`` into ``set``, else JSON, above 1 MiB NDJSON."""
-    named = {name: value for name, value in (("epoch", epoch), ("set", set)) if value is not None}
+    named = {name: value for name, value in (("epoch", epoch), ("set", set), ("at", at)) if value is not None}
     if indices is not None:
         return Encoded(_JSON, _compact({**named, "indices": list(indices)}), "")
     body = _compact({**named, "shards": list(shards)})
@@ -68,70 +94,119 @@ def encode(
     return Encoded(NDJSON, b"".join(_compact(shard) + b"\n" for shard in shards), urlencode(named))
 
 
-def decode(content_type: str, body: bytes, query: str = "") -> PlanBody:
+def go_on() -> None:
+    """Nobody waits."""
+
+
+def decode(content_type: str, body: bytes, query: str = "", *, expand: bool = True, breathe: Callable[[], None] = go_on) -> PlanBody:
     """The plan in ``body``. ``query`` (``epoch=3&set=…``) speaks for NDJSON, whose lines have no room for it.
+
+    ``expand=False`` leaves indices what they are (checked against the pattern; its texts are not), instead of naming every URL.
+    ``breathe`` is called every millisecond or so.
 
     Anything that is not NDJSON is read as JSON, whatever it is called: ``curl -d`` calls it a form. Raises ``InvalidPlan``.
     """
     if content_type.partition(";")[0].strip().lower() == NDJSON:
-        return _from_lines(body, query)
-    content = _parsed(body, "the body")
+        return _from_lines(body, query, breathe)
+    cut = pieces.cut_list(body, "indices") if len(body) > pieces.PIECE_BYTES else None
+    rest = body if cut is None else cut.rest
+    if len(rest) > _JSON_LIMIT:
+        raise PlanTooLong(f"a JSON list of {len(rest)} bytes, and {_JSON_LIMIT} are taken")
+    content = _parsed(rest, "the body")
     if not isinstance(content, dict):
         raise InvalidPlan('the body is not a JSON object; write {"shards": ["s3://bucket/00000.tar", …]}')
     unknown = next((name for name in content if name not in _FIELDS), None)
     if unknown is not None:
         raise InvalidPlan(f"unknown field {unknown[:40]!r}; known are {', '.join(_FIELDS)}")
-    named = _set(content.get("set"))
-    return PlanBody(_shards(content, named), _epoch(content.get("epoch")), named)
+    named, epoch, at = _set(content.get("set")), _whole("epoch", content.get("epoch")), _whole("at", content.get("at"))
+    if "indices" not in content:
+        shards, size = _checked(_shards(content), breathe)
+        return PlanBody(shards, epoch, named, at, size=size)
+    found = content["indices"]
+    parts: Iterable[list[Any]] = [found] if isinstance(found, list) else []
+    if cut is not None and found == [None]:
+        parts = pieces.numbers(body, cut.begin, cut.end)
+    pattern, indices = _indices(content, named, parts, breathe)
+    if not expand:
+        return PlanBody([], epoch, named, at, indices)
+    many = len(indices) > pattern.count // 4
+    shards, size = _checked(map(_listed(pattern, named or "").__getitem__ if many else pattern.at, indices), breathe)
+    return PlanBody(shards, epoch, named, at, size=size)
 
 
-def _from_lines(body: bytes, query: str) -> PlanBody:
+def _from_lines(body: bytes, query: str, breathe: Callable[[], None]) -> PlanBody:
     fields = dict(parse_qsl(query, keep_blank_values=True))
-    epoch = fields.get("epoch")
-    if epoch is not None and not re.fullmatch("[0-9]{1,16}", epoch):
-        raise InvalidPlan(f"epoch is not a whole number from 0 to {_MAX_EPOCH}")
-    return PlanBody(_checked(_lines(body)), _epoch(None if epoch is None else int(epoch)), _set(fields.get("set")))
+    epoch, at = (_whole(name, _number(fields.get(name))) for name in ("epoch", "at"))
+    shards, size = _checked(_lines(body), breathe)
+    return PlanBody(shards, epoch, _set(fields.get("set")), at, size=size)
 
 
-def _lines(body: bytes) -> Iterable[Any]:
-    """The JSON values of the lines: all in one breath; one by one, ten times slower, only to name a bad one."""
-    lines = [line for line in body.split(b"\n") if line.strip()]
-    try:
-        entries = json.loads(b"[" + b",\n".join(lines) + b"]")  # a newline ends no string, so no two lines melt into one
-    except (ValueError, RecursionError):
-        entries = None
-    if isinstance(entries, list) and len(entries) == len(lines):
-        return entries
-    return (_parsed(line, f"entry {index}") for index, line in enumerate(lines))
+def _number(text: Optional[str]) -> Any:
+    """A query's number; what is none stays as it is."""
+    return int(text) if text is not None and re.fullmatch("[0-9]{1,16}", text) else text
 
 
-def _shards(content: dict[str, Any], named: Optional[str]) -> list[str]:
-    if "indices" in content:
-        if named is None or "shards" in content:
-            raise InvalidPlan('indices point into a pattern: write {"set": "s3://bucket/{000..999}.tar", "indices": [17, 3]}')
-        return _picked(named, content["indices"])
-    if not isinstance(content.get("shards"), list):
+def _lines(body: bytes) -> Iterator[Any]:
+    """The JSON values of the lines: hundreds in one breath; one by one, ten times slower, only to name a bad one."""
+    count = 0
+    for lines in pieces.lines(body):
+        try:
+            entries = json.loads(b"[" + b",\n".join(lines) + b"]")  # a newline ends no string, so no two lines melt into one
+        except (ValueError, RecursionError):
+            entries = None
+        if not isinstance(entries, list) or len(entries) != len(lines):
+            entries = [_parsed(line, f"entry {index}") for index, line in enumerate(lines, count)]
+        yield from entries
+        count += len(lines)
+
+
+def _shards(content: dict[str, Any]) -> list[Any]:
+    shards = content.get("shards")
+    if not isinstance(shards, list):
         raise InvalidPlan('the field shards is missing or not a list; write {"shards": ["s3://bucket/00000.tar", …]}')
-    return _checked(content["shards"])
+    return shards
 
 
-def _picked(template: str, indices: Any) -> list[str]:
-    """The entries of ``template`` at ``indices``."""
+def _indices(
+    content: dict[str, Any], named: Optional[str], parts: Iterable[list[Any]], breathe: Callable[[], None]
+) -> tuple[Pattern, array[int]]:
+    """The pattern that ``named`` is, and the indices into it, each of which has a text there."""
+    if named is None or "shards" in content:
+        raise InvalidPlan('indices point into a pattern: write {"set": "s3://bucket/{000..999}.tar", "indices": [17, 3]}')
     try:
-        pattern = parse_pattern(template)
+        check_parts(named)
+        pattern = _pattern(named)
     except InvalidPattern as error:
         raise InvalidPlan(f"set: {error}") from None
-    if not isinstance(indices, list):
+    if not isinstance(content["indices"], list):
         raise InvalidPlan("the field indices is not a list of whole numbers")
-    at = _listed(pattern, template).__getitem__ if len(indices) > pattern.count // 4 else pattern.at
+    indices = array("I")
+    try:
+        for part in parts:
+            # Ten times quicker than one by one.
+            if part and ({*map(type, part)} != {int} or min(part) < 0 or max(part) >= pattern.count):
+                _refuse_bad_index(part, pattern.count, len(indices))
+            indices.extend(part)
+            breathe()
+    except InvalidPlan:
+        raise
+    except (ValueError, RecursionError):
+        raise InvalidPlan(f"the field indices is not a list of whole numbers: look behind indices[{len(indices)}]") from None
+    return pattern, indices
 
-    def texts() -> Iterable[str]:
-        for position, index in enumerate(indices):
-            if type(index) is not int or not 0 <= index < pattern.count:
-                raise InvalidPlan(f"indices[{position}] is not a whole number from 0 to {pattern.count - 1}")
-            yield at(index)
 
-    return _checked(texts())
+def _pattern(text: str) -> Pattern:
+    return _known_pattern(text) if len(text) <= _KNOWN_TEXT else parse_pattern(text)
+
+
+@lru_cache(_KNOWN_PATTERNS)
+def _known_pattern(text: str) -> Pattern:
+    return parse_pattern(text)
+
+
+def _refuse_bad_index(indices: list[Any], count: int, before: int) -> NoReturn:
+    bad = next(place for place, index in enumerate(indices) if type(index) is not int or not 0 <= index < count)
+    raise InvalidPlan(f"indices[{before + bad}] is not a whole number from 0 to {count - 1}")
 
 
 def _listed(pattern: Pattern, template: str) -> list[str]:
@@ -141,19 +216,23 @@ def _listed(pattern: Pattern, template: str) -> list[str]:
     return list(pattern)
 
 
-def _checked(entries: Iterable[Any]) -> list[str]:
+def _checked(entries: Iterable[Any], breathe: Callable[[], None]) -> tuple[list[str], int]:
+    """The URLs, and how long they are together."""
     shards: list[str] = []
-    total = 0
-    for index, entry in enumerate(entries):
-        if not isinstance(entry, str):
-            raise InvalidPlan(f"entry {index} is not a string; write a URL such as s3://bucket/00000.tar")
-        if len(entry) > MAX_URL_BYTES or not _PLAIN.fullmatch(entry):
-            _refuse_bad_url(index, entry)
-        total += len(entry)
-        if total > MAX_PLAN_BYTES:
-            raise InvalidPlan(f"entry {index}: the URLs are longer than {MAX_PLAN_BYTES >> 20} MiB together; send the plan in parts (POST)")
-        shards.append(entry)
-    return shards
+    total, coming = 0, iter(entries)
+    while part := list(islice(coming, _AT_A_TIME)):
+        for index, entry in enumerate(part, len(shards)):
+            if not isinstance(entry, str):
+                raise InvalidPlan(f"entry {index} is not a string; write a URL such as s3://bucket/00000.tar")
+            if len(entry) > MAX_URL_BYTES or not _PLAIN.fullmatch(entry):
+                _refuse_bad_url(index, entry)
+            total += len(entry)
+            if total > MAX_PLAN_BYTES:
+                limit = f"the URLs are longer than {MAX_PLAN_BYTES >> 20} MiB together"
+                raise InvalidPlan(f"entry {index}: {limit}; send the plan in parts (POST)")
+        shards += part
+        breathe()
+    return shards, total
 
 
 def _refuse_bad_url(index: int, entry: str) -> None:
@@ -163,9 +242,9 @@ def _refuse_bad_url(index: int, entry: str) -> None:
         raise InvalidPlan(f"entry {index}: {error}") from None
 
 
-def _epoch(value: Any) -> Optional[int]:
-    if value is not None and (type(value) is not int or not 0 <= value <= _MAX_EPOCH):
-        raise InvalidPlan(f"epoch is not a whole number from 0 to {_MAX_EPOCH}")
+def _whole(name: str, value: Any) -> Optional[int]:
+    if value is not None and (type(value) is not int or not 0 <= value <= _MAX_WHOLE):
+        raise InvalidPlan(f"{name} is not a whole number from 0 to {_MAX_WHOLE}")
     return value
 
 

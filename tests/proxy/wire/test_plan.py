@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay_proxy.wire import plan
+from forebay_proxy.wire import plan as module
+from forebay_proxy.wire.patterns import MAX_PARTS, parse_pattern
 from forebay_proxy.wire.plan import NDJSON, InvalidPlan, PlanBody, decode, encode
 from forebay_proxy.wire.shard_url import object_url, parse_origin_url
 from forebay_proxy.wire.urls import InvalidShardUrl
@@ -191,3 +193,22 @@ def _parses(text: str) -> bool:
     except InvalidShardUrl:
         return False
     return True
+
+
+def test_a_pattern_of_many_parts_is_refused() -> None:
+    """It is understood while others wait; the URLs themselves may be as many as they like."""
+    body = json.dumps({"set": "s3://b/{" + "," * MAX_PARTS + "}", "indices": [0]}).encode()
+    with pytest.raises(InvalidPlan, match="list the URLs"):
+        decode("application/json", body, expand=False)
+
+
+def test_readers_of_one_set_bring_a_pattern_that_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand readers send the same text; of very long ones none is kept."""
+    parsed: list[str] = []
+    monkeypatch.setattr(module, "parse_pattern", lambda text: parsed.append(text) or parse_pattern(text))  # type: ignore[func-returns-value]
+    module._known_pattern.cache_clear()
+    for text in ("s3://b/{0..9}.tar", "s3://b/{0..9}.tar?" + "a" * (1 << 14)):
+        body = json.dumps({"set": text, "indices": [1]}).encode()
+        for _ in range(3):
+            decode("application/json", body, expand=False)
+    assert [len(text) < 100 for text in parsed] == [True, False, False, False]

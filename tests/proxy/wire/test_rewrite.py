@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay_proxy.wire.patterns import expand
+from forebay_proxy.wire.rewrite import masked_parts
 from forebay_proxy.wire.urls import InvalidShardUrl, parse_source, proxy_url, rewrite_pattern
 
 BASE = "http://127.0.0.1:7070"
@@ -86,3 +88,14 @@ def test_noise(text: str, head: str) -> None:
     """Any text is rewritten, left, or InvalidShardUrl."""
     with contextlib.suppress(InvalidShardUrl):
         rewrite_pattern(BASE, head + text)
+
+
+@pytest.mark.parametrize(
+    "text", ["{" * 30_000, "{" * 15_000 + "}" * 15_000, "s3://b/" + "{" * 31 + "a," * 15_000 + "}" * 31, "{a,b}" * 6_000]
+)
+def test_braces_without_end(text: str) -> None:
+    """A pattern from a stranger is looked at once, however its braces stand: each of these took minutes."""
+    started = time.perf_counter()
+    with contextlib.suppress(InvalidShardUrl):
+        masked_parts(text)
+    assert time.perf_counter() - started < 5.0
