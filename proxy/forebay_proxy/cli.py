@@ -18,6 +18,7 @@ from forebay_proxy.verbs.env import env
 from forebay_proxy.verbs.evict import evict
 from forebay_proxy.verbs.ls import ls
 from forebay_proxy.verbs.output import error_line, silence_stdout
+from forebay_proxy.verbs.plan import plan
 from forebay_proxy.verbs.run import run
 from forebay_proxy.verbs.seams import Seams
 from forebay_proxy.verbs.serve import serve
@@ -105,7 +106,7 @@ def cli(context: click.Context) -> None:
     context.obj = context.obj or Seams()
 
 
-for verb in (serve, run, env, warm, status, ls, evict, verify, config):
+for verb in (serve, run, env, warm, status, ls, evict, verify, plan, config):
     cli.add_command(verb)
 
 

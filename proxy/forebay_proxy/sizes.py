@@ -1,4 +1,4 @@
-"""Quantities as people write them, parsed once at the edge: sizes, shares of a disk, durations. Pure.
+"""Quantities as people write them, parsed once at the edge: sizes, shares of a disk, durations, rates. Pure.
 
 ``GB`` and ``G`` are 10**9 bytes, ``GiB`` and ``Gi`` are 2**30, as Kubernetes and disk makers count; a plain integer is bytes. Every parser
 raises ``ValueError`` with a message that says what would be right.
@@ -14,9 +14,11 @@ __all__ = [
     "ShareOfDisk",
     "TotalBytes",
     "format_duration",
+    "format_rate",
     "format_size",
     "parse_duration",
     "parse_limit",
+    "parse_rate",
     "parse_share",
     "parse_size",
 ]
@@ -24,6 +26,8 @@ __all__ = [
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<power>[kmgtp]?)(?P<binary>i?)b?", re.IGNORECASE)
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>ms|s|m|min|h|d|)", re.IGNORECASE)
+# A lone small b is refused: networks are sold in bits, disks in bytes, and 10Gb/s has been written for both.
+_RATE = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<power>[kKmMgGtT]?)(?P<binary>i?)(?P<unit>[Bb]its?|bps|B|Bps)(?:/s)?")
 _SECONDS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 # Less than one segment could never store anything; it is what "--cache-size 200" with a forgotten unit looks like.
@@ -105,6 +109,19 @@ def parse_duration(value: str | float) -> float:
     return float(match["number"]) * _SECONDS[match["unit"].lower()]
 
 
+def parse_rate(value: str) -> int:
+    """``"10Gbit"``, ``"10Gbps"``, ``"800MB/s"`` or ``"1.5GiB/s"`` as bytes a second."""
+    text = value.strip()
+    match = _RATE.fullmatch(text)
+    if match is None or (match["binary"] and not match["power"]):
+        raise ValueError(f"{text!r} is not a rate; write 800MB/s for bytes, or 10Gbit for bits, a second")
+    unit = (1024 if match["binary"] else 1000) ** _POWERS[match["power"].lower()]
+    bytes_s = int(float(match["number"]) * unit / (1 if match["unit"] in ("B", "Bps") else 8))
+    if not bytes_s:
+        raise ValueError(f"{text!r} is less than a byte a second; write 800MB/s for bytes, or 10Gbit for bits, a second")
+    return bytes_s
+
+
 def format_size(count: int | float) -> str:
     """Bytes for people, three digits, decimal units: ``"12.3 GB"``."""
     number = float(count)
@@ -113,6 +130,11 @@ def format_size(count: int | float) -> str:
             return f"{number:.0f} {unit}" if unit == "B" or abs(number) >= 99.95 else f"{number:.1f} {unit}"
         number /= 1000
     return f"{number:.1f} PB"
+
+
+def format_rate(bytes_s: float) -> str:
+    """Bytes a second for people: ``"800 MB/s"``."""
+    return f"{format_size(bytes_s)}/s"
 
 
 def format_duration(seconds: float) -> str:

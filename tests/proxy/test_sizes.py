@@ -10,9 +10,11 @@ from forebay_proxy.sizes import (
     ShareOfDisk,
     TotalBytes,
     format_duration,
+    format_rate,
     format_size,
     parse_duration,
     parse_limit,
+    parse_rate,
     parse_share,
     parse_size,
 )
@@ -135,3 +137,27 @@ def test_a_limit_with_a_unit_is_not_guessed_at(text: str) -> None:
     with pytest.raises(ValueError, match="write 200GB, or 75% of the disk") as caught:
         parse_limit(text)
     assert "did you mean" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_s"),
+    [
+        ("10Gbit", 1_250_000_000), ("10Gbit/s", 1_250_000_000), ("10Gbps", 1_250_000_000), ("100 Mbits/s", 12_500_000),
+        ("800MB/s", 800_000_000), ("800MB", 800_000_000), ("1.5GiB/s", 3 * 2**29), ("800MBps", 800_000_000), ("64kbit", 8_000), ("7B/s", 7),
+    ],
+)  # fmt: skip
+def test_rates_people_write(text: str, bytes_s: int) -> None:
+    """Bits where it says bit or bps, bytes where it says B; all as bytes a second."""
+    assert parse_rate(text) == bytes_s
+
+
+@pytest.mark.parametrize("text", ["", "10", "10G", "10Gb", "10Gb/s", "fast", "-1MB/s", "0MB/s", "1bit", "10Gbit/h", "5iB"])
+def test_what_is_no_rate_says_what_would_be(text: str) -> None:
+    """A small b alone is both, and so neither."""
+    with pytest.raises(ValueError, match="800MB/s for bytes, or 10Gbit for bits"):
+        parse_rate(text)
+
+
+def test_rates_for_people() -> None:
+    """Always bytes."""
+    assert format_rate(1_250_000_000) == "1.2 GB/s"

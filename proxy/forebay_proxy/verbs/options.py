@@ -12,7 +12,7 @@ import click
 from forebay_proxy.settings import Settings, default_text, env_name, field_note, flag_name, has_flag, load
 from forebay_proxy.settings_layers import find_file
 
-__all__ = ["as_arguments", "config_option", "json_option", "load_settings", "settings_options", "url_option"]
+__all__ = ["as_arguments", "config_option", "json_option", "load_settings", "one_setting", "settings_options", "url_option"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -31,11 +31,12 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON f
 def settings_options(function: Function) -> Function:
     """One option a field that may be given on a command line; values reach the verb as they were written."""
     for name in reversed([name for name in Settings.model_fields if has_flag(name)]):
-        function = _option(name)(function)
+        function = one_setting(name)(function)
     return function
 
 
-def _option(name: str) -> Callable[[Function], Function]:
+def one_setting(name: str) -> Callable[[Function], Function]:
+    """The option of one field, for a verb that needs no more of them."""
     text = f"{Settings.model_fields[name].description}  [{env_name(name)}; default: {default_text(name)}]"
     if _is_switch(name):
         return click.option(f"{flag_name(name)}/--no-{name.replace('_', '-')}", name, default=None, help=text)

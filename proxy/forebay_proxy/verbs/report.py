@@ -23,10 +23,12 @@ def status_rows(status: Table) -> list[Row]:
         ("cache", _cache(status["cache"])),
         ("", f"{status['cache']['shards']} shards in {status['cache_dir']}"),
         ("read", _bytes(status["bytes"])),
+        *_regret(status["bytes"]),
         ("requests", ", ".join(f"{count} {result}" for result, count in status["requests"].items())),
         ("waited", f"readers {format_duration(status['reader_wait_s'])} in all"),
         ("errors", str(status["errors"])),
     ]
+    rows += [("set", _declared(each)) for each in status.get("sets", ())]
     disk = status["cache"].get("disk_state", "normal")
     if disk != "normal":
         rows.append(("disk", f"{disk}: {status['cache'].get('disk_reason', '')}"))
@@ -50,11 +52,20 @@ def plan_rows(status: Table) -> list[Row]:
             _or_dash(each["set"]),
             _or_dash(each["epoch"]),
             f"{each['position']}/{each['length']}",
-            format_size(each["ahead_bytes"]),
+            f"{each['rate']:.2g}/s",
+            f"{format_size(each['lead_bytes'])}, {format_duration(each['lead_s'])}",
+            "waiting" if each["waiting"] else "",
         )
         for each in status.get("plans", ())
     ]
-    return [("plan of", "set", "epoch", "shard", "ahead"), *rows] if rows else []
+    more = status.get("plans_total", len(rows)) - len(rows)
+    unseen = [(f"and {more} more", "", "", "", "", "", "")] if more > 0 else []
+    return [("plan of", "set", "epoch", "shard", "rate", "lead", ""), *rows, *unseen] if rows else []
+
+
+def _declared(each: Table) -> str:
+    opened = "".join(f", {job or 'readers without a name'}: {count} opened in this epoch" for job, count in each["opened"].items())
+    return f"{each['set']}, {each['shards']} shards, {each['state']}{opened}"
 
 
 def _cache(cache: Table) -> str:
@@ -74,6 +85,13 @@ def _bytes(counted: Table) -> str:
         f"{format_size(counted['sent'])}, {format_size(counted['hit'])} hit{share}, "
         f"{format_size(counted['origin'])} from origins, {format_size(counted['saved'])} saved"
     )
+
+
+def _regret(counted: Table) -> list[Row]:
+    """How far from the best that was possible, in one number; nothing before the first reading has ended."""
+    optimal = counted.get("optimal", 0)
+    ratio = f"{counted['origin'] / optimal:.3f}" if optimal else ""
+    return [("regret", f"origin bytes {ratio} x the least possible, what is read ahead included")] if optimal else []
 
 
 def _position(position: int, length: int | None) -> str:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from forebay_proxy.settings import Settings
+from forebay_proxy.shard import Shard
 
-__all__ = ["Announced", "Seams"]
+__all__ = ["Announced", "Seams", "Surveyed"]
 
 
 class Announced(Protocol):
@@ -40,9 +41,32 @@ def _serve(settings: Settings, announce: Callable[[Announced], None]) -> int:
     return run_service(settings, announce=announce)
 
 
+class Surveyed(Protocol):
+    """What origins said of the lengths of shards."""
+
+    @property
+    def lengths(self) -> Mapping[str, int]: ...
+    @property
+    def asked(self) -> int: ...
+    @property
+    def total(self) -> int: ...
+    @property
+    def mean_bytes(self) -> int: ...
+
+
+Survey = Callable[[Sequence[Shard], Settings, int], Surveyed]
+
+
+def _survey(shards: Sequence[Shard], settings: Settings, count: int) -> Surveyed:
+    from forebay_proxy.survey import survey  # noqa: PLC0415 -- as above
+
+    return survey(shards, settings, count)
+
+
 @dataclass(frozen=True)
 class Seams:
     """``program`` is what ``run`` starts as a sidecar; -P keeps a ``queue.py`` in the training directory from shadowing the library's."""
 
     program: tuple[str, ...] = (sys.executable, "-P", "-m", "forebay_proxy.cli", "serve")
     serve: Serve = _serve
+    survey: Survey = _survey

@@ -9,25 +9,31 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forebay_proxy.errors import ConfigError
-from forebay_proxy.wire.patterns import InvalidPattern, expand
+from forebay_proxy.wire.patterns import InvalidPattern, check_parts, expand, parse_pattern
+from forebay_proxy.wire.rewrite import masked_parts
 from forebay_proxy.wire.urls import InvalidShardUrl, Source, parse_origin_url, parse_source
 
-__all__ = ["Batch", "batches", "is_list", "read_list", "understood"]
+__all__ = ["Batch", "batches", "declared_set", "is_list", "read_list", "understood"]
 
+_MAX_SET = 1 << 16  # characters; the sidecar takes no more
 _BATCH = 10_000  # about 1 MB of URLs: small enough to answer quickly, large enough that requests do not count
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Origin URLs that one request asks for; ``headers`` (secret) prove who asks and belong to this host only."""
+    """Origin URLs that one request asks for; ``headers`` (secret) prove who asks and belong to this host only.
+
+    ``set_name`` is the pattern they are of, where they are of one that is told without headers.
+    """
 
     shards: tuple[str, ...]
     headers: tuple[tuple[str, str], ...]
+    set_name: str | None = None
 
 
 def is_list(text: str) -> bool:
     """Whether an argument names a list: "-", or a file that is there; a URL and a command never do."""
-    return text == "-" or ("://" not in text and not text.startswith("pipe:") and os.path.isfile(text))
+    return text == "-" or (not _is_url_like(text) and os.path.isfile(text))
 
 
 def read_list(path: str) -> Iterator[str]:
@@ -51,13 +57,36 @@ def understood(texts: Iterable[str]) -> Iterator[Source]:
             raise ConfigError(f"{_shown(text)}: {error}") from error
 
 
-def batches(sources: Iterable[Source]) -> list[Batch]:
-    """The sources grouped by host and headers, because headers must not reach another host; repeated shards once; order kept."""
-    groups: dict[tuple[str, tuple[tuple[str, str], ...]], dict[str, None]] = {}
-    for source in sources:
-        host = source.url.authority if source.headers else ""
-        groups.setdefault((host, source.headers), {})[source.url.text()] = None
-    return [Batch(tuple(part), headers) for (_, headers), shards in groups.items() for part in _parts(list(shards))]
+def batches(texts: Iterable[str]) -> list[Batch]:
+    """All shards that ``texts`` name, grouped by pattern, and by host and headers, because those must not reach another host.
+
+    Repeated shards once; order kept within a group. Raises ``ConfigError`` as ``understood`` does.
+    """
+    groups: dict[tuple[str | None, str, tuple[tuple[str, str], ...]], list[str]] = {}
+    taken = set[tuple[str, tuple[tuple[str, str], ...]]]()
+    for text in texts:
+        set_name = declared_set(text)
+        for source in understood([text]):
+            url = source.url.text()
+            if (url, source.headers) not in taken:
+                taken.add((url, source.headers))
+                groups.setdefault((set_name, source.url.authority if source.headers else "", source.headers), []).append(url)
+    return [Batch(tuple(part), headers, name) for (name, _, headers), shards in groups.items() for part in _parts(shards)]
+
+
+def declared_set(text: str) -> str | None:
+    """The set that ``text`` declares when it is warmed; None where it is one shard, or needs headers, which no set's name carries."""
+    if len(text) > _MAX_SET:
+        return None
+    try:
+        check_parts(text)
+        parts = masked_parts(text) if "{" in text else None
+        urls = [unmask(source.url.text()) for source, unmask in parts or () if not source.headers]
+        if parts is None or len(urls) != len(parts) or sum(parse_pattern(url).count for url in urls if url) < 2:
+            return None
+    except (InvalidPattern, InvalidShardUrl):
+        return None
+    return None if None in urls else "::".join(url for url in urls if url)
 
 
 def _parts(shards: list[str]) -> Iterator[list[str]]:
@@ -71,10 +100,13 @@ def _one(text: str) -> Source:
     if (source := parse_source(text)) is None:
         if "://" in text.partition(" ")[0] and not text.startswith("pipe:"):
             parse_origin_url(text)  # says which scheme it is, and what is written instead
-        raise InvalidShardUrl(
-            "not a URL or a command that Forebay knows; write http(s)://, s3://, gs://, hf://, file:// or a 'pipe:' command that prints one"
-        )
+        what = "not a URL or a command that Forebay knows" if _is_url_like(text) else "neither a URL nor a file of URLs that is there"
+        raise InvalidShardUrl(f"{what}; write http(s)://, s3://, gs://, hf://, file:// or a 'pipe:' command that prints one")
     return source
+
+
+def _is_url_like(text: str) -> bool:
+    return "://" in text or text.startswith("pipe:")
 
 
 def _shown(text: str) -> str:

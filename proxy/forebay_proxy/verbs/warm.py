@@ -16,7 +16,7 @@ from forebay_proxy.sizes import format_size
 from forebay_proxy.verbs.locate import locate
 from forebay_proxy.verbs.options import json_option, url_option
 from forebay_proxy.verbs.output import notice, say
-from forebay_proxy.verbs.sources import Batch, batches, is_list, read_list, understood
+from forebay_proxy.verbs.sources import Batch, batches, is_list, read_list
 from forebay_proxy.verbs.warm_progress import Bar, Json, Lines, Quiet, View
 from forebay_proxy.wire.plan import encode
 
@@ -41,13 +41,14 @@ def warm(urls: tuple[str, ...], lists: tuple[str, ...], quiet: bool, as_json: bo
       forebay warm shards.txt --quiet
       aws s3 ls s3://bucket/ | awk '{print "s3://bucket/" $4}' | forebay warm -
 
-    URLS are URLs, brace patterns, 'pipe:' commands, or files of them, one a line; '-' is stdin. Exit code 1 when a shard failed. Shards
+    URLS are URLs, brace patterns, 'pipe:' commands, or files of them, one a line; '-' is stdin. A pattern is a set: once somebody reads
+    it, the sidecar goes on fetching what the epoch has not read, as with 'serve --set'. Exit code 1 when a shard failed. Shards
     that found no room are counted and named in the end, and are no failure (exit code 0): the cache evicts for them only what nobody is
     known to need, and once it is full no further shard is begun.
     """
     files = [*lists, *filter(is_list, urls)]
     named = [text for text in urls if not is_list(text)]
-    work = batches(understood(chain(named, *(read_list(path) for path in files))))
+    work = batches(chain(named, *(read_list(path) for path in files)))
     if not work:
         raise click.UsageError("name at least one URL, or a list with --from")
     sidecar = locate(url, os.environ)
@@ -73,9 +74,9 @@ def _warm_all(sidecar: Sidecar, work: list[Batch], view: View) -> tuple[Counter[
     without: list[str] = []
     shards = sum(len(batch.shards) for batch in work)
     for batch in work:
-        encoded = encode(batch.shards)
+        encoded = encode(batch.shards, set=batch.set_name)
         try:
-            for event in sidecar.warm(encoded.content_type, encoded.body, batch.headers):
+            for event in sidecar.warm(encoded.content_type, encoded.body, batch.headers, encoded.query):
                 view.event(event)
                 _take(event, totals, shards, view)
                 if event.get("result") == "no-room":

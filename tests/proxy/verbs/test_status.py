@@ -16,13 +16,14 @@ from support.cli import environment, invoke
 from support.fake_sidecar import FakeSidecar
 
 READER = {"reader": "job/0/1/7.1", "shard": "s3://b/a.tar", "position_bytes": 5 * 10**6, "length_bytes": 10**9, "waited_s": 0.25}
-PLAN = {"reader": "job/0/1/7.1", "epoch": None, "set": "s3://b/{0..9}.tar", "position": 3, "length": 10, "ahead_bytes": 2 * 10**9}
+PLAN = {"reader": "job/0/1/7.1", "epoch": None, "set": "s3://b/{0..9}.tar", "position": 3, "length": 10}
+PLAN |= {"rate": 0.5, "lead_bytes": 2 * 10**9, "lead_s": 14.0, "waiting": True}
 
 
 @pytest.fixture
 def sidecar(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSidecar]:
     with FakeSidecar() as fake:
-        counted = {"sent": 4 * 10**9, "hit": 3 * 10**9, "origin": 10**9, "saved": 3 * 10**9}
+        counted = {"sent": 4 * 10**9, "hit": 3 * 10**9, "origin": 10**9, "optimal": 996 * 10**6, "saved": 3 * 10**9}
         fake.status = {**fake.status, "bytes": counted, "readers": [READER], "plans": [PLAN], "notices": ["the disk is full"]}
         monkeypatch.setenv("FOREBAY_URL", fake.url)
         yield fake
@@ -34,9 +35,18 @@ def test_it_reads_at_three_in_the_morning(sidecar: FakeSidecar) -> None:
     assert lines[0].startswith(f"sidecar   ready, up 3 h 12 min, {sidecar.url}, pid {os.getpid()}")
     assert lines[1] == "cache     4.0 GB of 8.0 GB (50 %), 2 segments in flight, 200 MB leased; asked for 10.0 GB, but the disk has no more"
     assert lines[3] == "read      4.0 GB, 3.0 GB hit (75 %), 1.0 GB from origins, 3.0 GB saved"
-    assert lines[7] == "notice    the disk is full"
-    assert lines[10].split() == ["job/0/1/7.1", "s3://b/a.tar", "5.0", "MB", "of", "1.0", "GB", "0.2", "s"]
-    assert lines[13].split() == ["job/0/1/7.1", "s3://b/{0..9}.tar", "-", "3/10", "2.0", "GB"]
+    assert lines[4] == "regret    origin bytes 1.004 x the least possible, what is read ahead included"
+    assert lines[8] == "notice    the disk is full"
+    assert lines[11].split() == ["job/0/1/7.1", "s3://b/a.tar", "5.0", "MB", "of", "1.0", "GB", "0.2", "s"]
+    assert lines[14].split() == ["job/0/1/7.1", "s3://b/{0..9}.tar", "-", "3/10", "0.5/s", "2.0", "GB,", "14", "s", "waiting"]
+
+
+def test_a_declared_set_is_shown(sidecar: FakeSidecar) -> None:
+    """Whether it comes, and how far each job is."""
+    sets = [{"set": "s3://b/{0..9}.tar", "shards": 10, "state": "waits for room", "opened": {"": 3}}]
+    sidecar.status = {**sidecar.status, "sets": sets}
+    lines = invoke("status").stdout.splitlines()
+    assert "set       s3://b/{0..9}.tar, 10 shards, waits for room, readers without a name: 3 opened in this epoch" in lines
 
 
 def test_an_idle_one_says_no_more_than_it_knows() -> None:

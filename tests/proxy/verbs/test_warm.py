@@ -42,7 +42,7 @@ def test_patterns_commands_files_and_stdin(sidecar: FakeSidecar, tmp_path: Path)
         stdin="https://h.example/in.tar\n",
     )
     assert result.exit_code == 0
-    ((_, shards),) = asked(sidecar)
+    shards = [shard for _, part in asked(sidecar) for shard in part]
     assert shards == ["s3://b/0.tar", "s3://b/1.tar", "s3://b/2.tar", "s3://b/cmd.tar", "s3://b/list.tar", "https://h.example/in.tar"]
 
 
@@ -107,7 +107,7 @@ def test_large_sets_are_asked_for_in_parts(sidecar: FakeSidecar, monkeypatch: py
     [
         ("s3://b/*.tar", "{000000..000999}"), ("ftp://h/a.tar", "unknown scheme 'ftp'"), ("az://c/a.tar", "blob's https URL"),
         ("s3:///a.tar", "s3:///a.tar"), ("s3://b/{1..3", "balance"),
-        ("pipe:ais get x -", "pipe:ais: not a URL"), ("local.tar", "not a URL"),
+        ("pipe:ais get x -", "pipe:ais: not a URL"), ("local.tar", "neither a URL nor a file"),
     ],
 )  # fmt: skip
 def test_what_names_no_shard_is_one_line(sidecar: FakeSidecar, text: str, words: str) -> None:
@@ -172,5 +172,21 @@ def test_an_argument_that_is_a_file_is_a_list(sidecar: FakeSidecar, tmp_path: Pa
     (tmp_path / "urls").write_text("s3://b/{0..1}.tar\n")
     (tmp_path / "more.txt").write_text("# more\ns3://b/2.tar\n")
     assert invoke("warm", "s3://b/9.tar", "urls", str(tmp_path / "more.txt")).exit_code == 0
-    ((_, shards),) = asked(sidecar)
-    assert shards == ["s3://b/9.tar", "s3://b/0.tar", "s3://b/1.tar", "s3://b/2.tar"]
+    shards = [shard for _, part in asked(sidecar) for shard in part]
+    assert shards == ["s3://b/9.tar", "s3://b/2.tar", "s3://b/0.tar", "s3://b/1.tar"]
+
+
+def test_a_pattern_is_told_as_a_set(sidecar: FakeSidecar) -> None:
+    """Each as its own, as origin URLs; nothing for single shards, and nothing that needs a header."""
+    invoke(
+        "warm",
+        "pipe:aws s3 cp s3://b/{0..2}.tar -",
+        "s3://c/{0..1}.tar",
+        "s3://b/1.tar",
+        "s3://b/x.tar",
+        "pipe:curl -H 'Cookie: k' https://h/{0..1}.tar",
+    )
+    told = [
+        (body.get("set"), len(body["shards"])) for body in (json.loads(body) for _, path, _, body in sidecar.requests if path == "/v1/warm")
+    ]
+    assert told == [("s3://b/{0..2}.tar", 3), ("s3://c/{0..1}.tar", 2), (None, 1), (None, 2)]
