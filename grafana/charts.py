@@ -23,6 +23,11 @@ def rate(metric: str, by: str = "", *, where: str = "") -> str:
     return f"sum{f' by ({by})' if by else ''} (rate({metric}{{{_WHICH}{where}}}[$__rate_interval]))"
 
 
+def ratio(part: str, whole: str, matching: str = "") -> str:
+    """``part`` over ``whole`` where there is any; ``matching``: how several parts find their whole."""
+    return f"{part} / {matching}({whole} > 0)"
+
+
 def quantile(share: float, histogram: str, by: str = "") -> str:
     grouping = ", ".join(filter(None, ("le", by)))
     return f"histogram_quantile({share}, sum by ({grouping}) (rate({histogram}_bucket{{{_WHICH}}}[$__rate_interval])))"
@@ -85,7 +90,7 @@ ROWS: Mapping[str, tuple[Chart, ...]] = {
             "Share of the bytes sent that were stored when asked for. About cache size / data set size is what one pass an epoch can "
             "give; lower: look for evictions before use. Near 0 in a second epoch: readers' URLs change (signed URLs with unknown "
             "parameters?), see forebay ls.",
-            {"hit": f"{rate('forebay_hit_bytes_total')} / ({rate('forebay_request_bytes_total')} > 0)"},
+            {"hit": ratio(rate("forebay_hit_bytes_total"), rate("forebay_request_bytes_total"))},
         ),
         Chart(
             "Requests by result",
@@ -119,6 +124,60 @@ ROWS: Mapping[str, tuple[Chart, ...]] = {
             {
                 "{{reason}}": rate("forebay_cache_evicted_bytes_total", "reason"),
                 "before use": rate("forebay_cache_evicted_before_use_bytes_total"),
+            },
+        ),
+    ),
+    "Do plans pay?": (
+        Chart(
+            "Regret",
+            "short",
+            "Origin bytes over the least that any schedule could have fetched for what was read with this much room, since the start. 1 "
+            "is perfect. Above 1.05 after an epoch: look for deviation and bytes evicted before use beside it, or prefetch for readers "
+            "that never came.",
+            {
+                "{{instance}}": ratio(
+                    now("forebay_origin_bytes_total", "instance"), now("forebay_plan_optimal_origin_bytes_total", "instance")
+                )
+            },
+        ),
+        Chart(
+            "Origin bytes: real and optimal",
+            "Bps",
+            "What origins sent, and what the best schedule would have asked for. Real runs ahead of optimal by what is read ahead, and "
+            "optimal comes as readings end: compare the areas, not the moments.",
+            {"real": rate("forebay_origin_bytes_total"), "optimal": rate("forebay_plan_optimal_origin_bytes_total")},
+        ),
+        Chart(
+            "Lead in bytes",
+            "bytes",
+            "Bytes that are here ahead of each job's worst-served reader. 0 while the origin is busy: the origin is the limit. 0 while "
+            "it is idle: the cache is too full of what is needed to read ahead, two segments a reader is then the most.",
+            {
+                "{{exported_job}}": now("forebay_prefetch_lead_bytes", "exported_job", how="min"),
+                "read ahead, all readers": now("forebay_prefetch_unread_bytes"),
+            },
+        ),
+        Chart(
+            "Plan deviation",
+            "percentunit",
+            "Share of the openings that did not follow the reader's plan: after passing shards over, once more, or unannounced. Over 10 "
+            "%: the loader reads another order than it announces; look for shuffling or splitting after fb.ahead().",
+            {
+                "{{exported_job}} {{kind}}": ratio(
+                    rate("forebay_plan_deviation_total", "exported_job, kind"),
+                    rate("forebay_plan_openings_total", "exported_job"),
+                    "on (exported_job) group_left () ",
+                )
+            },
+        ),
+        Chart(
+            "Evicted before use",
+            "Bps",
+            "Bytes that were fetched and left before any reader had them, beside all that left. Each is fetched once more: prefetch is "
+            "too deep for this cache, or readers announce what they do not read. Raise --cache-size or run fewer jobs.",
+            {
+                "before use": rate("forebay_cache_evicted_before_use_bytes_total"),
+                "all": rate("forebay_cache_evicted_bytes_total"),
             },
         ),
     ),

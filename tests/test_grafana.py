@@ -70,9 +70,10 @@ def test_a_stale_dashboard_is_noticed(tmp_path: Path) -> None:
 
 
 def test_one_row_a_question() -> None:
-    """Five rows, in the order a person asks."""
+    """Six rows, in the order a person asks."""
     assert [row["title"] for row in sorted(ROWS, key=lambda row: row["gridPos"]["y"])] == [
-        "Is training waiting?", "Is the cache any use?", "Is the origin the reason?", "Is something broken?", "Is the process well?",
+        "Is training waiting?", "Is the cache any use?", "Do plans pay?", "Is the origin the reason?",
+        "Is something broken?", "Is the process well?",
     ]  # fmt: skip
 
 
@@ -201,7 +202,7 @@ def test_a_busy_origin_with_errors_would_alert(busy: Prometheus) -> None:
 
 # What must show something after one shard was read twice from a real sidecar; the rest needs faults, plans or evictions.
 _ALWAYS_SHOWN = {
-    "Reader wait", "Time to first byte", "Readers", "Hit bytes", "Requests by result", "Disk against its bound",
+    "Reader wait", "Time to first byte", "Readers", "Hit bytes", "Regret", "Requests by result", "Disk against its bound",
     "Bytes: origin against readers", "Origin requests in the air", "Responses aborted", "Refused", "Disk state",
     "Disk errors and integrity", "Memory", "File descriptors", "Event loop lag, p99", "CPU", "Free disk",
 }  # fmt: skip

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
+from forebay_proxy.wire.plan import ReaderName
+
 __all__ = [
     "Aborted",
     "ClientRefused",
@@ -20,6 +22,7 @@ __all__ = [
     "IntegrityFailed",
     "LoopLagged",
     "OpeningDone",
+    "OptimalBytes",
     "OriginAnswered",
     "OriginBytes",
     "OriginFailed",
@@ -34,6 +37,7 @@ __all__ = [
     "Revalidated",
     "SegmentLanded",
     "SegmentVerified",
+    "ShardOpened",
 ]
 
 
@@ -64,6 +68,13 @@ class OriginBytes:
     origin: str
     count: int
     kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class OptimalBytes:
+    """A reading ended that the best schedule there is would have fetched ``count`` bytes for (``Optimal``)."""
+
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,14 +215,23 @@ class ReaderWaited:
 
     job: str
     seconds: float
+    reader: ReaderName | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PlanChanged:
-    """A reader's plan was replaced, extended, withdrawn, expired or finished, or the reader strayed from it (skipped, unplanned)."""
+    """A reader's plan was replaced, extended, withdrawn, expired or finished."""
 
     job: str
     what: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShardOpened:
+    """A reader with a plan opened a shard. ``how`` that fits: planned, skipped (some were passed over), repeated, unplanned."""
+
+    reader: ReaderName
+    how: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,8 +272,8 @@ class LoopLagged:
 
 Event = (
     Aborted | ClientRefused | DigestChecked | DiskChanged | DiskFailed | Evicted | FetchRetried | FlightBoarded | IntegrityFailed
-    | LoopLagged | OpeningDone | OriginAnswered | OriginBytes | OriginFailed | OriginOddity | PlanChanged | ReaderWaited | Recovered
-    | Refetched | RequestDone | ReservationRefused | Revalidated | SegmentLanded | SegmentVerified
+    | LoopLagged | OpeningDone | OptimalBytes | OriginAnswered | OriginBytes | OriginFailed | OriginOddity | PlanChanged | ReaderWaited
+    | Recovered | Refetched | RequestDone | ReservationRefused | Revalidated | SegmentLanded | SegmentVerified | ShardOpened
 )  # fmt: skip
 
 

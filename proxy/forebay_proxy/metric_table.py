@@ -27,7 +27,7 @@ _ABORTS = ("origin_failed", "changed", "client_gone", "shutdown", OTHER)
 _FAILURES = ("connect", "reset", "timeout", "throttled", "status", "short", "changed", "wrong", OTHER)
 _LEAVING = ("plan", "guess", "stale", "admin", "unused", OTHER)
 _PLAN_CHANGES = ("replaced", "extended", "withdrawn", "expired", "finished", OTHER)
-_DEVIATIONS = ("skipped", "unplanned")
+_DEVIATIONS = ("skipped", "repeated", "unplanned")
 _DISK_OPERATIONS = (
     "create", "open", "allocate", "grow", "settle", "write", "read", "punch", "sync", "remove", "load", "index commit", "look", "probe",
     OTHER,
@@ -169,9 +169,14 @@ METRICS: tuple[Metric, ...] = (
     # Plans
     _gauge("plan_active", "Readers with a plan."),
     _counter("plan_changes_total", "What happened to plans.", _NEW, what=_PLAN_CHANGES),
-    _counter("plan_deviation_total", "Shards passed over, or opened without having been announced.", job=(), kind=_DEVIATIONS),
-    _gauge("prefetch_lead_bytes", "Bytes stored ahead of the job's worst-served reader.", _NEW, job=()),
-    _gauge("prefetch_lead_seconds", "The same in seconds at the reader's pace.", _NEW, job=()),
+    _counter("plan_openings_total", "Shards opened by readers with a plan.", _NEW, job=()),
+    _counter("plan_deviation_total", "Of them: opened after passing announced ones over, once more, or without having been announced.",
+             job=(), kind=_DEVIATIONS),
+    _counter("plan_optimal_origin_bytes_total", "The least that any schedule could have fetched for what was read: the best possible "
+             "forebay_origin_bytes_total. Counted as readings end.", _NEW),
+    _gauge("prefetch_unread_bytes", "Bytes read ahead of need, here or on their way, that no reader has had yet.", _NEW),
+    _gauge("prefetch_lead_bytes", "Bytes stored, without a gap, ahead of the job's worst-served reader.", _NEW, job=()),
+    _gauge("prefetch_lead_seconds", "Until the job's worst-served reader meets its first missing segment, at its own pace.", _NEW, job=()),
 
     # The process (and process_*, python_gc_* from prometheus-client)
     _histogram("event_loop_lag_seconds", _LAG_S, "How late the event loop came back when asked: nobody is served meanwhile."),

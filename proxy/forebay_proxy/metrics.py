@@ -88,11 +88,12 @@ class Metrics:
             facts.IntegrityFailed: lambda fact: count["cache_integrity_failures_total"](fact.stage),
             facts.LoopLagged: lambda fact: self._families["event_loop_lag_seconds"].observe(seconds=fact.seconds),
             facts.OpeningDone: self._opening_done,
+            facts.OptimalBytes: lambda fact: count["plan_optimal_origin_bytes_total"](by=fact.count),
             facts.OriginAnswered: self._origin_answered,
             facts.OriginBytes: lambda fact: count["origin_bytes_total"](self._origins.of(fact.origin), fact.kind, by=fact.count),
             facts.OriginFailed: self._origin_failed,
             facts.OriginOddity: lambda fact: count["origin_oddities_total"](self._origins.of(fact.origin), fact.kind),
-            facts.PlanChanged: self._plan_changed,
+            facts.PlanChanged: lambda fact: count["plan_changes_total"](fact.what),
             facts.ReaderWaited: lambda fact: count["reader_wait_seconds_total"](self._jobs.of(fact.job), by=fact.seconds),
             facts.Recovered: self._recovered,
             facts.Refetched: lambda _: count["refetches_total"](),
@@ -101,6 +102,7 @@ class Metrics:
             facts.Revalidated: lambda fact: count["revalidations_total"](fact.result),
             facts.SegmentLanded: self._segment_landed,
             facts.SegmentVerified: lambda fact: count["segments_verified_total"](fact.why, "right" if fact.right else "wrong"),
+            facts.ShardOpened: self._shard_opened,
         }
 
     def _request_done(self, fact: facts.RequestDone) -> None:
@@ -153,11 +155,11 @@ class Metrics:
         if not fact.used:
             self._families["cache_evicted_before_use_bytes_total"].inc(by=fact.bytes)
 
-    def _plan_changed(self, fact: facts.PlanChanged) -> None:
-        if fact.what in ("skipped", "unplanned"):
-            self._families["plan_deviation_total"].inc(self._jobs.of(fact.job), fact.what)
-        else:
-            self._families["plan_changes_total"].inc(fact.what)
+    def _shard_opened(self, fact: facts.ShardOpened) -> None:
+        job = self._jobs.of(fact.reader.job)
+        self._families["plan_openings_total"].inc(job)
+        if fact.how != "planned":
+            self._families["plan_deviation_total"].inc(job, fact.how)
 
     def _recovered(self, fact: facts.Recovered) -> None:
         self._families["recovery_segments_total"].inc("kept", by=fact.kept)

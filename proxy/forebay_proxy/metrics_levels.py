@@ -27,6 +27,7 @@ _SINGLE: Mapping[str, Callable[[Usage], float]] = {
     "filesystem_size_bytes": lambda usage: usage.size_bytes,
     "lease_bytes": lambda usage: usage.leased_bytes,
     "plan_active": lambda usage: usage.plans,
+    "prefetch_unread_bytes": lambda usage: usage.unread_bytes,
     "readers": lambda usage: usage.readers,
     "singleflight_waiters": lambda usage: usage.waiters,
 }

@@ -9,16 +9,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from forebay_proxy import version
+from forebay_proxy.announced import Announced
 from forebay_proxy.cache import ShardCache
 from forebay_proxy.diskwatch import DiskWatch
 from forebay_proxy.limiter import Limiters
-from forebay_proxy.plan import Plans, ReaderPlan
-from forebay_proxy.prefetch import Prefetcher
+from forebay_proxy.plan import Plans
+from forebay_proxy.plan_query import MOST_ROWS
 from forebay_proxy.reading import Reading
 from forebay_proxy.segments import SEGMENT_BYTES
 from forebay_proxy.settings import Settings
 from forebay_proxy.tally import Tally
 from forebay_proxy.usage import PeakBytes, Usage
+from forebay_proxy.wire.plan import ReaderName
 
 if TYPE_CHECKING:
     from forebay_proxy.service import ServiceInfo
@@ -34,19 +36,21 @@ class Standing:
         *,
         cache: ShardCache,
         plans: Plans,
-        prefetcher: Prefetcher,
+        announced: Announced,
         tally: Tally,
         limiters: Limiters,
         watch: DiskWatch,
+        sets: Callable[[], list[dict[str, object]]] = list,
         instance: str,
         clock: Callable[[], float],
     ) -> None:
         self._cache = cache
         self._plans = plans
-        self._prefetcher = prefetcher
+        self._announced = announced
         self._tally = tally
         self._limiters = limiters
         self._watch = watch
+        self._sets = sets
         self._instance = instance
         self._clock = clock
         self._peak = PeakBytes(clock=clock)
@@ -64,6 +68,7 @@ class Standing:
         self._peak.saw(ledger.take_peak())
         entries = cache.room.entries.values()
         disk = self._watch.seen
+        leads = self._announced.leads()
         return Usage(
             configured_bytes=ledger.configured_bytes,
             effective_bytes=ledger.capacity_bytes,
@@ -84,21 +89,15 @@ class Standing:
             size_bytes=disk.size_bytes if disk else 0,
             files_free=disk.free_files or 0 if disk else 0,
             origins=self._limiters.in_flight(),
-            lead_bytes=self._lead_bytes(),
+            unread_bytes=cache.room.displacers.unread_bytes,
+            lead_bytes={job: lead.bytes for job, lead in leads.items()},
+            lead_s={job: lead.seconds for job, lead in leads.items()},
         )
 
-    def _lead_bytes(self) -> dict[str, int]:
-        """By job: bytes stored ahead of the reader that has the least."""
-        lead: dict[str, int] = {}
-        for plan in self._plans.all():
-            ahead = self._prefetcher.ahead_bytes(plan)
-            lead[plan.reader.job] = min(lead.get(plan.reader.job, ahead), ahead)
-        return lead
-
     def status(self) -> dict[str, Any]:
-        """``/v1/status``, less what the face knows itself (state, url, socket)."""
+        """``/v1/status``, less what the face knows itself (state, url, socket); plans as in ``/v1/plans``, the first ones."""
         info = self._info
-        usage = self.usage()
+        usage, plans = self.usage(), self._announced.page()
         return {
             "forebay": version.VERSION,
             "instance": self._instance,
@@ -117,6 +116,7 @@ class Standing:
                 "doomed_bytes": usage.doomed_bytes,
                 "overhead_bytes": usage.overhead_bytes,
                 "leased_bytes": usage.leased_bytes,
+                "unread_bytes": usage.unread_bytes,
                 "shards": usage.shards,
                 "segments": usage.segments,
                 "in_flight": usage.in_flight,
@@ -125,20 +125,16 @@ class Standing:
             },
             **self._tally.snapshot(),
             "readers": [_reader(reading) for reading in self._cache.readings],
-            "plans": [self._plan(plan) for plan in self._plans.all()],
+            "plans": plans["plans"],
+            "plans_total": plans["total"],
+            "sets": self._sets(),
+            "leads": {job: {"bytes": least, "seconds": usage.lead_s[job]} for job, least in usage.lead_bytes.items()},
             "notices": list(info.notices) if info else [],
         }
 
-    def _plan(self, plan: ReaderPlan) -> dict[str, object]:
-        return {
-            "reader": str(plan.reader),
-            "epoch": plan.epoch,
-            "set": plan.set_name,
-            "position": plan.position,
-            "length": len(plan.shards),
-            "rate": plan.rate,
-            "ahead_bytes": self._prefetcher.ahead_bytes(plan),
-        }
+    def announced(self, job: str | None = None, after: ReaderName | None = None, limit: int = MOST_ROWS) -> dict[str, Any]:
+        """``/v1/plans``: see ``Announced.page``."""
+        return {"instance": self._instance, **self._announced.page(job, after, limit)}
 
 
 def _reader(reading: Reading) -> dict[str, object]:

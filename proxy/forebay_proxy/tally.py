@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from forebay_proxy.events import Aborted, Event, OriginBytes, Outcome, ReaderWaited, RequestDone
+from forebay_proxy.events import Aborted, Event, OptimalBytes, OriginBytes, Outcome, ReaderWaited, RequestDone
 
 __all__ = ["MAX_JOBS", "JobTally", "Tally"]
 
@@ -55,9 +55,10 @@ class Tally:
     def __init__(self) -> None:
         self._total = JobTally()
         self._jobs: OrderedDict[str, JobTally] = OrderedDict()
-        self._origin_bytes = 0
+        self._origin_bytes = self._optimal_bytes = 0
         self._counters: dict[type, Callable[[Any], None]] = {
             Aborted: self._aborted,
+            OptimalBytes: self._optimal,
             OriginBytes: self._origin,
             ReaderWaited: self._waited,
             RequestDone: self._request_done,
@@ -71,13 +72,20 @@ class Tally:
     def snapshot(self) -> dict[str, object]:
         """The keys ``requests``, ``bytes``, ``reader_wait_s``, ``errors`` and ``jobs`` of ``/v1/status``.
 
-        ``bytes.saved`` is what the origin did not have to send: bytes sent less origin bytes, at least 0 (prefetch runs ahead of readers).
+        ``bytes.optimal`` is the least that any schedule could have fetched for the readings that have ended. ``bytes.saved`` is what the
+        origin did not have to send: bytes sent less origin bytes, at least 0 (prefetch runs ahead of readers).
         """
         total = self._total
         saved = max(0, total.sent_bytes - self._origin_bytes)
         return {
             "requests": dict(total.requests),
-            "bytes": {"sent": total.sent_bytes, "hit": total.hit_bytes, "origin": self._origin_bytes, "saved": saved},
+            "bytes": {
+                "sent": total.sent_bytes,
+                "hit": total.hit_bytes,
+                "origin": self._origin_bytes,
+                "optimal": self._optimal_bytes,
+                "saved": saved,
+            },
             "reader_wait_s": total.reader_wait_s,
             "errors": total.errors,
             "jobs": {job: tally.snapshot() for job, tally in self._jobs.items()},
@@ -102,6 +110,9 @@ class Tally:
 
     def _origin(self, fact: OriginBytes) -> None:
         self._origin_bytes += fact.count
+
+    def _optimal(self, fact: OptimalBytes) -> None:
+        self._optimal_bytes += fact.count
 
     def _job(self, name: str) -> JobTally:
         """The job's tally; the job unheard for longest makes room."""

@@ -32,6 +32,7 @@ class Usage:
     size_bytes: int = 0
     files_free: int = 0
     origins: Mapping[str, int] = field(default_factory=dict)  # origin -> requests in the air
+    unread_bytes: int = 0  # read ahead of need, here or on their way, and not read yet
     lead_bytes: Mapping[str, int] = field(default_factory=dict)  # job -> bytes stored ahead of its worst-served reader
     lead_s: Mapping[str, float] = field(default_factory=dict)  # job -> the same in seconds of reading
 

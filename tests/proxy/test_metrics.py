@@ -16,8 +16,10 @@ from forebay_proxy.metric_table import METRICS, OTHER
 from forebay_proxy.metrics import MAX_JOBS, MAX_ORIGINS, Metrics
 from forebay_proxy.metrics_levels import LEVELS
 from forebay_proxy.usage import Usage
+from forebay_proxy.wire.plan import ReaderName
 
 ORIGIN = "https://data.example.org"
+READER = ReaderName("j", "0", "1", "7.1")
 
 
 def _usage() -> Usage:
@@ -139,7 +141,13 @@ def test_other_requests_do_not_blur_the_shard_latencies(metrics: Metrics) -> Non
         (facts.OriginOddity(ORIGIN, "range-as-200"), "origin_oddities_total", {"origin": ORIGIN, "kind": "range-as-200"}, 1),
         (facts.OriginFailed(ORIGIN, "short"), "origin_failures_total", {"origin": ORIGIN, "reason": "short"}, 1),
         (facts.PlanChanged("j", "extended"), "plan_changes_total", {"what": "extended"}, 1),
-        (facts.PlanChanged("j", "skipped"), "plan_deviation_total", {"job": "j", "kind": "skipped"}, 1),
+        (facts.OptimalBytes(7), "plan_optimal_origin_bytes_total", {}, 7),
+        (facts.ShardOpened(READER, "planned"), "plan_openings_total", {"job": "j"}, 1),
+        (facts.ShardOpened(READER, "planned"), "plan_deviation_total", {"job": "j", "kind": "skipped"}, 0),
+        (facts.ShardOpened(READER, "skipped"), "plan_openings_total", {"job": "j"}, 1),
+        (facts.ShardOpened(READER, "skipped"), "plan_deviation_total", {"job": "j", "kind": "skipped"}, 1),
+        (facts.ShardOpened(READER, "repeated"), "plan_deviation_total", {"job": "j", "kind": "repeated"}, 1),
+        (facts.ShardOpened(READER, "unplanned"), "plan_deviation_total", {"job": "j", "kind": "unplanned"}, 1),
         (facts.ReaderWaited("train", 1.5), "reader_wait_seconds_total", {"job": "train"}, 1.5),
         (facts.ReaderWaited("", 1.5), "reader_wait_seconds_total", {"job": "anonymous"}, 1.5),
         (facts.Recovered(12, 3, 0.7), "recovery_segments_total", {"outcome": "dropped"}, 3),
@@ -156,6 +164,14 @@ def test_a_fact_is_counted(metrics: Metrics, fact: facts.Event, name: str, label
     """Each fact moves its own counter by what it says."""
     metrics.listen(fact)
     assert _value(metrics, name, **labels) == value
+
+
+def test_an_opening_as_planned_is_no_deviation(metrics: Metrics) -> None:
+    """It is in the whole, and in no part of it."""
+    metrics.listen(facts.ShardOpened(READER, "planned"))
+    deviations = {labels: value for (name, labels), value in _samples(metrics).items() if name == "forebay_plan_deviation_total"}
+    assert len(deviations) == 3 * 3  # of this job, of readers without a name, and of the others
+    assert not any(deviations.values())
 
 
 def test_levels_are_read_when_somebody_asks() -> None:
@@ -224,6 +240,13 @@ def test_two_thousand_lines_are_the_most_a_scrape_returns() -> None:
     assert 1500 < len(lines) <= 2000
 
 
+def _unchecked(job: str) -> ReaderName:
+    """A reader of any job, whatever ``ReaderName`` would say to it."""
+    made = object.__new__(ReaderName)
+    object.__setattr__(made, "job", job)
+    return made
+
+
 def _hostile(origin: str, word: str, code: int) -> list[facts.Event]:
     outcome = list(Outcome)[code % 5] if code % 6 else None
     return [
@@ -233,7 +256,8 @@ def _hostile(origin: str, word: str, code: int) -> list[facts.Event]:
         facts.OriginOddity(origin, word), facts.OriginFailed(origin, word), facts.PlanChanged(word, word),
         facts.ReaderWaited(word, 1), facts.ReservationRefused(word),
         facts.RequestDone(word, code, outcome, 1, 1, 1, job=word), facts.RequestDone("GET", code, outcome, 1, 1, 1),
-        facts.Revalidated(word), facts.PlanChanged(word, "skipped"), facts.DigestChecked(word, word), facts.SegmentVerified("sample", True),
+        facts.Revalidated(word), facts.ShardOpened(_unchecked(word), word), facts.DigestChecked(word, word),
+        facts.SegmentVerified("sample", True),
     ]  # fmt: skip
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.house import SEGMENT, building, data_of, reader, shard_of, small_segments
+from support.house import SEGMENT, World, building, data_of, reader, shard_of, small_segments
 
 from forebay_proxy import standing as standing_module
+from forebay_proxy.announced import Announced
+from forebay_proxy.following import Following
 from forebay_proxy.standing import Standing
 from forebay_proxy.tally import Tally
 
@@ -21,11 +23,15 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     assert standing_module.SEGMENT_BYTES == SEGMENT
 
 
+def announced_of(world: World) -> Announced:
+    return Announced(cache=world.cache, plans=world.plans, prefetcher=world.prefetcher, following=Following(), clock=world.clock)
+
+
 async def test_levels_and_status_agree_with_the_ledger(tmp_path: Path) -> None:
     """A reader inside, a plan ahead, bytes here."""
     async with building(tmp_path / "c", segments=100) as world:
         asked = Standing(
-            cache=world.cache, plans=world.plans, prefetcher=world.prefetcher, tally=Tally(), limiters=world.limiters, instance="ab" * 8,
+            cache=world.cache, plans=world.plans, announced=announced_of(world), tally=Tally(), limiters=world.limiters, instance="ab" * 8,
             watch=world.watch, clock=world.clock,
         )  # fmt: skip
         world.origin.put(A, data_of(2 * SEGMENT))
@@ -44,14 +50,17 @@ async def test_levels_and_status_agree_with_the_ledger(tmp_path: Path) -> None:
             (told,) = status["readers"]
             assert (told["reader"], told["shard"], told["length_bytes"]) == (str(reader()), A, 2 * SEGMENT)
             (plan,) = status["plans"]
-            assert (plan["position"], plan["length"], plan["ahead_bytes"]) == (1, 2, 3 * SEGMENT)
+            assert (plan["position"], plan["length"], plan["lead_bytes"], status["plans_total"]) == (1, 2, 3 * SEGMENT, 1)
+            assert status["leads"] == {"job": {"bytes": 3 * SEGMENT, "seconds": usage.lead_s["job"]}}
+            assert asked.announced()["instance"] == "ab" * 8
+            assert asked.announced()["plans"] == status["plans"]
 
 
 async def test_it_can_be_asked_before_it_listens(tmp_path: Path) -> None:
     """Nothing is known of directory and notices then."""
     async with building(tmp_path / "c") as world:
         asked = Standing(
-            cache=world.cache, plans=world.plans, prefetcher=world.prefetcher, tally=Tally(), limiters=world.limiters, instance="x",
+            cache=world.cache, plans=world.plans, announced=announced_of(world), tally=Tally(), limiters=world.limiters, instance="x",
             watch=world.watch, clock=world.clock,
         )  # fmt: skip
         status = asked.status()

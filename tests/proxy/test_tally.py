@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay_proxy.events import Aborted, OriginBytes, Outcome, ReaderWaited, RequestDone, SegmentLanded
+from forebay_proxy.events import Aborted, OptimalBytes, OriginBytes, Outcome, ReaderWaited, RequestDone, SegmentLanded
 from forebay_proxy.tally import MAX_JOBS, Tally
 
 
@@ -27,7 +27,7 @@ def test_everything_starts_at_zero() -> None:
     """All keys are there before the first request."""
     assert _tally() == {
         "requests": {"hit": 0, "collapsed": 0, "partial": 0, "miss": 0, "bypass": 0},
-        "bytes": {"sent": 0, "hit": 0, "origin": 0, "saved": 0},
+        "bytes": {"sent": 0, "hit": 0, "origin": 0, "optimal": 0, "saved": 0},
         "reader_wait_s": 0,
         "errors": 0,
         "jobs": {},
@@ -42,8 +42,13 @@ def test_saved_is_what_the_origin_did_not_send() -> None:
         _request(Outcome.COLLAPSED, 100),
         _request(Outcome.HIT, 100, hit=100),
     )
-    assert seen["bytes"] == {"sent": 300, "hit": 100, "origin": 100, "saved": 200}
+    assert seen["bytes"] == {"sent": 300, "hit": 100, "origin": 100, "optimal": 0, "saved": 200}
     assert seen["requests"] == {"hit": 1, "collapsed": 1, "partial": 0, "miss": 1, "bypass": 0}
+
+
+def test_the_least_possible_is_added_up() -> None:
+    """What each reading that ended would have cost the best schedule."""
+    assert _tally(OptimalBytes(70), OptimalBytes(0), OptimalBytes(30))["bytes"]["optimal"] == 100
 
 
 def test_prefetch_ahead_of_readers_does_not_make_savings_negative() -> None:

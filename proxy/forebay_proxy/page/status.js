@@ -2,6 +2,7 @@
 // Reads /v1/status every two seconds and shows it. Text is only ever set as text, never as markup: names of shards come from outside.
 
 const REFRESH_MS = 2000; // as often as a person can read it; one answer costs the sidecar well under a millisecond
+const JOBS_SHOWN = 8;
 const ROWS_SHOWN = 200; // a node has at most a few dozen readers; beyond this the page says so instead of growing
 
 const byId = (id) => document.getElementById(id);
@@ -48,17 +49,43 @@ function progress(position, length, text) {
   return cell;
 }
 
-function rows(id, items, cells, nothing) {
+// Waiting readers differ in shape and in word, not only in colour.
+function state(plan) {
+  const [shape, word] = plan.waiting ? ["\u25B2", "waits"]
+    : plan.position >= plan.length ? ["\u25A0", "at its end"]
+    : plan.position > 0 ? ["\u25CF", "reads"] : ["\u25CB", "announced"];
+  const cell = element("td", "", plan.waiting ? "state waits" : "state");
+  const mark = element("span", shape, "mark");
+  mark.setAttribute("aria-hidden", "true");
+  cell.append(mark, ` ${word}`);
+  return cell;
+}
+
+function strayed(openings) {
+  const wrong = openings.skipped + openings.repeated + openings.unplanned;
+  const cell = element("td", wrong ? `${wrong} of ${wrong + openings.planned}` : "-", "right");
+  if (wrong) cell.title = `${openings.skipped} after passing some over, ${openings.repeated} once more, ${openings.unplanned} unannounced`;
+  return cell;
+}
+
+function showRegret(moved) {
+  const known = moved.optimal > 0;
+  const regret = moved.origin / moved.optimal;
+  setText("regret", known ? `${regret.toFixed(regret < 10 ? 3 : 0)} x` : "-");
+  setText("regret-word", !known ? "nothing has been read to its end yet" : regret < 1.02 ? "as good as possible" : regret < 1.2 ? "good" : "more than needed");
+}
+
+function rows(id, items, total, cells, nothing) {
   const made = items.slice(0, ROWS_SHOWN).map((item) => {
     const row = document.createElement("tr");
     row.append(...cells(item));
     return row;
   });
-  const note = items.length === 0 ? nothing : items.length > ROWS_SHOWN ? `and ${items.length - ROWS_SHOWN} more` : "";
+  const note = items.length === 0 ? nothing : total > made.length ? `and ${total - made.length} more: see the JSON` : "";
   if (note) {
     const row = document.createElement("tr");
     const cell = element("td", note, "quiet");
-    cell.colSpan = 4;
+    cell.colSpan = 8;
     row.append(cell);
     made.push(row);
   }
@@ -101,17 +128,24 @@ function show(status) {
   ]);
   list("requests", Object.entries(status.requests).map(([name, count]) => [name, String(count)]));
   list("waits", [["readers waited", seconds(status.reader_wait_s)], ["errors", String(status.errors)]]);
-  rows("readers", status.readers, (reader) => [
+  showRegret(moved);
+  rows("readers", status.readers, status.readers.length, (reader) => [
     element("td", reader.reader, "name"),
     element("td", reader.shard, "name"),
     progress(reader.position_bytes, reader.length_bytes, `${bytes(reader.position_bytes)} of ${bytes(reader.length_bytes ?? NaN)}`),
     element("td", seconds(reader.waited_s), "right"),
   ], "nobody is reading");
-  rows("plans", status.plans, (plan) => [
+  setText("leads", Object.entries(status.leads).slice(0, JOBS_SHOWN).map(([job, least]) =>
+    `least lead of ${job}: ${seconds(least.seconds)}, ${bytes(least.bytes)}`).join(" \u00B7 "));
+  rows("plans", status.plans, status.plans_total, (plan) => [
     element("td", plan.reader, "name"),
+    state(plan),
     element("td", plan.epoch ?? "-"),
     progress(plan.position, plan.length, `${plan.position} of ${plan.length}`),
-    element("td", bytes(plan.ahead_bytes), "right"),
+    element("td", plan.rate.toPrecision(2), "right"),
+    element("td", `${seconds(plan.lead_s)}, ${bytes(plan.lead_bytes)}`, "right"),
+    element("td", seconds(plan.waited_s), "right"),
+    strayed(plan.openings),
   ], "no plan is announced");
 }
 
