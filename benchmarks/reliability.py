@@ -116,7 +116,9 @@ def _figure_rows(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def number(value: float) -> str:
-    """As a person writes it: whole numbers whole, others with three digits that say something."""
+    """As a person writes it: whole numbers whole, others with three digits that say something; what is not all is never rounded to all."""
+    if 99 < value < 100:
+        return f"{int(value * 100) / 100:.2f}"
     return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
