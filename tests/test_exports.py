@@ -17,11 +17,11 @@ URLS = {
     "MAX_URL_BYTES", "S3_OPTIONS", "SCHEMES", "InvalidShardUrl", "ShardUrl", "Source",
     "gopen_rewrite", "parse_origin_url", "parse_proxy_target", "parse_source", "proxy_url", "rewrite_pattern",
 }  # fmt: skip
-VERBS = {"serve", "run", "env", "warm", "status", "ls", "evict", "verify", "config"}
+VERBS = {"serve", "run", "env", "warm", "status", "ls", "evict", "verify", "plan", "config"}
 SETTINGS = {
     "host", "port", "socket", "cache_dir", "cache_size", "free_floor", "allow_network_fs", "allow_origin", "strict_origins", "allow_uid",
     "allow_profile", "gs_endpoint", "gs_anonymous", "pass_header", "file_root", "token", "revalidate", "origin_digests", "verify_every_s",
-    "prefetch", "origin_connections", "drain_timeout_s",
+    "prefetch", "set", "origin_connections", "drain_timeout_s",
     "connect_timeout_s", "idle_timeout_s", "retry_budget_s", "idle_exit_s", "log_level",
 }  # fmt: skip
 

@@ -1,0 +1,158 @@
+"""docs/protocol.md: every example is sent to a live sidecar, and answered as the page says."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+from support.origin_server import OriginServer
+from support.ramp import ramp
+from support.sidecar import Sidecar, running
+
+from forebay_proxy.admin_bodies import PLAN_BODY_BYTES
+from forebay_proxy.exit_codes import ExitCode
+from forebay_proxy.plan import SILENCE_S
+from forebay_proxy.plan_bounds import MOST_READERS, MOST_SHARDS
+from forebay_proxy.plan_query import MOST_ROWS
+
+PAGE = (Path(__file__).parents[1] / "docs" / "protocol.md").read_text(encoding="utf-8")
+STORE = "store.example"  # what the page calls the origin
+ANY = "…"
+
+
+@dataclass(frozen=True)
+class Example:
+    """``request`` and ``answer`` as (first line, headers, body)."""
+
+    request: tuple[str, dict[str, str], str]
+    answer: tuple[str, dict[str, str], str]
+
+
+def _message(text: str) -> tuple[str, dict[str, str], str]:
+    head, _, body = text.strip("\n").partition("\n\n")
+    first, *lines = head.splitlines()
+    return first, dict(line.split(": ", 1) for line in lines), body
+
+
+def examples() -> list[Example]:
+    """All blocks of the page, in their order."""
+    return [Example(*map(_message, block.split("\n---\n"))) for block in re.findall(r"```http\n(.*?)```", PAGE, re.DOTALL)]
+
+
+@contextmanager
+def store() -> Iterator[OriginServer]:
+    """An origin with the eight shards of the page, on a loop of its own."""
+    started, stopped, made = Event(), asyncio.Event(), list[tuple[OriginServer, asyncio.AbstractEventLoop]]()
+
+    async def serve() -> None:
+        async with OriginServer() as origin:
+            for number in range(8):
+                origin.put(f"/train/{number:03}.tar", ramp(10240), etag=f'"v{number}"')
+            made.append((origin, asyncio.get_running_loop()))
+            started.set()
+            await stopped.wait()
+
+    thread = Thread(target=lambda: asyncio.run(serve()), name="store")
+    thread.start()
+    try:
+        assert started.wait(10)
+        yield made[0][0]
+    finally:
+        for _, loop in made:
+            loop.call_soon_threadsafe(stopped.set)
+        thread.join()
+
+
+def ask(sidecar: Sidecar, request: tuple[str, dict[str, str], str]) -> tuple[int, http.client.HTTPMessage, str]:
+    """The answer of a connection of its own."""
+    (first, headers, body) = request
+    method, target = first.split(" ")
+    connection = http.client.HTTPConnection("127.0.0.1", sidecar.port, timeout=30)
+    try:
+        connection.request(method, target, body.encode() or None, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read().decode("latin-1")
+    finally:
+        connection.close()
+
+
+def agrees(expected: Any, found: Any) -> bool:
+    """Equal, but for what the page leaves open; keys may not be missing and not come on top."""
+    if expected == ANY:
+        return True
+    if isinstance(expected, dict) and isinstance(found, dict):
+        return expected.keys() == found.keys() and all(agrees(value, found[name]) for name, value in expected.items())
+    if isinstance(expected, list) and isinstance(found, list):
+        return len(expected) == len(found) and all(map(agrees, expected, found))
+    return bool(expected == found)
+
+
+def values(text: str) -> list[Any]:
+    """One JSON document, or one a line."""
+    try:
+        return [json.loads(text)]
+    except ValueError:
+        return [json.loads(line) for line in text.splitlines()]
+
+
+def test_every_example_is_answered_as_the_page_says(tmp_path: Path) -> None:
+    """Status, the headers that are shown, and the body where one is; in the order of the page, at one sidecar."""
+    shown = examples()
+    assert len(shown) > 12
+    with store() as origin, running(tmp_path, "--cache-size", "200MB", allow=[origin.base]) as sidecar:
+        place = origin.base.removeprefix("http://")
+        for example in shown:
+            first, headers, sent = ((text.replace(STORE, place) if isinstance(text, str) else text) for text in example.request)
+            wanted, wanted_headers, body = example.answer
+            status, got, text = ask(sidecar, (first, headers, sent))  # type: ignore[arg-type]
+            assert str(status) == wanted, (first, text)
+            assert got["Server"] == "forebay", first
+            for name, value in wanted_headers.items():
+                assert agrees(value, got[name]), (first, name, got[name])
+            if wanted_headers.get("Content-Type", "").startswith("application/"):
+                assert agrees(values(body.replace(STORE, place)), values(text)), (first, text)
+            elif body:
+                assert text.strip() == body, first
+
+
+def test_the_examples_bite() -> None:
+    """A page that says another thing is found out."""
+    assert agrees({"a": ANY, "b": [1]}, {"a": 3, "b": [1]})
+    assert not agrees({"a": ANY}, {"a": 3, "b": 1})
+    assert not agrees([1], [2])
+
+
+@pytest.mark.parametrize(
+    ("words", "number"),
+    [
+        ("{} readers, two million entries", f"{MOST_READERS:,}"), ("at most {} MiB", PLAN_BODY_BYTES >> 20),
+        ("{} s after the reader", int(SILENCE_S)), ("at most {} rows", MOST_ROWS),
+    ],
+)  # fmt: skip
+def test_the_bounds_are_those_of_the_code(words: str, number: object) -> None:
+    """Numbers in prose too."""
+    assert words.format(number) in PAGE
+    assert MOST_SHARDS == 1 << 21
+
+
+def test_the_page_names_every_exit_code() -> None:
+    """Those of every verb; ``run`` has some of its own command besides."""
+    line = PAGE.rpartition("exit codes of")[2]
+    assert all(f"{int(code)} " in line for code in ExitCode if code < 5)
+
+
+def test_the_page_shows_every_path() -> None:
+    """No path of the sidecar is missing, but for its status page's own files."""
+    source = (Path(__file__).parents[1] / "proxy" / "forebay_proxy" / "admin.py").read_text(encoding="utf-8")
+    paths = set(re.findall(r'"(/(?:v1/)?[a-z]+)/?": \{', source))
+    assert {"/readyz", "/v1/plans", "/v1/warm"} <= paths
+    assert [path for path in paths if path not in PAGE] == []
