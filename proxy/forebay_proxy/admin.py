@@ -4,41 +4,50 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from typing import Any, Protocol
 
 from aiohttp import web
 
 from forebay_proxy.admin_bodies import COMMAND_BODY_BYTES, PLAN_BODY_BYTES, parse_patterns, parse_plan, parse_rate, parse_reader
-from forebay_proxy.errors import ForebayError
+from forebay_proxy.errors import ForebayError, InvalidRequest
 from forebay_proxy.exchange import Exchange
 from forebay_proxy.framing import Bodies, Busy, read_body
 from forebay_proxy.outflow import cut
-from forebay_proxy.problem import MethodNotAllowed, NoSuchPath
+from forebay_proxy.plan_query import parse_plan_query
+from forebay_proxy.problem import SERVER, MethodNotAllowed, NoSuchPath
 from forebay_proxy.shard import Shard
 from forebay_proxy.shard_route import closing, credential_headers
 from forebay_proxy.status_page import PAGE_HEADERS, page_files
 from forebay_proxy.wire.plan import PlanBody, ReaderName
+from forebay_proxy.wire.urls import InvalidShardUrl
 
-__all__ = ["AdminRoutes", "Housekeeping", "PlanDoor"]
+__all__ = ["AdminRoutes", "Announced", "Housekeeping", "PlanDoor"]
 
-# Parsing above this leaves the loop: 256 kB are some thousand URLs, about 20 ms.
-_PARSE_ON_LOOP_BYTES = 256 * 1024
+# Parsing above this leaves the loop: 32 kB are some hundred URLs, or the 64 shards that a reader keeps announced: 1 ms.
+_PARSE_ON_LOOP_BYTES = 32 * 1024
+_BREATH_S = 0.0003  # long enough for whoever waits for the interpreter to get it; a third of the parser's time
 # Warm-ups at once: a person starts one, a cluster's prologue a few. Each keeps its list of shards in memory until it ends.
 MOST_WARMS = 8
 
 Handler = Callable[[web.BaseRequest, Exchange], Awaitable[web.StreamResponse]]
+Announced = Callable[[str | None, ReaderName | None, int], dict[str, Any]]  # plans of a job (or all), behind a reader, so many
 
 
 class PlanDoor(Protocol):
     """Where readers announce what they will open."""
 
-    def replace(self, reader: ReaderName, shards: list[Shard], epoch: int | None = None, set_name: str | None = None) -> None: ...
+    async def announce(
+        self, reader: ReaderName, plan: PlanBody, shards: Sequence[Shard], headers: tuple[tuple[str, str], ...], *, appended: bool
+    ) -> None:
+        """Take ``shards``, or the indices of ``plan`` into its set, with ``headers``; raises ``PlansFull``, ``InvalidShardUrl``."""
+        ...
 
-    def append(self, reader: ReaderName, shards: list[Shard], epoch: int | None = None, set_name: str | None = None) -> None: ...
-
-    def withdraw(self, reader: ReaderName) -> bool: ...
+    async def retract(self, reader: ReaderName) -> bool:
+        """Forget what the reader announced and has not read; False if there was nothing."""
+        ...
 
 
 class Housekeeping(Protocol):
@@ -56,8 +65,11 @@ class Housekeeping(Protocol):
         """Compare what matches with its checksums, no faster than that; the last event is named "end". What is wrong is removed."""
         ...
 
-    def warm(self, shards: list[Shard]) -> AsyncIterator[dict[str, object]]:
-        """Fetch ``shards`` ahead; yields the events of ``POST /v1/warm``, the last one named "end". Closing it stops asking for more."""
+    def warm(self, shards: list[Shard], set_name: str | None = None) -> AsyncIterator[dict[str, object]]:
+        """Fetch ``shards`` of the set ``set_name`` ahead; yields the events of ``POST /v1/warm``, the last one named "end".
+
+        Closing it stops asking for more.
+        """
         ...
 
 
@@ -70,6 +82,7 @@ class AdminRoutes:
         plans: PlanDoor,
         house: Housekeeping,
         status: Callable[[], dict[str, Any]],
+        announced: Announced,
         metrics: Callable[[], tuple[bytes, str]],
         ready: Callable[[], str],
         parser_pool: Executor,
@@ -78,6 +91,7 @@ class AdminRoutes:
         self._plans = plans
         self._house = house
         self._status = status
+        self._announced = announced
         self._metrics = metrics
         self._ready = ready
         self._parser_pool = parser_pool
@@ -133,30 +147,33 @@ class AdminRoutes:
         return _json({"shards": self._house.shards()})
 
     async def _show_plans(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
-        status = self._status()
-        return _json({"instance": status["instance"], "plans": status["plans"]})
+        job, after, limit = parse_plan_query(request.raw_path.partition("?")[2])
+        return _json(self._announced(job, after, limit))
 
     async def _show_page(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
         body, content_type = self._page[request.raw_path.partition("?")[0]]
         return web.Response(body=body, headers={"Content-Type": content_type, **PAGE_HEADERS})
 
     async def _put_plan(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
-        return await self._take_plan(request, exchange, self._plans.replace)
+        return await self._take_plan(request, exchange, appended=False)
 
     async def _post_plan(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
-        return await self._take_plan(request, exchange, self._plans.append)
+        return await self._take_plan(request, exchange, appended=True)
 
-    async def _take_plan(self, request: web.BaseRequest, exchange: Exchange, take: Callable[..., None]) -> web.StreamResponse:
+    async def _take_plan(self, request: web.BaseRequest, exchange: Exchange, *, appended: bool) -> web.StreamResponse:
         reader = parse_reader(request.raw_path)
         exchange.job = reader.job
-        plan, shards = await self._read_plan(request)
-        take(reader, shards, plan.epoch, plan.set)
+        plan, shards, headers = await self._read_plan(request, expand=False)
+        try:
+            await self._plans.announce(reader, plan, shards, headers, appended=appended)
+        except InvalidShardUrl as error:
+            raise InvalidRequest(str(error), next_step="send a pattern of URLs such as s3://bucket/{000..999}.tar as the set") from error
         return web.Response(status=204)
 
     async def _delete_plan(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
         reader = parse_reader(request.raw_path)
         exchange.job = reader.job
-        self._plans.withdraw(reader)  # withdrawing twice is no error: the wish is fulfilled
+        await self._plans.retract(reader)  # withdrawing twice is no error: the wish is fulfilled
         return web.Response(status=204)
 
     async def _evict(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
@@ -165,30 +182,39 @@ class AdminRoutes:
         return _json(await self._house.evict(patterns))
 
     async def _warm(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
-        if self._warming >= MOST_WARMS:
-            raise Busy(f"{self._warming} warm-ups are running already", next_step="wait for one of them, or put its shards into this one")
+        self._check_warming()
+        plan, shards, _ = await self._read_plan(request)
+        self._check_warming()  # again: a place is taken only now, or bodies that drip would keep them all
         self._warming += 1
         try:
-            _, shards = await self._read_plan(request)
-            return await self._stream(request, exchange, self._house.warm(shards))
+            return await self._stream(request, exchange, self._house.warm(list(shards), plan.set))
         finally:
             self._warming -= 1
 
+    def _check_warming(self) -> None:
+        if self._warming >= MOST_WARMS:
+            raise Busy(f"{self._warming} warm-ups are running already", next_step="wait for one of them, or put its shards into this one")
+
     async def _verify(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
         rate_bytes_s = parse_rate(request.raw_path.partition("?")[2])
-        if self._verifying:
-            raise Busy("a verification is running already", next_step="wait for it: two would only read everything twice")
+        self._check_verifying()
+        with self._bodies.holding() as holding:
+            patterns = parse_patterns(await read_body(request, COMMAND_BODY_BYTES, holding))
+        self._check_verifying()  # as for a warm-up
         self._verifying = True
         try:
-            with self._bodies.holding() as holding:
-                patterns = parse_patterns(await read_body(request, COMMAND_BODY_BYTES, holding))
             return await self._stream(request, exchange, self._house.verify(patterns, rate_bytes_s))
         finally:
             self._verifying = False
 
+    def _check_verifying(self) -> None:
+        if self._verifying:
+            raise Busy("a verification is running already", next_step="wait for it: two would only read everything twice")
+
     async def _stream(self, request: web.BaseRequest, exchange: Exchange, source: AsyncIterator[dict[str, object]]) -> web.StreamResponse:
         """``source`` as lines of JSON, each as it comes."""
-        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson", "Cache-Control": "no-store"})
+        headers = {"Content-Type": "application/x-ndjson", "Cache-Control": "no-store", "Server": SERVER}
+        response = web.StreamResponse(headers=headers)
         exchange.answered(response.status)
         try:
             async with closing(source) as events:
@@ -200,14 +226,21 @@ class AdminRoutes:
             cut(request.transport)
         return response
 
-    async def _read_plan(self, request: web.BaseRequest) -> tuple[PlanBody, list[Shard]]:
+    async def _read_plan(
+        self, request: web.BaseRequest, *, expand: bool = True
+    ) -> tuple[PlanBody, Sequence[Shard], tuple[tuple[str, str], ...]]:
         with self._bodies.holding() as holding:  # until it is parsed
             body = await read_body(request, PLAN_BODY_BYTES, holding)
             headers = credential_headers(request.headers.items(), self._pass_headers)
-            arguments = (request.headers.get("Content-Type", ""), body, request.raw_path.partition("?")[2], headers)
+            arguments = (request.headers.get("Content-Type", ""), body, request.raw_path.partition("?")[2], headers, expand)
             if len(body) <= _PARSE_ON_LOOP_BYTES:
-                return parse_plan(*arguments)
-            return await asyncio.get_running_loop().run_in_executor(self._parser_pool, parse_plan, *arguments)
+                return *parse_plan(*arguments), headers
+            return *await asyncio.get_running_loop().run_in_executor(self._parser_pool, parse_plan, *arguments, _breathe), headers
+
+
+def _breathe() -> None:
+    """In the parser's thread. Without it, whoever wants the interpreter waits for 5 ms each time (``sys.getswitchinterval``)."""
+    time.sleep(_BREATH_S)
 
 
 def _begin(path: str) -> str:

@@ -26,6 +26,7 @@ from forebay_proxy.errors import CacheFull, ShardChanged
 from forebay_proxy.events import Events
 from forebay_proxy.fetch import Fetcher
 from forebay_proxy.flights import Flight, Flights
+from forebay_proxy.gate import Gate
 from forebay_proxy.ground import CacheGround
 from forebay_proxy.http_range import RangeRequest, Suffix
 from forebay_proxy.inspection import Inspection
@@ -33,6 +34,7 @@ from forebay_proxy.landing import Landing
 from forebay_proxy.ledger import Grant
 from forebay_proxy.openfiles import OpenFiles
 from forebay_proxy.openings import Openings
+from forebay_proxy.optimal import Optimal
 from forebay_proxy.plan import Plans
 from forebay_proxy.reading import Reading
 from forebay_proxy.retiring import Retiring
@@ -74,15 +76,18 @@ class ShardCache:
         self.plans = plans
         self.flights = flights
         self.readings: set[Reading] = set()
+        self.optimal = Optimal(lambda: room.ledger.capacity_bytes)
         self.waited_signal: Callable[[ReaderName | None], None] = lambda reader: None
+        self.forgotten_signal: Callable[[str], None] = lambda name: None  # the name means no version any more
         self.disk = DiskHealth(clock, events)
         self.shelf = Shelf(room=room, clearing=clearing, files=files, disk=self.disk, events=events, chores=chores)
         self.inspection = self.shelf.inspection = Inspection(
             room=room, clearing=clearing, stored=self.shelf.stored, disk=self.disk, events=events, holding=self._holding,
             spoilt=self._spoilt,
         )  # fmt: skip
+        self.gate = Gate(room=room, flights=flights, events=events)
         self.sealing = Sealing(
-            room=room, flights=flights, inspection=self.inspection, asking=fetcher, distrust=openings.distrust, events=events,
+            room=room, gate=self.gate, inspection=self.inspection, asking=fetcher, distrust=openings.distrust, events=events,
             chores=chores, enabled=origin_digests,
         )  # fmt: skip
         self.ground = CacheGround(
@@ -113,14 +118,15 @@ class ShardCache:
     ) -> AsyncIterator[Reading]:
         """A reader's way into a shard, for the length of the ``async with``. Raises ``ShardError``."""
         job = reader.job if reader else ""
-        entry, opened_here = await self._openings.entry(shard, job, want, head=head)
+        entry, opened_here = await self._openings.entry(shard, job, want, head=head, reader=self._announced(reader))
         entry = self.room.entries.setdefault(entry.key, entry)  # forgotten between its opening's end and here: one entry a key, always
         reading = Reading(self, entry, shard, reader, opened_here=opened_here)
         entry.readers += 1
         self.readings.add(reading)
-        if not head:
-            self._note_opening(entry, shard, reader, want)
+        began = self.optimal.moment
         try:
+            if not head:
+                self._note_opening(entry, shard, reader, want)
             with self.buffers.readers.held():
                 yield reading
         except ShardChanged:
@@ -131,6 +137,13 @@ class ShardCache:
             reading.entry.readers -= 1
             reading.close()
             self.ground.left(reading.entry)
+            self._count_reading(reading, began)
+
+    def _count_reading(self, reading: Reading, began: int) -> None:
+        """What this reading would have cost the best schedule there is."""
+        entered, entry = reading.entered, reading.entry
+        if entered is not None:
+            self._events.emit(events.OptimalBytes(self.optimal.read(entry.key, *entered, entry.version.length, began)))
 
     async def move(self, reading: Reading) -> None:
         job = reading.reader.job if reading.reader else ""
@@ -165,8 +178,8 @@ class ShardCache:
         if goes_on and reader is not None:
             self.plans.heard(reader)
         how = "" if goes_on else self.plans.opened(shard, reader)
-        if how in ("skipped", "unplanned") and reader is not None:
-            self._events.emit(events.PlanChanged(reader.job, how))
+        if how not in ("", "no-plan") and reader is not None:
+            self._events.emit(events.ShardOpened(reader, how))
         self.room.touch(entry)
         self.ground.landed_signal()
 
@@ -174,6 +187,7 @@ class ShardCache:
         self._openings.forget(entry)
         if entry.name not in self._openings.current:
             self.plans.forget(entry.name)
+            self.forgotten_signal(entry.name)
 
     def _moved(self, names: Iterable[str]) -> None:
         """Plans say that these shards are used at another time than before."""
@@ -193,9 +207,12 @@ class ShardCache:
             raise CacheFull("this version cannot be completed any more")
         if not self.disk.usable:
             raise CacheFull("the cache disk is failing")
-        grant = self.room.reserve_ahead(entry.segments.bytes_of(index), need_at, reader)
-        if self.room.displacing(grant):
-            self.room.displacers.note(entry.key, index, reader)
+        if self.disk.no_files and not entry.filed:
+            raise CacheFull("the file system has no inodes left for another shard")
+        size = entry.segments.bytes_of(index)
+        grant = self.room.reserve_ahead(size, need_at, reader)
+        if reader is not None:
+            self.room.displacers.note(entry.key, index, reader, size, self.room.owed_for(grant))
         flight = self._flight(entry, index, need)
         self._fly(entry, flight, shard, index, grant)
         return flight
@@ -209,23 +226,30 @@ class ShardCache:
             return None  # what it brought has left already (it may be waiting for the end of its body): there are holes below its watermark
         return flight
 
-    def launch(self, entry: Entry, index: int, shard: Shard, need: float) -> Flight:
+    def launch(self, entry: Entry, index: int, shard: Shard, need: float, reader: ReaderName | None) -> Flight:
         """A flight for a segment a reader needs now."""
         if not entry.ranged:
             return self.private_flight(entry, segment_span(index, entry.version.length)[0], shard)
         flight = self._flight(entry, index, need)
-        grant = self.ground.grant(entry, index, flight)
+        grant = self.ground.grant(entry, index, self._announced(reader))
         flight.bypass = grant is None
         self._fly(entry, flight, shard, index, grant)
         return flight
 
-    def launch_ahead(self, entry: Entry, index: int, shard: Shard, need: float) -> bool:
+    def launch_ahead(self, entry: Entry, index: int, shard: Shard, need: float, reader: ReaderName | None) -> bool:
         flight = self._flight(entry, index, need)
-        grant = self.ground.grant(entry, index, flight)
+        if self._announced(reader) is not None:
+            grant = self.ground.grant_inside(entry, index, reader)
+        else:
+            grant = self.ground.grant(entry, index, None)
         if grant is None:
             return False
         self._fly(entry, flight, shard, index, grant)
         return True
+
+    def _announced(self, reader: ReaderName | None) -> ReaderName | None:
+        """``reader`` if its future is known."""
+        return reader if reader is not None and self.plans.get(reader) is not None else None
 
     def private_flight(self, entry: Entry, position: int, shard: Shard) -> Flight:
         """A fetch for one reader alone, through memory, from ``position`` to the end of its segment (or of the shard, without Range)."""
@@ -278,11 +302,14 @@ class ShardCache:
         entry.segments.release(index)
         if index not in entry.segments.leases:
             self._leased_segments -= 1
+            if index not in entry.segments.unread:  # read to its end, or left: only now is its room anybody's
+                self.room.displacers.read(entry.key, index)
+        self.room.touch(entry)  # what its readers have behind them may leave
+        self.ground.landed_signal()
 
     def read_segment(self, entry: Entry, index: int) -> None:
+        self.room.displacers.hit(entry.key, index)
         entry.segments.unread.discard(index)
-        self.room.displacers.settle(entry.key, index)
-        self.ground.landed_signal()
 
     def hurry(self, entry: Entry, flight: Flight, need: float) -> None:
         if need < flight.need:
@@ -293,12 +320,17 @@ class ShardCache:
         self._events.emit(events.FlightBoarded())
 
     def waited(self, reader: ReaderName | None, entry: Entry, seconds: float) -> None:
-        self._events.emit(events.ReaderWaited(reader.job if reader else "", seconds))
+        self._events.emit(events.ReaderWaited(reader.job if reader else "", seconds, reader))
         self.waited_signal(reader)
 
     def is_reading(self, reader: ReaderName) -> bool:
         """Whether ``reader`` is inside a shard now."""
         return any(reading.reader == reader for reading in self.readings)
+
+    def length_of(self, name: str) -> int | None:
+        """Bytes of the version in use of the shard of this name; None where none is known."""
+        entry = self._openings.current.get(name)
+        return None if entry is None else entry.version.length
 
     @property
     def leased_segments(self) -> int:

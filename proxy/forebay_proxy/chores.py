@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from forebay_proxy.errors import ForebayError
 from forebay_proxy.logs import frames_of
 
-__all__ = ["Chores", "kept", "to_its_end"]
+__all__ = ["Chores", "cancel_soon", "kept", "to_its_end"]
 
 log = logging.getLogger("forebay")
 
@@ -68,12 +68,13 @@ class Chores:
         if task is None:
             work.close()
             raise asyncio.CancelledError
+        task.add_done_callback(lambda _: outcome.cancel() and work.close())  # ended before its first step: everything is coming down
         try:
             await asyncio.wait([outcome], timeout=seconds)
         except asyncio.CancelledError:
+            _told_late(outcome, late)  # before anything that a second cancellation ends: what it brings is somebody's in any case
             task.cancel()
             await asyncio.wait([outcome], timeout=seconds)
-            _told_late(outcome, late)
             raise
         if not outcome.done():
             _told_late(outcome, late)
@@ -148,3 +149,8 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
     if not task.cancelled() and (failure := task.exception()) is not None:
         log.warning("failed while its caller was leaving: %s", failure)
     raise cancelled
+
+
+def cancel_soon(task: asyncio.Task[Any]) -> None:
+    """Cancel ``task`` after its first step: one cancelled before it runs never reaches its ``finally``, and keeps what it was given."""
+    asyncio.get_running_loop().call_soon(task.cancel)

@@ -135,6 +135,14 @@ class Clearing:
         await to_its_end(self._abandon(entry, index, grant))
 
     async def _abandon(self, entry: Entry, index: int, grant: Grant[Slice]) -> None:
+        mine = entry.leaving.get(index)
+        try:
+            await self._free_unfinished(entry, index, grant)
+        finally:
+            if mine is not None and not mine.done():  # a fault of ours on the way: who wants the segment must not wait for that
+                entry.leaving.pop(index).set_result(None)
+
+    async def _free_unfinished(self, entry: Entry, index: int, grant: Grant[Slice]) -> None:
         if index not in entry.writing:  # nothing of it is in the file there is now: it was never opened, or that one was removed
             self._room.ledger.release(grant)
             self._parted(entry, (index,), removed=True)
@@ -218,6 +226,9 @@ class Clearing:
             removed = isinstance(error, DiskFailed) and error.errno_name == "ENOENT"  # no file, no bytes
             if isinstance(error, DiskFailed):
                 self._disk_failed(error)
+        except Exception:
+            removed = False  # whatever it was: it is put back and counted, and nobody waits for it for ever
+            log.exception("segments of shard %s could not be removed, for no reason that is known", entry.name)
         self._parted(entry, indices, removed=removed)
         return removed
 

@@ -77,9 +77,11 @@ class Sidecar:
         """``POST /v1/evict`` with ``{"shards": [...]}`` or ``{"all": true}``; what was freed, and what stays because it is leased."""
         return _table(self._once("POST", "/v1/evict", json.dumps(selection).encode(), timeout_s=_STREAM_TIMEOUT_S))
 
-    def warm(self, content_type: str, body: bytes, headers: tuple[tuple[str, str], ...] = ()) -> Iterator[Table]:
+    def warm(self, content_type: str, body: bytes, headers: tuple[tuple[str, str], ...] = (), query: str = "") -> Iterator[Table]:
         """``POST /v1/warm``; yields its events as they come. ``headers`` travel to the shards' origin."""
-        return self._events("/v1/warm", body, {"Content-Type": content_type, **dict(headers)}, done="warmed")
+        return self._events(
+            "/v1/warm" + (f"?{query}" if query else ""), body, {"Content-Type": content_type, **dict(headers)}, done="warmed"
+        )
 
     def verify(self, selection: Mapping[str, Any], rate_bytes_s: int | None = None) -> Iterator[Table]:
         """``POST /v1/verify`` with a selection as of ``evict``; yields its events as they come."""

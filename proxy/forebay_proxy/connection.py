@@ -10,7 +10,10 @@ from functools import partial
 
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
+from aiohttp.http_parser import RawRequestMessage
+from aiohttp.streams import StreamReader
 
+from forebay_proxy.boundary import Boundary
 from forebay_proxy.crowd import Crowd
 from forebay_proxy.errors import InvalidRequest
 from forebay_proxy.peers import Peer, peer_of
@@ -46,7 +49,7 @@ _FULL = (
 class Connection(web.RequestHandler):
     """aiohttp's connection with our limits, and ``peer``: who is at the other end. A ``Guest`` of the server's crowd."""
 
-    __slots__ = ("_header_timer", "peer", "stranger")
+    __slots__ = ("_boundary", "_header_timer", "peer", "stranger")
 
     stranger: bool
 
@@ -57,6 +60,7 @@ class Connection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._header_timer: asyncio.TimerHandle | None = None
+        self._boundary = Boundary()
         self.peer: Peer = peer_of(transport)  # at once: later its client may be gone, and the kernel with nothing to tell
         assert isinstance(self._manager, ConnectionServer)
         self.stranger = self._manager.is_stranger(self.peer)
@@ -72,13 +76,21 @@ class Connection(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         seen = self._request_count
         super().data_received(data)
-        if self._request_count != seen:
+        count = self._request_count - seen
+        self._boundary.parsed(data, *(self._newest() if count else (None, None)), count)
+        if count:
             self._stop_timer()
             assert isinstance(self._manager, ConnectionServer | None)
             if self._manager is not None:
                 self._manager.crowd.heard(self)
-        elif self._header_timer is None and self.idle:  # a part of a header; bytes of a body come while its request is being answered
+        if self._boundary.partial and self._header_timer is None:  # a part of a header, maybe behind a request that is being answered
             self._header_timer = self._loop.call_later(HEADER_S, self._header_overdue)
+
+    def _newest(self) -> tuple[StreamReader | None, int | None]:
+        """The body of the request that was parsed last, and its announced length."""
+        message, payload = self._messages[-1]
+        length = message.headers.get("Content-Length") if isinstance(message, RawRequestMessage) else None
+        return payload, None if length is None else int(length)
 
     def turn_away(self, *, newcomer: bool) -> None:
         """No place for it any more; a newcomer is told so, an idle one sees an ordinary end of keep-alive."""
@@ -89,7 +101,11 @@ class Connection(web.RequestHandler):
 
     def _header_overdue(self) -> None:
         self._header_timer = None
-        if self.idle:
+        if not self._boundary.partial:
+            return
+        if not self.idle:  # its turn has not come yet: looked at again, or the end of an answer would have to be heard of here
+            self._header_timer = self._loop.call_later(HEADER_S, self._header_overdue)
+        else:
             log.debug("a request header did not end within %g s", HEADER_S)
             self.force_close()
 

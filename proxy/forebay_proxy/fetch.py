@@ -29,14 +29,14 @@ from forebay_proxy.errors import (
 from forebay_proxy.events import Events
 from forebay_proxy.flights import Flight
 from forebay_proxy.landing import Landing
-from forebay_proxy.limiter import Limiters, Needed, Slot
+from forebay_proxy.limiter import WAITED, Limiters, Needed, Slot
 from forebay_proxy.origins import Origins
 from forebay_proxy.origins.base import Body, TellsDigests
 from forebay_proxy.patience import Patience
 from forebay_proxy.pouring import Pour, Stopwatch, check
 from forebay_proxy.shard import ByteRange, Pin, Shard, Version
 
-__all__ = ["UNWANTED_BUDGET_S", "Fetcher", "reason_of"]
+__all__ = ["UNWANTED_BUDGET_S", "Fetcher", "Soon", "reason_of"]
 
 # An origin that has not answered once since the start is more likely a wrong name than one in trouble: say so soon.
 UNANSWERED_BUDGET_S = 10.0
@@ -44,16 +44,10 @@ UNANSWERED_BUDGET_S = 10.0
 UNWANTED_BUDGET_S = 15.0
 
 
-class _Soon:
+class Soon:
     """The need of a question whose answer a reader waits for at the end of its shard."""
 
-    need = 1.0
-
-
-class _Now:
-    """The need of a question a reader waits for."""
-
-    need = 0.0
+    need = WAITED / 2  # behind those who wait for bytes, but not held back with what is ahead of them
 
 
 class Fetcher:
@@ -93,16 +87,18 @@ class Fetcher:
         self, shard: Shard, want: ByteRange | None, pin: Pin, flight: Needed, patience: Patience | None = None
     ) -> AsyncIterator[tuple[Body, Slot]]:
         """One request, in its turn; the origin's limiter learns how it went."""
-        async with self._turn(shard, flight, patience) as slot, self._origins.of(shard.url.scheme).read(shard, want, pin) as body:
-            self._answers(shard, slot)
-            yield body, slot
+        async with self._turn(shard, flight, patience) as slot:
+            slot.brings_bytes(self._clock)
+            async with self._origins.of(shard.url.scheme).read(shard, want, pin) as body:
+                self._answers(shard, slot)
+                yield body, slot
 
-    async def version(self, shard: Shard) -> Version:
+    async def version(self, shard: Shard, needed: Needed) -> Version:
         """The version the origin holds now; waits for its turn like any request, and asks again where the answer is nonsense."""
         patience = self.patience(shard.origin)
         while True:
             try:
-                async with self._turn(shard, _Now(), patience) as slot:
+                async with self._turn(shard, needed, patience) as slot:
                     version = await self._origins.of(shard.url.scheme).head(shard)
                     self._answers(shard, slot)
                     return version
@@ -138,8 +134,12 @@ class Fetcher:
         origin = self._origins.of(shard.url.scheme)
         if not isinstance(origin, TellsDigests):
             return ()
-        async with self._turn(shard, _Soon(), None):
+        async with self._turn(shard, Soon(), None):
             return await origin.digests(shard, entry.version.pin)
+
+    def ahead(self, origin: str) -> int:
+        """How many requests ahead of need are worth having at this origin at once."""
+        return self._limiters.of(origin).ahead
 
     def hurried(self, origin: str) -> None:
         """Something that waits for its turn is needed sooner now."""
@@ -189,7 +189,9 @@ class Fetcher:
             raise error  # nothing would tell another version's bytes from these
         if isinstance(error, ShardChanged):
             raise error
-        if not flight.aboard_count:
+        if flight.aboard_count:
+            patience.wanted()
+        else:
             patience.shorten(UNWANTED_BUDGET_S)
         await self.again(shard, error, patience, resumed=resumed)
 
@@ -209,7 +211,7 @@ class Fetcher:
     async def pour(self, entry: Entry, flight: Flight, shard: Shard, landing: Landing, body: Body, slot: Slot) -> None:
         """Land the bytes of ``body``; at its end the flight is complete. Raises as ``Pour.run``."""
         limiter = self._limiters.of(shard.origin)
-        stopwatch = Stopwatch(limiter.pace, lambda: limiter.in_flight, self._clock)
+        stopwatch = Stopwatch(limiter.pace, limiter.pipe, lambda: limiter.in_flight, self._clock)
         await Pour(entry, flight, landing, body, origin=shard.origin, buffers=self._buffers, events=self._events).run(slot, stopwatch)
 
 

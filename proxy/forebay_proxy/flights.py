@@ -1,4 +1,4 @@
-"""Running fetches, single: one flight for a segment however many want it; openings likewise.
+"""Running fetches, single: one flight for a segment however many want it.
 
 A flight is followed by its watermark, ``position``: every byte below it is readable, from the disk as far as ``stored_end``, from a memory
 window beyond that. Readers *board*: a leaving reader cancels nothing in the air. Flights end by landing, by failing, or at shutdown. A
@@ -13,17 +13,17 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from forebay_proxy.bypass import MemoryWindow
+from forebay_proxy.chores import cancel_soon
 from forebay_proxy.errors import CacheError, ForebayError
 from forebay_proxy.limiter import DEMAND
+from forebay_proxy.signals import Signal
 
-__all__ = ["Abandoned", "Flight", "Flights", "Signal", "SingleFlight", "told"]
+__all__ = ["Abandoned", "Flight", "Flights", "told"]
 
 log = logging.getLogger("forebay")
-
-T = TypeVar("T")
 
 STOPPED_S = 10.0  # a training step may take some seconds; one who stops for longer holds up nobody else
 BOARDING_S = 2.0  # turns of a busy loop between an opening's answer and its reader's first step; nothing else waits for it
@@ -31,31 +31,6 @@ BOARDING_S = 2.0  # turns of a busy loop between an opening's answer and its rea
 
 class Abandoned(CacheError):
     """A bypass flight whose last reader left: nobody would ever read what it brings, and there is no disk to land on."""
-
-
-class Signal:
-    """Wakes everybody who waits now. (An ``asyncio.Event`` would need clearing between two waits of the same waiter.)"""
-
-    def __init__(self) -> None:
-        self._waiters: list[asyncio.Future[None]] = []
-
-    def __len__(self) -> int:
-        return len(self._waiters)
-
-    async def wait(self) -> None:
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        try:
-            await waiter
-        finally:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
-
-    def send(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
 
 
 class Flight:
@@ -76,6 +51,7 @@ class Flight:
         self.bypass = False  # (part of) it passes through memory
         self.once = False  # its bytes cannot be asked for a second time: nothing would tell another version's from these
         self.prefetch = need >= DEMAND  # nobody was waiting when it took off
+        self.followed = False  # a reader has boarded it, though it may have gone on before the landing
         self._readers: dict[object, int] = {}
         self._stopped: set[object] = set()  # readers that were waited for in vain
         self._kept = ExitStack()  # what its window takes of the memory budget: until it has ended and the last reader has left
@@ -91,6 +67,7 @@ class Flight:
     @contextmanager
     def aboard(self, reader: object, position: int) -> Iterator[None]:
         """``reader`` follows this flight from ``position`` for the length of the ``with``."""
+        self.followed = True
         self._readers[reader] = position
         self._moved.send()
         try:
@@ -238,7 +215,7 @@ class Flights:
         self._tasks[task] = key
         task.add_done_callback(self._tasks.pop)
         if self._ending:
-            _cancel_soon(task)
+            cancel_soon(task)
 
     async def _fly(self, flight: Flight, way: Coroutine[Any, Any, None], key: str, index: int) -> None:
         error: BaseException | None = None
@@ -279,86 +256,9 @@ class Flights:
         """A drain: every flight ends now but those of a ``wanted`` key, and those a reader flies for itself."""
         for task, key in self._tasks.items():
             if self._ending or (key and not wanted(key)):
-                _cancel_soon(task)
+                cancel_soon(task)
 
 
 def told(error: BaseException) -> BaseException:
     """What those who wait hear of ``error``: a cancellation is the flight's own, raised in them it would end their tasks."""
     return ForebayError("the sidecar is shutting down") if isinstance(error, asyncio.CancelledError) else error
-
-
-def _cancel_soon(task: asyncio.Task[Any]) -> None:
-    """Cancel ``task`` after its first step: one cancelled before it runs never reaches its ``finally``, and keeps what it was given."""
-    asyncio.get_running_loop().call_soon(task.cancel)
-
-
-class SingleFlight(Generic[T]):
-    """One running call per key, shared by all who ask for it. Who leaves cancels nothing: the call runs to its end.
-
-    The task is shielded from each waiter; an error reaches those who wait now and is forgotten.
-    """
-
-    def __init__(self, group: asyncio.TaskGroup) -> None:
-        self._group = group
-        self._calls: dict[object, asyncio.Future[T]] = {}
-        self._tasks: dict[asyncio.Task[None], object] = {}
-        self._ending = False
-
-    def __len__(self) -> int:
-        return len(self._calls)
-
-    def __contains__(self, key: object) -> bool:
-        return self._find(key) is not None
-
-    def _find(self, key: object) -> asyncio.Future[T] | None:
-        """The call to join. One that has ended is none, although its callbacks run a turn later: its error is not for who comes now."""
-        future = self._calls.get(key)
-        return None if future is None or future.done() else future
-
-    def _forget(self, key: object, future: asyncio.Future[T]) -> None:
-        if self._calls.get(key) is future:  # or the next call is there already
-            del self._calls[key]
-
-    def start(self, key: object, call: Callable[[asyncio.Future[T]], Coroutine[Any, Any, None]]) -> asyncio.Future[T]:
-        """The running call for ``key``, else a new one. ``call`` is given the future and may resolve it before it ends."""
-        future = self._find(key)
-        if future is None:
-            future = asyncio.get_running_loop().create_future()
-            future.add_done_callback(lambda done: done.cancelled() or done.exception())  # heard even if nobody waits any more
-            self._calls[key] = future
-            future.add_done_callback(lambda done: self._forget(key, done))
-            task = self._group.create_task(self._run(key, future, call), name=f"call {key}")
-            self._tasks[task] = key
-            task.add_done_callback(self._tasks.pop)
-            if self._ending:
-                _cancel_soon(task)
-        return future
-
-    async def join(self, key: object, call: Callable[[asyncio.Future[T]], Coroutine[Any, Any, None]]) -> T:
-        return await asyncio.shield(self.start(key, call))
-
-    async def _run(self, key: object, future: asyncio.Future[T], call: Callable[[asyncio.Future[T]], Coroutine[Any, Any, None]]) -> None:
-        try:
-            await call(future)
-        except asyncio.CancelledError:
-            if not future.done():
-                future.set_exception(ForebayError("the sidecar is shutting down"))
-            raise
-        except Exception as error:
-            if not isinstance(error, ForebayError):
-                log.exception("an opening failed unexpectedly")
-            if not future.done():
-                future.set_exception(error)
-        else:
-            assert future.done(), "a call resolves its future"
-
-    def cancel(self) -> None:
-        """Shutdown, as ``Flights.cancel``."""
-        self._ending = True
-        self.drop(lambda key: False)
-
-    def drop(self, wanted: Callable[[Any], bool]) -> None:
-        """A drain: every call ends now but those of a ``wanted`` key."""
-        for task, key in self._tasks.items():
-            if not wanted(key):
-                _cancel_soon(task)

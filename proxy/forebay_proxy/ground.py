@@ -5,7 +5,7 @@ An origin that has another version now, a reader or a flight that leaves: all of
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from typing import Any, TypeVar
 
 from forebay_proxy import events
@@ -20,6 +20,7 @@ from forebay_proxy.flights import Flight, told
 from forebay_proxy.landing import Landing
 from forebay_proxy.ledger import Grant
 from forebay_proxy.limiter import DEMAND
+from forebay_proxy.needed import Needed
 from forebay_proxy.retiring import Retiring
 from forebay_proxy.room import Room, Slice
 from forebay_proxy.sealing import Sealing
@@ -55,6 +56,8 @@ class CacheGround:
     ) -> None:
         """``forget``: an entry is not what its name means any more."""
         self.landed_signal: Callable[[], None] = lambda: None  # the prefetcher listens: something landed, or a reader moved
+        # A flight ended and its segment is not here.
+        self.missed_signal: Callable[[Entry, int, Flight], None] = lambda entry, index, flight: None
         self.files_wanted = 0
         self._room = room
         self._clearing = clearing
@@ -68,33 +71,63 @@ class CacheGround:
 
     # Room for what is to come
 
-    def grant(self, entry: Entry, index: int, flight: Flight) -> Grant[Slice] | None:
+    def grant(self, entry: Entry, index: int, reader: Hashable) -> Grant[Slice] | None:
+        """Room for a segment that is needed now; ``reader`` None: of nobody whose future is known."""
         if not self._disk.usable:
             self._events.emit(events.ReservationRefused("disk"))
             return None
         try:
-            return self._room.reserve(entry.segments.bytes_of(index))
+            grant = self._room.reserve(entry.segments.bytes_of(index), reader)
         except CacheFull:
             self._events.emit(events.ReservationRefused("no-room"))
             return None
+        self._room.displacers.note(entry.key, index, reader, owed=self._room.owed_for(grant), is_lead=False)
+        return grant
 
-    async def first_grant(self, need: float) -> Grant[Slice] | None:
+    def grant_inside(self, entry: Entry, index: int, reader: Hashable) -> Grant[Slice] | None:
+        """Room for a segment that ``reader``, whose future is known, needs after the one it is in; None: no room that it may have.
+
+        It is the reader's lead like any other: what is still needed leaves for two segments of it, and for no more.
+        """
+        if not self._disk.usable:
+            return None
+        try:
+            grant = self._room.reserve_ahead(entry.segments.bytes_of(index), self._clock(), reader, inside=True)
+        except CacheFull:
+            return None
+        self._room.displacers.note(entry.key, index, reader, owed=self._room.owed_for(grant), is_lead=False)
+        return grant
+
+    async def first_grant(self, needed: Needed) -> Grant[Slice] | None:
         """Room for a first segment of unknown size, its victims removed; None: bypass."""
+        if self._disk.no_files and needed.need >= DEMAND:  # it would pass through memory, for nobody
+            self._events.emit(events.ReservationRefused("inodes"))
+            return None
         if not self._disk.usable:
             self._events.emit(events.ReservationRefused("disk"))
             return None
         try:
-            grant = self._room.reserve(SEGMENT_BYTES) if need < DEMAND else self._room.reserve_ahead(SEGMENT_BYTES, None, None)
+            grant = self._first(needed)
             if grant.victims:
                 await self._in_time(self._clearing.clear(grant), lambda _: self._room.ledger.release(grant))
         except CacheFull:
-            if need < DEMAND:
+            if needed.need < DEMAND:
                 self._events.emit(events.ReservationRefused("no-room"))
             return None
         except DiskFailed as error:
             self._disk.failed(error)
             self._events.emit(events.ReservationRefused("disk"))
             return None
+        return grant
+
+    def _first(self, needed: Needed) -> Grant[Slice]:
+        if needed.need < DEMAND:
+            grant = self._room.reserve(SEGMENT_BYTES, needed.reader)
+            self._room.displacers.note(*needed.place, needed.reader, owed=self._room.owed_for(grant), is_lead=False)
+            return grant
+        grant = self._room.reserve_ahead(SEGMENT_BYTES, needed.need_at, needed.reader)
+        if needed.reader is not None:
+            self._room.displacers.note(*needed.place, needed.reader, SEGMENT_BYTES, self._room.owed_for(grant))
         return grant
 
     async def _in_time(self, work: Coroutine[Any, Any, T], late: Callable[[T], object]) -> T:
@@ -144,9 +177,8 @@ class CacheGround:
         self._room.landed(entry, index, checksum, grant)
         self._sealing.landed(entry, index, checksum)
         self._disk.worked()
-        if flight.aboard_count:
+        if flight.aboard_count or (flight.followed and entry.ranged):  # of a whole body, what came before its readers is unread
             entry.segments.unread.discard(index)
-            self._room.displacers.settle(entry.key, index)
         prefetched = flight.need >= DEMAND
         size = segment_span(index, entry.version.length)[1]
         self._events.emit(events.SegmentLanded(entry.origin, size, self._clock() - flight.began_at, stored=True, prefetched=prefetched))
@@ -230,8 +262,10 @@ class CacheGround:
             entry.flying -= 1
             if not entry.segments.has(index_of(flight.first)):
                 self._room.displacers.settle(entry.key, index_of(flight.first))
+                self.missed_signal(entry, index_of(flight.first), flight)
             if not entry.ranged and flight is entry.stream and not entry.segments.complete:
                 # Bodies without a length that together exceed the room fill it together, and none stays. Admitting them one by one would
                 # need the length nobody tells; so the room is refused segment by segment, and no reader waits for it.
+                self.missed_signal(entry, 0, flight)
                 self.outdated(entry)  # part of a body that cannot be asked in pieces is of use to nobody who comes later
             self.left(entry)

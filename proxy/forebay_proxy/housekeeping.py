@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import fnmatch
 from collections.abc import AsyncIterator, Callable
 
 from forebay_proxy.cache import ShardCache
 from forebay_proxy.entry import Entry
 from forebay_proxy.openings import Openings
 from forebay_proxy.segments import segment_count, segment_span
+from forebay_proxy.selection import selected
 from forebay_proxy.shard import Shard
 from forebay_proxy.verifying import Verifying
 from forebay_proxy.warm import Warming
@@ -20,7 +19,11 @@ __all__ = ["House"]
 class House:
     """The cache as ``/v1/shards``, ``/v1/evict`` and ``/v1/warm`` show it."""
 
-    def __init__(self, cache: ShardCache, openings: Openings, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, cache: ShardCache, openings: Openings, clock: Callable[[], float], declare: Callable[[str], None] = lambda text: None
+    ) -> None:
+        """``declare`` hears of the set that a person warms."""
+        self._declare = declare
         self._cache = cache
         self._openings = openings
         self._clock = clock
@@ -49,11 +52,7 @@ class House:
     async def evict(self, patterns: list[str] | None) -> dict[str, int]:
         """Let go of what matches (``*`` and ``?``); None: everything. What a reader holds stays."""
         shards = freed = leased = 0
-        chosen = _choice(patterns)
-        for entry in list(self._cache.room.entries.values()):
-            if not chosen(entry.name):
-                await asyncio.sleep(0)  # thousands of patterns take milliseconds a shard
-                continue
+        async for entry in self.selected(patterns):
             leased += bool(entry.segments.leases)
             size = await self._cache.clearing.evict(entry)
             shards += size > 0
@@ -62,18 +61,14 @@ class House:
 
     def verify(self, patterns: list[str] | None, rate_bytes_s: float) -> AsyncIterator[dict[str, object]]:
         """Compare what matches with its checksums; yields the events of ``POST /v1/verify``."""
-        return Verifying(self._cache.room, self._cache.inspection, _choice(patterns), rate_bytes_s).run()
+        return Verifying(self._cache.inspection, self.selected(patterns), rate_bytes_s).run()
 
-    def warm(self, shards: list[Shard]) -> AsyncIterator[dict[str, object]]:
-        """Fetch ``shards`` ahead; yields the events of ``POST /v1/warm``."""
+    def selected(self, patterns: list[str] | None) -> AsyncIterator[Entry]:
+        """What is here and matches, by name."""
+        return selected(sorted(self._cache.room.entries.values(), key=lambda entry: entry.name), patterns)
+
+    def warm(self, shards: list[Shard], set_name: str | None = None) -> AsyncIterator[dict[str, object]]:
+        """Fetch ``shards`` ahead, which are of the set ``set_name``; yields the events of ``POST /v1/warm``."""
+        if set_name is not None:
+            self._declare(set_name)
         return Warming(self._cache, self._openings, shards).run()
-
-
-def _choice(patterns: list[str] | None) -> Callable[[str], bool]:
-    """Whether a shard of this name is meant. Plain names, which long lists are made of, cost nothing each."""
-    if patterns is None:
-        return lambda name: True
-    names = frozenset(patterns)
-    # ``[`` stands for itself: URLs hold it more often than people mean a character class
-    wild = [pattern.replace("[", "[[]") for pattern in patterns if "*" in pattern or "?" in pattern]
-    return lambda name: name in names or any(fnmatch.fnmatchcase(name, pattern) for pattern in wild)

@@ -4,7 +4,8 @@ Additive increase, multiplicative decrease (Chiu and Jain 1989), per origin: a s
 them after a 429, 503 or timeout. What counts is when a request left, as in TCP's recovery (RFC 6582): those sent before the last cut say
 nothing about the slots there are since, so one burst of refusals is one cut, and late good answers do not undo it. The waiting room holds
 flights; the next slot goes to the one with the nearest need *when the slot frees*, so a prefetch that a reader boarded overtakes at once.
-A quarter of the slots takes demand only.
+A quarter of the slots takes demand only. Slots are what the origin answers; how many bodies its line is worth is less where it is the line
+that ends first (``pipe``), and then those that nobody waits for now are held back.
 
 Not thread-safe: the event loop's only.
 """
@@ -12,18 +13,21 @@ Not thread-safe: the event loop's only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol
 
 from forebay_proxy.pace import Pace
+from forebay_proxy.pipe import Pipe
 
 __all__ = ["DEMAND", "Limiter", "Limiters", "Needed", "Slot"]
 
 # 16 connections: what one reader's 16 ranges need at once, and what S3 feeds at 50 MB/s each before anything is known (0.8 GB/s).
 START_SLOTS = 16
 MIN_SLOTS = 2  # one for demand, one for the rest: a throttled origin is still asked
+AHEAD_WAITING = 2  # where the line is what ends first: the next ones stand ready, and hold room
 MOST_ORIGINS = 256  # remembered at once, unless more than that are being asked
+WAITED = 1.0  # needs below this are of segments a reader is in
 DEMAND = 1_000.0  # needs below this are a reader's own; a prefetch's need is at or above it
 
 
@@ -42,10 +46,20 @@ class Slot:
         self._flight = flight
         self._cuts = limiter.cuts  # when it left
         self._held = True
+        limiter.holding[id(self)] = flight
+        self._measured: Callable[[], float] | None = None
+
+    def brings_bytes(self, clock: Callable[[], float]) -> None:
+        """Its request is for a body: how much comes while it is in the air says what the line carries."""
+        self._measured = clock
+        self._limiter.pipe.asked(clock())
 
     def leave(self) -> None:
         if self._held:
             self._held = False
+            del self._limiter.holding[id(self)]
+            if self._measured is not None:
+                self._limiter.pipe.ended(self._measured())
             self._limiter.in_flight -= 1
             self._limiter.wake()
 
@@ -69,6 +83,8 @@ class Limiter:
         self.in_flight = 0
         self.cuts = 0  # how often the slots were halved
         self.pace = Pace()
+        self.pipe = Pipe()
+        self.holding: dict[int, Needed] = {}  # slot -> whose it is
         self._waiting: dict[asyncio.Future[None], Needed] = {}
 
     def __repr__(self) -> str:
@@ -77,6 +93,16 @@ class Limiter:
     @property
     def idle(self) -> bool:
         return not self.in_flight and not self._waiting
+
+    @property
+    def ahead(self) -> int:
+        """How many requests ahead of need are worth having here at once, those that wait for a slot included.
+
+        All slots they may have, and half as many in the waiting room: what lands is followed at once, and is not waited for by more than
+        the room can be given to. An origin that refuses has few slots, and so holds few.
+        """
+        slots = max(1, int(self.slots) - max(1, int(self.slots) // 4))
+        return min(slots + max(2, slots // 2), self.pipe.requests + AHEAD_WAITING)
 
     @asynccontextmanager
     async def slot(self, flight: Needed) -> AsyncIterator[Slot]:
@@ -106,7 +132,14 @@ class Limiter:
             self._waiting.pop(turn, None)
 
     def _room(self, flight: Needed) -> bool:
-        return self.in_flight < self._share(flight)
+        return self.in_flight < self._share(flight) and not self._held_back(flight)
+
+    def _held_back(self, flight: Needed) -> bool:
+        """Whether it would only divide the line among more. A reader that is alone has nobody whom its own next segments could delay."""
+        if flight.need < WAITED or self.in_flight < self.pipe.requests:
+            return False
+        alone = flight.need < DEMAND and self.in_flight < START_SLOTS and sum(each.need < WAITED for each in self.holding.values()) < 2
+        return not alone
 
     def _share(self, flight: Needed) -> int:
         """How many requests may be in the air for one such as ``flight`` to join them."""

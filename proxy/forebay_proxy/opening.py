@@ -19,6 +19,7 @@ from forebay_proxy.http_range import RangeRequest
 from forebay_proxy.landing import Ground, Landing
 from forebay_proxy.ledger import Grant
 from forebay_proxy.limiter import DEMAND, Slot
+from forebay_proxy.needed import Needed
 from forebay_proxy.origins.base import Body
 from forebay_proxy.room import Slice
 from forebay_proxy.segments import SEGMENT_BYTES, index_of, segment_span
@@ -27,7 +28,7 @@ from forebay_proxy.shard import ByteRange, Pin, Shard, Version
 if TYPE_CHECKING:
     from forebay_proxy.openings import Openings
 
-__all__ = ["Needed", "Opening", "OpeningGround"]
+__all__ = ["Opening", "OpeningGround"]
 
 
 class OpeningGround(Ground, Protocol):
@@ -41,17 +42,9 @@ class OpeningGround(Ground, Protocol):
 
     async def flown(self, entry: Entry, flight: Flight, landing: Landing, filling: Awaitable[None]) -> None: ...
 
-    async def first_grant(self, need: float) -> Grant[Slice] | None:
+    async def first_grant(self, needed: Needed) -> Grant[Slice] | None:
         """Room for a first segment of unknown size, its victims removed; None: bypass."""
         ...
-
-
-class Needed:
-    """How soon an opening is needed; a reader that joins a prefetch's opening makes it its own."""
-
-    def __init__(self, need: float) -> None:
-        self.need = need
-        self.waiting = 0  # how many wait for the version
 
 
 class Opening:
@@ -107,15 +100,19 @@ class Opening:
         self._asked = _first_range(None) if self._asked.first else None
 
     async def _again(self, error: ShardError) -> None:
-        if not self._needed.waiting:
+        if self._needed.waiting and self._needed.need < DEMAND:
+            self._patience.wanted()
+        else:  # who asks ahead of need waits too, but can do without
             self._patience.shorten(UNWANTED_BUDGET_S)
         await self._of.fetcher.again(self._shard, error, self._patience)
 
     async def _attempt(self) -> None:
-        grant = None if self._head else await self._of.ground.first_grant(self._needed.need)
-        if grant is None and self._needed.need >= DEMAND:
-            raise CacheFull("no room to open it ahead of need")  # it would pass through memory, and nobody would read it
+        grant = None
         try:
+            if not self._head:
+                grant = await self._of.ground.first_grant(self._needed)
+            if grant is None and self._needed.need >= DEMAND:
+                raise CacheFull("no room to open it ahead of need")  # it would pass through memory, and nobody would read it
             async with AsyncExitStack() as held:
                 asking = self._of.fetcher.ask(self._shard, self._asked, Pin(), self._needed, self._patience)
                 body, slot = await held.enter_async_context(asking)
@@ -128,10 +125,12 @@ class Opening:
                     self._resolve()
                 else:
                     landing = Landing(self._of.ground, self._of.buffers, entry, flight, self._fitted(grant, entry, flight))
+                    self._note(entry, flight)
                     flight.bypass = landing.bypassing = grant is None
                     grant = None
                     await self._fly(entry, flight, landing, held, body, slot)
         finally:
+            self._of.room.displacers.settle(*self._needed.place)
             if grant is not None:
                 assert self.entry is None or not grant.closed
                 self._of.ground.give_back(None, None, grant)
@@ -140,6 +139,12 @@ class Opening:
         if grant is not None:
             self._of.room.ledger.shrink(grant, entry.segments.bytes_of(index_of(flight.first)))
         return grant
+
+    def _note(self, entry: Entry, flight: Flight) -> None:
+        """What was granted ahead of need is unread until somebody reads this very segment."""
+        if entry.ranged:
+            index = index_of(flight.first)
+            self._of.room.displacers.move(self._needed.place, entry.key, index, entry.segments.bytes_of(index))
 
     def _admit(self, version: Version, *, ranged: bool) -> Entry:
         """The version is known: everybody who waits goes on."""

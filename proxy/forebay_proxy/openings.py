@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Hashable
 from contextlib import nullcontext, suppress
+from typing import Any
 
 from forebay_proxy import events
 from forebay_proxy.buffers import Buffers
@@ -19,13 +20,15 @@ from forebay_proxy.entry import Entry, fresh_key
 from forebay_proxy.errors import CacheFull, OriginUnavailable, RangeNotSatisfiable, ShardChanged, ShardError, ShardForbidden, ShardNotFound
 from forebay_proxy.events import Events
 from forebay_proxy.fetch import Fetcher
-from forebay_proxy.flights import Flights, SingleFlight
+from forebay_proxy.flights import Flights
 from forebay_proxy.http_range import RangeRequest
 from forebay_proxy.limiter import DEMAND
-from forebay_proxy.opening import Needed, Opening, OpeningGround
+from forebay_proxy.needed import Needed
+from forebay_proxy.opening import Opening, OpeningGround
 from forebay_proxy.retiring import Retiring
 from forebay_proxy.room import Room
 from forebay_proxy.shard import ByteRange, Shard, Version, store_key
+from forebay_proxy.single import SingleFlight
 
 __all__ = ["Openings"]
 
@@ -81,24 +84,34 @@ class Openings:
     # Which version
 
     async def entry(
-        self, shard: Shard, job: str, want: RangeRequest | None = None, *, head: bool = False, need: float = 0.0
+        self,
+        shard: Shard,
+        job: str,
+        want: RangeRequest | None = None,
+        *,
+        head: bool = False,
+        need: float = 0.0,
+        need_at: float | None = None,
+        reader: Hashable = None,
     ) -> tuple[Entry, bool]:
         """The version of ``shard`` to read now, and whether its opening was begun by this call.
 
-        Raises ``ShardError``; with a ``need`` that is a prefetch's also ``CacheFull``, before the origin is asked.
+        Raises ``ShardError``; with a ``need`` that is a prefetch's also ``CacheFull``, before the origin is asked: there is no room, nor
+        anything that may leave for what ``reader`` needs at ``need_at``.
         """
         mac = shard.credential.mac(self._hmac_key)
         self._recall(shard.name, mac)
+        compared: Entry | None = None  # by this very call: with a TTL of 0 it is never fresh
         for _ in range(ATTEMPTS):
             entry = self.current.get(shard.name)
             if entry is None:
                 with suppress(CacheFull) if need < DEMAND else nullcontext():  # the end of an opening that was begun ahead of need
-                    return await self._opened(shard, mac, job, want, head=head, need=need)
+                    return await self._opened(shard, mac, job, want, head=head, mine=Needed(need, need_at, reader))
                 continue
-            if not self.fresh(entry, job):
-                check = self._checks.join((shard.name, mac), lambda done, entry=entry: self._check(entry, shard, mac, job, done))  # type: ignore[misc]
-                if await check:
+            if entry is not compared and not self.fresh(entry, job):
+                if await self._compared(entry, shard, mac, job, need):
                     self._checked(entry, job)  # also where another job had asked
+                    compared = entry
                 continue
             if not entry.may_read(mac, self.clock()):
                 await self._checks.join((shard.name, mac, "proof"), lambda done, entry=entry: self._prove(entry, shard, mac, done))  # type: ignore[misc]
@@ -106,15 +119,32 @@ class Openings:
             return entry, False
         raise ShardChanged(shard.name, f"the origin changed it {ATTEMPTS} times while it was being opened")
 
-    async def _opened(self, shard: Shard, mac: str, job: str, want: RangeRequest | None, *, head: bool, need: float) -> tuple[Entry, bool]:
+    async def _compared(self, entry: Entry, shard: Shard, mac: str, job: str, need: float) -> bool:
+        """Whether the stored version is still the origin's. A reader that comes hurries a question that was asked ahead of need."""
+        key = (shard.name, mac)
+        needed = self._needed(self._checks, key, Needed(need), shard.origin)
+
+        def ask(done: asyncio.Future[bool]) -> Coroutine[Any, Any, None]:
+            done.add_done_callback(lambda _: self._forget_need(key, needed))
+            return self._check(entry, shard, mac, job, needed, done)
+
+        return await self._checks.join(key, ask)
+
+    def _needed(self, calls: SingleFlight[Any], key: object, mine: Needed, origin: str) -> Needed:
+        """The need of the call in the air, ``mine`` where there is none; as soon as ``mine`` says."""
+        if key not in calls:
+            self._needs[key] = mine
+            return mine
+        needed = self._needs[key]
+        if mine.need < needed.need:
+            needed.need = mine.need
+            self.fetcher.hurried(origin)
+        return needed
+
+    async def _opened(self, shard: Shard, mac: str, job: str, want: RangeRequest | None, *, head: bool, mine: Needed) -> tuple[Entry, bool]:
         key = (shard.name, mac, head)
         begun = key not in self._calls
-        needed = Needed(need) if begun else self._needs[key]
-        if begun:
-            self._needs[key] = needed
-        elif need < needed.need:
-            needed.need = need
-            self.fetcher.hurried(shard.origin)
+        needed = self._needed(self._calls, key, mine, shard.origin)
         needed.waiting += 1
         try:
             entry = await self._calls.join(key, lambda future: self._open(shard, mac, job, want, head, needed, future))
@@ -158,10 +188,10 @@ class Openings:
 
     # Asking the origin about a stored version
 
-    async def _check(self, entry: Entry, shard: Shard, mac: str, job: str, done: asyncio.Future[bool]) -> None:
+    async def _check(self, entry: Entry, shard: Shard, mac: str, job: str, needed: Needed, done: asyncio.Future[bool]) -> None:
         """Compare with the origin: the same -> good for this job; another -> outdated; unreachable -> served, and said."""
         try:
-            same = entry.same_version(await self.fetcher.version(shard))
+            same = entry.same_version(await self.fetcher.version(shard, needed))
         except OriginUnavailable as error:
             log.warning("shard %s: served as stored, the origin cannot be asked whether it changed (%s)", shard.name, error.cause)
             self.events.emit(events.Revalidated("unreachable"))

@@ -1,38 +1,131 @@
-"""What can be guessed of a shard that nobody announced: groups of shards, and each job's present pass over them. Pure.
+"""What each job has read of a set in its present epoch, told or guessed. Pure.
 
-A *group* is the shards of one URL up to the last ``/``; it stands for the set. A *pass* is what one job has opened of a group since it last
-began again; it begins again when a shard of the pass is opened a second time. Requests without a reader belong to one anonymous job.
+A *set* is what a plan or a person named (``Sets``); where nobody did, a shard's *group* stands for it: the shards of one URL up to the
+last ``/``. A *pass* is one job's present way through one set. Requests without a reader belong to one anonymous job.
+
+The rule. A job reads each shard of a set once an epoch, in any order, by several readers of which some begin the next epoch while others
+are still in the last one. A shard counts as *read* when nobody of the job opens it again before the newest epoch that has begun is over.
+
+- Where readers tell their epoch, an opening belongs to that epoch. The pass is in the newest epoch told; a shard that was read in it, but
+  not in the one before, is unread as long as some reader of the job is still in that one.
+- Where nobody tells, an opening fills the oldest epoch, of the last and the present one, in which the shard has not been opened. Only
+  when both are filled, the opening begins the next epoch: someone is ahead, and the shards that others have yet to open keep their place
+  in the old one. (One epoch is all that readers of a job are apart; and the order of two openings of one shard is no matter.)
+- Two things keep a wrong guess from lasting. A repeat begins no epoch before a quarter of the known shards was opened in the present
+  one: eight ranks that peek at the same first shard are one opening. And once seven eighths of what the last epoch had are opened in
+  the present one, the last one is over: what it lacks was never seen (a sidecar that started half-way), and is not waited for.
 """
 
 from __future__ import annotations
 
+from collections import Counter, OrderedDict
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from forebay_proxy.marks import Marks
+from forebay_proxy.sets import Sets
 from forebay_proxy.shard import Shard
 
-__all__ = ["GROUP_LIFE_S", "Passes"]
+__all__ = ["GROUP_LIFE_S", "Pass", "Passes"]
 
 GROUP_LIFE_S = 6 * 3600.0  # longer than a night's checkpoint-and-restart, shorter than a day of other work
-MOST_JOBS = 64  # passes kept of one group: a node runs a handful of jobs, and a client may make names up
+MOST_JOBS = 64  # passes kept of one set: a node runs a handful of jobs, and a client may make names up
+MOST_GROUPS = 1 << 16  # sets and groups; some data sets have a folder for every hundred shards
+MOST_SEEN = 1 << 23  # shards over all passes: 75 MB
 ANONYMOUS = ""
 WARM = "\0warm"  # the pass of shards that were asked for ahead; no job has this name
+
+UNTOLD = -1  # the epoch of plans that tell none: among readers who do, the first one, which a process begins without a number
+
+_NOW, _BEFORE = 1, 2  # bits of a mark: read in the present epoch, in the one before
+_OLDEST = 7  # the last bit: that many epochs ago, or more
+
+
+class Pass:
+    """One job's way through one set: ``epoch`` is the newest that has begun, as told or counted from 0."""
+
+    def __init__(self, now: float) -> None:
+        self.seen_at = now
+        self.epoch = 0
+        self.told = False
+        self.marks = Marks()
+        self.opened = 0  # shards read in the present epoch
+        self._opened_before = 0  # in the last one, when the present one began
+        self._whole = False  # whether the last epoch was seen at all
+
+    def __repr__(self) -> str:
+        return f"<Pass epoch {self.epoch}{'' if self.told else ' (guessed)'}, {self.opened} of {len(self.marks)} known shards read>"
+
+    def read(self, name: str, epoch: int | None, running: Collection[int] = ()) -> None:
+        """A reader opened the shard, in ``epoch`` if it told. ``running`` are the epochs that readers of the job are in."""
+        if epoch is not None:
+            if epoch != self.epoch or not self.told:
+                self.begin(epoch, running)
+            back = self.epoch - epoch
+            marks, place = self.marks.slot(name)
+        else:
+            marks, place = self.marks.slot(name)
+            back = self._guess(marks[place])
+        mark, bit = marks[place], 1 << min(back, _OLDEST)
+        if not mark & bit:
+            marks[place] = mark | bit
+            self.opened += not back
+
+    def has_read(self, name: str, running: Collection[int] = ()) -> bool:
+        """Whether nobody of the job opens the shard again in the epochs that have begun."""
+        mark = self.marks[name]
+        if not mark & _NOW:
+            return False
+        return bool(mark & _BEFORE) or not (self.told and self._whole and (self.epoch - 1 in running or UNTOLD in running))
+
+    def begin(self, epoch: int, running: Collection[int] = ()) -> None:
+        """A reader of the job told that it is in ``epoch``."""
+        if not self.told:  # what was guessed so far is the epoch before
+            later, self.epoch, self.told = 1 if len(self.marks) else 0, epoch, True
+        elif self.epoch - epoch > 1 and not any(other > epoch + 1 for other in running):
+            later, self.epoch = 8, epoch  # the job began again from an earlier epoch: what it read before is no matter
+        else:
+            later = max(0, epoch - self.epoch)
+            self.epoch += later
+        self._pass_by(later)
+
+    def _guess(self, mark: int) -> int:
+        """How many epochs ago the one is that this opening belongs to, by what is known of its shard."""
+        if self.told:  # this reader tells nothing in a job where others do
+            return 1 if self._whole and not mark & _BEFORE else 0
+        if mark & _NOW:
+            if self.opened * 4 >= len(self.marks):
+                self.epoch += 1
+                self._pass_by(1)
+            return 0
+        is_late = self._whole and not mark & _BEFORE and self.opened * 8 < self._opened_before * 7
+        return 1 if is_late else 0
+
+    def _pass_by(self, epochs: int) -> None:
+        if epochs:
+            self.marks.pass_by(epochs)
+            self._whole = epochs == 1
+            self._opened_before, self.opened = self.opened if self._whole else 0, 0
 
 
 @dataclass(slots=True)
 class Group:
-    """When a group was last opened, and each job's present pass over it."""
+    """A set or a group: when it was last opened, and each job's present pass over it."""
 
     opened_at: float
-    passes: dict[str, set[str]] = field(default_factory=dict)
-    seen_at: dict[str, float] = field(default_factory=dict)  # per job
+    passes: dict[str, Pass] = field(default_factory=dict)
 
 
 class Passes:
-    """All groups. Moments are on the caller's clock. Not thread-safe: the event loop's only."""
+    """All sets and groups. Moments are on the caller's clock. Not thread-safe: the event loop's only."""
 
-    def __init__(self) -> None:
-        self._groups: dict[str, Group] = {}
+    def __init__(self, sets: Sets | None = None) -> None:
+        self.sets = Sets() if sets is None else sets
+        self.sets.forgotten = self._lose
+        self._groups: OrderedDict[str, Group] = OrderedDict()  # longest unopened first
         self._opened_at: dict[str, float] = {}  # shard name -> when last opened
+        self._seen = 0  # shards in all passes
+        self._running: dict[str, Counter[int]] = {}  # by job: how many of its plans are of which epoch
 
     def __repr__(self) -> str:
         return f"<Passes over {len(self)} groups>"
@@ -40,42 +133,144 @@ class Passes:
     def __len__(self) -> int:
         return len(self._groups)
 
-    def opened(self, shard: Shard, job: str, now: float) -> None:
-        """``job`` opened ``shard``."""
-        self._opened_at[shard.name] = now
-        read = self._pass(shard, job, now)
-        if shard.name in read:
-            read.clear()
-        read.add(shard.name)
+    # What is told
+
+    def opened(self, shard: Shard, job: str, now: float, set_name: str | None = None, epoch: int | None = None) -> list[tuple[str, int]]:
+        """A reader of ``job`` opened ``shard``; ``set_name`` and ``epoch`` as its plan has them.
+
+        Returns the keys of the sets it is of, each with the epoch of the job's pass.
+        """
+        name = shard.name
+        self._opened_at[name] = now
+        key = self.sets.learn(set_name) if set_name else ""
+        keys = self.sets.holding(name)
+        if not keys:  # whatever is opened under a name that nobody can list belongs to it
+            keys = (key,) if key in self.sets.unlisted else (shard.group,)
+        elif key in keys and len(keys) > 1:  # a larger set that holds it too may be one that this job does not read
+            keys = (key, *(other for other in keys if other != key and other in self.sets.kept))
+        running = self._running.get(job, ())
+        passes = []
+        for key in keys:
+            found = self._pass(key, job, now)
+            before = len(found.marks)
+            found.read(name, epoch, running)
+            self._seen += len(found.marks) - before
+            passes.append((key, found.epoch))
+        if self._seen > MOST_SEEN or len(self._groups) > MOST_GROUPS:
+            self._keep_bounds()
+        return passes
 
     def declare(self, shard: Shard, now: float) -> None:
-        """Somebody asked for ``shard`` ahead of any job: until a job reads its group, it counts as unread."""
-        self._pass(shard, WARM, now)
+        """Somebody asked for ``shard`` ahead of any job: until a job reads its set, it counts as unread."""
+        for key in self.sets.holding(shard.name) or (shard.group,):
+            self._pass(key, WARM, now)
 
-    def _pass(self, shard: Shard, job: str, now: float) -> set[str]:
-        group = self._groups.setdefault(shard.group, Group(now))
-        group.opened_at = group.seen_at[job] = now
-        if job not in group.passes and len(group.passes) >= MOST_JOBS:
-            longest_silent = min(group.passes, key=lambda known: group.seen_at[known])
-            del group.passes[longest_silent], group.seen_at[longest_silent]
-        return group.passes.setdefault(job, set())
+    def declare_set(self, text: str, now: float, *, for_good: bool = True) -> str:
+        """Somebody declared the set ``text``: until a job reads it, it counts as unread. Returns its key."""
+        key = self.sets.keep(text) if for_good else self.sets.learn(text)
+        self._pass(key, WARM, now)
+        return key
 
-    def unread_by(self, name: str, group_name: str, now: float) -> list[str] | None:
-        """The live jobs that know the group and have not read the shard in their present pass; None where the group is dead."""
-        group = self._groups.get(group_name)
-        if group is None or now - group.opened_at > GROUP_LIFE_S:
-            return None
-        jobs = [job for job in group.passes if job != WARM and now - group.seen_at[job] < GROUP_LIFE_S] or list(group.passes)
-        return [job for job in jobs if name not in group.passes[job]]
+    def began(self, set_name: str | None, job: str, epoch: int | None, now: float) -> None:
+        """A reader of ``job`` has announced shards, of the set and in ``epoch`` if it told."""
+        self._running.setdefault(job, Counter())[UNTOLD if epoch is None else epoch] += 1
+        if set_name:
+            found = self._pass(self.sets.learn(set_name), job, now)
+            if epoch is not None:
+                found.begin(epoch, self._running[job])
+
+    def ended(self, job: str, epoch: int | None) -> None:
+        """Such a plan is over: withdrawn, replaced or expired."""
+        running = self._running.get(job)
+        if running is None:
+            return
+        epoch = UNTOLD if epoch is None else epoch
+        running[epoch] -= 1
+        if running[epoch] <= 0:
+            del running[epoch]
+        if not running:
+            del self._running[job]
+
+    # What follows
+
+    def unread_by(self, name: str, group_name: str, now: float) -> dict[str, float] | None:
+        """The live jobs that know the shard's sets and have not read it in their present pass, and when each was last heard of there.
+
+        None where all of its sets are dead.
+        """
+        unread: dict[str, float] = {}
+        alive = False
+        for key in self.sets.holding(name) or (*self._unlisted(name), group_name):
+            group = self._groups.get(key)
+            if group is None or (now - group.opened_at > GROUP_LIFE_S and key not in self.sets.kept):
+                continue
+            alive = True
+            jobs = [job for job, found in group.passes.items() if job != WARM and now - found.seen_at < GROUP_LIFE_S]
+            for job in jobs or group.passes:
+                if not self._has_read(group, job, name):
+                    unread[job] = max(group.passes[job].seen_at, unread.get(job, 0.0))
+        return unread if alive else None
+
+    def has_read(self, key: str, name: str) -> bool:
+        """Whether every job that reads the set ``key`` has read the shard; False while none does."""
+        group = self._groups.get(key)
+        jobs = [job for job in group.passes if job != WARM] if group else []
+        return group is not None and bool(jobs) and all(self._has_read(group, job, name) for job in jobs)
+
+    def _has_read(self, group: Group, job: str, name: str) -> bool:
+        return group.passes[job].has_read(name, self._running.get(job, ()))
+
+    def of(self, key: str) -> dict[str, Pass]:
+        """Each job's pass over the set or group ``key``."""
+        group = self._groups.get(key)
+        return {job: found for job, found in group.passes.items() if job != WARM} if group else {}
 
     def last_opened(self, name: str) -> float | None:
         return self._opened_at.get(name)
 
+    # What is forgotten
+
     def expire(self, now: float) -> None:
         """Forget the groups nobody opens any more."""
-        for name in [name for name, group in self._groups.items() if now - group.opened_at > GROUP_LIFE_S]:
-            del self._groups[name]
+        for key in [key for key, group in self._groups.items() if now - group.opened_at > GROUP_LIFE_S and key not in self.sets.kept]:
+            self._drop(key)
 
     def forget(self, name: str) -> None:
         """The shard left the cache for good: its last opening is of no more use."""
         self._opened_at.pop(name, None)
+        self.sets.uncache(name)
+
+    def _pass(self, key: str, job: str, now: float) -> Pass:
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = Group(now)
+        else:
+            self._groups.move_to_end(key)
+        group.opened_at = now
+        found = group.passes.get(job)
+        if found is None:
+            if len(group.passes) >= MOST_JOBS:
+                longest_silent = group.passes.pop(min(group.passes, key=lambda known: group.passes[known].seen_at))
+                self._seen -= len(longest_silent.marks)
+            found = group.passes[job] = Pass(now)
+        found.seen_at = now
+        return found
+
+    def _unlisted(self, name: str) -> tuple[str, ...]:
+        """The sets known by name alone under which the shard was opened."""
+        groups = ((key, self._groups[key]) for key in self.sets.unlisted if key in self._groups)
+        return tuple(key for key, group in groups if any(name in known.marks for known in group.passes.values()))
+
+    def _keep_bounds(self) -> None:
+        while len(self._groups) > 1 and (len(self._groups) > MOST_GROUPS or self._seen > MOST_SEEN):
+            self._drop(next(iter(self._groups)))
+
+    def _drop(self, key: str) -> None:
+        self.sets.forget(key)
+        self._lose(key)
+
+    def _lose(self, key: str) -> None:
+        """Nobody knows the set of this key any more, and a name may be long: what was read of it is forgotten too."""
+        group = self._groups.pop(key, None)
+        if group is not None:
+            self._seen -= sum(len(known.marks) for known in group.passes.values())

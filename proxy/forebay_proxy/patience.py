@@ -48,8 +48,14 @@ class Patience:
         self._since = self._clock()
 
     def shorten(self, budget_s: float) -> None:
-        """From now on at most this much without progress."""
+        """From now on at most this much without progress, until it is ``wanted``."""
         self._most_s = min(self._most_s, budget_s)
+
+    def wanted(self) -> None:
+        """Somebody waits for it (again): where nobody had, the budget begins anew, and is no short one."""
+        if self._most_s < float("inf"):
+            self._most_s = float("inf")
+            self._since = self._clock()
 
     async def pause(self, error: ShardError) -> None:
         """Wait before the next attempt; raises ``error`` when the budget is spent, the wait would overrun it, or the origin insists."""

@@ -1,67 +1,41 @@
 """What each reader opens next, when a shard is needed again, and what to fetch first. Pure; the clock is an argument.
 
 Turn-taking rule. A reader's plan is a list of shards and a position in it, moved by the reader's own openings: opening the shard at the
-position or any later one moves it there (what was passed over counts as skipped); a shard not in what is left is a deviation and moves
-nothing. Time of need of a planned shard = its distance from the position divided by the reader's measured rate (shards a second).
+position or any later one moves it there (what was passed over counts as *skipped*); a shard that was passed already is a *repeat*, one that
+is not in the plan at all *unplanned*, and neither moves anything. Time of need of a planned shard = its distance from the position divided
+by the reader's measured rate (shards a second).
 *Nearest need first* over all readers decides what is fetched; *farthest use first* decides who leaves.
 
-Without plans the same ordering runs on guesses (``Passes``). ``next_use`` is the one function that orders: see ``Use`` for the ranks.
+A plan of half a million shards is taken, and forgotten, in slices: ``replacing`` and ``appending`` yield between them. Until the last slice
+of a new plan the old one counts; what was withdrawn counts no more at once, and is cleared away later (``tidy``).
+
+Without plans the same ordering runs on guesses (``Passes``). ``next_use`` is the one function that orders: see ``Use`` for the ranks,
+and ``uses`` for how they are found.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 
-from forebay_proxy.errors import ForebayError
-from forebay_proxy.passes import ANONYMOUS, Passes
+from forebay_proxy.catalog import Catalog
+from forebay_proxy.passes import ANONYMOUS, Pass, Passes
+from forebay_proxy.plan_book import SLICE, PlanBook
+from forebay_proxy.plan_bounds import PlanGap, PlansFull, check_readers
+from forebay_proxy.reader_plan import START_RATE, ReaderPlan
+from forebay_proxy.sets import Sets
 from forebay_proxy.shard import Shard
+from forebay_proxy.template import Entries, Picked
 from forebay_proxy.use import Rank, Use
+from forebay_proxy.uses import Uses
 from forebay_proxy.wire.plan import ReaderName
 
-__all__ = ["MOST_READERS", "MOST_SHARDS", "SILENCE_S", "Plans", "PlansFull", "ReaderPlan"]
+__all__ = ["SILENCE_S", "START_RATE", "PlanGap", "Plans", "PlansFull", "ReaderPlan"]
 
 SILENCE_S = 60.0  # the contract: a plan ends after this much silence of its reader
-START_RATE = 0.2  # shards a second before anything is measured: 50 MB/s of 250 MB shards
-# What all plans together may hold, because it is held in memory: a client that makes up readers must not eat the node.
-MOST_READERS = 4096  # eight ranks of 32 workers with two openers each are 512
-MOST_SHARDS = 1 << 21  # the largest public set has 585,270 shards; a gigabyte and a half when all of it is used
-MOST_NAME_BYTES = 512 << 20  # the most one plan may bring (wire/plan.py), which is far more than two million ordinary names
-RATE_WEIGHT = 0.3  # of the newest interval in the running mean: three openings to forget a burst
-
-
-class PlansFull(ForebayError):
-    """All plans together hold as much as may be held. What the reader announced before stays."""
-
-    status = 429
-    retryable = True
-    title = "Too many plans"
-
-
-@dataclass(slots=True)
-class ReaderPlan:
-    """One reader's announced future: ``shards[position:]`` is what it has not opened yet."""
-
-    reader: ReaderName
-    epoch: int | None
-    set_name: str | None
-    shards: list[Shard]
-    heard_at: float
-    position: int = 0
-    opened_at: float | None = None
-    rate: float = START_RATE
-    name_bytes: int = 0
-    repeats: dict[str, deque[int]] = field(default_factory=dict)  # later mentions of a shard than the announced one (a resampled plan)
-
-    def need_at(self, index: int) -> float:
-        """When the shard at ``index`` will be opened, on the plans' clock, at the reader's measured rate.
-
-        A moment, not a distance: it stands still while time passes, so that a heap keyed by it stays in order.
-        """
-        last = self.heard_at if self.opened_at is None else self.opened_at
-        return last + (index - self.position + (self.opened_at is not None)) / self.rate
+CUT_FROM = 4096  # so many opened shards, and half of the plan, are worth cutting off
+AT_ONCE = 8  # slices of clearing away that are done on the spot: nearly always all of it
+EACH_SECOND = 32  # and of what was left, with every look for silent readers: some 10 ms
 
 
 class Plans:
@@ -69,15 +43,19 @@ class Plans:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
+        self.catalog = Catalog()
+        self._book = PlanBook(self.catalog, self._tell)
         self._plans: dict[ReaderName, ReaderPlan] = {}
-        self._announced: dict[str, dict[ReaderName, int]] = {}  # shard name -> index in each plan that still has it ahead
-        self._passes = Passes()
-        self._shards_held = self._bytes_held = 0  # of all plans, what is read already but not forgotten included
+        self.sets = Sets()
+        self._passes = Passes(self.sets)
+        self.read_in_set: Callable[[str, str, str, int], None] = lambda key, name, job, epoch: None  # a shard of a listed set was opened
         self._planning: Counter[str] = Counter()  # job -> how many of its readers have a plan
-        self.changed: Callable[[Iterable[str]], None] = lambda names: None  # shards that are now used at another time than before
+        self._uses = Uses(self.catalog, self._book, self._passes, self._planning, self._change)
+        self.changed: Callable[[Iterable[str]], None] = lambda names: None  # of those, which are now used at another time than before
+        self.advanced: Callable[[ReaderPlan], None] = lambda plan: None  # a reader moved, or its plan was replaced, extended or withdrawn
 
     def __repr__(self) -> str:
-        ahead = sum(len(plan.shards) - plan.position for plan in self._plans.values())
+        ahead = sum(len(plan) - plan.position for plan in self._plans.values())
         return f"<Plans {len(self._plans)} readers, {ahead} shards ahead, {len(self._passes)} groups>"
 
     def __len__(self) -> int:
@@ -85,135 +63,168 @@ class Plans:
 
     # What readers say
 
-    def replace(self, reader: ReaderName, shards: list[Shard], epoch: int | None = None, set_name: str | None = None) -> None:
+    def replace(
+        self, reader: ReaderName, shards: Entries, epoch: int | None = None, set_name: str | None = None, at: int | None = None
+    ) -> None:
         """Take ``shards`` as what ``reader`` opens next, in order, instead of anything it said before. Raises ``PlansFull``."""
-        before = self._plans.get(reader)
-        self._check_room(shards, before, is_new=before is None)
-        self.withdraw(reader)
-        plan = ReaderPlan(reader, epoch, set_name, [], self._clock())
-        if before is not None:
-            plan.rate, plan.opened_at = before.rate, before.opened_at
-        self._plans[reader] = plan
-        self._planning[reader.job] += 1
-        self._extend(plan, shards)
+        for _ in self.replacing(reader, shards, epoch, set_name, at):
+            pass
 
-    def append(self, reader: ReaderName, shards: list[Shard], epoch: int | None = None, set_name: str | None = None) -> None:
+    def append(
+        self, reader: ReaderName, shards: Entries, epoch: int | None = None, set_name: str | None = None, at: int | None = None
+    ) -> None:
         """Add ``shards`` behind what ``reader`` announced; the same as ``replace`` if it announced nothing. Raises ``PlansFull``."""
+        for _ in self.appending(reader, shards, epoch, set_name, at):
+            pass
+
+    def replacing(
+        self, reader: ReaderName, entries: Entries, epoch: int | None = None, set_name: str | None = None, at: int | None = None
+    ) -> Iterator[None]:
+        """``replace`` in slices: yields between them. Closed before its end, nothing was taken. Raises ``InvalidShardUrl`` too.
+
+        ``at`` is how many entries the reader announced before these.
+        """
+        before = self._plans.get(reader)
+        if before is None:
+            check_readers(len(self._plans))
+        with self._book.entering(reader, epoch, set_name, self._clock()) as plan:
+            yield from self._book.take(plan, entries, instead_of=before)
+            before = self._plans.get(reader)
+            if before is not None and before.says(plan):
+                before.heard_at = self._clock()
+                before.first = before.first if at is None else at + len(plan) - len(before)
+                self._book.exchange_credentials(before, plan)
+                return
+            plan.first = at or 0
+            yield from self._book.mention(plan)
+            yield from self._publish(plan)
+
+    def appending(
+        self, reader: ReaderName, entries: Entries, epoch: int | None = None, set_name: str | None = None, at: int | None = None
+    ) -> Iterator[None]:
+        """``append`` in slices. Closed before its end, the plan holds the first of ``entries``, or none.
+
+        With ``at`` (how many entries the reader announced before these) what is held already is stepped over: a message may come twice.
+        Raises ``PlanGap`` where entries are missing in between.
+        """
         plan = self._plans.get(reader)
+        end = plan.first + len(plan) if plan is not None else 0
+        if at is not None and at > end:
+            raise PlanGap(end, at)
         if plan is None:
-            self.replace(reader, shards, epoch, set_name)
+            yield from self.replacing(reader, entries, epoch, set_name, at)
             return
         plan.heard_at = self._clock()
-        self._forget_past(plan)
-        self._check_room(shards, None, is_new=False)
-        self._extend(plan, shards)
+        if at is not None:
+            entries = _after(entries, end - at)
+        if plan.position >= max(CUT_FROM, len(plan) // 2):
+            yield from self._cut(plan)
+        with self._book.entering(reader, plan.epoch, plan.set_name, self._clock()) as more:
+            yield from self._book.take(more, entries)
+            plan = self._plans.get(reader)
+            if plan is None:  # withdrawn meanwhile
+                more.first = end
+                yield from self._book.mention(more)
+                yield from self._publish(more)
+                return
+            yield from self._book.extend(plan, more)
+        if plan.live:
+            self.advanced(plan)
 
-    def _check_room(self, shards: list[Shard], replaced: ReaderPlan | None, *, is_new: bool) -> None:
-        """Whether ``shards`` fit beside what is held, once ``replaced`` is gone."""
-        step = "withdraw plans that are not needed (DELETE), or announce a shorter future"
-        if is_new and len(self._plans) >= MOST_READERS:
-            raise PlansFull(f"{len(self._plans)} readers have announced plans, and {MOST_READERS} may", next_step=step)
-        count = self._shards_held + len(shards) - (len(replaced.shards) if replaced else 0)
-        if count > MOST_SHARDS:
-            raise PlansFull(f"all plans together would hold {count} shards, and {MOST_SHARDS} are taken", next_step=step)
-        size = self._bytes_held + _name_bytes(shards) - (replaced.name_bytes if replaced else 0)
-        if size > MOST_NAME_BYTES:
-            raise PlansFull(f"the names in all plans together would take {size} bytes, and {MOST_NAME_BYTES} are taken", next_step=step)
+    def _cut(self, plan: ReaderPlan) -> Iterator[None]:
+        """Drop what the reader has opened already, so that a plan appended to for days does not grow."""
+        with self._book.entering(plan.reader, plan.epoch, plan.set_name, plan.heard_at) as rest:
+            yield from self._book.copy(rest, plan)
+            yield from self._book.mention(rest)
+            if self._plans.get(plan.reader) is plan:
+                start = len(plan) - len(rest)
+                rest.first = plan.first + start
+                rest.position = plan.position - start  # further on than when the copying began, perhaps
+                yield from self._publish(rest)
+
+    def _publish(self, plan: ReaderPlan) -> Iterator[None]:
+        """From here on ``plan`` is its reader's."""
+        before = self._plans.get(plan.reader)
+        if before is None:
+            check_readers(len(self._plans))  # others may have come between two slices
+            self._planning[plan.reader.job] += 1
+        else:
+            plan.rate, plan.opened_at = before.rate, before.opened_at
+            before.end()
+            self._passes.ended(plan.reader.job, before.epoch)
+        self._passes.began(plan.set_name, plan.reader.job, plan.epoch, self._clock())
+        self._plans[plan.reader] = plan
+        plan.go_live()
+        self.advanced(plan)
+        if before is not None:
+            self._book.clear(before, AT_ONCE)
+        for start in range(plan.position, len(plan), SLICE):
+            self._tell(plan.numbers[start : start + SLICE])
+            yield
 
     def withdraw(self, reader: ReaderName) -> bool:
         """Forget what ``reader`` announced and has not read; False if there was nothing."""
         plan = self._plans.pop(reader, None)
         if plan is None:
             return False
-        self._shards_held -= len(plan.shards)
-        self._bytes_held -= plan.name_bytes
         self._planning[reader.job] -= 1
         if not self._planning[reader.job]:
             del self._planning[reader.job]
-        ahead = {shard.name for shard in plan.shards[plan.position :]}
-        for name in ahead:
-            self._unannounce(name, reader)
-        self.changed(ahead)
+        plan.end()
+        self._passes.ended(reader.job, plan.epoch)
+        self.advanced(plan)
+        self._book.clear(plan, AT_ONCE)
         return True
 
-    def _extend(self, plan: ReaderPlan, shards: list[Shard]) -> None:
-        start = len(plan.shards)
-        plan.shards.extend(shards)
-        size = _name_bytes(shards)
-        plan.name_bytes += size
-        self._bytes_held += size
-        self._shards_held += len(shards)
-        for index, shard in enumerate(shards, start):
-            # The first mention counts: a resampled plan may hold a shard several times.
-            if self._announced.setdefault(shard.name, {}).setdefault(plan.reader, index) != index:
-                plan.repeats.setdefault(shard.name, deque()).append(index)
-        self.changed({shard.name for shard in shards})
+    def tidy(self, slices: int | None = None) -> None:
+        """Clear away so many slices of what was withdrawn, replaced or passed over; all of it without a number."""
+        self._book.tidy(slices)
 
-    def _forget_past(self, plan: ReaderPlan) -> None:
-        """Drop what the reader has opened already, so that a plan appended to for days does not grow."""
-        if plan.position < 4096:
-            return
-        for name in {shard.name for shard in plan.shards[plan.position :]}:
-            readers = self._announced.get(name, {})
-            if plan.reader in readers:
-                readers[plan.reader] -= plan.position
-        for name, later in plan.repeats.items():
-            plan.repeats[name] = deque(index - plan.position for index in later)
-        size = _name_bytes(plan.shards[: plan.position])
-        plan.name_bytes -= size
-        self._bytes_held -= size
-        self._shards_held -= plan.position
-        del plan.shards[: plan.position]
-        plan.position = 0
+    def _tell(self, numbers: Iterable[int]) -> None:
+        self._uses.tell(numbers)
 
-    def _unannounce(self, name: str, reader: ReaderName) -> None:
-        readers = self._announced.get(name)
-        if readers is None:
-            return
-        readers.pop(reader, None)
-        if not readers:
-            del self._announced[name]
+    def _change(self, names: Iterable[str]) -> None:
+        self.changed(names)
 
     # What readers do
 
     def opened(self, shard: Shard, reader: ReaderName | None) -> str:
-        """A reader opened ``shard``. Returns how that fits its plan: "planned", "skipped", "unplanned" or "no-plan"."""
+        """A reader opened ``shard``. Returns how that fits its plan: "planned", "skipped", "repeated", "unplanned" or "no-plan"."""
         now = self._clock()
-        self._passes.opened(shard, reader.job if reader else ANONYMOUS, now)
         plan = self._plans.get(reader) if reader else None
+        told = (plan.set_name, plan.epoch) if plan is not None else (None, None)
+        job = reader.job if reader else ANONYMOUS
+        for key, epoch in self._passes.opened(shard, job, now, *told):
+            self.read_in_set(key, shard.name, job, epoch)
         if plan is None:
             return "no-plan"
         plan.heard_at = now
-        index = self._announced.get(shard.name, {}).get(plan.reader)
-        if index is None or index < plan.position:
-            return "unplanned"
+        index = plan.position
+        hashed = hash(shard.name)
+        if index == len(plan.numbers) or self.catalog.hash_of(plan.numbers[index]) != hashed:  # not the next one, as nearly always
+            number = self.catalog.number(shard.name)
+            if number is None:
+                return "unplanned"
+            later = self._book.next_mention(plan, number)
+            if later is None:
+                return "repeated" if plan.has_passed(number) else "unplanned"
+            index = later
         skipped = index > plan.position
-        self._advance(plan, index, now)
+        plan.advance(index + 1, now)
+        if self._book.sweep_one(plan):  # nearly always
+            self._uses.tell_of(hashed, shard.name)
+        else:
+            self._book.sweep(plan, AT_ONCE)
+        self.advanced(plan)
         return "skipped" if skipped else "planned"
-
-    def _advance(self, plan: ReaderPlan, index: int, now: float) -> None:
-        """Move past ``index``; later mentions of the shards passed become their first ones."""
-        passed = plan.shards[plan.position : index + 1]
-        if plan.opened_at is not None and now > plan.opened_at:
-            newest = len(passed) / (now - plan.opened_at)
-            plan.rate += RATE_WEIGHT * (newest - plan.rate)
-        plan.opened_at = now
-        plan.position = index + 1
-        names = {shard.name for shard in passed}
-        for name in names:
-            self._unannounce(name, plan.reader)
-            later = plan.repeats.get(name, deque())
-            while later and later[0] < plan.position:
-                later.popleft()
-            if later:
-                self._announced.setdefault(name, {})[plan.reader] = later.popleft()
-            if not later:
-                plan.repeats.pop(name, None)
-        self.changed(names)
 
     def declare(self, shard: Shard) -> None:
         """Somebody asked for ``shard`` ahead of any job: until a job reads its group, it counts as unread."""
         self._passes.declare(shard, self._clock())
+
+    def declare_set(self, text: str, *, for_good: bool = True) -> str:
+        """Somebody declared the set ``text``, or until nobody has read it for hours; its key in ``sets``."""
+        return self._passes.declare_set(text, self._clock(), for_good=for_good)
 
     def heard(self, reader: ReaderName) -> None:
         """The reader is alive (it reads on, or sent something)."""
@@ -228,52 +239,51 @@ class Plans:
         for reader in gone:
             self.withdraw(reader)
         self._passes.expire(now)
+        self.tidy(EACH_SECOND)
         return gone
 
     # What follows from it
 
     def need_at(self, name: str) -> float | None:
         """When some reader opens the shard by its plan, on the plans' clock; None if nobody announced it."""
-        readers = self._announced.get(name)
-        if not readers:
-            return None
-        return min(self._plans[reader].need_at(index) for reader, index in readers.items())
+        need, first, _ = self._uses.first(name)
+        return need if first is not None else None
+
+    def mentions(self, name: str) -> Iterator[tuple[ReaderPlan, int]]:
+        """(plan, index) of each announcement of the shard that is still ahead of its reader."""
+        number = self.catalog.number(name)
+        return iter(()) if number is None else self._book.ahead(number)
 
     def next_use(self, name: str, group_name: str) -> Use:
-        """When the shard is used next, as far as plans and guesses tell."""
-        need_at = self.need_at(name)
-        if need_at is not None:
-            return Use(Rank.AHEAD, -need_at)
-        opened_at = self._passes.last_opened(name) or 0.0
-        unread = self._passes.unread_by(name, group_name, self._clock())
-        if unread is None:
-            return Use(Rank.DEAD, opened_at)
-        if not unread:
-            return Use(Rank.READ, -opened_at)
-        return Use(Rank.LATER if all(job in self._planning for job in unread) else Rank.SOON, -opened_at)
+        """When the shard is used next, as far as plans and guesses tell. Whoever asks is told through ``changed``, until ``forget``."""
+        return self._uses.next(name, group_name, self._clock(), SILENCE_S)
 
     def inside(self, name: str) -> Use:
         """The use of a shard that a reader is inside."""
         return Use(Rank.NOW, -(self._passes.last_opened(name) or 0.0))
 
-    def nearest(self) -> Iterator[tuple[float, ReaderPlan, Shard]]:
-        """(when needed, the plan it is from, shard) over all readers, nearest need first."""
-        heap = [
-            (plan.need_at(plan.position), order, plan.position, plan)
-            for order, plan in enumerate(self._plans.values())
-            if plan.position < len(plan.shards)
-        ]
-        heapq.heapify(heap)
-        while heap:
-            need, order, index, plan = heap[0]
-            yield need, plan, plan.shards[index]
-            if index + 1 < len(plan.shards):
-                heapq.heapreplace(heap, (plan.need_at(index + 1), order, index + 1, plan))
-            else:
-                heapq.heappop(heap)
+    def shard_at(self, plan: ReaderPlan, index: int) -> Shard:
+        """The shard that ``plan`` announces at ``index``, with the credential that came with it."""
+        number = plan.numbers[index]
+        own = plan.own.get(number)
+        if own is not None:
+            return own
+        shard = self.catalog.shard(number)
+        return shard if plan.dress is None else plan.dress.put_on(shard)
+
+    def get(self, reader: ReaderName) -> ReaderPlan | None:
+        return self._plans.get(reader)
 
     def all(self) -> list[ReaderPlan]:
         return list(self._plans.values())
+
+    def passes_of(self, key: str) -> dict[str, Pass]:
+        """Each job's pass over the set ``key``."""
+        return self._passes.of(key)
+
+    def has_read(self, key: str, name: str) -> bool:
+        """Whether every job that reads the set ``key`` has read the shard in its present epoch; False while none does."""
+        return self._passes.has_read(key, name)
 
     def last_opened(self, name: str) -> float | None:
         return self._passes.last_opened(name)
@@ -281,7 +291,9 @@ class Plans:
     def forget(self, name: str) -> None:
         """The shard left the cache for good: its last opening is of no more use."""
         self._passes.forget(name)
+        self._uses.forget(name)
 
 
-def _name_bytes(shards: list[Shard]) -> int:
-    return sum(len(shard.name) for shard in shards)
+def _after(entries: Entries, count: int) -> Entries:
+    """``entries`` less the first ``count``."""
+    return Picked(entries.template, entries.indices[count:]) if isinstance(entries, Picked) else entries[count:]

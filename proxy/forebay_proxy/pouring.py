@@ -5,7 +5,8 @@ Nothing is put anywhere before the answer was compared with the version it must 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 
 from forebay_proxy import events
 from forebay_proxy.buffers import Buffers
@@ -17,6 +18,7 @@ from forebay_proxy.landing import Landing
 from forebay_proxy.limiter import DEMAND, Slot
 from forebay_proxy.origins.base import Body
 from forebay_proxy.pace import Pace
+from forebay_proxy.pipe import Pipe
 from forebay_proxy.shard import ByteRange
 from forebay_proxy.wire.tar import EndMarker
 
@@ -48,11 +50,12 @@ def check(entry: Entry, body: Body, want: ByteRange | None) -> None:
 
 
 class Stopwatch:
-    """Times one body, from its headers to its last byte, for the origin's pace."""
+    """Times one body, from its headers to its last byte, for the origin's pace and its pipe."""
 
-    def __init__(self, pace: Pace, company: Callable[[], int], clock: Callable[[], float]) -> None:
+    def __init__(self, pace: Pace, pipe: Pipe, company: Callable[[], int], clock: Callable[[], float]) -> None:
         """``company``: how many requests share the origin now."""
         self._pace = pace
+        self._pipe = pipe
         self._company_now = company
         self._clock = clock
         self._began = clock()
@@ -61,6 +64,7 @@ class Stopwatch:
 
     def came(self, size: int) -> None:
         self._size += size
+        self._pipe.came(size)
 
     def ended(self) -> None:
         self._pace.measured(self._size, self._clock() - self._began, max(self._company, self._company_now()))
@@ -98,17 +102,18 @@ class Pour:
         with self._buffers.fetches.held():
             if self._landing.bypassing:
                 self._body.narrow(self._buffers.windows.unit_bytes)
-            async for chunk in self._needed(self._body.chunks, stopwatch):
-                if self._landing.bypassing:
-                    slot.leave()
-                    self._body.narrow(self._buffers.windows.unit_bytes)
-                await self._landing.put(chunk)
-                if self._whole and self._landing.complete:
-                    break
+            async with aclosing(self._needed(self._body.chunks, stopwatch)) as needed:
+                async for chunk in needed:
+                    if self._landing.bypassing:
+                        slot.leave()
+                        self._body.narrow(self._buffers.windows.unit_bytes)
+                    await self._landing.put(chunk)
+                    if self._whole and self._landing.complete:
+                        break
         await self._landing.flush()
         await self._end()
 
-    async def _needed(self, chunks: AsyncIterator[bytes], stopwatch: Stopwatch) -> AsyncIterator[bytes]:
+    async def _needed(self, chunks: AsyncIterator[bytes], stopwatch: Stopwatch) -> AsyncGenerator[bytes, None]:
         """The bytes from the next missing one to the flight's end."""
         position, end = self._landing.received, self._flight.end
         kind = "demand" if self._flight.need < DEMAND else "prefetch"

@@ -1,42 +1,75 @@
-"""One task: while plans want more, ``ensure`` it.
+"""Acts on what ``Lookahead`` wishes for: through the same door as a request, a slice at a time; and tells it what became of it.
 
-Nearest need first over all readers, each at most its window ahead, through the same door a request uses. Demand goes first because the
-limiter gives it the next slot; prefetch only ever takes room that is free, has been read, or is needed later (two segments a reader).
+Demand goes first because the limiter gives it the next slot; prefetch only ever takes room that is free, has been read, or is needed later
+(two segments a reader).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections import Counter
 from collections.abc import Callable
 
 from forebay_proxy.cache import ShardCache
 from forebay_proxy.chores import Chores
 from forebay_proxy.entry import Entry
-from forebay_proxy.errors import CacheFull, ForebayError
+from forebay_proxy.errors import CacheError, CacheFull, ForebayError
+from forebay_proxy.flights import Flight
 from forebay_proxy.limiter import DEMAND
+from forebay_proxy.lookahead import Lookahead, Wish
 from forebay_proxy.openings import Openings
 from forebay_proxy.plan import Plans, ReaderPlan
-from forebay_proxy.segments import SEGMENT_BYTES, segment_count, segment_span
-from forebay_proxy.shard import Shard
-from forebay_proxy.window import Window
+from forebay_proxy.segments import SEGMENT_BYTES
 from forebay_proxy.wire.plan import ReaderName
 
 __all__ = ["Prefetcher"]
 
 log = logging.getLogger("forebay")
 
-MOST_IN_AIR = 48  # the free slots of an origin in full swing (64, a quarter of them for demand only)
-MOST_OPENINGS = 16  # shards being opened ahead: as many as a node's readers begin at once when an epoch starts
-ROUND_S = 0.02  # rounds are not counted in events: at 1 GB/s a segment lands every 8 ms, and one look at the plans serves several
-# A full cache refuses an opening at once, and every reader's step is a reason to look again: hundreds a second, for nothing.
-NO_ROOM_S = 0.1
+ROUND_S = 0.02  # rounds are not counted in events: at 1 GB/s a segment lands every 8 ms, and one round of decisions serves several
+SLICE_S = 0.002  # of decisions and take-offs, some 20 of them, before the loop's other work has its turn
 FAILED_S = 30.0  # a shard that cannot be opened ahead is left to its reader for this long
-MOST_PASSED = 1024  # failed ones a round steps over: an origin that has lost a whole set is not asked for all of it in a minute
+# An origin that has lost a whole set is not asked for all of it in a minute: with so many of its shards left alone, it is left alone.
+MOST_FAILED = 1024
+
+
+class _Stock:
+    """The cache as the cursors see it."""
+
+    def __init__(self, cache: ShardCache, openings: Openings) -> None:
+        self._cache = cache
+        self._openings = openings
+        self.air: Counter[str] = Counter()  # requests ahead of need per origin
+        self.failed: Counter[str] = Counter()  # shards left alone per origin
+
+    def capacity(self) -> int:
+        return self._cache.room.ledger.capacity_bytes
+
+    def length(self, name: str) -> int | None:
+        entry = self._openings.current.get(name)
+        if entry is None or entry.stale:
+            return None
+        return SEGMENT_BYTES if entry.version.length is None else entry.version.length
+
+    def has(self, name: str, index: int) -> bool:
+        entry = self._openings.current[name]
+        if entry.segments.has(index):
+            self._cache.shelf.foresee(entry, index)
+            return True
+        # A body that cannot be asked in pieces comes with its opening, or not at all.
+        return not entry.ranged or self._cache.flight_of(entry, index) is not None
+
+    def fresh(self, name: str, job: str) -> bool:
+        return self._openings.fresh(self._openings.current[name], job)
+
+    def takes(self, origin: str) -> bool:
+        return self.air[origin] < self._openings.fetcher.ahead(origin) and self.failed[origin] < MOST_FAILED
 
 
 class Prefetcher:
-    """Walks the plans and keeps the windows of their readers full."""
+    """Keeps the windows of all readers full."""
 
     def __init__(self, cache: ShardCache, openings: Openings, plans: Plans, chores: Chores, clock: Callable[[], float]) -> None:
         self._cache = cache
@@ -45,16 +78,23 @@ class Prefetcher:
         self._chores = chores
         self._clock = clock
         self._woken = asyncio.Event()
-        self._windows: dict[ReaderName, Window] = {}
-        self._opening: set[str] = set()
-        self._failed: dict[str, float] = {}
-        self._no_room_until = 0.0
-        self._full = False
-        cache.ground.landed_signal = self._woken.set
+        self._stock = _Stock(cache, openings)
+        self.lookahead = Lookahead(plans, self._stock)
+        self._flights: dict[Flight, str] = {}  # those taken off ahead of need -> their origin
+        self._opening: dict[str, str] = {}  # shard -> origin
+        self._failed: dict[str, tuple[float, str]] = {}  # shard -> (until when, origin), in the order of their ends
+        plans.advanced = self._advanced
+        cache.ground.landed_signal = self._stirred
+        cache.ground.missed_signal = self._missed
         cache.waited_signal = self.waited
+        cache.forgotten_signal = self.lookahead.missing
+        cache.room.gone_signal = self._gone
+        cache.room.displacers.freed = self._freed
 
     def __repr__(self) -> str:
-        return f"<Prefetcher {len(self._windows)} windows, {len(self._opening)} openings>"
+        return f"<Prefetcher {len(self.lookahead)} readers, {len(self._flights)} flights, {len(self._opening)} openings>"
+
+    # What the house says
 
     def wake(self) -> None:
         """Plans changed."""
@@ -62,119 +102,143 @@ class Prefetcher:
 
     def waited(self, reader: ReaderName | None) -> None:
         """A reader waited for bytes: it needs a longer window, unless the disk is what holds it back."""
-        window = self._windows.get(reader) if reader else None
-        if window is not None and not self._full:
-            window.waited()
+        if reader is not None:
+            self.lookahead.waited(reader)
 
     def look_again(self) -> None:
-        """Once a second: shards whose opening failed are tried again when their time is over, with no other event to wake us."""
-        if self._forgive() or self._no_room_until:
-            self._no_room_until = 0.0
-            self.wake()
+        """Once a second: what failed is tried again when its time is over, and the disk may have recovered; no other event tells."""
+        self._forgive()
+        self._stirred()
+
+    def _stirred(self) -> None:
+        """Something landed, left or was read."""
+        self.lookahead.room()
+        self._woken.set()
+
+    def _advanced(self, plan: ReaderPlan) -> None:
+        self.lookahead.advanced(plan)
+        if self._plans.get(plan.reader) is None:
+            self._cache.room.displacers.forget(plan.reader)
+        else:
+            self._cache.room.displacers.passed(plan.reader, lambda key: self._lies_ahead(key, plan.reader))
+        self._woken.set()
+
+    def _lies_ahead(self, key: str, reader: ReaderName) -> bool:
+        """Whether what was prefetched of a shard may still be read by ``reader`` on its way."""
+        entry = self._cache.room.entries.get(key)
+        if entry is None:
+            return key.startswith("opening")  # its segment has no key yet
+        return entry.readers > 0 or any(plan.reader == reader for plan, _ in self._plans.mentions(entry.name))
+
+    def _gone(self, name: str, index: int) -> None:
+        self.lookahead.evicted(name, index)
+
+    def _missed(self, entry: Entry, index: int, flight: Flight) -> None:
+        """A flight ended without its segment. Where the origin is to blame, asking again at once would not help."""
+        blamed = flight.error is not None and not isinstance(flight.error, CacheError)
+        if flight.prefetch and (blamed or not entry.ranged):  # a body that cannot be asked in pieces would come again from its start
+            self._leave_alone(entry.name, entry.origin)
+        else:
+            self.lookahead.evicted(entry.name, index)
+
+    def _freed(self, reader: object) -> None:
+        if isinstance(reader, ReaderName):
+            self.lookahead.settled(reader)
+
+    def ahead_bytes(self, plan: ReaderPlan) -> int:
+        """How many bytes of what the reader announced are here or on their way, counted from its position as far as its window."""
+        return self.lookahead.ahead_bytes(plan.reader)
+
+    def window_bytes(self, plan: ReaderPlan) -> int:
+        """How far ahead of the reader is fetched now."""
+        return self.lookahead.window_bytes(plan.reader)
+
+    # What follows
 
     async def run(self) -> None:
         """Until cancelled."""
         while True:
             await self._woken.wait()
             self._woken.clear()
-            self._round()
+            self._forgive()
+            for _ in iter(self._slice, True):
+                await asyncio.sleep(0)
             await asyncio.sleep(ROUND_S)
 
-    def ahead_bytes(self, plan: ReaderPlan) -> int:
-        """How many bytes of what the reader announced are stored already, counted from its position without a gap."""
-        total = 0
-        for shard in plan.shards[plan.position :]:
-            entry = self._openings.current.get(shard.name)
-            if entry is None or entry.version.length is None:
-                return total
-            for index in range(segment_count(entry.version.length)):
-                if not entry.segments.has(index):
-                    return total
-                total += segment_span(index, entry.version.length)[1]
-        return total
+    def _slice(self) -> bool:
+        """Act on wishes for a short while; whether there are no more."""
+        self._count_air()
+        until = time.monotonic() + SLICE_S
+        while time.monotonic() < until:
+            wish = self.lookahead.next()
+            if wish is not None:
+                self._act(wish)
+            elif not self.lookahead.paused:
+                return True
+        return False
 
-    def _round(self) -> None:
-        """Look at all plans once, and ask for what their windows lack."""
-        self._share_windows()
-        self._forgive()
-        self._full = False
-        air = MOST_IN_AIR - sum(flight.need >= DEMAND for flight in self._cache.flights.all())
-        ahead = dict.fromkeys(self._windows, 0)
-        hungry, passed = len(ahead), 0
-        for need_at, plan, shard in self._plans.nearest():
-            if air <= 0 or hungry <= 0 or self._full:
-                return
-            window = self._windows[plan.reader]
-            if ahead[plan.reader] >= window.bytes:
-                continue
-            entry = self._ready(shard, plan, need_at)
-            if entry is None and shard.name in self._failed and passed < MOST_PASSED:
-                passed += 1  # nothing comes of it for now: the window is for those behind it
-            elif entry is None:
-                ahead[plan.reader] += SEGMENT_BYTES  # its length is not known yet; at least a segment
-            else:
-                counted, launched = self._extend(entry, shard, plan, need_at, window.bytes - ahead[plan.reader], air)
-                ahead[plan.reader] += counted
-                air -= launched
-            hungry -= ahead[plan.reader] >= window.bytes
+    def _count_air(self) -> None:
+        """What a reader has boarded is demand, and leaves its place to the next."""
+        for flight in [flight for flight in self._flights if flight.done or flight.need < DEMAND]:
+            del self._flights[flight]
+        self._stock.air.clear()
+        self._stock.air.update(self._flights.values())
+        self._stock.air.update(self._opening.values())
 
-    def _share_windows(self) -> None:
-        """A window per reader with a plan; all windows together never exceed half the cache."""
-        readers = [plan.reader for plan in self._plans.all()]
-        limit = self._cache.room.ledger.capacity_bytes // 2 // max(1, len(readers))
-        for reader in readers:
-            self._windows.setdefault(reader, Window(limit)).limit(limit)
-        for reader in self._windows.keys() - set(readers):
-            del self._windows[reader]
-
-    def _ready(self, shard: Shard, plan: ReaderPlan, need_at: float) -> Entry | None:
-        """The shard's version if it may be read; else its opening begins, and None."""
-        entry = self._openings.current.get(shard.name)
-        if entry is not None and not entry.stale and self._openings.fresh(entry, plan.reader.job):
-            return entry
-        may_open = len(self._opening) < MOST_OPENINGS and self._clock() >= self._no_room_until
-        if may_open and shard.name not in self._opening and shard.name not in self._failed:
-            self._opening.add(shard.name)
-            self._chores.spawn(self._open(shard, plan.reader.job, need_at), "prefetch opening")
-        return None
-
-    async def _open(self, shard: Shard, job: str, need_at: float) -> None:
+    def _act(self, wish: Wish) -> None:
+        shard, reader = wish.shard, wish.plan.reader
+        need = DEMAND + max(0.0, wish.due_at - self._clock())
+        if wish.index is None:
+            self._opening[shard.name] = shard.origin
+            self._stock.air[shard.origin] += 1
+            self._chores.spawn(self._open(wish, need), "prefetch opening")
+            return
         try:
-            await self._openings.entry(shard, job, need=self._need(need_at))
+            entry = self._openings.current[shard.name]
+            flight = self._cache.ensure(entry, wish.index, shard, need=need, need_at=wish.need_at, reader=reader)
         except CacheFull:
-            self._no_room_until = self._clock() + NO_ROOM_S
-            return  # tried again when something has left; woken now, we would turn round and round
+            self.lookahead.refused(reader)
+            return
+        if flight is not None:
+            self._flights[flight] = shard.origin
+            self._stock.air[shard.origin] += 1
+        self.lookahead.taken(wish)
+
+    async def _open(self, wish: Wish, need: float) -> None:
+        shard, reader = wish.shard, wish.plan.reader
+        try:
+            entry, _ = await self._openings.entry(shard, reader.job, need=need, need_at=wish.need_at, reader=reader)
+        except CacheFull:
+            self.lookahead.unopened(shard.name)
         except ForebayError as error:
             log.info("shard %s could not be opened ahead of need (%s); its reader will ask again", shard.name, error)
-            self._failed[shard.name] = self._clock() + FAILED_S
+            self._leave_alone(shard.name, shard.origin)
+        except Exception:  # a fault of ours, or of an origin's library: it must not be looked past for ever
+            self._leave_alone(shard.name, shard.origin)
+            raise
+        else:
+            self.lookahead.taken(wish)
+            self.lookahead.opened(shard.name)
+            if entry.version.length == 0:
+                self._leave_alone(shard.name, shard.origin)  # nothing of it stays here: forgotten at once, it would be opened again at once
         finally:
-            self._opening.discard(shard.name)
-        self._woken.set()
+            if self._plans.get(reader) is None:  # it went meanwhile: what came for it is nobody's lead
+                self._cache.room.displacers.forget(reader)
+            self._opening.pop(shard.name, None)
+            self._woken.set()
 
-    def _forgive(self) -> bool:
-        """Forget the failures whose time is over; whether there were any. They are in the order of their ends."""
-        now, before = self._clock(), len(self._failed)
-        while self._failed and self._failed[name := next(iter(self._failed))] <= now:
-            del self._failed[name]
-        return len(self._failed) < before
+    # What cannot be fetched for now
 
-    def _need(self, need_at: float) -> float:
-        return DEMAND + max(0.0, need_at - self._clock())
+    def _leave_alone(self, name: str, origin: str) -> None:
+        if name not in self._failed:
+            self._failed[name] = self._clock() + FAILED_S, origin
+            self._stock.failed[origin] += 1
+        self.lookahead.failed(name)
 
-    def _extend(self, entry: Entry, shard: Shard, plan: ReaderPlan, need_at: float, room_bytes: int, air: int) -> tuple[int, int]:
-        """Ask for the shard's missing segments, as far as the window goes: (bytes counted into it, flights launched)."""
-        if not entry.ranged or entry.version.length is None:
-            return entry.version.length or SEGMENT_BYTES, 0
-        counted = launched = 0
-        for index in range(segment_count(entry.version.length)):
-            if counted >= room_bytes or launched >= air:
-                break
-            counted += segment_span(index, entry.version.length)[1]
-            try:
-                flight = self._cache.ensure(entry, index, shard, need=self._need(need_at), need_at=need_at, reader=plan.reader)
-            except CacheFull:
-                self._windows[plan.reader].refused()
-                self._full = True
-                break
-            launched += flight is not None
-        return counted, launched
+    def _forgive(self) -> None:
+        """Forget the failures whose time is over."""
+        now = self._clock()
+        while self._failed and self._failed[name := next(iter(self._failed))][0] <= now:
+            _, origin = self._failed.pop(name)
+            self._stock.failed -= Counter((origin,))  # those of none are dropped
+            self.lookahead.forgiven(name)

@@ -8,22 +8,22 @@ disk, goes on with a fetch of its own.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
-from contextlib import ExitStack
-from typing import Protocol
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 
-from forebay_proxy.buffers import Buffers
+import xxhash
+
 from forebay_proxy.entry import Entry
 from forebay_proxy.errors import CacheError, DigestDiffers, FellBehind, OriginError, ShardChanged, ShardError, WrongBytes
 from forebay_proxy.events import Outcome
 from forebay_proxy.flights import Flight
-from forebay_proxy.sealing import Sealing
+from forebay_proxy.hall import Hall
+from forebay_proxy.hold import Hold
 from forebay_proxy.segments import index_of, segment_span
 from forebay_proxy.shard import Shard, Version
-from forebay_proxy.shelf import Shelf
 from forebay_proxy.wire.plan import ReaderName
 
-__all__ = ["REST_S", "Hall", "Reading"]
+__all__ = ["REST_S", "Reading"]
 
 # A whole-shard reader may be a format sniffer that leaves after a few kB, and how fast a connection is shows only while few share the
 # origin: until it has read one segment a reader gets two.
@@ -33,50 +33,6 @@ FIRST_BREADTH = 2
 # Shorter would take the window from readers that are only slow: at 1 MiB a minute there is nothing left to protect.
 REST_S = 60.0
 PRIVATE_ATTEMPTS = 5  # fetches of its own without a byte of progress before a reader gives up
-
-
-class Hall(Protocol):
-    """What a reading needs of the cache."""
-
-    buffers: Buffers
-    shelf: Shelf
-    sealing: Sealing
-
-    def launch(self, entry: Entry, index: int, shard: Shard, need: float) -> Flight:
-        """A flight for a missing segment; bypasses when no room can be granted."""
-        ...
-
-    def launch_ahead(self, entry: Entry, index: int, shard: Shard, need: float) -> bool:
-        """The same for a segment beyond the position; False where that would need a bypass."""
-        ...
-
-    def flight_of(self, entry: Entry, index: int) -> Flight | None: ...
-
-    def private_flight(self, entry: Entry, position: int, shard: Shard) -> Flight: ...
-
-    def breadth(self, entry: Entry, bypassing: bool) -> int: ...
-
-    def lease(self, entry: Entry, index: int) -> None: ...
-
-    def release(self, entry: Entry, index: int) -> None: ...
-
-    async def move(self, reading: Reading) -> None:
-        """Put a reader that was given nothing yet into the shard as it is fetched once more."""
-        ...
-
-    def read_segment(self, entry: Entry, index: int) -> None:
-        """A reader has begun a stored segment."""
-        ...
-
-    def hurry(self, entry: Entry, flight: Flight, need: float) -> None:
-        """A flight is needed as soon as ``need`` says."""
-        ...
-
-    def boarded(self) -> None:
-        """A reader follows a flight that others asked for."""
-        ...
-
-    def waited(self, reader: ReaderName | None, entry: Entry, seconds: float) -> None: ...
 
 
 class Reading:
@@ -93,18 +49,18 @@ class Reading:
         self.waited_s = 0.0
         self.position = 0
         self.opened_at = time.monotonic()
+        self.waiting = False  # for bytes, right now
         self._hall = hall
         self._end: int | None = 0
         self._buffer = bytearray()
         self._current = -1
         self._from_store = False
-        self._asked_to = -1  # the highest segment asked for
-        self._leased: set[int] = set()
+        self._hold = Hold(hall, entry, shard, reader, self)
         self._segments_read = 0
-        self._flight: Flight | None = None
-        self._boarding = ExitStack()
-        self._private: Flight | None = None
         self._given: set[int] = set()  # segments it has read bytes of from the store
+        self._uncompared: dict[int, Flight] = {}  # segments that were hashed once, come again, and were read before they had landed
+        self._summed = -1, xxhash.xxh3_64()  # the one of them that is being read, if from its start, and the sum of what was read
+        self._began_at: int | None = None  # the first segment it entered
         self._fault: ShardError | None = None
         self._private_attempts = 0
         self._handed_at: float | None = None  # since when the client has been busy with the last chunk
@@ -165,18 +121,21 @@ class Reading:
                 if not await self._reach():
                     break
                 data = await self._next()
+                self._compare(data)
+                if self._uncompared and self._end is not None and self.position + len(data) >= self._end:
+                    await self._compared()
             except CacheError as error:
                 self._go_alone(error)
                 continue
             self.position += len(data)
             if self._from_store:
                 self.hit_bytes += len(data)
-            if self._flight is not None:
-                self._flight.moved(self, self.position)
+            self._hold.moved(self.position)
             self._private_attempts = 0
             self._handed_at = time.monotonic()
             yield data
             self._handed_at = None
+        await self._compared()
         if self.position == self.version.length:  # of a shard whose length was not known only the end itself can be kept back
             await self._pass_seal(index_of(max(0, self.position - 1)))
 
@@ -197,12 +156,19 @@ class Reading:
 
     async def _comes(self) -> bool:
         """Wait for the byte at the position where it is; False if the flight ended without it."""
-        flight = self._flight
+        flight = self._hold.flight
         if flight is None:
             return True
         if flight.error is not None:
             raise flight.error
         return flight.position > self.position or await self._wait(flight)
+
+    @property
+    def entered(self) -> tuple[int, int] | None:
+        """The first and the last segment that it has been in; None while it has been in none."""
+        if self._began_at is None:
+            return None
+        return self._began_at, max(self._began_at, self._current, index_of(max(0, self.position - 1)))
 
     def _check(self) -> None:
         """Raises why this reader must not go on."""
@@ -219,12 +185,36 @@ class Reading:
 
     async def _pass_seal(self, index: int) -> None:
         """The last segment is nobody's before the whole shard has the digest its origin names."""
-        if self._hall.sealing.holds(self.entry, index):
-            start = time.monotonic()
-            try:
-                await self._hall.sealing.passed(self.entry, index)
-            finally:
-                self._count_wait(time.monotonic() - start)
+        if self._hall.gate.holds(self.entry, index):
+            with self._waited():
+                await self._hall.gate.passed(self.entry, index)
+        self._check()
+
+    def _compare(self, data: bytes | memoryview) -> None:
+        """Sum up a segment that was hashed when it was here before: one that only passes through memory nobody else has whole."""
+        index = self._current
+        if index not in self._uncompared:
+            return
+        first, size = segment_span(index, self.version.length)
+        if self.position == first:
+            self._summed = index, xxhash.xxh3_64()
+        of, hasher = self._summed
+        if of != index:
+            return  # read from its middle on
+        hasher.update(data)
+        if self.position + len(data) == first + size:
+            del self._uncompared[index]
+            self._hall.gate.came_again(self.entry, index, hasher.intdigest())
+            self._check()
+
+    async def _compared(self) -> None:
+        """Keep the last bytes until what was read from memory, of segments that had been here before, proves to be the same."""
+        if not self._uncompared:
+            return
+        with self._waited():
+            for index, flight in self._uncompared.items():
+                await self._hall.gate.compared(self.entry, index, flight)
+        self._uncompared.clear()
         self._check()
 
     def _settled(self) -> bool:
@@ -235,15 +225,21 @@ class Reading:
         return self._end is not None and self.position >= self._end
 
     async def _wait(self, flight: Flight) -> bool:
-        start = time.monotonic()
-        try:
+        with self._waited():
             return await flight.grown_beyond(self.position)
-        finally:
-            self._count_wait(time.monotonic() - start)
 
-    def _count_wait(self, seconds: float) -> None:
-        self.waited_s += seconds
-        self._hall.waited(self.reader, self.entry, seconds)
+    @contextmanager
+    def _waited(self) -> Iterator[None]:
+        """For bytes, for the length of the ``with``."""
+        start = time.monotonic()
+        self.waiting = True
+        try:
+            yield
+        finally:
+            self.waiting = False
+            seconds = time.monotonic() - start
+            self.waited_s += seconds
+            self._hall.waited(self.reader, self.entry, seconds)
 
     async def _enter(self, index: int) -> None:
         """Be in segment ``index``: know where its bytes come from, ask for the ones after it, give back the ones before."""
@@ -252,8 +248,8 @@ class Reading:
         if self._stays_aboard():
             self._arrive(index)
             return
-        self._leave_flight()
-        self._lease(index)
+        self._hold.leave_flight()
+        self._hold.arrive(index)  # what it has behind it may leave for what it needs now
         only = self._only_source()
         if only is not None:
             self._board(only)
@@ -268,7 +264,7 @@ class Reading:
         elif doubtful:
             self._board(self._hall.private_flight(self.entry, self.position, self.shard))
         else:
-            self._board(self._boarded(index) or self._hall.launch(self.entry, index, self.shard, 0.0))
+            self._board(self._boarded(index) or self._hall.launch(self.entry, index, self.shard, 0.0, self.reader))
         self._arrive(index)
         self._ask_ahead(index)
 
@@ -286,70 +282,57 @@ class Reading:
 
     def _stays_aboard(self) -> bool:
         """Whether the flight brings the position too: one body of many segments is not asked for anew at each of them."""
-        flight = self._flight
+        flight = self._hold.flight
         if flight is None or self.entry.ranged or flight.error is not None:
             return False
         return flight.position > self.position or not flight.done
 
     def _arrive(self, index: int) -> None:
-        self._lease(index)
+        self._hold.arrive(index)
+        if self._began_at is None:
+            self._began_at = index
         if self._current != -1:
             self._segments_read += 1
         self._current = index
-        for passed in [held for held in self._leased if held < index]:
-            self._release(passed)
 
     def _boarded(self, index: int) -> Flight | None:
         """A flight that is in the air already; counted when somebody else asked for it."""
         flight = self._hall.flight_of(self.entry, index)
-        if flight is not None and not self._opened_here and index > self._asked_to:
+        if flight is not None and not self._opened_here and index > self._hold.asked_to:
             self._hall.boarded()
         return flight
 
     def _board(self, flight: Flight) -> None:
-        self._hall.hurry(self.entry, flight, 0.0)
-        self._flight = flight
-        self._boarding.enter_context(flight.aboard(self, self.position))
+        self._hold.board(flight, self.position)
         if flight.bypass:
             self.outcome = Outcome.BYPASS
-
-    def _leave_flight(self) -> None:
-        self._flight = None
-        self._boarding.close()
 
     def _go_alone(self, error: CacheError) -> None:
         """The shared flight cannot serve this reader any further: fetch the rest of the segment for it alone."""
         self._private_attempts += 1
         if self._private_attempts > PRIVATE_ATTEMPTS:
             raise OriginError(self.entry.name, f"no byte beyond {self.position} arrived in {PRIVATE_ATTEMPTS} attempts") from error
-        self._leave_flight()
+        self._hold.leave_flight()
         self._board(self._hall.private_flight(self.entry, self.position, self.shard))
         self.outcome = Outcome.BYPASS
 
     def _ask_ahead(self, index: int) -> None:
         if not self.entry.ranged or self._end is None:
             return
-        bypassing = self._flight is not None and self._flight.bypass
+        flight = self._hold.flight
+        bypassing = flight is not None and flight.bypass
         breadth = self._hall.breadth(self.entry, bypassing)
         if not self._segments_read:
             breadth = min(breadth, FIRST_BREADTH)
-        last = min(index_of(self._end - 1), index + breadth - 1)
-        for ahead in range(index + 1, last + 1):
-            flight = self._hall.flight_of(self.entry, ahead)
-            if flight is not None:
-                self._hall.hurry(self.entry, flight, float(ahead - index))
-            elif self.entry.segments.has(ahead):
-                self._hall.shelf.foresee(self.entry, ahead)
-            elif not self._hall.launch_ahead(self.entry, ahead, self.shard, float(ahead - index)):
-                return
-            self._lease(ahead)
-            self._asked_to = ahead
+        self._hold.ask_ahead(index, min(index_of(self._end - 1), index + breadth - 1))
 
     async def _next(self) -> bytes | memoryview:
         """Readable bytes at the position, at most one unit, within one segment."""
-        flight = self._flight
+        flight = self._hold.flight
         first, size = segment_span(self._current, self.version.length)
         end = first + size if self._end is None else min(first + size, self._end)
+        if flight is not None and self._current not in flight.landed and self._hall.gate.knows(self.entry, self._current):
+            self._uncompared[self._current] = flight
         if flight is not None and not flight.in_file(self.position):
             return self._from_window(flight, end)
         if flight is not None:
@@ -382,36 +365,24 @@ class Reading:
             self.outcome = Outcome.BYPASS
         return view[: min(end - self.position, self._hall.buffers.readers.unit_bytes)]
 
-    def _lease(self, index: int) -> None:
-        if index not in self._leased:
-            self._leased.add(index)
-            self._hall.lease(self.entry, index)
-
-    def _release(self, index: int) -> None:
-        self._leased.discard(index)
-        self._hall.release(self.entry, index)
-
     def rests(self, now: float) -> bool:
         """Whether the client has taken nothing for ``REST_S`` (``now`` is monotonic); then all it holds goes back until it goes on."""
         if self._handed_at is None or now - self._handed_at < REST_S:
             return False
-        self._give_up()
-        self._current = self._asked_to = -1  # the next step looks again where the bytes are
+        self._hold.give_up()
+        self._current = -1  # the next step looks again where the bytes are
         return True
 
     def moved_to(self, entry: Entry, *, opened_here: bool) -> None:
         """Begin again in another version of the entry; raises ``ShardChanged`` where that is not what was asked for."""
         if entry.version.identity != self.entry.version.identity or entry.version.length != self.entry.version.length:
             raise ShardChanged(entry.name, "the origin has another version now")
-        self._give_up()
+        self._hold.give_up()
+        self._hold = Hold(self._hall, entry, self.shard, self.reader, self)
         self.entry, self._opened_here = entry, opened_here
-        self._current = self._asked_to = -1
+        self._uncompared.clear()
+        self._current = -1
 
     def close(self) -> None:
         """Leave: every lease goes back, the flights fly on."""
-        self._give_up()
-
-    def _give_up(self) -> None:
-        self._leave_flight()
-        for index in list(self._leased):
-            self._release(index)
+        self._hold.give_up()

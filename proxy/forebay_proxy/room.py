@@ -1,4 +1,4 @@
-"""Who may have disk, and who gives it up: asks the ledger, keeps the books of what is here, and decides.
+"""Who may have disk, and who gives it up: keeps the books of what is here. ``Choosing`` decides.
 
 Everything here is synchronous. ``reserve`` and ``vacate`` take segments out of use at once: nobody finds them any more, their claim is
 withdrawn, their bytes are still there. ``Clearing`` removes the bytes, and ``parted`` ends what was begun: they are gone, or back.
@@ -9,15 +9,14 @@ Owner of the ledger. Not thread-safe: the event loop's only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import islice
 
 from forebay_proxy import events
-from forebay_proxy.displacers import Displacers
+from forebay_proxy.choosing import Choosing
 from forebay_proxy.entry import Entry
-from forebay_proxy.errors import CacheFull
 from forebay_proxy.events import Events
-from forebay_proxy.leaving import Leaving
 from forebay_proxy.ledger import Grant, Ledger, Victim
 from forebay_proxy.overhead import Overhead
 from forebay_proxy.plan import Plans
@@ -29,22 +28,21 @@ __all__ = ["Room", "Slice"]
 
 Slice = tuple[Entry, tuple[int, ...]]  # segments of one entry that leave together
 STUCK_S = 10.0  # how long what could not be removed is left alone
-REFRESHED = 1024  # shards put in their place again each second: 10 ms, and a cache of a terabyte in a few seconds
 
 
 class Room:
     """The shards that are here, and the bytes they have."""
 
     def __init__(self, ledger: Ledger[Slice], store: Store, plans: Plans, events: Events, clock: Callable[[], float]) -> None:
+        self._choosing: Choosing[Entry] = Choosing(ledger, plans, clock, lambda: store.can_punch)
         self.ledger = ledger
-        self.entries: dict[str, Entry] = {}
-        self.displacers = Displacers()
+        self.entries = self._choosing.entries
+        self.displacers = self._choosing.displacers
         self.overhead = Overhead(ledger, store)
+        self.gone_signal: Callable[[str, int], None] = lambda name, index: None  # a segment left
         self._store = store
-        self._plans = plans
         self._events = events
         self._clock = clock
-        self._leaving = Leaving(self._use_of)
         store.on_index_lost = self._claim_all
         store.sweeping.tidied = self._tidied
 
@@ -53,87 +51,57 @@ class Room:
 
     # In what order shards leave
 
-    def _use_of(self, key: str) -> Use | None:
-        entry = self.entries.get(key)
-        if entry is None or not entry.segments.stored_count:
-            return None
-        if entry.readers:
-            return self._plans.inside(entry.name)
-        if entry.stale:
-            return Use(Rank.DEAD, 0.0)
-        return self._plans.next_use(entry.name, entry.group)
-
     def touch(self, entry: Entry) -> None:
         """Something happened to ``entry`` that may change when it leaves."""
-        self._leaving.touch(entry.key)
+        self._choosing.touch(entry)
 
     def refresh(self) -> None:
         """Once a second: put some shards where they belong now; time alone has moved them."""
-        self._leaving.refresh(REFRESHED)
-
-    def _candidates(self, before: Use | None) -> Iterator[Victim[Slice]]:
-        """What may leave, first to leave first; with ``before`` only what is used later than that."""
-        order, now = self._leaving.order(), self._clock()
-        try:
-            for use, key in order:
-                if before is not None and use >= before:
-                    return
-                if self.entries[key].stuck_until <= now:
-                    yield from self.victims_of(self.entries[key])
-        finally:
-            order.close()  # type: ignore[attr-defined]
+        self._choosing.refresh()
 
     def victims_of(self, entry: Entry) -> Iterator[Victim[Slice]]:
         """What of ``entry`` may leave now, first to leave first."""
-        segments = entry.segments
-        if self._store.can_punch and entry.ranged:
-            for index in segments.may_leave():
-                yield Victim((entry, (index,)), segments.bytes_of(index))
-        elif entry.idle and segments.stored_count and not segments.leases:
-            whole = tuple(segments.stored())
-            yield Victim((entry, whole), sum(segments.bytes_of(index) for index in whole))
+        return self._choosing.victims_of(entry)
 
     # Who gets room
 
-    def reserve(self, size: int) -> Grant[Slice]:
-        """Room for a demanded segment: whatever is not leased may leave for it. Raises ``CacheFull``."""
-        return self._reserve(size, None)
+    def reserve(self, size: int, reader: Hashable = None) -> Grant[Slice]:
+        """Room for a demanded segment: whatever is not leased may leave for it. ``reader`` owes for it. Raises ``CacheFull``."""
+        return self._begun(self._choosing.reserve(size, reader))
 
-    def reserve_ahead(self, size: int, need_at: float | None, reader: Hashable) -> Grant[Slice]:
+    def reserve_ahead(self, size: int, need_at: float | None, reader: Hashable, *, inside: bool = False) -> Grant[Slice]:
         """Room for a prefetched segment: free room, what has been read, and at most two segments a reader that are needed later still.
 
         Raises ``CacheFull``.
         """
-        try:
-            return self._reserve(size, Use(Rank.LATER, float("-inf")))
-        except CacheFull:
-            if need_at is None or not self.displacers.may(reader):
-                raise
-            return self._reserve(size, Use(Rank.AHEAD, -need_at))
+        return self._begun(self._choosing.reserve_ahead(size, need_at, reader, inside=inside))
 
-    def _reserve(self, size: int, before: Use | None) -> Grant[Slice]:
-        grant = self.ledger.reserve(size, lambda: self._candidates(before))
+    def has_spare(self, size: int) -> bool:
+        """Whether ``size`` bytes are free, or taken by what nobody is known to need."""
+        found = self.ledger.free_bytes
+        with closing(self._choosing.candidates(Use(Rank.LATER, float("-inf")))) as victims:  # type: ignore[type-var]  # a generator
+            while found < size and (victim := next(victims, None)) is not None:
+                found += victim.bytes
+        return found >= size
+
+    def _begun(self, grant: Grant[Slice]) -> Grant[Slice]:
         self._doom(victim.subject for victim in grant.victims)
         return grant
 
-    def displacing(self, grant: Grant[Slice]) -> bool:
-        """Whether something still needed leaves for this grant."""
-        entries = {victim.subject[0].key: victim.subject[0] for victim in grant.victims}.values()
-        return any(self._plans.next_use(entry.name, entry.group).rank > Rank.READ for entry in entries if not entry.stale)
+    def owed_for(self, grant: Grant[Slice]) -> Mapping[Hashable, int]:
+        """What is owed of the room of ``grant``, the last one: to be noted with the segment that comes into it."""
+        return self._choosing.owed_for(grant)
 
     def excess(self) -> list[Victim[Slice]]:
         """The capacity shrank (others fill the disk): what leaves for that, in the usual order; empty where nothing must or can."""
         excess = self.ledger.excess_bytes()
-        return self.ledger.choose(excess, lambda: self._candidates(None)) if excess > 0 else []
+        return self.ledger.choose(excess, lambda: self._choosing.candidates(None)) if excess > 0 else []
 
     def last_needed(self, count: int) -> list[Entry]:
         """Up to ``count`` shards that may leave whole, those that are needed last first: each has an inode that another may need."""
-        order = self._leaving.order()
-        try:
-            free = (self.entries[key] for _, key in order)
-            return list(islice((entry for entry in free if entry.idle and not entry.segments.leases), count))
-        finally:
-            order.close()  # type: ignore[attr-defined]
+        with closing(self._choosing.in_order()) as order:
+            free = (entry for _, entry in order if entry.idle and not entry.segments.leases)
+            return list(islice(free, count))
 
     # Who leaves
 
@@ -145,7 +113,7 @@ class Room:
     def _doom(self, slices: Iterable[Slice]) -> None:
         now = self._clock()
         for entry, indices in slices:
-            rank = Rank.DEAD if entry.stale else self._plans.next_use(entry.name, entry.group).rank
+            rank = self._choosing.use_of(entry).rank
             reason = "stale" if entry.stale else "plan" if rank in (Rank.AHEAD, Rank.LATER) else "guess"
             for index in indices:
                 entry.leaving[index] = asyncio.get_running_loop().create_future()
@@ -161,6 +129,7 @@ class Room:
         entry.segments.leave(index)
         entry.landed_at.pop(index, None)
         self.displacers.settle(entry.key, index)
+        self.gone_signal(entry.name, index)
 
     def parted(self, entry: Entry, indices: Sequence[int], *, removed: bool) -> None:
         """The end of what was taken out of use: segments are gone, or here as before but not to be trusted unseen."""
@@ -201,7 +170,7 @@ class Room:
     def forget(self, entry: Entry) -> None:
         """Nothing of ``entry`` is left."""
         del self.entries[entry.key]
-        self._leaving.touch(entry.key)
+        self.touch(entry)
 
     # Who comes
 

@@ -10,7 +10,7 @@ from array import array
 from enum import Enum
 
 from forebay_proxy.digest import Digest, Hasher, hasher_of
-from forebay_proxy.flights import Signal
+from forebay_proxy.signals import Signal
 
 __all__ = ["Seal", "Verdict"]
 

@@ -1,9 +1,8 @@
-"""Keeps the end of a shard back until its whole body was compared with the digest its origin offers.
+"""Compares whole shards with the digests their origins offer.
 
 Segments land in any order and are hashed in theirs, each as soon as those before it are: read back from the page cache, in the store's
-read threads, so that at the end only the last of them is left. A reader of the last segment waits for the verdict, and for nothing that
-nobody is bringing: where a segment passed through memory, left before its turn, or was never asked for, there is nothing to compare, and
-the end is released at once, counted as unchecked. What is completed later is compared all the same.
+read threads, so that at the end only the last of them is left. Who reads the end meanwhile waits at the ``Gate``. What is completed after
+it was released is compared all the same.
 
 A digest that differs ends the version: who is inside is cut off, its bytes go, and it is opened anew. The second time in a row its readers
 get the error. Until a verdict the index does not claim the last segment, so a kill in between turns no unchecked bytes into checked ones.
@@ -17,7 +16,6 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Protocol
 
 from forebay_proxy import events
@@ -27,7 +25,7 @@ from forebay_proxy.distrust import Distrust
 from forebay_proxy.entry import Entry
 from forebay_proxy.errors import DigestDiffers, ShardError
 from forebay_proxy.events import Events
-from forebay_proxy.flights import Flights
+from forebay_proxy.gate import Gate
 from forebay_proxy.inspection import Finding, Inspection
 from forebay_proxy.room import Room
 from forebay_proxy.seal import Seal, Verdict
@@ -41,9 +39,6 @@ log = logging.getLogger("forebay")
 # Shards hashed at one time. Half the read threads, so that a reader whose bytes left the page cache never queues behind digests; no more
 # than there are cores, or they only slow each other down.
 AT_ONCE = min(4, os.cpu_count() or 1)
-# An origin that must be asked apart (S3) is asked when the body is, so its answer is nearly always here first. A reader waits this much for
-# one that is late: a retried request, or a throttled one, is no reason to stop training.
-ASKED_S = 1.0
 # Answers in a row without a digest after which an origin is asked no more: it keeps none (Ceph, older uploads), and each question is a
 # request. A bucket that mixes both goes on being asked, as one answer with a digest begins the row anew.
 SILENT_AFTER = 4
@@ -64,11 +59,11 @@ class Sealing:
     outdated: Callable[[Entry], None]  # the ground; it is made after us and sets this
 
     def __init__(
-        self, *, room: Room, flights: Flights, inspection: Inspection, asking: Asking, distrust: Distrust, events: Events, chores: Chores,
+        self, *, room: Room, gate: Gate, inspection: Inspection, asking: Asking, distrust: Distrust, events: Events, chores: Chores,
         enabled: bool = True,
     ) -> None:  # fmt: skip
         self._room = room
-        self._flights = flights
+        self._gate = gate
         self._inspection = inspection
         self._asking = asking
         self._distrust = distrust
@@ -79,6 +74,7 @@ class Sealing:
         self._hashing: set[str] = set()
         self._asks: set[asyncio.Task[object]] = set()
         self._silent: dict[str, int] = {}  # by origin: answers in a row without a digest
+        gate.came_again = self.landed
 
     def __repr__(self) -> str:
         return f"<Sealing {len(self._hashing)} hashing, {len(self._waiting)} waiting>"
@@ -144,7 +140,7 @@ class Sealing:
     # What has come
 
     def landed(self, entry: Entry, index: int, checksum: int) -> None:
-        """A segment is stored."""
+        """A segment is stored, or a reader had all of one that had been here before."""
         seal = entry.seal
         if seal is None:
             return
@@ -191,7 +187,7 @@ class Sealing:
             if goes_on:
                 self.look(entry)  # in line again, should it still be the one that is needed soonest
             elif seal is not None:
-                self._give_up(entry, seal)  # the disk is slow or failing, or worse: no reader waits for that
+                self._gate.give_up(entry, seal)  # the disk is slow or failing, or worse: no reader waits for that
             self._start()
 
     async def _hash_next(self, entry: Entry, seal: Seal) -> bool:
@@ -227,69 +223,3 @@ class Sealing:
         self._events.emit(events.IntegrityFailed("origin"))
         self.outdated(entry)
         seal.changed.send()
-
-    def _release(self, entry: Entry, seal: Seal) -> None:
-        """Nothing can be compared: the end is everybody's."""
-        if seal.closed:
-            seal.released = True
-            self._events.emit(events.DigestChecked(seal.expected.algorithm if seal.expected else "unknown", "unchecked"))
-            self._room.claim(entry)
-            seal.changed.send()
-
-    def _give_up(self, entry: Entry, seal: Seal) -> None:
-        seal.given_up = True
-        if seal.waiting:
-            self._release(entry, seal)
-        seal.changed.send()
-
-    # Who wants to read
-
-    def holds(self, entry: Entry, index: int) -> bool:
-        """Whether a reader must wait before it reads segment ``index``."""
-        seal = entry.seal
-        if seal is None or index != entry.last_index or entry.fault is not None:
-            return False
-        if seal.verdict is Verdict.AGREES:  # a last segment that comes again is compared with the first one once it has landed
-            return not entry.segments.has(index) and self._comes(entry, index)
-        if seal.given_up or not self._can_end(entry, seal):
-            self._release(entry, seal)
-            return False
-        return True
-
-    async def passed(self, entry: Entry, index: int) -> None:
-        """Wait until ``holds`` no longer says so."""
-        seal = entry.seal
-        assert seal is not None
-        seal.waiting += 1
-        try:
-            if seal.expected is None:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(ASKED_S):
-                        await self._while(lambda: entry.seal is seal and seal.expected is None and self.holds(entry, index), seal)
-                if seal.expected is None and entry.seal is seal:
-                    self._give_up(entry, seal)
-            await self._while(lambda: entry.seal is seal and self.holds(entry, index), seal)
-        finally:
-            seal.waiting -= 1
-
-    @staticmethod
-    async def _while(condition: Callable[[], bool], seal: Seal) -> None:
-        while condition():
-            await seal.changed.wait()
-
-    def _can_end(self, entry: Entry, seal: Seal) -> bool:
-        """Whether everything that is not hashed yet is here, or on its way to the disk."""
-        count = segment_count(entry.version.length or 0)
-        return all(entry.segments.has(index) or self._comes(entry, index) for index in range(seal.next, count))
-
-    def _comes(self, entry: Entry, index: int) -> bool:
-        flight = entry.stream if entry.stream_flying else self._flights.find(entry.key, index)
-        return flight is not None and not flight.bypass and not flight.done
-
-    async def verdict(self, entry: Entry) -> None:
-        """Wait for what can still be compared of ``entry``; raises ``DigestDiffers``."""
-        last = entry.last_index
-        if last is not None and self.holds(entry, last):
-            await self.passed(entry, last)
-        if entry.fault is not None:
-            raise entry.fault

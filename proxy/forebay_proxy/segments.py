@@ -121,6 +121,25 @@ class Segments:
         """Stored and unleased, tails before heads: a partly evicted shard still answers its first byte at once."""
         return (index for index in range(len(self.sums) - 1, -1, -1) if self.sums[index] and index not in self.leases)
 
+    @property
+    def first_leased(self) -> int:
+        """Where the last of the readers inside is; 0 while nobody holds anything."""
+        return min(self.leases, default=0)
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether anything is stored that all readers inside have behind them."""
+        return any(self.sums[: self.first_leased])
+
+    def passed(self) -> Iterator[int]:
+        """What is stored and behind all readers inside, tails before heads."""
+        return (index for index in range(self.first_leased - 1, -1, -1) if self.sums[index])
+
+    def before_readers(self) -> Iterator[int]:
+        """The rest of what is stored and unleased: some reader inside may come to it. Tails before heads."""
+        first = self.first_leased
+        return (index for index in self.may_leave() if index > first)
+
     def bytes_of(self, index: int) -> int:
         """Bytes the disk allocates for this segment."""
         return allocated(segment_span(index, self.length)[1])

@@ -18,7 +18,7 @@ from typing import Any
 from aiohttp import web
 
 from forebay_proxy.access import Access, AccessRefused, Asking
-from forebay_proxy.admin import AdminRoutes, Housekeeping, PlanDoor
+from forebay_proxy.admin import AdminRoutes, Announced, Housekeeping, PlanDoor
 from forebay_proxy.connection import Connection, ConnectionServer
 from forebay_proxy.crowd import Crowd
 from forebay_proxy.descriptors import client_places
@@ -26,13 +26,13 @@ from forebay_proxy.echo import CDN_LOOP, Echo
 from forebay_proxy.errors import ClientGone, ConfigError, ForebayError, ShardError
 from forebay_proxy.events import ClientRefused, Events
 from forebay_proxy.exchange import Exchange
-from forebay_proxy.flights import Signal
 from forebay_proxy.framing import BadFraming, checked_path
 from forebay_proxy.listen import UnixListener, bind_tcp, is_loopback_host
 from forebay_proxy.outflow import cut
 from forebay_proxy.peers import Where
 from forebay_proxy.problem import SERVER, Draining, InternalFault, answer_error, shown
-from forebay_proxy.shard_route import CacheDoor, Reading, ShardRoute
+from forebay_proxy.shard_route import INSTANCE, CacheDoor, Reading, ShardRoute
+from forebay_proxy.signals import Signal
 from forebay_proxy.wire.urls import SCHEMES
 
 __all__ = ["CacheDoor", "Face", "Housekeeping", "PlanDoor", "Reading"]
@@ -59,12 +59,14 @@ class Face:
         plans: PlanDoor,
         house: Housekeeping,
         status: Callable[[], dict[str, Any]],
+        announced: Announced,
         metrics: Callable[[], tuple[bytes, str]],
         access: Access,
         events: Events,
         pass_headers: Iterable[str] = (),
         clock: Callable[[], float] = time.monotonic,
         echo: Echo | None = None,
+        instance: str = "",
     ) -> None:
         self._echo = echo or Echo()
         pass_headers = tuple(pass_headers)
@@ -73,9 +75,10 @@ class Face:
         self._clock = clock
         self._status = status
         self._parser_pool = ThreadPoolExecutor(1, "plan-parser")
-        self._shards = ShardRoute(cache, pass_headers)
+        self._instance = instance
+        self._shards = ShardRoute(cache, pass_headers, instance)
         self._admin = AdminRoutes(
-            plans=plans, house=house, status=self.status, metrics=metrics, ready=lambda: self.state,
+            plans=plans, house=house, status=self.status, announced=announced, metrics=metrics, ready=lambda: self.state,
             parser_pool=self._parser_pool, pass_headers=pass_headers,
         )  # fmt: skip
         crowd = Crowd(client_places())
@@ -213,6 +216,8 @@ class Face:
         """The response, whatever happens; a failure after the header cuts the connection instead."""
         try:
             response = await self._dispatch(request, exchange)
+            if not response.prepared and self._instance:
+                response.headers[INSTANCE] = self._instance
         except (ClientGone, ConnectionError):
             exchange.abort("client_gone")
             cut(request.transport)

@@ -14,23 +14,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from forebay_proxy import cache_dir, logs, version
+from forebay_proxy import logs, version
 from forebay_proxy.access import Access
 from forebay_proxy.allocator import keep_buffers
+from forebay_proxy.announced import Announced
 from forebay_proxy.buffers import Buffers
 from forebay_proxy.cache import ShardCache
-from forebay_proxy.cache_dir import Capacity, Machine, Place
+from forebay_proxy.cache_dir import Capacity
 from forebay_proxy.chores import Chores, describe_fault, kept
 from forebay_proxy.clearing import Clearing
 from forebay_proxy.descriptors import raise_limit
 from forebay_proxy.diskwatch import DiskWatch
 from forebay_proxy.ending import Deadline, Ending
-from forebay_proxy.entry import Entry
 from forebay_proxy.errors import ConfigError
 from forebay_proxy.events import Events, PlanChanged
 from forebay_proxy.exit_codes import ExitCode
 from forebay_proxy.fetch import Fetcher
 from forebay_proxy.flights import Flights
+from forebay_proxy.following import Following
+from forebay_proxy.handover import NotBegun, adopt, own_directory
 from forebay_proxy.headroom import Headroom
 from forebay_proxy.housekeeping import House
 from forebay_proxy.ledger import Ledger
@@ -41,8 +43,7 @@ from forebay_proxy.metrics import Metrics
 from forebay_proxy.openfiles import OpenFiles
 from forebay_proxy.openings import Openings
 from forebay_proxy.origins import Guard, Origins, Outward
-from forebay_proxy.origins.gs import emulator_endpoint
-from forebay_proxy.ownership import DirectoryOwned
+from forebay_proxy.origins.operators import operator_endpoints, operator_profiles
 from forebay_proxy.plan import Plans
 from forebay_proxy.plandesk import PlanDesk
 from forebay_proxy.prefetch import Prefetcher
@@ -50,21 +51,17 @@ from forebay_proxy.retiring import Retiring
 from forebay_proxy.room import Room, Slice
 from forebay_proxy.runfile import Claim, RunDirectory, RunFile, process_start_time
 from forebay_proxy.server import Face
+from forebay_proxy.setfetch import SetFetching, check_sets
 from forebay_proxy.settings import Settings
-from forebay_proxy.shard import Shard
 from forebay_proxy.standing import Standing
-from forebay_proxy.store import Loaded, Store
+from forebay_proxy.store import Store
 from forebay_proxy.tally import Tally
 from forebay_proxy.verifying import Sampling
-from forebay_proxy.wire.urls import InvalidShardUrl, parse_origin_url
 
 __all__ = ["ServiceInfo", "run_service", "serve"]
 
 log = logging.getLogger("forebay")
 
-# A predecessor has 20 s for its drain and 8 s to close; after that it has been ended by force, or is no predecessor.
-HANDOVER_S = 30.0
-HANDOVER_LOOK_S = 0.1
 # What has come whole only has to be written: the last segment of a reader that has just left. Longer means a disk in trouble.
 LANDING_S = 2.0
 TICK_S = 1.0  # a silent reader is given a minute, a failed opening half of one
@@ -113,6 +110,8 @@ async def serve(settings: Settings, *, announce: Announce, environ: Mapping[str,
             await house.build()
             _tell(announce, house.info)
             await house.until()
+    except* NotBegun:
+        log.info("asked to end before it had begun: its predecessor still held the directory")
     except* ConfigError as errors:
         ending.code = ExitCode.CANNOT_BEGIN  # said by whoever catches it; this one counts if a thread hangs before that
         raise _first(errors) from None
@@ -152,19 +151,22 @@ class _House:
         self._outward = Outward.of(environ, self._instance)
         self._events = Events()
         self._tally = Tally()
+        self._following = Following()
         self._metrics = Metrics(version=version.VERSION)
         self._events.listen(self._tally.listen)
+        self._events.listen(self._following.listen)
         self._events.listen(self._metrics.listen)
 
     async def build(self) -> None:
         """Own the directory, load what is there, listen. Raises ``ConfigError``."""
+        check_sets(self._settings.set)
         run = RunDirectory.of(self._environ)
         fingerprint = run.fingerprint(self._environ)
         self._claim = claim = self._life.enter_context(run.claim(fingerprint))
-        place, capacity, store, loaded = await self._own_directory(fingerprint)
+        place, capacity, store, loaded = await own_directory(self._settings, self._environ, self._life, self._ending, self._clock)
         group = await self._life.enter_async_context(asyncio.TaskGroup())
         self._build_cache(group, store, capacity)
-        self._adopt(loaded)
+        adopt(loaded, store, self._openings, self._cache)
         self._room.overhead.measure()
         await self._listen(claim)
         store.announce(self._face.url, self._instance)
@@ -179,6 +181,7 @@ class _House:
             name: group.create_task(kept(name, make, self._ending.fault), name=name)
             for name, make in {
                 **({"prefetch": self._prefetcher.run} if self._settings.prefetch else {}),
+                **({"sets": self._setfetching.run} if self._settings.prefetch else {}),
                 "tick": self._tick,
                 "disk watch": self._watch.run,
                 "loop lag": lambda: measure_lag(self._events),
@@ -186,31 +189,6 @@ class _House:
                 **({"sample": self._sampling.run} if self._settings.verify_every_s else {}),
             }.items()
         }
-
-    async def _own_directory(self, fingerprint: str) -> tuple[Place, Capacity, Store, Loaded]:
-        machine = Machine.here(self._environ)
-        place = cache_dir.choose(self._settings, self._environ, machine)
-        place = cache_dir.prepare(place, self._settings, machine)
-        store = await self._open_store(place.path)
-        self._life.push_async_callback(store.aclose)
-        loaded = await store.load()
-        disk = cache_dir.measure(place.path)
-        capacity = cache_dir.decide_capacity(self._settings.cache_size, self._settings.free_floor, disk, container=machine.container)
-        return place, capacity, store, loaded
-
-    async def _open_store(self, path: Path) -> Store:
-        """Own the directory; one whose owner is just ending is waited for, as warm bytes are worth some seconds."""
-        until, said = self._clock() + HANDOVER_S, False
-        while True:
-            try:
-                return await Store.open(path, who="forebay serve")
-            except DirectoryOwned as owned:
-                if not owned.ending or self._clock() > until or self._ending.asked.is_set():
-                    raise
-                if not said:
-                    log.info("%s: waiting for it", owned)
-                said = True
-            await asyncio.sleep(HANDOVER_LOOK_S)
 
     def _build_cache(self, group: asyncio.TaskGroup, store: Store, capacity: Capacity) -> None:
         settings, clock, events = self._settings, self._clock, self._events
@@ -225,9 +203,9 @@ class _House:
         self._retiring = Retiring(self._room, self._files, self._chores)
         self._clearing = Clearing(self._room, self._files, self._retiring, store, self._chores)
         self._buffers = Buffers()
-        self._guard = Guard(settings.allow_origin, settings.strict_origins, operator_endpoints=self._operator_endpoints())
+        self._guard = Guard(settings.allow_origin, settings.strict_origins, operator_endpoints=operator_endpoints(settings, self._environ))
         self._origins = Origins.create(
-            guard=self._guard, events=events, file_roots=settings.file_root, profiles=self._profiles(),
+            guard=self._guard, events=events, file_roots=settings.file_root, profiles=operator_profiles(settings, self._environ),
             connect_timeout_s=settings.connect_timeout_s, idle_timeout_s=settings.idle_timeout_s, user_agent=f"forebay/{version.VERSION}",
             outward=self._outward, gs_endpoint=settings.gs_endpoint or "", gs_anonymous=settings.gs_anonymous, environ=self._environ,
         )  # fmt: skip
@@ -253,35 +231,15 @@ class _House:
             free_floor=settings.free_floor, chores=self._chores,
         )  # fmt: skip
         self._prefetcher = Prefetcher(self._cache, self._openings, self._plans, self._chores, clock)
+        self._setfetching = SetFetching(self._cache, self._openings, self._plans, settings.set, clock)
         self._sampling = Sampling(self._room, self._cache.inspection, lambda: store.idle, every_s=settings.verify_every_s, chance=chance)
         self._desk = PlanDesk(self._plans, self._prefetcher, events)
+        announced = Announced(cache=self._cache, plans=self._plans, prefetcher=self._prefetcher, following=self._following, clock=clock)
         self._standing = Standing(
-            cache=self._cache, plans=self._plans, prefetcher=self._prefetcher, tally=self._tally, limiters=limiters,
-            watch=self._watch, instance=self._instance, clock=clock,
+            cache=self._cache, plans=self._plans, announced=announced, tally=self._tally, limiters=limiters,
+            watch=self._watch, instance=self._instance, clock=clock, sets=self._setfetching.told,
         )  # fmt: skip
         self._metrics.watch(self._standing.usage)
-
-    def _operator_endpoints(self) -> list[str]:
-        """Endpoints that the environment and the settings name for a service: named by the operator, so they may be private ones."""
-        named = [value for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "HF_ENDPOINT") if (value := self._environ.get(name))]
-        gs = self._settings.gs_endpoint or emulator_endpoint(self._environ.get("STORAGE_EMULATOR_HOST", ""))
-        return [*named, gs] if gs else named
-
-    def _profiles(self) -> frozenset[str]:
-        own = (self._environ.get("AWS_PROFILE"), self._environ.get("AWS_DEFAULT_PROFILE"))
-        return frozenset(self._settings.allow_profile) | {name for name in own if name}
-
-    def _adopt(self, loaded: Loaded) -> None:
-        """Take over what an earlier process stored: every claimed segment, and the ledger from what the disk says it holds."""
-        for row in loaded.rows:
-            try:
-                shard = Shard.of(parse_origin_url(row.url))
-            except InvalidShardUrl:
-                self._store.disown(row.key, loaded.allocated[row.key])  # a scheme of an older or newer version
-                continue
-            entry = Entry.of_row(shard, row, self._store.boot_id)
-            self._openings.current[entry.name] = entry
-            self._room.found(entry, loaded.allocated[row.key])
 
     async def _listen(self, claim: Claim) -> None:
         settings = self._settings
@@ -292,9 +250,10 @@ class _House:
             token=settings.token.get_secret_value() if settings.token else None,
         )
         self._face = Face(
-            cache=self._cache, plans=self._desk, house=House(self._cache, self._openings, self._clock), status=self._standing.status,
+            cache=self._cache, plans=self._desk, house=House(self._cache, self._openings, self._clock, self._setfetching.declare),
+            status=self._standing.status, announced=self._standing.announced,
             metrics=self._metrics.render, access=access, events=self._events, pass_headers=settings.pass_header, clock=self._clock,
-            echo=self._outward.echo,
+            echo=self._outward.echo, instance=self._instance,
         )  # fmt: skip
         socket = claim.socket if settings.socket is None else settings.socket or None
         self._life.push_async_callback(self._face.aclose)
@@ -325,8 +284,8 @@ class _House:
         self._ending.began()
         self._claim.close()  # nobody new joins
         self._store.leaving()
-        if "prefetch" in self._background:
-            self._background["prefetch"].cancel()
+        for name in {"prefetch", "sets"} & self._background.keys():
+            self._background[name].cancel()
         await self._face.drain()
         self._drop_unread()
         await self._face.aclose(self._settings.drain_timeout_s, self._ending.hurried)
@@ -350,6 +309,7 @@ class _House:
         while True:
             await asyncio.sleep(TICK_S)
             self._prefetcher.look_again()
+            self._setfetching.look_again()
             self._cache.let_rest(self._clock())
             for reader in self._plans.expire(self._cache.is_reading):
                 self._events.emit(PlanChanged(reader.job, "expired"))

@@ -25,6 +25,7 @@ from forebay_proxy.settings_fields import (
     LogLevel,
     Names,
     Paths,
+    Patterns,
     Port,
     Revalidate,
     Seconds,
@@ -121,6 +122,10 @@ class Settings(BaseModel):
         metavar="SECONDS",
     )
     prefetch: bool = setting(True, "Fetch ahead what plans announce; on, since this is what hides the origin's latency.")
+    set: Patterns = setting(
+        (), "Pattern of shards to fetch ahead for programs that announce nothing; none, because only you know what will be read.",
+        metavar="PATTERN", unset="none",
+    )  # fmt: skip
     origin_connections: Connections = setting(
         64, "Most requests one origin gets at once; 64 fill 25 Gbit/s at 50 MB/s each, and throttling halves what is used.", metavar="COUNT"
     )
@@ -240,7 +245,8 @@ def _problems(error: ValidationError, merged: Mapping[str, tuple[Source, Any]], 
 
 def _written(name: str, source: Source, value: Any, toml_path: Path | None) -> str:
     where = {"flag": flag_name(name), "environment": env_name(name)}.get(source, f"{name} in {toml_path}")
-    return where if name == "token" else f"{where} = {str(value)!r}"
+    # An address that is refused may be so because somebody wrote a password into it.
+    return where if name == "token" or "@" in str(value) else f"{where} = {str(value)!r}"
 
 
 def _is_loopback(host: str) -> bool:

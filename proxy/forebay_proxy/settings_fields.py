@@ -11,8 +11,8 @@ from pydantic import BeforeValidator, Field
 from forebay_proxy.sizes import CacheLimit, parse_duration, parse_limit, parse_share
 
 __all__ = [
-    "Budget", "Connections", "Directory", "Endpoint", "Host", "Limit", "LogLevel", "Names", "Paths", "Port", "Revalidate", "Seconds",
-    "Share", "Socket", "Uids", "setting",
+    "Budget", "Connections", "Directory", "Endpoint", "Host", "Limit", "LogLevel", "Names", "Paths", "Patterns",
+    "Port", "Revalidate", "Seconds", "Share", "Socket", "Uids", "setting",
 ]  # fmt: skip
 
 
@@ -24,6 +24,11 @@ def setting(default: Any, help: str, *, metavar: str = "", unset: str = "", flag
 def _listed(value: Any) -> Any:
     """A comma list (how a variable carries several values) as a tuple."""
     return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+def _patterns(value: Any) -> Any:
+    # Not at commas: braces hold them, and so may a key.
+    return tuple(value.split()) if isinstance(value, str) else value
 
 
 def _lower(value: Any) -> Any:
@@ -76,5 +81,6 @@ Budget = Annotated[float, BeforeValidator(parse_duration), Field(ge=0)]
 Seconds = Annotated[float, BeforeValidator(parse_duration), Field(gt=0)]
 Share = Annotated[float, BeforeValidator(parse_share), Field(lt=1)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+Patterns = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_patterns)]
 Uids = Annotated[tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(_listed)]
 Paths = Annotated[tuple[Path, ...], BeforeValidator(_homes)]

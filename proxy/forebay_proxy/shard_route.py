@@ -7,7 +7,7 @@ code repeat such a request by themselves. After it, only cutting the connection 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Protocol, TypeVar
@@ -25,9 +25,11 @@ from forebay_proxy.shard_answer import Answer, Asked, cache_status, decide
 from forebay_proxy.wire.plan import ReaderName
 from forebay_proxy.wire.urls import InvalidShardUrl, parse_proxy_target
 
-__all__ = ["CacheDoor", "Reading", "ShardRoute", "closing", "credential_headers", "reader_of"]
+__all__ = ["INSTANCE", "CacheDoor", "Reading", "ShardRoute", "closing", "credential_headers", "reader_of"]
 
 log = logging.getLogger("forebay")
+
+INSTANCE = "Forebay-Instance"  # of every answer but refusals: by another one than before, a reader knows that its plan is lost
 
 Chunk = bytes | memoryview
 T = TypeVar("T")
@@ -68,8 +70,9 @@ class CacheDoor(Protocol):
 class ShardRoute:
     """Answers requests whose target names a shard. ``pass_headers`` travel to the origin beside Authorization, Cookie and X-*."""
 
-    def __init__(self, cache: CacheDoor, pass_headers: Iterable[str] = ()) -> None:
+    def __init__(self, cache: CacheDoor, pass_headers: Iterable[str] = (), instance: str = "") -> None:
         self._cache = cache
+        self._own = {"Server": SERVER, **({INSTANCE: instance} if instance else {})}
         self._pass_headers = frozenset(name.lower() for name in pass_headers)
 
     async def answer(self, request: web.BaseRequest, exchange: Exchange, via: str = "") -> web.StreamResponse:
@@ -98,7 +101,7 @@ class ShardRoute:
             _refuse_old_client(request, shard, answer)
             exchange.outcome = await reading.begin(answer.first, answer.last)
             try:
-                return await _stream(request, shard, answer, reading, exchange)
+                return await _stream(request, shard, answer, reading, exchange, self._own)
             finally:  # a disk that fails on the way makes it a bypass
                 exchange.outcome, exchange.hit_bytes = reading.outcome, reading.hit_bytes
 
@@ -146,14 +149,14 @@ def _refuse_old_client(request: web.BaseRequest, shard: Shard, answer: Answer) -
         raise InvalidRequest(f"shard {shown(shard.name)}: {cause}", status=505, next_step="ask with HTTP/1.1")
 
 
-async def _stream(request: web.BaseRequest, shard: Shard, answer: Answer, reading: Reading, exchange: Exchange) -> web.StreamResponse:
+async def _stream(
+    request: web.BaseRequest, shard: Shard, answer: Answer, reading: Reading, exchange: Exchange, own: Mapping[str, str]
+) -> web.StreamResponse:
     async with closing(reading.chunks()) as chunks:
         counted = _counted(chunks, shard, answer.length)
         first = await anext(counted, b"")
         exchange.answered(answer.status)
-        response = web.StreamResponse(
-            status=answer.status, headers=answer.headers | {"Cache-Status": cache_status(reading.outcome), "Server": SERVER}
-        )
+        response = web.StreamResponse(status=answer.status, headers=answer.headers | {"Cache-Status": cache_status(reading.outcome), **own})
         try:
             writer = await response.prepare(request)
             assert writer is not None

@@ -7,18 +7,15 @@ nothing: who holds how many bytes is the ledger's, who leaves is the cache's. Th
 
 from __future__ import annotations
 
-import asyncio
-import os
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from functools import partial
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
 import diskcache
 
-from forebay_proxy import fallocate, fileio
+from forebay_proxy import fallocate
 from forebay_proxy.boot import boot_id
 from forebay_proxy.claims import Claims
 from forebay_proxy.directory import Directory
@@ -30,8 +27,8 @@ from forebay_proxy.index import Index, IndexBroken, LoadedIndex
 from forebay_proxy.loaded import Loaded, describe
 from forebay_proxy.pools import Overdue, Pools
 from forebay_proxy.recovery import recover
-from forebay_proxy.segments import segment_span
-from forebay_proxy.shardfile import PATIENCE_S, ShardFile
+from forebay_proxy.shardfile import ShardFile
+from forebay_proxy.shardfiles import ShardFiles
 from forebay_proxy.sweep import Sweep
 
 __all__ = ["Loaded", "Store"]
@@ -58,13 +55,12 @@ class Store:
         self._who = who
         self._index = Index(directory.index)
         self._measured_bytes = 0  # after the last commit
-        self._files: dict[str, ShardFile | None] = {}  # None: being opened
-        self._late = set[str]()  # being opened by a call that nobody waits for any more
         self.sweeping = Sweep(pools.writes, directory.shards, abilities)
+        self.files = ShardFiles(directory, pools, abilities, self.sweeping)
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"<Store {self.path}, {len(self._files)} files open, {self.sweeping!r}>"
+        return f"<Store {self.path}, {len(self.files.open)} files open, {self.sweeping!r}>"
 
     @classmethod
     async def open(cls, directory: Path, *, who: str) -> Store:
@@ -241,10 +237,7 @@ class Store:
 
     async def create(self, key: str, length: int | None) -> ShardFile:
         """A new sparse file of ``length`` bytes (None: empty, it grows). Raises DiskFailed, or Leased if an old file is stuck there."""
-        async with self.sweeping.apart(key):
-            file = await self._open_file(key, "create", lambda: fileio.create(key, self._directory.shards, length, self._abilities))
-            self.sweeping.replaced(key)
-            return file
+        return await self.files.create(key, length)
 
     async def reopen(self, key: str, length: int | None = None, claimed: Sequence[int] = ()) -> ShardFile:
         """A file that ``load`` kept or ``create`` made, and that was closed since. Raises DiskFailed.
@@ -252,48 +245,7 @@ class Store:
         ``ESTALE``: what has its name is another file, or one of another size than ``length``. Its ``lacking`` are those of the segments
         ``claimed`` that are not wholly in it.
         """
-        lacking = set[int]()
-
-        def opener() -> int:
-            fd = fileio.reopen(key, self._directory.shards, length)
-            lacking.update(fileio.lacking(fd, ((index, *segment_span(index, length)) for index in claimed)))  # raises nothing
-            return fd
-
-        async with self.sweeping.apart(key):
-            file = await self._open_file(key, "open", opener)
-            file.lacking = frozenset(lacking)
-            return file
-
-    async def _open_file(self, key: str, operation: str, opener: Callable[[], int]) -> ShardFile:
-        if key in self._late:
-            raise DiskFailed(operation, "ETIMEDOUT", f"an earlier call has not come back (shard file {key[:12]})")
-        if key in self._files:
-            raise ValueError(f"shard file {key[:12]} is open already")
-        self._files[key] = None
-        try:
-            with disk_errors(operation, f"shard file {key[:12]}"):
-                fd = await self._pools.writes.run(opener, undo=os.close, patience_s=PATIENCE_S, late=partial(self._opens_late, key))
-        except Overdue as overdue:
-            raise DiskFailed(operation, "ETIMEDOUT", f"{overdue} (shard file {key[:12]})") from None
-        finally:
-            if key not in self._late:
-                del self._files[key]
-        file = ShardFile(key, fd, self._directory.shards, pools=self._pools, abilities=self._abilities, closed=self._forget)
-        self._files[key] = file
-        return file
-
-    def _opens_late(self, key: str, call: asyncio.Future[int]) -> None:
-        """Nobody waits for ``call`` any more. Until it has come back nobody else may make the file: it would remove that one."""
-        self._late.add(key)
-
-        def came_back(_: asyncio.Future[int]) -> None:
-            self._late.discard(key)
-            del self._files[key]
-
-        call.add_done_callback(came_back)
-
-    def _forget(self, file: ShardFile) -> None:
-        del self._files[file.key]
+        return await self.files.reopen(key, length, claimed)
 
     async def aclose(self) -> None:
         """Commit what is pending, close all files, give the directory up. Safe to repeat."""
@@ -304,7 +256,5 @@ class Store:
             stack.callback(self._directory.close)
             stack.push_async_callback(self._pools.aclose)
             stack.push_async_callback(self._pools.index.run, self._index.close)
-            for file in list(self._files.values()):
-                if file is not None:
-                    stack.push_async_callback(file.aclose)
+            stack.push_async_callback(self.files.aclose)
             stack.push_async_callback(self.claims.aclose)

@@ -19,8 +19,12 @@ scan). Leased segments are no matter of this module: they are never offered.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from forebay_proxy.reader_plan import ReaderPlan
 
 __all__ = ["Rank", "Use"]
 
@@ -36,9 +40,11 @@ class Rank(IntEnum):
     NOW = 5
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(slots=True, order=True, unsafe_hash=True)  # not frozen: one is made with every decision, and that would take 1 us more
 class Use:
-    """When a shard is used next, ordered from "leaves first" to "stays"."""
+    """When a shard is used next, ordered from "leaves first" to "stays". AHEAD also says by whose plan, and where in it. Never changed."""
 
     rank: Rank
     order: float
+    plan: ReaderPlan | None = field(default=None, compare=False, repr=False)
+    index: int = field(default=0, compare=False, repr=False)

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator
 
 from forebay_proxy.entry import Entry
 from forebay_proxy.inspection import Finding, Inspection
+from forebay_proxy.progress import Event, told_while
 from forebay_proxy.room import Room
 from forebay_proxy.segments import segment_span
+from forebay_proxy.selection import Slices
 
 __all__ = ["RATE_BYTES_S", "Sampling", "Verifying"]
 
@@ -22,9 +24,6 @@ __all__ = ["RATE_BYTES_S", "Sampling", "Verifying"]
 # hour. --rate asks for another one.
 RATE_BYTES_S = 500 * 10**6
 AT_ONCE = 2  # of the eight read threads: enough to keep a queue at the disk
-PROGRESS_S = 1.0
-
-Event = dict[str, object]
 
 
 class Verifying:
@@ -32,47 +31,33 @@ class Verifying:
 
     def __init__(
         self,
-        room: Room,
         inspection: Inspection,
-        chosen: Callable[[str], bool],
+        entries: AsyncIterable[Entry],
         rate_bytes_s: float = RATE_BYTES_S,
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """``chosen``: by shard name. ``rate_bytes_s``: reads no faster than that."""
+        """``rate_bytes_s``: reads no faster than that."""
         self._inspection = inspection
         self._rate_bytes_s = rate_bytes_s
         self._clock = clock
         self._sleep = sleep
-        self._work = [
-            (entry, list(entry.segments.stored()))
-            for entry in sorted(room.entries.values(), key=lambda entry: entry.name)
-            if chosen(entry.name)
-        ]
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
-        self._total = sum(_size(entry, index) for entry, indices in self._work for index in indices)
-        self._begun = self._done_bytes = self._segments = self._unread = 0
+        self._entries = entries
+        self._work: list[tuple[Entry, list[int]]] = []
+        self._events: asyncio.Queue[Event | None] = asyncio.Queue()
+        self._total = self._begun = self._done_bytes = self._segments = self._unread = 0
         self._wrong: dict[str, int] = {}  # segments by shard name
 
-    async def run(self) -> AsyncIterator[Event]:
+    def run(self) -> AsyncIterator[Event]:
         """``progress`` each second, ``wrong`` for each wrong segment, ``end`` last. Closing the iterator stops it."""
-        async with asyncio.TaskGroup() as group:
-            work = group.create_task(self._all(), name="verify")
-            try:
-                while True:
-                    try:
-                        async with asyncio.timeout(PROGRESS_S):
-                            event = await self._events.get()
-                    except TimeoutError:
-                        event = {"event": "progress", "done_bytes": self._done_bytes, "bytes": self._total}
-                    yield event
-                    if event["event"] == "end":
-                        return
-            finally:
-                work.cancel()
+        return told_while(self._all, self._events, self._progress)
+
+    def _progress(self) -> Event:
+        return {"event": "progress", "done_bytes": self._done_bytes, "bytes": self._total}
 
     async def _all(self) -> None:
+        await self._list()
         waiting = self._segments_in_order()
         started = self._clock()
         async with asyncio.TaskGroup() as group:
@@ -82,6 +67,14 @@ class Verifying:
             "event": "end", "shards": sum(1 for _, indices in self._work if indices), "segments": self._segments,
             "bytes": self._done_bytes, "wrong": sum(self._wrong.values()), "wrong_shards": len(self._wrong), "unread": self._unread,
         })  # fmt: skip
+
+    async def _list(self) -> None:
+        slices = Slices()
+        async for entry in self._entries:
+            indices = list(entry.segments.stored())
+            self._work.append((entry, indices))
+            self._total += sum(_size(entry, index) for index in indices)
+            await slices.turn()
 
     def _segments_in_order(self) -> Iterator[tuple[Entry, int]]:
         return ((entry, index) for entry, indices in self._work for index in indices)

@@ -12,6 +12,7 @@ from forebay_proxy.errors import CacheFull, ForebayError
 from forebay_proxy.flights import Flight
 from forebay_proxy.limiter import DEMAND
 from forebay_proxy.openings import Openings
+from forebay_proxy.progress import Event, told_while
 from forebay_proxy.segments import SEGMENT_BYTES, segment_count
 from forebay_proxy.shard import Shard
 
@@ -21,7 +22,6 @@ AT_ONCE = 6  # shards in the air: small ones need several for a fast origin, wit
 SEGMENTS_AT_ONCE = 8  # of each shard
 # Only these still ask for room, the others wait for what is on its way: where room ends, no more than these stay in parts.
 ASKING_AT_ONCE = 2
-PROGRESS_S = 1.0
 NEED = DEMAND + 3600.0  # behind every plan: a person's head start must not slow a running job
 JOB = "warm"
 
@@ -33,30 +33,17 @@ class Warming:
         self._cache = cache
         self._openings = openings
         self._shards = shards
-        self._events: asyncio.Queue[dict[str, object]] = asyncio.Queue()
+        self._events: asyncio.Queue[Event | None] = asyncio.Queue()
         self._results: Counter[str] = Counter()
         self._bytes = 0
         self._asking = asyncio.Semaphore(ASKING_AT_ONCE)
         self._full = False
 
-    async def run(self) -> AsyncIterator[dict[str, object]]:
+    def run(self) -> AsyncIterator[Event]:
         """The events of ``POST /v1/warm``, the last one named "end". Closing the iterator stops asking for more."""
-        async with asyncio.TaskGroup() as group:
-            work = group.create_task(self._all(), name="warm")
-            try:
-                while True:
-                    try:
-                        async with asyncio.timeout(PROGRESS_S):
-                            event = await self._events.get()
-                    except TimeoutError:
-                        event = self._progress()
-                    yield event
-                    if event["event"] == "end":
-                        return
-            finally:
-                work.cancel()
+        return told_while(self._all, self._events, self._progress)
 
-    def _progress(self) -> dict[str, object]:
+    def _progress(self) -> Event:
         done = sum(self._results.values())
         return {"event": "progress", "done_shards": done, "shards": len(self._shards), "done_bytes": self._bytes}
 
@@ -72,7 +59,7 @@ class Warming:
         for shard in waiting:
             before, error = self._bytes, ""
             try:
-                result = await self._one(shard)
+                result = await self.one(shard)
             except CacheFull as full:
                 result, error = "no-room", str(full)
                 self._full |= self._cache.room.ledger.free_bytes < SEGMENT_BYTES  # else something of this shard alone
@@ -83,7 +70,8 @@ class Warming:
                 "event": "shard", "shard": shard.name, "result": result, "bytes": self._bytes - before, "error": error,
             })  # fmt: skip
 
-    async def _one(self, shard: Shard) -> str:
+    async def one(self, shard: Shard) -> str:
+        """Fetch all of ``shard`` that is not here: "present" or "stored". Raises ``CacheFull`` and whatever its origin says."""
         async with self._asking:
             known = self._openings.current.get(shard.name)
             had = known is not None and known.segments.complete
@@ -96,7 +84,7 @@ class Warming:
             air = await self._ask(entry, shard)
         for flight in air:
             await self._landed(flight)
-        await self._cache.sealing.verdict(entry)
+        await self._cache.gate.verdict(entry)
         if not entry.segments.complete:
             raise CacheFull("not all of it could be stored: the cache has no room for more")
         return "stored"

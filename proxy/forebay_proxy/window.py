@@ -1,7 +1,7 @@
-"""How far ahead of a reader to fetch: grows when the reader waits, shrinks when the disk is tight. Pure.
+"""How far ahead of a reader to fetch: grows when the reader waits, shrinks while the disk is tight, comes back after. Pure.
 
-Feedback is two events only (mountpoint-s3's backpressure controller): the reader waited, the disk refused. Bytes, not shards: a window of
-"2 shards" is 2 MB for one data set and 10 GB for the next.
+Feedback is three events only (after mountpoint-s3's backpressure controller): the reader waited, the disk refused, the disk granted. Bytes,
+not shards: a window of "2 shards" is 2 MB for one data set and 10 GB for the next.
 """
 
 from __future__ import annotations
@@ -17,24 +17,52 @@ START_BYTES = 256 * 2**20
 
 
 class Window:
-    """The look-ahead of one reader, in bytes; ``limit_bytes`` is the most it may ever be."""
+    """The look-ahead of one reader, in bytes; ``limit_bytes`` is the most it may ever be.
+
+    ``wanted`` is what its waits ask for; ``bytes`` is less than that while the disk is tight, and comes back by what is granted: a
+    window's worth of grants doubles it, so that a disk that is tight only now and then does not take the lead for long.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = max(MIN_BYTES, limit_bytes)
-        self.bytes = min(START_BYTES, self.limit_bytes)
+        self.wanted = START_BYTES
+        self._tight: int | None = None  # what it was cut to, while the disk is tight
+        self.limit(limit_bytes)
 
     def __repr__(self) -> str:
-        return f"<Window {self.bytes / 2**20:.0f}/{self.limit_bytes / 2**20:.0f} MiB>"
+        return f"<Window {self.bytes / 2**20:.0f}/{self.limit_bytes / 2**20:.0f} MiB{', tight' if self.tight else ''}>"
+
+    @property
+    def tight(self) -> bool:
+        """Whether the disk holds it back."""
+        return self._tight is not None
 
     def limit(self, limit_bytes: int) -> None:
         """Readers came or went: the share of each changed."""
+        self.shared_bytes = limit_bytes  # as it was said
         self.limit_bytes = max(MIN_BYTES, limit_bytes)
-        self.bytes = min(self.bytes, self.limit_bytes)
+        self._reckon()
 
     def waited(self) -> None:
-        """The reader had to wait: look twice as far."""
-        self.bytes = min(self.limit_bytes, self.bytes * 2)
+        """The reader had to wait, and nothing was refused to it just now: look twice as far."""
+        if self._tight is None:
+            self.wanted = min(self.limit_bytes, self.bytes * 2)
+            self._reckon()
+        else:
+            self.granted(self._tight)
 
     def refused(self) -> None:
         """The disk had no room for a prefetch: look half as far."""
-        self.bytes = max(MIN_BYTES, self.bytes // 2)
+        self._tight = max(MIN_BYTES, self.bytes // 2)
+        self._reckon()
+
+    def granted(self, size: int) -> None:
+        """The disk had room for ``size`` bytes of prefetch."""
+        if self._tight is not None:
+            self._tight += size
+            if self._tight >= min(self.wanted, self.limit_bytes):
+                self._tight = None
+            self._reckon()
+
+    def _reckon(self) -> None:
+        most = min(max(self.wanted, MIN_BYTES), self.limit_bytes)
+        self.bytes = most if self._tight is None else min(most, self._tight)  # how far to look now

@@ -16,6 +16,7 @@ from support.house import SEGMENT, World, building, data_of, small_segments
 
 from forebay_proxy.diskhealth import FIRST_PROBE_S
 from forebay_proxy.errors import CacheFull
+from forebay_proxy.needed import Needed
 
 A = "https://o/set/a.tar"
 DATA = data_of(4 * SEGMENT)
@@ -37,7 +38,7 @@ async def a_grant_is_cleared(world: World, cut: Cut) -> None:
 
 
 async def a_first_grant(world: World, cut: Cut) -> None:
-    grant = await cut.run(world.cache.ground.first_grant(0.0))
+    grant = await cut.run(world.cache.ground.first_grant(Needed(0.0)))
     if grant is not None:
         world.ledger.release(grant)
 

@@ -116,7 +116,7 @@ async def test_cancelled_at_each_await(tmp_path: Path, work: Callable[[Store], C
 
 async def closed(store: Store) -> None:
     """Close what a cancelled caller left open on purpose: a file that was handed out is its owner's."""
-    for file in list(store._files.values()):
+    for file in list(store.files.open.values()):
         assert isinstance(file, ShardFile), "a key is taken by nobody"
         await file.aclose()
     await store.claims.committed()

@@ -1,8 +1,10 @@
-"""Any sequence of reads, changes, evictions, kills, power cuts and damaged files: the right bytes, inside the bound, and nothing left over.
+"""Any sequence of reads, plans, changes, evictions, kills, power cuts and damaged files: the right bytes, inside the bound, no leftovers.
 
 The model is a dictionary: what bytes each version of each shard has. The cache is the real one on a real directory, its origin a fake
 that is always well: so every read must succeed, and with a job of its own (which asks the origin what is current) it must be the newest
 version; within an old job it may be any version that ever was, but one of them, never a mixture.
+
+Two readers announce what they read, and depart from it. Prefetch follows them, and passes by nothing that is missing.
 
 What a power cut may have done is anything, to any file: under another boot id the checksum decides. Under the same boot the page cache is
 trusted, and what is promised is what shows without reading every byte again: see ``SAME_BOOT_DAMAGES`` for the shard files; the index and
@@ -19,7 +21,7 @@ import random
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,8 @@ from support.fake_origin import FakeOrigin
 from support.house import SEGMENT, World, building, data_of, reader, shard_of, small_segments
 
 from forebay_proxy.errors import DiskFailed
+from forebay_proxy.plan import SILENCE_S
+from forebay_proxy.segments import segment_count
 
 STEPS = int(os.environ.get("FOREBAY_MACHINE_STEPS", "40"))
 RUNS = int(os.environ.get("FOREBAY_MACHINE_RUNS", "15"))
@@ -43,6 +47,7 @@ LENGTHS = [0, 1, SEGMENT - 1, SEGMENT, SEGMENT + 1, 3 * SEGMENT + 5, 5 * SEGMENT
 BEYOND = 5 * 2**20  # of the capacity: index, reserve, folders, and the step in which the ledger counts them
 
 names = st.sampled_from(NAMES)
+planners = st.integers(0, 1)
 lengths = st.sampled_from(LENGTHS)
 shard_hits = st.tuples(st.just("shards"), st.sampled_from(sorted(DAMAGES)))
 other_hits = st.tuples(st.just("index"), st.sampled_from(sorted(DAMAGES))) | st.tuples(st.just("."), st.sampled_from(FILE_DAMAGES))
@@ -60,11 +65,15 @@ class Life:
 
     async def _run(self, path: Path, origin: FakeOrigin, segments: int, boot: str) -> None:
         capacity = segments * SEGMENT + BEYOND
-        async with building(path, segments=1, segment_bytes=capacity, origin=origin, boot=boot, measured=True, window_unit=4096) as world:
+        async with building(
+            path, segments=1, segment_bytes=capacity, origin=origin, boot=boot, measured=True, window_unit=4096, prefetch=True
+        ) as world:
             self.world = world
             world.group.create_task(world.store.sweep())  # while it serves, as the service has it
             self._ready.set()
             await self._stop.wait()
+            for plan in world.plans.all():
+                world.plans.withdraw(plan.reader)
 
     async def begun(self) -> None:
         ready = asyncio.ensure_future(self._ready.wait())
@@ -173,12 +182,90 @@ class CacheMachine(RuleBasedStateMachine):
     def time_passes(self, seconds: int) -> None:
         self.world.clock.advance(seconds)
 
+    # What readers announce
+
+    @rule(who=planners, shards=st.lists(names, max_size=8), more=st.booleans(), epoch=st.none() | st.integers(0, 2))
+    def announce(self, who: int, shards: list[str], more: bool, epoch: int | None) -> None:
+        """A plan, or more of it; a shard may stand in it more than once."""
+        tell = self.world.plans.append if more else self.world.plans.replace
+        tell(reader(who, "planned"), [shard_of(name) for name in shards], epoch)
+        self.do(self._ahead())
+
+    @rule(who=planners, skipped=st.sampled_from([0, 0, 0, 1, 2]), order=st.permutations(NAMES))
+    def go_on(self, who: int, skipped: int, order: list[str]) -> None:
+        """The next shard of its plan is read, or one further on; at its end the next epoch is announced."""
+        plan = self.world.plans.get(reader(who, "planned"))
+        if plan is not None and plan.position + skipped < len(plan):
+            self._read_as_planned(who, self.world.plans.shard_at(plan, plan.position + skipped).name)
+        else:
+            self.announce(who, order, more=False, epoch=None)
+
+    @rule(who=planners, name=names)
+    def depart(self, who: int, name: str) -> None:
+        """A shard is read that may be anywhere in its plan, behind it, or nowhere."""
+        self._read_as_planned(who, name)
+
+    def _read_as_planned(self, who: int, name: str) -> None:
+        self.origin.remotes[name].release()
+        got = self.do(self.world.get(name, reader(who, "planned")))
+        assert got in self.versions[name], self._wrong(name, got, self.versions[name][-1])
+
+    @rule(who=planners)
+    def withdraw(self, who: int) -> None:
+        self.world.plans.withdraw(reader(who, "planned"))
+
+    @rule()
+    def silence(self) -> None:
+        """Nobody with a plan is heard for longer than a plan lasts."""
+        self.world.clock.advance(SILENCE_S + 1)
+        self.world.plans.expire(self.world.cache.is_reading)
+        self.world.prefetcher.look_again()
+
+    @rule(name=st.none() | names, last=st.booleans())
+    def look_ahead(self, name: str | None, last: bool) -> None:
+        """Prefetch gets as far as it can, also after a stored segment was found wrong; then nothing it has passed by is missing."""
+        self._let_go()
+        self.do(self._settled())
+        entry = None if name is None else self.world.openings.current.get(name)
+        if entry is not None and (stored := list(entry.segments.stored())):
+            self.do(self.world.clearing.discard(entry, stored[-last]))
+            self.do(self._settled())
+        assert not list(self._passed_by())
+
+    async def _ahead(self) -> None:
+        """Some rounds of prefetch: what follows meets it at work."""
+        self.world.prefetcher.wake()
+        await asyncio.sleep(0.002)
+
+    async def _settled(self) -> None:
+        await self._ended()
+        for _ in range(3):
+            self.world.prefetcher.look_again()
+            await asyncio.sleep(0.002)
+            await self.world.quiet()
+
+    def _passed_by(self) -> Iterator[tuple[int, str, int]]:
+        """(plan index, name, segment) of what is neither here nor in the air, though a cursor is beyond it."""
+        ahead, stock = self.world.prefetcher.lookahead, self.world.prefetcher._stock
+        for outlook in ahead._outlooks.values():
+            for index in range(outlook.plan.position, outlook.front):
+                shard = self.world.plans.shard_at(outlook.plan, index)
+                lane = outlook.lane(shard.origin)
+                if shard.name in ahead._failed or index in lane.indices[1:]:
+                    continue
+                length = stock.length(shard.name)
+                cursor = lane.segment if index in lane.indices else 1 if length is None else segment_count(length)
+                for segment in range(cursor):
+                    if length is None or not stock.has(shard.name, segment):
+                        yield index, shard.name, segment
+
     # What the origin does
 
     @rule(name=names, length=lengths, ranged=st.booleans())
     def change(self, name: str, length: int, ranged: bool) -> None:
         self._let_go()
         self.do(self._ended())  # a body in the air ends before its shard changes: what a change in mid-body does is told elsewhere
+        self.do(self.world.quiet())  # those that nobody reads yet, too
         self._change(name, length, ranged=ranged)
 
     def _change(self, name: str, length: int, *, ranged: bool) -> None:
@@ -252,8 +339,9 @@ class CacheMachine(RuleBasedStateMachine):
     @invariant()
     @precondition(lambda self: hasattr(self, "life"))
     def inside_the_bound(self) -> None:
-        """By the books, and by what the disk says, garbage of earlier lives included."""
+        """By the books, and by what the disk says, garbage of earlier lives included; what is ahead and unread takes half at most."""
         ledger = self.world.ledger
+        assert self.world.room.displacers.unread_bytes <= ledger.capacity_bytes // 2, self.world.room.displacers
         assert ledger.used_bytes <= ledger.capacity_bytes, ledger
         held = self.instants.held_bytes(self.place)
         assert held <= ledger.capacity_bytes, (held, ledger)

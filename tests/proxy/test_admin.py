@@ -13,7 +13,9 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
+from support import face as face_module
 from support.face import Reply, World, listening, read_to_end, request, talk
+from support.fake_cache import fake_plan, fake_status
 
 from forebay_proxy import admin_bodies
 from forebay_proxy.errors import OriginUnavailable
@@ -60,7 +62,13 @@ async def test_shards_and_plans_are_listed(world: World) -> None:
     """With the instance, by which a reader notices a restart."""
     assert (await world.ask("GET", "/v1/shards")).json == {"shards": [{"shard": "s3://b/0.tar", "complete": True}]}
     plans = (await world.ask("GET", "/v1/plans")).json
-    assert (plans["instance"], plans["plans"][0]["reader"]) == ("0123456789abcdef", "job/0/1/7.1")
+    assert (plans["instance"], plans["total"], plans["plans"][0]["reader"]) == ("0123456789abcdef", 1, "job/0/1/7.1")
+
+
+async def test_an_unclear_question_about_plans_is_refused(world: World) -> None:
+    """With what would be right, and not answered as if nothing had been asked."""
+    reply = await world.ask("GET", "/v1/plans?limit=all")
+    assert (reply.status, "?limit=" in reply.problem["next_step"]) == (400, True)
 
 
 async def test_head_is_get_without_a_body(world: World) -> None:
@@ -173,10 +181,10 @@ async def test_a_large_plan_is_parsed_beside_the_loop(world: World, monkeypatch:
     parsing, go_on = threading.Event(), threading.Event()
     true_decode = admin_bodies.decode
 
-    def held_decode(content_type: str, body: bytes, query: str):  # type: ignore[no-untyped-def]
+    def held_decode(content_type: str, body: bytes, query: str, **how: bool):  # type: ignore[no-untyped-def]
         parsing.set()
         assert go_on.wait(20)
-        return true_decode(content_type, body, query)
+        return true_decode(content_type, body, query, **how)
 
     monkeypatch.setattr(admin_bodies, "decode", held_decode)
     body = b'"s3://bucket/0.tar"\n' * 20_000
@@ -343,22 +351,48 @@ async def test_the_page_loads_nothing_from_elsewhere(world: World) -> None:
         assert [word for word in ("http://", "https://", "innerHTML", "style=", "eval(") if word in text] == []
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium: scripts/test installs it when run as root on Debian")
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_a_real_browser_shows_the_status(world: World, tmp_path: Path, scheme: str) -> None:
-    """Chromium passes the checks meant for foreign pages, runs the script, and the numbers are there."""
+needs_chromium = pytest.mark.skipif(
+    shutil.which("chromium") is None, reason="needs chromium: scripts/test installs it when run as root on Debian"
+)
+
+
+async def in_chromium(world: World, profile: Path, *flags: str) -> str:
+    """The page's document after its script has run."""
     command = [
-        "chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}", "--virtual-time-budget=3000",
-        "--no-first-run",
-        *(["--force-dark-mode", "--blink-settings=preferredColorScheme=0"] if scheme == "dark" else []),
-        "--dump-dom", f"http://127.0.0.1:{world.port}/",
+        "chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}", "--virtual-time-budget=3000",
+        "--no-first-run", *flags, "--dump-dom", f"http://127.0.0.1:{world.port}/",
     ]  # fmt: skip
     process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     out, _ = await asyncio.wait_for(process.communicate(), 60)
-    dom = out.decode()
+    return out.decode()
+
+
+@needs_chromium
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_a_real_browser_shows_the_status(world: World, tmp_path: Path, scheme: str) -> None:
+    """Chromium passes the checks meant for foreign pages, runs the script, and the numbers are there."""
+    dark = ["--force-dark-mode", "--blink-settings=preferredColorScheme=0"] if scheme == "dark" else []
+    dom = await in_chromium(world, tmp_path, *dark)
     assert ">ready</p>" in dom
     assert "1.00 MB (33.3 %)" in dom
     assert "job/0/1/7.1" in dom
+    assert ">1.250 x</span>" in dom
+    assert "least lead of job: 2.5 s, 5.00 MB" in dom
+
+
+@needs_chromium
+@pytest.mark.parametrize("count", [1, 8, 64, 300])
+async def test_a_real_browser_shows_every_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, count: int) -> None:
+    """Who waits is told by a shape and a word; long names break, they do not widen the page; what is not shown is counted."""
+    name = "a-long-job-name-" + "x" * 110
+    plans = [fake_plan(f"{name}/0/{number}/7.1", position=number % 90, waiting=number % 8 == 0) for number in range(count)]
+    status = fake_status() | {"plans": plans[:256], "plans_total": count}
+    monkeypatch.setattr(face_module, "fake_status", lambda: status)
+    async with listening() as world:
+        dom = await in_chromium(world, tmp_path, "--window-size=600,800")
+    assert dom.count(">\u25b2</span> waits</td>") == len([plan for plan in plans[:200] if plan["waiting"]])
+    assert dom.count("<progress") == min(count, 200) + 1
+    assert (f"and {count - 200} more: see the JSON" in dom) == (count > 200)
 
 
 async def test_many_requests_share_a_connection(world: World) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from forebay_proxy.admin_bodies import parse_patterns, parse_plan, parse_reader, shards_of
 from forebay_proxy.errors import InvalidRequest
 from forebay_proxy.shard import Shard
+from forebay_proxy.template import Listed
 from forebay_proxy.wire.urls import InvalidShardUrl, parse_origin_url
 
 HEADERS = (("Authorization", "Bearer t"),)
@@ -60,9 +61,33 @@ def test_a_long_list_must_be_lines_and_a_pattern_need_not() -> None:
     with pytest.raises(InvalidRequest) as caught:
         parse_plan("application/json", b'{"shards": []}' + blank, "", ())
     assert caught.value.status == 413
-    plan, shards = parse_plan("application/json", b'{"set": "s3://b/{0..9}.tar", "indices": [7]}' + blank, "", HEADERS)
-    assert (plan.set, [shard.name for shard in shards]) == ("s3://b/{0..9}.tar", ["s3://b/7.tar"])
+    with pytest.raises(InvalidRequest) as caught:
+        parse_plan("application/json", b'{"set": "s3://b/{0..9}.tar", "indices": [7]}' + blank, "", ())
+    assert caught.value.status == 413
+    many = b"7,\n " * (1 << 18)
+    plan, shards = parse_plan("application/json", b'{"set": "s3://b/{0..9}.tar", "indices": [%s7]}' % many, "", HEADERS)
+    assert (plan.set, {shard.name for shard in shards}, len(shards)) == ("s3://b/{0..9}.tar", {"s3://b/7.tar"}, (1 << 18) + 1)
     assert parse_plan("application/x-ndjson", b'"s3://b/7.tar"\n' + blank, "", ())[0].shards == ["s3://b/7.tar"]
+
+
+def test_what_is_announced_is_made_into_shards_when_asked_for() -> None:
+    """A list stays the texts it is; headers go to the first one's host."""
+    body = b'"s3://b/7.tar"\n"https://h.example/a.tar"\n"s3://b/8.tar"\n'
+    plan, shards = parse_plan("application/x-ndjson", body, "", HEADERS, False)
+    assert isinstance(shards, Listed)
+    assert (list(shards), plan.size) == (shards_of(plan.shards, HEADERS), 47)
+
+
+def test_a_large_body_lets_others_run() -> None:
+    """Every millisecond or so: each few hundred lines, each ten thousand numbers."""
+    breaths: list[None] = []
+    lines = b"".join(b'"s3://bucket/%06d.tar"\n' % number for number in range(20_000))
+    parse_plan("application/x-ndjson", lines, "", (), False, lambda: breaths.append(None))
+    assert len(breaths) >= 20_000 // 512
+    breaths.clear()
+    body = b'{"set": "s3://b/{0..99999}.tar", "indices": [%s]}' % b",".join(b"%d" % number for number in range(100_000))
+    parse_plan("application/json", body, "", (), False, lambda: breaths.append(None))
+    assert len(breaths) >= len(body) // (1 << 16)
 
 
 def test_a_reader_is_read_from_the_raw_target() -> None:

@@ -165,6 +165,45 @@ async def test_a_cancelled_caller_ends_the_work() -> None:
     assert (ended, brought) == (["yes"], ["done"])
 
 
+async def test_a_second_cancellation_loses_nothing() -> None:
+    """A shutdown cancels again who waits for the end of what it began: what that brings is still given back."""
+    gate, brought = asyncio.Event(), list[str]()
+
+    async def stubborn() -> str:
+        while not gate.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await gate.wait()
+        return "done"
+
+    async with asyncio.TaskGroup() as group:
+        chores = Chores(group)
+        caller = asyncio.create_task(chores.within(5, stubborn(), "work", brought.append))
+        await asyncio.sleep(0)
+        for _ in range(2):
+            caller.cancel()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+        gate.set()
+        await chores.idle()
+    assert brought == ["done"]
+
+
+@pytest.mark.filterwarnings("ignore:coroutine '_deliver' was never awaited:RuntimeWarning")
+async def test_work_that_never_begins_holds_up_nobody() -> None:
+    """A task group that comes down ends its newest tasks before their first step."""
+    async with asyncio.TaskGroup() as group:
+        chores = Chores(group)
+        caller = asyncio.create_task(chores.within(5, asyncio.sleep(0), "work", pytest.fail))
+        await asyncio.sleep(0)
+        (chore,) = chores._tasks
+        chore.cancel()
+        done, _ = await asyncio.wait([caller], timeout=2)
+        assert done == {caller}
+        assert caller.cancelled()
+
+
 class Faulty:
     """Fails so many times, then waits for ever."""
 

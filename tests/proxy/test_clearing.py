@@ -12,7 +12,8 @@ from support.house import SEGMENT, building, data_of, shard_of, small_segments, 
 from support.shelves import failing, stored
 
 from forebay_proxy import fileio
-from forebay_proxy.errors import CacheFull, DiskFailed
+from forebay_proxy.entry import Entry
+from forebay_proxy.errors import CacheFull, DiskFailed, ForebayError
 from forebay_proxy.room import STUCK_S
 
 A = "https://o/set/a.tar"
@@ -106,6 +107,39 @@ async def test_an_index_that_cannot_be_written_lets_nothing_leave(tmp_path: Path
             await until(lambda: not world.entry(A).leaving)
             assert world.entry(A).segments.complete
         assert await world.get(A) == data
+
+
+async def test_a_fault_of_ours_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """What was given up, and could not be freed for no known reason, is waited for by nobody; its bytes stay counted."""
+    async with building(tmp_path / "c", retry_budget_s=0.0) as world:
+        data = data_of(SEGMENT)
+        world.origin.put(A, data).fail(after=30_000)
+        with monkeypatch.context() as patch:
+
+            async def fault(entry: Entry, indices: tuple[int, ...]) -> None:
+                raise ZeroDivisionError
+
+            patch.setattr(world.clearing, "_free", fault)
+            with pytest.raises(ForebayError):
+                await world.get(A)
+            await world.quiet()
+        assert all(not entry.leaving for entry in world.room.entries.values())
+        assert world.ledger.stored_bytes == SEGMENT
+        assert "for no reason that is known" in caplog.text
+        async with asyncio.timeout(5):
+            assert await world.get(A) == data
+
+
+async def test_a_fault_in_the_books_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does one before anything was tried."""
+    async with building(tmp_path / "c", retry_budget_s=0.0, checked=False) as world:
+        world.origin.put(A, data_of(SEGMENT)).fail(after=30_000)
+        with monkeypatch.context() as patch:
+            patch.setattr(world.room, "fit", lambda *_: 1 / 0)
+            with pytest.raises(ForebayError):
+                await world.get(A)
+            await world.quiet()
+        assert all(not entry.leaving for entry in world.room.entries.values())
 
 
 async def test_an_unfinished_segment_that_cannot_be_freed_is_never_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

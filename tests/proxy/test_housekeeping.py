@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from support.house import SEGMENT, building, data_of, small_segments
 
+from forebay_proxy import selection
+
 A = "https://o/set/a.tar"
 B = "https://o/set/b-1.tar"
 
@@ -54,20 +56,29 @@ async def test_patterns_name_what_leaves(tmp_path: Path, pattern: str, gone: int
         assert len(world.house.shards()) == 2 - gone
 
 
-async def test_a_long_list_does_not_hold_the_loop(tmp_path: Path) -> None:
-    """Others have their turn between two shards, also where no pattern matches any."""
+@pytest.mark.parametrize("command", ["evict", "verify"])
+async def test_a_long_list_does_not_hold_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    """Others have their turn while patterns are made ready, and while they are compared with one name."""
+    monkeypatch.setattr(selection, "SLICE_S", 0.0)
     async with building(tmp_path / "c") as world:
         for number in range(5):
             world.origin.put(f"https://o/set/{number}.tar", data_of(10))
             await world.get(f"https://o/set/{number}.tar")
         await world.quiet()
-        evicting = asyncio.create_task(world.house.evict([f"https://o/other/{number}-*" for number in range(1000)]))
+        patterns = [f"https://o/other/{number}-*" for number in range(1000)]
+
+        async def ask() -> int:
+            if command == "evict":
+                return (await world.house.evict(patterns))["shards"]
+            return [event async for event in world.house.verify(patterns, 1e12)][-1]["shards"]  # type: ignore[return-value]
+
+        asking = asyncio.create_task(ask())
         turns = 0
-        while not evicting.done():
+        while not asking.done():
             await asyncio.sleep(0)
             turns += 1
-        assert turns >= 5
-        assert evicting.result()["shards"] == 0
+        assert turns >= 1000 + 5 * (1000 // 64)
+        assert asking.result() == 0
 
 
 async def test_nothing_of_everything_stays(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pytest
 from support.house import until
 
+from forebay_proxy.fetch import Soon
 from forebay_proxy.limiter import DEMAND, MIN_SLOTS, START_SLOTS, Limiter, Limiters, Slot
 
 
@@ -19,7 +20,9 @@ class Need:
 
 
 def limiter_of(slots: int) -> Limiter:
-    return Limiter(slots)
+    limiter = Limiter(slots)
+    limiter.pipe.requests = 2 * slots  # a line that is not what ends first
+    return limiter
 
 
 class Asking:
@@ -194,3 +197,14 @@ async def test_each_origin_has_its_own() -> None:
     async with limiters.of("a").slot(Need(0.0)):
         limiters.of("b")
         assert limiters.in_flight() == {"a": 1, "b": 0}
+
+
+async def test_a_question_of_a_gate_is_not_held_back_by_a_full_line() -> None:
+    """Readers wait for its answer at the end of their shard, and the line is full of what other readers wait for."""
+    limiter = Limiter(16)
+    limiter.pipe.requests = 2
+    async with AsyncExitStack() as held, asyncio.timeout(5):
+        for _ in range(4):
+            await held.enter_async_context(limiter.slot(Need(0.0)))
+        async with limiter.slot(Need(Soon().need)):
+            assert limiter.in_flight == 5

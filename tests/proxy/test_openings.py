@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from pathlib import Path
 
 import pytest
 from support.fake_origin import reset
 from support.house import SEGMENT, building, data_of, reader, shard_of, small_segments, until
 
-from forebay_proxy import events
+from forebay_proxy import events, fileio
 from forebay_proxy.errors import CacheFull, OriginError, OriginUnavailable, RangeNotSatisfiable, ShardForbidden, ShardNotFound
+from forebay_proxy.fetch import UNWANTED_BUDGET_S
 from forebay_proxy.ledger import Grant
 from forebay_proxy.limiter import DEMAND
+from forebay_proxy.needed import Needed
 from forebay_proxy.openings import REMEMBERED_S
 from forebay_proxy.room import Slice
 from forebay_proxy.shard import ByteRange
@@ -161,9 +165,9 @@ async def test_an_opening_ahead_that_finds_no_room_is_nobodys_answer(tmp_path: P
         comers: list[asyncio.Task[bytes]] = []
         grant = world.openings.ground.first_grant
 
-        async def no_room(need: float) -> Grant[Slice] | None:
-            if need < DEMAND:
-                return await grant(need)
+        async def no_room(needed: Needed) -> Grant[Slice] | None:
+            if needed.need < DEMAND:
+                return await grant(needed)
             comers.append(asyncio.create_task(world.get(A, reader(2))))  # it runs before anybody hears of the failure
             return None
 
@@ -183,6 +187,73 @@ async def test_a_ttl_compares_by_the_clock(tmp_path: Path) -> None:
         world.clock.advance(61)
         await world.get(A, reader(job="two"))
         assert world.origin.heads() == 1
+
+
+async def test_a_ttl_of_nothing_compares_at_each_opening(tmp_path: Path) -> None:
+    """Once each; what was just compared is read, though it is never fresh."""
+    async with building(tmp_path / "c", revalidate=0.0) as world:
+        world.origin.put(A, DATA)
+        for heads in range(3):
+            assert await world.get(A) == DATA
+            assert world.origin.heads() == heads
+
+
+async def test_a_reader_that_joins_an_opening_ahead_of_need_has_a_budget_of_its_own(tmp_path: Path) -> None:
+    """The prefetch had 15 s for it, most of which are gone; a reader waits for as long as it would alone."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(B, DATA)
+        await world.get(B)  # the origin is known to answer: the budget is the long one
+        remote = world.origin.put(A, DATA)
+
+        def fails_and_holds(name: str) -> OriginUnavailable:
+            remote.hold()
+            return reset(name)
+
+        remote.fail(fails_and_holds)
+        remote.fail(times=12)
+        ahead = asyncio.create_task(world.openings.entry(shard_of(A), "job", need=DEMAND + 1))
+        await until(lambda: remote.headers is not None)
+        assert remote.headers is not None
+        await remote.headers.reached.wait()
+        world.clock.advance(UNWANTED_BUDGET_S - 0.1)
+        began = world.clock.now
+        reading = asyncio.create_task(world.get(A, reader()))
+        await asyncio.sleep(0)
+        remote.release()
+        assert await reading == DATA
+        await ahead
+        assert world.clock.now - began > 1.0
+
+
+async def test_an_opening_ahead_of_need_is_given_up_soon(tmp_path: Path) -> None:
+    """Nobody waits for it: its reader asks with a budget of its own."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(B, DATA)
+        await world.get(B)
+        world.origin.put(A, DATA).fail(times=100_000)
+        began = world.clock.now
+        with pytest.raises(OriginUnavailable):
+            await world.openings.entry(shard_of(A), "job", need=DEMAND + 1)
+        assert world.clock.now - began <= UNWANTED_BUDGET_S
+
+
+async def test_nothing_is_noted_of_an_opening_whose_room_was_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What should leave for it stayed: its reader has not that much more ahead of it for the rest of its life."""
+    async with building(tmp_path / "c", segments=4) as world:
+        world.origin.put(A, DATA)
+        world.origin.put(B, data_of(4 * SEGMENT))
+        await world.get(B, reader())
+        world.plans.replace(reader(), [shard_of(A)])
+
+        def punch(*args: object) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(fileio, "punch", punch)
+            with pytest.raises(CacheFull):
+                await world.openings.entry(shard_of(A), "job", need=DEMAND + 1, need_at=world.clock.now, reader=reader())
+        assert world.origin.asked(A) == []
+        assert world.room.displacers.unread_bytes == 0
 
 
 async def test_never_means_never(tmp_path: Path) -> None:

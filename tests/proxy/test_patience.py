@@ -77,6 +77,21 @@ async def test_it_may_be_shortened() -> None:
     assert clock.now - start <= 15.0
 
 
+async def test_who_comes_has_a_whole_budget() -> None:
+    """What nobody waited for had a short one; the reader that boards it does not get what is left of that."""
+    clock = FakeClock()
+    patience = patience_of(300.0, clock)
+    patience.shorten(15.0)
+    clock.advance(14.9)
+    patience.wanted()
+    clock.advance(250.0)
+    await patience.pause(ERROR)
+    patience.wanted()  # still: nothing begins anew
+    clock.advance(60.0)
+    with pytest.raises(OriginUnavailable):
+        await patience.pause(ERROR)
+
+
 async def test_who_insists_on_a_lie_is_believed_to_mean_it() -> None:
     """Twice may be a middlebox; bytes in between wipe the slate."""
     clock = FakeClock()

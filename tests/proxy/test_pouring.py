@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
-from support.house import shard_of
+from support.house import SEGMENT, building, data_of, shard_of, small_segments
 
 from forebay_proxy.entry import Entry
 from forebay_proxy.errors import OriginLied, ShardChanged
 from forebay_proxy.origins.base import Body
 from forebay_proxy.pace import LEAST_BYTES, Pace
+from forebay_proxy.pipe import Pipe
 from forebay_proxy.pouring import Stopwatch, check
 from forebay_proxy.shard import ByteRange, Pin, Version
 
@@ -78,15 +82,36 @@ def test_a_whole_body_needs_a_length_to_be_the_same() -> None:
 def test_the_stopwatch_tells_the_pace_of_a_whole_body() -> None:
     """From its headers to its last byte, with the most company it had."""
     now, company, pace = [0.0], [1], Pace()
-    stopwatch = Stopwatch(pace, lambda: company[0], lambda: now[0])
+    stopwatch = Stopwatch(pace, Pipe(), lambda: company[0], lambda: now[0])
     stopwatch.came(LEAST_BYTES)
     now[0] = 2.0
     stopwatch.ended()
     assert pace.connection_bytes_s == LEAST_BYTES / 2
     company[0] = 10
-    busy = Stopwatch(pace, lambda: company[0], lambda: now[0])
+    busy = Stopwatch(pace, Pipe(), lambda: company[0], lambda: now[0])
     company[0] = 1
     busy.came(LEAST_BYTES * 100)
     now[0] = 2.1
     busy.ended()
     assert pace.connection_bytes_s == LEAST_BYTES / 2
+
+
+async def test_what_is_left_of_a_body_is_not_left_to_the_collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A whole body where a range was asked for is left in its middle: what took its bytes has ended when its flight has."""
+    small_segments(monkeypatch)
+    begun = list[AsyncGenerator[Any, Any]]()
+    async with building(tmp_path / "c") as world:
+        remote = world.origin.put("https://o/a.tar", data := data_of(3 * SEGMENT))
+        assert await world.get("https://o/a.tar") == data
+        await world.quiet()
+        await world.clearing.discard(world.entry("https://o/a.tar"), 1)
+        remote.ranged = False
+        hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(firstiter=begun.append)  # the list keeps them: nothing is collected here
+        try:
+            assert await world.get("https://o/a.tar") == data
+            await world.quiet()
+        finally:
+            sys.set_asyncgen_hooks(*hooks)
+        assert "Pour._needed" in {generator.__qualname__ for generator in begun}
+        assert not [generator for generator in begun if generator.ag_frame is not None]

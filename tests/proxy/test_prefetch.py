@@ -60,14 +60,9 @@ async def test_the_nearest_need_is_asked_for_first(tmp_path: Path) -> None:
 
 async def test_a_window_ends_the_look_ahead(tmp_path: Path) -> None:
     """Half the cache for all readers; beyond it nothing is asked."""
-    async with building(tmp_path / "c", segments=512, prefetch=True) as world:
+    async with building(tmp_path / "c", segments=6, prefetch=True) as world:
         fill(world, 1)
         world.plans.replace(reader(), SHARDS)
-        world.prefetcher._share_windows()
-        world.prefetcher._windows[reader()].limit_bytes = 0
-        world.prefetcher._windows[reader()].bytes = 3 * SEGMENT
-        world.prefetcher._share_windows = lambda: None  # type: ignore[method-assign]
-        world.prefetcher.wake()
         await until(lambda: len(complete(world)) == 3)
         await asyncio.sleep(0.01)
         await world.quiet()
@@ -79,12 +74,13 @@ async def test_demand_is_never_starved(tmp_path: Path) -> None:
     """A quarter of the slots is kept for it, whatever is planned."""
     async with building(tmp_path / "c", prefetch=True, connections=8) as world:
         fill(world)
-        world.plans.replace(reader(), SHARDS[:8])
+        for number in range(8):
+            world.plans.replace(reader(number), SHARDS[number : number + 1])
         gates = [world.origin.remotes[name].hold() for name in NAMES[:8]]
         world.prefetcher.wake()
         await gates[0].reached.wait()
         await until(lambda: world.origin.open == 6)
-        assert await world.get(NAMES[9], reader(5)) == data_of(2 * SEGMENT, 9)
+        assert await world.get(NAMES[9], reader(9)) == data_of(2 * SEGMENT, 9)
         world.origin.release()
 
 
@@ -110,7 +106,7 @@ async def test_a_full_cache_is_not_churned(tmp_path: Path) -> None:
         fill(world)
         world.plans.replace(reader(), SHARDS)
         world.prefetcher.wake()
-        await until(lambda: len(complete(world)) >= 1)
+        await until(lambda: world.ledger.stored_bytes >= SEGMENT)
         for seed, name in enumerate(NAMES):
             assert await world.get(name, reader()) == data_of(2 * SEGMENT, seed)
             await asyncio.sleep(0.005)
@@ -138,22 +134,22 @@ async def test_a_withdrawn_plan_is_fetched_no_further(tmp_path: Path) -> None:
         desk.replace(reader(), SHARDS[:1])
         await until(lambda: len(complete(world)) == 1)
         assert desk.withdraw(reader())
-        await until(lambda: repr(world.prefetcher) == "<Prefetcher 0 windows, 0 openings>")
+        await until(lambda: repr(world.prefetcher) == "<Prefetcher 0 readers, 0 flights, 0 openings>")
 
 
 async def test_a_wait_lengthens_the_window_unless_the_disk_is_full(tmp_path: Path) -> None:
     """Bytes win over lead."""
     async with building(tmp_path / "c", segments=10**6) as world:
-        fill(world)
-        world.plans.replace(reader(), [])
-        world.prefetcher._share_windows()
-        before = world.prefetcher._windows[reader()].bytes
+        world.plans.replace(reader(), SHARDS)
+        ahead = world.prefetcher.lookahead
+        before = ahead.window_bytes(reader())
         world.prefetcher.waited(reader())
-        assert world.prefetcher._windows[reader()].bytes == 2 * before
-        world.prefetcher._full = True
+        assert ahead.window_bytes(reader()) == 2 * before
+        assert ahead.next() is not None
+        ahead.refused(reader())
         world.prefetcher.waited(reader())
         world.prefetcher.waited(None)
-        assert world.prefetcher._windows[reader()].bytes == 2 * before
+        assert ahead.window_bytes(reader()) == before
 
 
 async def test_a_stream_is_opened_ahead_and_lands_by_that(tmp_path: Path) -> None:
@@ -189,19 +185,18 @@ async def test_what_fails_ahead_takes_no_place_in_the_window(tmp_path: Path) -> 
         world.plans.replace(reader(), SHARDS[:7])
         world.prefetcher.wake()
         await until(lambda: complete(world) == sorted(NAMES[4:7]))
-        assert world.prefetcher._windows[reader()].bytes <= 3 * SEGMENT
+        assert world.prefetcher.lookahead.window_bytes(reader()) <= 3 * SEGMENT
 
 
 async def test_stepping_over_failures_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An origin that has lost everything is not asked for everything."""
-    monkeypatch.setattr(prefetch, "MOST_PASSED", 2)
-    monkeypatch.setattr(prefetch, "MOST_OPENINGS", 1)
+    monkeypatch.setattr(prefetch, "MOST_FAILED", 2)
     async with building(tmp_path / "c", segments=6, prefetch=True) as world:
         world.plans.replace(reader(), SHARDS)
         for _ in range(20):
             world.prefetcher.wake()
             await asyncio.sleep(0.002)
-        assert len(world.origin.log) == 5  # two stepped over, three that fill the window
+        assert len(world.origin.log) == 4  # while no length is known; then there are two that failed, and more
 
 
 async def test_what_failed_is_tried_again_without_being_asked(tmp_path: Path) -> None:
@@ -218,3 +213,202 @@ async def test_what_failed_is_tried_again_without_being_asked(tmp_path: Path) ->
         world.clock.advance(2)
         world.prefetcher.look_again()
         await until(lambda: complete(world) == NAMES[:1])
+
+
+async def test_what_is_stored_is_compared_before_its_reader_comes(tmp_path: Path) -> None:
+    """By small requests, in the order of the plan; the reader's own opening then asks the origin nothing."""
+    async with building(tmp_path / "c", prefetch=True) as world:
+        fill(world)
+        for name in NAMES[:4]:
+            await world.get(name, reader(0, "before"))
+        await world.quiet()
+        world.origin.log.clear()
+        world.plans.replace(reader(0, "now"), SHARDS[:4])
+        await until(lambda: world.origin.heads() == 4)
+        await world.quiet()
+        assert [asked.name for asked in world.origin.log] == NAMES[:4]
+        for name in NAMES[:4]:
+            async with world.opened(name, reader(0, "now")) as reading:
+                assert reading.waited_s == 0.0
+        assert len(world.origin.log) == 4
+
+
+async def test_a_shard_that_changed_is_fetched_anew_ahead_of_its_reader(tmp_path: Path) -> None:
+    """The comparison says so, and the new version comes."""
+    async with building(tmp_path / "c", prefetch=True) as world:
+        fill(world)
+        await world.get(NAMES[0], reader(0, "before"))
+        world.origin.put(NAMES[0], data_of(2 * SEGMENT, 99), etag='"v2"')
+        await world.quiet()
+        world.plans.replace(reader(0, "now"), SHARDS[:1])
+        await until(lambda: world.origin.heads() == 1)
+        await until(lambda: complete(world).count(NAMES[0]) == 1 and world.entry(NAMES[0]).segments.complete)
+        asked = len(world.origin.log)
+        assert await world.get(NAMES[0], reader(0, "now")) == data_of(2 * SEGMENT, 99)
+        assert len(world.origin.log) == asked
+
+
+async def test_a_reader_hurries_a_comparison_made_ahead(tmp_path: Path) -> None:
+    """It waits for its turn like demand from then on, not like prefetch."""
+    async with building(tmp_path / "c", prefetch=True, connections=2) as world:
+        fill(world)
+        await world.get(NAMES[0], reader(0, "before"))
+        gate = world.origin.remotes[NAMES[1]].hold()
+        world.plans.replace(reader(1, "other"), SHARDS[1:2])
+        await gate.reached.wait()  # the one slot that prefetch may have is taken
+        world.plans.replace(reader(0, "now"), SHARDS[:1])
+        await until(lambda: world.openings._checks._calls)
+        assert world.origin.heads() == 0
+        assert await world.get(NAMES[0], reader(0, "now")) == data_of(2 * SEGMENT)
+        assert world.origin.heads() == 1
+        gate.open()
+
+
+async def test_what_is_prefetched_and_unread_stays_within_half_the_cache(tmp_path: Path) -> None:
+    """Counted, not only divided into windows: at no moment more."""
+    async with building(tmp_path / "c", segments=20, prefetch=True) as world:
+        fill(world)
+        most = 0
+        for number in range(12):
+            world.plans.replace(reader(number), [SHARDS[number], SHARDS[(number + 5) % 12]])
+        for number in range(12):
+            for _ in range(20):
+                await asyncio.sleep(0)
+                most = max(most, world.room.displacers.unread_bytes)
+            assert await world.get(NAMES[number], reader(number)) == data_of(2 * SEGMENT, number)
+        assert 4 * SEGMENT < most <= 10 * SEGMENT
+        for number in range(12):
+            world.plans.withdraw(reader(number))
+        await world.quiet()
+        assert world.room.displacers.unread_bytes == 0
+
+
+async def test_a_dead_readers_window_is_given_back(tmp_path: Path) -> None:
+    """Within its expiry: its plan ends, what came for it counts no more, and the others' windows grow."""
+    async with building(tmp_path / "c", segments=16, prefetch=True) as world:
+        fill(world)
+        world.plans.replace(reader(0), SHARDS[:6])
+        world.plans.replace(reader(1), SHARDS[6:])
+        await until(lambda: world.room.displacers.unread_bytes == 8 * SEGMENT)
+        world.clock.advance(59.0)
+        world.plans.heard(reader(1))
+        world.clock.advance(2.0)
+        assert world.plans.expire(lambda who: False) == [reader(0)]
+        await until(lambda: world.prefetcher.ahead_bytes(world.plans.all()[0]) == 8 * SEGMENT)
+        assert world.prefetcher.lookahead.window_bytes(reader(0)) == 0
+        assert world.room.displacers.unread_bytes == 8 * SEGMENT
+
+
+async def test_an_origin_that_hangs_holds_up_its_own_shards_only(tmp_path: Path) -> None:
+    """Its few places are taken, and the others' shards come: also those of the same reader."""
+    async with building(tmp_path / "c", prefetch=True) as world:
+        slow = [f"https://slow/set/{number}.tar" for number in range(40)]
+        for name in slow:
+            world.origin.put(name, data_of(SEGMENT))
+            world.origin.remotes[name].hold()
+        fill(world)
+        mixed = [shard for pair in zip(map(shard_of, slow), SHARDS, strict=False) for shard in pair]
+        world.plans.replace(reader(0), [shard_of(name) for name in slow])
+        world.plans.replace(reader(1), mixed)
+        await until(lambda: len(complete(world)) == len(NAMES))
+        world.origin.release()
+
+
+async def test_a_flight_that_fails_leaves_its_shard_alone_for_a_while(tmp_path: Path) -> None:
+    """It is missing again, and asking at once would not help."""
+    async with building(tmp_path / "c", prefetch=True, retry_budget_s=0.0, connections=2) as world:
+        fill(world, 3)
+        gate = world.origin.remotes[NAMES[0]].hold(100)
+        world.plans.replace(reader(), SHARDS[:2])
+        await gate.reached.wait()
+        world.origin.remotes[NAMES[0]].fail(times=50)
+        gate.open()
+        await until(lambda: complete(world) == NAMES[1:2])
+        await until(lambda: NAMES[0] in world.prefetcher._failed)
+        asked = len(world.origin.log)
+        for _ in range(5):
+            world.prefetcher.wake()
+            await asyncio.sleep(0.002)
+        assert len(world.origin.log) == asked
+        world.origin.remotes[NAMES[0]].failures.clear()
+        world.clock.advance(prefetch.FAILED_S + 1)
+        world.prefetcher.look_again()
+        await until(lambda: complete(world) == NAMES[:2])
+
+
+async def asked_by(world: World, rounds: int = 200) -> int:
+    """How many requests the origin has had once prefetch had many rounds to ask in."""
+    for _ in range(rounds):
+        world.prefetcher.wake()
+        await asyncio.sleep(0.001)
+    return len(world.origin.log)
+
+
+async def test_an_empty_shard_is_not_opened_again_and_again(tmp_path: Path) -> None:
+    """Nothing of it is kept, so it is forgotten as soon as it is known; the shards behind it come."""
+    async with building(tmp_path / "c", prefetch=True) as world:
+        fill(world)
+        world.origin.put(NAMES[0], b"")
+        world.plans.replace(reader(), SHARDS[:2])
+        await until(lambda: complete(world) == NAMES[1:2])
+        await world.quiet()
+        assert await asked_by(world) <= 4  # its first segment, its whole, and two segments of the other
+        assert await world.get(NAMES[0], reader()) == b""
+
+
+async def test_a_body_without_ranges_that_does_not_fit_is_left_to_its_reader(tmp_path: Path) -> None:
+    """It cannot be completed, so it leaves: fetched ahead again it would take the line from all others for ever."""
+    async with building(tmp_path / "c", segments=6, prefetch=True) as world:
+        fill(world)
+        world.origin.put(NAMES[0], data_of(9 * SEGMENT), ranged=False)
+        world.plans.replace(reader(), SHARDS[:2])
+        await until(lambda: NAMES[0] in world.prefetcher._failed)
+        await world.quiet()
+        before = world.origin.sent(NAMES[0])
+        await asked_by(world)
+        assert world.origin.sent(NAMES[0]) == before
+        assert await world.get(NAMES[0], reader()) == data_of(9 * SEGMENT)
+
+
+async def test_without_inodes_nothing_is_asked_for_ahead_of_need(tmp_path: Path) -> None:
+    """It would come through memory, and be thrown away; what has a file already is completed."""
+    async with building(tmp_path / "c", prefetch=True) as world:
+        fill(world)
+        await world.get(NAMES[0], reader(1), last=10)
+        await world.quiet()
+        world.cache.disk.no_files = True
+        before = len(world.origin.log)
+        world.plans.replace(reader(), SHARDS[:4])
+        await until(lambda: complete(world) == NAMES[:1])
+        assert await asked_by(world) <= before + 1
+        world.cache.disk.no_files = False
+        world.prefetcher.look_again()
+        await until(lambda: complete(world) == sorted(NAMES[:4]))
+
+
+async def test_a_fault_of_ours_leaves_the_shard_alone_for_a_while_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever an opening raises, the shard is tried again later."""
+    async with building(tmp_path / "c", prefetch=True) as world:
+        fill(world)
+        with monkeypatch.context() as patch:
+
+            def fault(*args: object) -> None:
+                raise KeyError("a library's")
+
+            patch.setattr(world.fetcher, "ask", fault)
+            world.plans.replace(reader(), SHARDS[:1])
+            await until(lambda: NAMES[0] in world.prefetcher._failed)
+        world.clock.advance(prefetch.FAILED_S + 1)
+        world.prefetcher.look_again()
+        await until(lambda: complete(world) == NAMES[:1])
+
+
+async def test_what_is_never_fresh_is_compared_ahead_once(tmp_path: Path) -> None:
+    """With a TTL of nothing an answer is stale at once; asking again would go on for ever."""
+    async with building(tmp_path / "c", prefetch=True, revalidate=0.0) as world:
+        fill(world)
+        for name in NAMES[:3]:
+            await world.get(name, reader(1))
+        world.plans.replace(reader(), SHARDS[:3])
+        await asked_by(world)
+        assert world.origin.heads() == 3

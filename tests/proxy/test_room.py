@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -66,8 +67,8 @@ async def test_prefetch_displaces_at_most_two_a_reader(tmp_path: Path) -> None:
         now = world.clock()
         for number in range(DISPLACED_PER_READER):
             grant = world.room.reserve_ahead(SEGMENT, now, near)
-            assert world.room.displacing(grant)
-            world.room.displacers.note(world.entry(A).key, 100 + number, near)
+            assert world.room.owed_for(grant) == {near: SEGMENT}
+            world.room.displacers.note(world.entry(A).key, 100 + number, near, owed=world.room.owed_for(grant))
             await world.clearing.clear(grant)
             world.ledger.release(grant)
             taken = world.room.ledger.reserve(SEGMENT, list)  # somebody else had that room
@@ -77,7 +78,7 @@ async def test_prefetch_displaces_at_most_two_a_reader(tmp_path: Path) -> None:
         world.room.displacers.settle(world.entry(A).key, 100)
         world.room.displacers.settle(world.entry(A).key, 100)
         world.room.displacers.settle(world.entry(A).key, 101)
-        assert not world.room.displacers.counts()
+        assert not world.room.displacers.owed()
         with pytest.raises(CacheFull):
             world.room.reserve_ahead(SEGMENT, now + 10**6, near)
         world.ledger.doom(2 * SEGMENT)
@@ -95,6 +96,42 @@ async def test_a_displacement_that_fails_is_not_counted_for_ever(tmp_path: Path)
         await world.quiet()
         world.origin.remotes[B].fail(times=10)
         assert world.cache.ensure(entry, 1, shard_of(B), need=2000.0, need_at=world.clock(), reader=reader(2)) is not None
-        assert world.room.displacers.counts()
+        assert world.room.displacers.owed()
         await world.quiet()
-        assert not world.room.displacers.counts()
+        assert not world.room.displacers.owed()
+
+
+async def test_a_hit_ends_what_is_owed_of_its_room(tmp_path: Path) -> None:
+    """It was kept from one reading to the next: that is what room is for."""
+    async with building(tmp_path / "c", segments=6) as world:
+        await stored(world, A, 2)
+        key = world.entry(A).key
+        for index in range(2):
+            world.room.displacers.note(key, index, reader(1), owed={reader(1): SEGMENT}, is_lead=False)
+        world.room.displacers.read(key, 0)
+        await world.get(A, reader(2))
+        assert world.room.displacers.owed() == {reader(1): SEGMENT}, "the second was not read before"
+        await world.get(A, reader(2))
+        assert not world.room.displacers.owed()
+
+
+async def test_lead_does_not_eat_what_is_kept(tmp_path: Path) -> None:
+    """Room that a needed segment left for is inherited by whoever takes it next: a reader's two are two however many it reads."""
+    async with building(tmp_path / "c", segments=6) as world:
+        near, late = reader(2), reader(1)
+        world.origin.put(A, data_of(6 * SEGMENT))
+        await world.get(A, late)
+        await world.quiet()
+        world.plans.replace(near, [shard_of(B)])
+        world.plans.replace(late, [shard_of(C), shard_of(A)])
+        world.origin.put(B, data_of(6 * SEGMENT, 1))
+        async with world.opened(B, near):
+            entry, now = world.entry(B), world.clock()
+            for index in range(2, 6):
+                with suppress(CacheFull):
+                    world.cache.ensure(entry, index, shard_of(B), need=2000.0, need_at=now, reader=near)
+                await world.quiet()
+                if entry.segments.has(index):
+                    await world.get(B, near, first=index * SEGMENT, last=index * SEGMENT)
+            assert world.entry(A).segments.stored_count == 6 - DISPLACED_PER_READER  # the demanded one is the first of them
+            assert world.room.displacers.owed() == {near: DISPLACED_PER_READER * SEGMENT}

@@ -113,3 +113,17 @@ def test_stored_bytes_are_those_of_each_segment(length: int, data: st.DataObject
     segments = Segments(length, sums)
     assert stored_bytes(sums, length) == sum(segments.bytes_of(index) for index in segments.stored())
     assert segments.stored_count == len(list(segments.stored()))
+
+
+def test_what_all_readers_have_behind_them() -> None:
+    """Stored and below the last of them, tails first; nothing while nobody holds anything."""
+    segments = Segments(5 * SEGMENT_BYTES)
+    for index in (0, 1, 2, 4):
+        segments.land(index, 1)
+    assert not segments.has_passed
+    segments.lease(3)
+    assert list(segments.passed()) == [2, 1, 0]
+    assert list(segments.before_readers()) == [4]
+    segments.lease(1)
+    assert list(segments.passed()) == [0]
+    assert list(segments.before_readers()) == [4, 2]

@@ -67,6 +67,15 @@ async def test_head_has_the_header_of_get_and_no_body(world: World) -> None:
     assert world.of(RequestDone)[0].outcome is None  # neither a hit nor a miss: no byte was come by
 
 
+async def test_every_answer_names_its_instance(world: World) -> None:
+    """Shards with and without a body and plans do: by another name a reader knows that its plan is lost. Refusals name nothing."""
+    replies = [await world.ask(method, PATH) for method in ("GET", "HEAD")]
+    replies.append(await world.ask("PUT", "/v1/plans/j/0/0/1.1", body=b'{"shards": []}'))
+    assert [reply.headers["forebay-instance"] for reply in replies] == ["feed"] * 3
+    refused = await world.ask("GET", PATH, headers={"Origin": "https://evil.example"})
+    assert (refused.status, refused.headers.get("forebay-instance")) == (403, None)
+
+
 async def test_an_empty_shard_is_a_complete_answer(world: World) -> None:
     """Zero bytes with Content-Length 0; nothing is asked for."""
     reply = await world.ask("GET", "/s3/b/empty.tar")

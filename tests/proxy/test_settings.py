@@ -96,6 +96,13 @@ def test_a_wrong_token_is_not_repeated(tmp_path: Path) -> None:
     assert "12345678" not in str(caught.value)
 
 
+def test_a_password_in_an_address_is_not_repeated() -> None:
+    """It is refused because of it."""
+    with pytest.raises(ConfigError, match="FOREBAY_GS_ENDPOINT") as caught:
+        load({}, {"FOREBAY_GS_ENDPOINT": "https://user:hush-hush@host"}, None)
+    assert "hush-hush" not in str(caught.value)
+
+
 def test_secrets_do_not_show() -> None:
     """Neither repr nor str of the settings holds the token."""
     settings = load({}, {"FOREBAY_TOKEN": "hush-hush"}, None)

@@ -14,8 +14,7 @@ import pytest
 import xxhash
 from support.stores import held_by_a_child, make_row, ramp, sum_of
 
-from forebay_proxy import fallocate, fileio, shardfile
-from forebay_proxy import store as store_module
+from forebay_proxy import fallocate, fileio, shardfile, shardfiles
 from forebay_proxy.errors import DiskFailed
 from forebay_proxy.fileio import Leased
 from forebay_proxy.segments import SEGMENT_BYTES, segment_span
@@ -412,7 +411,7 @@ async def test_a_call_that_hangs_is_not_waited_for(file: ShardFile, monkeypatch:
 
 async def test_a_file_that_is_made_late_is_nobodys(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until it has been, nobody else may make it; then it is replaced like any leftover."""
-    monkeypatch.setattr(store_module, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(shardfiles, "PATIENCE_S", 0.1)
     gate, real = threading.Event(), fileio.create
 
     def hangs(*args: Any) -> int:
@@ -427,7 +426,7 @@ async def test_a_file_that_is_made_late_is_nobodys(store: Store, tmp_path: Path,
         await store.create(KEY, LENGTH)
     gate.set()
     async with asyncio.timeout(10):
-        while KEY in store._files:
+        while KEY in store.files.open:
             await asyncio.sleep(0.01)
     made = await store.create(KEY, LENGTH)
     await made.write(0, b"mine")

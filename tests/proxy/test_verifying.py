@@ -103,7 +103,7 @@ async def test_it_reads_no_faster_than_told(tmp_path: Path, monkeypatch: pytest.
     async with building(tmp_path / "c") as world:
         await filled(world)
         monkeypatch.setattr(verifying, "AT_ONCE", 1)
-        everything = Verifying(world.room, world.inspection, lambda name: True, float(SEGMENT), clock=lambda: now[0], sleep=sleep)
+        everything = Verifying(world.inspection, world.house.selected(None), float(SEGMENT), clock=lambda: now[0], sleep=sleep)
         assert [event["event"] async for event in everything.run()][-1] == "end"
     assert slept == pytest.approx([0, 1, 1, 1 - 9 / SEGMENT, 1], abs=1e-6)
 

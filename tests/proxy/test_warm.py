@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.house import SEGMENT, World, building, data_of, reader, shard_of, small_segments, until
 
-from forebay_proxy import warm
+from forebay_proxy import progress, warm
 
 A = "https://o/set/a.tar"
 B = "https://o/set/b.tar"
@@ -94,7 +94,7 @@ async def test_who_stops_asking_stops_it(tmp_path: Path) -> None:
 
 async def test_progress_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While nothing ends."""
-    monkeypatch.setattr(warm, "PROGRESS_S", 0.01)
+    monkeypatch.setattr(progress, "PROGRESS_S", 0.01)
     async with building(tmp_path / "c") as world:
         gate = world.origin.put(A, data_of(10)).hold()
         told = world.house.warm([shard_of(A)])

@@ -23,7 +23,7 @@ ALLOWED = {
     "content-type", "content-length", "content-range", "content-encoding", "etag", "last-modified", "accept-ranges", "cache-status",
     "server", "date",
     "connection", "keep-alive", "transfer-encoding", "x-content-type-options", "content-security-policy", "cache-control", "retry-after",
-    "allow",
+    "allow", "forebay-instance",
 }  # fmt: skip
 BODY = b"shard" * 100
 

@@ -3,6 +3,7 @@ the host it named first and no further."""
 
 from __future__ import annotations
 
+import json
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -13,10 +14,13 @@ from support.leaky_origin import LeakyOrigin, leaky_origin
 from support.refusals import refused
 from support.sidecar import Sidecar, running
 
+from forebay_proxy.admin_bodies import parse_plan
 from forebay_proxy.entry import PROOF_S
 from forebay_proxy.errors import ShardForbidden
+from forebay_proxy.plan import Plans
 from forebay_proxy.shard import Credential, Shard
 from forebay_proxy.shard_route import credential_headers
+from forebay_proxy.wire.plan import ReaderName
 from forebay_proxy.wire.urls import parse_origin_url
 
 NAME = "https://h/0.tar"
@@ -177,3 +181,43 @@ def ask(sidecar: Sidecar, url: str) -> int:
     with urllib.request.urlopen(urllib.request.Request(sidecar.proxied(url), headers=headers), timeout=30) as answer:
         answer.read()
         return int(answer.status)
+
+
+def test_no_job_is_given_anothers_credential_by_a_plan() -> None:
+    """Many ways of announcing the same shards, and of taking that back: each job's come with what it brought, or with nothing."""
+    plans = Plans(lambda: 0.0)
+    urls = [f"https://h/{number}.tar" for number in range(4)]
+    brought: dict[ReaderName, set[tuple[str, str]]] = {}
+
+    def tell(job: str, body: dict[str, object], value: str = "", signature: str = "") -> ReaderName:
+        headers = (("Authorization", value),) if value else ()
+        plan, shards = parse_plan("application/json", json.dumps(body).encode(), "", headers, expand=False)
+        entries = shards if plan.indices is None else plans.catalog.template(plan.set or "", headers).picked(plan.indices)
+        reader = ReaderName(job, "0", "0", "1.1")
+        plans.replace(reader, entries, plan.epoch, plan.set)
+        brought[reader] = {(value, signature)}
+        return reader
+
+    def check() -> None:
+        for reader, own in brought.items():
+            plan = plans.get(reader)
+            assert plan is not None
+            credentials = [plans.shard_at(plan, index).credential for index in range(len(plan))]
+            assert {("".join(value for _, value in found.headers), found.signature) for found in credentials} == own, reader
+
+    pattern = {"set": "https://h/{0..3}.tar", "indices": [3, 0, 1, 2]}
+    first = tell("a", {"shards": urls}, "a")
+    tell("b", {"shards": urls[::-1]})
+    tell("c", pattern)
+    tell("d", pattern, "d")
+    tell("e", {"shards": [f"{url}?X-Amz-Signature=e" for url in urls]}, signature="X-Amz-Signature=e")
+    tell("f", {"shards": urls}, "f")
+    check()
+    plans.withdraw(first)
+    del brought[first]
+    plans.tidy()
+    check()
+    tell("g", {"shards": urls})
+    tell("b", pattern, "b")  # the same reader, another way
+    tell("f", {"shards": urls})  # and without, now
+    check()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from forebay_proxy import connection, crowd, framing, plan, reading
+from forebay_proxy import connection, crowd, framing, plan_bounds, reading
 from forebay_proxy.cli import cli
 from forebay_proxy.entry import PROOF_S
 from forebay_proxy.settings import Settings, env_name
@@ -48,7 +48,7 @@ def test_every_variable_named_exists() -> None:
 def test_every_number_is_the_codes() -> None:
     """Bounds on the page are the bounds that hold."""
     said = {
-        f"{plan.MOST_READERS:,} readers": PROSE, f"{plan.MOST_SHARDS:,} shards": PROSE, f"{crowd.MOST_CONNECTIONS:,}": PROSE,
+        f"{plan_bounds.MOST_READERS:,} readers": PROSE, f"{plan_bounds.MOST_SHARDS:,} shards": PROSE, f"{crowd.MOST_CONNECTIONS:,}": PROSE,
         f"{MAX_URL_BYTES // 1024} KiB": PROSE, f"{connection.MAX_FIELD_BYTES // 1024} KiB": PROSE,
         f"{connection.MAX_FIELDS} of them": PROSE,
         f"nothing for {reading.REST_S:g} s": PROSE, f"header has {connection.HEADER_S:g} s": PROSE,

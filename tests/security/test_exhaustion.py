@@ -17,7 +17,7 @@ from support.house import SEGMENT, building, data_of, reader, small_segments
 from support.raw import exchange, line
 from support.refusals import refused
 
-from forebay_proxy import admin, connection, framing, plan
+from forebay_proxy import admin, connection, framing, plan_bounds
 from forebay_proxy.connection import ConnectionServer
 from forebay_proxy.crowd import Crowd
 from forebay_proxy.entry import MOST_CREDENTIALS, MOST_JOBS, Entry
@@ -28,7 +28,8 @@ from forebay_proxy.metrics import Metrics
 from forebay_proxy.passes import MOST_JOBS as MOST_PASSES
 from forebay_proxy.passes import Passes
 from forebay_proxy.peers import Peer, Where
-from forebay_proxy.plan import MOST_READERS, MOST_SHARDS, Plans, PlansFull
+from forebay_proxy.plan import Plans, PlansFull
+from forebay_proxy.plan_bounds import MOST_READERS, MOST_SHARDS
 from forebay_proxy.reading import REST_S
 from forebay_proxy.shard import Pin as NoPin
 from forebay_proxy.shard import Shard, Version
@@ -85,13 +86,34 @@ async def test_half_a_second_request_is_cut_too(world: World, monkeypatch: pytes
         refused("exhaustion: half a second request", held=await slow.ended(10) == b"")
 
 
+async def test_a_part_of_a_header_behind_a_request_is_cut_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sent in one packet with it, or while it is being answered, and nothing more after that."""
+    monkeypatch.setattr(connection, "HEADER_S", 0.2)
+    body = b'{"shards": ["s3://b/0.tar"]}'
+    for ahead in (request("GET", SHARD, close=False), request("PUT", "/v1/plans/j/0/0/0", body=body, close=False)):
+        async with line(world.port) as slow:
+            await slow.send(ahead + START)
+            assert (await slow.answer())[0] in (200, 204)
+            refused("exhaustion: a part of a header behind a request", held=await slow.ended(10) == b"")
+    world.house.warm_gate = asyncio.Event()
+    async with line(world.port) as slow:
+        await slow.send(request("POST", "/v1/warm", body=body, close=False))
+        await slow.reader.readuntil(b"\r\n\r\n")
+        await slow.send(START)
+        await asyncio.sleep(0.3)  # its time is over, and what is before it is still being answered
+        world.house.warm_gate.set()
+        refused("exhaustion: a part of a header behind an answer", held=(await slow.ended(10)).endswith(b"0\r\n\r\n"))
+
+
 async def test_a_connection_between_requests_is_left_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep-alive is what makes small shards quick."""
     monkeypatch.setattr(connection, "HEADER_S", 0.05)
     async with line(world.port) as idle:
-        for _ in range(3):
-            await idle.send(request("GET", SHARD, close=False))
-            assert (await idle.answer())[0] == 200
+        plan = request("PUT", "/v1/plans/j/0/0/0", body=b'{"shards": ["s3://b/0.tar"]}', close=False)
+        for sent in (request("GET", SHARD, close=False), plan, request("DELETE", "/v1/plans/j/0/0/0", close=False)) * 2:
+            await idle.send(sent[:-9])
+            await idle.send(sent[-9:])
+            assert (await idle.answer())[0] in (200, 204)
             await asyncio.sleep(0.1)
 
 
@@ -102,6 +124,19 @@ async def test_a_body_that_stops_is_given_up(world: World, monkeypatch: pytest.M
         await slow.send(b"PUT /v1/plans/a/b/c/d HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\n{")
         await slow.ended(10)
     refused("exhaustion: a body that stops", held=world.plans.calls == [] and world.face._admin._bodies.held_bytes == 0)
+
+
+async def test_bodies_that_drip_keep_no_place(world: World) -> None:
+    """Of the few that warm and verify have: it is taken by who has said what it wants."""
+    begun = b"HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
+    async with AsyncExitStack() as slow:
+        for path in (b"/v1/verify", *[b"/v1/warm"] * admin.MOST_WARMS):
+            await (await slow.enter_async_context(line(world.port))).send(b"POST " + path + b" " + begun)
+        while world.face._admin._bodies.held_bytes < 1 + admin.MOST_WARMS:
+            await asyncio.sleep(0.01)
+        warmed = await world.ask("POST", "/v1/warm", body=b'{"shards": ["s3://b/0.tar"]}')
+        verified = await world.ask("POST", "/v1/verify", body=b'{"all": true}')
+    refused("exhaustion: dripped bodies and the places of commands", held=(warmed.status, verified.status) == (200, 200))
 
 
 # Too many connections
@@ -259,34 +294,38 @@ def test_what_is_read_and_withdrawn_gives_its_room_back() -> None:
     plans.append(reader(0), many[:10])  # forgets the 5,001 that were read
     plans.replace(reader(1), many[:7])
     plans.withdraw(reader(2))
-    assert plans._shards_held == sum(len(plan.shards) for plan in plans.all()) == 999 + 10 + 7
-    assert plans._bytes_held == sum(len(shard.name) for plan in plans.all() for shard in plan.shards)
+    plans.tidy()
+    names = {plans.shard_at(plan, index).name for plan in plans.all() for index in range(len(plan))}
+    assert plans._book.entries_held == sum(len(plan) for plan in plans.all()) == 999 + 10 + 7
+    assert plans.catalog.held_bytes == sum(map(len, names))
     plans.withdraw(reader(0))
     plans.withdraw(reader(1))
-    assert (plans._shards_held, plans._bytes_held) == (0, 0)
+    plans.tidy()
+    assert (plans._book.entries_held, plans.catalog.held_bytes, len(plans.catalog)) == (0, 0, 0)
 
 
 def test_plans_together_hold_so_many_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan that would be too much is not taken at all, and the one before it stays."""
     assert MOST_SHARDS >= 2 * 585_270  # the largest public set, for two jobs
-    monkeypatch.setattr(plan, "MOST_SHARDS", 100)
+    monkeypatch.setattr(plan_bounds, "MOST_SHARDS", 100)
     plans = Plans(lambda: 0.0)
     plans.replace(reader(0), shards(60))
     for attempt in (lambda: plans.replace(reader(1), shards(41)), lambda: plans.append(reader(0), shards(41))):
         with pytest.raises(PlansFull):
             attempt()
     plans.replace(reader(0), shards(100))  # instead of the sixty
-    refused("exhaustion: entries of all plans", held=[len(plan.shards) for plan in plans.all()] == [100])
+    refused("exhaustion: entries of all plans", held=[len(plan) for plan in plans.all()] == [100])
 
 
 def test_plans_together_hold_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Names of eight thousand characters count as what they are; what is read gives room back."""
-    monkeypatch.setattr(plan, "MOST_NAME_BYTES", 5000)
+    monkeypatch.setattr(plan_bounds, "MOST_NAME_BYTES", 5000)
     plans = Plans(lambda: 0.0)
     plans.replace(reader(0), shards(4, "s3://b/" + "a" * 1000 + "{}.tar"))
     with pytest.raises(PlansFull):
-        plans.append(reader(0), shards(1, "s3://b/" + "a" * 1000 + "{}.tar"))
-    refused("exhaustion: bytes of all plans", held=plans.all()[0].name_bytes < 5000)
+        plans.append(reader(0), shards(5, "s3://b/" + "a" * 1000 + "{}.tar")[4:])
+    plans.append(reader(0), shards(1, "s3://b/" + "a" * 1000 + "{}.tar"))  # this name is here already
+    refused("exhaustion: bytes of all plans", held=plans.catalog.held_bytes < 5000 and len(plans.all()[0]) == 5)
 
 
 async def test_a_full_desk_answers_429(world: World) -> None:

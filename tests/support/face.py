@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from support.fake_cache import FakeCache, FakeHouse, FakePlans, FakeShard, fake_status
+from support.fake_cache import FakeCache, FakeHouse, FakePlans, FakeShard, fake_plans, fake_status
 
 from forebay_proxy.access import Access
 from forebay_proxy.events import Event, Events
@@ -63,8 +63,9 @@ async def listening(
     board.listen(events.append)
     cache, plans, house = FakeCache(shards), FakePlans(), FakeHouse()
     face = Face(
-        cache=cache, plans=plans, house=house, status=fake_status, metrics=lambda: (b"forebay_up 1\n", "text/plain; version=0.0.4"),
-        access=access or Access(os.getuid()), events=board, pass_headers=pass_headers,
+        cache=cache, plans=plans, house=house, status=fake_status, announced=fake_plans,
+        metrics=lambda: (b"forebay_up 1\n", "text/plain; version=0.0.4"),
+        access=access or Access(os.getuid()), events=board, pass_headers=pass_headers, instance="feed",
     )  # fmt: skip
     try:
         await face.start(host, port, socket)

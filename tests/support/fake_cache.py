@@ -8,11 +8,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from forebay_proxy.admin_bodies import shards_of
 from forebay_proxy.errors import ShardError, ShardNotFound
 from forebay_proxy.events import Outcome
 from forebay_proxy.http_range import RangeRequest
 from forebay_proxy.shard import Pin, PinKind, Shard, Version, store_key
-from forebay_proxy.wire.plan import ReaderName
+from forebay_proxy.wire.patterns import parse_pattern
+from forebay_proxy.wire.plan import PlanBody, ReaderName
 
 
 @dataclass
@@ -142,6 +144,17 @@ class FakePlans:
         self.calls.append(("withdraw", str(reader)))
         return True
 
+    async def announce(
+        self, reader: ReaderName, plan: PlanBody, shards: list[Shard], headers: tuple[tuple[str, str], ...], *, appended: bool
+    ) -> None:
+        if plan.indices is not None:
+            pattern = parse_pattern(plan.set or "")
+            shards = shards_of((pattern.at(index) for index in plan.indices), headers)
+        (self.append if appended else self.replace)(reader, shards, plan.epoch, plan.set)
+
+    async def retract(self, reader: ReaderName) -> bool:
+        return self.withdraw(reader)
+
 
 class FakeHouse:
     """Answers commands with fixed numbers and records them."""
@@ -170,7 +183,7 @@ class FakeHouse:
         finally:
             self.warm_left.set()
 
-    async def warm(self, shards: list[Shard]) -> AsyncIterator[dict[str, object]]:
+    async def warm(self, shards: list[Shard], set_name: str | None = None) -> AsyncIterator[dict[str, object]]:
         try:
             for shard in shards:
                 yield {"event": "shard", "shard": shard.name, "result": "stored", "bytes": 10, "error": ""}
@@ -190,10 +203,24 @@ def fake_status() -> dict[str, Any]:
         "forebay": "0.1.0", "instance": "0123456789abcdef", "pid": 1, "started_at": 0.0, "uptime_s": 5.0, "fd_socket": None,
         "cache_dir": "/cache", "fingerprint": "0123456789abcdef",
         "cache": {f"{name}_bytes": count for name, count in cache.items()}
-        | {"capacity_bytes": 10_000_000, "effective_bytes": 9_000_000, "shards": 2, "segments": 3, "in_flight": 1},
+        | {"capacity_bytes": 10_000_000, "effective_bytes": 9_000_000, "shards": 2, "segments": 3, "in_flight": 1, "disk_state": "normal"},
         "requests": {"hit": 3, "collapsed": 0, "partial": 1, "miss": 2, "bypass": 0},
-        "bytes": {"sent": 3_000_000, "hit": 1_000_000, "origin": 2_000_000, "saved": 1_000_000},
+        "bytes": {"sent": 3_000_000, "hit": 1_000_000, "origin": 2_000_000, "optimal": 1_600_000, "saved": 1_000_000},
         "reader_wait_s": 1.5, "errors": 0, "notices": ["cache size: 20 GiB inside a container (--cache-size)"],
         "readers": [{"reader": "job/0/1/7.1", "shard": "s3://b/0.tar", "position_bytes": 5, "length_bytes": 10, "waited_s": 0.5}],
-        "plans": [{"reader": "job/0/1/7.1", "epoch": 1, "set": None, "position": 3, "length": 100, "ahead_bytes": 5_000_000}],
+        "plans": [fake_plan("job/0/1/7.1")], "plans_total": 1, "leads": {"job": {"bytes": 5_000_000, "seconds": 2.5}},
     }  # fmt: skip
+
+
+def fake_plan(reader: str, **changes: Any) -> dict[str, Any]:
+    """One plan as ``/v1/plans`` shows it."""
+    return {
+        "reader": reader, "job": reader.partition("/")[0], "epoch": 1, "set": None, "position": 3, "length": 100, "rate": 0.5,
+        "lead_bytes": 5_000_000, "lead_s": 2.5, "window_bytes": 16_000_000, "waiting": False, "waited_s": 0.5, "silent_s": 0.1,
+        "openings": {"planned": 3, "skipped": 0, "repeated": 0, "unplanned": 0}, **changes,
+    }  # fmt: skip
+
+
+def fake_plans(job: str | None = None, after: object = None, limit: int = 256) -> dict[str, Any]:
+    """What the service hands the face for ``/v1/plans``."""
+    return {"instance": "0123456789abcdef", "total": 1, "plans": [fake_plan("job/0/1/7.1")], "next": None}

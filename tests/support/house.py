@@ -55,6 +55,7 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
         if name.startswith("forebay_proxy") and hasattr(module, "SEGMENT_BYTES"):
             monkeypatch.setattr(module, "SEGMENT_BYTES", SEGMENT)
     monkeypatch.setattr("forebay_proxy.window.MIN_BYTES", 2 * SEGMENT)
+    monkeypatch.setattr("forebay_proxy.pipe.UNKNOWN", 64)  # a fake origin is no line that could be full
 
 
 class FakeClock:
@@ -200,7 +201,7 @@ class World:
             assert (entry.readers, entry.flying) == (0, 0), entry
         stored = sum(entry.segments.bytes_of(index) for entry in self.room.entries.values() for index in entry.segments.stored())
         assert self.ledger.stored_bytes == stored, (self.ledger, stored)
-        assert sum(self.room.displacers.counts().values()) == len(self.room.displacers)
+        self.room.displacers.check()
         assert all(limiter.in_flight == 0 for limiter in self.limiters._limiters.values())
         assert self.buffers.fetches.holders == self.buffers.windows.holders == 0
         assert self.origin.open == 0
@@ -208,7 +209,7 @@ class World:
         assert self.allocated() <= stored + tree_blocks, (self.allocated(), stored)
         files = {file.name for file in os.scandir(self.path / "shards") if file.is_file(follow_symlinks=False)}
         assert files == {entry.key for entry in self.room.entries.values() if entry.filed}
-        assert files >= self.store._files.keys()
+        assert files >= self.store.files.open.keys()
         assert self.ledger.take_peak() <= self.ledger.configured_bytes
 
 

@@ -18,6 +18,7 @@ from forebay_proxy import events as facts
 from forebay_proxy.events import Event, Outcome
 from forebay_proxy.metrics import Metrics
 from forebay_proxy.usage import Usage
+from forebay_proxy.wire.plan import ReaderName
 
 __all__ = ["LiveSidecar", "busy_metrics", "live_sidecar"]
 
@@ -104,6 +105,7 @@ def _usage() -> Usage:
 
 
 _ORIGIN = "s3://bucket"
+_READER = ReaderName("train", "0", "1", "7.1")
 EVERYTHING: tuple[Event, ...] = (
     *(facts.RequestDone("GET", 200, outcome, 100, 0.01, 0.1, hit_bytes=50, job="train") for outcome in Outcome),
     facts.RequestDone("GET", 404, None, 0, 0.01, 0.1),
@@ -114,7 +116,8 @@ EVERYTHING: tuple[Event, ...] = (
     facts.OpeningDone(_ORIGIN, 0.1, "ShardNotFound"), facts.OriginAnswered(_ORIGIN, "GET", 206, 0.1),
     facts.OriginAnswered(_ORIGIN, "GET", 503, 0.1), facts.OriginBytes(_ORIGIN, 100, "demand"), facts.OriginFailed(_ORIGIN, "throttled"),
     facts.OriginOddity(_ORIGIN, "range-as-200"),
-    facts.PlanChanged("train", "extended"), facts.PlanChanged("train", "skipped"), facts.ReaderWaited("train", 0.5),
+    facts.PlanChanged("train", "extended"), facts.ShardOpened(_READER, "skipped"), facts.ReaderWaited("train", 0.5),
+    facts.OptimalBytes(90), facts.ShardOpened(_READER, "planned"),
     facts.Recovered(1, 1, 0.1), facts.Refetched(_ORIGIN, 10), facts.ReservationRefused("no-room"), facts.Revalidated("same"),
     facts.SegmentLanded(_ORIGIN, 100, 0.1, True, False), facts.SegmentVerified("sample", True),
     facts.DigestChecked("md5", "agrees"),

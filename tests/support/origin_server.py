@@ -24,6 +24,7 @@ from typing import Any
 __all__ = ["OriginServer", "Reply", "Seen"]
 
 _WRITE_BYTES = 1 << 18
+_ACCEPTING_TURNS = 4  # of asyncio: it takes the connection, makes a transport, tells of it, begins its handler
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,8 @@ class OriginServer:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for _ in range(_ACCEPTING_TURNS):  # a connection that was just accepted has no handler yet: its socket would be nobody's
+            await asyncio.sleep(0)
         self._server.close()
         for task in self._tasks:
             task.cancel()

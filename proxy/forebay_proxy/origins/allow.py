@@ -14,7 +14,7 @@ from forebay_proxy.errors import ConfigError
 from forebay_proxy.origins.addresses import IPAddress, literal
 from forebay_proxy.wire.hosts import canonical_authority
 
-__all__ = ["AllowList", "Place", "place_of"]
+__all__ = ["AllowList", "Place", "has_user", "place_of"]
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 _BUCKET_SCHEMES = ("s3", "gs", "hf")
@@ -45,6 +45,11 @@ def place_of(url: str) -> Place:
         raise ValueError("not an http(s) URL with a host")
     split = urlsplit("//" + canonical_authority(parts.scheme, parts.netloc))
     return Place(parts.scheme, split.hostname or "", split.port or DEFAULT_PORTS[parts.scheme])
+
+
+def has_user(url: str) -> bool:
+    """Whether a URL holds a user or a password."""
+    return "@" in url.partition("://")[2].partition("/")[0]
 
 
 def normal_host(host: str) -> str:
@@ -103,8 +108,9 @@ class AllowList:
 
 
 def _bad(entry: str, why: str) -> ConfigError:
+    shown = entry.rpartition("@")[2]  # what is before it may be a password
     return ConfigError(
-        f"--allow-origin {entry!r}: {why}",
+        f"--allow-origin {shown!r}: {why}",
         next_step="write scheme://host[:port], https://*.example.org, s3://bucket or a network such as 10.0.0.0/8",
     )
 

@@ -18,8 +18,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
-from forebay_proxy.errors import ShardError
-from forebay_proxy.origins.allow import place_of
+from forebay_proxy.errors import ConfigError, ShardError
+from forebay_proxy.origins.allow import has_user, place_of
 from forebay_proxy.origins.answer import Answer, version_of
 from forebay_proxy.origins.ask import Ask
 from forebay_proxy.origins.base import Body
@@ -53,9 +53,15 @@ class GsOrigin:
         google: Google | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``endpoint``: where the operator sends gs requests, "" for Google. ``clock`` is the wall's: it dates tokens."""
+        """``endpoint``: where the operator sends gs requests, "" for Google. ``clock`` is the wall's: it dates tokens.
+
+        Raises ``ConfigError`` for an endpoint that holds a user.
+        """
         self._mover = http.mover
         self._guard = guard
+        if has_user(endpoint):  # as for a hub: one request cannot prove itself twice
+            step = "write the address alone into --gs-endpoint or STORAGE_EMULATOR_HOST"
+            raise ConfigError("the endpoint for gs:// holds a user or a password", next_step=step)
         self._endpoint = endpoint.rstrip("/") or GOOGLE
         self._anonymous = anonymous
         self._google = google  # the thread's: nobody else touches it

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from forebay_proxy.errors import ConfigError, InvalidShard, OriginError, OriginLied, ShardError
 from forebay_proxy.events import Events
-from forebay_proxy.origins.allow import place_of
+from forebay_proxy.origins.allow import has_user, place_of
 from forebay_proxy.origins.answer import Answer, content_length, error_of, version_of
 from forebay_proxy.origins.ask import Ask, next_hop
 from forebay_proxy.origins.base import Body
@@ -186,7 +186,7 @@ class HfOrigin:
 def hub_endpoint(environ: Mapping[str, str]) -> str:
     """The hub that is asked; HF_ENDPOINT names another one, or a mirror. Raises ``ConfigError``."""
     hub = (environ.get("HF_ENDPOINT") or HUB).rstrip("/")
-    if "@" in hub.partition("://")[2].partition("/")[0]:  # one request cannot prove itself twice
+    if has_user(hub):  # one request cannot prove itself twice
         raise ConfigError("HF_ENDPOINT holds a user or a password", next_step="write the hub's address alone, and the token into HF_TOKEN")
     return hub
 

@@ -60,6 +60,13 @@ def test_nonsense_is_refused_with_the_forms(entry: str) -> None:
     assert "s3://bucket" in refused.value.next_step
 
 
+def test_a_password_in_an_entry_is_not_repeated() -> None:
+    """It is refused because of it."""
+    with pytest.raises(ConfigError, match=r"host\.example") as refused:
+        AllowList(["https://user:hush-hush@host.example"])
+    assert "hush-hush" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     "host",
     [

@@ -17,7 +17,7 @@ from support.gcs import Gcs, account_file
 from support.origin_server import OriginServer
 from support.ramp import ramp
 
-from forebay_proxy.errors import OriginRefused, OriginUnavailable, ShardChanged, ShardForbidden, ShardNotFound
+from forebay_proxy.errors import ConfigError, OriginRefused, OriginUnavailable, ShardChanged, ShardForbidden, ShardNotFound
 from forebay_proxy.events import Event, Events
 from forebay_proxy.origins.base import Body
 from forebay_proxy.origins.gs import GOOGLE, GsOrigin, emulator_endpoint
@@ -315,6 +315,15 @@ async def test_a_readers_own_token_is_used_in_place_of_the_sidecars(gcs: Gcs, cl
     assert (gcs.reads[0].headers["authorization"], gcs.reads[0].headers["x-goog-user-project"]) == ("Bearer mine", "p")
     await client.get(shard_of("gs://bucket/a.tar", ("X-HTTP-Method-Override", "DELETE")))
     assert "x-http-method-override" not in gcs.reads[1].headers
+
+
+@pytest.mark.parametrize("endpoint", ["http://user:secret@127.0.0.1:9000", "http://user@host/path"])
+async def test_an_endpoint_with_a_password_is_refused(endpoint: str) -> None:
+    """A request with a token cannot prove itself twice; the message holds none of it."""
+    with pytest.raises(ConfigError) as refused:
+        Client(endpoint=endpoint)
+    assert "user:secret" not in str(refused.value)
+    assert "STORAGE_EMULATOR_HOST" in refused.value.next_step
 
 
 async def test_strict_origins_name_buckets_or_endpoints(gcs: Gcs, account: Path) -> None:

@@ -18,7 +18,7 @@ from forebay_proxy.errors import ConfigError, InvalidShard, OriginLied, OriginRe
 from forebay_proxy.events import Event, Events
 from forebay_proxy.origins.answer import Answer
 from forebay_proxy.origins.base import Body
-from forebay_proxy.origins.guard import Guard
+from forebay_proxy.origins.guard import Guard, Refused
 from forebay_proxy.origins.hf import HfOrigin, hub_endpoint
 from forebay_proxy.origins.hf_token import token_path
 from forebay_proxy.origins.http import HttpOrigin
@@ -407,6 +407,26 @@ async def test_strict_origins_name_the_hub_and_where_it_leads(hub: Hub) -> None:
         await client.get()
     assert f"--allow-origin {hub.cdn.base}" in refused.value.next_step
     await client.aclose()
+
+
+async def test_hf_datasets_names_every_data_set_and_not_where_they_lie(hub: Hub) -> None:
+    """The entry is for what comes behind ``hf://``: data sets, and not one of them; the links' host is named beside it."""
+    guard = Guard(allow_origin=["hf://datasets"], strict_origins=True)
+    guard.check_bucket("hf", "datasets", True, None)
+    with pytest.raises(Refused):
+        guard.check_bucket("hf", "spaces", True, None)
+    with pytest.raises(ConfigError):
+        Guard(allow_origin=["hf://datasets/org/name"])
+    hub.put("datasets/another/one", "b.tar", DATA)
+    for allow, served in ([hub.base], False), ([hub.base, hub.cdn.base], True):
+        client = Client({"HF_ENDPOINT": hub.base, "HF_HOME": "/nonexistent"}, allow, strict_origins=True)
+        for shard in SHARD, shard_of("hf://datasets/another/one/b.tar"):
+            if served:
+                assert (await client.get(shard))[1] == DATA[:10]
+            else:
+                with pytest.raises(OriginRefused):
+                    await client.get(shard)
+        await client.aclose()
 
 
 async def test_the_public_hub_is_named_under_strict_origins() -> None:

@@ -333,6 +333,23 @@ async def test_strict_origins_name_buckets_or_endpoints(server: OriginServer, mo
         assert "--allow-origin s3://b " in refused.value.next_step
 
 
+async def test_a_password_in_the_endpoint_goes_to_it_alone(
+    server: OriginServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As Basic authorization, beside the signature, for a gateway behind a proxy that asks for one; not along a redirect."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.base.replace("://", "://user:canary@"))
+    async with OriginServer() as other, s3_client([server.base, other.base]) as client:
+        other.put("/b/k.tar", ramp(1000))
+        await client.get(SHARD, FIRST)
+        server.redirect("/b/k.tar", f"{other.base}/b/k.tar", 307)
+        await client.get(SHARD, FIRST)
+        ask = await client.origin.prepare(SHARD)
+    assert [request.headers.get("authorization") for request in server.requests] == ["Basic dXNlcjpjYW5hcnk="] * 2
+    assert "X-Amz-Signature" in server.requests[0].target
+    assert "authorization" not in other.requests[0].headers
+    assert "canary" not in repr(ask) + caplog.text
+
+
 async def test_secrets_stay_out_of_sight(server: OriginServer, client: S3Client) -> None:
     """No representation of what is passed around shows a signature."""
     ask = await client.origin.prepare(SHARD)

@@ -1,0 +1,80 @@
+"""A set that is declared by one variable, for programs that announce nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from support.origin_server import OriginServer
+from support.readers import make_shard, read
+from support.sidecar import forebay, running, small_segments, wait_until
+
+pytestmark = [pytest.mark.once, pytest.mark.timeout(60)]
+
+SEGMENT = 1 << 16
+COUNT, SIZE = 20, 4 * SEGMENT
+
+
+@pytest.fixture
+async def origin() -> AsyncIterator[OriginServer]:
+    async with OriginServer() as made:
+        yield made
+
+
+@pytest.fixture
+def files(tmp_path: Path, origin: OriginServer) -> list[Path]:
+    made = [make_shard(tmp_path / f"{number:02d}.tar", SIZE, number) for number in range(COUNT)]
+    for file in made:
+        origin.put(f"/{file.name}", file.read_bytes())
+    return made
+
+
+def pattern(origin: OriginServer) -> str:
+    return origin.url(f"/{{00..{COUNT - 1:02d}}}.tar")
+
+
+async def test_a_variable_is_enough(tmp_path: Path, origin: OriginServer, files: list[Path]) -> None:
+    """FOREBAY_SET: plain readers, without a name or a plan, find everything here, and the origin is asked once for each byte."""
+    with running(
+        tmp_path, "--cache-size", "64MB", allow=[origin.base], environ={"FOREBAY_SET": pattern(origin)}, program=small_segments(SEGMENT)
+    ) as sidecar:
+        await asyncio.to_thread(wait_until, lambda: sum(shard["complete"] for shard in sidecar.shards().values()) == COUNT)
+        asked = len(origin.requests)
+        for _ in range(2):
+            for file in files:
+                got = await asyncio.to_thread(read, sidecar.proxied(origin.url(f"/{file.name}")), file)
+                assert (got.whole, got.count) == (True, SIZE)
+                assert got.headers["cache-status"].startswith("forebay; hit")
+        assert sidecar.metric("forebay_origin_bytes_total") == COUNT * SIZE
+        # each stored shard is compared with the origin at its first opening, and that is all
+        assert len(origin.requests) - asked <= 2 * COUNT
+
+
+async def test_what_was_warmed_is_declared(tmp_path: Path, origin: OriginServer, files: list[Path]) -> None:
+    """``forebay warm PATTERN``: what leaves afterwards comes again as soon as somebody reads the set, and not before."""
+    with running(tmp_path, "--cache-size", "64MB", allow=[origin.base], program=small_segments(SEGMENT)) as sidecar:
+        ended = await asyncio.to_thread(forebay, tmp_path, "warm", pattern(origin), "--url", sidecar.url, "--quiet")
+        assert (ended.returncode, ended.stdout.split(",")[0]) == (0, f"{COUNT} shards stored"), ended
+        await asyncio.to_thread(sidecar.ask, "/v1/evict", b'{"all": true}', "POST")
+        assert await asyncio.to_thread(sidecar.shards) == {}
+        assert (await asyncio.to_thread(read, sidecar.proxied(origin.url(f"/{files[3].name}")), files[3])).whole
+        await asyncio.to_thread(wait_until, lambda: sum(shard["complete"] for shard in sidecar.shards().values()) == COUNT)
+
+
+async def test_the_rules_of_access_hold(tmp_path: Path, origin: OriginServer, files: list[Path]) -> None:
+    """An origin that may not be reached is not, whoever declares its shards; the sidecar serves on."""
+    environ = {"FOREBAY_SET": f"{pattern(origin)} http://169.254.169.254/{{0..9}}.tar"}
+    with running(tmp_path, "--cache-size", "64MB", "--strict-origins", environ=environ) as sidecar:
+        await asyncio.to_thread(wait_until, lambda: "declared set" in sidecar.log_text() and "could not be fetched" in sidecar.log_text())
+        assert sidecar.status()["cache"]["stored_bytes"] == 0
+        assert origin.requests == []
+
+
+def test_what_is_no_pattern_ends_the_start(tmp_path: Path) -> None:
+    """One line, the flag and what would be right, exit code 2."""
+    ended = forebay(tmp_path, "serve", "--set", "imagenet", "--port", "0", "--cache-dir", str(tmp_path / "cache"), "--cache-size", "64MB")
+    assert ended.returncode == 2
+    assert "--set" in ended.stderr
+    assert "imagenet" in ended.stderr

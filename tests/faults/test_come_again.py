@@ -1,0 +1,129 @@
+"""A version whose digest agreed once is fetched again in part; where other bytes come under the same ETag, no reader ends well."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.fake_origin import Gate, Remote
+from support.house import SEGMENT, World, building, data_of, reader, small_segments, until
+
+from forebay_proxy import events
+from forebay_proxy.digest import Digest
+from forebay_proxy.errors import DigestDiffers, ShardNotFound
+from forebay_proxy.reading import Reading
+from forebay_proxy.shardfile import ShardFile
+
+A = "https://o/set/a.tar"
+DATA = data_of(3 * SEGMENT)
+AGAIN = 1  # the segment that comes a second time
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_segments(monkeypatch)
+
+
+@asynccontextmanager
+async def evicted(path: Path) -> AsyncIterator[tuple[World, Remote]]:
+    """A shard that was compared with its digest, less the segment ``AGAIN``."""
+    async with building(path) as world:
+        remote = world.origin.put(A, DATA, digests=(Digest("sha-256", hashlib.sha256(DATA).digest()),))
+        assert await world.get(A, reader(0)) == DATA
+        await world.quiet()
+        await world.clearing.discard(world.entry(A), AGAIN)
+        yield world, remote
+
+
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    """Writes wait: what arrives is readable from memory, and lands when the gate opens."""
+    gate, write_pieces = Gate(), ShardFile.write_pieces
+
+    async def write(self: ShardFile, *args: Any) -> None:
+        await gate.passed()
+        await write_pieces(self, *args)
+
+    monkeypatch.setattr(ShardFile, "write_pieces", write)
+    return gate
+
+
+async def took(reading: Reading) -> bytes:
+    return b"".join([bytes(chunk) async for chunk in reading.chunks()])
+
+
+def a_range(first: int, last: int | None) -> Callable[[World], Coroutine[Any, Any, bytes]]:
+    return lambda world: world.get(A, reader(1), first=first, last=last)
+
+
+# A whole shard, whose last segment is here; ranges that end with the segment, in its middle, and with the shard.
+READERS = [a_range(0, None), a_range(0, 2 * SEGMENT - 1), a_range(SEGMENT + 5, SEGMENT + 50), a_range(SEGMENT + 5, None)]
+
+
+@pytest.mark.parametrize("read", READERS)
+async def test_other_bytes_never_end_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[World], Coroutine[Any, Any, bytes]]
+) -> None:
+    """A reader that took them from memory compares all of a segment itself, or waits for its landing before its end; and is cut off."""
+    async with evicted(tmp_path / "c") as (world, remote):
+        remote.flip(SEGMENT + 7)
+        gate = slow_disk(monkeypatch)
+        reading = asyncio.create_task(read(world))
+        await gate.reached.wait()
+        await until(lambda: all(flight.position == 2 * SEGMENT for flight in world.flights.all()))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not reading.done() or isinstance(reading.exception(), DigestDiffers), "all of it has arrived, and is not proved"
+        gate.open()
+        with pytest.raises(DigestDiffers, match="segment 1"):
+            await reading
+        assert await world.get(A, reader(1)) == DATA
+
+
+async def test_the_same_bytes_end_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As soon as they have landed; only the last chunk has waited for that."""
+    async with evicted(tmp_path / "c") as (world, _):
+        gate = slow_disk(monkeypatch)
+        async with world.opened(A, reader(1), SEGMENT + 5) as reading:
+            taking = asyncio.create_task(took(reading))
+            await gate.reached.wait()
+            await until(lambda: reading.position >= 2 * SEGMENT)
+            assert not taking.done()
+            gate.open()
+            assert await taking == DATA[SEGMENT + 5 :]
+
+
+async def test_who_reads_all_of_a_segment_compares_it_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And waits for no disk."""
+    async with evicted(tmp_path / "c") as (world, _):
+        gate = slow_disk(monkeypatch)
+        async with asyncio.timeout(10):
+            assert await world.get(A, reader(1)) == DATA
+        gate.open()
+
+
+async def test_one_that_will_not_land_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A range inside it is whole, and the rest of the segment is not to be had: nothing can be compared."""
+    async with evicted(tmp_path / "c") as (world, remote):
+        remote.fail(lambda name: ShardNotFound(name, "gone"), after=SEGMENT // 2)
+        held = remote.hold(SEGMENT + SEGMENT // 2 - 1)
+        reading = asyncio.create_task(world.get(A, reader(1), first=SEGMENT, last=SEGMENT + 99))
+        await held.reached.wait()
+        held.open()
+        async with asyncio.timeout(10):
+            assert await reading == DATA[SEGMENT : SEGMENT + 100]
+
+
+async def test_who_reads_a_shard_for_the_first_time_waits_for_nothing_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A range is given out before its segment has landed, as ever: there is nothing yet to compare it with."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, DATA, digests=(Digest("sha-256", hashlib.sha256(DATA).digest()),))
+        gate = slow_disk(monkeypatch)
+        async with asyncio.timeout(10):
+            assert await world.get(A, reader(1), last=SEGMENT - 1) == DATA[:SEGMENT]
+        gate.open()
+        assert not world.of(events.DigestChecked)

@@ -1,0 +1,29 @@
+"""The HTTP server that these tests read from leaves nothing behind either."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+import warnings
+
+import pytest
+from support.origin_server import OriginServer
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_a_connection_that_has_just_come_is_closed_with_it(turns: int) -> None:
+    """At whatever moment of its being accepted the server ends."""
+
+    async def come_late() -> None:
+        with socket.socket() as late:
+            async with OriginServer() as server:
+                late.connect((server.host, server.port))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        asyncio.run(come_late())
+        gc.collect()
+    assert [str(warning.message) for warning in caught if warning.category is ResourceWarning] == []

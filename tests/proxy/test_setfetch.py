@@ -1,0 +1,197 @@
+"""Declared sets come by themselves, behind everybody else, and as far as they fit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from support.house import SEGMENT, World, building, data_of, reader, shard_of, small_segments, until
+
+from forebay_proxy.errors import ConfigError
+from forebay_proxy.passes import GROUP_LIFE_S
+from forebay_proxy.setfetch import FAILED_S, MOST_FAILED, SetFetching, check_sets
+from forebay_proxy.use import Rank
+
+PATTERN = "https://o/set/{00..11}.tar"
+NAMES = [f"https://o/set/{number:02d}.tar" for number in range(12)]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_segments(monkeypatch)
+
+
+def fill(world: World, names: list[str] = NAMES) -> None:
+    for seed, name in enumerate(names):
+        world.origin.put(name, data_of(SEGMENT, seed))
+
+
+@asynccontextmanager
+async def fetching(world: World, *texts: str) -> AsyncIterator[SetFetching]:
+    """Declared sets, fetched for the length of a ``with``."""
+    sets = SetFetching(world.cache, world.openings, world.plans, texts, world.clock)
+    task = world.group.create_task(sets.run())
+    try:
+        yield sets
+    finally:
+        task.cancel()
+
+
+def complete(world: World) -> set[str]:
+    return {entry.name for entry in world.room.entries.values() if entry.segments.complete}
+
+
+async def tick(world: World, sets: SetFetching, seconds: float = 1.0) -> None:
+    """What the house does each second."""
+    world.clock.advance(seconds)
+    sets.look_again()
+    await asyncio.sleep(0.005)
+    await world.quiet()
+
+
+async def test_a_set_comes_without_a_reader(tmp_path: Path) -> None:
+    """All of it where it fits, each byte once; then nothing more is asked."""
+    async with building(tmp_path / "c") as world:
+        fill(world)
+        async with fetching(world, PATTERN) as sets:
+            await until(lambda: complete(world) == set(NAMES))
+            asked = len(world.origin.log)
+            for _ in range(3):
+                await tick(world, sets)
+            assert len(world.origin.log) == asked
+        assert all(world.origin.sent_twice(name) == 0 for name in NAMES)
+
+
+async def test_what_is_told_of_a_set(tmp_path: Path) -> None:
+    """Its pattern without a query, its shards, what its jobs have opened, and what goes on."""
+    async with building(tmp_path / "c") as world:
+        fill(world)
+        idle = SetFetching(world.cache, world.openings, world.plans, [PATTERN + "?sig=secret"], world.clock)
+        (told,) = idle.told()
+        assert (told["set"], told["shards"], told["opened"]) == (PATTERN, 12, {})
+        assert told["state"] == "not fetched ahead: prefetch is off"
+    async with building(tmp_path / "d") as world:
+        fill(world)
+        async with fetching(world, PATTERN) as sets:
+            await until(lambda: complete(world) == set(NAMES))
+            await world.get(NAMES[0], reader())
+            await tick(world, sets)
+            (told,) = sets.told()
+            assert (told["opened"], told["state"]) == ({"job": 1}, "looked through")
+
+
+async def test_no_more_than_half_the_cache_is_unread(tmp_path: Path) -> None:
+    """What is read makes place for what comes next."""
+    async with building(tmp_path / "c", segments=8) as world:
+        fill(world)
+        async with fetching(world, PATTERN) as sets:
+            await until(lambda: len(complete(world)) >= 4)
+            await tick(world, sets)
+            before = complete(world)
+            assert 4 <= len(before) <= 4 + 6  # and what six workers had begun
+            for name in sorted(before):
+                await world.get(name)
+            for _ in range(3):
+                await tick(world, sets)
+            assert complete(world) - before
+
+
+async def test_what_an_epoch_has_read_is_not_fetched_again(tmp_path: Path) -> None:
+    """Epoch after epoch, by an anonymous reader and with half the room: each costs what does not fit, and little more."""
+    async with building(tmp_path / "c", segments=6) as world:
+        fill(world)
+        costs = []
+        async with fetching(world, PATTERN) as sets:
+            for _ in range(6):
+                before = sum(map(world.origin.sent, NAMES))
+                for seed, name in enumerate(NAMES):
+                    assert await world.get(name) == data_of(SEGMENT, seed)
+                    await tick(world, sets)
+                costs.append((sum(map(world.origin.sent, NAMES)) - before) // SEGMENT)
+        print(f"{costs} of 12 segments an epoch, 6 fit")
+        assert sum(costs[1:]) <= 5 * (12 - 6 + 1)
+
+
+async def test_an_announced_plan_goes_first(tmp_path: Path) -> None:
+    """A declared set never takes the place of a shard that somebody has announced."""
+    async with building(tmp_path / "c", segments=9) as world:
+        other = [f"https://o/other/{number}.tar" for number in range(4)]
+        fill(world, [*NAMES, *other])
+        world.plans.replace(reader(), [shard_of(name) for name in other])
+        for name in other:
+            await world.openings.entry(shard_of(name), "job")
+        await world.quiet()
+        held = complete(world)
+        async with fetching(world, PATTERN) as sets:
+            for _ in range(5):
+                await tick(world, sets)
+            assert held <= complete(world)
+            assert len(complete(world)) == 7  # and two are left for whoever reads now
+
+
+async def test_what_fails_is_stepped_over(tmp_path: Path) -> None:
+    """A missing and a forbidden shard cost one question each for half a minute; the others come."""
+    async with building(tmp_path / "c") as world:
+        fill(world, NAMES[2:])
+        async with fetching(world, PATTERN) as sets:
+            await until(lambda: complete(world) == set(NAMES[2:]))
+            await tick(world, sets)
+            asked = [entry.name for entry in world.origin.log if entry.name in NAMES[:2]]
+            assert len(asked) <= 4
+            world.origin.put(NAMES[0], data_of(SEGMENT))
+            await tick(world, sets, 2 * FAILED_S)
+            await until(lambda: NAMES[0] in complete(world))
+
+
+async def test_an_origin_that_has_lost_the_set_is_left_alone(tmp_path: Path) -> None:
+    """After some failures in a row nothing is asked for half a minute, whatever happens."""
+    async with building(tmp_path / "c") as world, fetching(world, "https://o/none/{000..999}.tar") as sets:
+        await until(lambda: len(world.origin.log) >= MOST_FAILED)
+        for _ in range(5):
+            await tick(world, sets)
+        assert len({entry.name for entry in world.origin.log}) <= MOST_FAILED + 6
+        asked = len(world.origin.log)
+        await tick(world, sets, FAILED_S)
+        assert len(world.origin.log) > asked
+
+
+@pytest.mark.parametrize("text", ["imagenet", "/data/{0..9}.tar", "s3://b/{0..9.tar"])
+def test_what_is_no_pattern_is_said_at_the_start(text: str) -> None:
+    """With the flag, and what would be right."""
+    with pytest.raises(ConfigError, match="--set") as caught:
+        check_sets([text])
+    assert "s3://bucket" in caught.value.next_step
+
+
+async def test_a_warmed_set_comes_from_its_first_reader_on(tmp_path: Path) -> None:
+    """Nothing before: who stops a warm-up stops it. Then as any other; and forgotten with the set."""
+    async with building(tmp_path / "c") as world:
+        fill(world)
+        async with fetching(world) as sets:
+            sets.declare(PATTERN)
+            await tick(world, sets)
+            assert complete(world) == set()
+            assert sets.told()[0]["state"] == "waits for its first reader"
+            assert world.plans.next_use(NAMES[3], "https://o/set/").rank is Rank.SOON
+            await world.get(NAMES[0], reader())
+            await until(lambda: complete(world) == set(NAMES))
+            world.clock.advance(GROUP_LIFE_S + 1)
+            world.plans.expire(lambda who: False)
+            await tick(world, sets)
+            assert len(sets) == 0
+
+
+async def test_what_is_ahead_is_counted_as_it_comes_and_goes(tmp_path: Path) -> None:
+    """The sum that holds fetching back is that of what is unread."""
+    async with building(tmp_path / "c") as world:
+        fill(world)
+        async with fetching(world, PATTERN) as sets:
+            await until(lambda: complete(world) == set(NAMES))
+            assert sets._ahead_bytes == sum(sets._ahead.values()) > 0
+            for name in NAMES[:-1]:
+                await world.get(name, reader())
+            await tick(world, sets)
+            assert sets._ahead_bytes == sum(sets._ahead.values()) == SEGMENT
