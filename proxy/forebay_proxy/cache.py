@@ -251,6 +251,12 @@ class ShardCache:
         """``reader`` if its future is known."""
         return reader if reader is not None and self.plans.get(reader) is not None else None
 
+    def ask_inside(self) -> None:
+        """Ask again for what readers with a plan need next of the shards they are in, before anything further ahead is looked at."""
+        for reading in self.readings:
+            if self._announced(reading.reader) is not None:  # the others were refused because nothing at all may leave
+                reading.ask_again()
+
     def private_flight(self, entry: Entry, position: int, shard: Shard) -> Flight:
         """A fetch for one reader alone, through memory, from ``position`` to the end of its segment (or of the shard, without Range)."""
         index = position // SEGMENT_BYTES

@@ -25,6 +25,8 @@ __all__ = ["DEMAND", "Limiter", "Limiters", "Needed", "Slot"]
 # 16 connections: what one reader's 16 ranges need at once, and what S3 feeds at 50 MB/s each before anything is known (0.8 GB/s).
 START_SLOTS = 16
 MIN_SLOTS = 2  # one for demand, one for the rest: a throttled origin is still asked
+# A body that takes longer drips (a segment at less than 0.3 MB/s): it leaves the line to others, and must not hold them back.
+SLOW_S = 30.0
 AHEAD_WAITING = 2  # where the line is what ends first: the next ones stand ready, and hold room
 MOST_ORIGINS = 256  # remembered at once, unless more than that are being asked
 WAITED = 1.0  # needs below this are of segments a reader is in
@@ -52,6 +54,7 @@ class Slot:
     def brings_bytes(self, clock: Callable[[], float]) -> None:
         """Its request is for a body: how much comes while it is in the air says what the line carries."""
         self._measured = clock
+        self._limiter.bodies[id(self)] = (clock, clock())
         self._limiter.pipe.asked(clock())
 
     def leave(self) -> None:
@@ -59,6 +62,7 @@ class Slot:
             self._held = False
             del self._limiter.holding[id(self)]
             if self._measured is not None:
+                del self._limiter.bodies[id(self)]
                 self._limiter.pipe.ended(self._measured())
             self._limiter.in_flight -= 1
             self._limiter.wake()
@@ -85,6 +89,7 @@ class Limiter:
         self.pace = Pace()
         self.pipe = Pipe()
         self.holding: dict[int, Needed] = {}  # slot -> whose it is
+        self.bodies: dict[int, tuple[Callable[[], float], float]] = {}  # slot -> (clock, since when its body comes), oldest first
         self._waiting: dict[asyncio.Future[None], Needed] = {}
 
     def __repr__(self) -> str:
@@ -102,7 +107,7 @@ class Limiter:
         the room can be given to. An origin that refuses has few slots, and so holds few.
         """
         slots = max(1, int(self.slots) - max(1, int(self.slots) // 4))
-        return min(slots + max(2, slots // 2), self.pipe.requests + AHEAD_WAITING)
+        return min(slots + max(2, slots // 2), self.pipe.requests + AHEAD_WAITING + self._dripping())
 
     @asynccontextmanager
     async def slot(self, flight: Needed) -> AsyncIterator[Slot]:
@@ -136,10 +141,18 @@ class Limiter:
 
     def _held_back(self, flight: Needed) -> bool:
         """Whether it would only divide the line among more. A reader that is alone has nobody whom its own next segments could delay."""
-        if flight.need < WAITED or self.in_flight < self.pipe.requests:
+        if flight.need < WAITED or self.in_flight - self._dripping() < self.pipe.requests:
             return False
         alone = flight.need < DEMAND and self.in_flight < START_SLOTS and sum(each.need < WAITED for each in self.holding.values()) < 2
         return not alone
+
+    def _dripping(self) -> int:
+        count = 0
+        for clock, began_at in self.bodies.values():
+            if clock() - began_at < SLOW_S:
+                break
+            count += 1
+        return count
 
     def _share(self, flight: Needed) -> int:
         """How many requests may be in the air for one such as ``flight`` to join them."""
@@ -187,6 +200,11 @@ class Limiters:
         if len(self._limiters) >= MOST_ORIGINS:
             for origin in [origin for origin, limiter in self._limiters.items() if limiter.idle]:
                 del self._limiters[origin]
+
+    def look_again(self) -> None:
+        """Once a second: bodies that drip hold nobody back any more, and no event tells when they begin to."""
+        for limiter in self._limiters.values():
+            limiter.wake()
 
     def in_flight(self) -> dict[str, int]:
         """Requests in the air per origin."""

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import cast
 
+from forebay_proxy.comparisons import Comparisons
 from forebay_proxy.outlook import Lane, Outlook
 from forebay_proxy.plan import Plans, ReaderPlan
 from forebay_proxy.segments import SEGMENT_BYTES, segment_count, segment_span
@@ -30,50 +30,14 @@ from forebay_proxy.together import Together
 from forebay_proxy.turns import Queued, Turns
 from forebay_proxy.window import Window
 from forebay_proxy.wire.plan import ReaderName
+from forebay_proxy.wish import Stock, Wish
 
 __all__ = ["Lookahead", "Stock", "Wish"]
 
 FRONT = 16  # shards sorted into lanes in front of the cursors: so many of a stuck origin a reader looks past
 LENGTH_WEIGHT = 0.3  # of the newest shard's length in the running mean
 CHECKS_AHEAD = 8  # stored shards compared ahead of each reader: at 5 shards a second 1.6 s, a dozen round trips
-CHECKS_AT_ONCE = 8  # small requests in the air at one origin: 80 shards a second at 100 ms
 STEPS = 512  # of cursors within one decision: 1 ms; a cursor that passes thousands of stored shards lets others run in between
-
-
-class Stock(Protocol):
-    """What must be known of the cache."""
-
-    def capacity(self) -> int:
-        """Bytes the cache may hold."""
-        ...
-
-    def length(self, name: str) -> int | None:
-        """Bytes of the version in use; None: it must be opened first."""
-        ...
-
-    def has(self, name: str, index: int) -> bool:
-        """Whether the segment is stored or in the air."""
-        ...
-
-    def fresh(self, name: str, job: str) -> bool:
-        """Whether ``job`` may read what is stored without comparing it with the origin first."""
-        ...
-
-    def takes(self, origin: str) -> bool:
-        """Whether more may be asked of ``origin`` ahead of need now."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What to fetch: a segment, or with ``index`` None a shard's opening (where it is stored: its comparison with the origin)."""
-
-    plan: ReaderPlan
-    shard: Shard
-    index: int | None
-    need_at: float  # by the reader's own rate, as all that is stored is reckoned
-    size: int  # bytes, as far as known
-    due_at: float = 0.0  # by the rate its job's readers share: what is fetched first
 
 
 class Lookahead:
@@ -93,9 +57,7 @@ class Lookahead:
         self._last: tuple[Lane, int, int] | None = None  # of the last wish: what to come back to if it is refused
         self._opening: set[str] = set()
         self._failed: set[str] = set()
-        self._checks: dict[str, list[tuple[float, int, str, ReaderName, int]]] = {}
-        self._checking: dict[str, str] = {}  # shard name -> origin
-        self._checks_asked: set[str] = set()
+        self._comparisons = Comparisons(plans, self.missing)
         self.paused = False  # the last decision used up its steps: there may be more to say at once
 
     def __repr__(self) -> str:
@@ -175,8 +137,7 @@ class Lookahead:
 
     def _ended(self, name: str) -> None:
         self._opening.discard(name)
-        self._checking.pop(name, None)
-        self._checks_asked.discard(name)
+        self._comparisons.ended(name)
 
     def evicted(self, name: str, index: int) -> None:
         """A segment left the cache, or its flight failed."""
@@ -258,9 +219,10 @@ class Lookahead:
         self.paused = False
         self._last = None
         self._try_tight()
-        wish = self._next_check()
-        if wish is not None:
-            return wish
+        asked = self._comparisons.next()
+        if asked is not None:
+            need_at, plan, shard = asked
+            return Wish(plan, shard, None, need_at, 0, need_at)
         steps = STEPS
         for origin in list(self._turns):
             turns = self._turns[origin]
@@ -336,7 +298,7 @@ class Lookahead:
         if shard.name in self._opening:
             return self._expected(outlook)
         length = self._stock.length(shard.name)
-        answered = index in outlook.asked and shard.name not in self._checks_asked  # once: the answer may be worth nothing by now
+        answered = index in outlook.asked and shard.name not in self._comparisons  # once: the answer may be worth nothing by now
         if length is None or answered or self._stock.fresh(shard.name, outlook.reader.job):
             return None
         self._want_check(shard, outlook, index)
@@ -479,27 +441,7 @@ class Lookahead:
         outlook.checked_to = max(outlook.checked_to, end)
 
     def _want_check(self, shard: Shard, outlook: Outlook, index: int) -> None:
-        if shard.name in self._checks_asked or shard.name in self._failed:
+        if shard.name in self._comparisons or shard.name in self._failed:
             return
-        plan = outlook.plan
         outlook.asked.add(index)
-        self._checks_asked.add(shard.name)
-        self._serial += 1
-        waiting = self._checks.setdefault(shard.origin, [])
-        heapq.heappush(waiting, (plan.need_at(index), self._serial, shard.name, plan.reader, index))
-
-    def _next_check(self) -> Wish | None:
-        for origin, waiting in list(self._checks.items()):
-            in_air = sum(asked == origin for asked in self._checking.values())
-            while waiting and in_air < CHECKS_AT_ONCE:
-                need_at, _, name, reader, index = heapq.heappop(waiting)
-                plan = self._plans.get(reader)
-                if plan is None or not plan.position <= index < len(plan) or self._plans.shard_at(plan, index).name != name:
-                    self._checks_asked.discard(name)
-                    self.missing(name)  # another reader may wait for this one's question
-                    continue
-                self._checking[name] = origin
-                return Wish(plan, self._plans.shard_at(plan, index), None, need_at, 0, need_at)
-            if not waiting:
-                del self._checks[origin]
-        return None
+        self._comparisons.want(shard, outlook.plan, index)

@@ -161,6 +161,7 @@ class Prefetcher:
             await self._woken.wait()
             self._woken.clear()
             self._forgive()
+            self._cache.ask_inside()
             for _ in iter(self._slice, True):
                 await asyncio.sleep(0)
             await asyncio.sleep(ROUND_S)

@@ -316,6 +316,12 @@ class Reading:
         self._board(self._hall.private_flight(self.entry, self.position, self.shard))
         self.outcome = Outcome.BYPASS
 
+    def ask_again(self) -> None:
+        """There may be room now for the next segment of this shard, which is needed before any other shard."""
+        last = -1 if self._end is None else index_of(self._end - 1)
+        if self._current >= 0 and self._hold.asked_to <= self._current < last:
+            self._ask_ahead(self._current)
+
     def _ask_ahead(self, index: int) -> None:
         if not self.entry.ranged or self._end is None:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,19 @@ async def test_giving_up_leaves_nothing(tmp_path: Path) -> None:
         hold.arrive(2)
         assert world.cache.leased_segments == 1
         hold.give_up()
+
+
+async def test_what_was_refused_is_asked_for_again_when_there_is_room(tmp_path: Path) -> None:
+    """The rest of a shard is needed before any other shard, so it is first when room appears; nobody has to read on for that."""
+    async with building(tmp_path / "c", segments=5) as world:
+        world.origin.put(A, data_of(3 * SEGMENT))
+        world.plans.replace(reader(), [shard_of(A)])
+        full = world.room.ledger.reserve(4 * SEGMENT, list)
+        async with world.opened(A, reader()) as reading, aclosing(reading.chunks()) as chunks:
+            await anext(chunks)
+            world.cache.ask_inside()
+            assert len(world.origin.asked(A)) == 1
+            world.room.ledger.release(full)
+            world.cache.ask_inside()
+            await world.quiet()
+            assert len(world.origin.asked(A)) > 1

@@ -11,7 +11,7 @@ import pytest
 from support.house import until
 
 from forebay_proxy.fetch import Soon
-from forebay_proxy.limiter import DEMAND, MIN_SLOTS, START_SLOTS, Limiter, Limiters, Slot
+from forebay_proxy.limiter import DEMAND, MIN_SLOTS, SLOW_S, START_SLOTS, Limiter, Limiters, Slot
 
 
 @dataclass
@@ -208,3 +208,25 @@ async def test_a_question_of_a_gate_is_not_held_back_by_a_full_line() -> None:
             await held.enter_async_context(limiter.slot(Need(0.0)))
         async with limiter.slot(Need(Soon().need)):
             assert limiter.in_flight == 5
+
+
+async def test_bodies_that_drip_hold_nobody_back() -> None:
+    """After half a minute they leave the line to others; the second's look lets those go that waited for it."""
+    limiters = Limiters(16)
+    limiter = limiters.of("https://o")
+    limiter.pipe.requests = 2
+    now = [0.0]
+    async with AsyncExitStack() as stack:
+        for _ in range(2):
+            slot = await stack.enter_async_context(limiter.slot(Need(0.0)))
+            slot.brings_bytes(lambda: now[0])
+        asking = Asking(limiter)
+        await asking.ask(Need(DEMAND))
+        limiters.look_again()
+        await asyncio.sleep(0)
+        assert (asking.order, limiter.ahead) == ([], 4)
+        now[0] = SLOW_S
+        limiters.look_again()
+        await asyncio.sleep(0)
+        assert (asking.order, limiter.ahead) == ([DEMAND], 6)
+        await asking.end(DEMAND)

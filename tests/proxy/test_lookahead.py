@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from support.house import FakeClock, reader, shard_of
 
 from forebay_proxy import lookahead as lookahead_module
-from forebay_proxy.lookahead import CHECKS_AHEAD, CHECKS_AT_ONCE, FRONT, Lookahead, Wish
+from forebay_proxy.comparisons import AT_ONCE
+from forebay_proxy.lookahead import CHECKS_AHEAD, FRONT, Lookahead, Wish
 from forebay_proxy.plan import Plans
 from forebay_proxy.segments import SEGMENT_BYTES as SEGMENT
 from forebay_proxy.segments import segment_count
@@ -272,7 +273,7 @@ def test_what_is_stored_is_compared_ahead_and_in_order() -> None:
     desk.stock.room = 4 * SEGMENT
     desk.plans.replace(reader(), LONG)
     told = [wish for _ in range(20) if (wish := desk.ahead.next()) is not None]
-    assert [(wish.shard.name, wish.index) for wish in told] == [(shard.name, None) for shard in LONG[: min(CHECKS_AHEAD, CHECKS_AT_ONCE)]]
+    assert [(wish.shard.name, wish.index) for wish in told] == [(shard.name, None) for shard in LONG[: min(CHECKS_AHEAD, AT_ONCE)]]
     for wish in told:
         desk.take(wish)
     assert desk.wishes() == []
