@@ -104,8 +104,9 @@ class DiskWatch:
             self._health.lost(f"cache disk: directory {self._store.path} was removed, replaced or unmounted")
 
     def _space_refused(self, error: DiskFailed) -> None:
-        """ENOSPC or EDQUOT. A file that cannot be made says nothing of bytes: it is inodes that lack, and the next look sees that."""
+        """ENOSPC or EDQUOT. A file that cannot be made says nothing of bytes: inodes lack, until the next look says otherwise."""
         if error.operation == "create":
+            self._health.no_files = True
             return
         self._headroom.refused(self._room.ledger.on_disk_bytes)
         self._room.ledger.capacity_bytes = self._headroom.capacity_bytes

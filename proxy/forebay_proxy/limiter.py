@@ -13,8 +13,10 @@ Not thread-safe: the event loop's only.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import takewhile
 from typing import Protocol
 
 from forebay_proxy.pace import Pace
@@ -25,8 +27,10 @@ __all__ = ["DEMAND", "Limiter", "Limiters", "Needed", "Slot"]
 # 16 connections: what one reader's 16 ranges need at once, and what S3 feeds at 50 MB/s each before anything is known (0.8 GB/s).
 START_SLOTS = 16
 MIN_SLOTS = 2  # one for demand, one for the rest: a throttled origin is still asked
-# A body that takes longer drips (a segment at less than 0.3 MB/s): it leaves the line to others, and must not hold them back.
+# What does not fill the line must not keep others from it: a body that takes longer than SLOW_S drips (a segment at less than 0.3 MB/s),
+# and where no byte has come for STILL_S, whatever is in the air waits for something else than the line.
 SLOW_S = 30.0
+STILL_S = 1.0
 AHEAD_WAITING = 2  # where the line is what ends first: the next ones stand ready, and hold room
 MOST_ORIGINS = 256  # remembered at once, unless more than that are being asked
 WAITED = 1.0  # needs below this are of segments a reader is in
@@ -54,7 +58,7 @@ class Slot:
     def brings_bytes(self, clock: Callable[[], float]) -> None:
         """Its request is for a body: how much comes while it is in the air says what the line carries."""
         self._measured = clock
-        self._limiter.bodies[id(self)] = (clock, clock())
+        self._limiter.bodies[id(self)] = clock()
         self._limiter.pipe.asked(clock())
 
     def leave(self) -> None:
@@ -81,7 +85,7 @@ class Slot:
 class Limiter:
     """The slots of one origin."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.most = max(MIN_SLOTS, most)
         self.slots = float(min(START_SLOTS, self.most))
         self.in_flight = 0
@@ -89,7 +93,9 @@ class Limiter:
         self.pace = Pace()
         self.pipe = Pipe()
         self.holding: dict[int, Needed] = {}  # slot -> whose it is
-        self.bodies: dict[int, tuple[Callable[[], float], float]] = {}  # slot -> (clock, since when its body comes), oldest first
+        self.bodies: dict[int, float] = {}  # slot -> since when its body comes, oldest first
+        self._clock = clock
+        self._begun_at = 0.0  # when the first of those in the air left
         self._waiting: dict[asyncio.Future[None], Needed] = {}
 
     def __repr__(self) -> str:
@@ -107,13 +113,14 @@ class Limiter:
         the room can be given to. An origin that refuses has few slots, and so holds few.
         """
         slots = max(1, int(self.slots) - max(1, int(self.slots) // 4))
-        return min(slots + max(2, slots // 2), self.pipe.requests + AHEAD_WAITING + self._dripping())
+        most = slots + max(2, slots // 2)
+        return most if self._still() else min(most, self.pipe.requests + AHEAD_WAITING + self._dripping())
 
     @asynccontextmanager
     async def slot(self, flight: Needed) -> AsyncIterator[Slot]:
         """Wait for this flight's turn; hold one request's place for the length of the ``async with``, or until ``leave``."""
         if self._room(flight) and not any(waiting.need <= flight.need for waiting in self._waiting.values()):
-            self.in_flight += 1
+            self._enter()
         else:
             await self._wait(flight)
         slot = Slot(self, flight)
@@ -141,18 +148,22 @@ class Limiter:
 
     def _held_back(self, flight: Needed) -> bool:
         """Whether it would only divide the line among more. A reader that is alone has nobody whom its own next segments could delay."""
-        if flight.need < WAITED or self.in_flight - self._dripping() < self.pipe.requests:
+        if flight.need < WAITED or self.in_flight - self._dripping() < self.pipe.requests or self._still():
             return False
         alone = flight.need < DEMAND and self.in_flight < START_SLOTS and sum(each.need < WAITED for each in self.holding.values()) < 2
         return not alone
 
     def _dripping(self) -> int:
-        count = 0
-        for clock, began_at in self.bodies.values():
-            if clock() - began_at < SLOW_S:
-                break
-            count += 1
-        return count
+        until = self._clock() - SLOW_S
+        return sum(1 for _ in takewhile(lambda began_at: began_at <= until, self.bodies.values()))
+
+    def _still(self) -> bool:
+        return self.in_flight > 0 and self._clock() - max(self._begun_at, self.pipe.came_at) > STILL_S
+
+    def _enter(self) -> None:
+        if not self.in_flight:
+            self._begun_at = self._clock()
+        self.in_flight += 1
 
     def _share(self, flight: Needed) -> int:
         """How many requests may be in the air for one such as ``flight`` to join them."""
@@ -166,7 +177,7 @@ class Limiter:
         for turn in waiting:
             if not self._room(self._waiting[turn]):
                 return
-            self.in_flight += 1
+            self._enter()
             turn.set_result(None)
 
     def grow(self, flight: Needed) -> None:
@@ -185,14 +196,15 @@ class Limiter:
 class Limiters:
     """A limiter per origin, made when first asked for."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = most
+        self._clock = clock
         self._limiters: dict[str, Limiter] = {}
 
     def of(self, origin: str) -> Limiter:
         if origin not in self._limiters:
             self._forget_idle()
-            self._limiters[origin] = Limiter(self._most)
+            self._limiters[origin] = Limiter(self._most, self._clock)
         return self._limiters[origin]
 
     def _forget_idle(self) -> None:
@@ -202,7 +214,7 @@ class Limiters:
                 del self._limiters[origin]
 
     def look_again(self) -> None:
-        """Once a second: bodies that drip hold nobody back any more, and no event tells when they begin to."""
+        """Once a second: bodies that stand still, or drip, hold nobody back any more, and no event tells when they begin to."""
         for limiter in self._limiters.values():
             limiter.wake()
 

@@ -42,6 +42,7 @@ class Pipe:
 
     def __init__(self) -> None:
         self.requests = UNKNOWN  # in the air, all together, that are worth having
+        self.came_at = 0.0  # when the last bytes were here
         self._rates: dict[int, _Seen] = {}  # requests in the air -> what came meanwhile
         self._in_air = 0
         self._began_at = 0.0  # this window
@@ -61,9 +62,10 @@ class Pipe:
         self._look(now)
         self._in_air += 1
 
-    def came(self, size: int) -> None:
+    def came(self, size: int, now: float) -> None:
         """Some bytes are here."""
         self._came += size
+        self.came_at = now
 
     def ended(self, now: float) -> None:
         """A request has come to its end, or the line is not what it waits for any more."""

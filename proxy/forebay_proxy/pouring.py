@@ -64,7 +64,7 @@ class Stopwatch:
 
     def came(self, size: int) -> None:
         self._size += size
-        self._pipe.came(size)
+        self._pipe.came(size, self._clock())
 
     def ended(self) -> None:
         self._pace.measured(self._size, self._clock() - self._began, max(self._company, self._company_now()))

@@ -210,7 +210,7 @@ class _House:
             outward=self._outward, gs_endpoint=settings.gs_endpoint or "", gs_anonymous=settings.gs_anonymous, environ=self._environ,
         )  # fmt: skip
         self._life.push_async_callback(self._origins.aclose)
-        self._limiters = limiters = Limiters(settings.origin_connections)
+        self._limiters = limiters = Limiters(settings.origin_connections, clock)
         fetcher = Fetcher(
             self._origins, limiters, self._buffers, events,
             retry_budget_s=settings.retry_budget_s, clock=clock, sleep=asyncio.sleep, chance=chance,

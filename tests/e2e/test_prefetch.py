@@ -59,7 +59,7 @@ async def test_demand_goes_first(place: Path, origin: OriginServer) -> None:
     urls = [origin.url(f"/{number}.tar") for number in range(40)]
     with running(place, "--cache-size", "500MB", "--origin-connections", "8", allow=[origin.base]) as sidecar:
         await asyncio.to_thread(sidecar.plan, READER, urls)
-        await asyncio.wait_for(origin.until(lambda: len(origin.requests) >= 6), 30)
+        await asyncio.wait_for(origin.until(lambda: len(origin.requests) >= 6), 30)  # two, and after a second without a byte the rest
         got = await asyncio.to_thread(read, sidecar.proxied(origin.url("/wanted.tar")), wanted)
         busy = len([request for request in origin.requests if request.path != "/wanted.tar"])
         gate.set()

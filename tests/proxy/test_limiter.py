@@ -11,7 +11,7 @@ import pytest
 from support.house import until
 
 from forebay_proxy.fetch import Soon
-from forebay_proxy.limiter import DEMAND, MIN_SLOTS, SLOW_S, START_SLOTS, Limiter, Limiters, Slot
+from forebay_proxy.limiter import DEMAND, MIN_SLOTS, SLOW_S, START_SLOTS, STILL_S, Limiter, Limiters, Slot
 
 
 @dataclass
@@ -212,10 +212,10 @@ async def test_a_question_of_a_gate_is_not_held_back_by_a_full_line() -> None:
 
 async def test_bodies_that_drip_hold_nobody_back() -> None:
     """After half a minute they leave the line to others; the second's look lets those go that waited for it."""
-    limiters = Limiters(16)
+    now = [0.0]
+    limiters = Limiters(16, lambda: now[0])
     limiter = limiters.of("https://o")
     limiter.pipe.requests = 2
-    now = [0.0]
     async with AsyncExitStack() as stack:
         for _ in range(2):
             slot = await stack.enter_async_context(limiter.slot(Need(0.0)))
@@ -226,7 +226,29 @@ async def test_bodies_that_drip_hold_nobody_back() -> None:
         await asyncio.sleep(0)
         assert (asking.order, limiter.ahead) == ([], 4)
         now[0] = SLOW_S
+        limiter.pipe.came(20, now[0])
         limiters.look_again()
         await asyncio.sleep(0)
         assert (asking.order, limiter.ahead) == ([DEMAND], 6)
+        await asking.end(DEMAND)
+
+
+async def test_where_nothing_comes_nobody_is_held_back() -> None:
+    """Then it is not the line that those in the air wait for."""
+    now = [0.0]
+    limiters = Limiters(16, lambda: now[0])
+    limiter = limiters.of("https://o")
+    async with AsyncExitStack() as stack:
+        for _ in range(limiter.pipe.requests):
+            await stack.enter_async_context(limiter.slot(Need(0.0)))
+        asking = Asking(limiter)
+        await asking.ask(Need(DEMAND))
+        now[0] = STILL_S
+        limiters.look_again()
+        await asyncio.sleep(0)
+        assert asking.order == []
+        now[0] = 2 * STILL_S
+        limiters.look_again()
+        await asyncio.sleep(0)
+        assert asking.order == [DEMAND]
         await asking.end(DEMAND)

@@ -20,7 +20,7 @@ def flown(pipe: Pipe, *, together: float, connection: float, seconds: float, sta
         for body in coming:
             size = min(body[1], step * min(connection, together / len(coming)))
             body[1] -= size
-            pipe.came(int(size))
+            pipe.came(int(size), now)
         now += step
         for body in [body for body in bodies if body[1] <= 0]:
             bodies.remove(body)

@@ -317,7 +317,7 @@ def _parts(
     clearing = Clearing(room, files, retiring, store, chores)
     if window_unit is not None:
         buffers.windows = Share(4 * window_unit, per_holder=4, smallest_bytes=window_unit)
-    limiters = Limiters(connections)
+    limiters = Limiters(connections, clock)
     origins: Any = FakeOrigins(origin)
     fetcher = Fetcher(
         origins, limiters, buffers, events, retry_budget_s=retry_budget_s, clock=clock, sleep=clock.sleep, chance=random.Random(7)

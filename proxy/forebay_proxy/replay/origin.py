@@ -137,7 +137,7 @@ class SimulatedOrigin:
             rate = self.line.rate(len(self._bodies))
             before = self._moved
             self._moved = self._bodies[0][0] if rate == float("inf") else self._moved + elapsed * rate
-            self.pipe.came(int((self._moved - before) * len(self._bodies)))
+            self.pipe.came(int((self._moved - before) * len(self._bodies)), self._clock.now)
         self._moved_at = self._clock.now
 
     def _set_timer(self) -> None:
