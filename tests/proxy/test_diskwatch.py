@@ -95,7 +95,7 @@ async def test_a_quota_is_learned_from_its_first_refusal(tmp_path: Path, monkeyp
             await world.watch.look()
             await world.quiet()
         assert world.ledger.capacity_bytes <= quota
-        assert len(world.of(events.DiskFailed)) <= 2
+        assert len(world.of(events.DiskFailed)) <= 4, "of 34 that find no room: those that were under way when the first was refused"
         assert world.entry("https://o/set/19.tar").segments.complete
         assert world.ledger.stored_bytes >= quota // 2
 
