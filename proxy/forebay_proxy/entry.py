@@ -39,6 +39,7 @@ class Entry:
         self.segments = Segments(version.length)
         self.file: ShardFile | None = None
         self.filed = False  # a file of it exists on the disk
+        self.misplaced = False  # something has its file's name that cannot be removed now
         self.file_lock = asyncio.Lock()  # held while the file is made or removed
         self.stream: Flight | None = None  # the one body of an origin without Range
         self.readers = 0

@@ -30,7 +30,7 @@ BOARDING_S = 2.0  # turns of a busy loop between an opening's answer and its rea
 
 
 class Abandoned(CacheError):
-    """A bypass flight whose last reader left: nobody would ever read what it brings, and there is no disk to land on."""
+    """Nobody waits for what a flight brings, and there is no place on the disk for it to land on."""
 
 
 class Flight:

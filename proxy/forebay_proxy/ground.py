@@ -16,6 +16,7 @@ from forebay_proxy.diskhealth import DiskHealth
 from forebay_proxy.entry import Entry
 from forebay_proxy.errors import CacheError, CacheFull, DiskFailed, ShardChanged
 from forebay_proxy.events import Events
+from forebay_proxy.fileio import InTheWay, Leased
 from forebay_proxy.flights import Flight, told
 from forebay_proxy.landing import Landing
 from forebay_proxy.ledger import Grant
@@ -148,12 +149,14 @@ class CacheGround:
         def late(_: ShardFile) -> None:
             self.give_back(entry, index, grant)
 
+        entry.misplaced = False
         try:
             return await self._in_time(self._prepared(entry, index, grant), late)
         except DiskFailed as error:
             self._failed(entry, error)
             self._events.emit(events.ReservationRefused("disk"))
-        except CacheError:  # full, or a file of an earlier life is still held by a passed descriptor
+        except CacheError as error:  # full, or a file of an earlier life is still held by a passed descriptor
+            entry.misplaced = isinstance(error, (InTheWay, Leased))
             self._events.emit(events.ReservationRefused("no-room"))
         return None
 

@@ -17,8 +17,9 @@ from forebay_proxy.bypass import MemoryWindow
 from forebay_proxy.digest import Digest
 from forebay_proxy.entry import Entry
 from forebay_proxy.errors import DiskFailed
-from forebay_proxy.flights import Flight
+from forebay_proxy.flights import Abandoned, Flight
 from forebay_proxy.ledger import Grant
+from forebay_proxy.limiter import DEMAND
 from forebay_proxy.room import Slice
 from forebay_proxy.segments import index_of, segment_span
 from forebay_proxy.shardfile import ShardFile
@@ -101,6 +102,8 @@ class Landing:
             grant = self._ground.grant(self._entry, index, self._flight)
         file = None if grant is None else await self._ground.prepare(self._entry, index, grant)
         if file is None:
+            if self._flight.need >= DEMAND and not self._flight.aboard_count:
+                raise Abandoned("no place on the disk for what nobody waits for")
             self.bypassing = self._flight.bypass = True
             self._ground.passes_by(self._entry)
             return

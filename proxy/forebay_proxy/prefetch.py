@@ -16,7 +16,8 @@ from forebay_proxy.cache import ShardCache
 from forebay_proxy.chores import Chores
 from forebay_proxy.entry import Entry
 from forebay_proxy.errors import CacheError, CacheFull, ForebayError
-from forebay_proxy.flights import Flight
+from forebay_proxy.flights import Abandoned, Flight
+from forebay_proxy.left_alone import LeftAlone
 from forebay_proxy.limiter import DEMAND
 from forebay_proxy.lookahead import Lookahead, Wish
 from forebay_proxy.openings import Openings
@@ -30,7 +31,8 @@ log = logging.getLogger("forebay")
 
 ROUND_S = 0.02  # rounds are not counted in events: at 1 GB/s a segment lands every 8 ms, and one round of decisions serves several
 SLICE_S = 0.002  # of decisions and take-offs, some 20 of them, before the loop's other work has its turn
-FAILED_S = 30.0  # a shard that cannot be opened ahead is left to its reader for this long
+FAILED_S = 30.0  # a shard that cannot be opened, or has no place on the disk, is left to its reader for this long
+CROWDED_S = 1.0  # and one whose room was lost to something else: each try waits for a commit of the index
 # An origin that has lost a whole set is not asked for all of it in a minute: with so many of its shards left alone, it is left alone.
 MOST_FAILED = 1024
 
@@ -38,11 +40,11 @@ MOST_FAILED = 1024
 class _Stock:
     """The cache as the cursors see it."""
 
-    def __init__(self, cache: ShardCache, openings: Openings) -> None:
+    def __init__(self, cache: ShardCache, openings: Openings, left_alone: LeftAlone) -> None:
         self._cache = cache
         self._openings = openings
+        self._left_alone = left_alone
         self.air: Counter[str] = Counter()  # requests ahead of need per origin
-        self.failed: Counter[str] = Counter()  # shards left alone per origin
 
     def capacity(self) -> int:
         return self._cache.room.ledger.capacity_bytes
@@ -65,7 +67,7 @@ class _Stock:
         return self._openings.fresh(self._openings.current[name], job)
 
     def takes(self, origin: str) -> bool:
-        return self.air[origin] < self._openings.fetcher.ahead(origin) and self.failed[origin] < MOST_FAILED
+        return self.air[origin] < self._openings.fetcher.ahead(origin) and self._left_alone.of_origin[origin] < MOST_FAILED
 
 
 class Prefetcher:
@@ -78,11 +80,11 @@ class Prefetcher:
         self._chores = chores
         self._clock = clock
         self._woken = asyncio.Event()
-        self._stock = _Stock(cache, openings)
+        self.left_alone = LeftAlone()
+        self._stock = _Stock(cache, openings, self.left_alone)
         self.lookahead = Lookahead(plans, self._stock)
         self._flights: dict[Flight, str] = {}  # those taken off ahead of need -> their origin
         self._opening: dict[str, str] = {}  # shard -> origin
-        self._failed: dict[str, tuple[float, str]] = {}  # shard -> (until when, origin), in the order of their ends
         plans.advanced = self._advanced
         cache.ground.landed_signal = self._stirred
         cache.ground.missed_signal = self._missed
@@ -134,12 +136,18 @@ class Prefetcher:
         self.lookahead.evicted(name, index)
 
     def _missed(self, entry: Entry, index: int, flight: Flight) -> None:
-        """A flight ended without its segment. Where the origin is to blame, asking again at once would not help."""
-        blamed = flight.error is not None and not isinstance(flight.error, CacheError)
-        if flight.prefetch and (blamed or not entry.ranged):  # a body that cannot be asked in pieces would come again from its start
+        """A flight ended without its segment. What would most likely end so again is not asked for at once: it would be, for ever."""
+        if flight.prefetch and self._is_lasting(entry, flight.error):
             self._leave_alone(entry.name, entry.origin)
+        elif flight.prefetch and isinstance(flight.error, Abandoned):
+            self._leave_alone(entry.name, entry.origin, CROWDED_S)
         else:
             self.lookahead.evicted(entry.name, index)
+
+    @staticmethod
+    def _is_lasting(entry: Entry, error: BaseException | None) -> bool:
+        """Whether the next flight would end in the same way. A body that cannot be asked in pieces would come again from its start."""
+        return not entry.ranged or entry.misplaced or (error is not None and not isinstance(error, CacheError))
 
     def _freed(self, reader: object) -> None:
         if isinstance(reader, ReaderName):
@@ -230,16 +238,12 @@ class Prefetcher:
 
     # What cannot be fetched for now
 
-    def _leave_alone(self, name: str, origin: str) -> None:
-        if name not in self._failed:
-            self._failed[name] = self._clock() + FAILED_S, origin
-            self._stock.failed[origin] += 1
+    def _leave_alone(self, name: str, origin: str, for_s: float | None = None) -> None:
+        """``for_s`` None: as long as what failed."""
+        self.left_alone.add(name, origin, self._clock() + (FAILED_S if for_s is None else for_s))
         self.lookahead.failed(name)
 
     def _forgive(self) -> None:
         """Forget the failures whose time is over."""
-        now = self._clock()
-        while self._failed and self._failed[name := next(iter(self._failed))][0] <= now:
-            _, origin = self._failed.pop(name)
-            self._stock.failed -= Counter((origin,))  # those of none are dropped
+        for name in self.left_alone.over(self._clock()):
             self.lookahead.forgiven(name)

@@ -34,7 +34,7 @@ class Sweep:
         self._garbage: dict[str, int] = {}
         self._unclaimed: dict[str, Sequence[tuple[int, int]]] = {}
         self._busy = asyncio.Lock()  # one file at a time, and nobody makes or opens that one meanwhile
-        self._running = False
+        self.running = False
         self._untold_bytes = 0
 
     def __repr__(self) -> str:
@@ -57,9 +57,9 @@ class Sweep:
 
     async def run(self) -> int:
         """Remove and punch all that can be; how many files are left. A pass that is under way already is not joined."""
-        if self._running:
+        if self.running:
             return len(self)
-        self._running = True
+        self.running = True
         try:
             for key in list(self._garbage):
                 await self._remove(key)
@@ -67,7 +67,7 @@ class Sweep:
                 async with self._busy:
                     await self._tidy(key)
         finally:
-            self._running = False
+            self.running = False
             self._tell()
         return len(self)
 

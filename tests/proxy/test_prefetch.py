@@ -9,8 +9,11 @@ import pytest
 from support.house import SEGMENT, World, building, data_of, reader, shard_of, small_segments, until
 
 from forebay_proxy import prefetch
+from forebay_proxy.errors import CacheFull
+from forebay_proxy.ledger import Grant
 from forebay_proxy.limiter import DEMAND
 from forebay_proxy.plandesk import PlanDesk
+from forebay_proxy.room import Slice
 
 NAMES = [f"https://o/set/{number}.tar" for number in range(12)]
 SHARDS = [shard_of(name) for name in NAMES]
@@ -204,7 +207,7 @@ async def test_what_failed_is_tried_again_without_being_asked(tmp_path: Path) ->
     async with building(tmp_path / "c", prefetch=True) as world:
         world.plans.replace(reader(), SHARDS[:1])
         world.prefetcher.wake()
-        await until(lambda: world.prefetcher._failed)
+        await until(lambda: world.prefetcher.left_alone)
         fill(world)
         world.clock.advance(prefetch.FAILED_S - 1)
         world.prefetcher.look_again()
@@ -324,7 +327,7 @@ async def test_a_flight_that_fails_leaves_its_shard_alone_for_a_while(tmp_path: 
         world.origin.remotes[NAMES[0]].fail(times=50)
         gate.open()
         await until(lambda: complete(world) == NAMES[1:2])
-        await until(lambda: NAMES[0] in world.prefetcher._failed)
+        await until(lambda: NAMES[0] in world.prefetcher.left_alone)
         asked = len(world.origin.log)
         for _ in range(5):
             world.prefetcher.wake()
@@ -362,7 +365,7 @@ async def test_a_body_without_ranges_that_does_not_fit_is_left_to_its_reader(tmp
         fill(world)
         world.origin.put(NAMES[0], data_of(9 * SEGMENT), ranged=False)
         world.plans.replace(reader(), SHARDS[:2])
-        await until(lambda: NAMES[0] in world.prefetcher._failed)
+        await until(lambda: NAMES[0] in world.prefetcher.left_alone)
         await world.quiet()
         before = world.origin.sent(NAMES[0])
         await asked_by(world)
@@ -397,7 +400,7 @@ async def test_a_fault_of_ours_leaves_the_shard_alone_for_a_while_only(tmp_path:
 
             patch.setattr(world.fetcher, "ask", fault)
             world.plans.replace(reader(), SHARDS[:1])
-            await until(lambda: NAMES[0] in world.prefetcher._failed)
+            await until(lambda: NAMES[0] in world.prefetcher.left_alone)
         world.clock.advance(prefetch.FAILED_S + 1)
         world.prefetcher.look_again()
         await until(lambda: complete(world) == NAMES[:1])
@@ -412,3 +415,52 @@ async def test_what_is_never_fresh_is_compared_ahead_once(tmp_path: Path) -> Non
         world.plans.replace(reader(), SHARDS[:3])
         await asked_by(world)
         assert world.origin.heads() == 3
+
+
+async def test_a_shard_whose_place_is_taken_is_left_alone_for_a_while(tmp_path: Path) -> None:
+    """Somebody's folder has its file's name: its bytes could go nowhere, and would be fetched for nobody again and again."""
+    async with building(tmp_path / "c", prefetch=True) as world:
+        fill(world, 3)
+        await world.get(NAMES[0])
+        file = world.shard_file(NAMES[0])
+        await world.quiet()
+        await world.house.evict([NAMES[0]])
+        file.mkdir()
+        asked = len(world.origin.log)
+        world.plans.replace(reader(), SHARDS[:2])
+        await until(lambda: NAMES[1] in complete(world))
+        for _ in range(5):
+            world.prefetcher.look_again()
+            await asyncio.sleep(0.01)
+        await world.quiet()
+        assert len([entry for entry in world.origin.log[asked:] if entry.name == NAMES[0]]) <= 3
+        assert await world.get(NAMES[0], reader()) == data_of(3 * SEGMENT, 0)
+        file.rmdir()
+        world.plans.replace(reader(), SHARDS[:1])
+        world.clock.advance(prefetch.FAILED_S + 1)
+        world.prefetcher.look_again()
+        await until(lambda: NAMES[0] in complete(world))
+
+
+async def test_room_that_was_lost_is_asked_for_again_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is fetched for nobody meanwhile."""
+    async with building(tmp_path / "c", prefetch=True) as world:
+        fill(world, 2)
+
+        async def full(_entry: object, _index: int, grant: Grant[Slice]) -> None:
+            world.ledger.release(grant)
+            raise CacheFull("2 segments could not be removed")
+
+        await world.get(NAMES[0], first=0, last=1)
+        asked = len(world.origin.asked())
+        with monkeypatch.context() as patched:
+            patched.setattr(world.clearing, "prepare", full)
+            world.plans.replace(reader(), SHARDS[:1])
+            for _ in range(5):
+                world.prefetcher.look_again()
+                await asyncio.sleep(0.01)
+            await world.quiet()
+        assert len(world.origin.asked()) == asked == 1
+        world.clock.advance(prefetch.CROWDED_S)
+        world.prefetcher.look_again()
+        await until(lambda: NAMES[0] in complete(world))

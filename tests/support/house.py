@@ -288,6 +288,7 @@ async def building(
                     yield world
                     origin.release()
                     await world.quiet()
+                    await until(lambda: not store.sweeping.running)  # a pass that is under way is not joined by another
                     await store.sweep()
                     if checked:
                         world.check()
