@@ -372,11 +372,14 @@ def test_the_cache_against_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reads, changes, evictions, restarts, kills, power cuts and damage in any order."""
     small_segments(monkeypatch)
     CacheMachine.instants, CacheMachine.found = Instants(monkeypatch), Counter()
-    run_state_machine_as_test(
-        CacheMachine,
-        settings=settings(
-            max_examples=RUNS, stateful_step_count=STEPS, phases=PHASES, suppress_health_check=list(HealthCheck), print_blob=True
-        ),
-    )  # fmt: skip
+    for _ in range(3):  # kills that leave nothing behind say little, and chance may choose no others
+        run_state_machine_as_test(
+            CacheMachine,
+            settings=settings(
+                max_examples=RUNS, stateful_step_count=STEPS, phases=PHASES, suppress_health_check=list(HealthCheck), print_blob=True
+            ),
+        )  # fmt: skip
+        if min(CacheMachine.found["trusted"], CacheMachine.found["doubted"]) > 0:
+            break
     print(f"segments found at starts: {dict(CacheMachine.found)}")
-    assert min(CacheMachine.found["trusted"], CacheMachine.found["doubted"]) > 0, "kills that leave nothing behind say little"
+    assert min(CacheMachine.found["trusted"], CacheMachine.found["doubted"]) > 0
