@@ -7,30 +7,62 @@ imported when first used. The first import of this package names the job for the
 
 from __future__ import annotations
 
+import importlib
 import os
+from typing import TYPE_CHECKING, Any
 
 from forebay_loader.ahead import ahead
 from forebay_loader.counts import counters
-from forebay_loader.dataset import WebDataset, tarfile_to_samples
-from forebay_loader.errors import LoaderError, ProxyUnreachable, ShardChanged, ShardReadError
+from forebay_loader.errors import LoaderError, ProxyUnreachable, ShardChanged, ShardReadError, StepsError
 from forebay_loader.limits import Limits
 from forebay_loader.openers import disable, enable, worker_init
 from forebay_loader.reader import ensure_job
+from forebay_loader.sidecar import sidecar
+from forebay_loader.stages import tarfile_to_samples
+from forebay_loader.status import status
+from forebay_loader.tarfaults import TarFault
+
+if TYPE_CHECKING:
+    from forebay_loader.dataset import WebDataset
+    from forebay_loader.indexed import IndexedShard, IndexedShards
+    from forebay_loader.loader import WebLoader
 
 __all__ = [
+    "IndexedShard",
+    "IndexedShards",
     "Limits",
     "LoaderError",
     "ProxyUnreachable",
     "ShardChanged",
     "ShardReadError",
+    "StepsError",
+    "TarFault",
     "WebDataset",
+    "WebLoader",
     "ahead",
     "counters",
     "disable",
     "enable",
+    "sidecar",
+    "status",
     "tarfile_to_samples",
     "worker_init",
 ]
+
+# Classes of webdataset's kind: they import it, and with it torch. The others are not needed by most.
+_LAZY = {
+    "IndexedShard": "forebay_loader.indexed",
+    "IndexedShards": "forebay_loader.indexed",
+    "WebDataset": "forebay_loader.dataset",
+    "WebLoader": "forebay_loader.loader",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_LAZY[name]), name)
+
 
 ensure_job()
 if os.environ.get("FOREBAY_ENABLE") == "1":  # a parent called enable(export=True)

@@ -16,9 +16,10 @@ from forebay_loader.openers import enable, enabled, source_of
 from forebay_loader.plan import Announcer, Coming, Subject
 from forebay_loader.reader import CLAIMS, next_opener, reader_name
 from forebay_loader.subject import subject_of, told_epoch
-from forebay_proxy.wire.urls import InvalidShardUrl, Source
+from forebay_loader.world import World
+from forebay_proxy.wire.urls import Source
 
-__all__ = ["Ahead", "ahead"]
+__all__ = ["Ahead", "ahead", "passed_on"]
 
 DEFAULT_AHEAD = 16  # at 1 GB a shard and 100 MB/s a worker that is 160 s of warning; the list is a few kB
 MAX_AHEAD = 4096  # a plan longer than this says nothing the sidecar could use: it would not fit any window
@@ -40,18 +41,20 @@ def ahead(k: Optional[int] = None, *, set: Optional[str] = None, epoch: Epoch = 
 class Ahead:
     """The stage itself; can be pickled. Where Forebay was enabled, unpickling in a worker process enables it there."""
 
-    def __init__(self, k: Optional[int] = None, *, set: Optional[str] = None, epoch: Epoch = None) -> None:
+    def __init__(self, k: Optional[int] = None, *, set: Optional[str] = None, epoch: Epoch = None, world: Optional[World] = None) -> None:
         if k is not None and k < 0:
             raise ValueError(f"ahead takes a number of shards, 0 for none; got {k}")
         self._k = k
         self._set = set
         self._epoch = epoch
+        self._world = World.here() if world is None else world
         self._runs: tuple[int, int] = (0, 0)  # the process, and how often it began to read
 
     def __repr__(self) -> str:
         return f"<ahead {self._k if self._k is not None else 'FOREBAY_AHEAD'}>"
 
     def __call__(self, data: Iterable[Any]) -> Iterator[Any]:
+        self._world.tell_worker()  # before a splitter of webdataset's, which comes earlier in the pipeline but runs later, asks for it
         k = _from_environment() if self._k is None else min(self._k, MAX_AHEAD)
         return _Reading(iter(data), k, self._subject()).run() if k else iter(data)
 
@@ -63,13 +66,19 @@ class Ahead:
         return subject_of(self._set, before or None if epoch is None else epoch)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"k": self._k, "set": self._set, "epoch": self._epoch, "enabled": enabled()}
+        return {"k": self._k, "set": self._set, "epoch": self._epoch, "world": self._world.settled(), "enabled": enabled()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._k, self._set, self._epoch, self._runs = state["k"], state["set"], state["epoch"], (0, 0)
+        self._world = state["world"]
         limits: Optional[Limits] = state["enabled"]
         if limits is not None:
             enable(limits=limits)
+
+
+def passed_on() -> int:
+    """How many items the stages of this process have yielded: whether pulling one from a pipeline passes such a stage shows in it."""
+    return _Reading.passed
 
 
 class _Pulled(NamedTuple):
@@ -81,6 +90,8 @@ class _Pulled(NamedTuple):
 
 class _Reading:
     """One pass over a URL stage."""
+
+    passed = 0  # items, over all readings of this process
 
     def __init__(self, items: Iterator[Any], k: int, subject: Subject) -> None:
         self._items = items
@@ -99,8 +110,10 @@ class _Reading:
         try:
             first = self._pull()
             if first is not None:
+                _Reading.passed += 1
                 yield first.item
             while self._refill():
+                _Reading.passed += 1
                 yield self._waiting.popleft().item
         finally:
             self._leave()
@@ -141,10 +154,13 @@ class _Reading:
     def _publish(self, fresh: list[Source]) -> None:
         if not fresh:
             return
-        if self._announcer is None:
-            self._announcer = Announcer(self._name, self._coming, self._subject)
         before, self._announced = self._announced, self._announced + len(fresh)
-        self._announcer.announce(Coming(before, fresh))
+        try:
+            if self._announcer is None:
+                self._announcer = Announcer(self._name, self._coming, self._subject)
+            self._announcer.announce(Coming(before, fresh))
+        except Exception as error:
+            _tell_unannounced(error)
 
     def _coming(self) -> Coming:
         sources = self._sources()
@@ -156,16 +172,24 @@ class _Reading:
     def _leave(self) -> None:
         for source in self._sources():
             CLAIMS.forget(source.text, self._name)
-        if self._announcer is not None:
-            self._announcer.withdraw()
+        try:
+            if self._announcer is not None:
+                self._announcer.withdraw()
+        except Exception as error:
+            _tell_unannounced(error)
 
 
 def _source_of(item: Any) -> Optional[Source]:
     url = item.get("url") if isinstance(item, dict) else item
     try:
         return source_of(url) if isinstance(url, str) else None
-    except (InvalidShardUrl, ValueError):  # the opener will say so when its turn comes
+    except Exception:  # a URL, or a rule of GOPEN_REWRITE, that makes no sense: the opener will say so when its turn comes
         return None
+
+
+def _tell_unannounced(error: Exception) -> None:
+    """An announcement is a help, never a condition: not even a fault in it may end a training."""
+    notice_once("unannounced", f"what comes cannot be announced ({type(error).__name__}); shards are read all the same")
 
 
 def _from_environment() -> int:

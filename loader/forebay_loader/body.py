@@ -7,10 +7,11 @@ arrived over all of them.
 from __future__ import annotations
 
 import socket
-import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.client import HTTPException, HTTPResponse
-from typing import Callable, Optional
+from typing import Any, Callable, Optional
+
+from forebay_loader.sums import new_sum
 
 __all__ = ["READ_BYTES", "Body", "Progress", "Unanswered"]
 
@@ -33,15 +34,15 @@ class Unanswered(Exception):
 
 @dataclass
 class Progress:
-    """What has arrived of one shard: ``position`` bytes whose CRC-32 is ``crc``. ``length`` is None and ``etag`` "" while unknown."""
+    """What has arrived of one shard: ``position`` bytes, and their ``sum``. ``length`` is None and ``etag`` "" while unknown."""
 
     position: int = 0
-    crc: int = 0
+    sum: Any = field(default_factory=new_sum)
     length: Optional[int] = None
     etag: str = ""
 
-    def arrived(self, data: bytes) -> None:
-        self.crc = zlib.crc32(data, self.crc)
+    def arrived(self, data: Any) -> None:
+        self.sum.update(data)
         self.position += len(data)
 
     @property
@@ -80,6 +81,24 @@ class Body:
         except (OSError, HTTPException, ValueError) as error:  # ValueError: closed under us by another thread
             raise Unanswered(f"cut off ({type(error).__name__})", reached=True) from error
         return self._checked(data)
+
+    def readinto(self, room: memoryview) -> int:
+        """As ``read``, straight into ``room``: how many bytes, 0 only at a checked end."""
+        if self._ended is None or not self.left or self._response.fp is None:  # ended, or framed in a way that http.client reads
+            data = self.read(len(room))
+            room[: len(data)] = data
+            return len(data)
+        try:
+            got = int(self._response.fp.readinto1(room[: self.left]))
+        except socket.timeout as error:
+            raise Unanswered("no byte within the time limit", silent=True, reached=True) from error
+        except (OSError, ValueError) as error:
+            raise Unanswered(f"cut off ({type(error).__name__})", reached=True) from error
+        if not got:
+            raise Unanswered(f"cut off {self.left} bytes before its end", reached=True)
+        self.left -= got
+        self._response.length = self.left
+        return got
 
     def close(self) -> None:
         """Give the connection back if everything was read, else close it."""

@@ -12,13 +12,16 @@ __all__ = ["COUNTS", "Counts", "counters"]
 
 NAMES = (
     "opened",  # shards opened through the sidecar
+    "opened_descriptor",  # of them: as a descriptor, mapped
+    "door_failed",  # shards that came over HTTP because the fd door did not answer as it should
     "opened_direct",  # shards whose first byte already came past it
     "resumed",  # broken streams that went on through the sidecar
     "resumed_direct",  # broken streams that went on past it
     "fallback_total",  # shards that lost the sidecar, at their opening or half-way
     "changed",  # ShardChanged raised
     "failed",  # ShardReadError and ProxyUnreachable raised
-    "bytes_proxy",
+    "tar_faults",  # tars that end without their marker, go on after it, or hold an unreadable header
+    "bytes_proxy",  # of a shard that was mapped: all of it
     "bytes_direct",
     "plans_sent",
     "plans_failed",
@@ -38,6 +41,14 @@ class Counts:
     def add(self, name: str, amount: int = 1) -> None:
         with self._lock:
             self._values[name] += amount
+
+    def mapped(self, size: int) -> None:
+        """A shard of ``size`` bytes was opened as a descriptor."""
+        with self._lock:
+            values = self._values
+            values["opened"] += 1
+            values["opened_descriptor"] += 1
+            values["bytes_proxy"] += size
 
     def snapshot(self) -> dict[str, int]:
         with self._lock:

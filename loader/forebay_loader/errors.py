@@ -7,7 +7,7 @@ shard's URL to ``args``, and that URL may hold a token.
 
 from __future__ import annotations
 
-__all__ = ["LoaderError", "ProxyUnreachable", "ShardChanged", "ShardReadError"]
+__all__ = ["LoaderError", "ProxyUnreachable", "ShardChanged", "ShardReadError", "StepsError"]
 
 
 class LoaderError(OSError):
@@ -35,3 +35,8 @@ class ShardReadError(LoaderError):
 
 class ShardChanged(ShardReadError):
     """The shard holds other bytes now than when reading it began; what was delivered cannot be continued."""
+
+
+class StepsError(RuntimeError):
+    """The ranks cannot take the same number of steps: they cannot agree, one of them failed, or one is missing. Not an ``OSError``: no
+    handler of webdataset's may pass it over."""

@@ -10,16 +10,21 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
+from forebay_loader.descriptor import Mapped, open_descriptor
 from forebay_loader.endpoint import find_endpoint
 from forebay_loader.limits import DEFAULT_LIMITS, Limits
 from forebay_loader.notices import notice_once
 from forebay_loader.reader import CLAIMS, ensure_job
 from forebay_loader.stream import ShardStream, open_stream
+from forebay_proxy.wire.gopen import rewritten as by_rules
+from forebay_proxy.wire.gopen import without_ours
 from forebay_proxy.wire.urls import InvalidShardUrl, Source, parse_proxy_target, parse_source
 
-__all__ = ["disable", "enable", "enabled", "gopen_module", "open_source", "rewritten", "source_of", "worker_init"]
+__all__ = [
+    "command_name", "disable", "enable", "enabled", "gopen_module", "open_source", "refused", "rewritten", "source_of", "worker_init",
+]  # fmt: skip
 
 TAKEN = ("pipe", "http", "https", "s3", "gs", "hf")  # entries of gopen_schemes that enable() sets
 ORIGINS = frozenset({"http", "https", "s3", "gs", "hf", "file"})
@@ -86,6 +91,11 @@ def worker_init(worker_id: int = 0) -> None:
     enable()
 
 
+def refused() -> frozenset[str]:
+    """Schemes that the sidecar was found not to serve from here."""
+    return frozenset(_TAKEOVER.refused)
+
+
 def gopen_module() -> Any:
     """The module ``webdataset.gopen``; the package's attribute of that name is the function in it."""
     return importlib.import_module("webdataset.gopen")
@@ -97,9 +107,13 @@ def source_of(url: str) -> Optional[Source]:
 
 
 def rewritten(url: str) -> str:
-    """``url`` as ``GOPEN_REWRITE`` has it, unless that would only lead to the sidecar, which is asked without it."""
+    """``url`` as ``GOPEN_REWRITE`` has it, less our rules, and unless that would only lead to the sidecar, which is asked without it."""
+    rules = os.environ.get("GOPEN_REWRITE", "")
+    others = without_ours(rules)
+    if rules and not others:
+        return url  # webdataset is not asked: under WDS_SECURE it refuses to look at any rule
     rewrite = _TAKEOVER.rewrite or gopen_module().rewrite_url
-    found = str(rewrite(url))
+    found = str(rewrite(url)) if others == rules or _is_secured() else by_rules(others, url)
     if found == url or _proxied(found) is None:
         return found
     try:
@@ -108,9 +122,13 @@ def rewritten(url: str) -> str:
         return url
 
 
-def open_source(source: Source, limits: Limits = DEFAULT_LIMITS) -> ShardStream:
-    """Open what ``source_of`` gave, under the name of the reader that announced it."""
-    return open_stream(source, CLAIMS.opening(source.text), own_open=_own_opener(source.text), limits=limits, refused=_remember_refusal)
+def open_source(source: Source, limits: Limits = DEFAULT_LIMITS) -> Union[Mapped, ShardStream]:
+    """Open what ``source_of`` gave, under the name of the reader that announced it: a map if the sidecar has it whole, else a stream."""
+    reader = CLAIMS.opening(source.text)
+    mapped = open_descriptor(source, reader)
+    if mapped is not None:
+        return mapped
+    return open_stream(source, reader, own_open=_own_opener(source.text), limits=limits, refused=_remember_refusal)
 
 
 def _open(url: str, mode: str = "rb", bufsize: int = 8192, **options: Any) -> Any:
@@ -153,6 +171,8 @@ def _own_opener(text: str) -> Optional[Callable[..., Any]]:
         return None  # curl would ask the same sidecar again
     scheme = text.partition(":")[0].lower()
     found: Optional[Callable[..., Any]] = _TAKEOVER.replaced[scheme] if scheme in _TAKEOVER.replaced else _schemes().get(scheme)
+    if found is _open:  # someone kept it and put it back after disable(): it must not lead to itself
+        found = getattr(gopen_module(), _STOCK.get(scheme, ""), None)
     return found
 
 
@@ -165,7 +185,11 @@ def _is_stock(scheme: str) -> bool:
 
 def _is_locked(url: str) -> bool:
     """Whether webdataset was told to refuse commands (``WDS_SECURE``); it then says so itself."""
-    return url.startswith("pipe:") and bool(getattr(getattr(gopen_module(), "utils", None), "enforce_security", False))
+    return url.startswith("pipe:") and _is_secured()
+
+
+def _is_secured() -> bool:
+    return bool(getattr(getattr(gopen_module(), "utils", None), "enforce_security", False))
 
 
 def _schemes() -> dict[str, Any]:
@@ -181,6 +205,11 @@ def _remember_refusal(scheme: str) -> None:
 def _tell_left_alone(url: str) -> None:
     """One notice for each command; its name alone, since the rest may hold a token."""
     if url.startswith("pipe:"):
-        found = _COMMAND.match(url)
-        name = os.path.basename(found[1]) if found else "of this form"
+        name = command_name(url)
         notice_once(f"pipe-{name}", f"pipe: command {name} is not one Forebay reads for itself; left to webdataset, once a shard, uncached")
+
+
+def command_name(url: str) -> str:
+    """The program of a ``pipe:`` command; its name alone, since the rest may hold a token."""
+    found = _COMMAND.match(url)
+    return os.path.basename(found[1]) if found else "of this form"

@@ -16,6 +16,7 @@ import threading
 from collections import OrderedDict
 from typing import Mapping, MutableMapping, Optional
 
+from forebay_loader.variables import seen
 from forebay_proxy.wire.readers import ReaderName
 from forebay_proxy.wire.runfile import process_start_time
 
@@ -25,6 +26,7 @@ MAX_JOB_CHARACTERS = 64
 MAX_CLAIMS = 8192  # announced and never opened: far more than any read-ahead, small enough to forget
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]+")
 _OPENERS = itertools.count(1)
+_NAMES = (b"FOREBAY_JOB", b"SLURM_JOB_ID", b"SLURM_STEP_ID", b"TORCHELASTIC_RUN_ID", b"RANK", b"SLURM_PROCID")  # of reader_name
 
 
 def job_name(environ: Mapping[str, str]) -> str:
@@ -53,10 +55,7 @@ def rank_of(environ: Mapping[str, str]) -> int:
     for name in ("RANK", "SLURM_PROCID"):
         if environ.get(name, "").isdigit():
             return int(environ[name])
-    distributed = sys.modules.get("torch.distributed")  # never imported for this: it costs seconds
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_rank())
-    return 0
+    return _distributed_rank() or 0
 
 
 def worker_of() -> int:
@@ -66,10 +65,38 @@ def worker_of() -> int:
     return 0 if info is None else int(info.id)
 
 
+def _distributed_rank() -> Optional[int]:
+    distributed = sys.modules.get("torch.distributed")  # never imported for this: it costs seconds
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return int(distributed.get_rank())
+
+
 def reader_name(opener: str = "", environ: Optional[MutableMapping[str, str]] = None) -> str:
     """``job/rank/worker/opener`` of this process; without ``opener`` the one for what no plan announced."""
     environ = os.environ if environ is None else environ
     return str(ReaderName(ensure_job(environ), str(rank_of(environ)), str(worker_of()), opener or f"{os.getpid()}.0"))
+
+
+class OwnName:
+    """``reader_name()``, made anew only when something it is made of has changed: each opening without a plan wants it."""
+
+    def __init__(self) -> None:
+        self._known: tuple[tuple[object, ...], str] = (), ""
+
+    def now(self) -> str:
+        made_of, name = self._known
+        if made_of != _made_of():
+            name = reader_name()
+            self._known = _made_of(), name  # once more: it may have named the job
+        return name
+
+
+def _made_of() -> tuple[object, ...]:
+    return seen(_NAMES), os.getpid(), worker_of(), _distributed_rank()
+
+
+_OWN = OwnName()
 
 
 def next_opener() -> str:
@@ -101,7 +128,7 @@ class Claims:
             found = names.pop(0) if names else ""
             if names is not None and not names:
                 del self._names[url]
-        return found or reader_name()
+        return found or _OWN.now()
 
     def forget(self, url: str, name: str) -> None:
         """Take back one announcement that will not be opened."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import re
-import zlib
 from typing import Any, Optional
 
 from forebay_loader.body import Progress
 from forebay_loader.errors import ShardChanged, ShardReadError
+from forebay_loader.sums import new_sum
 
 __all__ = ["Foreign", "Skipping", "foreign_failure"]
 
@@ -50,8 +50,8 @@ class Skipping:
     def __init__(self, body: Any, progress: Progress, shown: str) -> None:
         self._body = body
         self._skip = progress.position
-        self._expected = progress.crc
-        self._crc = 0
+        self._expected = progress.sum.intdigest()
+        self._sum = new_sum()
         self._shown = shown
 
     @property
@@ -71,7 +71,7 @@ class Skipping:
         data = self._body.read(min(size, self._skip))
         if not data:
             raise ShardChanged(f"shard {self._shown}: ends {self._skip} bytes before what was already delivered")
-        self._crc = zlib.crc32(data, self._crc)
+        self._sum.update(data)
         self._skip -= len(data)
-        if not self._skip and self._crc != self._expected:
+        if not self._skip and self._sum.intdigest() != self._expected:
             raise ShardChanged(f"shard {self._shown}: its first bytes are not those already delivered; it was replaced on the origin")

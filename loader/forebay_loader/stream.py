@@ -67,6 +67,7 @@ class ShardStream(io.BufferedIOBase):
         self._limits = limits
         self._refused = refused
         self._chunk = b""
+        self._placed = 0
         self._at = 0
         self._ended = False
         self._opened = False
@@ -78,6 +79,11 @@ class ShardStream(io.BufferedIOBase):
 
     def readable(self) -> bool:
         return True
+
+    @property
+    def whole(self) -> bool:
+        """Whether every byte of the announced length has arrived."""
+        return self._progress.complete
 
     def read(self, size: Optional[int] = -1) -> bytes:
         if size is not None and 0 <= size <= len(self._chunk) - self._at:  # the common case: tarfile asks for 10 KiB at a time
@@ -92,6 +98,17 @@ class ShardStream(io.BufferedIOBase):
         end = len(self._chunk) if size < 0 else min(self._at + size, len(self._chunk))
         start, self._at = self._at, end
         return self._chunk[start:end]
+
+    def readinto1(self, room: Any) -> int:
+        """What is at hand, straight into ``room``: no copy between. Says how many bytes; 0 at the end."""
+        view = memoryview(room)
+        if self._at == len(self._chunk):
+            self._fill(view)
+            if self._placed:
+                return self._placed
+        data = self.read1(len(view)) if self._chunk else b""
+        view[: len(data)] = data
+        return len(data)
 
     def close(self) -> None:
         if not self.closed:
@@ -124,21 +141,25 @@ class ShardStream(io.BufferedIOBase):
             size = None if size is None else size - len(part)
         return parts
 
-    def _fill(self) -> None:
-        """Put the next bytes into the chunk; an empty one is the end."""
+    def _fill(self, room: Optional[memoryview] = None) -> None:
+        """Put the next bytes into ``room`` (``_placed`` says how many) or else into the chunk; neither is the end."""
         if self.closed:
             raise ValueError(f"read of a closed stream: {self.name}")
-        self._chunk, self._at = b"", 0
-        while not self._ended and not self._chunk:
+        self._chunk, self._at, self._placed = b"", 0, 0
+        while not self._ended and not self._chunk and not self._placed:
             self._leave_parents_connection()
             self.connect()
-            self._receive()
+            self._receive(room)
 
-    def _receive(self) -> None:
+    def _receive(self, room: Optional[memoryview]) -> None:
         if self._body is None:
             return
+        into = getattr(self._body, "readinto", None) if room else None
         try:
-            self._accept(self._body.read(READ_BYTES))
+            if into is None:
+                self._chunk = self._accept(self._body.read(READ_BYTES))
+            else:
+                self._placed = len(self._accept(room[: into(room[:READ_BYTES])]))  # type: ignore[index]  # there is room
         except Unanswered as trouble:
             self._drop_body()
             self._cope(trouble)
@@ -147,21 +168,22 @@ class ShardStream(io.BufferedIOBase):
             self._count_failure(error)
             raise
 
-    def _accept(self, data: bytes) -> None:
+    def _accept(self, data: Any) -> Any:
+        """``data`` itself, counted, summed and held to the announced length."""
         progress = self._progress
         if data:
             self._patience.arrived()
             progress.arrived(data)
-            self._chunk = data
             COUNTS.add("bytes_proxy" if isinstance(self._ways[0], SidecarWay) else "bytes_direct", len(data))
             if progress.length is not None and progress.position > progress.length:
                 raise ShardChanged(f"shard {self.name}: is longer now than the {progress.length} bytes it had")
         if data and not (progress.complete and self._body.left == 0):
-            return
+            return data
         if progress.length is not None and not progress.complete:
             raise Unanswered(f"ended after {progress.position} of {progress.length} bytes", reached=True)
         self._drop_body()
         self._ended = True
+        return data
 
     def _cope(self, trouble: Unanswered) -> None:
         """Wait a little before the same way is asked again, or go over to the next."""

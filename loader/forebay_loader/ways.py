@@ -19,7 +19,7 @@ from forebay_loader.limits import Limits
 from forebay_loader.restarted import Foreign, Skipping, foreign_failure
 from forebay_proxy.wire.urls import Source
 
-__all__ = ["NotTaken", "OwnWay", "SidecarWay", "Way", "place", "safe_headers", "shown"]
+__all__ = ["RETRYABLE", "NotTaken", "OwnWay", "SidecarWay", "Way", "explain", "place", "retry_after", "safe_headers", "shown"]
 
 OwnOpener = Callable[[str], Any]
 # A request's headers that are ours to set; the rest of what a person wrote travels.
@@ -29,7 +29,7 @@ _RESERVED = frozenset({
 })  # fmt: skip
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)", re.ASCII)
 _UNSATISFIED = re.compile(r"bytes \*/(\d+)", re.ASCII)
-_RETRYABLE = frozenset({408, 425, 429})
+RETRYABLE = frozenset({408, 425, 429})
 MAX_RETRY_AFTER_S = 3600.0
 
 
@@ -92,7 +92,7 @@ class SidecarWay:
         text = explain(reply.explanation(), reply.status)
         if reply.status in (412, 416) and progress.position:
             raise ShardChanged(f"shard {self._shown}: {text}", reply.status)
-        if reply.status >= 500 or reply.status in _RETRYABLE:
+        if reply.status >= 500 or reply.status in RETRYABLE:
             raise Unanswered(text, reached=True, retry_after_s=retry_after(reply.header("Retry-After")))
         if self._scheme == "file":  # only below a configured root; `cat` reads the others as before
             raise NotTaken(text)
@@ -175,9 +175,10 @@ def safe_headers(source: Source) -> list[tuple[str, str]]:
     return [(name, value) for name, value in source.headers if name.lower() not in _RESERVED]
 
 
-def shown(source: Source) -> str:
+def shown(source: Source, text: str = "") -> str:
     """The shard's name for messages: its origin URL without the query, which may hold a signature."""
-    return source.url.text().partition("?")[0] if source.url.scheme in ("http", "https") else source.url.text()
+    text = text or source.url.text()
+    return text.partition("?")[0] if source.url.scheme in ("http", "https") else text
 
 
 def explain(content: bytes, status: int) -> str:
@@ -197,5 +198,5 @@ def retry_after(text: str) -> Optional[float]:
 
 def _here(endpoint: Optional[Endpoint]) -> Endpoint:
     if endpoint is None:
-        raise Unanswered("no sidecar is named by FOREBAY_URL or a run file")
+        raise Unanswered("no sidecar is named by FOREBAY_URL or a run file: start one with `forebay serve` or `with fb.sidecar():`")
     return endpoint

@@ -104,6 +104,7 @@ class AdminRoutes:
             "/healthz": {"GET": self._healthz},
             "/readyz": {"GET": self._readyz},
             "/metrics": {"GET": self._show_metrics},
+            "/v1/hold": {"GET": self._hold},
             "/v1/status": {"GET": self._show_status},
             "/v1/shards": {"GET": self._show_shards},
             "/v1/plans": {"GET": self._show_plans},
@@ -135,6 +136,16 @@ class AdminRoutes:
     async def _readyz(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
         state = self._ready()
         return _text(f"{state}\n", status=200 if state == "ready" else 503)
+
+    async def _hold(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
+        """A header, and then nothing until the client leaves or we end: whoever has one open needs this sidecar."""
+        response = web.StreamResponse(headers={"Cache-Control": "no-store", "Server": SERVER})
+        exchange.endless()
+        exchange.answered(response.status)
+        await response.prepare(request)
+        if request.method != "HEAD":
+            await asyncio.get_running_loop().create_future()  # cancelled by either end
+        return response
 
     async def _show_metrics(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
         body, content_type = self._metrics()

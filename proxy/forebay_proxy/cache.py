@@ -32,6 +32,7 @@ from forebay_proxy.http_range import RangeRequest, Suffix
 from forebay_proxy.inspection import Inspection
 from forebay_proxy.landing import Landing
 from forebay_proxy.ledger import Grant
+from forebay_proxy.lending import Lending, Lent
 from forebay_proxy.openfiles import OpenFiles
 from forebay_proxy.openings import Openings
 from forebay_proxy.optimal import Optimal
@@ -79,12 +80,14 @@ class ShardCache:
         self.optimal = Optimal(lambda: room.ledger.capacity_bytes)
         self.waited_signal: Callable[[ReaderName | None], None] = lambda reader: None
         self.forgotten_signal: Callable[[str], None] = lambda name: None  # the name means no version any more
+        self.spoilt_signal: Callable[[Entry], None] = lambda entry: None  # bytes of it were wrong on the disk
         self.disk = DiskHealth(clock, events)
         self.shelf = Shelf(room=room, clearing=clearing, files=files, disk=self.disk, events=events, chores=chores)
         self.inspection = self.shelf.inspection = Inspection(
             room=room, clearing=clearing, stored=self.shelf.stored, disk=self.disk, events=events, holding=self._holding,
             spoilt=self._spoilt,
         )  # fmt: skip
+        self.lending = Lending(room, self.shelf, store)
         self.gate = Gate(room=room, flights=flights, events=events)
         self.sealing = Sealing(
             room=room, gate=self.gate, inspection=self.inspection, asking=fetcher, distrust=openings.distrust, events=events,
@@ -120,24 +123,74 @@ class ShardCache:
         job = reader.job if reader else ""
         entry, opened_here = await self._openings.entry(shard, job, want, head=head, reader=self._announced(reader))
         entry = self.room.entries.setdefault(entry.key, entry)  # forgotten between its opening's end and here: one entry a key, always
-        reading = Reading(self, entry, shard, reader, opened_here=opened_here)
-        entry.readers += 1
-        self.readings.add(reading)
-        began = self.optimal.moment
-        try:
+        with self._inside(Reading(self, entry, shard, reader, opened_here=opened_here)) as reading:
             if not head:
                 self._note_opening(entry, shard, reader, want)
             with self.buffers.readers.held():
                 yield reading
+
+    def lend(self, shard: Shard, reader: ReaderName | None) -> Lent | None:
+        """The same way into a shard that is complete here, with a descriptor of it; None: something must be waited for first (``lent``).
+
+        The caller tells the ``Lent`` when it was passed on and when it ended. Raises ``ShardError``, and ``UseHttp`` where ``open`` is
+        the way.
+        """
+        entry = self._openings.ready(shard, reader.job if reader else "")
+        if entry is None or self.room.entries.get(entry.key) is not entry or not self.lending.is_ready(entry):
+            self.lending.fit(self._openings.current.get(shard.name))  # before the origin is asked whether it changed
+            return None
+        return self._lend(entry, shard, reader)
+
+    async def lent(self, shard: Shard, reader: ReaderName | None) -> Lent:
+        """As ``lend``, after everything it needs: the origin is asked, what another boot stored is verified."""
+        self.lending.fit(self._openings.current.get(shard.name))
+        entry, _ = await self._openings.entry(shard, reader.job if reader else "", reader=self._announced(reader))
+        entry = self.room.entries.setdefault(entry.key, entry)
+        with self._inside(Reading(self, entry, shard, reader, opened_here=False)), self.lending.leasing(entry):
+            await self.lending.readied(entry)
+        return self._lend(entry, shard, reader)
+
+    def _lend(self, entry: Entry, shard: Shard, reader: ReaderName | None) -> Lent:
+        descriptor = self.lending.descriptor(entry)
+        reading = Reading(self, entry, shard, reader, opened_here=False)
+        entry.readers += 1
+        self.readings.add(reading)
+        reading.has_all()
+        return Lent(reading, descriptor, *self.lending.lease(entry), self.optimal.moment, self)
+
+    def note_passed(self, lent: Lent) -> None:
+        self._note_opening(lent.reading.entry, lent.reading.shard, lent.reading.reader, None)
+
+    def take_back(self, lent: Lent) -> None:
+        self.lending.release(lent.reading.entry, lent.size, lent.segments)
+        self._step_out(lent.reading)
+
+    def settle(self, lent: Lent) -> None:
+        self.ground.left(lent.reading.entry)
+
+    def count(self, lent: Lent) -> None:
+        self._count_reading(lent.reading, lent.began)
+
+    @contextmanager
+    def _inside(self, reading: Reading) -> Iterator[Reading]:
+        """``reading`` is inside its shard, for the length of the ``with``."""
+        reading.entry.readers += 1
+        self.readings.add(reading)
+        began = self.optimal.moment
+        try:
+            yield reading
         except ShardChanged:
             self.ground.outdated(reading.entry)
             raise
         finally:
-            self.readings.discard(reading)
-            reading.entry.readers -= 1
-            reading.close()
+            self._step_out(reading)
             self.ground.left(reading.entry)
             self._count_reading(reading, began)
+
+    def _step_out(self, reading: Reading) -> None:
+        self.readings.discard(reading)
+        reading.entry.readers -= 1
+        reading.close()
 
     def _count_reading(self, reading: Reading, began: int) -> None:
         """What this reading would have cost the best schedule there is."""
@@ -167,6 +220,7 @@ class ShardCache:
 
     def _spoilt(self, entry: Entry, index: int) -> None:
         """A stored segment is wrong, and may have been read so."""
+        self.spoilt_signal(entry)
         self._openings.distrust.spoilt(entry.name, by_origin=False)
         entry.remade = self._openings.distrust.count(entry.name)
         for reading in self.readings:
@@ -289,9 +343,9 @@ class ShardCache:
         """How many ranges of one reader may be in the air now: what the origin's pace makes worth it, an even part of the room."""
         if bypassing:
             return 1
-        leased = max(0, self._leased_segments - len(self.flights)) * SEGMENT_BYTES
+        leased = max(0, self.leased_segments - len(self.flights)) * SEGMENT_BYTES
         grantable = self.room.ledger.grantable_bytes(leased) // SEGMENT_BYTES
-        active = max(1, len(self.readings) - self._resting)
+        active = max(1, len(self.readings) - self._resting - self.lending.count)  # who has a descriptor asks for nothing
         return max(1, min(self._fetcher.ranges(entry.origin), grantable // active))
 
     def let_rest(self, now: float) -> int:
@@ -340,4 +394,4 @@ class ShardCache:
 
     @property
     def leased_segments(self) -> int:
-        return self._leased_segments
+        return self._leased_segments + self.lending.segments

@@ -127,7 +127,7 @@ class Choosing(Generic[H]):
         segments = entry.segments
         if self._can_punch() and entry.ranged:
             yield from self._single(entry, segments.may_leave())
-        elif entry.idle and segments.stored_count and not segments.leases:
+        elif entry.idle and segments.stored_count and not segments.is_held:
             whole = tuple(segments.stored())
             yield Victim((entry, whole), sum(segments.bytes_of(index) for index in whole))
 

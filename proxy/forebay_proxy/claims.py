@@ -28,6 +28,7 @@ class Claims:
     def __init__(self, commit: Commit) -> None:
         self._commit = commit
         self._pending: dict[str, str | None] = {}
+        self._batch: dict[str, str | None] = {}  # being committed now
         self._waiting: list[asyncio.Future[None]] = []  # for the pending changes
         self._flying: list[asyncio.Future[None]] | None = None  # for those being committed now
         self._asked = asyncio.Event()
@@ -57,6 +58,10 @@ class Claims:
             raise _closed()
         self._pending[key] = text
         self._asked.set()
+
+    def unsettled(self, key: str) -> bool:
+        """Whether the index on the disk does not say yet what is claimed of ``key``."""
+        return key in self._pending or key in self._batch
 
     async def committed(self) -> None:
         """Return once every change made before this call is on disk. Raises DiskFailed if the commit that tried failed."""
@@ -102,6 +107,7 @@ class Claims:
 
     async def _commit_batch(self) -> bool:
         batch, self._pending = self._pending, {}
+        self._batch = batch
         self._flying, self._waiting = self._waiting, []
         self._asked.clear()
         self._hurry.clear()
@@ -122,7 +128,7 @@ class Claims:
         return error is None
 
     def _land(self, error: DiskFailed | None) -> None:
-        waiters, self._flying = self._flying or [], None
+        waiters, self._flying, self._batch = self._flying or [], None, {}
         for waiter in waiters:
             _tell(waiter, error)
         if error is None:

@@ -16,6 +16,8 @@ from forebay_proxy.logs import frames_of, hide_messages
 from forebay_proxy.verbs.config import config
 from forebay_proxy.verbs.env import env
 from forebay_proxy.verbs.evict import evict
+from forebay_proxy.verbs.index import index
+from forebay_proxy.verbs.launch import launch
 from forebay_proxy.verbs.ls import ls
 from forebay_proxy.verbs.output import error_line, silence_stdout
 from forebay_proxy.verbs.plan import plan
@@ -23,6 +25,7 @@ from forebay_proxy.verbs.run import run
 from forebay_proxy.verbs.seams import Seams
 from forebay_proxy.verbs.serve import serve
 from forebay_proxy.verbs.status import status
+from forebay_proxy.verbs.takeover import takeover
 from forebay_proxy.verbs.verify import verify
 from forebay_proxy.verbs.warm import warm
 from forebay_proxy.version import VERSION
@@ -106,7 +109,7 @@ def cli(context: click.Context) -> None:
     context.obj = context.obj or Seams()
 
 
-for verb in (serve, run, env, warm, status, ls, evict, verify, plan, config):
+for verb in (serve, run, launch, env, warm, index, status, ls, evict, verify, plan, takeover, config):
     cli.add_command(verb)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from forebay_proxy.errors import ConfigError, ForebayError
+from forebay_proxy.wire.holding import Hold
 
 __all__ = ["Hold", "Sidecar", "SidecarRefused", "SidecarUnreachable"]
 
@@ -88,6 +89,15 @@ class Sidecar:
         path = "/v1/verify" + (f"?rate={rate_bytes_s}" if rate_bytes_s else "")
         return self._events(path, json.dumps(selection).encode(), {"Content-Type": "application/json"}, done="verified")
 
+    def samples(self, target: str, headers: tuple[tuple[str, str], ...] = ()) -> int:
+        """How many samples the shard at ``target`` ("/s3/bucket/key") has. Raises ``SidecarRefused``: 404 it has no index, 409 not yet."""
+        asked = {"If-None-Match": "*", **dict(headers)}  # the index itself is not wanted
+        with self._answer("GET", f"/v1/index{target}", None, _STREAM_TIMEOUT_S, asked) as answer:
+            count = answer.headers.get("Forebay-Samples", "")
+        if not (count.isascii() and count.isdigit()):
+            raise SidecarUnreachable("what answers there counts no samples", next_step="is it a Forebay of an older version?")
+        return int(count)
+
     def _events(self, path: str, body: bytes, headers: Mapping[str, str], *, done: str) -> Iterator[Table]:
         """The lines of an answer. Raises ``SidecarUnreachable`` where they stop before the event "end": a cut looks like one to us."""
         event: Table = {}
@@ -100,8 +110,8 @@ class Sidecar:
             raise SidecarUnreachable(f"the sidecar ended before it had {done} everything", next_step="run it again")
 
     def hold(self) -> Hold:
-        """A connection that keeps a sidecar started by ``run`` alive for as long as it is open."""
-        return Hold(self._connection(_TIMEOUT_S), self._headers)
+        """What keeps a sidecar started by ``run`` alive, once ``take`` or ``ping`` was called and until ``close``."""
+        return Hold(self.address, self._headers.get("Forebay-Token", ""))
 
     def _once(self, method: str, path: str, body: bytes | None = None, *, timeout_s: float) -> bytes:
         with self._answer(method, path, body, timeout_s, {"Content-Type": "application/json"} if body else {}) as answer:
@@ -128,34 +138,6 @@ class Sidecar:
     def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
         kind, host, port = self._where
         return _UnixConnection(host, timeout_s) if kind == "unix" else http.client.HTTPConnection(host, port, timeout=timeout_s)
-
-
-class Hold:
-    """One connection kept open. It opens on the first ``ping``; every further one keeps it from idling and reopens a broken one."""
-
-    def __init__(self, connection: http.client.HTTPConnection, headers: Mapping[str, str]) -> None:
-        self._connection = connection
-        self._headers = headers
-
-    def ping(self) -> bool:
-        """Whether the sidecar still answers. Never raises."""
-        try:
-            self._connection.request("GET", "/healthz", headers=dict(self._headers))
-            answer = self._connection.getresponse()
-            answer.read()
-        except (OSError, http.client.HTTPException):
-            self._connection.close()
-            return False
-        return answer.status == 200
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def __enter__(self) -> Hold:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _parse(address: str) -> tuple[str, str, int]:

@@ -126,13 +126,12 @@ class Connection(web.RequestHandler):
 
 
 class ConnectionServer(web.Server):
-    """Makes a ``Connection`` for each client, as many as ``crowd`` takes. ``on_change`` is called whenever one comes or goes."""
+    """Makes a ``Connection`` for each client, as many as ``crowd`` takes."""
 
     def __init__(
         self,
         handler: Callable[[web.BaseRequest], object],
         *,
-        on_change: Callable[[], None],
         is_stranger: Callable[[Peer], bool] = lambda peer: False,
         crowd: Crowd | None = None,
     ) -> None:
@@ -140,7 +139,6 @@ class ConnectionServer(web.Server):
         super().__init__(handler, handler_cancellation=True)  # type: ignore[arg-type]
         self.is_stranger = is_stranger
         self.crowd = crowd or Crowd()
-        self._on_change = on_change
 
     def __call__(self) -> Connection:
         return Connection(
@@ -162,13 +160,11 @@ class ConnectionServer(web.Server):
             assert isinstance(leaver, Connection)
             # In the next turn: this connection's own task has not begun to wait yet.
             asyncio.get_running_loop().call_soon(partial(leaver.turn_away, newcomer=leaver is handler))
-        self._on_change()
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
         super().connection_lost(handler, exc)
         assert isinstance(handler, Connection)
         self.crowd.leave(handler)
-        self._on_change()
 
 
 def _parser_error(exc: BaseException | None, message: str | None) -> InvalidRequest:

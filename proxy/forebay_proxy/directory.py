@@ -5,6 +5,7 @@
                 index/          the index database
                 index-broken/   a damaged index, kept for whoever wants to know
                 shards/<key>    one sparse file a shard version
+                samples/<key>   the sample index of one
 
 Everything is reached from open directory descriptors, follows no symbolic link, and belongs to our uid; names are made here, never taken
 from input. What we did not make is reported, counted against the bound, and left alone. Blocking; not thread-safe.
@@ -28,8 +29,8 @@ from forebay_proxy.ownership import HMAC_KEY, LOCK, hmac_key, take_lock, write_k
 
 __all__ = ["Directory", "Scan", "StoredFile"]
 
-INDEX, BROKEN, SHARDS = "index", "index-broken", "shards"
-_OURS = frozenset({LOCK, HMAC_KEY, INDEX, BROKEN, SHARDS})
+INDEX, BROKEN, SHARDS, SAMPLES = "index", "index-broken", "shards", "samples"
+_OURS = frozenset({LOCK, HMAC_KEY, INDEX, BROKEN, SHARDS, SAMPLES})
 _LOG = re.compile(r"forebay\.log(\.\d+)?")
 _KEY = re.compile(r"[0-9a-f]{64}")
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
@@ -46,19 +47,21 @@ class StoredFile:
 
 @dataclass(slots=True)
 class Scan:
-    """What lies in the directory: shard files by key, and the names of what is not ours."""
+    """What lies in the directory: shard files and sample indexes by key, and the names of what is not ours."""
 
     files: dict[str, StoredFile] = field(default_factory=dict)
+    samples: dict[str, int] = field(default_factory=dict)  # sample indexes: allocated bytes by key, the oldest first
     unknown: list[str] = field(default_factory=list)
 
 
 class Directory:
-    """An owned cache directory. ``shards`` and ``index`` are open descriptors of the two folders in it."""
+    """An owned cache directory. ``shards``, ``index`` and ``samples`` are open descriptors of the folders in it."""
 
-    def __init__(self, path: Path, *, root: int, lock: int, shards: int, index: int, key: bytes) -> None:
+    def __init__(self, path: Path, *, root: int, lock: int, shards: int, index: int, samples: int, key: bytes) -> None:
         self.path = path
         self.shards = shards
         self.index = index
+        self.samples = samples
         self.hmac_key = key
         self._root = root
         self._lock = lock
@@ -78,7 +81,8 @@ class Directory:
             write_lock(lock, who, "", "")
             shards = _kept(undo, _open_folder(root, path, SHARDS))
             index = _kept(undo, _open_folder(root, path, INDEX))
-            owned = cls(path, root=root, lock=lock, shards=shards, index=index, key=hmac_key(root))
+            samples = _kept(undo, _open_folder(root, path, SAMPLES))
+            owned = cls(path, root=root, lock=lock, shards=shards, index=index, samples=samples, key=hmac_key(root))
             owned._said = (who, "", "")
             undo.pop_all()
             return owned
@@ -118,9 +122,11 @@ class Directory:
             if lost and os.listdir(shards):
                 raise ConfigError(f"cache directory {self.path} was replaced by one with shards of its own", next_step="restart")
             index = _kept(undo, _open_folder(root, self.path, INDEX))
+            samples = _kept(undo, _open_folder(root, self.path, SAMPLES))
             write_lock(lock, *self._said)
             write_key(root, self.hmac_key)
-            for fresh, ours in ((root, self._root), (lock, self._lock), (shards, self.shards), (index, self.index)):
+            held = ((root, self._root), (lock, self._lock), (shards, self.shards), (index, self.index), (samples, self.samples))
+            for fresh, ours in held:
                 os.dup2(fresh, ours, inheritable=False)
         return lost
 
@@ -157,12 +163,26 @@ class Directory:
             else:
                 found.unknown.append(f"{SHARDS}/{entry.name}")
                 foreign += state.st_blocks * 512
+        foreign += self._scan_samples(found)
         self._foreign_bytes = foreign
         return found
 
+    def _scan_samples(self, found: Scan) -> int:
+        """Note the sample indexes; allocated bytes of what else lies there."""
+        foreign, times = 0, dict[str, float]()
+        for entry in _entries(self.samples):
+            state = entry.stat(follow_symlinks=False)
+            if _KEY.fullmatch(entry.name) and is_plain(state) and state.st_nlink == 1:
+                found.samples[entry.name], times[entry.name] = state.st_blocks * 512, state.st_mtime
+            else:
+                found.unknown.append(f"{SAMPLES}/{entry.name}")
+                foreign += state.st_blocks * 512
+        found.samples = dict(sorted(found.samples.items(), key=lambda item: times[item[0]]))
+        return foreign
+
     def overhead(self) -> int:
-        """Allocated bytes of everything but the shard files; folders that are not ours as of the last scan."""
-        total = self._foreign_bytes + sum(os.fstat(fd).st_blocks for fd in (self._root, self.shards)) * 512
+        """Allocated bytes of everything but shard files and sample indexes; folders that are not ours as of the last scan."""
+        total = self._foreign_bytes + sum(os.fstat(fd).st_blocks for fd in (self._root, self.shards, self.samples)) * 512
         with suppress(FileNotFoundError):  # the directory was removed
             total += sum(_bytes(entry) for entry in _entries(self._root) if not entry.is_dir(follow_symlinks=False))
         return total + sum(_tree_bytes(name, self._root) for name in (INDEX, BROKEN))
@@ -187,7 +207,7 @@ class Directory:
         """Give the directory up."""
         with suppress(OSError):
             os.ftruncate(self._lock, 0)
-        for fd in (self.index, self.shards, self._lock, self._root):
+        for fd in (self.index, self.shards, self.samples, self._lock, self._root):
             os.close(fd)
 
 

@@ -15,8 +15,10 @@ __all__ = [
     "DiskFailed",
     "FellBehind",
     "ForebayError",
+    "IndexNotYet",
     "InvalidRequest",
     "InvalidShard",
+    "NoIndex",
     "OriginError",
     "OriginLied",
     "OriginLoops",
@@ -105,6 +107,21 @@ class ShardNotFound(ShardError):
 
     status = 404
     title = "Shard not found"
+
+
+class NoIndex(ShardError):
+    """This version of the shard has no sample index, and never will: it is no plain, well-formed tar of samples."""
+
+    status = 404
+    title = "No sample index"
+
+
+class IndexNotYet(ShardError):
+    """There is no sample index of the shard now: not all of it is here."""
+
+    status = 409
+    retryable = True
+    title = "No sample index yet"
 
 
 class RangeNotSatisfiable(ShardError):

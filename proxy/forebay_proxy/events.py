@@ -14,6 +14,7 @@ __all__ = [
     "DigestChecked",
     "DiskChanged",
     "DiskFailed",
+    "DoorAnswered",
     "Event",
     "Events",
     "Evicted",
@@ -249,6 +250,20 @@ class RequestDone:
 
 
 @dataclass(frozen=True, slots=True)
+class DoorAnswered:
+    """The fd door answered one client. ``answer``: passed (a descriptor), or why not: incomplete, encoded, digest, half, disk, …"""
+
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class IndexDone:
+    """A sample index was built, read from the disk, refused (the shard can have none), or its making failed. ``result`` says which."""
+
+    result: str
+
+
+@dataclass(frozen=True, slots=True)
 class Aborted:
     """A response was cut after its headers were out. ``reason``: origin_failed, changed, client_gone, shutdown."""
 
@@ -271,9 +286,9 @@ class LoopLagged:
 
 
 Event = (
-    Aborted | ClientRefused | DigestChecked | DiskChanged | DiskFailed | Evicted | FetchRetried | FlightBoarded | IntegrityFailed
-    | LoopLagged | OpeningDone | OptimalBytes | OriginAnswered | OriginBytes | OriginFailed | OriginOddity | PlanChanged | ReaderWaited
-    | Recovered | Refetched | RequestDone | ReservationRefused | Revalidated | SegmentLanded | SegmentVerified | ShardOpened
+    Aborted | ClientRefused | DigestChecked | DiskChanged | DiskFailed | DoorAnswered | Evicted | FetchRetried | FlightBoarded | IndexDone
+    | IntegrityFailed | LoopLagged | OpeningDone | OptimalBytes | OriginAnswered | OriginBytes | OriginFailed | OriginOddity | PlanChanged
+    | ReaderWaited | Recovered | Refetched | RequestDone | ReservationRefused | Revalidated | SegmentLanded | SegmentVerified | ShardOpened
 )  # fmt: skip
 
 

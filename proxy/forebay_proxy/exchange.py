@@ -14,7 +14,10 @@ CLIENT_LEFT = 499  # no status was sent: the client left before there was an ans
 
 @dataclass(slots=True)
 class Exchange:
-    """Times are ``clock()`` seconds. ``code`` is the status sent; ``outcome`` stays None for anything that is not a shard."""
+    """Times are ``clock()`` seconds. ``code`` is the status sent; ``outcome`` stays None for anything that is not a shard.
+
+    ``looks_only``: a probe, a scrape, a person watching or somebody refused, for whom no idle sidecar stays.
+    """
 
     method: str
     events: Events
@@ -25,6 +28,7 @@ class Exchange:
     hit_bytes: int = 0
     job: str = ""
     aborted: str = ""
+    looks_only: bool = True
     _started: float = field(init=False)
     _first_byte: float | None = None
 
@@ -52,6 +56,10 @@ class Exchange:
         if not self.aborted:
             self.aborted = reason
             self.events.emit(Aborted(reason, self.job))
+
+    def endless(self) -> None:
+        """It ends with its connection: that is no abort."""
+        self.aborted = "endless"
 
     def close(self) -> None:
         """Report the request."""

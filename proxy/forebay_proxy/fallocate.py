@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ class Abilities:
 
     allocate: bool
     punch: bool
+    lock: bool = True  # a shared flock of one descriptor keeps another from an exclusive one
 
 
 def _find() -> Callable[[int, int, int, int], int] | None:
@@ -66,7 +68,7 @@ def probe(directory: int) -> Abilities:
     fd = nameless(directory)
     try:
         os.ftruncate(fd, _PROBE_BYTES)
-        return Abilities(_supports(allocate, fd), _frees(fd))
+        return Abilities(_supports(allocate, fd), _frees(fd), _locks(fd))
     finally:
         os.close(fd)
 
@@ -89,6 +91,24 @@ def _supports(call: Callable[[int, int, int], None], fd: int) -> bool:
     except OSError as error:
         return error.errno not in _UNSUPPORTED  # a full disk says no, but knows how
     return True
+
+
+def _locks(fd: int) -> bool:
+    """Whether flock holds between two openings of one file, read-only and not, as between a client's descriptor and ours."""
+    try:
+        shared = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
+    except OSError:  # without /proc nobody can say: then no descriptor is passed
+        return False
+    try:
+        fcntl.flock(shared, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(shared)
+    return False
 
 
 def _frees(fd: int) -> bool:

@@ -26,8 +26,8 @@ from forebay_proxy.fallocate import Abilities
 from forebay_proxy.segments import SEGMENT_BYTES
 
 __all__ = [
-    "Hasher", "InTheWay", "Leased", "allocate", "create", "digest", "grow", "is_plain", "lacking", "punch", "read", "read_now", "release",
-    "reopen", "resize", "sync", "unlink", "write", "write_pieces",
+    "Hasher", "InTheWay", "Leased", "allocate", "create", "digest", "grow", "is_plain", "lacking", "lend", "punch", "read", "read_now",
+    "release", "reopen", "resize", "sync", "unlink", "write", "write_pieces",
 ]  # fmt: skip
 
 _DIGEST_BYTES = 2**20  # read and hash in pieces that stay in the processor's cache
@@ -118,13 +118,36 @@ def allocate(fd: int, offset: int, length: int, abilities: Abilities) -> None:
         fallocate.allocate(fd, offset, length)
     except OSError:
         if abilities.punch:
-            _punch_from_tail(fd, offset, length)
+            release(fd, offset, length)
         raise
 
 
 def release(fd: int, offset: int, length: int) -> None:
-    """Free a range that was allocated and never claimed: nobody can hold a lease on it."""
-    _punch_from_tail(fd, offset, length)
+    """Free a range that was allocated and never claimed, unless a passed descriptor holds the file: then it stays as it is.
+
+    One of an earlier life may: its shard was complete then, and the claim of this range was withdrawn in the moment of the kill.
+    """
+    with suppress(BlockingIOError, FileNotFoundError), _locked(fd) as own:
+        _punch_from_tail(own, offset, length)
+
+
+def lend(key: str, directory: int, expected: int, length: int) -> int:
+    """A read-only descriptor of the file, opened afresh, that carries LOCK_SH: to be passed on. ``expected`` is our own of the same file.
+
+    The name and the inode are in memory because we hold the file open, and a local flock is the kernel's own list: the disk is not asked,
+    so this may run on the loop. Raises OSError: ESTALE where another file, or one of another length, has the name; EAGAIN where something
+    of it is being removed now.
+    """
+    fd = os.open(key, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
+    try:
+        state, ours = os.fstat(fd), os.fstat(expected)
+        if state.st_ino != ours.st_ino or state.st_dev != ours.st_dev or state.st_size != length:
+            raise OSError(errno.ESTALE, "another file took its place")
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
 def write(fd: int, offset: int, data: bytes | bytearray | memoryview) -> None:
@@ -255,6 +278,17 @@ def _unleased(key: str, directory: int, expected: int | None) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+@contextmanager
+def _locked(fd: int) -> Iterator[int]:
+    """The open file ``fd``, whatever its name is now, opened once more and locked against everybody. Raises OSError."""
+    own = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
+    try:
+        fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield own
+    finally:
+        os.close(own)
 
 
 def _punch_from_tail(fd: int, offset: int, length: int) -> None:

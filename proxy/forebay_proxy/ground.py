@@ -59,6 +59,8 @@ class CacheGround:
         self.landed_signal: Callable[[], None] = lambda: None  # the prefetcher listens: something landed, or a reader moved
         # A flight ended and its segment is not here.
         self.missed_signal: Callable[[Entry, int, Flight], None] = lambda entry, index, flight: None
+        self.completed_signal: Callable[[Entry], None] = lambda entry: None  # all of it is here
+        self.outdated_signal: Callable[[Entry], None] = lambda entry: None  # the origin has another version
         self.files_wanted = 0
         self._room = room
         self._clearing = clearing
@@ -191,6 +193,7 @@ class CacheGround:
     def _sync_complete(self, entry: Entry) -> None:
         if entry.segments.complete and entry.file is not None:
             self._chores.spawn(self._sync(entry, entry.file), "sync")
+            self.completed_signal(entry)
 
     async def _sync(self, entry: Entry, file: ShardFile) -> None:
         """One fdatasync a shard, after its last segment and off the readers' path."""
@@ -244,6 +247,7 @@ class CacheGround:
         """The origin has another version now: this one serves who is inside, and leaves."""
         if not entry.stale:
             entry.stale = True
+            self.outdated_signal(entry)
             self._forget(entry)
             self._room.claim(entry)
             self._room.touch(entry)

@@ -53,7 +53,7 @@ class House:
         """Let go of what matches (``*`` and ``?``); None: everything. What a reader holds stays."""
         shards = freed = leased = 0
         async for entry in self.selected(patterns):
-            leased += bool(entry.segments.leases)
+            leased += entry.segments.is_held
             size = await self._cache.clearing.evict(entry)
             shards += size > 0
             freed += size

@@ -11,15 +11,20 @@ A URL's query and userinfo may hold a secret, and messages of library errors hol
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from types import TracebackType
 
-__all__ = ["SafeFormatter", "frames_of", "hide_messages", "scrubbed", "set_up"]
+__all__ = ["SafeFormatter", "frames_of", "hide_messages", "keep_short", "scrubbed", "set_up"]
 
 _OURS = "forebay"
+# Of a log that nobody rotates: a month of an origin that fails every few seconds is some 100 MB, and its last MiB says what led to now.
+_MOST_LOG_BYTES = 8 << 20
+_KEPT_LOG_BYTES = 1 << 20
 _QUERY = re.compile(r"(https?://[^\s?#'\"<>]*)[?#][^\s'\"<>]*", re.IGNORECASE)
 _USERINFO = re.compile(r"://[^\s/?#'\"<>]*@")
 _REPR = re.compile(r"(exception=)?\b(\w+(?:Error|Exception|URL|Warning))\(.*\)")
@@ -69,6 +74,33 @@ def set_up(level: str) -> None:
     logging.captureWarnings(True)
     logging.getLogger(_OURS).setLevel(level.upper())
     hide_messages()
+
+
+def keep_short(descriptor: int, most_bytes: int = _MOST_LOG_BYTES, kept_bytes: int = _KEPT_LOG_BYTES) -> None:
+    """From now on cut the log file behind ``descriptor`` (opened to append) down to its last ``kept_bytes`` at ``most_bytes``."""
+    logging.getLogger().addHandler(_Shortener(descriptor, most_bytes, kept_bytes))
+
+
+class _Shortener(logging.Handler):
+    """Writes nothing; looks after each line how long the file has become."""
+
+    def __init__(self, descriptor: int, most_bytes: int, kept_bytes: int) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+        self._most_bytes = most_bytes
+        self._kept_bytes = kept_bytes
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):  # a log that cannot be cut is no reason to stop
+            size = os.fstat(self._descriptor).st_size
+            if size > self._most_bytes:
+                self._cut(size)
+
+    def _cut(self, size: int) -> None:
+        with open(f"/proc/self/fd/{self._descriptor}", "rb") as file:  # the descriptor itself is only open for writing
+            tail = os.pread(file.fileno(), self._kept_bytes, size - self._kept_bytes)
+        os.ftruncate(self._descriptor, 0)  # what appends goes on at the new end
+        os.write(self._descriptor, b"forebay: the log was cut here\n" + tail.partition(b"\n")[2])
 
 
 def hide_messages() -> None:

@@ -28,6 +28,8 @@ _FAILURES = ("connect", "reset", "timeout", "throttled", "status", "short", "cha
 _LEAVING = ("plan", "guess", "stale", "admin", "unused", OTHER)
 _PLAN_CHANGES = ("replaced", "extended", "withdrawn", "expired", "finished", OTHER)
 _DEVIATIONS = ("skipped", "repeated", "unplanned")
+_DOOR_ANSWERS = ("passed", "incomplete", "encoded", "digest", "half", "disk", "refused", OTHER)
+_INDEX_RESULTS = ("built", "read", "refused", "failed", OTHER)
 _DISK_OPERATIONS = (
     "create", "open", "allocate", "grow", "settle", "write", "read", "punch", "sync", "remove", "load", "index commit", "look", "probe",
     OTHER,
@@ -142,6 +144,12 @@ METRICS: tuple[Metric, ...] = (
     _gauge("cache_segments", "Segments stored."),
     _gauge("cache_shards", "Shards with at least one segment stored."),
     _gauge("lease_bytes", "Stored bytes that may not leave because a reader holds them."),
+    _counter("door_answers_total", "Shards asked for by descriptor; all but passed go over HTTP. half: descriptors hold half the cache.",
+             _NEW, answer=_DOOR_ANSWERS),
+    _gauge("descriptor_leases", "Descriptors that readers hold, as long as their connection to the door is open.", _NEW),
+    _gauge("descriptor_lease_bytes", "Of forebay_lease_bytes: held by descriptors; never more than half the capacity.", _NEW),
+    _counter("sample_indexes_total", "Sample indexes made of complete shards, or read from the disk; refused: the shard can have none.",
+             _NEW, result=_INDEX_RESULTS),
     _counter("cache_reservation_failures_total", "Segments for which no room was granted.",
              reason=("no-room", "disk", "inodes", "quota", OTHER)),
     _counter("cache_evictions_total", "Segments that left. plan: farthest announced use; guess: no plan spoke for it; unused: never read.",

@@ -2,7 +2,7 @@
 
 No room calls anything here: the service listens with ``Metrics.listen`` and hands ``Metrics.watch`` a function that returns the levels.
 The registry is our own, so two sidecars in one process (a test, a notebook) do not meet. At most 2,000 lines are exported, come what may:
-32 origins and 16 jobs have labels of their own, the rest counts as ``other``.
+28 origins and 16 jobs have labels of their own, the rest counts as ``other``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from forebay_proxy.usage import Usage
 __all__ = ["CONTENT_TYPE", "MAX_JOBS", "MAX_ORIGINS", "Metrics", "table"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # understood by every Prometheus since 0.4; 3.x refuses answers without a type
-MAX_ORIGINS = 30  # one job reads from a few; 30 with all their series still fit into one 2,000-line answer
+MAX_ORIGINS = 28  # one job reads from a few; 28 with all their series still fit into one 2,000-line answer
 MAX_JOBS = 16  # one node runs at most a job per accelerator
 
 
@@ -82,9 +82,11 @@ class Metrics:
             facts.DiskChanged: lambda fact: count["cache_disk_state_changes_total"](fact.state),
             facts.DigestChecked: lambda fact: count["digest_checks_total"](fact.algorithm, fact.result),
             facts.DiskFailed: lambda fact: count["cache_disk_errors_total"](fact.operation, _errno_label(fact.errno_name)),
+            facts.DoorAnswered: lambda fact: count["door_answers_total"](fact.answer),
             facts.Evicted: self._evicted,
             facts.FetchRetried: self._fetch_retried,
             facts.FlightBoarded: lambda _: count["singleflight_joins_total"](),
+            facts.IndexDone: lambda fact: count["sample_indexes_total"](fact.result),
             facts.IntegrityFailed: lambda fact: count["cache_integrity_failures_total"](fact.stage),
             facts.LoopLagged: lambda fact: self._families["event_loop_lag_seconds"].observe(seconds=fact.seconds),
             facts.OpeningDone: self._opening_done,

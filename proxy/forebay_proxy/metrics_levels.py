@@ -22,6 +22,8 @@ _SINGLE: Mapping[str, Callable[[Usage], float]] = {
     "cache_peak_bytes": lambda usage: max(usage.peak_bytes, usage.held_bytes),
     "cache_segments": lambda usage: usage.segments,
     "cache_shards": lambda usage: usage.shards,
+    "descriptor_lease_bytes": lambda usage: usage.descriptor_bytes,
+    "descriptor_leases": lambda usage: usage.descriptors,
     "filesystem_avail_bytes": lambda usage: usage.avail_bytes,
     "filesystem_files_free": lambda usage: usage.files_free,
     "filesystem_size_bytes": lambda usage: usage.size_bytes,

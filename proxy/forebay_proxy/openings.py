@@ -99,8 +99,7 @@ class Openings:
         Raises ``ShardError``; with a ``need`` that is a prefetch's also ``CacheFull``, before the origin is asked: there is no room, nor
         anything that may leave for what ``reader`` needs at ``need_at``.
         """
-        mac = shard.credential.mac(self._hmac_key)
-        self._recall(shard.name, mac)
+        mac = self._recalled(shard)
         compared: Entry | None = None  # by this very call: with a TTL of 0 it is never fresh
         for _ in range(ATTEMPTS):
             entry = self.current.get(shard.name)
@@ -118,6 +117,14 @@ class Openings:
                 continue
             return entry, False
         raise ShardChanged(shard.name, f"the origin changed it {ATTEMPTS} times while it was being opened")
+
+    def ready(self, shard: Shard, job: str) -> Entry | None:
+        """What ``entry`` would return without asking the origin anything; None where it would ask. Raises ``ShardError``."""
+        mac = self._recalled(shard)
+        entry = self.current.get(shard.name)
+        if entry is None or not self.fresh(entry, job) or not entry.may_read(mac, self.clock()):
+            return None
+        return entry
 
     async def _compared(self, entry: Entry, shard: Shard, mac: str, job: str, need: float) -> bool:
         """Whether the stored version is still the origin's. A reader that comes hurries a question that was asked ahead of need."""
@@ -170,6 +177,12 @@ class Openings:
             del self.current[entry.name]
 
     # Refusals
+
+    def _recalled(self, shard: Shard) -> str:
+        """The MAC of the credential of ``shard``. Raises what the origin said to it a moment ago."""
+        mac = shard.credential.mac(self._hmac_key)
+        self._recall(shard.name, mac)
+        return mac
 
     def _recall(self, name: str, mac: str) -> None:
         self.distrust.recall(name)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-__all__ = ["Peer", "Where", "loopback_uid", "peer_of"]
+__all__ = ["Peer", "Where", "loopback_uid", "peer_of", "unix_peer"]
 
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
@@ -51,7 +51,7 @@ def peer_of(transport: asyncio.BaseTransport) -> Peer:
     """Look the client of ``transport`` up. Asks the kernel: call it once a connection, as soon as it is there."""
     sock = transport.get_extra_info("socket")
     if sock.family == socket.AF_UNIX:
-        return Peer(Where.UNIX, _peer_credential(sock))
+        return unix_peer(sock)
     theirs, ours = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
     if not theirs or not ours:
         return Peer(Where.REMOTE, None)  # gone before it was accepted
@@ -59,6 +59,11 @@ def peer_of(transport: asyncio.BaseTransport) -> Peer:
     if not ipaddress.ip_address(theirs[0].partition("%")[0]).is_loopback:
         return Peer(Where.REMOTE, None, ours[0])
     return Peer(Where.LOOPBACK, loopback_uid(theirs, ours), ours[0])
+
+
+def unix_peer(sock: socket.socket) -> Peer:
+    """Who is at the other end of a unix socket's connection."""
+    return Peer(Where.UNIX, _peer_credential(sock))
 
 
 def loopback_uid(theirs: Address, ours: Address) -> int | None:

@@ -11,6 +11,8 @@ from aiohttp import web
 
 from forebay_proxy.errors import (
     ForebayError,
+    IndexNotYet,
+    NoIndex,
     OriginError,
     OriginLoops,
     OriginUnavailable,
@@ -90,6 +92,8 @@ class PreconditionFailed(ShardError):
 _NEXT_STEPS: dict[type[ForebayError], str] = {
     ShardNotFound: "check the URL against the origin; a 404 is remembered for 5 s",
     ShardForbidden: "check which credential travels: the request's own headers, or the sidecar's AWS settings (forebay config show)",
+    NoIndex: "read it from its start; only whole, plain tars have an index",
+    IndexNotYet: "read it first, or 'forebay index' its URL, and ask again",
     OriginUnavailable: "ask again: what has already been fetched is kept; GET /v1/status shows how the origin does",
     ShardChanged: "read the shard again from its start: it is another version now",
     TruncatedShard: "ask again; if it stays, the origin cuts this shard off or promises a wrong length",

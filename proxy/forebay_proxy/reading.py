@@ -316,6 +316,12 @@ class Reading:
         self._board(self._hall.private_flight(self.entry, self.position, self.shard))
         self.outcome = Outcome.BYPASS
 
+    def has_all(self) -> None:
+        """A descriptor of the whole shard is this reader's: all of it counts as read, from the store, at once."""
+        length, last = self.version.length or 0, self.entry.last_index or 0
+        self._began_at, self._current = 0, last
+        self.position = self._end = self.hit_bytes = length
+
     def ask_again(self) -> None:
         """There may be room now for the next segment of this shard, which is needed before any other shard."""
         last = -1 if self._end is None else index_of(self._end - 1)

@@ -100,7 +100,7 @@ class Room:
     def last_needed(self, count: int) -> list[Entry]:
         """Up to ``count`` shards that may leave whole, those that are needed last first: each has an inode that another may need."""
         with closing(self._choosing.in_order()) as order:
-            free = (entry for _, entry in order if entry.idle and not entry.segments.leases)
+            free = (entry for _, entry in order if entry.idle and not entry.segments.is_held)
             return list(islice(free, count))
 
     # Who leaves

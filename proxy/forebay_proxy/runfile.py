@@ -14,6 +14,7 @@ import os
 import secrets
 import stat
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +28,8 @@ __all__ = ["Claim", "RunDirectory", "RunFile", "process_start_time"]
 
 _MAIN = "forebay"
 _MAX_BYTES = 64 * 1024  # a few hundred bytes are normal; more is not ours
+_STARTS_S = 45.0  # a start is ended after 15 s: three of them in a row failed, so ours would too
+_LOOK_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,20 +129,30 @@ class RunDirectory:
     def claim(self, own_fingerprint: str) -> Claim:
         """The first name that no live sidecar holds: ``forebay``, ``forebay-<fingerprint>``, ``forebay-<fingerprint>-<pid>``."""
         for stem in (_MAIN, f"{_MAIN}-{own_fingerprint}"):
-            if (lock := self._lock(stem + ".lock", wait=False)) is not None:
+            if (lock := self._lock(stem + ".lock")) is not None:
                 return Claim(self.path / f"{stem}.json", lock)
         # The pid makes this one nobody else's, so it needs no lock.
         return Claim(self.path / f"{_MAIN}-{own_fingerprint}-{os.getpid()}.json", None)
 
     @contextlib.contextmanager
-    def starting(self) -> Iterator[None]:
-        """Held by whoever joins or starts a sidecar, so that of many who begin at once one starts and the others join."""
-        lock = self._lock("forebay.start.lock", wait=True)
+    def starting(self, within_s: float = _STARTS_S) -> Iterator[int]:
+        """Held by whoever joins or starts a sidecar, so that of many who begin at once one starts and the others join.
+
+        Yields the lock's descriptor; a sidecar that inherits it holds the lock on until it closes it. Raises ``ConfigError`` when others
+        do not give it back within ``within_s``.
+        """
+        until = time.monotonic() + within_s
+        while (lock := self._lock("forebay.start.lock")) is None:
+            if time.monotonic() > until:
+                raise ConfigError(
+                    f"another start of a sidecar on this node has not ended for {within_s:g} s",
+                    next_step=f"look into {self.path}/forebay.log, or start one with 'forebay serve'",
+                )
+            time.sleep(_LOOK_S)  # flock knows no time limit, and a lock that a hung sidecar has inherited would keep everybody
         try:
-            yield
+            yield lock
         finally:
-            if lock is not None:
-                os.close(lock)
+            os.close(lock)
 
     def new_log(self, name: str) -> Path:
         """An empty 0600 log file; the one before it is kept as ``.1``."""
@@ -149,12 +162,12 @@ class RunDirectory:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         return path
 
-    def _lock(self, name: str, *, wait: bool) -> int | None:
-        """A descriptor that holds the lock, or None when someone else does and ``wait`` is off."""
+    def _lock(self, name: str) -> int | None:
+        """A descriptor that holds the lock, or None when someone else does."""
         # Lock files are never unlinked: someone may hold the old one while another locks a new file of that name.
         descriptor = os.open(self.path / name, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
             return None

@@ -2,7 +2,8 @@
 
 A segment is a fixed slice of a shard: the unit of fetch, checksum, reservation and eviction. A stored segment is known by its checksum
 (a sum that is 0 is written as 1, so 0 always means "not here"). Leases are counted per segment: a reader takes one when it asks for a
-segment and gives it back once it has read past it. Not thread-safe: the event loop's only.
+segment and gives it back once it has read past it; one that holds a descriptor leases the whole shard. Not thread-safe: the event loop's
+only.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class Segments:
         if length is not None:
             self._resize(segment_count(length))
         self.leases: dict[int, int] = {}
+        self.whole_leases = 0  # readers that were passed a descriptor of all of it
         self.unverified: set[int] = set()  # stored under another boot: their checksum decides before first use
         self.unread: set[int] = set()  # landed, and no reader has used them yet
         self.departures = 0  # how often a leased segment had to leave all the same: who was reading it must look again
@@ -100,7 +102,7 @@ class Segments:
         if self.has(index):
             self.stored_count -= 1
             self.sums[index] = 0
-            self.departures += index in self.leases
+            self.departures += self.is_leased(index)
         self.unverified.discard(index)
         self.unread.discard(index)
 
@@ -114,17 +116,27 @@ class Segments:
         else:
             del self.leases[index]
 
+    def is_leased(self, index: int) -> bool:
+        return self.whole_leases > 0 or index in self.leases
+
+    @property
+    def is_held(self) -> bool:
+        """Whether anybody holds anything of it."""
+        return self.whole_leases > 0 or bool(self.leases)
+
     def stored(self) -> Iterator[int]:
         return (index for index, value in enumerate(self.sums) if value)
 
     def may_leave(self) -> Iterator[int]:
         """Stored and unleased, tails before heads: a partly evicted shard still answers its first byte at once."""
+        if self.whole_leases:
+            return iter(())
         return (index for index in range(len(self.sums) - 1, -1, -1) if self.sums[index] and index not in self.leases)
 
     @property
     def first_leased(self) -> int:
         """Where the last of the readers inside is; 0 while nobody holds anything."""
-        return min(self.leases, default=0)
+        return 0 if self.whole_leases else min(self.leases, default=0)
 
     @property
     def has_passed(self) -> bool:

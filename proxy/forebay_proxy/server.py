@@ -27,6 +27,7 @@ from forebay_proxy.errors import ClientGone, ConfigError, ForebayError, ShardErr
 from forebay_proxy.events import ClientRefused, Events
 from forebay_proxy.exchange import Exchange
 from forebay_proxy.framing import BadFraming, checked_path
+from forebay_proxy.index_route import INDEX_PATH, IndexDoor, IndexRoute
 from forebay_proxy.listen import UnixListener, bind_tcp, is_loopback_host
 from forebay_proxy.outflow import cut
 from forebay_proxy.peers import Where
@@ -43,10 +44,12 @@ log = logging.getLogger("forebay")
 _UNWIND_S = 1.0
 # Still answered during a shutdown: they hold nothing, and a balancer or a person wants to know.
 _TO_THE_END = frozenset({"/healthz", "/readyz", "/metrics", "/v1/status"})
+# Looking on needs no sidecar: a scraper that comes every 15 s would keep one for ever that nobody reads through.
+_LOOKING_ON = _TO_THE_END | {"/", "/v1/shards", "/v1/plans"}
 
 
 class Face:
-    """Listens, lets the right clients in, and answers them. ``connections`` and ``last_active`` tell an idle sidecar when to go.
+    """Listens, lets the right clients in, and answers them. ``in_use`` and ``last_active`` tell an idle sidecar when to go.
 
     ``status`` returns what ``/v1/status`` shows, less ``state``, ``url`` and ``socket``, which the face knows itself; ``metrics`` the
     exposition and its content type.
@@ -60,6 +63,7 @@ class Face:
         house: Housekeeping,
         status: Callable[[], dict[str, Any]],
         announced: Announced,
+        indexes: IndexDoor | None = None,
         metrics: Callable[[], tuple[bytes, str]],
         access: Access,
         events: Events,
@@ -77,12 +81,13 @@ class Face:
         self._parser_pool = ThreadPoolExecutor(1, "plan-parser")
         self._instance = instance
         self._shards = ShardRoute(cache, pass_headers, instance)
+        self._indexes = IndexRoute(indexes, pass_headers, instance) if indexes is not None else None
         self._admin = AdminRoutes(
             plans=plans, house=house, status=self.status, announced=announced, metrics=metrics, ready=lambda: self.state,
             parser_pool=self._parser_pool, pass_headers=pass_headers,
         )  # fmt: skip
         crowd = Crowd(client_places())
-        self._server = ConnectionServer(self._handle, on_change=self._touch, is_stranger=access.is_stranger, crowd=crowd)
+        self._server = ConnectionServer(self._handle, is_stranger=access.is_stranger, crowd=crowd)
         self._runner = web.ServerRunner(self._server, shutdown_timeout=0.1)  # its own waiting comes after ours, with nothing left
         self._answering: dict[asyncio.Task[Any], Exchange] = {}
         self._left = Signal()
@@ -102,6 +107,11 @@ class Face:
     def connections(self) -> int:
         """How many clients are connected, idle ones included."""
         return len(self._server.connections)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether somebody holds it, reads or asks for work; looking on does not count."""
+        return any(not exchange.looks_only for exchange in self._answering.values())
 
     @property
     def socket(self) -> Path | None:
@@ -189,9 +199,6 @@ class Face:
                 while not fact():
                     await self._left.wait()
 
-    def _touch(self) -> None:
-        self.last_active = self._clock()
-
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         task = asyncio.current_task()
         assert task is not None
@@ -206,7 +213,8 @@ class Face:
             cut(request.transport)
             raise
         finally:
-            self._touch()
+            if not exchange.looks_only:
+                self.last_active = self._clock()
             exchange.close()
             del self._answering[task]
             self._turned_away.discard(task)
@@ -238,10 +246,13 @@ class Face:
         via = self._echo.heard(request.headers.getall(CDN_LOOP, ()))  # first: what comes back through a proxy names no path of ours
         path = checked_path(request)
         self._admit(path, request)
+        exchange.looks_only = path in _LOOKING_ON
         if self._draining and path not in _TO_THE_END:
             raise _draining()
         if path[1:].partition("/")[0].lower() in SCHEMES:
             return await self._shards.answer(request, exchange, via)
+        if self._indexes is not None and path.startswith(f"{INDEX_PATH}/"):
+            return await self._indexes.answer(request, exchange, via)
         return await self._admin.answer(path, request, exchange)
 
     def _admit(self, path: str, request: web.BaseRequest) -> None:

@@ -25,6 +25,7 @@ from forebay_proxy.chores import Chores, describe_fault, kept
 from forebay_proxy.clearing import Clearing
 from forebay_proxy.descriptors import raise_limit
 from forebay_proxy.diskwatch import DiskWatch
+from forebay_proxy.door import Door
 from forebay_proxy.ending import Deadline, Ending
 from forebay_proxy.errors import ConfigError
 from forebay_proxy.events import Events, PlanChanged
@@ -35,6 +36,7 @@ from forebay_proxy.following import Following
 from forebay_proxy.handover import NotBegun, adopt, own_directory
 from forebay_proxy.headroom import Headroom
 from forebay_proxy.housekeeping import House
+from forebay_proxy.indexing import Indexing
 from forebay_proxy.ledger import Ledger
 from forebay_proxy.limiter import Limiters
 from forebay_proxy.logs import frames_of
@@ -168,7 +170,7 @@ class _House:
         self._build_cache(group, store, capacity)
         adopt(loaded, store, self._openings, self._cache)
         self._room.overhead.measure()
-        await self._listen(claim)
+        await self._listen(claim, group)
         store.announce(self._face.url, self._instance)
         notices = (*place.notices, *capacity.notices, *loaded.notices)
         self.info = ServiceInfo(
@@ -186,6 +188,7 @@ class _House:
                 "disk watch": self._watch.run,
                 "loop lag": lambda: measure_lag(self._events),
                 "sweep": store.sweep,
+                "sample indexes": self._indexing.run,
                 **({"sample": self._sampling.run} if self._settings.verify_every_s else {}),
             }.items()
         }
@@ -225,6 +228,7 @@ class _House:
             flights=self._flights, openings=self._openings, fetcher=fetcher, buffers=self._buffers, events=events,
             chores=self._chores, clock=clock, origin_digests=settings.origin_digests,
         )  # fmt: skip
+        self._indexing = Indexing(self._cache, store.samples, self._chores, events)
         self._watch = DiskWatch(
             store=store, room=self._room, clearing=self._clearing, files=self._files, ground=self._cache.ground, health=self._cache.disk,
             headroom=Headroom(capacity.capacity_bytes, capacity.floor_bytes, capacity.effective_bytes, clock),
@@ -241,7 +245,7 @@ class _House:
         )  # fmt: skip
         self._metrics.watch(self._standing.usage)
 
-    async def _listen(self, claim: Claim) -> None:
+    async def _listen(self, claim: Claim, group: asyncio.TaskGroup) -> None:
         settings = self._settings
         access = Access(
             own_uid=os.getuid(),
@@ -251,7 +255,7 @@ class _House:
         )
         self._face = Face(
             cache=self._cache, plans=self._desk, house=House(self._cache, self._openings, self._clock, self._setfetching.declare),
-            status=self._standing.status, announced=self._standing.announced,
+            status=self._standing.status, announced=self._standing.announced, indexes=self._indexing,
             metrics=self._metrics.render, access=access, events=self._events, pass_headers=settings.pass_header, clock=self._clock,
             echo=self._outward.echo, instance=self._instance,
         )  # fmt: skip
@@ -260,6 +264,13 @@ class _House:
         await self._face.start(settings.host, settings.port, socket if socket is None else Path(socket))
         for host, port in self._face.addresses:
             self._guard.add_own(host, port)
+        self._door = Door(
+            cache=self._cache, access=access, events=self._events, group=group, clock=self._clock, pass_headers=settings.pass_header,
+            instance=self._instance,
+        )  # fmt: skip
+        self._life.push_async_callback(self._door.aclose)
+        self._door.open_beside(self._face.socket, can_lend=self._store.can_lend)
+        self._standing.door = lambda: self._door.path
 
     def _run_file(self, fingerprint: str) -> RunFile:
         socket = str(self._face.socket) if self._face.socket else None
@@ -275,8 +286,9 @@ class _House:
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if idle_s is None else max(1.0, idle_s / 10)):
                     await asked.wait()
-            if idle_s is not None and not self._face.connections and self._clock() - self._face.last_active > idle_s:
-                log.info("no connection for %g s: ending", idle_s)
+            last_active = max(self._face.last_active, self._door.last_active)
+            if idle_s is not None and not self._face.in_use and not self._door.in_use and self._clock() - last_active > idle_s:
+                log.info("held and read by nobody for %g s: ending", idle_s)
                 break
         await self._close()
 
@@ -287,6 +299,7 @@ class _House:
         for name in {"prefetch", "sets"} & self._background.keys():
             self._background[name].cancel()
         await self._face.drain()
+        await self._door.aclose()
         self._drop_unread()
         await self._face.aclose(self._settings.drain_timeout_s, self._ending.hurried)
         await self._flights.landed(LANDING_S)
@@ -295,6 +308,7 @@ class _House:
         self._openings.cancel()
         self._flights.cancel()
         self._cache.sealing.stop()
+        self._indexing.stop()
         await self._chores.idle()
 
     def _drop_unread(self) -> None:

@@ -146,7 +146,10 @@ class Settings(BaseModel):
         metavar="SECONDS",
     )
     idle_exit_s: Seconds | None = setting(
-        None, "Exit after this long without a connection; set by 'forebay run' to 60.", metavar="SECONDS", unset="never"
+        None,
+        "Exit once nobody has held or read it for so long; set by 'forebay run' and fb.sidecar() to 60.",
+        metavar="SECONDS",
+        unset="never",
     )
     log_level: LogLevel = setting("info", "Least severe log lines that are written; info is a few lines an hour.", metavar="LEVEL")
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, TypeVar, TypeVarTuple
 
 from forebay_proxy import fileio
-from forebay_proxy.diskerror import disk_errors
+from forebay_proxy.diskerror import disk_errors, disk_failed
 from forebay_proxy.errors import DiskFailed
 from forebay_proxy.fallocate import Abilities
 from forebay_proxy.fileio import Hasher
@@ -85,6 +85,18 @@ class ShardFile:
     async def digest(self, offset: int, length: int, *, also: Hasher | None = None, gentle: bool = False) -> int:
         """The xxh3_64 of the range as it is claimed: never 0. ``also`` and ``gentle`` as in ``fileio.digest``."""
         return await self._run(self._pools.reads, "read", fileio.digest, self._fd, offset, length, also, gentle)
+
+    async def inspect(self, function: Callable[[int], T]) -> T:
+        """What ``function`` finds in the open file: a short look, which must not keep the descriptor."""
+        return await self._run(self._pools.reads, "read", function, self._fd)
+
+    def lend(self, length: int) -> int:
+        """A read-only descriptor that carries a lease of the kernel's, to be passed to a client. Never waits for the disk."""
+        self._check_open("lend")
+        try:
+            return fileio.lend(self.key, self._directory, self._fd, length)
+        except OSError as error:  # not by ``disk_errors``: a client waits for this very call
+            raise disk_failed("lend", error, f"shard file {self.key[:12]}") from error
 
     async def punch(self, offset: int, length: int) -> None:
         """Free a range, from its tail on. Raises Leased if a passed descriptor holds the shard."""

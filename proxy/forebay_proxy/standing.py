@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forebay_proxy import version
@@ -57,6 +58,7 @@ class Standing:
         self._started = clock()
         self._started_at = time.time()
         self._info: ServiceInfo | None = None
+        self.door: Callable[[], Path | None] = lambda: None  # where descriptors are passed; set once it listens
 
     def introduce(self, info: ServiceInfo, settings: Settings) -> None:
         """Once it listens."""
@@ -77,6 +79,8 @@ class Standing:
             doomed_bytes=ledger.doomed_bytes,
             overhead_bytes=ledger.overhead_bytes,
             leased_bytes=cache.leased_segments * SEGMENT_BYTES,
+            descriptors=cache.lending.count,
+            descriptor_bytes=cache.lending.bytes,
             peak_bytes=self._peak.value(),
             shards=len(entries),
             segments=sum(entry.segments.stored_count for entry in entries),
@@ -105,7 +109,7 @@ class Standing:
             "started_at": self._started_at,
             "uptime_s": self._clock() - self._started,
             "tasks": len(asyncio.all_tasks()),
-            "fd_socket": None,
+            "fd_socket": _text(self.door()),
             "cache_dir": str(info.cache_dir) if info else None,
             "fingerprint": info.fingerprint if info else None,
             "cache": {
@@ -116,6 +120,8 @@ class Standing:
                 "doomed_bytes": usage.doomed_bytes,
                 "overhead_bytes": usage.overhead_bytes,
                 "leased_bytes": usage.leased_bytes,
+                "descriptors": usage.descriptors,
+                "descriptor_bytes": usage.descriptor_bytes,
                 "unread_bytes": usage.unread_bytes,
                 "shards": usage.shards,
                 "segments": usage.segments,
@@ -135,6 +141,10 @@ class Standing:
     def announced(self, job: str | None = None, after: ReaderName | None = None, limit: int = MOST_ROWS) -> dict[str, Any]:
         """``/v1/plans``: see ``Announced.page``."""
         return {"instance": self._instance, **self._announced.page(job, after, limit)}
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
 
 
 def _reader(reading: Reading) -> dict[str, object]:

@@ -25,8 +25,10 @@ from forebay_proxy.errors import ConfigError, DiskFailed
 from forebay_proxy.fallocate import Abilities
 from forebay_proxy.index import Index, IndexBroken, LoadedIndex
 from forebay_proxy.loaded import Loaded, describe
+from forebay_proxy.mounts import file_system_type, is_network, read_mounts
 from forebay_proxy.pools import Overdue, Pools
 from forebay_proxy.recovery import recover
+from forebay_proxy.samplefiles import SampleFiles
 from forebay_proxy.shardfile import ShardFile
 from forebay_proxy.shardfiles import ShardFiles
 from forebay_proxy.sweep import Sweep
@@ -57,6 +59,7 @@ class Store:
         self._measured_bytes = 0  # after the last commit
         self.sweeping = Sweep(pools.writes, directory.shards, abilities)
         self.files = ShardFiles(directory, pools, abilities, self.sweeping)
+        self.samples = SampleFiles(directory.samples, pools)
         self._closed = False
 
     def __repr__(self) -> str:
@@ -98,6 +101,11 @@ class Store:
         return self._abilities.allocate
 
     @property
+    def can_lend(self) -> bool:
+        """Whether a lease on a passed descriptor holds: not on another machine's file system, whatever it answers."""
+        return self._abilities.lock and not is_network(file_system_type(self.path, read_mounts()))
+
+    @property
     def hmac_key(self) -> bytes:
         """32 secret bytes that outlive the process: the key of credential HMACs in rows."""
         return self._directory.hmac_key
@@ -127,6 +135,7 @@ class Store:
         loaded.rows_refused, loaded.rows_without_file = index.refused, len(found.dropped)
         loaded.files_without_row, loaded.unclaimed_bytes = len(found.garbage), found.unclaimed_bytes if self.can_punch else 0
         self.sweeping.add(found.garbage, found.unclaimed)
+        self.samples.found(scan.samples)
         loaded.allocated_bytes = self.measure() + sum(found.allocated.values())
         describe(loaded)
         self.claims.start()
@@ -219,7 +228,7 @@ class Store:
     @property
     def overhead_bytes(self) -> int:
         """What ``measure`` says, without asking the disk: as it was after the last commit."""
-        return self._measured_bytes + self.sweeping.garbage_bytes
+        return self._measured_bytes + self.sweeping.garbage_bytes + self.samples.bytes
 
     def measure(self) -> int:
         """Allocated bytes of all that is not a live shard file: index, lock, key, log, folders, unknown files and garbage."""

@@ -20,6 +20,8 @@ class Usage:
     doomed_bytes: int = 0  # withdrawn from the index, not yet back on the disk (unlinked but open, punch pending)
     overhead_bytes: int = 0  # index, log, lock
     leased_bytes: int = 0  # of the stored bytes: held by a reader, may not leave
+    descriptors: int = 0  # passed to readers that still hold their lease
+    descriptor_bytes: int = 0  # of the leased bytes: held by descriptors
     peak_bytes: int = 0  # highest ``held_bytes`` of the last 30 to 60 seconds, see ``PeakBytes``
     shards: int = 0
     segments: int = 0

@@ -135,6 +135,38 @@ def test_killed_under_a_data_loader(place: Path, origin: Nginx) -> None:
     assert whole_epoch(epoch_of("".join(lines) + rest))
 
 
+LIMITS = "limits=fb.Limits(resume_s=0.5)"
+
+
+@pytest.mark.parametrize(
+    ("dataset", "prelude"),
+    [
+        (DATASET[:-1] + f", {LIMITS})", IMPORT),
+        (STAGES.replace("fb.ahead(), wds.tarfile_to_samples()", f"fb.tarfile_to_samples({LIMITS})"), IMPORT),
+        (STOCK, f"{IMPORT}\nfb.enable({LIMITS})"),
+    ],
+    ids=["WebDataset", "tarfile_to_samples", "enable"],
+)
+def test_killed_for_good_under_a_data_loader(place: Path, origin: Nginx, dataset: str, prelude: str) -> None:
+    """kill -9 while two workers read, and nobody starts another: the same samples from the origin, and one warning of both workers."""
+    script = write_script(place, dataset, prelude)
+    sidecar = start(place, "--cache-size", "200MB", allow=[origin.base()])
+    try:
+        process = popen(place, ["python", str(script), origin.url(PATTERN), "2"], FOREBAY_URL=sidecar.url)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        with process.stdout, process.stderr:
+            lines = [process.stdout.readline() for _ in range(10)]
+            sidecar.kill()
+            rest, errors = process.stdout.read(), process.stderr.read()
+        process.wait(120)
+    finally:
+        sidecar.kill()
+    assert process.returncode == 7, errors
+    assert whole_epoch(epoch_of("".join(lines) + rest))
+    assert errors.count("going on without the sidecar") == 1, errors
+
+
 @pytest.mark.once
 def test_exit_codes_and_a_dead_address(place: Path) -> None:
     """A signal is 128 + n; a dead FOREBAY_URL is one line and the command runs; --required does not run it and exits 2."""

@@ -24,6 +24,7 @@ def fresh_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[N
     runtime.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
     monkeypatch.setenv("FOREBAY_JOB", "job-1")
+    monkeypatch.setenv("FOREBAY_FD", "0")  # fake sidecars have no door, and count what they are asked
     monkeypatch.setattr("forebay_loader.notices._NOTICES", Notices())
     COUNTS.reset()
     CLAIMS.clear()

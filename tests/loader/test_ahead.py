@@ -199,3 +199,35 @@ def test_pickled_stage_enables_nothing_of_itself() -> None:
     """Without enable() the stage stays a stage."""
     pickle.loads(pickle.dumps(fb.ahead()))
     assert enabled() is None
+
+
+def test_a_source_that_hands_out_work_keeps_most_of_it(proxy: FakeServer) -> None:
+    """A list that several readers take from: one holds what it opens and k more, and the first alone until it comes back."""
+    work = urls(50)
+    reading = fb.ahead(3)(iter(lambda: work.pop(0), None))
+    next(reading)
+    assert len(work) == 49
+    next(reading)
+    assert len(work) == 50 - 1 - 3
+    reading.close()
+
+
+@pytest.mark.parametrize("rules", ["(=x", "no rule"])
+def test_rules_that_make_no_sense_are_the_openers_to_refuse(proxy: FakeServer, monkeypatch: pytest.MonkeyPatch, rules: str) -> None:
+    """Reading ahead never raises of itself: webdataset says what is wrong where a handler hears it."""
+    monkeypatch.setenv("GOPEN_REWRITE", rules)
+    assert list(fb.ahead(4)(urls(6))) == urls(6)
+
+
+def test_whatever_announcing_does_it_does_not_raise(
+    proxy: FakeServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A fault of ours in telling what comes costs the telling, and one notice."""
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("ours")
+
+    for name in ("announce", "withdraw"):
+        monkeypatch.setattr(f"forebay_loader.plan.Announcer.{name}", broken)
+    assert list(fb.ahead(4)(urls(30))) == urls(30)
+    assert [record.message for record in caplog.records] == ["what comes cannot be announced (RuntimeError); shards are read all the same"]

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -219,5 +220,20 @@ def test_children_enable_on_import(proxy: FakeServer, monkeypatch: pytest.Monkey
 
 def test_exports() -> None:
     """Few names, each of them there."""
-    assert len(fb.__all__) <= 12
+    assert len(fb.__all__) <= 20
     assert all(isinstance(getattr(fb, name), (type, Callable)) for name in fb.__all__)  # type: ignore[arg-type]
+
+
+def test_an_opener_that_was_put_back_leads_to_webdatasets(tmp_path: Path) -> None:
+    """A script that sets its own opener for a while and then restores what it found, which was ours: reading and writing go on."""
+    fb.enable()
+    kept = schemes()["pipe"]
+    fb.disable()
+    stock = schemes()["pipe"]
+    schemes()["pipe"] = kept
+    try:
+        with gopen(f"pipe:cat > {tmp_path}/a", "wb") as stream:
+            stream.write(b"x")
+    finally:
+        schemes()["pipe"] = stock
+    assert (tmp_path / "a").read_bytes() == b"x"

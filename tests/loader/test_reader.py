@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from forebay_loader.reader import Claims, ensure_job, next_opener, rank_of, reader_name, worker_of
+from forebay_loader import reader as reader_module
+from forebay_loader.reader import Claims, OwnName, ensure_job, next_opener, rank_of, reader_name, worker_of
 from forebay_proxy.wire.readers import ReaderName
 
 
@@ -99,3 +100,20 @@ def test_claims_are_bounded() -> None:
         claims.announce(url, url)
     assert claims.opening("x") == reader_name()
     assert claims.opening("z") == "z"
+
+
+def test_our_own_name_follows_what_it_is_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made once, and anew when a variable or the process changes."""
+    made = list[str]()
+    monkeypatch.setattr(reader_module, "reader_name", lambda: made.append(reader_name()) or made[-1])
+    monkeypatch.setenv("FOREBAY_JOB", "a")
+    own = OwnName()
+    assert own.now() == own.now() == reader_name()
+    assert len(made) == 1
+    monkeypatch.setenv("RANK", "7")
+    assert own.now() == reader_name()
+    monkeypatch.setattr(os, "getpid", lambda: 77)
+    assert own.now() == "a/7/0/77.0"
+    monkeypatch.delenv("FOREBAY_JOB")
+    assert own.now() == own.now() == reader_name() != made[0]
+    assert len(made) == 4

@@ -239,3 +239,17 @@ async def test_a_broken_writer_leaves_nobody_waiting(disk: Disk) -> None:
         await claims.committed()
     with pytest.raises(ZeroDivisionError):
         await claims.aclose()
+
+
+async def test_a_change_is_unsettled_until_it_is_on_the_disk(claims: Claims, disk: Disk) -> None:
+    """Pending, and while it is being committed."""
+    disk.gate.clear()
+    claims.put(row(1, 5, 6))
+    key = row(1).key
+    assert claims.unsettled(key)
+    waiting = asyncio.create_task(claims.committed())
+    await disk.begun.wait()
+    assert (claims.unsettled(key), claims.unsettled("another")) == (True, False)
+    disk.gate.set()
+    await waiting
+    assert not claims.unsettled(key)

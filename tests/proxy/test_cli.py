@@ -14,7 +14,7 @@ from forebay_proxy.cli import cli
 from forebay_proxy.errors import ConfigError
 from forebay_proxy.verbs.seams import Seams
 
-VERBS = ["serve", "run", "env", "warm", "status", "ls", "evict", "verify", "plan", "config"]
+VERBS = ["serve", "run", "env", "warm", "index", "status", "ls", "evict", "verify", "plan", "takeover", "config"]
 
 
 def test_verbs_in_the_order_people_meet_them() -> None:

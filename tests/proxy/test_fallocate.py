@@ -118,3 +118,21 @@ def test_a_system_without_the_call(directory: int, monkeypatch: pytest.MonkeyPat
     """No such function: ENOSYS, and no ability."""
     monkeypatch.setattr(fallocate, "_fallocate", None)
     assert fallocate.probe(directory) == Abilities(allocate=False, punch=False)
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_probe_of_locks(directory: int, monkeypatch: pytest.MonkeyPatch, holds: bool) -> None:
+    """A shared lock of one opening keeps another from an exclusive one; where it does not, no descriptor is passed."""
+    if not holds:
+        monkeypatch.setattr("fcntl.flock", lambda fd, operation: None)
+    assert fallocate.probe(directory).lock is holds
+
+
+def test_probe_of_a_file_system_that_refuses_locks(directory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error is no lock."""
+
+    def refuse(fd: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    assert not fallocate.probe(directory).lock

@@ -27,7 +27,7 @@ async def served(handle: Handle) -> AsyncIterator[tuple[asyncio.StreamReader, as
         await handle(request, response)
         return response
 
-    server = await asyncio.get_running_loop().create_server(made := ConnectionServer(answer, on_change=lambda: None), "127.0.0.1", 0)
+    server = await asyncio.get_running_loop().create_server(made := ConnectionServer(answer), "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname(), limit=1 << 16)
     try:
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")

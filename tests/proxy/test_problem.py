@@ -41,7 +41,7 @@ def test_every_shard_error_that_reaches_a_client_can_say_what_to_do(name: str) -
     """Whoever raises it says so, or there is a general word; those of the client's own making always carry their own."""
     extra = {"RangeNotSatisfiable": {"length": 5}, "DigestDiffers": {"again": True}}.get(name, {})
     document = describe(getattr(errors, name)(SHARD, "cause", **extra))
-    assert document["status"] in {400, 403, 404, 416, 502, 503, 504, 508}
+    assert document["status"] in {400, 403, 404, 409, 416, 502, 503, 504, 508}
     assert "next_step" in document or name in {"InvalidShard", "OriginRefused", "RangeNotSatisfiable"}
 
 

@@ -127,3 +127,15 @@ def test_what_all_readers_have_behind_them() -> None:
     segments.lease(1)
     assert list(segments.passed()) == [0]
     assert list(segments.before_readers()) == [4, 2]
+
+
+def test_a_lease_on_the_whole_keeps_everything() -> None:
+    """Nothing of it may leave, whether readers have passed it or not; what leaves all the same is noticed."""
+    segments = Segments(3 * SEGMENT_BYTES, array("Q", [1, 2, 3]))
+    segments.lease(2)
+    assert (list(segments.passed()), list(segments.may_leave())) == ([1, 0], [1, 0])
+    segments.whole_leases += 1
+    assert (list(segments.passed()), list(segments.may_leave()), list(segments.before_readers())) == ([], [], [])
+    assert (segments.is_held, segments.is_leased(0), segments.has_passed) == (True, True, False)
+    segments.leave(0)
+    assert segments.departures == 1

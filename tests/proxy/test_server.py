@@ -7,6 +7,7 @@ import dataclasses
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -638,18 +639,54 @@ async def test_closing_may_be_repeated(world: World) -> None:
     await world.face.aclose(0)
 
 
-async def test_connections_and_the_last_activity_are_known(world: World) -> None:
-    """A sidecar that was started for one job leaves when nobody is connected for a while."""
+async def test_a_hold_keeps_it_in_use_until_the_client_leaves(world: World) -> None:
+    """A sidecar that was started for one job leaves when nobody has held it for a while."""
+    assert not world.face.in_use
+    reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
+    writer.write(request("GET", "/v1/hold"))
+    assert b" 200 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    assert world.face.in_use
     before = world.face.last_active
-    _, writer = await asyncio.open_connection("127.0.0.1", world.port)
+    writer.close()
+    await writer.wait_closed()
     async with asyncio.timeout(5):
-        while world.face.connections != 1:
-            await asyncio.sleep(0)
-        writer.close()
-        await writer.wait_closed()
-        while world.face.connections:
+        while world.face.in_use:
             await asyncio.sleep(0)
     assert world.face.last_active > before
+
+
+async def test_looking_on_keeps_no_idle_sidecar(world: World) -> None:
+    """Nor does a scrape every 15 s, nor an open connection that asks nothing."""
+    before = world.face.last_active
+    for path in ("/healthz", "/readyz", "/metrics", "/v1/status", "/v1/shards", "/v1/plans"):
+        assert (await world.ask("GET", path)).status == 200
+    _, writer = await asyncio.open_connection("127.0.0.1", world.port)
+    assert not world.face.in_use
+    writer.close()
+    await writer.wait_closed()
+    assert world.face.last_active == before
+    await world.ask("DELETE", "/v1/plans/job/0/0/1.1")
+    assert world.face.last_active > before
+
+
+async def test_a_drain_does_not_wait_for_holds(world: World) -> None:
+    """They end at once, are no aborted answers, and nobody may take one any more."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
+    writer.write(request("GET", "/v1/hold"))
+    await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    await asyncio.wait_for(world.face.drain(), 5)
+    with suppress(ConnectionResetError):
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+    assert (await world.ask("GET", "/v1/hold")).status == 503
+    assert not [event for event in world.events if isinstance(event, Aborted)]
+    writer.close()
+    with suppress(ConnectionResetError):
+        await writer.wait_closed()
+
+
+async def test_asking_for_the_header_of_a_hold_holds_nothing(world: World) -> None:
+    """HEAD is answered and over."""
+    assert (await world.ask("HEAD", "/v1/hold")).status == 200
 
 
 async def test_an_address_for_other_machines_needs_a_token() -> None:

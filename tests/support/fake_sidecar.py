@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import select
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import FrameType
@@ -46,6 +47,7 @@ class FakeSidecar:
         self.warm_events: Callable[[list[str]], list[dict[str, Any]]] = stored_all
         self.ready = True
         self.open_connections = 0
+        self.ended = threading.Event()  # holds end with it
         self.connections_changed = threading.Condition()
         self._server = _Server(self) if on_unix is None else _UnixServer(self, on_unix)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
@@ -57,6 +59,7 @@ class FakeSidecar:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.ended.set()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -122,6 +125,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._problem(403, "a client on another address must send the header Forebay-Token")
         elif self.path == "/readyz":
             self._json({}) if self.fake.ready else self._problem(503, "the sidecar is draining")
+        elif self.path == "/v1/hold":
+            self._hold()
         elif self.path in answers:
             self._json(answers[self.path])
         else:
@@ -141,6 +146,18 @@ class _Handler(BaseHTTPRequestHandler):
                 else list(map(json.loads, body.splitlines()))
             )
             self._lines(self.fake.warm_events(shards))
+
+    def _hold(self) -> None:
+        """Until the client leaves or the sidecar ends."""
+        if not self.fake.ready:
+            return self._problem(503, "the sidecar is draining")
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.close_connection = True
+        while not self.fake.ended.is_set() and not select.select([self.connection], [], [], 0.02)[0]:
+            pass
+        return None
 
     def _record(self, body: bytes) -> None:
         self.fake.requests.append((self.command, self.path, dict(self.headers), body))
@@ -196,6 +213,8 @@ def main() -> int:
     parser.add_argument("--cache-dir", default="/cache/forebay")
     parser.add_argument("--fail", default="")  # end at once with this line, as a sidecar does that cannot start
     parser.add_argument("--hang", action="store_true")  # never get ready
+    parser.add_argument("--gate", default="")  # a FIFO: get ready once its writer has closed it
+    parser.add_argument("--start-lock", type=int)
     arguments, _ = parser.parse_known_args()
     if arguments.fail:
         sys.stderr.write(f"forebay: {arguments.fail}\n")
@@ -203,11 +222,15 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _end)
     if arguments.hang:
         signal.pause()
+    if arguments.gate:
+        Path(arguments.gate).read_bytes()
     directory = RunDirectory.of(os.environ)
     with FakeSidecar() as fake, fake.announce(directory, cache_dir=arguments.cache_dir, started_by="run"):
         fake.status = {**fake.status, "cache_dir": arguments.cache_dir}
-        sys.stdout.write(json.dumps({"event": "ready", "url": fake.url, "pid": os.getpid()}) + "\n")
-        sys.stdout.flush()
+        with suppress(BrokenPipeError):  # a starter that was killed
+            os.write(1, json.dumps({"event": "ready", "url": fake.url, "pid": os.getpid()}).encode() + b"\n")
+        if arguments.start_lock is not None:
+            os.close(arguments.start_lock)
         with fake.connections_changed:
             while True:
                 busy = fake.open_connections > 0

@@ -120,5 +120,5 @@ EVERYTHING: tuple[Event, ...] = (
     facts.OptimalBytes(90), facts.ShardOpened(_READER, "planned"),
     facts.Recovered(1, 1, 0.1), facts.Refetched(_ORIGIN, 10), facts.ReservationRefused("no-room"), facts.Revalidated("same"),
     facts.SegmentLanded(_ORIGIN, 100, 0.1, True, False), facts.SegmentVerified("sample", True),
-    facts.DigestChecked("md5", "agrees"),
+    facts.DigestChecked("md5", "agrees"), facts.DoorAnswered("passed"), facts.IndexDone("built"),
 )  # fmt: skip

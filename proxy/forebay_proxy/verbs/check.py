@@ -32,7 +32,7 @@ def _rows(of_what: str, by_rule: str, in_code: str) -> list[tuple[str, ...]]:
     return [
         ("way in", f"what becomes of {of_what}"),
         ('eval "$(forebay env)"', by_rule),
-        ("forebay run -- CMD", by_rule),
+        ("forebay run -- CMD", in_code),  # webdataset is taken over; a Python that heeds no PYTHONPATH goes by the rules
         ("import forebay_loader", in_code),
     ]
 

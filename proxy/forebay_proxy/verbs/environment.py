@@ -32,8 +32,11 @@ def rewrite_variables(base: str, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def job_variables(base: str, environ: Mapping[str, str], job: str) -> dict[str, str]:
-    """Everything ``forebay run`` adds to its command's environment."""
-    return {"FOREBAY_URL": base, "FOREBAY_JOB": job, **rewrite_variables(base, environ)}
+    """What ``forebay run`` says to its command of the sidecar and the job; under ``WDS_SECURE`` a rule would only make webdataset fail."""
+    variables = {"FOREBAY_URL": base, "FOREBAY_JOB": job, **rewrite_variables(base, environ)}
+    if _is_secured(environ):
+        del variables["GOPEN_REWRITE"]
+    return variables
 
 
 def fresh_job(environ: Mapping[str, str], host: str, pid: int) -> str:
@@ -46,11 +49,15 @@ def fresh_job(environ: Mapping[str, str], host: str, pid: int) -> str:
 def traps(environ: Mapping[str, str]) -> list[str]:
     """What in ``environ`` works against a sidecar, each with its mend."""
     found = []
-    if environ.get("WDS_SECURE", "0") not in ("", "0"):
+    if _is_secured(environ):
         found.append("WDS_SECURE is set: WebDataset refuses GOPEN_REWRITE then; unset it, or use forebay_loader")
     if environ.get("WDS_CACHE"):
         found.append("WDS_CACHE is set: WebDataset keeps a second copy of every shard; unset it")
     return found
+
+
+def _is_secured(environ: Mapping[str, str]) -> bool:
+    return environ.get("WDS_SECURE", "0") not in ("", "0")
 
 
 def _with_hosts(value: str, hosts: tuple[str, ...]) -> str:

@@ -2,7 +2,8 @@
 
 An address that was named is always used. A found sidecar is used only if it reads with the same credentials, endpoints and proxies;
 otherwise one of our own starts beside it, with a cache directory of its own. All of it happens under one lock, so of many commands that
-begin at once one starts the sidecar and the others join it.
+begin at once one starts the sidecar and the others join it. The lock is the starter's and the starting sidecar's together: should the
+starter be killed, the next one waits until that sidecar is ready, and joins it.
 """
 
 from __future__ import annotations
@@ -13,22 +14,25 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Literal
 
 from forebay_proxy import cache_dir
-from forebay_proxy.client import Sidecar, SidecarRefused, SidecarUnreachable
-from forebay_proxy.runfile import RunDirectory, RunFile
+from forebay_proxy.client import Hold, Sidecar, SidecarRefused, SidecarUnreachable
+from forebay_proxy.runfile import RunDirectory
 from forebay_proxy.settings import Settings, load
 from forebay_proxy.settings_layers import find_file
 from forebay_proxy.verbs.locate import named_address, token_of
 from forebay_proxy.verbs.options import as_arguments
+from forebay_proxy.wire.holding import HoldRefused, LaunchError
 
 __all__ = ["Joined", "Wish", "join"]
 
 _START_S = 15.0  # loading the index of 100,000 segments takes 0.1 s; a loaded node with a slow disk needs a few
 _IDLE_EXIT_S = 60  # long enough for the next command of a script to join, short enough to be gone when people look
 _PROBE_S = 2.0
+_LAST_LINES = 5  # of a log: the cause is in the last one, what led to it before that
 
 
 @dataclass(frozen=True)
@@ -42,29 +46,38 @@ class Wish:
 
 @dataclass(frozen=True)
 class Joined:
-    """A ready sidecar. ``url`` is its http address; ``process`` and ``log`` are set if we started it."""
+    """A ready sidecar, held until the end of a ``with``. ``url`` is its http address; ``process`` and ``log`` are set if we started it."""
 
     sidecar: Sidecar
     url: str
     how: Literal["named", "joined", "started"]
     process: subprocess.Popen[bytes] | None = None
     log: Path | None = None
+    hold: Hold | None = None
+
+    def __enter__(self) -> Joined:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.hold is not None:
+            self.hold.close()
 
 
 def join(wish: Wish, environ: Mapping[str, str], program: Sequence[str]) -> Joined:
-    """A ready sidecar. Raises ``ForebayError`` or ``OSError`` when there is none to be had; its message is fit to be one line."""
+    """A ready sidecar, held. Raises ``ForebayError`` or ``OSError`` when there is none to be had; its message is fit to be one line."""
     address, named_by = named_address(wish.url, environ)
     if address:
         return _named(address, named_by, environ)
     directory = RunDirectory.of(environ)
     fingerprint = directory.fingerprint(environ)
-    with directory.starting():
+    with directory.starting() as lock:
         live = directory.live()
         for record in live:
-            if record.fingerprint == fingerprint and _answers(record, environ):
-                return Joined(Sidecar(record.url, token=token_of(environ)), record.url, "joined")
+            sidecar = Sidecar(record.url, token=token_of(environ))
+            if record.fingerprint == fingerprint and (hold := _held(sidecar)) is not None:
+                return Joined(sidecar, record.url, "joined", hold=hold)
         beside = fingerprint if live else ""
-        return _Start(directory, wish, environ, beside).run(program)
+        return _Start(directory, wish, environ, beside, lock).run(program)
 
 
 def _named(address: str, named_by: str, environ: Mapping[str, str]) -> Joined:
@@ -74,25 +87,30 @@ def _named(address: str, named_by: str, environ: Mapping[str, str]) -> Joined:
         url = address if address.startswith("http") else str(sidecar.status(_PROBE_S)["url"])
     except (SidecarUnreachable, SidecarRefused) as error:
         raise SidecarUnreachable(f"{named_by}: {error}") from error
-    return Joined(sidecar, url.rstrip("/"), "named")
+    return Joined(sidecar, url.rstrip("/"), "named", hold=_held(sidecar))
 
 
-def _answers(record: RunFile, environ: Mapping[str, str]) -> bool:
+def _held(sidecar: Sidecar) -> Hold | None:
+    """A hold of it, which is also the proof that it serves; None where it does not, or is about to end."""
+    hold = sidecar.hold()
     try:
-        Sidecar(record.url, token=token_of(environ)).ready(_PROBE_S)
-    except (SidecarUnreachable, SidecarRefused):
-        return False
-    return True
+        hold.take(_PROBE_S)
+    except HoldRefused as refused:
+        return hold if refused.status == HTTPStatus.NOT_FOUND else None  # one of an older version, which minds connections
+    except LaunchError:
+        return None
+    return hold
 
 
 @dataclass(frozen=True)
 class _Start:
-    """One start of a detached sidecar. ``beside`` is our fingerprint if others already run here, else ""."""
+    """One start of a detached sidecar, which shares ``lock`` until it is ready. ``beside``: our fingerprint if others run here, else ""."""
 
     directory: RunDirectory
     wish: Wish
     environ: Mapping[str, str]
     beside: str
+    lock: int
 
     def run(self, program: Sequence[str]) -> Joined:
         log = self.directory.new_log(f"forebay-{self.beside}" if self.beside else "forebay")
@@ -110,8 +128,9 @@ class _Start:
         if record is None:
             raise SidecarUnreachable(f"the sidecar did not start: {_last_words(log, process)} (log: {log})")
         sidecar = Sidecar(record.url, token=token_of(self.environ))
-        sidecar.ready(_PROBE_S)
-        return Joined(sidecar, record.url, "started", process, log)
+        if (hold := _held(sidecar)) is None:
+            raise SidecarUnreachable(f"the sidecar started and ended again: {_last_words(log, process)} (log: {log})")
+        return Joined(sidecar, record.url, "started", process, log, hold)
 
     def _arguments(self) -> list[str]:
         flags = dict(self.wish.flags)
@@ -119,7 +138,7 @@ class _Start:
             flags["idle_exit_s"] = _IDLE_EXIT_S
         if self.beside:
             flags["cache_dir"] = str(self._own_cache_dir())
-        return [*as_arguments(flags, self.wish.config), "--json"]
+        return [*as_arguments(flags, self.wish.config), "--json", "--start-lock", str(self.lock)]
 
     def _own_cache_dir(self) -> Path:
         return cache_dir.choose(self._settings(), self.environ, cache_dir.Machine.here(self.environ)).beside(self.beside).path
@@ -129,12 +148,13 @@ class _Start:
         return load(self.wish.flags, self.environ, find_file(self.wish.config, self.environ, Path.cwd()))
 
     def _spawn(self, arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
-        # A session of its own: the terminal's Ctrl-C and hang-up are for the command, and others may have joined by then. Descriptors are
-        # closed, or a lock or pipe of the caller would stay open for as long as the sidecar lives.
+        # A session of its own: the terminal's Ctrl-C and hang-up are for the command, and others may have joined by then. Descriptors but
+        # the start's lock are closed, or a lock or pipe of the caller would stay open for as long as the sidecar lives.
         with open(log, "ab") as stderr:
             return subprocess.Popen(  # noqa: S603  # our own program, no shell
-                arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, env=dict(self.environ), start_new_session=True
-            )
+                arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, env=dict(self.environ), start_new_session=True,
+                pass_fds=(self.lock,),
+            )  # fmt: skip
 
 
 def _first_line(process: subprocess.Popen[bytes], deadline: float) -> bytes:
@@ -154,10 +174,13 @@ def _first_line(process: subprocess.Popen[bytes], deadline: float) -> bytes:
 
 
 def _last_words(log: Path, process: subprocess.Popen[bytes]) -> str:
-    """The last line it wrote, or how it ended."""
+    """The last lines it wrote, and how it ended."""
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    if lines:
-        return lines[-1].removeprefix("forebay: ")
+    said = "; ".join(line.removeprefix("forebay: ") for line in lines[-_LAST_LINES:])
+    return "; ".join(filter(None, (said, _how_it_ended(process))))
+
+
+def _how_it_ended(process: subprocess.Popen[bytes]) -> str:
     if process.returncode is None:
-        return "it said nothing"
+        return "it runs, but is not to be found"
     return f"not ready within {_START_S:.0f} s" if process.returncode < 0 else f"it ended with exit code {process.returncode}"

@@ -74,6 +74,8 @@ def _cache(cache: Table) -> str:
     share = f" ({100 * used / capacity:.0f} %)" if capacity else ""
     text = f"{format_size(used)} of {format_size(capacity)}{share}"
     text += f", {cache['in_flight']} segments in flight, {format_size(cache['leased_bytes'])} leased"
+    if cache.get("descriptors"):
+        text += f", {format_size(cache['descriptor_bytes'])} of it by {cache['descriptors']} descriptors"
     if capacity < cache["capacity_bytes"]:
         text += f"; asked for {format_size(cache['capacity_bytes'])}, but the disk has no more"
     return text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import click
@@ -13,13 +13,17 @@ import click
 from forebay_proxy.client import Hold
 from forebay_proxy.errors import ForebayError
 from forebay_proxy.exit_codes import ExitCode
+from forebay_proxy.runfile import RunDirectory
 from forebay_proxy.verbs.command import run_command
 from forebay_proxy.verbs.environment import fresh_job, job_variables, traps
 from forebay_proxy.verbs.join import Joined, Wish, join
+from forebay_proxy.verbs.launchers import refusal
 from forebay_proxy.verbs.options import config_option, settings_options, url_option
 from forebay_proxy.verbs.output import error_line, notice
 from forebay_proxy.verbs.seams import Seams
 from forebay_proxy.verbs.summary import summary
+from forebay_proxy.verbs.takeover_place import path_variables, takeover_folder
+from forebay_proxy.verbs.takeover_report import TakeoverReport
 
 __all__ = ["run"]
 
@@ -37,6 +41,9 @@ def run(
 ) -> int:
     """Run COMMAND with its shards coming through this node's sidecar, which is started if there is none.
 
+    Every Python it starts has webdataset taken over as it is imported: unchanged scripts get plans, descriptors and resumed shards.
+    FOREBAY_TAKEOVER=0 leaves that out; then GOPEN_REWRITE alone leads to the sidecar, as with 'forebay env'.
+
     \b
     Examples:
       forebay run -- torchrun --nproc-per-node 8 train.py
@@ -46,21 +53,16 @@ def run(
     Forebay writes to stderr only, passes signals on and exits as the command does (128 + n for signal n). If no sidecar can be had it says
     so and runs the command all the same. A sidecar it started stays while commands use it, and 60 s more; settings below are for that one.
     """
-    if PurePath(command[0]).name == "srun":
-        notice(_srun_line(command))
+    if refused := refusal(command):
+        notice(refused)
         return ExitCode.CANNOT_BEGIN
     try:
         joined = join(Wish(url, config, flags), os.environ, seams.program)
         variables = job_variables(joined.url, os.environ, fresh_job(os.environ, socket.gethostname(), os.getpid()))
     except (ForebayError, OSError) as error:
         return _without(error, command, required=required)
-    with joined.sidecar.hold() as hold:
+    with joined, joined.hold or joined.sidecar.hold() as hold:
         return _beside(joined, hold, variables, command, quiet=quiet)
-
-
-def _srun_line(command: tuple[str, ...]) -> str:
-    tasks = next((word for word in command[1:] if word.startswith("--ntasks-per-node=")), "--ntasks-per-node=N")
-    return f"'forebay run -- srun' would start a sidecar here and none on the nodes; write: srun {tasks} forebay run -- python train.py"
 
 
 def _without(error: Exception, command: tuple[str, ...], *, required: bool) -> int:
@@ -74,11 +76,29 @@ def _without(error: Exception, command: tuple[str, ...], *, required: bool) -> i
 def _beside(joined: Joined, hold: Hold, variables: Mapping[str, str], command: tuple[str, ...], *, quiet: bool) -> int:
     hold.ping()
     before = _status(joined)
-    _say_beginning(joined, before or {}, quiet=quiet)
+    taking = _takeover_variables()
+    _say_beginning(joined, before or {}, quiet=quiet, taken=bool(taking))
     watch = _Watch(joined, hold)
-    code = _run(command, {**os.environ, **variables}, watch)
-    _say_end(joined, before, watch, quiet=quiet)
+    with TakeoverReport(_report_directory() if taking else None) as report:
+        code = _run(command, {**os.environ, **variables, **taking, **report.variables()}, watch)
+        _say_end(joined, before, watch, report.line(), quiet=quiet)
     return code
+
+
+def _takeover_variables() -> dict[str, str]:
+    if os.environ.get("FOREBAY_TAKEOVER", "") == "0":
+        return {}
+    found = path_variables(takeover_folder(), os.environ)
+    if not found:
+        notice("webdataset is not taken over: forebay_loader is not installed beside forebay, or no PYTHONPATH can name its folder")
+    return found
+
+
+def _report_directory() -> Path | None:
+    try:
+        return RunDirectory.of(os.environ).path
+    except (ForebayError, OSError):  # a sidecar that was named needs no run directory
+        return None
 
 
 class _Watch:
@@ -118,8 +138,8 @@ def _status(joined: Joined) -> dict[str, Any] | None:
         return None
 
 
-def _say_beginning(joined: Joined, status: Mapping[str, Any], *, quiet: bool) -> None:
-    for text in traps(os.environ):
+def _say_beginning(joined: Joined, status: Mapping[str, Any], *, quiet: bool, taken: bool) -> None:
+    for text in () if taken else traps(os.environ):  # they are traps of the way by GOPEN_REWRITE
         notice(text)
     if quiet:
         return
@@ -129,9 +149,11 @@ def _say_beginning(joined: Joined, status: Mapping[str, Any], *, quiet: bool) ->
         notice(text)
 
 
-def _say_end(joined: Joined, before: dict[str, Any] | None, watch: _Watch, *, quiet: bool) -> None:
+def _say_end(joined: Joined, before: dict[str, Any] | None, watch: _Watch, takeover: str, *, quiet: bool) -> None:
     after = _status(joined)
     if after is None:
         watch.gone("")
     elif not quiet and before is not None:
         notice(summary(before, after))
+    if takeover and not quiet:
+        notice(takeover)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
 
+from forebay_proxy.logs import keep_short
 from forebay_proxy.sizes import format_size
 from forebay_proxy.verbs.options import config_option, json_option, load_settings, settings_options
 from forebay_proxy.verbs.output import notice, say, say_json, silence_stdout
@@ -20,8 +23,9 @@ __all__ = ["serve"]
 @settings_options
 @config_option
 @json_option
+@click.option("--start-lock", type=int, hidden=True, help="Descriptor of the lock of whoever starts us; closed once we are ready.")
 @click.pass_obj
-def serve(seams: Seams, /, config: Path | None, as_json: bool, **flags: Any) -> int:
+def serve(seams: Seams, /, config: Path | None, as_json: bool, start_lock: int | None, **flags: Any) -> int:
     """Run the sidecar in the foreground until a signal ends it.
 
     \b
@@ -39,7 +43,17 @@ def serve(seams: Seams, /, config: Path | None, as_json: bool, **flags: Any) -> 
     settings = load_settings(flags, config)
     for text in settings.notices:
         notice(text)
-    return seams.serve(settings, lambda info: _tell(info, as_json=as_json))
+    return seams.serve(settings, lambda info: _ready(info, as_json=as_json, start_lock=start_lock))
+
+
+def _ready(info: Announced, *, as_json: bool, start_lock: int | None) -> None:
+    try:
+        _tell(info, as_json=as_json)
+    finally:
+        if start_lock is not None:
+            keep_short(sys.stderr.fileno())  # the starter's log file; a person's own is for that person to rotate
+            with suppress(OSError):
+                os.close(start_lock)  # others may join from here on, also when our starter was killed meanwhile
 
 
 def _tell(info: Announced, *, as_json: bool) -> None:

@@ -20,7 +20,7 @@ from forebay_proxy.verbs.sources import Batch, batches, is_list, read_list
 from forebay_proxy.verbs.warm_progress import Bar, Json, Lines, Quiet, View
 from forebay_proxy.wire.plan import encode
 
-__all__ = ["warm"]
+__all__ = ["progress_view", "warm"]
 
 _RESULTS = ("stored", "present", "no-room", "failed")
 _NAMED = 10  # of those without room; a set larger than the cache has thousands, and --json names each
@@ -52,14 +52,15 @@ def warm(urls: tuple[str, ...], lists: tuple[str, ...], quiet: bool, as_json: bo
     if not work:
         raise click.UsageError("name at least one URL, or a list with --from")
     sidecar = locate(url, os.environ)
-    with _view(quiet=quiet, as_json=as_json) as view:
+    with progress_view(quiet=quiet, as_json=as_json) as view:
         totals, without = _warm_all(sidecar, work, view)
     if not as_json:
         _say_end(totals, without)
     return ExitCode.PART_FAILED if totals["failed"] else ExitCode.DONE
 
 
-def _view(*, quiet: bool, as_json: bool) -> View:
+def progress_view(*, quiet: bool, as_json: bool) -> View:
+    """A bar on a terminal, lines elsewhere, unless asked for less or for JSON."""
     if as_json:
         return Json()
     console = Console(stderr=True)

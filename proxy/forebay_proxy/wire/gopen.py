@@ -19,7 +19,7 @@ import re
 from typing import Collection, Iterator, NamedTuple
 from urllib.parse import urlsplit
 
-__all__ = ["gopen_rewrite", "rewritten"]
+__all__ = ["gopen_rewrite", "rewritten", "without_ours"]
 
 _OURS = "(?#forebay)"  # begins each key of ours, so that a second eval replaces the rules of the first
 # No quote stays open: an odd number of either kind is something only a shell can make sense of.
@@ -57,6 +57,13 @@ def gopen_rewrite(base: str, keep: str = "", schemes: Collection[str] = ("http",
     kept = [rule for rule in keep.split(";") if rule.strip() and not rule.startswith(_OURS)]
     ours = [f"{_OURS}{rule.key}={base}{rule.target}" for rule in _rules(base) if rule.scheme in schemes]
     return ";".join(kept + ours)
+
+
+def without_ours(value: str) -> str:
+    """``GOPEN_REWRITE=value`` without the rules that were made here; ``value`` itself where there are none."""
+    rules = value.split(";")
+    others = [rule for rule in rules if not rule.startswith(_OURS)]
+    return value if len(others) == len(rules) else ";".join(others)
 
 
 def rewritten(value: str, url: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
 __all__ = ["InvalidReader", "ReaderName"]
@@ -43,4 +43,4 @@ class ReaderName:
 
     def __str__(self) -> str:
         """ASCII, fit for a header and for a path."""
-        return "/".join(quote(part, safe="@:+,=") for part in astuple(self))
+        return "/".join([quote(part, safe="@:+,=") for part in (self.job, self.rank, self.worker, self.opener)])

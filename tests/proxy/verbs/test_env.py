@@ -83,9 +83,10 @@ def test_check_shows_each_way_in(sidecar: FakeSidecar) -> None:
 def test_check_is_honest_about_headers(sidecar: FakeSidecar) -> None:
     """No header travels by rewriting; in code it does; the secret shows nowhere."""
     result = invoke("env", "--check", "pipe:curl -s -H 'Authorization: Bearer hush-hush' https://h.example/a.tar")
-    _, by_env, _, in_code = result.stdout.splitlines()
+    _, by_env, by_run, in_code = result.stdout.splitlines()
     assert "left to WebDataset" in by_env or "do not travel" in by_env
     assert "its headers travel" in in_code
+    assert "its headers travel" in by_run  # webdataset is taken over there
     assert "hush" not in result.output
 
 

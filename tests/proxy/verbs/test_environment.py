@@ -79,6 +79,11 @@ def test_run_names_sidecar_and_job() -> None:
     assert (found["FOREBAY_URL"], found["FOREBAY_JOB"]) == (BASE, "job-1")
 
 
+def test_under_wds_secure_no_rule_is_set() -> None:
+    """WebDataset would refuse to open anything with one; a taken-over process needs none."""
+    assert "GOPEN_REWRITE" not in job_variables(BASE, {"WDS_SECURE": "1"}, "job-1")
+
+
 def test_traps_are_named_with_their_mend() -> None:
     """Settings of WebDataset that work against a sidecar."""
     assert traps({}) == []

@@ -12,7 +12,7 @@ from support.fake_sidecar import FakeSidecar
 from forebay_proxy.client import SidecarUnreachable
 from forebay_proxy.runfile import RunDirectory
 from forebay_proxy.verbs import join as module
-from forebay_proxy.verbs.join import Wish, join
+from forebay_proxy.verbs.join import Joined, Wish, join
 
 NOTHING = Wish(None, None, {})
 
@@ -21,6 +21,12 @@ NOTHING = Wish(None, None, {})
 def environ(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "run").mkdir(mode=0o700)
     return environment(tmp_path / "run")
+
+
+def end(joined: Joined) -> None:
+    assert joined.process is not None
+    joined.process.terminate()
+    joined.process.wait()
 
 
 def test_one_that_never_gets_ready_is_killed(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,15 +54,13 @@ def test_one_found_that_drains_is_not_joined(environ: dict[str, str], monkeypatc
     monkeypatch.setenv("XDG_RUNTIME_DIR", environ["XDG_RUNTIME_DIR"])
     with FakeSidecar() as fake, fake.announce(RunDirectory.of(os.environ)):
         fake.ready = False
-        joined = join(NOTHING, environ, FAKE_PROGRAM)
-        assert joined.how == "started"
-        assert joined.process is not None
-        joined.process.terminate()
-        joined.process.wait()
+        with join(NOTHING, environ, FAKE_PROGRAM) as joined:
+            assert joined.how == "started"
+            end(joined)
 
 
 def test_a_unix_address_is_known_by_its_url_too(tmp_path: Path, environ: dict[str, str]) -> None:
     """Rewrite rules need http://; the sidecar's status has it."""
-    with FakeSidecar(on_unix=tmp_path / "s"):
-        joined = join(Wish(f"unix:{tmp_path / 's'}", None, {}), environ, FAKE_PROGRAM)
+    with FakeSidecar(on_unix=tmp_path / "s"), join(Wish(f"unix:{tmp_path / 's'}", None, {}), environ, FAKE_PROGRAM) as joined:
+        pass
     assert (joined.how, joined.url) == ("named", "http://127.0.0.1:7070")

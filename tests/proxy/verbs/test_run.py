@@ -19,6 +19,7 @@ from forebay_proxy.client import Sidecar
 from forebay_proxy.runfile import RunDirectory, RunFile, process_start_time
 from forebay_proxy.verbs.join import Joined
 from forebay_proxy.verbs.run import _Watch
+from forebay_proxy.verbs.takeover_place import takeover_folder
 
 NAMES = ("FOREBAY_URL", "FOREBAY_JOB", "GOPEN_REWRITE", "NO_PROXY", "no_proxy")
 SHOW = f"import json, os; print(json.dumps({{name: os.environ.get(name) for name in {NAMES}}}))"
@@ -103,6 +104,43 @@ def test_two_that_begin_at_once_start_one(node: Node) -> None:
     assert len({json.loads(out)["FOREBAY_URL"] for out, _ in outputs}) == 1
     assert len({json.loads(out)["FOREBAY_JOB"] for out, _ in outputs}) == 4
     assert sorted("started" in err for _, err in outputs) == [False, False, False, True]
+
+
+def test_tasks_of_one_srun_share_sidecar_and_job(node: Node) -> None:
+    """srun --ntasks-per-node=3 forebay run: one starts it, the others join, and together they are one job."""
+    argv = [*program("--idle-exit-s", "30"), "run", "--", sys.executable, "-c", SHOW]
+    step = {**node.environ, "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1"}
+    tasks = [{**step, "SLURM_PROCID": str(task)} for task in range(3)]
+    processes = [subprocess.Popen(argv, env=task, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for task in tasks]
+    outputs = [process.communicate(timeout=60) for process in processes]
+    assert {json.loads(out)["FOREBAY_JOB"] for out, _ in outputs} == {"7.1"}
+    assert sorted("started" in err for _, err in outputs) == [False, False, True]
+
+
+TAKEOVER = "import json, os; print(json.dumps([os.environ.get(name) for name in ('PYTHONPATH', 'FOREBAY_TAKEOVER_REPORT')]))"
+
+
+def test_the_command_is_taken_over(node: Node) -> None:
+    """Our folder is first on its PYTHONPATH, and what was there follows; the file it reports to is gone afterwards."""
+    done = node.forebay("run", "--", sys.executable, "-c", TAKEOVER)
+    path, report = json.loads(done.stdout)
+    assert path == os.pathsep.join([str(takeover_folder()), node.environ["PYTHONPATH"]])
+    assert Path(report).parent == node.path
+    assert not Path(report).exists()
+
+
+def test_takeover_can_be_turned_off(node: Node) -> None:
+    """FOREBAY_TAKEOVER=0: the environment of way 1 and nothing else."""
+    done = node.forebay("run", "--", sys.executable, "-c", TAKEOVER, FOREBAY_TAKEOVER="0")
+    assert json.loads(done.stdout) == [node.environ["PYTHONPATH"], None]
+
+
+@pytest.mark.parametrize(("quiet", "said"), [((), True), (("--quiet",), False)])
+def test_the_end_says_who_was_taken_over(node: Node, quiet: tuple[str, ...], said: bool) -> None:
+    """In one line, unless nothing is to be said."""
+    code = 'import os; open(os.environ[\'FOREBAY_TAKEOVER_REPORT\'], \'a\').write(\'{"process": "1.1", "direct": ""}\')'
+    done = node.forebay("run", *quiet, "--", sys.executable, "-c", code)
+    assert ("forebay: 1 process taken over, 0 went direct\n" in done.stderr) is said
 
 
 def test_other_credentials_get_a_sidecar_of_their_own(node: Node) -> None:

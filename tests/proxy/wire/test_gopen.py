@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay_proxy.wire.gopen import gopen_rewrite, rewritten
+from forebay_proxy.wire.gopen import gopen_rewrite, rewritten, without_ours
 from forebay_proxy.wire.urls import InvalidShardUrl, parse_proxy_target, parse_source
 
 BASE = "http://127.0.0.1:7070"
@@ -216,3 +216,10 @@ def test_webdataset_applies_them_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     "pipe:curl -sL 'https://h/x?a&b'",
                  "/nas/x.tar", f"{BASE}/s3/b/k", "pipe:wget -qO- http://h/x", "gs://b/k"):  # fmt: skip
         assert gopen.rewrite_url(text) == rewritten(rules, text)
+
+
+@pytest.mark.parametrize("keep", ["", "a=b", "a=b;c=d"])
+def test_ours_can_be_taken_out_again(keep: str) -> None:
+    """What a person had set is left, as it was; a value without any of ours is the value."""
+    assert without_ours(gopen_rewrite(BASE, keep=keep)) == keep
+    assert without_ours(keep) == keep

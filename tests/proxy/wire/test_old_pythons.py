@@ -13,7 +13,8 @@ import forebay_proxy.wire
 
 PACKAGE = Path(forebay_proxy.wire.__file__).parent
 SCRIPT = """
-from forebay_proxy.wire import gopen, patterns, plan, urls
+from forebay_proxy.wire import gopen, launch, patterns, plan, urls
+assert launch._line(b'{"url": "http://h:1", "how": "joined"}', b"", None)["how"] == "joined"
 source = urls.parse_source("pipe:aws s3 cp s3://b/k.tar - --endpoint-url http://h:9000")
 assert source.url.proxy_path() == "/s3/b/k.tar?endpoint=http://h:9000"
 assert urls.rewrite_pattern("http://127.0.0.1:1", "s3://b/{0..9}.tar") == "http://127.0.0.1:1/s3/b/{0..9}.tar"

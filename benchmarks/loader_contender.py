@@ -1,0 +1,187 @@
+"""One way to read the samples, in a process of its own, as one DataLoader worker would: forked anew for each reading.
+
+    python benchmarks/loader_contender.py NAME < requests > answers
+
+A request is a line of JSON: {"urls": [...], "passes": n, "check": bool}. The answer: for each pass its seconds (wall, cpu), samples, bytes
+of JPEGs, and, where ``check`` asks for it (such a pass is not timed), the crc32 of all keys and values in their order. The data set is
+built before the fork, as a training script does it. Imports are late, because LitData's environment has nothing of Forebay's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+import zlib
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+Open = Callable[[list[str]], Iterable[Any]]
+
+
+def webdataset() -> Open:
+    import webdataset as wds
+
+    return lambda urls: wds.WebDataset(urls, shardshuffle=False, empty_check=False)
+
+
+def forebay() -> Open:
+    import forebay_loader as fb
+
+    return lambda urls: fb.WebDataset(urls, shardshuffle=False)
+
+
+def indexed() -> Open:
+    from forebay_loader.indexed import IndexedShards
+
+    return IndexedShards
+
+
+def litdata() -> Open:
+    from litdata import StreamingDataset
+
+    return lambda urls: StreamingDataset(urls[0], shuffle=False)
+
+
+def baseline() -> Open:
+    """webdataset as the fluent pipeline that people train with."""
+    import webdataset as wds
+
+    return lambda urls: _fluent(wds.WebDataset(urls, shardshuffle=False, empty_check=False))
+
+
+def forebay_pil() -> Open:
+    import forebay_loader as fb
+
+    return lambda urls: _fluent(fb.WebDataset(urls, shardshuffle=False))
+
+
+def decoding() -> Open:
+    """Nothing but the decoding of the same pictures and their batches, from memory: what no loader can be faster than."""
+    import webdataset as wds
+
+    held: dict[str, list[Any]] = {}
+
+    def opened(urls: list[str]) -> Iterable[Any]:
+        samples = held.setdefault(urls[0], list(wds.WebDataset(urls, shardshuffle=False, empty_check=False)))
+        decode = wds.autodecode.ImageHandler("pil")
+        return ([decode(".jpg", sample["jpg"]) for sample in samples[at : at + 64]] for at in range(0, len(samples), 64))
+
+    return opened
+
+
+def _fluent(data: Any) -> Iterable[Any]:
+    return (pictures for pictures, _ in data.shuffle(1000, initial=100).decode("pil").to_tuple("jpg", "cls").batched(64))
+
+
+WAYS = {
+    "webdataset": webdataset, "forebay": forebay, "forebay-indexed": indexed, "litdata": litdata, "litdata-views": litdata,
+    "webdataset-pil": baseline, "forebay-pil": forebay_pil,
+    "decoding": decoding,
+}  # fmt: skip
+
+
+class Clock:
+    """Seconds since it was made: on the wall, and of the processor in this process alone."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def spent(self) -> dict[str, float]:
+        return {"wall": time.perf_counter() - self._wall, "cpu": time.process_time() - self._cpu}
+
+
+def read(samples: Iterable[Any]) -> dict[str, Any]:
+    """One pass, timed: every value is at hand as ``bytes``, its length is added up."""
+    count = size = 0
+    begun = Clock()
+    for sample in samples:
+        count += 1
+        size += len(sample["jpg"])
+    return {**begun.spent(), "samples": count, "bytes": size}
+
+
+def copied(samples: Iterable[Any]) -> dict[str, Any]:
+    """As ``read``, for one that gives views of its chunks: the others' ``bytes`` are made of them here."""
+    count = size = 0
+    begun = Clock()
+    for sample in samples:
+        count += 1
+        data, _ = bytes(sample["jpg"]), bytes(sample["cls"]) if "cls" in sample else b""
+        size += len(data)
+    return {**begun.spent(), "samples": count, "bytes": size}
+
+
+def pictures(batches: Iterable[Any]) -> dict[str, Any]:
+    count = size = 0
+    begun = Clock()
+    for batch in batches:
+        count += len(batch)
+        size += sum(picture.width * picture.height for picture in batch)
+    return {**begun.spent(), "samples": count, "bytes": size}
+
+
+def check(samples: Iterable[Any], views: bool = False) -> dict[str, Any]:
+    """One pass, looked at closely: types, keys, and the sum of every byte."""
+    count = size = crc = 0
+    begun = Clock()
+    for sample in samples:
+        count += 1
+        for name in sorted(name for name in sample if not name.startswith("__")):
+            value = bytes(sample[name]) if views else sample[name]
+            if type(value) is not bytes:
+                raise TypeError(f"{name} of {sample['__key__']} is {type(value)}")
+            crc = zlib.crc32(value, zlib.crc32(f"{sample['__key__']}.{name}".encode(), crc))
+        size += len(sample["jpg"])
+    return {**begun.spent(), "samples": count, "bytes": size, "crc": crc}
+
+
+def answer(data: Iterable[Any], look: Callable[[Iterable[Any]], dict[str, Any]], passes: int) -> list[dict[str, Any]]:
+    return [look(data) for _ in range(passes)]
+
+
+def in_child(work: Callable[[], list[dict[str, Any]]]) -> str:
+    """The answer of a forked worker, as a line."""
+    get, put = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.close(get)
+            with os.fdopen(put, "w") as told:
+                told.write(json.dumps(work()))
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    os.close(put)
+    with os.fdopen(get) as told:
+        line = told.read()
+    os.waitpid(child, 0)
+    return line or "null"
+
+
+def look_of(name: str, request: dict[str, Any]) -> Callable[[Iterable[Any]], dict[str, Any]]:
+    if name.endswith("pil") or name == "decoding":
+        return pictures
+    if request.get("check"):
+        return lambda samples: check(samples, name.startswith("litdata"))
+    return copied if name == "litdata" else read
+
+
+def main() -> None:
+    name = sys.argv[1]
+    way = WAYS[name]()
+    print("ready", flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        data = way(request["urls"])
+        print(in_child(partial(answer, data, look_of(name, request), request["passes"])), flush=True)
+
+
+if __name__ == "__main__":
+    main()

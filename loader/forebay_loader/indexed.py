@@ -1,0 +1,270 @@
+"""Samples by number, and only the files that are wanted: over the mapped shard where all of it is here, else by ranges.
+
+``fb.IndexedShards(urls)`` is a sequence of samples over many shards, for a sampler of your own or a map-style data set. It reads on demand
+and announces nothing: of a shard that is not in the cache only the segments that hold what is asked for are fetched, in requests of
+neighbours (``MERGE_BYTES`` apart or less), each of at most ``SPAN_BYTES``.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import os
+from collections import OrderedDict
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+from forebay_loader.descriptor import Mapped, open_descriptor
+from forebay_loader.errors import ShardReadError
+from forebay_loader.index import Indexed, index_of, needed_index, samples_of_map, source_in
+from forebay_loader.limits import DEFAULT_LIMITS, Limits
+from forebay_loader.ranging import read_range
+from forebay_loader.reader import reader_name
+from forebay_proxy.wire.patterns import expand
+from forebay_proxy.wire.sampleindex import SampleFile, SampleIndex
+from forebay_proxy.wire.urls import Source
+
+__all__ = ["IndexedShard", "IndexedShards", "ranged", "spans"]
+
+MERGE_BYTES = 64 << 10  # a gap that costs less than another request
+SPAN_BYTES = 4 << 20  # a request; what is in memory at a time
+OPEN_SHARDS = 8  # maps and leases that one process keeps
+
+Sample = Dict[str, Any]
+Select = Callable[[str], bool]
+
+
+class Span(NamedTuple):
+    """Bytes that one request brings."""
+
+    first: int
+    end: int
+
+
+def spans(files: Iterable[SampleFile], *, merge: int = MERGE_BYTES, most: int = SPAN_BYTES) -> List[Span]:
+    """The requests for ``files``, which are in the order of the shard: neighbours together."""
+    found: List[Span] = []
+    for file in files:
+        end = file.offset + file.size
+        if found and file.offset - found[-1].end <= merge and end - found[-1].first <= most:
+            found[-1] = Span(found[-1].first, max(end, found[-1].end))  # hostile headers let files overlap
+        else:
+            found.append(Span(file.offset, end))
+    return found
+
+
+class IndexedShard:
+    """One shard's samples by number: ``len(shard)``, ``shard[k]``, ``shard.samples(start, stop)``. Close it, or use ``with``.
+
+    ``select_files`` as in webdataset: gets a file's name, says whether it is wanted; a sample of which none is wanted has only its key in
+    ``shard[k]``, and is left out of ``samples``.
+    """
+
+    def __init__(self, url: str, *, select_files: Optional[Select] = None, limits: Limits = DEFAULT_LIMITS) -> None:
+        """Raises ``ShardReadError`` with the reason where the shard has no index (now), ``ProxyUnreachable`` without a sidecar."""
+        self.url = url
+        self._source = source = _source(url)
+        self._select = select_files
+        self._limits = limits
+        self._pid = os.getpid()
+        self._mapped: Optional[Mapped] = open_descriptor(source, reader_name()) if select_files is None else None
+        try:
+            self._indexed = self._index(source)
+        except BaseException:
+            self.close()
+            raise
+        if select_files is not None and not self._indexed.index.spelled:
+            self.close()
+            raise ShardReadError(f"{self!r}: names in its tar have suffixes with capitals, which the index does not keep; read it whole")
+
+    def __repr__(self) -> str:
+        return f"<IndexedShard {self._source.url.text().partition('?')[0]}, {'mapped' if self.mapped else 'by ranges'}>"
+
+    def __len__(self) -> int:
+        return len(self._indexed.index)
+
+    @property
+    def forked(self) -> bool:
+        """Whether another process opened it."""
+        return self._pid != os.getpid()
+
+    @property
+    def mapped(self) -> bool:
+        """Whether all of it is in memory. A process that was forked since has no map of it, and reads it by ranges."""
+        return self._mapped is not None and not self._mapped.closed
+
+    @property
+    def index(self) -> SampleIndex:
+        return self._indexed.index
+
+    def key(self, number: int) -> str:
+        """The ``__key__`` of sample ``number``."""
+        return self._indexed.index.key(_place(number, len(self)))
+
+    def __getitem__(self, number: int) -> Sample:
+        number = _place(number, len(self))
+        if self.mapped:
+            return next(samples_of_map(_buffer(self._mapped), self.index, self.url, number, number + 1))
+        key, files = self._wanted(number)
+        return self._read([(key, files)])[0]
+
+    def samples(self, start: int = 0, stop: Optional[int] = None) -> Iterator[Sample]:
+        """Samples ``start`` to ``stop``, in the order of the tar."""
+        stop = len(self) if stop is None else min(stop, len(self))
+        if self.mapped:
+            return samples_of_map(_buffer(self._mapped), self.index, self.url, start, stop)
+        return self._ranged(start, stop)
+
+    def close(self) -> None:
+        """Let go of the map. Safe to repeat."""
+        mapped, self._mapped = self._mapped, None
+        if mapped is not None:
+            mapped.close()
+
+    def __enter__(self) -> IndexedShard:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _index(self, source: Source) -> Indexed:
+        found = index_of(source, self._mapped.etag, self._limits) if self._mapped is not None else None
+        if found is not None:
+            return found
+        self.close()  # the map is of a version whose index is not to be had
+        return needed_index(source, self._limits)
+
+    def _wanted(self, number: int) -> Tuple[str, List[SampleFile]]:
+        key, files = self.index.key(number), self.index.files(number)
+        select = self._select
+        return key, files if select is None else [file for file in files if select(f"{key}.{file.suffix}")]
+
+    def _ranged(self, start: int, stop: int) -> Iterator[Sample]:
+        """As many samples at a time as one request may bring."""
+        together: List[Tuple[str, List[SampleFile]]] = []
+        for number in range(start, stop):
+            key, files = self._wanted(number)
+            if not files:
+                continue
+            if together and files[-1].offset + files[-1].size - together[0][1][0].offset > SPAN_BYTES:
+                yield from self._read(together)
+                together = []
+            if together and together[-1][0] == key:  # what stood between them is not wanted
+                together[-1] = key, _joined(key, together[-1][1], files)
+            else:
+                together.append((key, files))
+        if together:
+            yield from self._read(together)
+
+    def _read(self, wanted: "List[Tuple[str, List[SampleFile]]]") -> List[Sample]:
+        every = [file for _, files in wanted for file in files]
+        parts = {span: self._bytes(span) for span in spans(every)}
+        firsts = [span.first for span in parts]
+        found = list(parts.items())
+
+        def content(file: SampleFile) -> bytes:
+            span, data = found[bisect.bisect_right(firsts, file.offset) - 1]
+            return data[file.offset - span.first : file.offset - span.first + file.size]
+
+        return [{"__key__": key, "__url__": self.url, **{file.suffix: content(file) for file in files}} for key, files in wanted]
+
+    def _bytes(self, span: Span) -> bytes:
+        return read_range(self._source, span.first, span.end - span.first, self._indexed.etag, self._limits)
+
+
+def ranged(
+    opened: Dict[str, Any], start: int = 0, stop: Optional[int] = None, limits: Limits = DEFAULT_LIMITS, *, only_kept: bool = False
+) -> Optional[Iterator[Sample]]:
+    """Samples ``start`` to ``stop`` of what an opener gave (``{"url", "stream"[, "local_path"]}``), without reading what comes before.
+
+    None where that cannot be: it is a stream, or its index is not to be had (``only_kept``: or not made yet). The stream stays the
+    caller's to close.
+    """
+    stream, url = opened["stream"], opened["url"]
+    source = source_in(url) if isinstance(stream, Mapped) and isinstance(url, str) else None
+    found = index_of(source, stream.etag, limits, only_kept=only_kept) if source is not None else None
+    if found is None or found.index.length != stream.size:
+        return None
+    return samples_of_map(_buffer(stream), found.index, url, start, stop, opened.get("local_path"))
+
+
+class IndexedShards(Sequence[Sample]):
+    """The samples of many shards as one sequence, in the order of ``urls`` (patterns are expanded). Pickles; opens what it needs.
+
+    Building it asks for the index of each shard: raises ``ShardReadError`` naming the first that has none; ``forebay index`` makes them.
+    """
+
+    def __init__(self, urls: Union[str, Sequence[str]], *, select_files: Optional[Select] = None, limits: Limits = DEFAULT_LIMITS) -> None:
+        self.urls = [one for url in ([urls] if isinstance(urls, str) else urls) for one in expand(url)]
+        self._select = select_files
+        self._limits = limits
+        self._open: OrderedDict[int, IndexedShard] = OrderedDict()
+        self._ends = list(itertools.accumulate(self._counts()))
+
+    def __repr__(self) -> str:
+        return f"<IndexedShards {len(self)} samples in {len(self.urls)} shards>"
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def __getitem__(self, number: Any) -> Any:
+        if isinstance(number, slice):
+            return [self[at] for at in range(*number.indices(len(self)))]
+        shard = bisect.bisect_right(self._ends, _place(number, len(self)))
+        return self._shard(shard)[_place(number, len(self)) - (self._ends[shard - 1] if shard else 0)]
+
+    def __iter__(self) -> Iterator[Sample]:
+        for at in range(len(self.urls)):
+            yield from self._shard(at).samples()
+
+    def close(self) -> None:
+        """Let go of all maps."""
+        for shard in self._open.values():
+            shard.close()
+        self._open.clear()
+
+    def __getstate__(self) -> Dict[str, Any]:
+        return {**self.__dict__, "_open": OrderedDict()}
+
+    def _counts(self) -> Iterator[int]:
+        for url in self.urls:
+            yield len(needed_index(_source(url), self._limits).index)
+
+    def _shard(self, at: int) -> IndexedShard:
+        found = self._open.get(at)
+        if found is not None and (found.mapped or not found.forked):
+            self._open.move_to_end(at)
+            return found
+        before = self._ends[at - 1] if at else 0
+        self._open[at] = found = IndexedShard(self.urls[at], select_files=self._select, limits=self._limits)
+        if len(found) != self._ends[at] - before:
+            raise ShardReadError(f"{found!r} has {len(found)} samples now, it had {self._ends[at] - before}: build the sequence anew")
+        while len(self._open) > OPEN_SHARDS:
+            self._open.popitem(last=False)[1].close()
+        return found
+
+
+def _source(url: str) -> Source:
+    found = source_in(url)
+    if found is None:
+        raise ShardReadError("only shards that the sidecar reads have an index; this URL or command is left to webdataset")
+    return found
+
+
+def _buffer(mapped: Optional[Mapped]) -> Any:
+    """Slicing a map gives bytes, slicing a view of it does not."""
+    assert mapped is not None
+    return mapped.view.obj
+
+
+def _place(number: int, count: int) -> int:
+    place = number + count if number < 0 else number
+    if not 0 <= place < count:
+        raise IndexError(f"sample {number} of {count}")
+    return place
+
+
+def _joined(key: str, files: List[SampleFile], more: List[SampleFile]) -> List[SampleFile]:
+    twice = {file.suffix for file in files} & {file.suffix for file in more}
+    if twice:
+        raise ValueError(f"{key}: duplicate file name in tar file {sorted(twice)}")
+    return [*files, *more]

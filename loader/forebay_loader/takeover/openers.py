@@ -1,0 +1,159 @@
+"""Webdataset's openers, replaced where they are: what Forebay would fetch is announced ahead and comes through the sidecar.
+
+Everything else about them stays: handlers are called where they were, items come out as they went in, and what is not ours (local files,
+a user's own ``gopen_schemes``, writing) is opened as before, neither announced nor counted in. With a ``cache_dir`` the sidecar's copy is
+the only one. ``fb.disable()`` makes all of it webdataset's own again.
+"""
+
+from __future__ import annotations
+
+import functools
+from itertools import chain
+from typing import Any, Callable, Iterable, Iterator, Optional
+
+from forebay_loader.ahead import Ahead, passed_on
+from forebay_loader.counts import COUNTS
+from forebay_loader.limits import DEFAULT_LIMITS
+from forebay_loader.notices import notice_once
+from forebay_loader.openers import enable, enabled, open_source, source_of
+from forebay_loader.takeover.reasons import why_direct
+from forebay_loader.takeover.report import REPORT
+from forebay_loader.world import World
+from forebay_proxy.wire.urls import Source
+
+__all__ = ["take"]
+
+Opener = Callable[..., Iterator[Any]]
+_CACHE_NOTICE = "cache_dir is not used: the sidecar keeps the one copy of a shard on this node, bounded and shared by all workers"
+
+
+def take(module: Any) -> None:
+    """Replace the openers of one module of webdataset, which has just been imported. A module taken before stays as it is."""
+    if module.__name__ == "webdataset.gopen":
+        enable()
+        return
+    for name, replaced in (("url_opener", _announcing), ("cached_url_opener", _uncached)):
+        stock = getattr(module, name, None)
+        # 0.2.86's cache module knows the other's functions by name; those were replaced in their own.
+        if stock is not None and stock.__module__ == module.__name__ and not hasattr(stock, "__wrapped__"):
+            setattr(module, name, replaced(stock))
+    for name, replaced in (("StreamingOpen", _announcing_method), ("FileCache", _uncached_method)):
+        kind = getattr(module, name, None)
+        if kind is not None and not hasattr(kind.__call__, "__wrapped__"):
+            kind.__call__ = replaced(kind.__call__)  # in the class: pickles, subclasses and names imported earlier all lead here
+
+
+def _announcing(stock: Opener) -> Opener:
+    """``url_opener(data, …)`` that reads ``data`` ahead; the opening itself is gopen's, which is ours."""
+
+    @functools.wraps(stock)
+    def url_opener(data: Iterable[Any], *args: Any, **options: Any) -> Iterator[Any]:
+        return stock(_reading_ahead(data), *args, **options)
+
+    return url_opener
+
+
+def _announcing_method(stock: Opener) -> Opener:
+    @functools.wraps(stock)
+    def __call__(self: Any, urls: Iterable[Any]) -> Iterator[Any]:  # noqa: N807  # it becomes that method
+        return stock(self, _reading_ahead(urls))
+
+    return __call__
+
+
+def _uncached(stock: Opener) -> Opener:
+    """0.2.86's opener with a ``cache_dir``, without the copy."""
+
+    @functools.wraps(stock)
+    def cached_url_opener(data: Iterable[Any], handler: Any = None, *args: Any, **options: Any) -> Iterator[Any]:
+        told = _Told(handler or _reraise)
+        for sample in _reading_ahead(data):
+            source = _source_of(sample)
+            if source is None:
+                yield from stock([sample], told, *args, **options)
+            else:
+                try:
+                    stream = _opened(source)
+                except Exception as error:
+                    error.args = (*error.args, sample["url"])
+                    told(error)
+                else:
+                    sample.update(stream=stream)
+                    yield sample
+            if told.to_stop:
+                return
+
+    return cached_url_opener
+
+
+def _uncached_method(stock: Opener) -> Opener:
+    """1.x's ``FileCache``, without the files. It asks its handler at each failure and goes on with the next shard whatever that says."""
+
+    @functools.wraps(stock)
+    def __call__(self: Any, urls: Iterable[Any]) -> Iterator[Any]:  # noqa: N807  # it becomes that method
+        for item in _reading_ahead(urls):
+            source = _source_of(item)
+            if source is None:
+                yield from stock(self, [item])
+                continue
+            try:
+                stream = _opened(source)
+            except Exception as error:
+                self.handler(error)
+            else:
+                yield {"url": item["url"] if isinstance(item, dict) else item, "stream": stream}
+
+    return __call__
+
+
+class _Told:
+    """A handler that remembers whether it said stop."""
+
+    def __init__(self, handler: Callable[[Exception], bool]) -> None:
+        self._handler = handler
+        self.to_stop = False
+
+    def __call__(self, error: Exception) -> bool:
+        goes_on = self._handler(error)
+        self.to_stop = not goes_on
+        return goes_on
+
+
+def _reraise(error: Exception) -> bool:
+    raise error
+
+
+def _reading_ahead(urls: Iterable[Any]) -> Iterator[Any]:
+    """The same items; what comes is announced, unless a Forebay stage before this one does so already. What they are is reported."""
+    items = iter(urls)
+    before = passed_on()
+    for first in items:
+        announced = passed_on() != before
+        rest = chain((first,), items)
+        yield from _reported(rest if announced or enabled() is None else Ahead(world=World())(rest))
+        return
+
+
+def _reported(items: Iterable[Any]) -> Iterator[Any]:
+    for item in items:
+        direct = COUNTS.snapshot()["opened_direct"]
+        why = why_direct(item)
+        REPORT.direct(why) if why else REPORT.taken()
+        yield item
+        if COUNTS.snapshot()["opened_direct"] != direct:
+            REPORT.direct("the sidecar did not answer")
+
+
+def _source_of(item: Any) -> Optional[Source]:
+    """What would be fetched for ``item``; None where it is webdataset's, which also words the error for what is no URL."""
+    if enabled() is None:
+        return None
+    try:
+        return source_of(item["url"] if isinstance(item, dict) else item)
+    except Exception:
+        return None
+
+
+def _opened(source: Source) -> Any:
+    notice_once("cache_dir", _CACHE_NOTICE)
+    return open_source(source, enabled() or DEFAULT_LIMITS)

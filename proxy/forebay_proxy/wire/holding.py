@@ -1,0 +1,180 @@
+"""One open connection that keeps a sidecar alive: ``GET /v1/hold``, which answers and then says nothing until one of the two ends it.
+
+A sidecar that was started for a command or a notebook ends some time after the last hold has gone; one started by hand minds none. The
+kernel closes the connection of a process that dies, so nobody has to be asked whether they still live, and no thread asks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import weakref
+from contextlib import suppress
+from typing import Optional
+from urllib.parse import unquote, urlsplit
+
+__all__ = ["Hold", "HoldRefused", "LaunchError", "hold"]
+
+ANSWER_S = 5.0  # a live sidecar answers in milliseconds; a loaded node needs some of them
+MAX_HEADER_BYTES = 16 * 1024  # ours has two hundred bytes
+_STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})[ \r]")
+
+
+class LaunchError(OSError):
+    """There is no sidecar to be had; the message says why and what to do, fit to be one line."""
+
+
+class HoldRefused(LaunchError):
+    """Something answers there, but takes no hold: ``status`` 503 while it drains, 404 for one that knows none."""
+
+    def __init__(self, text: str, status: int) -> None:
+        super().__init__(text)
+        self.status = status
+
+    def __reduce__(self) -> "tuple[type[HoldRefused], tuple[str, int]]":
+        return type(self), (str(self), self.status)
+
+
+class Hold:
+    """A held sidecar at ``endpoint``. A forked child drops its copy: the hold is the process's that took it."""
+
+    def __init__(self, endpoint: str, token: str = "") -> None:
+        self.endpoint = endpoint
+        self._token = token
+        self._socket: Optional[socket.socket] = None
+        _HOLDS.add(self)
+
+    def __repr__(self) -> str:
+        return f"<Hold of {self.endpoint}, {'held' if self._socket else 'not held'}>"
+
+    def take(self, timeout_s: float = ANSWER_S) -> None:
+        """Hold it from now on. Raises ``HoldRefused`` where it takes none, ``LaunchError`` where nobody answers."""
+        self.close()
+        made = None
+        try:
+            made = _connect(self.endpoint, timeout_s)
+            status = _ask(made, self._token)
+            if status != 200:
+                raise HoldRefused(f"the sidecar at {self.endpoint} takes no hold: HTTP {status}", status)
+            made.setblocking(False)  # from here on it is only looked at
+            self._socket, made = made, None
+        except LaunchError:
+            raise
+        except OSError as error:
+            raise LaunchError(f"no sidecar answers at {self.endpoint}: {_cause(error)}; start one with 'forebay serve'") from error
+        finally:
+            if made is not None:
+                made.close()
+
+    def alive(self) -> bool:
+        """Whether the sidecar still keeps its end open. Asks nobody, takes microseconds."""
+        if self._socket is None:
+            return False
+        try:
+            # It sends nothing more, so an empty read is the end; a peek, because a proxy in between may say something.
+            return self._socket.recv(1, socket.MSG_PEEK) != b""
+        except (BlockingIOError, InterruptedError):
+            return True
+        except OSError:
+            return False
+
+    def ping(self) -> bool:
+        """``alive``, or taken anew from a sidecar that was started again at the same address. Never raises."""
+        if self.alive():
+            return True
+        try:
+            self.take()
+        except LaunchError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Let go of it. Safe to repeat."""
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # a child that was forked without Python's hooks may have a copy of it
+        self.drop()
+
+    def drop(self) -> None:
+        """Close this process's copy only; the connection is somebody else's."""
+        held, self._socket = self._socket, None
+        if held is not None:
+            held.close()
+
+    def __enter__(self) -> Hold:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+_HOLDS: "weakref.WeakSet[Hold]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for held in list(_HOLDS):
+        held.drop()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def hold(endpoint: str, token: str = "", timeout_s: float = ANSWER_S) -> Hold:
+    """Hold the sidecar at ``http://host:port`` or ``unix:/path`` until the result is closed. Raises ``HoldRefused``, ``LaunchError``."""
+    taken = Hold(endpoint, token)
+    taken.take(timeout_s)
+    return taken
+
+
+def _connect(endpoint: str, timeout_s: float) -> socket.socket:
+    try:
+        parts = urlsplit(endpoint)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port, parts = None, None, urlsplit("")
+    if parts.scheme == "http" and host:
+        return socket.create_connection((host, port or 80), timeout_s)
+    if parts.scheme != "unix" or not parts.path:
+        raise LaunchError("the sidecar's address must look like http://127.0.0.1:7070 or unix:/path; check FOREBAY_URL")
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        made.settimeout(timeout_s)
+        made.connect(unquote(parts.path))
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _ask(connection: socket.socket, token: str) -> int:
+    """The status of the answer. By hand: ``http.client`` would take the connection for its own once the header is read."""
+    fields = ["GET /v1/hold HTTP/1.1", f"Host: {_host(connection)}"]
+    if token:
+        if not (token.isascii() and token.isprintable()):
+            raise LaunchError("FOREBAY_TOKEN holds what no header can carry")
+        fields.append(f"Forebay-Token: {token}")
+    connection.sendall("\r\n".join([*fields, "", ""]).encode("ascii"))
+    received = b""
+    while b"\r\n\r\n" not in received:
+        data = connection.recv(4096)
+        if not data or len(received) > MAX_HEADER_BYTES:
+            raise ConnectionError("it broke off before it answered")
+        received += data
+    found = _STATUS.match(received)
+    if found is None:
+        raise ConnectionError("what answers there speaks no HTTP")
+    return int(found[1])
+
+
+def _host(connection: socket.socket) -> str:
+    if connection.family == socket.AF_UNIX:
+        return "localhost"
+    host, port = connection.getpeername()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _cause(error: OSError) -> str:
+    if isinstance(error, socket.timeout):
+        return "timed out"
+    return (error.strerror or str(error) or type(error).__name__).lower()

@@ -1,0 +1,285 @@
+"""The fd door of a real sidecar: leases end when they should, and whatever happens to the sidecar, what is mapped stays right."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+from support.sidecar import Sidecar, environment, running, start, wait_until
+
+from forebay_loader.counts import COUNTS, counters
+from forebay_loader.descriptor import Mapped, open_descriptor
+from forebay_loader.doors import DOORS
+from forebay_proxy.wire.door import decode_answer, encode_request
+from forebay_proxy.wire.urls import Source, parse_source
+
+pytestmark = [pytest.mark.once, pytest.mark.timeout(120)]
+
+SIZE = (8 << 20) * 2 + 12_345
+READER = "job/0/0/1.1"
+
+
+@pytest.fixture
+def shards(place: Path) -> Path:
+    """A directory of six different shards, which the sidecar may read."""
+    found = place / "shards"
+    found.mkdir()
+    for number in range(6):
+        (found / f"{number}.tar").write_bytes(os.urandom(SIZE))
+    return found
+
+
+@pytest.fixture(autouse=True)
+def fresh_door() -> Iterator[None]:
+    COUNTS.reset()
+    DOORS.forget()
+    yield
+    DOORS.forget()
+
+
+def flags(place: Path, size: str = "1GB") -> list[str]:
+    return ["--cache-size", size, "--file-root", str(place / "shards"), "--socket", str(place / "s")]
+
+
+def source(shards: Path, number: int) -> Source:
+    found = parse_source(f"file://{shards}/{number}.tar")
+    assert found is not None
+    return found
+
+
+def fetched(sidecar: Sidecar, shards: Path, *numbers: int) -> None:
+    """Have the sidecar hold these shards whole."""
+    for number in numbers:
+        assert len(sidecar.ask(f"/file{shards}/{number}.tar")) == SIZE
+    complete = {f"file://{shards}/{number}.tar" for number in numbers}
+    wait_until(lambda: complete <= {name for name, shard in sidecar.shards().items() if shard["complete"]})
+
+
+def mapped(shards: Path, number: int) -> Mapped:
+    found = open_descriptor(source(shards, number), READER)
+    assert found is not None
+    return found
+
+
+def descriptors(sidecar: Sidecar) -> int:
+    return int(sidecar.status()["cache"]["descriptors"])
+
+
+def no_leases(sidecar: Sidecar) -> None:
+    wait_until(lambda: descriptors(sidecar) == 0)
+
+
+def test_the_url_alone_leads_to_the_door(place: Path, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By /v1/status; the opening counts as a hit with all its bytes."""
+    with running(place, *flags(place)) as sidecar:
+        monkeypatch.setenv("FOREBAY_URL", sidecar.url)
+        assert sidecar.status()["fd_socket"] == f"{place}/s.fd"
+        fetched(sidecar, shards, 0)
+        assert open_descriptor(source(shards, 1), READER) is None
+        before = sidecar.status()
+        with mapped(shards, 0) as found:
+            assert bytes(found.view) == (shards / "0.tar").read_bytes()
+            status = sidecar.status()
+            assert status["requests"]["hit"] - before["requests"]["hit"] == 1
+            assert status["bytes"]["hit"] - before["bytes"]["hit"] == SIZE
+            assert [reader["reader"] for reader in status["readers"]] == [READER]
+            assert sidecar.metric("forebay_descriptor_leases") == 1
+        no_leases(sidecar)
+        assert sidecar.metric("forebay_door_answers_total", answer="passed") == 1
+        assert sidecar.metric("forebay_door_answers_total", answer="incomplete") == 1
+
+
+def test_a_killed_sidecar_takes_nothing_away(place: Path, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """kill -9 and a start: the new one knows of no lease, wants the room, and cannot have it; the map stays right throughout."""
+    monkeypatch.setenv("FOREBAY_SOCKET", str(place / "s"))
+    content = (shards / "0.tar").read_bytes()
+    first = start(place, *flags(place, "80MB"))
+    try:
+        fetched(first, shards, 0)
+        held = mapped(shards, 0)
+    finally:
+        first.kill()
+    assert bytes(held.view) == content
+    with held, running(place, *flags(place, "80MB")) as second:
+        second.ask("/v1/evict", json.dumps({"shards": ["*"]}).encode(), "POST")
+        assert second.ask(f"/file{shards}/0.tar") == content
+        fetched(second, shards, 1, 2, 3)  # more than fits beside it
+        assert bytes(held.view) == content
+        for number in range(6):
+            assert second.ask(f"/file{shards}/{number}.tar") == (shards / f"{number}.tar").read_bytes()
+        assert bytes(held.view) == content
+        held.close()
+
+
+def test_leased_shards_stay_under_pressure(place: Path, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the cache at most goes out by descriptor; the rest turns over beside it, and what is mapped is not touched."""
+    monkeypatch.setenv("FOREBAY_SOCKET", str(place / "s"))
+    with running(place, *flags(place, "80MB")) as sidecar, ExitStack() as stack:
+        fetched(sidecar, shards, 0, 1, 2)
+        held = [stack.enter_context(mapped(shards, number)) for number in (0, 1)]
+        assert open_descriptor(source(shards, 2), READER) is None
+        assert sidecar.metric("forebay_door_answers_total", answer="half") == 1
+        for number in (3, 4, 5, 2):
+            assert sidecar.ask(f"/file{shards}/{number}.tar") == (shards / f"{number}.tar").read_bytes()
+        for number, found in enumerate(held):
+            assert bytes(found.view) == (shards / f"{number}.tar").read_bytes()
+            assert sidecar.shards()[f"file://{shards}/{number}.tar"]["complete"]
+    assert counters()["door_failed"] == 0
+
+
+def test_a_restart_gives_the_door_back(place: Path, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In good order: a held map does not keep the sidecar from ending, its successor passes descriptors of the same files."""
+    monkeypatch.setenv("FOREBAY_SOCKET", str(place / "s"))
+    with running(place, *flags(place)) as first:
+        fetched(first, shards, 0)
+        held = mapped(shards, 0)
+        assert first.terminate() == 0
+    assert not (place / "s.fd").exists()
+    assert open_descriptor(source(shards, 0), READER) is None
+    with running(place, *flags(place)) as second:
+        DOORS.forget()
+        with mapped(shards, 0) as again:
+            assert bytes(again.view) == bytes(held.view) == (shards / "0.tar").read_bytes()
+        held.close()
+        no_leases(second)
+
+
+def test_thousands_of_openings_leave_no_descriptor(place: Path, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On either side."""
+    monkeypatch.setenv("FOREBAY_SOCKET", str(place / "s"))
+    with running(place, *flags(place)) as sidecar:
+        fetched(sidecar, shards, 0, 1)
+
+        def opened() -> tuple[int, int]:
+            return len(os.listdir(f"/proc/{sidecar.process.pid}/fd")), len(os.listdir("/proc/self/fd"))
+
+        mapped(shards, 0).close()
+        no_leases(sidecar)
+        theirs, ours = opened()
+        for number in range(2000):
+            mapped(shards, number % 2).close()
+        no_leases(sidecar)
+        wait_until(lambda: opened()[0] <= theirs)  # it may not have seen yet that the last question's connection has closed
+        assert opened()[1] == ours
+
+
+def test_another_user_is_refused(place: Path, shards: Path) -> None:
+    """By the socket's mode; and where somebody opened that, by the kernel's word."""
+    if os.getuid():
+        pytest.skip("needs root, to become somebody else")
+    with running(place, *flags(place)) as sidecar:
+        fetched(sidecar, shards, 0)
+        assert _as_somebody_else(place, shards) == "PermissionError"
+        place.chmod(0o755)
+        (place / "s.fd").chmod(0o666)
+        assert _as_somebody_else(place, shards) == "403"
+        assert sidecar.metric("forebay_auth_failures_total", reason="uid") == 1
+
+
+def _as_somebody_else(place: Path, shards: Path) -> str:
+    """What uid 65534 hears at the door."""
+    told, say = os.pipe()
+    child = os.fork()
+    if not child:
+        os.setuid(65_534)
+        try:
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(str(place / "s.fd"))
+                with suppress(BrokenPipeError):  # it has answered already
+                    client.sendall(encode_request(f"file://{shards}/0.tar", ""))
+                line, descriptors, _, _ = socket.recv_fds(client, 4096, 1)
+                os.write(say, str(decode_answer(line).status + len(descriptors)).encode())
+        except OSError as error:
+            os.write(say, type(error).__name__.encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    answer = os.read(told, 100).decode()
+    os.close(told)
+    os.close(say)
+    return answer
+
+
+_TRAINING = """
+import json, sys, zlib
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from forebay_loader.counts import counters
+from forebay_loader.descriptor import Mapped
+from forebay_loader.openers import open_source
+from forebay_proxy.wire.urls import parse_source
+
+urls = sys.argv[1:]
+
+class Shards(IterableDataset):
+    def __iter__(self):
+        for url in urls[get_worker_info().id :: 4]:
+            with open_source(parse_source(url)) as opened:
+                yield url, zlib.crc32(opened.read()), isinstance(opened, Mapped)
+
+first = open_source(parse_source(urls[0]))
+assert isinstance(first, Mapped) and first.read(100)
+loader = DataLoader(Shards(), batch_size=None, num_workers=4, persistent_workers=True, multiprocessing_context="fork")
+
+def epoch():
+    print(json.dumps([list(found) for found in loader]), flush=True)
+
+epoch()
+sys.stdin.readline()
+first.close()
+print("closed", flush=True)
+sys.stdin.readline()
+epoch()
+"""
+
+
+def test_a_lease_of_the_main_process_ends_though_workers_live_on(place: Path, shards: Path) -> None:
+    """It reads one shard, forks four persistent workers, closes it: lease and lock are gone, the shard may leave, the workers go on."""
+    urls = [f"file://{shards}/{number}.tar" for number in range(6)]
+    sums = {url: zlib.crc32((shards / f"{number}.tar").read_bytes()) for number, url in enumerate(urls)}
+    with running(place, *flags(place)) as sidecar:
+        fetched(sidecar, shards, *range(6))
+        environ = environment(place, FOREBAY_SOCKET=str(place / "s"))
+        training = subprocess.Popen(
+            [sys.executable, "-c", _TRAINING, *urls], env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        with training:
+            assert training.stdin is not None
+            assert training.stdout is not None
+            found = json.loads(training.stdout.readline())
+            assert {url: total for url, total, _ in found} == sums
+            assert all(by_descriptor for *_, by_descriptor in found)
+            wait_until(lambda: descriptors(sidecar) == 1)
+            evict = json.dumps({"shards": [urls[0]]}).encode()
+            assert json.loads(sidecar.ask("/v1/evict", evict, "POST")) == {"shards": 0, "bytes": 0, "leased": 1}
+            training.stdin.write("\n")
+            training.stdin.flush()
+            assert training.stdout.readline() == "closed\n"
+            no_leases(sidecar)
+            assert json.loads(sidecar.ask("/v1/evict", evict, "POST"))["shards"] == 1
+            assert urls[0] not in sidecar.shards()
+            training.stdin.write("\n")
+            training.stdin.flush()
+            assert {url: total for url, total, _ in json.loads(training.stdout.readline())} == sums
+        assert training.returncode == 0
+
+
+def test_a_lease_keeps_an_idle_sidecar(place: Path, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has a descriptor reads, though nothing is heard of it; the sidecar goes when the lease has gone."""
+    monkeypatch.setenv("FOREBAY_SOCKET", str(place / "s"))
+    sidecar = start(place, *flags(place), environ={"FOREBAY_IDLE_EXIT_S": "1"})
+    try:
+        fetched(sidecar, shards, 0)
+        held = mapped(shards, 0)
+        with pytest.raises(subprocess.TimeoutExpired):
+            sidecar.process.wait(3)
+        held.close()
+        assert sidecar.process.wait(30) == 0
+    finally:
+        sidecar.terminate()

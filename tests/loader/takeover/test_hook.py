@@ -1,0 +1,184 @@
+"""The hook that every Python of a ``forebay run`` starts with: what it replaces, what it leaves alone, what it costs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.other_python import TAKEOVER, answer_of, clean_environment, other_python
+
+pytest.importorskip("webdataset")
+
+once = pytest.mark.once  # nothing in it depends on webdataset's version
+TAKEN = """
+import json, sys, webdataset
+import webdataset.cache, webdataset.tariterators
+cache, tars, gopen = webdataset.cache, webdataset.tariterators, sys.modules["webdataset.gopen"]
+openers = [getattr(tars, "url_opener", None), getattr(cache, "cached_url_opener", None)]
+openers += [kind.__call__ for kind in (getattr(cache, "StreamingOpen", None), getattr(cache, "FileCache", None)) if kind]
+replaced = [hasattr(opener, "__wrapped__") for opener in openers if opener]"""
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return other_python(tmp_path_factory.mktemp("training") / "venv", without=("torch",))  # webdataset imports it, in seconds
+
+
+def environment(tmp_path: Path, *path: Path, **variables: str) -> dict[str, str]:
+    entries = os.pathsep.join(map(str, (TAKEOVER, *path)))
+    return clean_environment(tmp_path / "run", PYTHONPATH=entries, **{"FOREBAY_URL": "http://127.0.0.1:9", **variables})
+
+
+def test_every_opener_is_replaced(tmp_path: Path, python: str) -> None:
+    """In an environment without Forebay, and by the time the import of webdataset ends."""
+    code = f"{TAKEN}\nprint(json.dumps([replaced, gopen.gopen_schemes['s3'].__module__, gopen.rewrite_url.__module__]))"
+    replaced, opener, rewrite = answer_of(python, code, environment(tmp_path))
+    assert len(replaced) >= 2
+    assert all(replaced)
+    assert (opener, rewrite) == ("forebay_loader.openers", "forebay_loader.openers")
+
+
+def test_names_imported_afterwards_are_ours(tmp_path: Path, python: str) -> None:
+    """What others import by name is what was replaced; it still pickles under webdataset's name."""
+    code = "from webdataset.tariterators import url_opener as u; import json, pickle; "
+    code += "print(json.dumps([hasattr(u, '__wrapped__'), pickle.loads(pickle.dumps(u)) is u, u.__module__]))"
+    assert answer_of(python, code, environment(tmp_path)) == [True, True, "webdataset.tariterators"]
+
+
+@once
+def test_nothing_else_of_our_environment_is_seen(tmp_path: Path, python: str) -> None:
+    """Our two packages are found, and no folder of the environment they are installed in is on the path."""
+    code = f"{TAKEN}\nimport forebay_loader; where = forebay_loader.__path__[0]; print(json.dumps([where, sys.path]))"
+    where, path = answer_of(python, code, environment(tmp_path))
+    assert Path(where) == TAKEOVER.parents[1]
+    assert not [entry for entry in path if where.startswith(entry.rstrip("/") + "/") and entry]
+
+
+@once
+def test_an_installed_forebay_is_preferred(tmp_path: Path, python: str) -> None:
+    """A training environment with a Forebay of its own keeps it: one process has one."""
+    own = tmp_path / "own"
+    for name in ("forebay_loader", "forebay_proxy"):
+        (own / name).mkdir(parents=True)
+        (own / name / "__init__.py").write_text("")
+    code = "import json, forebay_loader, forebay_proxy; print(json.dumps([forebay_loader.__path__[0], forebay_proxy.__path__[0]]))"
+    assert answer_of(python, code, environment(tmp_path, own)) == [str(own / "forebay_loader"), str(own / "forebay_proxy")]
+
+
+@once
+def test_without_webdataset_nothing_is_imported(tmp_path: Path, python: str) -> None:
+    """A process that never imports it has one module more than without us, and that alone."""
+    code = "import json, sys; print(json.dumps(sorted(sys.modules)))"
+    bare = environment(tmp_path)
+    del bare["PYTHONPATH"]
+    more = set(answer_of(python, code, environment(tmp_path))) - set(answer_of(python, code, bare))  # type: ignore[call-overload]
+    assert more - {"__future__"} == {"sitecustomize", "forebay_takeover_hook"}
+
+
+@once
+@pytest.mark.parametrize("changes", [{"FOREBAY_URL": ""}, {"FOREBAY_TAKEOVER": "0"}], ids=["no sidecar", "turned off"])
+def test_a_silent_no_op(tmp_path: Path, python: str, changes: dict[str, str]) -> None:
+    """Without a sidecar, or where it was turned off, webdataset is as it came, and nothing is said."""
+    code = f"{TAKEN}\nprint(json.dumps([any(replaced), 'forebay_loader' in sys.modules]))"
+    environ = environment(tmp_path, **changes)
+    done = subprocess.run([python, "-W", "ignore", "-c", code], env=environ, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "[false, false]"
+    assert "forebay" not in done.stderr
+
+
+@once
+def test_a_failed_takeover_leaves_webdataset_alone(tmp_path: Path, python: str) -> None:
+    """An installed Forebay without this part: one line on stderr, and the script goes on."""
+    for name in ("forebay_loader", "forebay_proxy"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("")
+    code = f"{TAKEN}\nprint(json.dumps(any(replaced)))"
+    environ = environment(tmp_path, tmp_path)
+    done = subprocess.run([python, "-c", code], env=environ, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "false"
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("forebay:")]
+    assert "could not be taken over (ModuleNotFoundError" in line
+
+
+@once
+def test_the_next_sitecustomize_runs(tmp_path: Path, python: str) -> None:
+    """It is the module of that name, as if we were not there."""
+    (tmp_path / "sitecustomize.py").write_text("HERE = __name__, __file__\n")
+    code = "import json, sitecustomize; print(json.dumps(sitecustomize.HERE))"
+    assert answer_of(python, code, environment(tmp_path, tmp_path)) == ["sitecustomize", str(tmp_path / "sitecustomize.py")]
+
+
+@once
+@pytest.mark.parametrize("leaves", ["sys.path.remove(__file__.rpartition('/')[0])", "None"], ids=["as tracers do", "carelessly"])
+def test_a_sitecustomize_that_chains_by_itself(tmp_path: Path, python: str, leaves: str) -> None:
+    """One that imports the next, having taken its folder from the path or not, leads to the third; each runs once."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+    note = f"import sys; open({str(tmp_path / 'ran')!r}, 'a').write(__file__ + chr(10))\n"
+    chain = f"{leaves}; del sys.modules['sitecustomize']; import sitecustomize\n"
+    (first / "sitecustomize.py").write_text(note + chain)
+    (second / "sitecustomize.py").write_text(note)
+    answer_of(python, "print(1)", environment(tmp_path, first, second))
+    assert (tmp_path / "ran").read_text().split() == [str(first / "sitecustomize.py"), str(second / "sitecustomize.py")]
+
+
+@once
+def test_a_sitecustomize_that_fails_is_reported_by_site(tmp_path: Path, python: str) -> None:
+    """Its error is python's to report; the hook is in all the same."""
+    (tmp_path / "sitecustomize.py").write_text("raise RuntimeError('theirs')\n")
+    code = "import json, sys; print(json.dumps(type(sys.meta_path[0]).__name__))"
+    done = subprocess.run([python, "-c", code], env=environment(tmp_path, tmp_path), capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == '"Hook"'
+    assert "RuntimeError: theirs" in done.stderr
+
+
+@once
+def test_a_loader_is_its_own_again(tmp_path: Path, python: str) -> None:
+    """After the import nothing of the hook is left in the module: resources and sources are found as before."""
+    code = f"{TAKEN}\nimport inspect; print(json.dumps([type(gopen.__loader__).__name__, 'gopen_schemes' in inspect.getsource(gopen)]))"
+    assert answer_of(python, code, environment(tmp_path)) == ["SourceFileLoader", True]
+
+
+@once
+def test_a_start_costs_little(tmp_path: Path, python: str) -> None:
+    """At most 5 ms a start, by python's own account; the best of five, since this machine has other work too."""
+    folder = tmp_path / "path"
+    folder.mkdir()
+    for file in TAKEOVER.glob("*.py"):
+        (folder / file.name).write_text(file.read_text())
+    environ = {**clean_environment(tmp_path / "run"), "PYTHONPATH": str(folder)}
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    spent = []
+    for _ in range(5):
+        done = subprocess.run([python, "-X", "importtime", "-c", ""], env=environ, capture_output=True, text=True, timeout=60, check=True)
+        (found,) = re.findall(r"\| +(\d+) \| +sitecustomize", done.stderr)
+        spent.append(int(found))
+    assert min(spent) < 5000, spent
+
+
+@once
+@pytest.mark.parametrize("next_one", [True, False])
+def test_a_program_with_an_old_python(tmp_path: Path, next_one: bool) -> None:
+    """It inherits PYTHONPATH: nothing of ours runs there, nothing is printed, and its own sitecustomize does run."""
+    if next_one:
+        (tmp_path / "sitecustomize.py").write_text("HERE = __file__\n")
+    code = f"import json, sys; sys.version_info = (3, 6, 9); sys.path[:0] = [{str(TAKEOVER)!r}, {str(tmp_path)!r}]\n"
+    code += "try:\n import sitecustomize; found = sitecustomize.HERE\nexcept ImportError as error:\n found = error.name\n"
+    code += "print(json.dumps([found, 'forebay_takeover_hook' in sys.modules]))"
+    found = answer_of(sys.executable, code, clean_environment(tmp_path / "run"), "-S")
+    assert found == [str(tmp_path / "sitecustomize.py") if next_one else "sitecustomize", False]
+    assert "__future__" not in (TAKEOVER / "sitecustomize.py").read_text()  # which 3.6 could not read
+
+
+@once
+def test_python_of_long_ago_is_left_alone() -> None:
+    """The sources of the hook know nothing that Python 3.9 did not: no match, no union of types at run time."""
+    for file in TAKEOVER.glob("*.py"):
+        compile(file.read_text(), str(file), "exec", dont_inherit=True)
+        __import__("ast").parse(file.read_text(), feature_version=(3, 9))
+    assert sys.version_info >= (3, 9)

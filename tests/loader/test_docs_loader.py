@@ -1,0 +1,106 @@
+"""docs/loader.md: its table has the signature's arguments, for the version that is installed too, and its recipes run."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import io
+import re
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.fake_proxy import FakeServer
+
+import forebay_loader as fb
+
+wds = pytest.importorskip("webdataset")
+
+PAGE = (Path(__file__).parents[2] / "docs" / "loader.md").read_text()
+SHARDS, SAMPLES = 4, 40
+URLS = f"s3://bucket/{{0..{SHARDS - 1}}}.tar"
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The cells of the first table below a heading, without its head."""
+    part = PAGE.split(f"\n## {heading}\n")[1].split("\n\nOf the fluent")[0]
+    lines = [line for line in part.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def arguments(of: Any) -> list[str]:
+    return [name for name in inspect.signature(of.__init__).parameters if name not in ("self", "positional")]
+
+
+def test_the_table_has_every_argument() -> None:
+    """Names, in the order of the signature."""
+    assert [row[0].strip("`") for row in rows("Every argument of WebDataset")] == arguments(fb.WebDataset)
+
+
+def test_the_table_knows_the_versions() -> None:
+    """A dash stands exactly where the installed webdataset lacks the argument."""
+    column = 2 if hasattr(wds.WebDataset, "create_url_iterator") else 1
+    there = [row[0].strip("`") for row in rows("Every argument of WebDataset") if row[column] != "-"]
+    assert set(there) == set(arguments(wds.WebDataset))
+
+
+def test_the_stage_has_every_argument() -> None:
+    """fb.tarfile_to_samples: names, in the order of the signature."""
+    part = PAGE.split("`fb.tarfile_to_samples` takes:")[1].split("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", part, re.M) == list(inspect.signature(fb.tarfile_to_samples).parameters)
+
+
+def identity(sample: Any) -> Any:
+    return sample
+
+
+def shard(number: int) -> bytes:
+    made = io.BytesIO()
+    pixels = io.BytesIO()
+    image = pytest.importorskip("PIL.Image", reason="the recipes decode pictures")
+    image.new("RGB", (2, 2)).save(pixels, "PNG")
+    with tarfile.open(fileobj=made, mode="w") as out:
+        for sample in range(SAMPLES):
+            for suffix, content in (("png", pixels.getvalue()), ("json", b"[%d, %d]" % (number, sample))):
+                entry = tarfile.TarInfo(f"{number}-{sample}.{suffix}")
+                entry.size = len(content)
+                out.addfile(entry, io.BytesIO(content))
+    return made.getvalue()
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
+    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS"):
+        monkeypatch.delenv(name, raising=False)
+    with FakeServer().running() as server:
+        for number in range(SHARDS):
+            server.put(f"/s3/bucket/{number}.tar", shard(number))
+        monkeypatch.setenv("FOREBAY_URL", server.url)
+        yield server
+
+
+def recipe(number: int) -> dict[str, Any]:
+    """The names a block of the section leaves behind."""
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.split("\n## Official recipes")[1], re.S)
+    names: dict[str, Any] = {"wds": wds, "fb": importlib.import_module("forebay_loader"), "urls": URLS, "identity": identity}
+    exec(compile(blocks[number], "docs/loader.md", "exec"), names)  # the page is ours
+    return names
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_explicit_recipe(served: FakeServer) -> None:
+    """Every sample once, in two batches, and the length it was given."""
+    dataset = recipe(0)["dataset"]
+    found = [tuple(label) for _, labels in dataset for label in labels]
+    assert sorted(found) == [(number, sample) for number in range(SHARDS) for sample in range(SAMPLES)]
+    assert len(dataset) == 10
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_resampled_recipe(served: FakeServer) -> None:
+    """Ten full batches from two workers, and no cache folder."""
+    sizes = [len(labels) for _, labels in recipe(1)["loader"]]
+    assert sizes == [64] * 10
+    assert not Path("cache").exists()

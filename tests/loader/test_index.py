@@ -1,0 +1,109 @@
+"""The sample index, client side: the same samples as webdataset reads, for every tar that has one."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from support.tarmaking import archives, written
+
+from forebay_loader.index import Indexed, Indexes, samples_of_map, source_in
+from forebay_loader.indexed import Span, spans
+from forebay_proxy.wire.sampleindex import IndexBuilder, NotIndexable, SampleFile, SampleIndex, decode, encode
+from forebay_proxy.wire.tarscan import scan
+
+URL = "s3://b/a.tar"
+
+
+def indexed(tar: bytes) -> SampleIndex:
+    builder = IndexBuilder()
+    for member in scan(lambda at, size: tar[at : at + size], len(tar)):
+        builder.add(*member)
+    return decode(encode(builder.finished(len(tar))))
+
+
+def by_webdataset(tar: bytes) -> list[dict[str, Any]]:
+    tariterators = pytest.importorskip("webdataset.tariterators")
+    files = tariterators.tar_file_expander([{"url": URL, "stream": io.BytesIO(tar)}])
+    return [sample for sample in tariterators.group_by_keys(files) if sample]
+
+
+@settings(max_examples=150, deadline=None)
+@given(archives(), st.integers(0, 12), st.integers(0, 12))
+def test_random_tars_give_webdatasets_samples(tar: bytes, start: int, stop: int) -> None:
+    """All of them, and any part; a tar that has no index is one that webdataset disputes."""
+    try:
+        index = indexed(tar)
+    except NotIndexable:
+        assume(False)
+    expected = by_webdataset(tar)
+    assert list(samples_of_map(tar, index, URL)) == expected
+    assert list(samples_of_map(tar, index, URL, start, stop)) == expected[start:stop]
+
+
+def test_each_sample_says_where_its_shard_lies() -> None:
+    """As webdataset does for cached shards."""
+    tar = written([("a.jpg", b"x")])
+    assert list(samples_of_map(tar, indexed(tar), URL, local_path="/c/a")) == [
+        {"__key__": "a", "__url__": URL, "jpg": b"x", "__local_path__": "/c/a"}
+    ]
+
+
+def test_an_index_of_other_bytes_is_refused() -> None:
+    """Another length, or places beyond the end."""
+    tar = written([("a.jpg", b"x" * 900)])
+    index = indexed(tar)
+    with pytest.raises(ValueError, match="an index of a shard of 10240 bytes, and this one has 10752"):
+        list(samples_of_map(tar + bytes(512), index, URL))
+    index.length = 1024
+    with pytest.raises(ValueError, match="beyond the 1024"):
+        list(samples_of_map(tar[:1024], index, URL))
+
+
+def test_a_process_keeps_no_more_than_it_may() -> None:
+    """The longest unused goes; a new version takes the place of the old one; the last one stays, however large."""
+    kept, index = Indexes(most_bytes=100), indexed(written([("a.jpg", b"x")]))
+    a, b, c = (source_in(f"file:///{name}.tar") for name in "abc")
+    assert a is not None
+    assert b is not None
+    assert c is not None
+    kept.put(a, Indexed(index, '"1"'), 40)
+    kept.put(b, Indexed(index, '"2"'), 40)
+    kept.put(a, Indexed(index, '"3"'), 40)
+    assert kept.get(a) == Indexed(index, '"3"')
+    kept.put(c, Indexed(index, '"4"'), 40)
+    assert (kept.get(b), kept.get(a) is None, kept.get(c) is None) == (None, False, False)
+    kept.put(b, Indexed(index, '"5"'), 1000)
+    assert [kept.get(one) is not None for one in (a, b, c)] == [False, True, False]
+
+
+@given(st.lists(st.tuples(st.integers(0, 500), st.integers(0, 300)), max_size=30), st.integers(0, 200), st.integers(1, 1000))
+def test_requests_cover_what_is_wanted(gaps: list[tuple[int, int]], merge: int, most: int) -> None:
+    """Every file is whole in one of them, in order, none is larger than allowed but for a file that is."""
+    files, at = list[SampleFile](), 0
+    for gap, size in gaps:
+        files.append(SampleFile("x", at + gap, size))
+        at += gap + size
+    found = spans(files, merge=merge, most=most)
+    assert found == sorted(found)
+    for file in files:
+        assert any(span.first <= file.offset and file.offset + file.size <= span.end for span in found)
+    largest = max((file.size for file in files), default=0)
+    assert all(span.end - span.first <= max(most, largest) for span in found)
+    assert sum(span.end - span.first for span in found) <= sum(file.size for file in files) + merge * len(files)
+
+
+def test_neighbours_come_together() -> None:
+    """Up to a gap that costs less than a request."""
+    files = [SampleFile("a", 0, 10), SampleFile("b", 20, 10), SampleFile("c", 1000, 5)]
+    assert spans(files, merge=10, most=100) == [Span(0, 30), Span(1000, 1005)]
+    assert spans(files, merge=9, most=100) == [Span(0, 10), Span(20, 30), Span(1000, 1005)]
+    assert spans(files, merge=10, most=29) == [Span(0, 10), Span(20, 30), Span(1000, 1005)]
+
+
+def test_a_request_holds_files_that_overlap() -> None:
+    """Hostile headers say that one file lies in another: it takes no bytes from the outer one."""
+    assert spans([SampleFile("a", 0, 2000), SampleFile("b", 1024, 10)]) == [Span(0, 2000)]
