@@ -121,6 +121,8 @@ class ShardCache:
         entry, opened_here = await self._openings.entry(shard, job, want, head=head, reader=self._announced(reader))
         entry = self.room.entries.setdefault(entry.key, entry)  # forgotten between its opening's end and here: one entry a key, always
         reading = Reading(self, entry, shard, reader, opened_here=opened_here)
+        plan = self.plans.get(reader) if reader else None
+        reading.epoch = plan.epoch if plan else None
         entry.readers += 1
         self.readings.add(reading)
         began = self.optimal.moment

@@ -127,3 +127,20 @@ def test_what_all_readers_have_behind_them() -> None:
     segments.lease(1)
     assert list(segments.passed()) == [0]
     assert list(segments.before_readers()) == [4, 2]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["land", "leave", "lease"]), st.integers(0, 4))))
+def test_the_tail_is_the_first_to_leave(steps: list[tuple[str, int]]) -> None:
+    """Of a shard of five, as a share of it; of what all readers have behind them while there are any."""
+    segments = Segments(5 * SEGMENT_BYTES)
+    for step, index in steps:
+        if step == "land":
+            segments.land(index, 1)
+        elif step == "leave":
+            segments.leave(index)
+        elif index in segments.leases:
+            segments.release(index)
+        else:
+            segments.lease(index)
+        first = next(segments.passed() if segments.leases else segments.may_leave(), 0)
+        assert segments.tail == first / 5
