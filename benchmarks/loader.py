@@ -13,11 +13,11 @@ ways and held to their limit on the wall.
 
 What the rows read:
 - webdataset, curl: ``pipe:curl`` from the origin. webdataset, file: the tars themselves from the page cache.
-- forebay, warm: a worker's first reading of shards that the sidecar has; http: the same with the descriptors turned off.
+- forebay, warm: a worker's first reading of shards that the sidecar has, and has indexed; http: the same with the descriptors turned off.
 - forebay, indexed: ``IndexedShards`` from its first sample to its last, a worker's second time.
 - forebay, cold: shards the sidecar has never seen.
 - litdata: a worker's second reading of a local copy in LitData's own format, its ``memoryview``s made ``bytes``; views: left as they are.
-- … shuffle.decode.to_tuple.batched: the fluent pipeline with ``decode("pil")``; decoding: only that, of JPEGs held in memory.
+- pil pipeline: ``shuffle.decode("pil").to_tuple.batched``; decoding alone: only that, of JPEGs held in memory.
 """
 
 from __future__ import annotations

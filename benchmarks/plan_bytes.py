@@ -101,14 +101,14 @@ def cases(*, quick: bool, epochs: int) -> list[Case]:
     ]
 
 
-def recorded_case(case: Case, shards: FarSet, seed: int, *, contents: bool = False) -> Record:
-    """Run ``case`` with a real sidecar on an empty cache."""
+def recorded_case(case: Case, shards: FarSet, seed: int, *, contents: bool = False, log: Path | None = None) -> Record:
+    """Run ``case`` with a real sidecar on an empty cache; ``log``: where it writes its access log, if anywhere."""
     capacity = shards.bytes * case.percent // 100
     record = Record(shards, capacity)
     with (
         tempfile.TemporaryDirectory(prefix="forebay-plans-") as directory,
         far_origin(shards, latency_ms=case.latency_ms, together_mb=case.origin_mb) as origin,
-        running(Path(directory), "--cache-size", str(capacity), allow=[origin]) as sidecar,
+        running(Path(directory), "--cache-size", str(capacity), *(["--access-log", str(log)] if log else []), allow=[origin]) as sidecar,
     ):
         hearing = Hearing()
         readers = [

@@ -1,7 +1,6 @@
 """How busy an emulated accelerator is kept by a far origin: through a sidecar and, beside it, by ``curl`` alone as ``pipe:curl`` runs it.
 
-Enough: the origin gives 1.1 times what the accelerator needs, 50 MB/s a connection after 30 to 100 ms, and the cache is cold.
-Half: the origin gives half of that and the cache holds half of the set; an epoch cannot be shorter than max(D / r, (D - C) / b).
+The origin gives 1.1 times what the accelerator needs, 50 MB/s a connection after 30 to 100 ms, and the cache is cold.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from pathlib import Path
 
 from accelerator import Accelerator, Shift, shift
 from far_origin import far_origin
-from far_readers import Hearing, Reader, get_json
+from far_readers import Hearing, Reader
 from far_set import FarSet
-from figures import Figure, at_least, at_most
+from figures import Figure, at_least
 from plan_record import orders
 from support.sidecar import running
 
@@ -26,7 +25,6 @@ __all__ = ["Trial", "figures"]
 
 LATENCY_MS, CONNECTION_MB = "30-100", 50.0
 LEAST_BUSY = 99.0
-MOST_OVER = 5.0
 
 
 @dataclass(frozen=True)
@@ -40,18 +38,13 @@ class Trial:
     epochs: int = 1
 
 
-def figures(trial: Trial, half: Trial) -> list[Figure]:
+def figures(trial: Trial) -> list[Figure]:
     through, direct = asyncio.run(_enough(trial)), asyncio.run(_direct(trial))
-    shifts, bound_s = asyncio.run(_half(half))
     name = f"origin gives 1.1 of {trial.need_mb:g} MB/s, {trial.workers} workers"
-    found = [
+    return [
         at_least(f"{name}: accelerator busy", round(100 * through.utilisation, 2), LEAST_BUSY, "%"),
         Figure(f"{name}: accelerator busy with curl alone", round(100 * direct.utilisation, 2), "%"),
     ]
-    for epoch, done in enumerate(shifts, 2):
-        what = f"origin gives 0.5 of {half.need_mb:g} MB/s, C = D/2: epoch {epoch} over its bound of {bound_s:.1f} s"
-        found.append(at_most(what, round(100 * (done.seconds / bound_s - 1), 2), MOST_OVER, "%"))
-    return found
 
 
 async def _enough(trial: Trial) -> Shift:
@@ -86,26 +79,6 @@ async def _direct(trial: Trial) -> Shift:
 
         share = orders(shards, 1, trial.workers, trial.seed)[0]
         return await shift(accelerator, [partial(read, place, order) for place, order in enumerate(share)])
-
-
-async def _half(trial: Trial) -> tuple[list[Shift], float]:
-    """(epochs after the one that fills the cache, the bound in seconds)."""
-    shards, need, half = trial.shards, trial.need_mb * 1e6, trial.need_mb * 0.5
-    with (
-        tempfile.TemporaryDirectory(prefix="forebay-plans-") as directory,
-        far_origin(shards, latency_ms=LATENCY_MS, connection_mb=CONNECTION_MB) as origin,
-        running(Path(directory), "--cache-size", str(shards.bytes // 2), allow=[origin]) as sidecar,
-    ):
-        accelerator, readers = _crew(trial, sidecar.url, origin)
-        dealt = orders(shards, trial.epochs + 1, trial.workers, trial.seed)
-        shifts = []
-        for epoch, share in enumerate(dealt):
-            shifts.append(
-                await shift(accelerator, [partial(reader.epoch, epoch, order) for reader, order in zip(readers, share, strict=True)])
-            )
-            await get_json(origin, f"/-/together/{half}")  # the first epoch fills the cache at the accelerator's own pace
-        await _dismiss(readers)
-        return shifts[1:], max(shards.bytes / need, (shards.bytes - shards.bytes // 2) / (half * 1e6))
 
 
 def _crew(trial: Trial, proxy: str, origin: str) -> tuple[Accelerator, list[Reader]]:

@@ -49,7 +49,9 @@ RSS_MOST_MIB = 256
 # Memory grows in steps of 2 to 4 MiB until it has held the most of everything at once, after about a quarter of an hour; then it is level
 # (40 minutes: 117 MiB after 3, 127 after 15, 127 after 27).
 STEP_MIB = 4
-SETTLE_S = 20.0  # idle files are closed, connections of the crowd are gone
+# Idle files are closed, connections of the crowd are gone; the plans of readers that died end after a minute, and what is asked for them
+# of an origin that has gone is given up 15 s later.
+SETTLE_S = 80.0
 FLAGS = ("--connect-timeout-s", "2", "--idle-timeout-s", "3", "--retry-budget-s", "60", "--drain-timeout-s", "5")
 _FAULTS = re.compile(r"Traceback|a fault in Forebay|failed unexpectedly")
 

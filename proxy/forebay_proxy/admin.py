@@ -173,7 +173,7 @@ class AdminRoutes:
 
     async def _take_plan(self, request: web.BaseRequest, exchange: Exchange, *, appended: bool) -> web.StreamResponse:
         reader = parse_reader(request.raw_path)
-        exchange.job = reader.job
+        exchange.reader = reader
         plan, shards, headers = await self._read_plan(request, expand=False)
         try:
             await self._plans.announce(reader, plan, shards, headers, appended=appended)
@@ -183,7 +183,7 @@ class AdminRoutes:
 
     async def _delete_plan(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
         reader = parse_reader(request.raw_path)
-        exchange.job = reader.job
+        exchange.reader = reader
         await self._plans.retract(reader)  # withdrawing twice is no error: the wish is fulfilled
         return web.Response(status=204)
 

@@ -123,7 +123,10 @@ class ShardCache:
         job = reader.job if reader else ""
         entry, opened_here = await self._openings.entry(shard, job, want, head=head, reader=self._announced(reader))
         entry = self.room.entries.setdefault(entry.key, entry)  # forgotten between its opening's end and here: one entry a key, always
-        with self._inside(Reading(self, entry, shard, reader, opened_here=opened_here)) as reading:
+        reading = Reading(self, entry, shard, reader, opened_here=opened_here)
+        plan = self.plans.get(reader) if reader else None
+        reading.epoch = plan.epoch if plan else None
+        with self._inside(reading):
             if not head:
                 self._note_opening(entry, shard, reader, want)
             with self.buffers.readers.held():

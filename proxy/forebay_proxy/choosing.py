@@ -76,10 +76,17 @@ class Choosing(Generic[H]):
         if entry is None or not entry.segments.stored_count:
             return None
         use = self.use_of(entry)
-        return self._plans.inside(entry.name) if entry.readers and not (use.rank <= Rank.READ and self._has_passed(entry)) else use
+        if entry.readers and not (use.rank <= Rank.READ and self._has_passed(entry)):
+            return self._plans.inside(entry.name)
+        if use.rank != Rank.READ:
+            return use
+        return Use(Rank.READ, -entry.segments.tail if self._leaves_in_parts(entry) else 0.0, then=use.order)
 
     def _has_passed(self, entry: H) -> bool:
-        return entry.ranged and self._can_punch() and entry.segments.has_passed
+        return self._leaves_in_parts(entry) and entry.segments.has_passed
+
+    def _leaves_in_parts(self, entry: H) -> bool:
+        return entry.ranged and self._can_punch()
 
     def touch(self, entry: H) -> None:
         """Something happened to ``entry`` that may change when it leaves."""
@@ -125,7 +132,7 @@ class Choosing(Generic[H]):
     def victims_of(self, entry: H) -> Iterator[Victim[tuple[H, tuple[int, ...]]]]:
         """What of ``entry`` may leave now, first to leave first."""
         segments = entry.segments
-        if self._can_punch() and entry.ranged:
+        if self._leaves_in_parts(entry):
             yield from self._single(entry, segments.may_leave())
         elif entry.idle and segments.stored_count and not segments.is_held:
             whole = tuple(segments.stored())
@@ -152,15 +159,20 @@ class Choosing(Generic[H]):
         All that was prefetched and is unread stays within half the cache: it is room that nobody uses yet. ``inside``: it is for a
         reader that is in that very shard already, and will have read it in a moment. Raises ``CacheFull``.
         """
-        unread = self.displacers.unread_bytes
-        if reader is not None and not inside and unread + size > self.ledger.capacity_bytes // 2:
-            raise CacheFull(f"{unread} prefetched bytes are unread, and half of {self.ledger.capacity_bytes} may be")
+        if not inside:
+            self.may_come_ahead(size, reader)
         try:
             return self._reserve(size, Use(Rank.LATER, float("-inf")), reader)
         except CacheFull:
             if need_at is None or not self._may_displace(reader, size):
                 raise
             return self._reserve(size, Use(Rank.AHEAD, -need_at), reader)
+
+    def may_come_ahead(self, size: int, reader: Hashable) -> None:
+        """Raises ``CacheFull`` where so much more, prefetched for ``reader`` (None: for nobody in particular), would be too much unread."""
+        unread = self.displacers.unread_bytes
+        if reader is not None and unread + size > self.ledger.capacity_bytes // 2:
+            raise CacheFull(f"{unread} prefetched bytes are unread, and half of {self.ledger.capacity_bytes} may be")
 
     def _may_displace(self, reader: Hashable, size: int) -> bool:
         """Whether something needed may leave for ``reader``; what lies on a segment that is itself needed again is owed no more."""

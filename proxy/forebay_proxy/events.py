@@ -10,6 +10,7 @@ from forebay_proxy.wire.plan import ReaderName
 
 __all__ = [
     "Aborted",
+    "AccessLogged",
     "ClientRefused",
     "DigestChecked",
     "DiskChanged",
@@ -38,6 +39,7 @@ __all__ = [
     "Revalidated",
     "SegmentLanded",
     "SegmentVerified",
+    "Served",
     "ShardOpened",
 ]
 
@@ -236,6 +238,19 @@ class ShardOpened:
 
 
 @dataclass(frozen=True, slots=True)
+class Served:
+    """Of which shard a request was, and for whom. ``range``: the first and the last byte of a 206. ``cut``: see ``Aborted``, or ""."""
+
+    shard: str  # its name, which may hold a query that nobody should see: not for logs as it is
+    reader: ReaderName | None
+    epoch: int | None  # as the reader's plan told it
+    length: int | None
+    range: tuple[int, int] | None
+    waited_s: float
+    cut: str
+
+
+@dataclass(frozen=True, slots=True)
 class RequestDone:
     """One client request ended. ``outcome`` is None for anything that is not a shard (status, plans, errors before an opening)."""
 
@@ -247,6 +262,15 @@ class RequestDone:
     seconds: float
     hit_bytes: int = 0  # of bytes_sent: read from the store
     job: str = ""  # of the reader that asked; "" for an anonymous one
+    served: Served | None = None  # None where no shard was named
+
+
+@dataclass(frozen=True, slots=True)
+class AccessLogged:
+    """Lines of the access log were written, or dropped because its disk took them too slowly or not at all. ``result``: which."""
+
+    result: str
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,9 +310,10 @@ class LoopLagged:
 
 
 Event = (
-    Aborted | ClientRefused | DigestChecked | DiskChanged | DiskFailed | DoorAnswered | Evicted | FetchRetried | FlightBoarded | IndexDone
-    | IntegrityFailed | LoopLagged | OpeningDone | OptimalBytes | OriginAnswered | OriginBytes | OriginFailed | OriginOddity | PlanChanged
-    | ReaderWaited | Recovered | Refetched | RequestDone | ReservationRefused | Revalidated | SegmentLanded | SegmentVerified | ShardOpened
+    Aborted | AccessLogged | ClientRefused | DigestChecked | DiskChanged | DiskFailed | DoorAnswered | Evicted | FetchRetried
+    | FlightBoarded | IndexDone | IntegrityFailed | LoopLagged | OpeningDone | OptimalBytes | OriginAnswered | OriginBytes
+    | OriginFailed | OriginOddity | PlanChanged | ReaderWaited | Recovered | Refetched | RequestDone | ReservationRefused | Revalidated
+    | SegmentLanded | SegmentVerified | ShardOpened
 )  # fmt: skip
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from forebay_proxy.events import Aborted, Events, Outcome, RequestDone
+from forebay_proxy.events import Aborted, Events, Outcome, RequestDone, Served
+from forebay_proxy.wire.plan import ReaderName
 
 __all__ = ["Exchange"]
 
@@ -26,7 +27,12 @@ class Exchange:
     outcome: Outcome | None = None
     bytes_sent: int = 0
     hit_bytes: int = 0
-    job: str = ""
+    reader: ReaderName | None = None
+    shard: str = ""  # its name, once the request is known to be for one
+    length: int | None = None
+    range: tuple[int, int] | None = None  # of a 206, both inclusive
+    epoch: int | None = None  # as the reader's plan told it
+    waited_s: float = 0.0
     aborted: str = ""
     looks_only: bool = True
     _started: float = field(init=False)
@@ -34,6 +40,11 @@ class Exchange:
 
     def __post_init__(self) -> None:
         self._started = self.clock()
+
+    @property
+    def job(self) -> str:
+        """Of the reader that asks; "" for an anonymous one."""
+        return self.reader.job if self.reader else ""
 
     @property
     def headers_out(self) -> bool:
@@ -65,8 +76,13 @@ class Exchange:
         """Report the request."""
         now = self.clock()
         first = now if self._first_byte is None else self._first_byte
+        served = self._served() if self.shard else None
         self.events.emit(
             RequestDone(
-                self.method, self.code, self.outcome, self.bytes_sent, first - self._started, now - self._started, self.hit_bytes, self.job
+                self.method, self.code, self.outcome, self.bytes_sent, first - self._started, now - self._started, self.hit_bytes, self.job,
+                served,
             )
-        )
+        )  # fmt: skip
+
+    def _served(self) -> Served:
+        return Served(self.shard, self.reader, self.epoch, self.length, self.range, self.waited_s, self.aborted)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Hashable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any
 
@@ -51,6 +51,7 @@ class Flight:
         self.bypass = False  # (part of) it passes through memory
         self.once = False  # its bytes cannot be asked for a second time: nothing would tell another version's from these
         self.prefetch = need >= DEMAND  # nobody was waiting when it took off
+        self.ahead_for: Hashable = None  # the reader whose plan asked for it, of a body that cannot be asked in pieces
         self.followed = False  # a reader has boarded it, though it may have gone on before the landing
         self._readers: dict[object, int] = {}
         self._stopped: set[object] = set()  # readers that were waited for in vain

@@ -101,6 +101,29 @@ class CacheGround:
         self._room.displacers.note(entry.key, index, reader, owed=self._room.owed_for(grant), is_lead=False)
         return grant
 
+    def grant_along(self, entry: Entry, index: int, flight: Flight) -> Grant[Slice] | None:
+        """Room for a further segment of a body that cannot be asked in pieces, or for one that came without room; None: none for it.
+
+        Ahead of need it takes what any prefetch may, and from its second segment on the whole rest of it must fit into that: what is
+        begun and cannot be kept would be fetched for nobody, again and again.
+        """
+        if flight.need < DEMAND or flight.aboard_count:
+            return self.grant(entry, index, flight)
+        if not self._disk.usable:
+            self._events.emit(events.ReservationRefused("disk"))
+            return None
+        rest = 0 if flight.end is None else flight.end - segment_span(index, flight.end)[0]
+        size = entry.segments.bytes_of(index)
+        try:
+            self._room.may_come_ahead(max(size, rest), flight.ahead_for)
+            grant = self._room.reserve_ahead(size, None, flight.ahead_for)
+        except CacheFull:
+            self._events.emit(events.ReservationRefused("no-room"))
+            return None
+        if flight.ahead_for is not None:
+            self._room.displacers.note(entry.key, index, flight.ahead_for, size, self._room.owed_for(grant))
+        return grant
+
     async def first_grant(self, needed: Needed) -> Grant[Slice] | None:
         """Room for a first segment of unknown size, its victims removed; None: bypass."""
         if self._disk.no_files and needed.need >= DEMAND:  # it would pass through memory, for nobody
@@ -271,6 +294,9 @@ class CacheGround:
                 self._room.displacers.settle(entry.key, index_of(flight.first))
                 self.missed_signal(entry, index_of(flight.first), flight)
             if not entry.ranged and flight is entry.stream and not entry.segments.complete:
+                for index in {index_of(flight.stored_end), index_of(flight.position)}:
+                    if not entry.segments.has(index):  # it was on its way
+                        self._room.displacers.settle(entry.key, index)
                 # Bodies without a length that together exceed the room fill it together, and none stays. Admitting them one by one would
                 # need the length nobody tells; so the room is refused segment by segment, and no reader waits for it.
                 self.missed_signal(entry, 0, flight)

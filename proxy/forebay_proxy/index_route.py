@@ -52,7 +52,7 @@ class IndexRoute:
             step = "nobody can put an index; the sidecar makes it of the shard itself"
             raise MethodNotAllowed(f"{request.method} of a sample index", allow=("GET", "HEAD"), next_step=step)
         reader = reader_of(request)
-        exchange.job = reader.job if reader else ""
+        exchange.reader = reader
         shard = replace(self._shard(request), via=via)
         only_kept = "only-if-cached" in request.headers.get("Cache-Control", "")
         async with self._indexes.asked(shard, reader, only_kept=only_kept) as (encoded, etag, _):

@@ -30,8 +30,8 @@ __all__ = ["Ground", "Landing"]
 class Ground(Protocol):
     """What a landing needs of the cache."""
 
-    def grant(self, entry: Entry, index: int, flight: Flight) -> Grant[Slice] | None:
-        """Room for a segment; None: bypass."""
+    def grant_along(self, entry: Entry, index: int, flight: Flight) -> Grant[Slice] | None:
+        """Room for a further segment of a body that goes on; None: bypass, or the end of one that nobody waits for."""
         ...
 
     async def prepare(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile | None:
@@ -99,7 +99,7 @@ class Landing:
     async def _open(self, index: int) -> None:
         grant, self._grant = self._grant, None
         if grant is None:
-            grant = self._ground.grant(self._entry, index, self._flight)
+            grant = self._ground.grant_along(self._entry, index, self._flight)
         file = None if grant is None else await self._ground.prepare(self._entry, index, grant)
         if file is None:
             if self._flight.need >= DEMAND and not self._flight.aboard_count:

@@ -32,7 +32,7 @@ class Leaving:
         """``next_use`` maps a store key to its ``Use``; None once nothing of it is stored."""
         self._next_use = next_use
         self._newest: dict[str, Use] = {}  # only this entry of a key counts, older ones are skipped
-        self._guesses: list[tuple[int, float, str]] = []  # (rank, order, key): a tuple is compared without a line of Python
+        self._guesses: list[tuple[int, float, float, str]] = []  # (rank, order, then, key): a tuple is compared without a line of Python
         self._announced: dict[ReaderPlan, list[tuple[int, str]]] = {}  # (index with the sign turned, key)
         self._readers: list[tuple[float, int, ReaderPlan]] = []  # (need of its farthest with the sign turned, how many came before, plan)
         self._pushed = 0
@@ -89,7 +89,7 @@ class Leaving:
     def _put(self, key: str, use: Use) -> None:
         self._newest[key] = use
         if use.plan is None:
-            heapq.heappush(self._guesses, (use.rank, use.order, key))
+            heapq.heappush(self._guesses, (use.rank, use.order, use.then, key))
         else:
             self._put_announced(key, use.plan, use.index)
         self._compact()
@@ -123,23 +123,19 @@ class Leaving:
             if heap is None or self._farthest.get(plan) != order:
                 heapq.heappop(self._readers)
                 continue
-            if heap and self._stands(heap[0][1], plan, -heap[0][0]):
-                now = -plan.need_at(-heap[0][0])
-                if now <= order:
-                    return plan
-                self._farthest[plan] = now
-                self._pushed += 1
-                heapq.heapreplace(self._readers, (now, self._pushed, plan))
-                continue
-            heapq.heappop(self._readers)
-            del self._farthest[plan]
             while heap and not self._stands(heap[0][1], plan, -heap[0][0]):
                 heapq.heappop(heap)
                 self._entries -= 1
-            if heap:
-                self._moved(plan)
-            else:
+            if not heap:
+                heapq.heappop(self._readers)
                 self._leave(plan)
+                continue
+            now = -plan.need_at(-heap[0][0])
+            if now <= order:
+                return plan
+            self._farthest[plan] = now
+            self._pushed += 1
+            heapq.heapreplace(self._readers, (now, self._pushed, plan))
         return None
 
     def _stands(self, key: str, plan: ReaderPlan, index: int) -> bool:
@@ -155,9 +151,9 @@ class Leaving:
     def _guess(self) -> Use | None:
         """The use of the guessed shard that leaves first."""
         while self._guesses:
-            rank, order, key = self._guesses[0]
+            rank, order, then, key = self._guesses[0]
             newest = self._newest.get(key)
-            if newest is not None and newest.plan is None and newest.order == order and newest.rank == rank:
+            if newest is not None and newest.plan is None and (newest.rank, newest.order, newest.then) == (rank, order, then):
                 return newest
             heapq.heappop(self._guesses)
         return None
@@ -170,7 +166,7 @@ class Leaving:
             if plan is not None:
                 key = self._announced[plan][0][1]
                 return self._newest[key], key, plan
-        return None if guess is None else (guess, self._guesses[0][2], None)
+        return None if guess is None else (guess, self._guesses[0][3], None)
 
     def _drop(self, plan: ReaderPlan | None) -> None:
         """Take away what ``_first`` returned."""
@@ -197,7 +193,7 @@ class Leaving:
         """Stale entries never outnumber the live ones by more than three to one."""
         most = _SLACK + 4 * len(self._newest)
         if len(self._guesses) > most:
-            self._guesses = [(use.rank, use.order, key) for key, use in self._newest.items() if use.plan is None]
+            self._guesses = [(use.rank, use.order, use.then, key) for key, use in self._newest.items() if use.plan is None]
             heapq.heapify(self._guesses)
         if self._entries > most or len(self._readers) > most + 4 * len(self._farthest):
             self._rebuild()

@@ -54,6 +54,7 @@ class Lookahead:
         self._tight: list[tuple[float, int, Lane]] = []
         self._serial = 0
         self._roomy = False
+        self._limit_seen = 0  # each reader's window, when it was last looked at again
         self._last: tuple[Lane, int, int] | None = None  # of the last wish: what to come back to if it is refused
         self._opening: set[str] = set()
         self._failed: set[str] = set()
@@ -205,6 +206,15 @@ class Lookahead:
         """Something was read, removed or replaced: who found no room may find some."""
         self._roomy = True
 
+    def look_again(self) -> None:
+        """Once a second: readers that left, or a disk with more room, leave more to each of the others; no event of theirs tells."""
+        limit = self._limit()
+        if limit > self._limit_seen:
+            for lane in [lane for outlook in self._outlooks.values() for lane in outlook.lanes.values()]:
+                if not lane.ticket and not lane.tight:
+                    self._requeue(lane)
+        self._limit_seen = limit
+
     def settled(self, reader: ReaderName) -> None:
         """A segment that stood where a needed one stood was read, or is gone: its reader may have another."""
         outlook = self._outlooks.get(reader)
@@ -311,21 +321,19 @@ class Lookahead:
 
     def _ask(self, lane: Lane, index: int) -> Wish:
         """The wish for what the cursor points at; the cursor moves on."""
-        plan, need_at, due_at, segment = lane.outlook.plan, self._need(lane), self._due(lane), lane.segment
-        shard = self._shard(lane.outlook, index)
+        outlook, segment, need_at, due_at = lane.outlook, lane.segment, self._need(lane), self._due(lane)
+        shard = self._shard(outlook, index)
         length = self._stock.length(shard.name)
         if length is None:
             self._opening.add(shard.name)
-            wish = Wish(plan, shard, None, need_at, SEGMENT_BYTES, due_at)
-        else:
-            wish = Wish(plan, shard, segment, need_at, segment_span(segment, length)[1], due_at)
-        if length is None:
-            expected = self._expected(lane.outlook)
-            lane.outlook.count(index, expected)
+            wish = Wish(outlook.plan, shard, None, need_at, SEGMENT_BYTES, due_at)
+            expected = self._expected(outlook)
+            outlook.count(index, expected)
             if lane.job not in self._lengths:
-                lane.outlook.guesses[index] = expected - wish.size  # no lead that others could be compared with
+                outlook.guesses[index] = expected - wish.size  # no lead that others could be compared with
         else:
-            lane.outlook.count(index, wish.size)
+            wish = Wish(outlook.plan, shard, segment, need_at, segment_span(segment, length)[1], due_at)
+            outlook.count(index, wish.size)
         lane.segment += 1
         self._turns[lane.origin].charge(lane.job, wish.size)
         if length is None or lane.segment >= segment_count(length):
@@ -404,10 +412,13 @@ class Lookahead:
         """
         if not lane.indices:
             return float("inf")
-        outlook, plan = lane.outlook, lane.outlook.plan
+        outlook = lane.outlook
+        plan = outlook.plan
         since = plan.since if plan.opened_at is None else plan.opened_at
-        lead = outlook.inside_bytes + outlook.bytes_before(lane.indices[0]) - sum(outlook.guesses.values())
-        return since + max(0, lead) / self._together.rate(plan.reader.job, None if outlook.behind else plan.rate)
+        lead = outlook.inside_bytes + outlook.bytes_before(lane.indices[0])
+        if outlook.guesses:
+            lead = max(0, lead - sum(outlook.guesses.values()))
+        return since + lead / self._together.rate(lane.job, None if outlook.behind else plan.rate)
 
     def _limit(self) -> int:
         """The most one reader's window may be: all together they never exceed half the cache."""

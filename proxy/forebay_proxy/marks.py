@@ -14,8 +14,7 @@ __all__ = ["Marks"]
 # A new name moves what stands behind it: of a small set all, some kilobytes; a large one is parted so that it is no more for a million.
 # Not before, because each part takes two hundred bytes, and some data sets have a folder for every hundred shards.
 _FEW = 4096
-_BUCKETS = 256
-_HASH = (1 << 64) - 1
+_BUCKETS = 256  # a power of two
 _SHIFTED = [bytes((mark << by) & 255 for mark in range(256)) for by in range(9)]
 
 
@@ -23,7 +22,8 @@ class Marks:
     """Eight bits a name: bit n says that it was read n epochs before the present one. Names never seen have none."""
 
     def __init__(self) -> None:
-        self._buckets = [(array("Q"), bytearray())]  # hashes in order, and the marks of each
+        self._buckets = [(array("q"), bytearray())]  # hashes in order, and the marks of each
+        self._mask = 0  # the bits of a hash that say in which bucket it is
         self._count = 0
 
     def __len__(self) -> int:
@@ -31,26 +31,26 @@ class Marks:
         return self._count
 
     def __contains__(self, name: str) -> bool:
-        hashed = hash(name) & _HASH
-        hashes, _ = self._buckets[hashed % len(self._buckets)]
+        hashed = hash(name)
+        hashes, _ = self._buckets[hashed & self._mask]
         place = bisect_left(hashes, hashed)
         return place < len(hashes) and hashes[place] == hashed
 
     def __getitem__(self, name: str) -> int:
-        hashed = hash(name) & _HASH
-        hashes, bits = self._buckets[hashed % len(self._buckets)]
+        hashed = hash(name)
+        hashes, bits = self._buckets[hashed & self._mask]
         place = bisect_left(hashes, hashed)
         return bits[place] if place < len(hashes) and hashes[place] == hashed else 0
 
     def slot(self, name: str) -> tuple[bytearray, int]:
         """Where the marks of ``name`` are, which is seen by that; until the next new name."""
-        hashed = hash(name) & _HASH
-        hashes, bits = self._buckets[hashed % len(self._buckets)]
+        hashed = hash(name)
+        hashes, bits = self._buckets[hashed & self._mask]
         place = bisect_left(hashes, hashed)
         if place == len(hashes) or hashes[place] != hashed:
             if self._count == _FEW:
                 self._part()
-                hashes, bits = self._buckets[hashed % len(self._buckets)]
+                hashes, bits = self._buckets[hashed & self._mask]
                 place = bisect_left(hashes, hashed)
             hashes.insert(place, hashed)
             bits.insert(place, 0)
@@ -73,8 +73,8 @@ class Marks:
     def _part(self) -> None:
         """Once in the life of a set, and 2 ms."""
         ((hashes, bits),) = self._buckets
-        self._buckets = [(array("Q"), bytearray()) for _ in range(_BUCKETS)]
+        self._buckets, self._mask = [(array("q"), bytearray()) for _ in range(_BUCKETS)], _BUCKETS - 1
         for hashed, mark in zip(hashes, bits, strict=True):  # in order, so each part is in order too
-            own, marks = self._buckets[hashed % _BUCKETS]
+            own, marks = self._buckets[hashed & self._mask]
             own.append(hashed)
             marks.append(mark)

@@ -186,6 +186,10 @@ METRICS: tuple[Metric, ...] = (
     _gauge("prefetch_lead_bytes", "Bytes stored, without a gap, ahead of the job's worst-served reader.", _NEW, job=()),
     _gauge("prefetch_lead_seconds", "Until the job's worst-served reader meets its first missing segment, at its own pace.", _NEW, job=()),
 
+    # The access log
+    _counter("access_log_lines_total", "Lines for the access log; dropped: its disk took them too slowly, or not at all.", _NEW,
+             result=("written", "dropped")),
+
     # The process (and process_*, python_gc_* from prometheus-client)
     _histogram("event_loop_lag_seconds", _LAG_S, "How late the event loop came back when asked: nobody is served meanwhile."),
     _gauge("build_info", "Always 1; the labels say what runs.", version=(), python=()),

@@ -78,6 +78,7 @@ class Metrics:
         count = {name: family.inc for name, family in self._families.items()}
         return {
             facts.Aborted: lambda fact: count["responses_aborted_total"](fact.reason),
+            facts.AccessLogged: lambda fact: count["access_log_lines_total"](fact.result, by=fact.count),
             facts.ClientRefused: self._client_refused,
             facts.DiskChanged: lambda fact: count["cache_disk_state_changes_total"](fact.state),
             facts.DigestChecked: lambda fact: count["digest_checks_total"](fact.algorithm, fact.result),

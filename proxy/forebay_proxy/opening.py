@@ -142,9 +142,8 @@ class Opening:
 
     def _note(self, entry: Entry, flight: Flight) -> None:
         """What was granted ahead of need is unread until somebody reads this very segment."""
-        if entry.ranged:
-            index = index_of(flight.first)
-            self._of.room.displacers.move(self._needed.place, entry.key, index, entry.segments.bytes_of(index))
+        index = index_of(flight.first)
+        self._of.room.displacers.move(self._needed.place, entry.key, index, entry.segments.bytes_of(index))
 
     def _admit(self, version: Version, *, ranged: bool) -> Entry:
         """The version is known: everybody who waits goes on."""
@@ -177,6 +176,7 @@ class Opening:
         index = index_of(flight.first) if entry.ranged else -1
         if not entry.ranged:
             entry.stream = flight
+            flight.ahead_for = self._needed.reader
             flight.once = not entry.version.identity
         self._of.ground.begun(entry, self._shard)
         self._of.flights.post(entry.key, index, flight)

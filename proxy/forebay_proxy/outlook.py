@@ -20,10 +20,11 @@ __all__ = ["Lane", "Outlook"]
 class Lane:
     """What a reader wants of one origin: ``indices`` into its plan, nearest first, and ``segment``, the cursor in the first of them."""
 
-    __slots__ = ("indices", "origin", "outlook", "segment", "ticket", "tight")
+    __slots__ = ("indices", "job", "origin", "outlook", "segment", "ticket", "tight")
 
     def __init__(self, outlook: Outlook, origin: str) -> None:
         self.outlook = outlook
+        self.job = outlook.plan.reader.job
         self.origin = origin
         self.indices: list[int] = []
         self.segment = 0
@@ -32,10 +33,6 @@ class Lane:
 
     def __repr__(self) -> str:
         return f"<Lane of {self.outlook.reader} at {self.origin}: {self.indices[:1]} segment {self.segment}, {len(self.indices)} shards>"
-
-    @property
-    def job(self) -> str:
-        return self.outlook.reader.job
 
     def insert(self, index: int) -> None:
         """Something of the shard at ``index`` is missing (again)."""

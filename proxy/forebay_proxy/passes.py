@@ -205,10 +205,11 @@ class Passes:
             if group is None or (now - group.opened_at > GROUP_LIFE_S and key not in self.sets.kept):
                 continue
             alive = True
-            jobs = [job for job, found in group.passes.items() if job != WARM and now - found.seen_at < GROUP_LIFE_S]
-            for job in jobs or group.passes:
-                if not self._has_read(group, job, name):
-                    unread[job] = max(group.passes[job].seen_at, unread.get(job, 0.0))
+            live = [job for job, found in group.passes.items() if job != WARM and now - found.seen_at < GROUP_LIFE_S]
+            for job in live or group.passes:
+                found = group.passes[job]
+                if not found.has_read(name, self._running.get(job, ())):
+                    unread[job] = max(found.seen_at, unread.get(job, 0.0))
         return unread if alive else None
 
     def has_read(self, key: str, name: str) -> bool:

@@ -13,6 +13,7 @@ twice the knee is allowed: where that brings more, the knee is further up, and s
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import median
 
 __all__ = ["Pipe"]
 
@@ -22,7 +23,8 @@ WINDOW_S = 0.15  # two round trips: what was under way and what came are compare
 ENOUGH_BYTES = 2 * 2**20  # in a window: a quarter of a segment,
 ENOUGH_BODIES = 4  # or so many that are smaller
 PROOF = 2  # windows in which fewer brought less: one may have had a gap of its own
-NEWEST = 0.25  # weight of the newest window of a number
+NEWEST = 5  # windows of a number whose median counts; after a pause, bytes that waited come at twice the line's rate
+CERTAIN = 3  # windows, and no single one decides what a number brings
 OLD_S = 20.0  # what was measured so long ago is tried anew
 SAME = 0.8  # of the best: as much as it; single windows are 15 % off
 CHANGED = 0.5  # of what fewer requests brought: it is another line now
@@ -30,11 +32,18 @@ CHANGED = 0.5  # of what fewer requests brought: it is another line now
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What came while so many requests were in the air: bytes a second, when last, in how many windows."""
+    """What came while so many requests were in the air: bytes a second in the newest windows, and when last."""
 
-    rate: float
+    rates: tuple[float, ...]
     at: float
-    windows: int = 1
+
+    @property
+    def rate(self) -> float:
+        return median(self.rates)
+
+    @property
+    def windows(self) -> int:
+        return len(self.rates)
 
 
 class Pipe:
@@ -89,14 +98,16 @@ class Pipe:
 
     def _note(self, count: int, rate: float, now: float) -> None:
         known = self._rates.get(count)
-        seen = _Seen(rate, now) if known is None else _Seen(known.rate + NEWEST * (rate - known.rate), now, known.windows + 1)
-        if any(seen.rate < CHANGED * fewer.rate for number, fewer in self._rates.items() if number <= count):
+        seen = _Seen((*(known.rates if known else ()), rate)[-NEWEST:], now)
+        lower = [fewer.rate for number, fewer in self._rates.items() if number <= count]
+        if seen.windows >= PROOF and any(seen.rate < CHANGED * fewer for fewer in lower):
             self._rates = {}
         self._rates = {number: other for number, other in self._rates.items() if now - other.at < OLD_S} | {count: seen}
         self.requests = self._worth()
 
     def _worth(self) -> int:
-        least = SAME * max(seen.rate for seen in self._rates.values())
+        certain = [seen.rate for seen in self._rates.values() if seen.windows >= CERTAIN]
+        least = SAME * max(certain or (seen.rate for seen in self._rates.values()))
         knee = min(count for count, seen in self._rates.items() if seen.rate >= least)
         if knee == 1 or any(self._proves(count, knee) for count in self._rates):
             return max(FEWEST, 2 * knee)

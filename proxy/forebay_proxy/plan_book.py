@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
+from math import inf
 
 from forebay_proxy import plan_bounds
 from forebay_proxy.catalog import Catalog
@@ -195,6 +196,15 @@ class PlanBook:
             plan, index = self._by_serial[mention >> INDEX_BITS], mention & INDEX_MASK
             if plan is not None and plan.live and index >= plan.position:
                 yield plan, index
+
+    def first(self, number: int) -> tuple[float, ReaderPlan | None, int]:
+        """(when the shard is opened by some live plan, which, at which index); never and none if it is ahead of nobody."""
+        need, first, at = inf, None, 0
+        for mention in self._mentions.of(number):  # not by way of ``ahead``: a generator costs more than what it finds
+            plan, index = self._by_serial[mention >> INDEX_BITS], mention & INDEX_MASK
+            if plan is not None and plan.live and index >= plan.position and (when := plan.need_at(index)) < need:
+                need, first, at = when, plan, index
+        return need, first, at
 
     def next_mention(self, plan: ReaderPlan, number: int) -> int | None:
         """Where ``plan`` mentions the shard next."""

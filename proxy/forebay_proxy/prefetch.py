@@ -15,8 +15,8 @@ from collections.abc import Callable
 from forebay_proxy.cache import ShardCache
 from forebay_proxy.chores import Chores
 from forebay_proxy.entry import Entry
-from forebay_proxy.errors import CacheError, CacheFull, ForebayError
-from forebay_proxy.flights import Abandoned, Flight
+from forebay_proxy.errors import CacheError, CacheFull, DigestDiffers, ForebayError
+from forebay_proxy.flights import Flight
 from forebay_proxy.left_alone import LeftAlone
 from forebay_proxy.limiter import DEMAND
 from forebay_proxy.lookahead import Lookahead, Wish
@@ -32,7 +32,9 @@ log = logging.getLogger("forebay")
 ROUND_S = 0.02  # rounds are not counted in events: at 1 GB/s a segment lands every 8 ms, and one round of decisions serves several
 SLICE_S = 0.002  # of decisions and take-offs, some 20 of them, before the loop's other work has its turn
 FAILED_S = 30.0  # a shard that cannot be opened, or has no place on the disk, is left to its reader for this long
-CROWDED_S = 1.0  # and one whose room was lost to something else: each try waits for a commit of the index
+WASTE_BYTES_S = 2**20  # and longer by what came in vain: a body that cannot be asked in pieces may be gigabytes that find no room each time
+WRONG_S = 600.0  # one whose bytes are not what its origin says they are costs all of it each time; its reader asks again, twice a minute
+CROWDED_S = 1.0  # and one whose room was lost to something else, or that the disk refused: each try waits for a commit of the index
 # An origin that has lost a whole set is not asked for all of it in a minute: with so many of its shards left alone, it is left alone.
 MOST_FAILED = 1024
 
@@ -110,6 +112,7 @@ class Prefetcher:
     def look_again(self) -> None:
         """Once a second: what failed is tried again when its time is over, and the disk may have recovered; no other event tells."""
         self._forgive()
+        self.lookahead.look_again()
         self._stirred()
 
     def _stirred(self) -> None:
@@ -137,10 +140,10 @@ class Prefetcher:
 
     def _missed(self, entry: Entry, index: int, flight: Flight) -> None:
         """A flight ended without its segment. What would most likely end so again is not asked for at once: it would be, for ever."""
-        if flight.prefetch and self._is_lasting(entry, flight.error):
-            self._leave_alone(entry.name, entry.origin)
-        elif flight.prefetch and isinstance(flight.error, Abandoned):
-            self._leave_alone(entry.name, entry.origin, CROWDED_S)
+        is_lasting = self._is_lasting(entry, flight.error)
+        if flight.prefetch and (is_lasting or flight.error is not None):
+            in_vain_s = (flight.position - flight.first) / WASTE_BYTES_S
+            self._leave_alone(entry.name, entry.origin, in_vain_s + (FAILED_S if is_lasting else CROWDED_S))
         else:
             self.lookahead.evicted(entry.name, index)
 
@@ -219,6 +222,9 @@ class Prefetcher:
             entry, _ = await self._openings.entry(shard, reader.job, need=need, need_at=wish.need_at, reader=reader)
         except CacheFull:
             self.lookahead.unopened(shard.name)
+        except DigestDiffers as error:
+            log.info("shard %s is not fetched ahead of need for %g s (%s)", shard.name, WRONG_S, error)
+            self._leave_alone(shard.name, shard.origin, WRONG_S)
         except ForebayError as error:
             log.info("shard %s could not be opened ahead of need (%s); its reader will ask again", shard.name, error)
             self._leave_alone(shard.name, shard.origin)

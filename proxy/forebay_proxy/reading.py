@@ -43,6 +43,7 @@ class Reading:
         self._opened_here = opened_here
         self.shard = shard
         self.reader = reader
+        self.epoch: int | None = None  # of its reader's plan, when it opened
         self.entry = entry
         self.outcome = Outcome.HIT
         self.hit_bytes = 0

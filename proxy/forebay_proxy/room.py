@@ -76,6 +76,10 @@ class Room:
         """
         return self._begun(self._choosing.reserve_ahead(size, need_at, reader, inside=inside))
 
+    def may_come_ahead(self, size: int, reader: Hashable) -> None:
+        """Raises ``CacheFull`` where so much more, prefetched for ``reader``, would be more than may be unread."""
+        self._choosing.may_come_ahead(size, reader)
+
     def has_spare(self, size: int) -> bool:
         """Whether ``size`` bytes are free, or taken by what nobody is known to need."""
         found = self.ledger.free_bytes

@@ -56,6 +56,7 @@ class Segments:
     def __init__(self, length: int | None, sums: array[int] | None = None) -> None:
         self.length = length
         self.sums: array[int] = sums if sums is not None else array("Q")
+        self._end = len(self.sums)  # nothing is stored from here on
         if length is not None:
             self._resize(segment_count(length))
         self.leases: dict[int, int] = {}
@@ -71,6 +72,7 @@ class Segments:
     def _resize(self, count: int) -> None:
         self.sums.extend([0] * (count - len(self.sums)))
         del self.sums[count:]
+        self._end = min(self._end, count)
 
     def grow(self, count: int) -> None:
         """Make room for ``count`` segments of a shard whose length is not known yet."""
@@ -95,6 +97,7 @@ class Segments:
         if not self.sums[index]:
             self.stored_count += 1
         self.sums[index] = value or 1
+        self._end = max(self._end, index + 1)
         self.unread.add(index)
 
     def leave(self, index: int) -> None:
@@ -142,6 +145,16 @@ class Segments:
     def has_passed(self) -> bool:
         """Whether anything is stored that all readers inside have behind them."""
         return any(self.sums[: self.first_leased])
+
+    @property
+    def tail(self) -> float:
+        """Where the first of those lies that all readers inside have behind them (of all, while none is): 0 the head, towards 1 the end."""
+        end = self.first_leased if self.leases else self._end
+        while end and not self.sums[end - 1]:
+            end -= 1
+        if not self.leases:
+            self._end = end  # found once: tails leave first, so the next look is a step away
+        return (end - 1) / len(self.sums) if end else 0.0
 
     def passed(self) -> Iterator[int]:
         """What is stored and behind all readers inside, tails before heads."""

@@ -16,6 +16,7 @@ from typing import Any
 
 from forebay_proxy import logs, version
 from forebay_proxy.access import Access
+from forebay_proxy.access_log import AccessLog
 from forebay_proxy.allocator import keep_buffers
 from forebay_proxy.announced import Announced
 from forebay_proxy.buffers import Buffers
@@ -166,6 +167,7 @@ class _House:
         fingerprint = run.fingerprint(self._environ)
         self._claim = claim = self._life.enter_context(run.claim(fingerprint))
         place, capacity, store, loaded = await own_directory(self._settings, self._environ, self._life, self._ending, self._clock)
+        await self._begin_access_log(store)
         group = await self._life.enter_async_context(asyncio.TaskGroup())
         self._build_cache(group, store, capacity)
         adopt(loaded, store, self._openings, self._cache)
@@ -192,6 +194,17 @@ class _House:
                 **({"sample": self._sampling.run} if self._settings.verify_every_s else {}),
             }.items()
         }
+
+    async def _begin_access_log(self, store: Store) -> None:
+        path = self._settings.access_log
+        if path is None:
+            return
+        if path.resolve().is_relative_to(store.path.resolve()):
+            step = "name a file elsewhere: what lies in the cache directory counts against --cache-size, and a log grows without a bound"
+            raise ConfigError(f"--access-log {path} is in the cache directory", next_step=step)
+        access_log = AccessLog(path, store.hmac_key, self._events, clock=self._clock)
+        await access_log.start()
+        self._life.push_async_callback(access_log.aclose)
 
     def _build_cache(self, group: asyncio.TaskGroup, store: Store, capacity: Capacity) -> None:
         settings, clock, events = self._settings, self._clock, self._events

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from forebay_proxy.cache import ShardCache
+from forebay_proxy.census import Census
 from forebay_proxy.errors import CacheFull, ConfigError, ForebayError
 from forebay_proxy.openings import Openings
 from forebay_proxy.plan import Plans
@@ -64,11 +65,12 @@ class SetFetching:
         self._openings = openings
         self._plans = plans
         self._clock = clock
-        self._warming = Warming(cache, openings, [])
+        self._warming = Warming(cache, openings, [], self._asks)
         self._sets: dict[str, _Declared] = {}
+        self._census = Census(cache.room.entries.values)
         self._ahead: dict[str, int] = {}  # fetched and not read: shard name -> bytes
         self._ahead_bytes = 0  # their sum
-        self._busy: set[str] = set()
+        self._busy: dict[str, int] = {}  # shards that are coming -> how many bytes of each have been asked for
         self._failed: dict[str, float] = {}  # shard name -> until when
         self._failures = 0  # in a row
         self._paused_until = clock()
@@ -98,16 +100,22 @@ class SetFetching:
             self._sets[key] = _Declared(key, text, shards, self._clock(), is_awaited=True)
 
     def told(self) -> list[dict[str, object]]:
-        """For ``/v1/status``: each set, how many shards it has, how many of them each job has opened in its epoch, and what goes on."""
+        """For ``/v1/status``: each set, how many shards it has, how many of them each job has opened in its epoch, what of it is here
+        (null: not counted yet), and what goes on."""
         return [
             {
                 "set": shown(declared.text),
                 "shards": len(declared.shards),
+                **self._here(declared.key),
                 "opened": {job: found.opened for job, found in self._plans.passes_of(declared.key).items()},
                 "state": self._state(declared),
             }
             for declared in self._sets.values()
         ]
+
+    def _here(self, key: str) -> dict[str, int | None]:
+        here = self._census.of(key)
+        return {"complete": here.complete if here else None, "stored_bytes": here.stored_bytes if here else None}
 
     def _state(self, declared: _Declared) -> str:
         if not self._runs:
@@ -125,6 +133,8 @@ class SetFetching:
         self._full = False
         for key in [key for key in self._sets if self._plans.sets.get(key) is None]:
             del self._sets[key]
+        if self._sets:
+            self._census.step({key: declared.shards for key, declared in self._sets.items()})
         self._readers = max(len(self._cache.readings), self._readers - 1)
         self._woken.set()
 
@@ -161,9 +171,19 @@ class SetFetching:
     def _held_back(self) -> bool:
         """Whether nothing more may be asked for now."""
         self._settle()
-        capacity = self._cache.room.ledger.capacity_bytes
-        ahead = self._ahead_bytes + len(self._busy) * SEGMENT_BYTES
-        return self._full or self._clock() < self._paused_until or ahead >= capacity // 2 or not self._roomy()
+        return self._full or self._clock() < self._paused_until or not self._may_be_unread(SEGMENT_BYTES) or not self._roomy()
+
+    def _may_be_unread(self, size: int) -> bool:
+        """Whether so much more may be here or on its way for nobody yet; what plans had fetched counts before it."""
+        ahead = self._ahead_bytes + sum(self._busy.values()) + self._cache.room.displacers.unread_bytes
+        return ahead + size <= self._cache.room.ledger.capacity_bytes // 2
+
+    def _asks(self, name: str, size: int) -> None:
+        """So many bytes of a shard are about to be asked for. Raises ``CacheFull``; then no other is begun before the next look."""
+        if (self._full and not self._busy.get(name)) or not self._may_be_unread(size):
+            self._full = True
+            raise CacheFull("half of the cache holds what nobody has read yet")
+        self._busy[name] = self._busy.get(name, 0) + size
 
     def _roomy(self) -> bool:
         """Whether there is room beside what the readers need for their next shards.
@@ -177,11 +197,19 @@ class SetFetching:
         for _ in range(min(SETTLED, len(self._ahead))):
             name = next(iter(self._ahead))
             size = self._ahead.pop(name)
-            entry = self._openings.current.get(name)
-            if entry is not None and entry.segments.unread:
+            if self._is_ahead(name):
                 self._ahead[name] = size
             else:
                 self._ahead_bytes -= size
+
+    def _is_ahead(self, name: str) -> bool:
+        """Whether something of the shard is unread, and will be read: who left early, or skipped a part, leaves that for good."""
+        entry = self._openings.current.get(name)
+        if entry is None or not entry.segments.unread:
+            return False
+        if entry.readers or self._plans.last_opened(name) is None:
+            return True
+        return any(not self._plans.has_read(key, name) for key in self._plans.sets.holding(name))
 
     def _next(self) -> Shard | None:
         """The next shard to fetch; None if there is none, or none was found within a turn."""
@@ -217,7 +245,7 @@ class SetFetching:
         return entry is None or not entry.segments.complete
 
     async def _fetch(self, shard: Shard) -> None:
-        self._busy.add(shard.name)
+        self._busy[shard.name] = 0
         try:
             await self._warming.one(shard)
             self._failures = 0
@@ -228,7 +256,7 @@ class SetFetching:
             log.info("shard %s of a declared set could not be fetched (%s); its reader will ask again", shard.name, error)
             self._leave_alone(shard.name)
         finally:
-            self._busy.discard(shard.name)
+            self._busy.pop(shard.name, None)
             entry = self._openings.current.get(shard.name)
             if entry is not None and entry.segments.unread:
                 size = sum(entry.segments.bytes_of(index) for index in entry.segments.unread)

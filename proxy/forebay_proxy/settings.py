@@ -20,6 +20,7 @@ from forebay_proxy.settings_fields import (
     Connections,
     Directory,
     Endpoint,
+    File,
     Host,
     Limit,
     LogLevel,
@@ -151,6 +152,10 @@ class Settings(BaseModel):
         metavar="SECONDS",
         unset="never",
     )
+    access_log: File = setting(
+        None, "File that gets a JSON line for each answer about a shard, as 'plan --replay' takes it; none, as it grows 0.4 kB an answer.",
+        metavar="FILE", unset="none",
+    )  # fmt: skip
     log_level: LogLevel = setting("info", "Least severe log lines that are written; info is a few lines an hour.", metavar="LEVEL")
 
     _sources: dict[str, Source] = PrivateAttr(default_factory=dict)

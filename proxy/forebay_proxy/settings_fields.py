@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field
 from forebay_proxy.sizes import CacheLimit, parse_duration, parse_limit, parse_share
 
 __all__ = [
-    "Budget", "Connections", "Directory", "Endpoint", "Host", "Limit", "LogLevel", "Names", "Paths", "Patterns",
+    "Budget", "Connections", "Directory", "Endpoint", "File", "Host", "Limit", "LogLevel", "Names", "Paths", "Patterns",
     "Port", "Revalidate", "Seconds", "Share", "Socket", "Uids", "setting",
 ]  # fmt: skip
 
@@ -73,6 +73,7 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 Socket = Annotated[Path | Literal[""] | None, BeforeValidator(_socket)]
 Endpoint = Annotated[str | None, BeforeValidator(_endpoint)]
 Directory = Annotated[Path | None, BeforeValidator(_home)]
+File = Annotated[Path | None, BeforeValidator(_home)]
 Limit = Annotated[CacheLimit | None, BeforeValidator(_limit)]
 Connections = Annotated[int, Field(ge=1, le=1024)]
 Revalidate = Annotated[Literal["job", "never"] | Annotated[float, Field(ge=0)], BeforeValidator(_revalidate)]

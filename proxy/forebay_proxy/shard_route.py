@@ -36,10 +36,12 @@ T = TypeVar("T")
 
 
 class Reading(Protocol):
-    """An opened shard. ``outcome`` is right once ``begin`` has returned, ``hit_bytes`` at the end."""
+    """An opened shard. ``outcome`` is right once ``begin`` has returned, ``hit_bytes`` and ``waited_s`` (seconds) at the end."""
 
     outcome: Outcome
     hit_bytes: int
+    waited_s: float
+    epoch: int | None
 
     @property
     def key(self) -> str: ...
@@ -82,7 +84,7 @@ class ShardRoute:
             raise MethodNotAllowed(f"{request.method} of a shard: Forebay only reads", allow=("GET", "HEAD"), next_step=step)
         shard = replace(self._shard(request), via=via)
         reader = reader_of(request)
-        exchange.job = reader.job if reader else ""
+        exchange.shard, exchange.reader = shard.name, reader
         asked = Asked.of(request.method, request.headers)
         for _ in range(REOPENED):
             with suppress(ShardChanged):  # no header is out: who has seen nothing of a version need not hear that it is gone
@@ -96,6 +98,8 @@ class ShardRoute:
         head = request.method == "HEAD"
         async with self._cache.open(shard, reader, asked.range, head=head) as reading:
             answer = decide(asked, shard.name, reading.version, reading.key)
+            exchange.length, exchange.epoch = reading.version.length, reading.epoch
+            exchange.range = (answer.first, answer.last) if answer.status == 206 and answer.last is not None else None
             if head or answer.empty:
                 return web.Response(status=answer.status, headers=answer.headers)  # no byte was come by, so no Cache-Status either
             _refuse_old_client(request, shard, answer)
@@ -103,7 +107,7 @@ class ShardRoute:
             try:
                 return await _stream(request, shard, answer, reading, exchange, self._own)
             finally:  # a disk that fails on the way makes it a bypass
-                exchange.outcome, exchange.hit_bytes = reading.outcome, reading.hit_bytes
+                exchange.outcome, exchange.hit_bytes, exchange.waited_s = reading.outcome, reading.hit_bytes, reading.waited_s
 
     def _shard(self, request: web.BaseRequest) -> Shard:
         target = request.raw_path

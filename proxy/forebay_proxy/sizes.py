@@ -13,6 +13,7 @@ __all__ = [
     "CacheLimit",
     "ShareOfDisk",
     "TotalBytes",
+    "format_bits",
     "format_duration",
     "format_rate",
     "format_size",
@@ -133,8 +134,24 @@ def format_size(count: int | float) -> str:
 
 
 def format_rate(bytes_s: float) -> str:
-    """Bytes a second for people: ``"800 MB/s"``."""
-    return f"{format_size(bytes_s)}/s"
+    """Bytes a second for people, three digits, so that 10 Gbit is known again: ``"800 MB/s"``, ``"1.25 GB/s"``."""
+    number = float(bytes_s)
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(number) < 999.5:
+            digits = 0 if unit == "B" or number >= 99.95 else 1 if number >= 9.995 else 2
+            return f"{number:.{digits}f} {unit}/s"
+        number /= 1000
+    return f"{number:.2f} TB/s"
+
+
+def format_bits(bytes_s: float) -> str:
+    """The same as networks are sold: ``"10 Gbit/s"``."""
+    number = 8 * float(bytes_s)
+    for unit in ("bit", "kbit", "Mbit"):
+        if number < 999.5:
+            return f"{number:.3g} {unit}/s"
+        number /= 1000
+    return f"{number:.3g} Gbit/s" if number < 999.5 else f"{number:.0f} Gbit/s"
 
 
 def format_duration(seconds: float) -> str:

@@ -6,13 +6,16 @@ From "leaves first" to "stays":
 rank   meaning                                                                       within the rank
 =====  ============================================================================  ====================
 DEAD   no live set holds it: its group was not opened for six hours, no plan has it   oldest opening first
-READ   every live job that knows the group has read it in its present pass           latest opening first
+READ   every live job that knows the group has read it in its present pass           tails before heads
 LATER  unread, not announced, while every reader of its jobs has a plan              latest opening first
 AHEAD  announced                                                                     farthest need first
 SOON   unread in some pass, and nobody has announced anything                        latest opening first
 NOW    a reader is inside it                                                         latest opening first
 =====  ============================================================================  ====================
 
+"Tails before heads" goes across shards: what is missing is then spread evenly over the set. Else a shuffle that begins with shards of
+which nothing is here keeps its readers waiting for a slow origin, and what it saves them at its end comes too late (simulated: 4 % of an
+epoch at 96 shards of up to 16 segments and half the bandwidth needed, 1 % so). Of equal tails the latest opening is first.
 "Latest opening first" is what keeps a fixed part of a set that does not fit, instead of chasing it round (LRU keeps nothing of a cyclic
 scan). Leased segments are no matter of this module: they are never offered.
 """
@@ -48,3 +51,4 @@ class Use:
     order: float
     plan: ReaderPlan | None = field(default=None, compare=False, repr=False)
     index: int = field(default=0, compare=False, repr=False)
+    then: float = 0.0  # who is first among those of the same order

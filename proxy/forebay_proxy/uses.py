@@ -33,13 +33,8 @@ class Uses:
 
     def first(self, name: str) -> tuple[float, ReaderPlan | None, int]:
         """(when the shard is opened by some plan, which, at which index); never and none if nobody announced it."""
-        need, first, at = inf, None, 0
         number = self._catalog.number(name)
-        if number is not None:
-            for plan, index in self._book.ahead(number):
-                if (when := plan.need_at(index)) < need:
-                    need, first, at = when, plan, index
-        return need, first, at
+        return (inf, None, 0) if number is None else self._book.first(number)
 
     def next(self, name: str, group_name: str, now: float, silence_s: float) -> Use:
         """When the shard is used next. Whoever asks is told of a change, until ``forget``."""

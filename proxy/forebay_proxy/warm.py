@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 from forebay_proxy.cache import ShardCache
 from forebay_proxy.entry import Entry
 from forebay_proxy.errors import CacheFull, ForebayError
-from forebay_proxy.flights import Flight
+from forebay_proxy.flights import Abandoned, Flight
 from forebay_proxy.limiter import DEMAND
 from forebay_proxy.openings import Openings
 from forebay_proxy.progress import Event, told_while
@@ -29,10 +29,14 @@ JOB = "warm"
 class Warming:
     """One request to warm; iterate ``run`` for its events."""
 
-    def __init__(self, cache: ShardCache, openings: Openings, shards: list[Shard]) -> None:
+    def __init__(
+        self, cache: ShardCache, openings: Openings, shards: list[Shard], asks: Callable[[str, int], None] = lambda name, size: None
+    ) -> None:
+        """``asks`` hears of so many bytes of a shard before they are asked for; it raises ``CacheFull`` where they must not be."""
         self._cache = cache
         self._openings = openings
         self._shards = shards
+        self._asks = asks
         self._events: asyncio.Queue[Event | None] = asyncio.Queue()
         self._results: Counter[str] = Counter()
         self._bytes = 0
@@ -60,7 +64,7 @@ class Warming:
             before, error = self._bytes, ""
             try:
                 result = await self.one(shard)
-            except CacheFull as full:
+            except (CacheFull, Abandoned) as full:
                 result, error = "no-room", str(full)
                 self._full |= self._cache.room.ledger.free_bytes < SEGMENT_BYTES  # else something of this shard alone
             except ForebayError as failed:
@@ -71,12 +75,17 @@ class Warming:
             })  # fmt: skip
 
     async def one(self, shard: Shard) -> str:
-        """Fetch all of ``shard`` that is not here: "present" or "stored". Raises ``CacheFull`` and whatever its origin says."""
+        """Fetch all of ``shard`` that is not here: "present" or "stored".
+
+        Raises ``CacheFull``, or ``Abandoned`` where asking again would bring all of it again, and whatever its origin says.
+        """
         async with self._asking:
             known = self._openings.current.get(shard.name)
             had = known is not None and known.segments.complete
             if self._full and not had:
                 raise CacheFull("not begun: the cache has no room for more")
+            if known is None:
+                self._asks(shard.name, SEGMENT_BYTES)  # its opening brings one
             self._cache.plans.declare(shard)
             entry, _ = await self._openings.entry(shard, JOB, need=NEED)
             if had and entry is known:
@@ -85,6 +94,8 @@ class Warming:
         for flight in air:
             await self._landed(flight)
         await self._cache.gate.verdict(entry)
+        if not entry.segments.complete and not entry.ranged:
+            raise Abandoned("it comes whole or not at all, and there was no room for all of it")
         if not entry.segments.complete:
             raise CacheFull("not all of it could be stored: the cache has no room for more")
         return "stored"
@@ -95,13 +106,22 @@ class Warming:
             await self._landed(entry.stream)  # it finds its room as it comes
             return deque()
         air: deque[Flight] = deque()
-        for index in range(segment_count(entry.version.length or 0)):
-            flight = self._cache.flight_of(entry, index)
-            flight = flight or self._cache.ensure(entry, index, shard, need=NEED, need_at=None, reader=None)
-            if flight is not None:
-                air.append(flight)
-            if len(air) >= SEGMENTS_AT_ONCE:
-                await self._landed(air.popleft())
+        if not entry.ranged:  # it is here, or its body has ended without room for it
+            return air
+        try:
+            for index in range(segment_count(entry.version.length or 0)):
+                flight = self._cache.flight_of(entry, index)
+                if flight is None and not entry.segments.has(index):
+                    self._asks(shard.name, entry.segments.bytes_of(index))
+                flight = flight or self._cache.ensure(entry, index, shard, need=NEED, need_at=None, reader=None)
+                if flight is not None:
+                    air.append(flight)
+                if len(air) >= SEGMENTS_AT_ONCE:
+                    await self._landed(air.popleft())
+        except CacheFull:
+            for flight in air:  # what there was room for is here before anything else is asked for
+                await self._landed(flight)
+            raise
         return air
 
     async def _landed(self, flight: Flight) -> None:

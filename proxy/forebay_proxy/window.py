@@ -45,7 +45,7 @@ class Window:
     def waited(self) -> None:
         """The reader had to wait, and nothing was refused to it just now: look twice as far."""
         if self._tight is None:
-            self.wanted = min(self.limit_bytes, self.bytes * 2)
+            self.wanted = max(self.wanted, min(self.limit_bytes, self.bytes * 2))  # the limit of many readers is not for ever
             self._reckon()
         else:
             self.granted(self._tight)

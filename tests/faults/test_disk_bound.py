@@ -114,13 +114,12 @@ def test_others_fill_the_disk_and_leave_again(place: Path, origin: Nginx, shards
             filling.join()
             floor = os.statvfs(inside(sidecar)).f_blocks * 4096 // 20
             wait_until(lambda: os.statvfs(inside(sidecar)).f_bavail * 4096 >= floor - MB)
-            tight = wait_until(lambda: (now := sidecar.status()["cache"]["effective_bytes"]) < 40 * MB and now)
+            tight = wait_until(lambda: (now := sidecar.status()["cache"]["effective_bytes"]) <= 100 * MB - 64 * MB and now)
             pour(sidecar, origin, shards, times=1)
             filler.unlink()
             wait_until(lambda: sidecar.status()["cache"]["effective_bytes"] == 64 * MB)
             pour(sidecar, origin, shards)
     print(f"{vars(seen)}, {tight} bytes effective while the disk was full")
-    assert tight <= 100 * MB - 64 * MB
     assert seen.peak_bytes <= 64 * MB
 
 

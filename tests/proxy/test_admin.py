@@ -395,6 +395,33 @@ async def test_a_real_browser_shows_every_reader(monkeypatch: pytest.MonkeyPatch
     assert (f"and {count - 200} more: see the JSON" in dom) == (count > 200)
 
 
+@needs_chromium
+async def test_a_real_browser_shows_declared_sets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What it is, what goes on, what is here, who reads it; what is not counted yet claims nothing; without sets there is no table."""
+    sets = [
+        {
+            "set": "s3://b/{000000..585269}.tar", "shards": 585_270, "complete": 292_635, "stored_bytes": 5_000_000,
+            "state": "waits for room", "opened": {"train-7": 1234, "": 5},
+        },
+        {"set": "<b>s3://x</b>", "shards": 1, "complete": None, "stored_bytes": None, "state": "waits for its first reader", "opened": {}},
+    ]  # fmt: skip
+    status = fake_status() | {"sets": sets}
+    monkeypatch.setattr(face_module, "fake_status", lambda: status)
+    async with listening() as world:
+        dom = await in_chromium(world, tmp_path)
+        table = dom[dom.index('id="sets-section"') : dom.index('id="plans-title"')]
+        for text in (
+            "s3://b/{000000..585269}.tar</td>", "waits for room</td>", '<progress max="585270" value="292635">',
+            "292,635 of 585,270 shards</td>",
+            "5.00 MB</td>", "train-7: 1,234 \u00b7 readers without a name: 5</td>",
+            "&lt;b&gt;s3://x&lt;/b&gt;", "<td>1 shard</td>", "nobody reads it</td>",
+        ):  # fmt: skip
+            assert text in table, text
+        assert "hidden" not in table[: table.index(">")]
+        status["sets"] = []
+        assert 'id="sets-section" aria-labelledby="sets-title" hidden' in await in_chromium(world, tmp_path)
+
+
 async def test_many_requests_share_a_connection(world: World) -> None:
     """Status pages and probes do not open one a second."""
     sent = b"".join(request("GET", "/healthz", close=False) for _ in range(50)) + request("GET", "/healthz")

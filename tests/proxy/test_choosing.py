@@ -45,6 +45,22 @@ class House:
         entry.segments.lease(at)
         self.choosing.touch(entry)
 
+    def reads(self, number: int) -> None:
+        """A reader has read the whole shard."""
+        self.now += 1.0
+        self.plans.opened(self.shards[number], None)
+        self.choosing.touch(self.entry(number))
+
+    def leaves(self) -> tuple[int, int]:
+        """(shard, segment) that leaves for a segment more, which does not stay."""
+        grant = self.choosing.reserve(SEGMENT_BYTES)
+        ((entry, (index,)),) = (victim.subject for victim in grant.victims)
+        entry.segments.leave(index)
+        self.choosing.touch(entry)
+        self.choosing.ledger.vacated(grant)
+        self.choosing.ledger.commit(grant)
+        return next(number for number, shard in enumerate(self.shards) if shard.name == entry.name), index
+
     def leaving(self, count: int) -> list[tuple[str, int]]:
         """Whom a demand for ``count`` segments would push out."""
         grant = self.choosing.reserve(count * SEGMENT_BYTES)
@@ -67,6 +83,32 @@ def test_what_lies_before_a_reader_leaves_last() -> None:
     with pytest.raises(CacheFull):
         house.leaving(6)
     assert house.leaving(5) == [(name_of(0), 1), (name_of(0), 0), (name_of(1), 1), (name_of(1), 0), (name_of(0), 3)]
+
+
+def test_tails_leave_across_shards_before_heads() -> None:
+    """By how far back in its shard a segment lies, one by one: each shard that was read keeps about as much as the others."""
+    house = House(9, {0: 4, 1: 3, 2: 2})
+    for number in range(3):
+        house.reads(number)
+    left = [house.leaves() for _ in range(9)]
+    assert left == [(0, 3), (1, 2), (2, 1), (0, 2), (1, 1), (0, 1), (2, 0), (1, 0), (0, 0)]
+
+
+def test_of_equal_tails_the_latest_opening_leaves_first() -> None:
+    """A fixed part is kept of a set that is read in the same order again and again."""
+    house = House(6, {0: 2, 1: 2, 2: 2})
+    for number in (1, 0, 2):
+        house.reads(number)
+    assert [house.leaves() for _ in range(3)] == [(2, 1), (0, 1), (1, 1)]
+
+
+def test_what_leaves_only_whole_leaves_after_the_tails_of_others() -> None:
+    """Its head would go with it."""
+    house = House(4, {0: 2, 1: 2})
+    house.entry(0).ranged = False
+    for number in (1, 0):
+        house.reads(number)
+    assert house.leaves() == (1, 1)
 
 
 def test_what_another_job_still_needs_does_not_leave_early() -> None:

@@ -33,7 +33,13 @@ def mode(path: Path) -> int:
 
 def test_layout(owned: Directory) -> None:
     """Folders are 0700, files 0600, and there is nothing else."""
-    assert {path.name: mode(path) for path in owned.path.iterdir()} == {"lock": 0o600, "hmac.key": 0o600, "index": 0o700, "samples": 0o700, "shards": 0o700}
+    assert {path.name: mode(path) for path in owned.path.iterdir()} == {
+        "lock": 0o600,
+        "hmac.key": 0o600,
+        "index": 0o700,
+        "samples": 0o700,
+        "shards": 0o700,
+    }
     assert mode(owned.path) == 0o700
 
 

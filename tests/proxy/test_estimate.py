@@ -48,7 +48,7 @@ def test_a_cache_that_holds_all() -> None:
 def test_an_origin_faster_than_the_trainer() -> None:
     """No cache makes that faster."""
     verdict = estimate(origin=1.25).verdict
-    assert verdict.startswith("no cache can make this faster: the origin (1.2 GB/s) is faster than the trainer (800 MB/s)")
+    assert verdict.startswith("no cache can make this faster: the origin (1.25 GB/s) is faster than the trainer (800 MB/s)")
     assert "saves the origin 499 GB an epoch" in verdict
     assert estimate(origin=1.25).sufficient_bytes == 0
 

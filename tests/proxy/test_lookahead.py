@@ -464,3 +464,19 @@ def test_the_front_stays_near() -> None:
     desk = Desk(known=False)
     desk.plans.replace(reader(), LONG)
     assert desk.ahead._outlooks[reader()].front == FRONT
+
+
+def test_what_readers_leave_is_used_by_those_who_stay() -> None:
+    """A second later, though nothing of theirs has changed."""
+    desk = Desk(LONG, segments=4)
+    desk.stock.room = 64 * SEGMENT
+    desk.plans.replace(reader(0), LONG)
+    for number in range(1, 4):
+        desk.plans.replace(reader(number), [])
+    assert len(desk.wishes()) == 8
+    for number in range(1, 4):
+        desk.plans.withdraw(reader(number))
+    desk.ahead.look_again()
+    assert len(desk.wishes()) == 24
+    desk.ahead.look_again()
+    assert desk.wishes() == []

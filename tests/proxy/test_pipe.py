@@ -2,27 +2,51 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+from typing import Protocol
+
 from forebay_proxy.pipe import FEWEST, UNKNOWN, Pipe
 
 MIB = 2**20
 LATENCY_S = 0.065
 
 
-def flown(pipe: Pipe, *, together: float, connection: float, seconds: float, start: float = 0.0, most: int = 64) -> float:
-    """Keep ``pipe.requests`` bodies of 8 MiB in the air on such a line, in steps of 5 ms; the moment at the end."""
-    now, step = start, 0.005
+class Line(Protocol):
+    """What is told of a line, and says how many requests it is worth."""
+
+    @property
+    def requests(self) -> int: ...
+
+    def asked(self, now: float) -> None: ...
+
+    def came(self, size: int, now: float) -> None: ...
+
+    def ended(self, now: float) -> None: ...
+
+
+def flown(
+    pipe: Line, *, together: float, connection: float, seconds: float, start: float = 0.0, most: int = 64,
+    latency_s: float = LATENCY_S, is_still: Callable[[float], bool] = lambda now: False,
+) -> float:  # fmt: skip
+    """Keep ``pipe.requests`` bodies of 8 MiB in the air on such a line, in steps of 5 ms; the moment at the end. While ``is_still``
+    nothing is seen and nothing asked, though bytes come."""
+    now, step, unseen = start, 0.005, 0
     bodies: list[list[float]] = []
     while now < start + seconds:
-        while len(bodies) < min(most, pipe.requests):
+        while not is_still(now) and len(bodies) < min(most, pipe.requests):
             pipe.asked(now)
-            bodies.append([now + LATENCY_S, 8.0 * MIB])
-        coming = [body for body in bodies if body[0] <= now]
+            bodies.append([now + latency_s, 8.0 * MIB])
+        coming = [body for body in bodies if body[0] <= now and body[1] > 0]
         for body in coming:
             size = min(body[1], step * min(connection, together / len(coming)))
             body[1] -= size
-            pipe.came(int(size), now)
+            unseen += int(size)
+        if not is_still(now):
+            pipe.came(unseen, now)
+            unseen = 0
         now += step
-        for body in [body for body in bodies if body[1] <= 0]:
+        for body in [body for body in bodies if body[1] <= 0 and not is_still(now)]:
             bodies.remove(body)
             pipe.ended(now)
     for _ in bodies:
@@ -74,3 +98,44 @@ def test_a_line_that_became_wide_is_noticed() -> None:
     now = flown(pipe, together=40e6, connection=50e6, seconds=5.0)
     flown(pipe, together=1e12, connection=50e6, seconds=30.0, start=now, most=32)
     assert pipe.requests >= 16
+
+
+class Crowded:
+    """A line on which readers wait for six to nine segments at any moment, whatever it is worth; ``seen``: what was thought of it."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.pipe = Pipe()
+        self.seen: list[int] = []
+        self._waited = [rng.randint(6, 9) for _ in range(200)]
+        self._now = 0.0
+
+    @property
+    def requests(self) -> int:
+        self.seen.append(self.pipe.requests)
+        return max(self.pipe.requests, self._waited[int(self._now / 0.3) % 200])
+
+    def asked(self, now: float) -> None:
+        self._now = now
+        self.pipe.asked(now)
+
+    def came(self, size: int, now: float) -> None:
+        self._now = now
+        self.pipe.came(size, now)
+
+    def ended(self, now: float) -> None:
+        self.pipe.ended(now)
+
+
+def test_a_machine_that_stands_still_now_and_then() -> None:
+    """For up to half a second nothing is seen to come, and then all of it at once: neither says what the line carries."""
+    seen = []
+    for seed in range(4):
+        rng = random.Random(seed)
+        line = Crowded(rng)
+        stills = [(start, start + rng.uniform(0.05, 0.5)) for start in (rng.uniform(0.0, 40.0) for _ in range(10))]
+        flown(
+            line, together=100e6, connection=100e6, seconds=40.0, latency_s=0.02,
+            is_still=lambda now, stills=stills: any(start <= now < end for start, end in stills),
+        )  # fmt: skip
+        seen += line.seen
+    assert sum(requests >= 12 for requests in seen) < 0.1 * len(seen)

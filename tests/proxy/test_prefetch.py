@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.house import SEGMENT, World, building, data_of, reader, shard_of, small_segments, until
 
 from forebay_proxy import prefetch
-from forebay_proxy.errors import CacheFull
+from forebay_proxy.digest import Digest
+from forebay_proxy.errors import CacheFull, DigestDiffers, DiskFailed
 from forebay_proxy.ledger import Grant
 from forebay_proxy.limiter import DEMAND
 from forebay_proxy.plandesk import PlanDesk
 from forebay_proxy.room import Slice
+from forebay_proxy.shardfile import ShardFile
 
 NAMES = [f"https://o/set/{number}.tar" for number in range(12)]
 SHARDS = [shard_of(name) for name in NAMES]
@@ -462,5 +465,100 @@ async def test_room_that_was_lost_is_asked_for_again_soon(tmp_path: Path, monkey
             await world.quiet()
         assert len(world.origin.asked()) == asked == 1
         world.clock.advance(prefetch.CROWDED_S)
+        world.prefetcher.look_again()
+        await until(lambda: NAMES[0] in complete(world))
+
+
+async def test_bodies_without_ranges_stay_within_half_the_cache(tmp_path: Path) -> None:
+    """Each brings more than the segment that was asked for: all of it is unread, and counts."""
+    async with building(tmp_path / "c", segments=20, prefetch=True) as world:
+        for number, name in enumerate(NAMES):
+            world.origin.put(name, data_of(5 * SEGMENT, number), ranged=False)
+        world.plans.replace(reader(), SHARDS)
+        await asked_by(world)
+        await world.quiet()
+        unread = sum(len(entry.segments.unread) for entry in world.room.entries.values())
+        assert (unread, world.room.displacers.unread_bytes) == (10, 10 * SEGMENT)
+        assert await world.get(NAMES[0], reader()) == data_of(5 * SEGMENT, 0)
+        world.plans.withdraw(reader())
+        assert world.room.displacers.unread_bytes == 0
+
+
+@pytest.mark.parametrize("length_known", [True, False])
+async def test_a_body_without_ranges_ahead_of_need_takes_no_place_of_what_is_needed(tmp_path: Path, *, length_known: bool) -> None:
+    """No more than two segments a reader leave for it, in each of its tries."""
+    async with building(tmp_path / "c", segments=20, prefetch=True) as world:
+        fill(world, 5)
+        for name in NAMES[:2]:
+            await world.get(name, reader(5))
+        await world.quiet()
+        world.plans.replace(reader(5), SHARDS[:2])
+        for number, name in enumerate(NAMES[2:], 2):
+            world.origin.put(name, data_of(12 * SEGMENT, number), ranged=False, length_known=length_known)
+        world.plans.replace(reader(), SHARDS[2:])
+        for _ in range(4):
+            await asked_by(world, 50)
+            world.clock.advance(prefetch.FAILED_S + 12)
+            world.prefetcher.look_again()
+        await world.quiet()
+        kept = [world.entry(name).segments.stored_count for name in NAMES[:2]]
+        assert sum(kept) >= 10 - 2
+        assert sum(map(world.origin.sent, NAMES[:2])) <= (10 + 2 * 4) * SEGMENT
+        assert await world.get(NAMES[2], reader()) == data_of(12 * SEGMENT, 2)
+
+
+async def test_what_came_in_vain_is_asked_for_the_later_the_longer_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body of gigabytes that finds no room is not fetched as far as it goes twice a minute."""
+    monkeypatch.setattr(prefetch, "WASTE_BYTES_S", SEGMENT / 10)
+    async with building(tmp_path / "c", segments=20, prefetch=True) as world:
+        world.origin.put(NAMES[0], data_of(30 * SEGMENT), ranged=False, length_known=False)
+        world.plans.replace(reader(), SHARDS[:1])
+        await until(lambda: NAMES[0] in world.prefetcher.left_alone)
+        asked = len(world.origin.log)
+        world.clock.advance(prefetch.FAILED_S + 90)
+        world.prefetcher.look_again()
+        assert await asked_by(world, 50) == asked
+        world.clock.advance(20)
+        world.prefetcher.look_again()
+        assert await asked_by(world, 50) > asked
+
+
+async def test_a_shard_with_a_wrong_digest_is_fetched_twice_and_left_to_its_reader(tmp_path: Path) -> None:
+    """A digest that is wrong at the origin stays so, and each try costs the whole shard."""
+    async with building(tmp_path / "c", prefetch=True) as world:
+        fill(world, 3)
+        world.origin.remotes[NAMES[0]].digests = (Digest("md5", bytes(16)),)
+        world.plans.replace(reader(), SHARDS[:2])
+        for _ in range(10):
+            world.prefetcher.look_again()
+            await asked_by(world, 20)
+            await world.quiet()
+            world.plans.heard(reader())
+            world.clock.advance(prefetch.FAILED_S + 1)
+        assert world.origin.sent(NAMES[0]) == 2 * 3 * SEGMENT
+        with pytest.raises(DigestDiffers):
+            await world.get(NAMES[0], reader())
+
+
+async def test_what_its_file_refuses_is_not_fetched_again_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such errors are one file's own, and say nothing about the disk: nothing else would end it."""
+    async with building(tmp_path / "c", prefetch=True) as world:
+        fill(world, 3)
+        await world.get(NAMES[0], first=0, last=1)
+        write = ShardFile.write_pieces
+
+        async def refusing(file: ShardFile, *rest: Any) -> None:
+            if NAMES[0] in world.openings.current and file is world.entry(NAMES[0]).file:
+                raise DiskFailed("write", "ENOENT", "the file was given up")
+            await write(file, *rest)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(ShardFile, "write_pieces", refusing)
+            world.plans.replace(reader(), SHARDS[:2])
+            await until(lambda: NAMES[1] in complete(world))
+            await asked_by(world)
+            await world.quiet()
+            assert len(world.origin.asked(NAMES[0])) <= 6
+        world.clock.advance(prefetch.CROWDED_S + 1)
         world.prefetcher.look_again()
         await until(lambda: NAMES[0] in complete(world))

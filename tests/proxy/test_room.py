@@ -24,10 +24,18 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_who_was_opened_last_leaves_first(tmp_path: Path) -> None:
     """A set that does not fit keeps a fixed part; LRU would keep nothing of it."""
+    async with building(tmp_path / "c", segments=2) as world:
+        for name in (A, B, C):
+            await stored(world, name, 1)
+        assert {entry.name for entry in world.room.entries.values()} == {A, C}
+
+
+async def test_tails_leave_before_heads_of_other_shards(tmp_path: Path) -> None:
+    """What is missing is spread over the set: no shard lacks everything while another has all."""
     async with building(tmp_path / "c", segments=4) as world:
         for name in (A, B, C):
             await stored(world, name, 2)
-        assert {entry.name for entry in world.room.entries.values()} == {A, C}
+        assert {entry.name: list(entry.segments.stored()) for entry in world.room.entries.values()} == {A: [0], B: [0], C: [0, 1]}
 
 
 async def test_the_tail_leaves_before_the_head(tmp_path: Path) -> None:

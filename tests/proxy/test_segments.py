@@ -139,3 +139,20 @@ def test_a_lease_on_the_whole_keeps_everything() -> None:
     assert (segments.is_held, segments.is_leased(0), segments.has_passed) == (True, True, False)
     segments.leave(0)
     assert segments.departures == 1
+
+
+@given(st.lists(st.tuples(st.sampled_from(["land", "leave", "lease"]), st.integers(0, 4))))
+def test_the_tail_is_the_first_to_leave(steps: list[tuple[str, int]]) -> None:
+    """Of a shard of five, as a share of it; of what all readers have behind them while there are any."""
+    segments = Segments(5 * SEGMENT_BYTES)
+    for step, index in steps:
+        if step == "land":
+            segments.land(index, 1)
+        elif step == "leave":
+            segments.leave(index)
+        elif index in segments.leases:
+            segments.release(index)
+        else:
+            segments.lease(index)
+        first = next(segments.passed() if segments.leases else segments.may_leave(), 0)
+        assert segments.tail == first / 5

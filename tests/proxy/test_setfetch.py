@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 from support.house import SEGMENT, World, building, data_of, reader, shard_of, small_segments, until
 
+from forebay_proxy.entry import Entry
 from forebay_proxy.errors import ConfigError
+from forebay_proxy.ledger import Grant
 from forebay_proxy.passes import GROUP_LIFE_S
+from forebay_proxy.room import Slice
 from forebay_proxy.setfetch import FAILED_S, MOST_FAILED, SetFetching, check_sets
 from forebay_proxy.use import Rank
 
@@ -73,6 +76,7 @@ async def test_what_is_told_of_a_set(tmp_path: Path) -> None:
         (told,) = idle.told()
         assert (told["set"], told["shards"], told["opened"]) == (PATTERN, 12, {})
         assert told["state"] == "not fetched ahead: prefetch is off"
+        assert (told["complete"], told["stored_bytes"]) == (None, None)
     async with building(tmp_path / "d") as world:
         fill(world)
         async with fetching(world, PATTERN) as sets:
@@ -81,6 +85,7 @@ async def test_what_is_told_of_a_set(tmp_path: Path) -> None:
             await tick(world, sets)
             (told,) = sets.told()
             assert (told["opened"], told["state"]) == ({"job": 1}, "looked through")
+            assert (told["complete"], told["stored_bytes"]) == (12, 12 * SEGMENT)
 
 
 async def test_no_more_than_half_the_cache_is_unread(tmp_path: Path) -> None:
@@ -195,3 +200,85 @@ async def test_what_is_ahead_is_counted_as_it_comes_and_goes(tmp_path: Path) -> 
                 await world.get(name, reader())
             await tick(world, sets)
             assert sets._ahead_bytes == sum(sets._ahead.values()) == SEGMENT
+
+
+async def test_long_shards_keep_to_half_the_cache_too(tmp_path: Path) -> None:
+    """Six that are begun at once, or one that is longer: it stays in part until there is room."""
+    async with building(tmp_path / "c", segments=24) as world:
+        for seed, name in enumerate(NAMES):
+            world.origin.put(name, data_of(16 * SEGMENT, seed))
+        async with fetching(world, PATTERN) as sets:
+            for _ in range(20):
+                await tick(world, sets)
+                assert world.ledger.stored_bytes <= 12 * SEGMENT
+            assert world.ledger.stored_bytes == 12 * SEGMENT
+            asked = len(world.origin.log)
+            for _ in range(20):
+                await tick(world, sets)
+            assert len(world.origin.log) == asked
+
+
+async def test_what_plans_had_fetched_counts_first(tmp_path: Path) -> None:
+    """Both together are unread, and half the cache is for both."""
+    async with building(tmp_path / "c", segments=8, prefetch=True) as world:
+        fill(world)
+        others = [f"https://o/other/{number}.tar" for number in range(4)]
+        fill(world, others)
+        world.plans.replace(reader(), [shard_of(name) for name in others])
+        await until(lambda: complete(world) == set(others))
+        async with fetching(world, PATTERN) as sets:
+            for _ in range(5):
+                await tick(world, sets)
+            assert complete(world) == set(others)
+            await world.get(others[0], reader())
+            await world.get(others[1], reader())
+            await tick(world, sets)
+            await tick(world, sets)
+            assert len(complete(world) & set(NAMES)) == 2
+        world.plans.withdraw(reader())
+
+
+async def test_what_a_reader_left_unread_behind_it_holds_nothing_back(tmp_path: Path) -> None:
+    """It opened every shard and read the first segment of each: the rest is nobody's, and not ahead of anybody."""
+    async with building(tmp_path / "c", segments=16) as world:
+        for seed, name in enumerate(NAMES):
+            world.origin.put(name, data_of(2 * SEGMENT, seed))
+        async with fetching(world, PATTERN) as sets:
+            async with asyncio.timeout(20):
+                while len(first := sorted(complete(world))) < 4:
+                    await tick(world, sets)
+                await world.quiet()
+                for name in first:
+                    await world.get(name, reader(), last=100)
+                while len(complete(world) - set(first)) < 4:
+                    await tick(world, sets)
+
+
+@pytest.mark.parametrize("length_known", [True, False])
+async def test_a_body_without_ranges_that_finds_no_room_is_not_asked_for_each_second(tmp_path: Path, *, length_known: bool) -> None:
+    """It comes whole or not at all: each try brings all of it that fits, for nobody."""
+    async with building(tmp_path / "c", segments=8) as world:
+        fill(world, NAMES[1:])
+        world.origin.put(NAMES[0], data_of(12 * SEGMENT), ranged=False, length_known=length_known)
+        async with fetching(world, PATTERN) as sets:
+            for _ in range(20):
+                await tick(world, sets)
+            assert len(world.origin.asked(NAMES[0])) <= 3
+            assert len(complete(world)) == 4
+
+
+async def test_a_body_without_ranges_that_has_no_place_is_not_asked_for_each_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its body is over before whoever asked for it has heard that the shard is open."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(NAMES[0], data_of(2 * SEGMENT), ranged=False)
+
+        async def refused(entry: Entry, index: int, grant: Grant[Slice]) -> None:
+            world.cache.ground.give_back(None, None, grant)
+
+        monkeypatch.setattr(world.cache.ground, "prepare", refused)
+        async with fetching(world, "https://o/set/{00..00}.tar") as sets:
+            for _ in range(20):
+                await tick(world, sets)
+            assert len(world.origin.asked(NAMES[0])) == 1

@@ -51,6 +51,16 @@ def test_a_share_that_grows_again_is_given_back() -> None:
     assert window.bytes == START_BYTES
 
 
+def test_a_wait_among_many_readers_takes_nothing_for_good() -> None:
+    """It asks for more, and got less while others had their share; once they have left it looks as far as before."""
+    window = Window(100 * START_BYTES)
+    window.limit(START_BYTES // 4)
+    window.waited()
+    assert window.bytes == START_BYTES // 4
+    window.limit(100 * START_BYTES)
+    assert window.bytes == START_BYTES
+
+
 @given(st.integers(0, 2**40), st.lists(st.one_of(st.sampled_from(["waited", "refused", "granted"]), st.integers(0, 2**40))))
 def test_it_stays_between_its_bounds(limit: int, steps: list[str | int]) -> None:
     """Never less than two segments, never more than its limit, whatever happens."""

@@ -230,6 +230,7 @@ def test_no_planted_secret_is_written_printed_or_answered(tmp_path: Path) -> Non
         path = os.pathsep.join([str(tmp_path / "plant"), environment(tmp_path)["PYTHONPATH"]])
         planted = {**variables, "PYTHONPATH": path, "FOREBAY_TEST_CRASH": str(crash)}
         flags = ("--cache-size", "60MB", "--log-level", "debug", "--retry-budget-s", "0.2", "--allow-origin", origin.url)
+        flags += ("--access-log", str(tmp_path / "access.log"))
         sidecar = start(tmp_path, *flags, environ=planted)
         try:
             statuses = read_everything(sidecar, origin, search)
@@ -253,6 +254,7 @@ def test_no_planted_secret_is_written_printed_or_answered(tmp_path: Path) -> Non
     search.files(tmp_path / "cache")
     search.files(tmp_path / "run")
     search.add("log", (tmp_path / "sidecar.log").read_bytes())
+    search.add("access log", (tmp_path / "access.log").read_bytes())
     hits = search.hits()
     searched(len(canaries()), len(search.places), len(hits))
     assert not hits, "\n".join(hits)
@@ -260,4 +262,5 @@ def test_no_planted_secret_is_written_printed_or_answered(tmp_path: Path) -> Non
     named = [place for place, content in search.places.items() if UNKNOWN.encode() in content]
     allowed = re.compile(r"\d+ (answer to GET /v1/(status|shards|plans)|file cache\.db\S*|forebay (ls|status))")
     assert [place for place in named if not allowed.match(place)] == [], "a name's query is shown in lists of names only"
+    assert (tmp_path / "access.log").read_bytes().count(b"-plain.tar") == len(KINDS)
     assert b"fault in Forebay itself" in (tmp_path / "sidecar.log").read_bytes()

@@ -61,6 +61,7 @@ class FakeReading:
         self.outcome = shard.outcome
         self.hit_bytes = 0
         self.waited_s = 0.0
+        self.epoch: int | None = None
         self._shard = shard
         self._opening = opening
 

@@ -110,6 +110,7 @@ EVERYTHING: tuple[Event, ...] = (
     *(facts.RequestDone("GET", 200, outcome, 100, 0.01, 0.1, hit_bytes=50, job="train") for outcome in Outcome),
     facts.RequestDone("GET", 404, None, 0, 0.01, 0.1),
     facts.Aborted("origin_failed"), facts.ClientRefused("uid"), facts.ClientRefused("origin"), facts.DiskFailed("write", "ENOSPC"),
+    facts.AccessLogged("written", 3),
     facts.DiskChanged("unstable"),
     facts.Evicted(100, "plan", 5, used=True), facts.Evicted(100, "guess", 5, used=False), facts.FetchRetried(_ORIGIN, "reset", True),
     facts.FlightBoarded(), facts.IntegrityFailed("read"), facts.LoopLagged(0.02), facts.OpeningDone(_ORIGIN, 0.1),

@@ -135,6 +135,7 @@ function show(status) {
     progress(reader.position_bytes, reader.length_bytes, `${bytes(reader.position_bytes)} of ${bytes(reader.length_bytes ?? NaN)}`),
     element("td", seconds(reader.waited_s), "right"),
   ], "nobody is reading");
+  showSets(status.sets ?? []);
   setText("leads", Object.entries(status.leads).slice(0, JOBS_SHOWN).map(([job, least]) =>
     `least lead of ${job}: ${seconds(least.seconds)}, ${bytes(least.bytes)}`).join(" \u00B7 "));
   rows("plans", status.plans, status.plans_total, (plan) => [
@@ -147,6 +148,24 @@ function show(status) {
     element("td", seconds(plan.waited_s), "right"),
     strayed(plan.openings),
   ], "no plan is announced");
+}
+
+function showSets(sets) {
+  byId("sets-section").hidden = sets.length === 0;
+  rows("sets", sets, sets.length, (set) => {
+    const opened = Object.entries(set.opened);
+    const shards = `${set.shards.toLocaleString("en")} shard${set.shards === 1 ? "" : "s"}`;
+    const jobs = opened.slice(0, JOBS_SHOWN).map(([job, count]) => `${job || "readers without a name"}: ${count.toLocaleString("en")}`);
+    if (opened.length > JOBS_SHOWN) jobs.push(`and ${opened.length - JOBS_SHOWN} more jobs`);
+    const counted = Number.isFinite(set.complete);
+    return [
+      element("td", set.set, "name"),
+      element("td", set.state),
+      counted ? progress(set.complete, set.shards, `${set.complete.toLocaleString("en")} of ${shards}`) : element("td", shards),
+      element("td", bytes(set.stored_bytes ?? NaN), "right"),
+      element("td", jobs.join(" \u00B7 ") || "nobody reads it", "name"),
+    ];
+  }, "");
 }
 
 async function refresh() {

@@ -5,7 +5,7 @@ let wait. A ``Workload`` is made by ``shuffled`` (a list of shards, epochs, read
 
 What is the same as in the sidecar, because it is the same code: Ledger, Plans, Choosing (with Leaving and Displacers), Lookahead (with
 Window), Segments, Pace, Optimal. What is a model: the origin (latency, a rate a connection, a rate for all), readers that take bytes at a
-steady rate, removal that takes no time, and no disk that could be slow.
+steady rate (a shard's as recorded, where it was), removal that takes no time, and no disk that could be slow.
 """
 
 from __future__ import annotations

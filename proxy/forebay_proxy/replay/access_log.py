@@ -29,11 +29,18 @@ def openings(lines: list[tuple[int, Any]]) -> Recording:
     for number, value in lines:
         if not isinstance(value, dict) or not _is_moment(value.get("t")) or "shard" not in value:
             raise bad(number, 'is no opening; write {"t": 1.5, "reader": "job/0/0/1.1", "shard": "s3://b/0.tar", "length": 1000}')
-        length = value.get("length")
-        if length is not None and (type(length) is not int or length < 0):
-            raise bad(number, f"has no length in bytes: {length!r:.40}")
+        for name, what in (("length", "length in bytes"), ("epoch", "epoch")):
+            if value.get(name) is not None and (type(value[name]) is not int or value[name] < 0):
+                raise bad(number, f"has no {what}: {value[name]!r:.40}")
+        for name in ("waited_s", "seconds"):
+            if value.get(name) is not None and not (_is_moment(value[name]) and value[name] >= 0):
+                raise bad(number, f"has no {name}: {value[name]!r:.40}")
         start = value["t"] if start is None else start
-        recording.opened(reader_of(number, value.get("reader")), max(0.0, value["t"] - start), shard_of(number, value["shard"]), length)
+        reader, shard = reader_of(number, value.get("reader")), shard_of(number, value["shard"])
+        recording.opened(
+            reader, max(0.0, value["t"] - start), shard, value.get("length"),
+            epoch=value.get("epoch"), waited_s=value.get("waited_s"), seconds=value.get("seconds"),
+        )  # fmt: skip
     return recording
 
 

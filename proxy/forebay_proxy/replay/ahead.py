@@ -16,6 +16,7 @@ from forebay_proxy.wire.plan import ReaderName
 __all__ = ["Announcer", "Unheard"]
 
 ROUND_S = 0.02  # as in prefetch.py (a test compares them)
+LOOK_S = 1.0  # and how often the look-ahead looks again, which here is seen to when something happens
 
 
 class Unheard:
@@ -40,6 +41,7 @@ class Announcer:
         self._ahead = workload.ahead
         self._lookahead = Lookahead(plans, self)
         self._is_due = False
+        self._looked_at = 0.0
         plans.changed = self._moved
         plans.advanced = self._advanced
         world.landed_signal = self._roomier
@@ -51,13 +53,13 @@ class Announcer:
     def begins(self, script: Script, epoch: int) -> None:
         steps = script.epochs[epoch]
         if self._ahead is not None:
-            self._plans.replace(script.reader, list(steps if self._ahead == ALL else steps[: self._ahead]), epoch)
+            self._plans.replace(script.reader, list(steps if self._ahead == ALL else steps[: self._ahead]), script.number(epoch))
 
     def opens(self, script: Script, epoch: int, position: int) -> None:
         steps = script.epochs[epoch]
         self._plans.opened(steps[position], script.reader)
         if self._ahead and position + self._ahead < len(steps):
-            self._plans.append(script.reader, [steps[position + self._ahead]], epoch)
+            self._plans.append(script.reader, [steps[position + self._ahead]], script.number(epoch))
 
     def waited(self, script: Script) -> None:
         self._lookahead.waited(script.reader)
@@ -131,6 +133,11 @@ class Announcer:
 
     def _round(self) -> None:
         self._is_due = False
+        if self._world.clock.now - self._looked_at >= LOOK_S:
+            self._looked_at = self._world.clock.now
+            self._lookahead.look_again()
+        for ask in self._world.inside_asks if self._ahead is not None else ():
+            ask()
         while (wish := self._lookahead.next()) is not None:
             try:
                 self._fetch(wish)

@@ -49,7 +49,7 @@ class Outcome:
 
     @property
     def hit_bytes(self) -> int:
-        """Bytes read that no origin had to send."""
+        """Bytes read that no origin had to send, as ``bytes.saved`` of ``/v1/status``: what is read ahead of need was sent all the same."""
         return max(0, self.read_bytes - self.origin_bytes)
 
     @property
@@ -82,9 +82,9 @@ class Run:
         self._still_in: Counter[int] = Counter()  # epoch -> the same over all jobs
         self._epochs: list[Epoch] = []
         for script in workload.scripts:
-            for epoch in range(len(script.epochs)):
-                self._still_reading[script.reader.job, epoch] += 1
-                self._still_in[epoch] += 1
+            for number in map(script.number, range(len(script.epochs))):
+                self._still_reading[script.reader.job, number] += 1
+                self._still_in[number] += 1
             self.clock.at(script.begins_at, self._beginning(script, 0))
 
     def __repr__(self) -> str:
@@ -108,17 +108,18 @@ class Run:
         return lambda: self.readers[script.reader].begin(epoch)
 
     def _epoch_read(self, script: Script, epoch: int) -> None:
-        job = script.reader.job
-        self._still_reading[job, epoch] -= 1
-        self._still_in[epoch] -= 1
-        if not self._still_in[epoch]:
+        job, number = script.reader.job, script.number(epoch)
+        self._still_reading[job, number] -= 1
+        self._still_in[number] -= 1
+        if not self._still_in[number]:
             self._epochs.append(self._since(self._epochs))
         if not self.workload.barrier:
             self.clock.at(self.clock.now, self._beginning(script, epoch + 1))
-        elif not self._still_reading[job, epoch]:
+        elif not self._still_reading[job, number]:
             for other in self.workload.scripts:
-                if other.reader.job == job:
-                    self.clock.at(self.clock.now, self._beginning(other, epoch + 1))
+                place = other.place(number) if other.reader.job == job else None
+                if place is not None:
+                    self.clock.at(self.clock.now, self._beginning(other, place + 1))
 
     def _since(self, before: Sequence[Epoch]) -> Epoch:
         return Epoch(

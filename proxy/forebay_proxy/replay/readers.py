@@ -36,7 +36,7 @@ class Announcing(Protocol):
 
 
 class SimulatedReader:
-    """One consumer. ``rate``: bytes a second it takes; None: as they come."""
+    """One consumer, at the pace of its script."""
 
     def __init__(self, world: World, script: Script, announcing: Announcing, epoch_read: Callable[[Script, int], None]) -> None:
         """``epoch_read`` is told when the reader has read an epoch, and calls ``begin`` for the next."""
@@ -52,7 +52,11 @@ class SimulatedReader:
         self._leased: set[int] = set()
         self._segments_read = 0
         self._entered_at = 0.0
+        self._rate: float | None = None  # bytes a second, in this shard
         self._opened_in = 0  # the optimum's moment
+        self._asked_to = -1  # the highest segment of this shard that it asked for
+        self._is_bypassing = False
+        world.inside_asks.append(self.ask_again)
 
     def __repr__(self) -> str:
         return f"<SimulatedReader {self.script.reader} at {self._epoch}/{self._position}/{self._index}, {self._entry!r}>"
@@ -65,6 +69,13 @@ class SimulatedReader:
             self.ended = True
             self._announcing.ends(self.script)
             return
+        moment = self.script.moment(epoch, 0)
+        if moment > self._world.clock.now:  # it announces nothing before: where readers wait for each other, that would be half an epoch
+            self._world.clock.at(moment, lambda: self._begin(epoch))
+        else:
+            self._begin(epoch)
+
+    def _begin(self, epoch: int) -> None:
         self._epoch, self._position = epoch, -1
         self._announcing.begins(self.script, epoch)
         self._next_shard()
@@ -88,7 +99,8 @@ class SimulatedReader:
         self._world.inside += 1
         self._announcing.opens(self.script, self._epoch, self._position)
         self._opened_in = self._world.optimal.moment
-        self._segments_read, self._index = 0, -1
+        self._segments_read, self._index, self._asked_to = 0, -1, -1
+        self._rate = self.script.pace(self._epoch, self._position, entry.length)
         self._world.keeping.touch(entry)
         self._next_segment()
 
@@ -121,16 +133,17 @@ class SimulatedReader:
             self._leased.discard(passed)
             self._world.release(entry, passed)
         flying = self._reached(entry, self._index)
+        self._is_bypassing = flying is not None and flying.grant is None
         if flying is None:
-            self._ask_ahead(entry, bypassing=False)
+            self._ask_ahead(entry)
             self._world.clock.at(self._done_at(entry, self._entered_at), self._passed)
             return
         self.waiting_for = flying
         flying.landed.append(lambda: self._came(flying))
         if entry.known:
-            self._ask_ahead(entry, bypassing=flying.grant is None)
+            self._ask_ahead(entry)
         else:
-            flying.answered.append(lambda: self._ask_ahead(entry, bypassing=flying.grant is None))
+            flying.answered.append(lambda: self._ask_ahead(entry))
 
     def _reached(self, entry: Light, index: int) -> Flying | None:
         """The flight that brings the segment; None: it is stored."""
@@ -143,8 +156,14 @@ class SimulatedReader:
         self._world.hurry(flying, 0.0)
         return flying
 
-    def _ask_ahead(self, entry: Light, *, bypassing: bool) -> None:
-        breadth = self._world.breadth(bypassing=bypassing)
+    def ask_again(self) -> None:
+        """As ``Reading.ask_again``: there may be room now for the next segment of the shard it is in."""
+        entry = self._entry
+        if entry is not None and entry.known and self._asked_to <= self._index < segment_count(entry.length) - 1:
+            self._ask_ahead(entry)
+
+    def _ask_ahead(self, entry: Light) -> None:
+        breadth = self._world.breadth(bypassing=self._is_bypassing)
         if not self._segments_read:
             breadth = min(breadth, FIRST_BREADTH)
         last = min(segment_count(entry.length) - 1, self._index + breadth - 1)
@@ -157,6 +176,7 @@ class SimulatedReader:
             ):
                 return
             self._lease(entry, ahead)
+            self._asked_to = ahead
 
     def _came(self, flying: Flying) -> None:
         """The segment it is in has landed: it read behind the watermark, from the first byte on, no faster than its rate."""
@@ -172,7 +192,7 @@ class SimulatedReader:
 
     def _done_at(self, entry: Light, begun_at: float) -> float:
         size = min(SEGMENT_BYTES, entry.length - self._index * SEGMENT_BYTES)
-        return begun_at + (size / self.script.rate if self.script.rate else 0.0)
+        return begun_at + (size / self._rate if self._rate else 0.0)
 
     def _passed(self) -> None:
         self._segments_read += 1

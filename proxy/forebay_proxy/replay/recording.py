@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forebay_proxy.errors import ConfigError
+from forebay_proxy.replay.paces import Opening, own_seconds
 from forebay_proxy.replay.workload import Script
 from forebay_proxy.shard import Shard
 from forebay_proxy.wire.plan import ReaderName
@@ -21,18 +22,39 @@ NEXT_STEP = "see 'forebay plan --help' for what can be replayed"
 
 @dataclass
 class Recording:
-    """``orders``: the shards of each reader, epoch by epoch. ``moments``: seconds from the first opening, where they were recorded.
-    ``lengths``: bytes by name, as far as the file tells. ``skipped``: lines of an access log that open no shard."""
+    """``orders``: the shards of each reader, epoch by epoch; ``openings``: the same with what was recorded of each, and ``numbers``: the
+    epochs as they were told, both of an access log. ``lengths``: bytes by name, as far as the file tells. ``skipped``: lines of an access
+    log that open no shard."""
 
     kind: str
     orders: dict[ReaderName, list[list[Shard]]] = field(default_factory=dict)
-    moments: dict[ReaderName, list[float]] = field(default_factory=dict)
+    openings: dict[ReaderName, list[list[Opening]]] = field(default_factory=dict)
+    numbers: dict[ReaderName, list[int]] = field(default_factory=dict)
     lengths: dict[str, int] = field(default_factory=dict)
     skipped: int = 0
 
     @property
     def is_timed(self) -> bool:
-        return bool(self.moments)
+        return bool(self.openings)
+
+    @property
+    def moments(self) -> dict[ReaderName, list[float]]:
+        """When each reader opened its shards."""
+        return {reader: [each.moment for epoch in epochs for each in epoch] for reader, epochs in self.openings.items()}
+
+    @property
+    def in_step(self) -> bool:
+        """Whether the readers of each job were seen to begin their epochs together."""
+        begun: dict[tuple[str, int], float] = {}  # (job, epoch) -> its first opening
+        ended: dict[tuple[str, int], float] = {}  # and its last
+        if any(numbers != sorted(set(numbers)) for numbers in self.numbers.values()):
+            return False  # one began again from an earlier epoch
+        for reader, epochs in self.openings.items():
+            for number, epoch in zip(self.numbers[reader], epochs, strict=True):
+                key = reader.job, number
+                begun[key] = min(epoch[0].moment, begun.get(key, epoch[0].moment))
+                ended[key] = max(epoch[-1].moment, ended.get(key, epoch[-1].moment))
+        return bool(begun) and all(ended.get((job, number - 1), moment) <= moment for (job, number), moment in begun.items())
 
     def shards(self) -> list[Shard]:
         """All of them once, in the order in which they are first named."""
@@ -41,15 +63,30 @@ class Recording:
 
     def scripts(self, rate: float | None) -> tuple[Script, ...]:
         """The readers as recorded, at their moments; with ``rate`` (bytes a second of each) one shard right after the other instead."""
-        return tuple(
-            Script(reader, tuple(map(tuple, epochs)), rate, 0.0, tuple(self.moments[reader]) if self.moments and rate is None else None)
-            for reader, epochs in self.orders.items()
-        )
+        own = own_seconds(self.openings, self.lengths) if rate is None else {}
+        return tuple(self._script(reader, rate, own.get(reader, ())) for reader in self.orders)
 
-    def opened(self, reader: ReaderName, moment: float, shard: Shard, length: int | None) -> None:
-        """One line of an access log."""
-        self.orders.setdefault(reader, [[]])[0].append(shard)
-        self.moments.setdefault(reader, []).append(moment)
+    def _script(self, reader: ReaderName, rate: float | None, own_s: tuple[tuple[float, ...], ...]) -> Script:
+        epochs, openings = tuple(map(tuple, self.orders[reader])), self.openings.get(reader, [])
+        numbers = tuple(self.numbers[reader]) if openings else None
+        if rate is not None:
+            return Script(reader, epochs, rate, numbers=numbers)
+        # Where it is known how long a reader took by itself, the next shard's turn follows from that: only an epoch has its moment.
+        moments = tuple(tuple(each.moment for each in (epoch[:1] if own_s else epoch)) for epoch in openings)
+        return Script(reader, epochs, moments=moments, own_s=own_s, numbers=numbers)
+
+    def opened(
+        self, reader: ReaderName, moment: float, shard: Shard, length: int | None,
+        *, epoch: int | None = None, waited_s: float | None = None, seconds: float | None = None,
+    ) -> None:  # fmt: skip
+        """One opening of an access log; those of one reader in their order. ``epoch``: what it told; None: still the one before."""
+        numbers = self.numbers.setdefault(reader, [])
+        if not numbers or (epoch is not None and epoch != numbers[-1]):
+            numbers.append(epoch or 0)
+            self.orders.setdefault(reader, []).append([])
+            self.openings.setdefault(reader, []).append([])
+        self.orders[reader][-1].append(shard)
+        self.openings[reader][-1].append(Opening(moment, shard, waited_s, seconds))
         if length:
             self.lengths[shard.name] = max(length, self.lengths.get(shard.name, 0))
 

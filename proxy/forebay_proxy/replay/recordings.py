@@ -5,7 +5,9 @@ what                      how it is told
 ========================  ============================================================================================================
 a plan                    JSON as ``PUT /v1/plans`` takes it; of several readers: a list, or lines, of such objects with a ``reader``
 a list                    URLs or brace patterns, one a line; lines that begin with # do not count. NDJSON (a JSON string a line) too
-Forebay's access log      JSON lines ``{"t": seconds, "reader": "job/rank/worker/opener", "shard": URL, "length": bytes}``, one an opening
+Forebay's access log      as ``forebay serve --access-log FILE`` writes it
+openings                  JSON lines ``{"t": seconds, "reader": "job/rank/worker/opener", "shard": URL, "length": bytes}``, one an opening
+                          with ``"epoch"``, ``"waited_s"`` and ``"seconds"`` (see ``paces``) where they are known
 nginx's, Apache's         "combined" or "common" lines; a GET answered 200 or 206 whose path ends like a tar is an opening by that client
 ========================  ============================================================================================================
 """
@@ -19,6 +21,7 @@ from typing import Any
 from forebay_proxy.errors import ConfigError
 from forebay_proxy.replay.access_log import WEB_LINE, openings, web_log
 from forebay_proxy.replay.recording import ALONE, NEXT_STEP, Recording, bad, json_of, reader_of, shard_of
+from forebay_proxy.replay.served import is_served, served_log
 from forebay_proxy.shard import Shard
 from forebay_proxy.wire.patterns import InvalidPattern, expand
 from forebay_proxy.wire.plan import InvalidPlan, decode
@@ -32,6 +35,8 @@ def read_recording(text: str) -> Recording:
     lines = [(number, line) for number, line in lines if not line.startswith("#")]
     if not lines:
         raise ConfigError("there is nothing in it to replay", next_step=NEXT_STEP)
+    if is_served(lines):
+        return served_log(lines)
     head = lines[0][1]
     if head[0] in "{[" and (whole := _whole(text)) is not None:
         return _document(whole)

@@ -17,26 +17,51 @@ ALL = 0  # a reader announces whole epochs
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One reader: the shards of each epoch, in order. ``rate`` in bytes a second (None: as they come); ``moments`` (seconds from the
-    start, of one epoch only): when each was opened at the earliest, where that was recorded."""
+    """One reader: the shards of each epoch, in order. ``rate`` in bytes a second (None: as they come).
+
+    As far as it was recorded, by epoch and place: ``moments`` (seconds from the start) at which it opened a shard at the earliest, and
+    ``own_s``, how many seconds it took for a shard by itself, whatever it waited. Places beyond the end of a list have none.
+    ``numbers``: the epochs as it told them; None: counted from 0.
+    """
 
     reader: ReaderName
     epochs: tuple[tuple[Shard, ...], ...]
     rate: float | None = None
     begins_at: float = 0.0
-    moments: tuple[float, ...] | None = None
+    moments: tuple[tuple[float, ...], ...] = ()
+    own_s: tuple[tuple[float, ...], ...] = ()
+    numbers: tuple[int, ...] | None = None
 
     def moment(self, epoch: int, position: int) -> float:
         """The earliest moment at which it opens the shard at ``position``."""
-        return self.moments[position] if self.moments is not None and not epoch else self.begins_at
+        known = _at(self.moments, epoch, position)
+        return self.begins_at if known is None else known
+
+    def pace(self, epoch: int, position: int, length: int) -> float | None:
+        """Bytes a second at which it takes the shard at ``position``, which has ``length`` bytes; None: as they come."""
+        own = _at(self.own_s, epoch, position)
+        return self.rate if own is None else length / own if own else None
+
+    def number(self, epoch: int) -> int:
+        """What it tells its ``epoch`` to be."""
+        return epoch if self.numbers is None else self.numbers[epoch]
+
+    def place(self, number: int) -> int | None:
+        """Which of its epochs it tells to be ``number``."""
+        places = range(len(self.epochs))
+        return next((place for place in places if self.number(place) == number), None)
+
+
+def _at(known: tuple[tuple[float, ...], ...], epoch: int, position: int) -> float | None:
+    return known[epoch][position] if epoch < len(known) and position < len(known[epoch]) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
     """All readers, and the lengths (bytes) of all their shards by name.
 
-    ``ahead``: how many shards a reader keeps announced, ``ALL`` for whole epochs, None for no plans at all. ``barrier``: readers of one job
-    begin an epoch together, as a DataLoader's workers do.
+    ``ahead``: how many shards a reader keeps announced, ``ALL`` for whole epochs, None for no plans at all; none beyond the epoch it is in.
+    ``barrier``: readers of one job begin an epoch together, as a DataLoader's workers do.
     """
 
     scripts: tuple[Script, ...]

@@ -52,6 +52,7 @@ class World:
         self.used_log: list[tuple[str, int]] | None = None  # (shard, segment) in the order in which readers came to them, when asked for
         self.landed_signal: Callable[[], None] = lambda: None
         self.evicted_signal: Callable[[str, int], None] = lambda name, index: None
+        self.inside_asks: list[Callable[[], None]] = []  # of each reader: what it needs next of the shard it is in
         self._length_of = length_of
         self._flying: dict[tuple[str, int], Flying] = {}
 

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from forebay_proxy.estimate import Estimate, Run
+from forebay_proxy.ledger import OVERHEAD_STEP_BYTES
 from forebay_proxy.replay import POLICIES, replay
 from forebay_proxy.sizes import format_duration
 from forebay_proxy.verbs.options import config_option, json_option
@@ -20,6 +21,7 @@ from forebay_proxy.verbs.seams import Seams
 
 __all__ = ["plan"]
 
+_OVERHEAD_BYTES = 4 * OVERHEAD_STEP_BYTES  # what the sidecar's ledger counts for index, log and lock of hundreds of shards
 _EVENTS_S = 4_000  # segments simulated in a second of one core
 _MOST_EVENTS = 30_000_000  # two hours; a larger one is a slip of the keyboard
 
@@ -51,12 +53,13 @@ def plan(seams: Seams, /, urls: tuple[str, ...], lists: tuple[str, ...], as_json
       a plan      as PUT /v1/plans does; of several readers a list, or lines,
                   of plans with a "reader"
       a list      of URLs or patterns, one a line
+      access log  as forebay serve --access-log FILE writes it
       openings    lines of {"t": seconds, "reader": "job/rank/worker/opener",
                   "shard": URL, "length": bytes}
       a web log   nginx's or Apache's: a GET of a .tar that was answered 200
                   or 206 is an opening by that client
 
-    The last two are replayed at their own times, unless --rate is given.
+    The last three are replayed at their own times, unless --rate is given.
     """
     asked = Asked.of(urls, lists, config, flags)
     if asked.recording is None:
@@ -65,7 +68,7 @@ def plan(seams: Seams, /, urls: tuple[str, ...], lists: tuple[str, ...], as_json
 
 
 def _estimate(asked: Asked, seams: Seams, *, as_json: bool) -> int:
-    asked.need("origin_bandwidth", "rate")
+    asked.need(cache_size="500GB", origin_bandwidth="10Gbit", rate="800MB/s")
     cache_bytes, flags = asked.cache_bytes, asked.flags
     lengths, how = asked.lengths(seams)
     estimate = Estimate(Run(sum(lengths.values()), cache_bytes, flags["origin_bandwidth"], flags["rate"], flags["workers"] or 1))
@@ -89,8 +92,8 @@ def _replay(asked: Asked, seams: Seams, *, as_json: bool) -> int:
     if segments > 60 * _EVENTS_S:
         notice(f"{segments} segments are read: about {format_duration(segments / _EVENTS_S)} of simulating")
     if recording.skipped:
-        notice(f"{recording.skipped} lines of the log open no shard (no GET of a .tar that was answered 200 or 206); they are left out")
-    outcomes = replay(workload, asked.line, cache_bytes, policies)
+        notice(f"{recording.skipped} lines of the log open no shard (no GET of one from its start, or not answered 200 or 206); left out")
+    outcomes = replay(workload, asked.line, cache_bytes, policies, overhead_bytes=_OVERHEAD_BYTES)
     if as_json:
         say_json({"kind": recording.kind, "lengths": how, **outcomes_json(outcomes)})
     else:

@@ -64,11 +64,14 @@ class Asked:
         flags = self.flags
         return Line(flags["origin_bandwidth"], flags["connection_rate"], flags["latency"], self.settings.origin_connections)
 
-    def need(self, *names: str) -> None:
-        """Raises ``click.UsageError`` for the first of these flags that is not given."""
-        for name in names:
-            if self.flags[name] is None:
-                raise click.UsageError(f"--{name.replace('_', '-')} is missing: an estimate needs it, as 800MB/s or 10Gbit")
+    def need(self, **examples: str) -> None:
+        """Raises ``click.UsageError`` that names all of these flags that are not given, each with its example."""
+        given = {"cache_size"} if isinstance(self.settings.cache_size, TotalBytes) else set()
+        missing = [
+            f"--{name.replace('_', '-')} {text}" for name, text in examples.items() if self.flags[name] is None and name not in given
+        ]
+        if missing:
+            raise click.UsageError(f"an estimate needs {' and '.join(missing)} too (with your own figures)")
 
     def lengths(self, seams: Seams) -> tuple[dict[str, int], str]:
         """(bytes of every shard by name, how they are known). Asks the origin if nothing else tells."""
@@ -101,7 +104,7 @@ class Asked:
                 who = f"{recording.kind}, {len(orders)} {'reader' if len(orders) == 1 else 'readers'}"
                 raise click.UsageError(f"--{name} is for a list of shards; this file says itself who read what ({who})")
         rate = flags["rate"]
-        return Workload(recording.scripts(rate / len(orders) if rate else None), lengths, flags["ahead"], barrier=False)
+        return Workload(recording.scripts(rate / len(orders) if rate else None), lengths, flags["ahead"], barrier=recording.in_step)
 
 
 def _given(shards: list[Shard], size: int | None, total: int | None, known_bytes: int) -> dict[str, int]:

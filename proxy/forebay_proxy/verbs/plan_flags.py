@@ -31,6 +31,12 @@ def _quantity(parse: Callable[[str], Any]) -> Any:
     return callback
 
 
+def _bytes(text: str) -> int:
+    if text.strip().endswith("%"):
+        raise ValueError(f"{text!r}: this plan may be for another machine, whose disk it does not know; write how many bytes, as 500GB")
+    return parse_size(text)
+
+
 def _ahead(text: str) -> int:
     if text == "all":
         return ALL
@@ -39,7 +45,7 @@ def _ahead(text: str) -> int:
     return int(text)
 
 
-_size, _rate, _duration = _quantity(parse_size), _quantity(parse_rate), _quantity(parse_duration)
+_size, _rate, _duration = _quantity(_bytes), _quantity(parse_rate), _quantity(parse_duration)
 _count = click.IntRange(min=1)
 
 _FLAGS = (

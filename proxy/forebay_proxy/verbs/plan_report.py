@@ -13,12 +13,13 @@ from rich.table import Table
 
 from forebay_proxy.estimate import Estimate
 from forebay_proxy.replay import ALL, Line, Outcome, Workload
-from forebay_proxy.sizes import format_duration, format_rate, format_size
+from forebay_proxy.sizes import format_bits, format_duration, format_rate, format_size
 from forebay_proxy.verbs.output import is_terminal, plain_table, say
 
 __all__ = ["assumed", "chart", "estimate_json", "outcomes_json", "show_estimate", "show_outcomes"]
 
 _CELLS = 40  # of the longest bar: fits beside the names in 80 columns
+_BESIDE = 26  # columns: names before a bar, and the figure behind it
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
@@ -29,16 +30,23 @@ def show_estimate(estimate: Estimate, shards: int, how: str) -> None:
         ("", ""),
         ("working set", f"{format_size(run.dataset_bytes)} in {_many(shards, 'shard')} ({how})"),
         ("cache", format_size(run.cache_bytes)),
+        ("trainer", f"takes {format_rate(run.rate_bytes_s)}, with {_many(run.workers, 'reader')} (--workers)"),
+        ("origin", f"gives {format_rate(run.origin_bytes_s)} ({format_bits(run.origin_bytes_s)})"),
         ("smallest useful cache", f"{format_size(estimate.smallest_useful_bytes)}: below it hardly more than read-ahead fits"),
         ("read from the cache", f"{_share(estimate.hit_bytes, run.dataset_bytes)} an epoch, from the second on"),
         ("  with LRU instead", f"{_share(estimate.lru_hit_bytes, run.dataset_bytes)}, each epoch shuffled anew"),
-        ("from the origin", f"{format_size(estimate.origin_bytes)} an epoch, at {format_rate(run.origin_bytes_s)}"),
+        ("read from the origin", f"{format_size(estimate.origin_bytes)} an epoch" if estimate.origin_bytes else "nothing any more"),
         ("first epoch", f"at least {format_duration(estimate.first_epoch_s)}"),
         ("further epochs", f"at least {format_duration(estimate.epoch_s)}; the trainer alone takes {format_duration(estimate.trainer_s)}"),
     ])  # fmt: skip
     say("")
-    for line in wrap(estimate.verdict, get_terminal_size().columns) if is_terminal() else [estimate.verdict]:
+    for line in _wrapped(estimate.verdict):
         say(line)
+
+
+def _wrapped(text: str) -> list[str]:
+    """Between words on a terminal; elsewhere one line, as programs want it."""
+    return wrap(text, max(20, get_terminal_size().columns)) if is_terminal() else [text]
 
 
 def estimate_json(estimate: Estimate) -> dict[str, Any]:
@@ -58,7 +66,8 @@ def assumed(kind: str, workload: Workload, line: Line, cache_bytes: int, how: st
     if rate:
         pace = f"reading {format_rate(rate)}" + (" each" if len(scripts) > 1 else "")
     else:
-        pace = "reading at the recorded times" if any(script.moments for script in scripts) else "reading as fast as bytes come (no --rate)"
+        timed = "reading at the recorded pace" if any(script.own_s for script in scripts) else "reading at the recorded times"
+        pace = timed if any(script.moments for script in scripts) else "reading as fast as bytes come (no --rate)"
     ahead = "whole epochs" if workload.ahead == ALL else _many(workload.ahead or 0, "shard")
     width = format_rate(line.bytes_s) if line.bytes_s else "without a limit (no --origin-bandwidth)"
     each = f", {format_rate(line.connection_bytes_s)} a connection" if line.connection_bytes_s else ""
@@ -71,13 +80,14 @@ def assumed(kind: str, workload: Workload, line: Line, cache_bytes: int, how: st
 
 
 def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def show_outcomes(outcomes: Sequence[Outcome], what: Sequence[str]) -> None:
     """What was assumed, a row a policy, the optimum, and a chart."""
-    for line in what:
-        say(line)
+    for paragraph in what:
+        for line in _wrapped(paragraph):
+            say(line)
     say("")
     rows = [("policy", "from origin", "hit ratio", "waited", "of time", "run", "peak disk"), *map(_row, outcomes)]
     best = min(outcomes, key=lambda outcome: outcome.optimal_bytes)
@@ -85,7 +95,7 @@ def show_outcomes(outcomes: Sequence[Outcome], what: Sequence[str]) -> None:
     rows.append(("the optimum", format_size(best.optimal_bytes), ratio, "", "", "", ""))
     _table(rows)
     say("")
-    for line in chart(outcomes):
+    for line in chart(outcomes, min(_CELLS, max(8, get_terminal_size().columns - _BESIDE)) if is_terminal() else _CELLS):
         say(line)
 
 
@@ -111,23 +121,23 @@ def outcomes_json(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
-def chart(outcomes: Sequence[Outcome]) -> list[str]:
-    """Bars in plain text: the hit ratio and the readers' waiting, of each policy and epoch."""
+def chart(outcomes: Sequence[Outcome], cells: int = _CELLS) -> list[str]:
+    """Bars in plain text: the hit ratio and the readers' waiting, of each policy and epoch; ``cells``: columns of the longest."""
     lines = ["hits, of the bytes read, by epoch"]
     for outcome in outcomes:
         for number, epoch in enumerate(outcome.epochs):
             ratio = max(0.0, 1 - epoch.origin_bytes / epoch.read_bytes) if epoch.read_bytes else 0.0
-            lines.append(f"  {outcome.policy if not number else '':<12}{number + 1:>3} {_bar(ratio)} {100 * ratio:.1f} %")
+            lines.append(f"  {outcome.policy if not number else '':<12}{number + 1:>3} {_bar(ratio, cells)} {100 * ratio:.1f} %")
     lines.append("readers waiting, of their time")
-    lines += [f"  {outcome.policy:<12}    {_bar(outcome.wait_ratio)} {100 * outcome.wait_ratio:.1f} %" for outcome in outcomes]
+    lines += [f"  {outcome.policy:<12}    {_bar(outcome.wait_ratio, cells)} {100 * outcome.wait_ratio:.1f} %" for outcome in outcomes]
     return lines
 
 
-def _bar(ratio: float) -> str:
+def _bar(ratio: float, cells: int) -> str:
     """A bar to an eighth of a character: differences of 0.3 % show."""
-    eighths = round(min(1.0, ratio) * _CELLS * 8)
+    eighths = round(min(1.0, ratio) * cells * 8)
     full, rest = divmod(eighths, 8)
-    return f"{'█' * full}{_EIGHTHS[rest] if rest else ''}".ljust(_CELLS)
+    return f"{'█' * full}{_EIGHTHS[rest] if rest else ''}".ljust(cells)
 
 
 def _table(rows: list[tuple[str, ...]]) -> None:

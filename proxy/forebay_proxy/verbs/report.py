@@ -65,7 +65,9 @@ def plan_rows(status: Table) -> list[Row]:
 
 def _declared(each: Table) -> str:
     opened = "".join(f", {job or 'readers without a name'}: {count} opened in this epoch" for job, count in each["opened"].items())
-    return f"{each['set']}, {each['shards']} shards, {each['state']}{opened}"
+    complete, stored = each.get("complete"), each.get("stored_bytes")
+    here = "" if complete is None or stored is None else f", {complete} of them here ({format_size(stored)})"
+    return f"{each['set']}, {each['shards']} shards{here}, {each['state']}{opened}"
 
 
 def _cache(cache: Table) -> str:

@@ -33,9 +33,15 @@ def serve(seams: Seams, /, config: Path | None, as_json: bool, start_lock: int |
       forebay serve
       forebay serve --cache-dir /nvme/forebay --cache-size 200GB
       forebay serve --strict-origins --allow-origin s3://my-bucket
+      forebay serve --access-log /var/tmp/forebay.log
+      forebay plan --replay /var/tmp/forebay.log --cache-size 500GB
 
     Every flag is also a FOREBAY_* variable and a key of forebay.toml; 'forebay config show' says which one counts.
     With --json one line of JSON on stdout says that the sidecar is ready and where.
+
+    --access-log FILE gets a line of JSON for each answer about a shard: when, who, what, how many bytes from where, how long; no secrets.
+    Rotate it by moving it away (logrotate without a signal, or mv): the next line begins a new file. What its disk cannot take is dropped,
+    counted (forebay_access_log_lines_total) and said once.
 
     SIGTERM, SIGINT and SIGHUP end it: nothing new begins, running answers may end within --drain-timeout-s; a second signal cuts them.
     Exit codes: 0 ended as asked, 2 it cannot begin, 3 a fault in Forebay itself, 4 ended by force because something hung.

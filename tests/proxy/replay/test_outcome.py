@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from support.replays import LINE, shards, small
 
@@ -9,7 +11,9 @@ from forebay_proxy import prefetch, reading
 from forebay_proxy.replay import POLICIES, Line, Run, replay, shuffled
 from forebay_proxy.replay import ahead as replay_ahead
 from forebay_proxy.replay import readers as replay_readers
+from forebay_proxy.replay.keeping import Light
 from forebay_proxy.segments import SEGMENT_BYTES
+from forebay_proxy.wire.plan import ReaderName
 
 MIB = 2**20
 
@@ -70,6 +74,51 @@ def test_plans_hide_latency() -> None:
     slow = Line(connection_bytes_s=400e6, latency_s=0.2)
     told, untold = (Run(small([[range(8)]], rate=40e6, ahead=ahead), slow, 8 * SEGMENT_BYTES).finish().waited_s for ahead in (16, None))
     assert told < 0.3 < 8 * 0.2 <= untold
+
+
+def test_an_epoch_is_announced_when_it_begins() -> None:
+    """Not when the one before was read: until then nobody knows its order."""
+    workload = small([[[0], [1]]])
+    (script,) = workload.scripts
+    run = Run(replace(workload, scripts=(replace(script, moments=((0.0,), (60.0,))),)), LINE, 4 * SEGMENT_BYTES)
+    while run.clock.now < 60.0:
+        assert run.world.origin.sent_bytes <= SEGMENT_BYTES
+        run.clock.step()
+    assert run.finish().origin_bytes == 2 * SEGMENT_BYTES
+
+
+def test_a_reader_takes_each_shard_as_long_as_it_was_seen_to() -> None:
+    """What was recorded goes before a rate; a shard that took no time comes as fast as it can."""
+    workload = small([[[0, 1]]], rate=float(SEGMENT_BYTES))
+    (script,) = workload.scripts
+    fast = Line(connection_bytes_s=10.0 * SEGMENT_BYTES, latency_s=0.5)
+    outcome = Run(replace(workload, scripts=(replace(script, own_s=((3.0, 0.0),)),)), fast, 4 * SEGMENT_BYTES).finish()
+    assert (outcome.seconds, outcome.waited_s) == (pytest.approx(3.5), pytest.approx(0.5))
+
+
+def test_epochs_are_those_that_were_told() -> None:
+    """A worker that is there for the second epoch only, as one of a loader that starts them anew, is counted in that, and waited for."""
+    workload = small([[[0], [1]], [[2, 3, 2]]], rate=float(SEGMENT_BYTES))
+    first, second = workload.scripts
+    scripts = replace(first, numbers=(3, 4)), replace(second, numbers=(4,), moments=((9.0,),))
+    outcome = Run(replace(workload, scripts=scripts), LINE, 8 * SEGMENT_BYTES).finish()
+    assert [epoch.read_bytes // SEGMENT_BYTES for epoch in outcome.epochs] == [1, 4]
+    assert outcome.seconds > 12.0
+
+
+def test_the_rest_of_a_shard_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There was no room for it when its reader came; there is before it gets there, so it waits for one first byte only."""
+    run = Run(small([[[0], [1]]], segments=2, rate=float(SEGMENT_BYTES)), Line(latency_s=0.5), 4 * SEGMENT_BYTES)
+    asked: list[int] = []
+    demand_inside = run.world.demand_inside
+
+    def refused_first(entry: Light, index: int, need: float, reader: ReaderName) -> bool:
+        asked.append(index)
+        return len(asked) > 1 and demand_inside(entry, index, need, reader)
+
+    monkeypatch.setattr(run.world, "demand_inside", refused_first)
+    assert run.finish().epochs[0].waited_s == pytest.approx(0.5)
+    assert asked[:2] == [1, 1]
 
 
 def test_overhead_is_no_room() -> None:

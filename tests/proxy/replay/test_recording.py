@@ -58,8 +58,42 @@ def test_our_access_log() -> None:
     found = read_recording("\n".join(map(json.dumps, lines)))
     assert {str(reader): moments for reader, moments in found.moments.items()} == {"j/0/0/1.0": [0.0, 1.5], "j/0/1/1.0": [0.5]}
     assert found.lengths == {"s3://b/0.tar": 10, "s3://b/1.tar": 20}
-    assert [script.moments for script in found.scripts(None)] == [(0.0, 1.5), (0.5,)]
-    assert [script.moments for script in found.scripts(1e6)] == [None, None]
+    assert [script.moments for script in found.scripts(None)] == [((0.0, 1.5),), ((0.5,),)]
+    assert [script.moments for script in found.scripts(1e6)] == [(), ()]
+
+
+def opening(t: float, worker: int, shard: int, **more: object) -> str:
+    return json.dumps({"t": t, "reader": f"j/0/{worker}/1.0", "shard": f"s3://b/{shard}.tar", "length": 100, **more})
+
+
+def test_epochs_as_readers_told_them() -> None:
+    """A change begins another; one that told none, having no plan just then, is still in the one before."""
+    lines = [opening(0, 0, 0, epoch=4), opening(1, 0, 1), opening(2, 0, 1, epoch=5), opening(3, 1, 0, epoch=5)]
+    first, second = read_recording("\n".join(lines)).scripts(None)
+    assert [[shard.name for shard in epoch] for epoch in first.epochs] == [["s3://b/0.tar", "s3://b/1.tar"], ["s3://b/1.tar"]]
+    assert [first.numbers, second.numbers, first.moments] == [(4, 5), (5,), ((0.0, 1.0), (2.0,))]
+
+
+@pytest.mark.parametrize(("begins", "in_step"), [(2.0, True), (0.5, False)])
+def test_readers_in_step(begins: float, in_step: bool) -> None:
+    """They begin an epoch together where nobody began it while others were in the one before; each job is for itself."""
+    other = {"reader": "other/0/0/1.0"}
+    lines = [opening(0, 0, 0, epoch=0), opening(1, 1, 1, epoch=0), opening(9, 0, 0, epoch=0, **other)]
+    lines += [opening(begins, 0, 1, epoch=1), opening(2.5, 1, 0, epoch=1)]
+    assert read_recording("\n".join(lines)).in_step is in_step
+
+
+def test_an_epoch_that_is_read_again() -> None:
+    """A job that went back to an earlier epoch, as from a checkpoint, has no order of epochs in which others could wait for it."""
+    lines = [opening(0, 0, 0, epoch=1), opening(1, 0, 1, epoch=0)]
+    assert not read_recording("\n".join(lines)).in_step
+
+
+def test_the_pace_of_readers_whose_waits_are_known() -> None:
+    """Each shard follows when the one before is read, however long that takes; an epoch begins at its moment."""
+    lines = [opening(t, 0, shard, epoch=0, waited_s=0.0, seconds=2.0) for shard, t in enumerate((0, 2, 4))]
+    (script,) = read_recording("\n".join([*lines, opening(9, 0, 0, epoch=1, waited_s=0.0, seconds=2.0)])).scripts(None)
+    assert (script.moments, script.own_s) == (((0.0,), (9.0,)), ((2.0, 2.0, 2.0), (2.0,)))
 
 
 def test_one_line_of_our_access_log() -> None:
@@ -98,6 +132,8 @@ def test_a_web_servers_log() -> None:
         ('{"t": 1, "shard": "s3://b/0.tar"}\nnonsense\n', "line 2 is not JSON"),
         ('{"t": NaN, "shard": "s3://b/0.tar"}', "line 1 is no opening"),
         ('{"t": 1, "shard": "s3://b/0.tar"}\n{"t": true, "shard": "s3://b/0.tar"}', "line 2 is no opening"),
+        ('{"t": 1, "shard": "s3://b/0.tar", "epoch": "one"}\n{"t": 1, "shard": "s3://b/0.tar"}', "line 1 has no epoch"),
+        ('{"t": 1, "shard": "s3://b/0.tar", "waited_s": NaN}\n{"t": 1, "shard": "s3://b/0.tar"}', "line 1 has no waited_s"),
         ('{"t": 1, "shard": "s3://b/0.tar", "length": -1}\n{"t": 1, "shard": "s3://b/0.tar"}', "line 1 has no length in bytes"),
         ('{"t": 1, "shard": "s3://b/0.tar", "reader": "me"}', "line 1 names no reader"),
         ('{"shards": ["s3://b/0.tar"], "colour": 1}', "entry 1 is no plan: unknown field 'colour'"),

@@ -45,6 +45,8 @@ def test_an_estimate() -> None:
     assert (result.exit_code, asked.count) == (0, 0)
     lines = result.stdout.splitlines()
     assert lines[0].split("  ")[-1].strip() == "100 GB in 100 shards (as given)"
+    assert any(line.endswith("takes 800 MB/s, with 8 readers (--workers)") for line in lines)
+    assert any(line.endswith("gives 250 MB/s (2 Gbit/s)") for line in lines)
     assert any("LRU" in line and "15.3 GB (15 %)" in line for line in lines)
     assert lines[-1].startswith("origin-bound: the accelerator waits 38 % of the time; a cache of 68.9 GB would end that")
 
@@ -115,8 +117,10 @@ def test_a_log_keeps_its_readers_and_moments() -> None:
     ("arguments", "said"),
     [
         ((), "name at least one URL"),
-        ((PATTERN, "--shard-size", "1GB", "--rate", "1GB/s", "--origin-bandwidth", "1GB/s"), "--cache-size is missing"),
-        ((PATTERN, "--shard-size", "1GB", "--cache-size", "1GB", "--rate", "1GB/s"), "--origin-bandwidth is missing"),
+        ((PATTERN, "--shard-size", "1GB", "--rate", "1GB/s", "--origin-bandwidth", "1GB/s"), "an estimate needs --cache-size 500GB too"),
+        ((PATTERN, "--shard-size", "1GB", "--cache-size", "1GB", "--rate", "1GB/s"), "an estimate needs --origin-bandwidth 10Gbit too"),
+        ((PATTERN,), "needs --cache-size 500GB and --origin-bandwidth 10Gbit and --rate 800MB/s too"),
+        ((PATTERN, *RUN, "--cache-size", "75%"), "write how many bytes, as 500GB"),
         ((PATTERN, *RUN, "--rate", "10Gb"), "'10Gb' is not a rate"),
         ((PATTERN, *RUN, "--shard-size", "1GB", "--dataset-size", "9GB"), "say the same thing"),
         ((PATTERN, "--replay", "-"), "--replay names what is read"),

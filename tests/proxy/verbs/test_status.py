@@ -47,6 +47,8 @@ def test_a_declared_set_is_shown(sidecar: FakeSidecar) -> None:
     sidecar.status = {**sidecar.status, "sets": sets}
     lines = invoke("status").stdout.splitlines()
     assert "set       s3://b/{0..9}.tar, 10 shards, waits for room, readers without a name: 3 opened in this epoch" in lines
+    sidecar.status["sets"] = [sets[0] | {"complete": 4, "stored_bytes": 5_000_000}]
+    assert any("10 shards, 4 of them here (5.0 MB), waits for room" in line for line in invoke("status").stdout.splitlines())
 
 
 def test_an_idle_one_says_no_more_than_it_knows() -> None:

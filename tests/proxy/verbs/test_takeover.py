@@ -89,7 +89,7 @@ def test_a_place_that_anybody_may_write_to(tmp_path: Path) -> None:
 def test_an_old_python_is_refused(tmp_path: Path) -> None:
     """Before anything is written: it could not read the hook, and would complain at each start."""
     old = tmp_path / "python3.6"
-    old.write_text(f"#!/bin/sh\necho '[\"{tmp_path}\", \"3.6.8\", false]'\n")
+    old.write_text(f'#!/bin/sh\necho \'["{tmp_path}", "3.6.8", false]\'\n')
     old.chmod(0o755)
     done = invoke("takeover", "install", "--python", str(old))
     assert done.exit_code == 2
