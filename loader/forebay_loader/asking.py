@@ -27,7 +27,6 @@ _READ_BYTES = 4096  # an answer has a hundred
 _CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0x40000000)  # Python does not set it on what comes this way
 _INT = array("i").itemsize
 _ROOM = socket.CMSG_SPACE(_INT)
-_BOTH = socket.SHUT_RDWR
 _NOW = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 
 
@@ -109,10 +108,10 @@ class Asking:
         except OSError:  # the sidecar has gone already
             self.close()
 
-    def close(self) -> None:
+    def close(self, _both: int = socket.SHUT_RDWR) -> None:  # bound here: at the interpreter's end this module's names may be gone
         """End all leases. ``shutdown`` first: a child that was forked without Python knowing holds a copy, and they would last as long."""
         try:  # noqa: SIM105 - that may be gone when the last connection is closed, at the process's end
-            self._socket.shutdown(_BOTH)
+            self._socket.shutdown(_both)
         except OSError:
             pass
         self._socket.close()

@@ -33,7 +33,9 @@ _SERIALS: dict[str, Iterator[int]] = {}  # for each set of ranks, loaders that v
 
 
 class Verdict(NamedTuple):
-    """What all ranks together said: ``number`` is the greatest, ``same`` whether all digests were the same and none was 0."""
+    """What all ranks together said: ``number`` is the greatest, ``same`` whether all digests were the same and none was 0, ``alike``
+    whether all gave the same ``common``.
+    """
 
     least: int
     first_epoch: int
@@ -41,6 +43,7 @@ class Verdict(NamedTuple):
     fresh: bool
     number: int
     same: bool
+    alike: bool
 
 
 def failure_of(rank: int) -> int:
@@ -84,9 +87,9 @@ class Ballot:
         self.epoch, self.voted = self.epoch + 1, -1
         return self.epoch
 
-    def post(self, value: int, *, fresh: bool = False, number: int = 0, digest: int = 0) -> None:
+    def post(self, value: int, *, fresh: bool = False, number: int = 0, digest: int = 0, common: int = 0) -> None:
         """Vote, without waiting."""
-        self._vote = [value, self.epoch, -self.epoch, -int(fresh), -number, digest, -digest]
+        self._vote = [value, self.epoch, -self.epoch, -int(fresh), -number, digest, -digest, common, -common]
         self.voted += 1
         self._say(f"step {self.voted} of epoch {self.epoch}")
         self._send()
@@ -104,9 +107,9 @@ class Ballot:
         except RuntimeError as error:
             self._broken = self._explained(error)
             raise StepsError(self._broken) from None
-        least, first, last, fresh, number, digest, other = self._told.tolist()
+        least, first, last, fresh, number, digest, other, common, uncommon = self._told.tolist()
         self._work = None
-        return Verdict(least, first, -last, bool(fresh), -number, digest == -other != 0)
+        return Verdict(least, first, -last, bool(fresh), -number, digest == -other != 0, common == -uncommon)
 
     def last_word(self, wait_s: float = LAST_WORD_S) -> None:
         """Give the vote on its way a moment to reach the others: this rank is about to fail, and perhaps to end."""

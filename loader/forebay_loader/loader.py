@@ -118,14 +118,16 @@ class WebLoader(compat.WebLoader):
             weakref.finalize(self, ballot.close).atexit = False
         epochs, shares = self._epochs, shared_out(self._dataset)
         number = epochs.upcoming()[0] if epochs is not None else 0
-        digest = shares.digest(counts) if shares is not None else 0
+        digest = shares.digest(counts, getattr(self.pipeline[0], "num_workers", 0)) if shares is not None else 0
+        common = steps.common_order(self._dataset)
 
         def opened(said: steps.Opening) -> bool:
             if epochs is not None and said.number != number:
                 epochs.set(said.number)
             return self._share(counts if said.same else None)
 
-        return steps.in_step(super().__iter__, self._ballot, opened, repeat=self._tail == "repeat", number=number, digest=digest)
+        repeat = self._tail == "repeat"
+        return steps.in_step(super().__iter__, self._ballot, opened, repeat=repeat, number=number, digest=digest, common=common)
 
     def _share(self, counts: Optional[dict[str, int]]) -> bool:
         """Let the data set read shares of samples, if ``counts`` tell how; whether it does. Workers that stay keep what they began with."""

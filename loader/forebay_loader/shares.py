@@ -113,11 +113,13 @@ class SharedOut:
         """Read shares of samples from the next pass on; with None, of shards. All ranks must do the same."""
         self._counts = dict(counts) if counts and sum(counts[url] for url in self.urls) else None
 
-    def digest(self, counts: Optional[Mapping[str, int]]) -> int:
-        """A positive number for what ``counts`` say of these shards, 0 for None: ranks compare it before they rely on them."""
+    def digest(self, counts: Optional[Mapping[str, int]], workers: int = 0) -> int:
+        """A positive number for what ``counts`` say of these shards, shared by ``workers`` on each rank; 0 for None: ranks compare it
+        before they rely on them.
+        """
         if not counts:
             return 0
-        told = "\n".join(f"{counts[url]} {url}" for url in self.urls) + str(self._drop)
+        told = "\n".join(f"{counts[url]} {url}" for url in self.urls) + f"{self._drop} {workers}"
         return int.from_bytes(blake2b(told.encode(errors="surrogateescape"), digest_size=7).digest(), "big") + 1
 
     def __call__(self, data: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:

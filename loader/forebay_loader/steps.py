@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from functools import partial
+from hashlib import blake2b
 from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional
 
 from webdataset import shardlists
@@ -20,7 +21,7 @@ from forebay_loader.notices import log
 from forebay_loader.shardlist import NodeSplit, ShardList
 from forebay_loader.shares import SharedOut
 
-__all__ = ["EXACT", "Opening", "exactly", "in_step", "is_endless", "reads_everything"]
+__all__ = ["EXACT", "Opening", "common_order", "exactly", "in_step", "is_endless", "reads_everything"]
 
 EXACT = "`forebay index` makes this exact"
 _DROPPING = ("_select", "_rsample")  # what they leave out may differ from rank to rank
@@ -51,18 +52,24 @@ class Opening(NamedTuple):
 
 
 def in_step(
-    begin: Pass, ballot: Ballot, opened: Callable[[Opening], bool], *, repeat: bool, number: int = 0, digest: int = 0
+    begin: Pass, ballot: Ballot, opened: Callable[[Opening], bool], *, repeat: bool, number: int = 0, digest: int = 0, common: int = 0
 ) -> Iterator[Any]:
     """The batches of ``begin()`` for as long as every rank has one; or, with ``repeat``, passes until every rank has had its all.
 
-    A first vote compares ``number`` and ``digest``; ``opened`` hears the result before ``begin`` is called, and says whether shares are
-    equal now. The next batch is taken, and voted on, before the last one is handed over: the vote travels while the trainer works.
+    A first vote compares ``number``, ``digest`` and ``common``, in which no rank may differ; ``opened`` hears the result before ``begin``
+    is called, and says whether shares are equal now. The next batch is taken, and voted on, before the last one is handed over: the vote
+    travels while the trainer works.
     """
     epoch = ballot.begin()
-    ballot.post(GOES_ON, fresh=True, number=number, digest=digest)
+    ballot.post(GOES_ON, fresh=True, number=number, digest=digest, common=common)
     said = _verdict(ballot, 0)
     if said is None:
         return
+    if not said.alike:
+        raise StepsError(
+            "ranks have shuffled shards with different seeds, or have lists of different lengths: some would be read twice, others "
+            "by nobody. Give all ranks the same list and the same seed"
+        )
     equal = opened(Opening(said.number, said.same))
     mine = _Ahead(begin, repeat=repeat and not equal)
     given = 0
@@ -198,6 +205,19 @@ def is_endless(dataset: Any) -> bool:
         return source.order.resampled
     draws = (shardlists.ResampledShards, getattr(shardlists, "ResampledShardList", shardlists.ResampledShards))
     return isinstance(source, draws) and getattr(source, "nshards", 0) == sys.maxsize
+
+
+def common_order(dataset: Any) -> int:
+    """A positive number for the order that ranks share out among them, by the number of shards and the seed; 0 where none of ours is.
+
+    Not by the names of shards: nodes may read copies of their own.
+    """
+    stages = list(getattr(dataset, "pipeline", ()))
+    source = next(iter(stages), None)
+    if not isinstance(source, ShardList) or not any(isinstance(stage, (NodeSplit, SharedOut)) for stage in stages):
+        return 0
+    told = f"{len(source)} {source.order.seed if source.order.shuffled else 'listed'}"
+    return int.from_bytes(blake2b(told.encode(), digest_size=7).digest(), "big") + 1
 
 
 def reads_everything(dataset: Any) -> bool:

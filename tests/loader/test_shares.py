@@ -70,14 +70,15 @@ def test_what_cannot_be_shared_out(how: dict[str, object]) -> None:
 
 
 def test_ranks_compare_what_they_know() -> None:
-    """Other counts, another rule for the rest: another digest. None is 0."""
+    """Other counts, another rule for the rest, another number of workers: another digest. None is 0."""
     wds = pytest.importorskip("webdataset")
     dataset = pytest.importorskip("forebay_loader.dataset")
     shares = pytest.importorskip("forebay_loader.shares")
     made = dataset.WebDataset(["s3://b/0.tar"], nodesplitter=wds.split_by_node, data_parallel=(0, 2))
     repeat, drop = (shares.shared_out(shares.shareable(made, drop=rule)) for rule in (False, True))
     found = [repeat.digest({"s3://b/0.tar": 3}), repeat.digest({"s3://b/0.tar": 4}), drop.digest({"s3://b/0.tar": 3})]
-    assert len(set(found)) == 3
+    found.append(repeat.digest({"s3://b/0.tar": 3}, 2))
+    assert len(set(found)) == 4
     assert min(found) > 0
     assert repeat.digest(None) == 0
 

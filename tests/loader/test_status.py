@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,7 @@ def test_none_anywhere(tmp_path: Path) -> None:
 def test_an_answer_that_is_no_status_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """JSON deeper than any parser goes."""
     with FakeSidecar() as fake:
-        monkeypatch.setattr("forebay_loader.status._asked", lambda endpoint: json.loads("[" * 100_000))
+        monkeypatch.setattr(sys.modules[Status.__module__], "_asked", lambda endpoint: json.loads("[" * 100_000))
         assert str(at(fake.url)) == f"what answers at {fake.url} is no sidecar"
 
 

@@ -19,7 +19,9 @@ VERBS = ["serve", "run", "env", "warm", "index", "status", "ls", "evict", "verif
 
 def test_verbs_in_the_order_people_meet_them() -> None:
     """Help lists what works, nothing else."""
-    assert cli.list_commands(click.Context(cli)) == VERBS
+    context = click.Context(cli)
+    seen = [verb for verb in cli.list_commands(context) if not (command := cli.get_command(context, verb)) or not command.hidden]
+    assert seen == VERBS
 
 
 @pytest.mark.parametrize("verb", [*VERBS[:-1], "config show"])
