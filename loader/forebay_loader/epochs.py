@@ -15,7 +15,7 @@ import tempfile
 import threading
 import weakref
 from contextlib import contextmanager
-from multiprocessing import context, parent_process, reduction
+from multiprocessing import context, current_process, parent_process, reduction
 from typing import Any, Iterator, Optional
 
 from forebay_loader.subject import told_epoch
@@ -23,6 +23,7 @@ from forebay_loader.subject import told_epoch
 __all__ = ["Epochs"]
 
 MAX_OWNERS = 16  # training processes forked from the one that built the data set; the oldest is forgotten
+SEEDS = 1 << 48  # enough of a seed to know it by
 MAX_STARTS = 2  # sets of workers that begin at the same time
 PAGE_BYTES = 4096  # one page is written as a whole, even when the writer is killed
 _THREADS = threading.Lock()  # the file's lock is a process's, not a thread's
@@ -118,13 +119,31 @@ class _Run:
 
 def _base_of(worker: Any, own: dict[str, Any]) -> int:
     """The epoch at which the set of workers began that ``worker`` belongs to."""
-    seed, bit = int(worker.seed) - int(worker.id), 1 << int(worker.id)
+    seed, bit, place = (int(worker.seed) - int(worker.id)) % SEEDS, 1 << int(worker.id), _place(int(worker.id))
     for start in own["starts"]:
-        if start[0] == seed and not start[2] & bit:  # a worker that came already is not of that set: somebody seeds torch at each epoch
+        # A worker that came already is not of that set: somebody seeds torch at each epoch. Nor is one that was made long after its first
+        # worker, which is gone: this one's namesake was killed before it came.
+        if start[0] == seed and not start[2] & bit and (abs(place - start[3]) < int(worker.num_workers) or _lives(start[4])):
             start[2] |= bit
             return int(start[1])
-    own["starts"] = [[seed, own["next"], bit], *own["starts"][: MAX_STARTS - 1]]
+    own["starts"] = [[seed, own["next"], bit, place, os.getpid()], *own["starts"][: MAX_STARTS - 1]]
     return int(own["next"])
+
+
+def _place(worker_id: int) -> int:
+    """The same for all workers of a set, if nobody else started processes between them: multiprocessing numbers those of a parent."""
+    identity = current_process()._identity
+    return int(identity[-1]) - worker_id if identity else 0
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it is somebody's
+        return True
+    return True
 
 
 class _File:

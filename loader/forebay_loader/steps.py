@@ -20,6 +20,7 @@ from forebay_loader.errors import StepsError
 from forebay_loader.notices import log
 from forebay_loader.shardlist import NodeSplit, ShardList
 from forebay_loader.shares import SharedOut
+from forebay_loader.subject import told_epoch
 
 __all__ = ["EXACT", "Opening", "common_order", "exactly", "in_step", "is_endless", "reads_everything"]
 
@@ -67,8 +68,8 @@ def in_step(
         return
     if not said.alike:
         raise StepsError(
-            "ranks have shuffled shards with different seeds, or have lists of different lengths: some would be read twice, others "
-            "by nobody. Give all ranks the same list and the same seed"
+            "ranks have shuffled shards with different seeds or epoch=, or have lists of different lengths: some would be read twice, "
+            "others by nobody. Give all ranks the same list, seed and epoch"
         )
     equal = opened(Opening(said.number, said.same))
     mine = _Ahead(begin, repeat=repeat and not equal)
@@ -208,7 +209,8 @@ def is_endless(dataset: Any) -> bool:
 
 
 def common_order(dataset: Any) -> int:
-    """A positive number for the order that ranks share out among them, by the number of shards and the seed; 0 where none of ours is.
+    """A positive number for the order that ranks share out among them, by the number of shards, the seed, and an epoch that was told; 0
+    where none of ours is.
 
     Not by the names of shards: nodes may read copies of their own.
     """
@@ -216,7 +218,8 @@ def common_order(dataset: Any) -> int:
     source = next(iter(stages), None)
     if not isinstance(source, ShardList) or not any(isinstance(stage, (NodeSplit, SharedOut)) for stage in stages):
         return 0
-    told = f"{len(source)} {source.order.seed if source.order.shuffled else 'listed'}"
+    order = f"{source.order.seed}/{told_epoch(source.epochs.told)}" if source.order.shuffled else "listed"
+    told = f"{len(source)} {order}"
     return int.from_bytes(blake2b(told.encode(), digest_size=7).digest(), "big") + 1
 
 

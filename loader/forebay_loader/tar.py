@@ -146,7 +146,7 @@ class Samples:
 
     def _known(self, stream: Any, url: Any, local_path: Any) -> Optional[Iterator[Sample]]:
         """The samples of a mapped shard by its index, if the sidecar has one: it walked the whole tar before, and found nothing amiss."""
-        plain = self._markers and not self._views and self._select is None and self._rename is None
+        plain = self._markers and not self._views and self._select is None and self._rename is None and ENCODING == "utf-8"
         if not plain or getattr(stream, "size", 0) < INDEX_FROM_BYTES:
             return None
         return ranged({"url": url, "stream": stream, "local_path": local_path}, only_kept=True)
@@ -164,7 +164,7 @@ class Samples:
             values: Any = _Views(buffer, window.mapped) if self._views else buffer
             limit = window.end - window.base
             at -= window.base
-            need = 512
+            need, known = 512, False  # where the member ends
             while simple and at + 512 <= limit:
                 data = at + 512
                 field, digits, after, check, kind, prefix = unpack(buffer, at)
@@ -192,7 +192,7 @@ class Samples:
                 found, _, ending = field.partition(b"\0")[0].partition(b".")
                 suffix = suffixes.get(ending) or _learn_suffix(ending)
                 if not data <= end <= limit or not suffix:
-                    need = end - at
+                    need, known = end - at, True
                     break
                 if found == stem:
                     if suffix in sample:
@@ -219,7 +219,7 @@ class Samples:
                 try:
                     came = window.more(at, need)
                 except Exception as error:
-                    if need == 512:
+                    if not known:
                         raise
                     self._give_up(error, shown)
                     came, at = True, at + blocks(need)

@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 import os
 import pickle
+import subprocess
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -98,6 +99,31 @@ def test_a_worker_killed_before_it_began(worker: Callable[[int, int], None]) -> 
         worker(number, 6)
         seen.append(started(epochs).begin())
     assert seen == [1, 1]
+
+
+def test_one_base_seed_and_a_worker_killed_before_it_began(worker: Callable[[int, int], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next set does not take it for the one that never came: all of it is in one epoch, though the seed is the same."""
+    epochs, seen = Epochs(), []
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    for first, numbers in ((1, (0,)), (10, (1, 0)), (19, (1, 0))):
+        monkeypatch.setattr(module, "_place", lambda worker_id, first=first: first)
+        for number in numbers:
+            worker(number, 3)
+            with monkeypatch.context() as other:
+                other.setattr(os, "getpid", lambda: ended.pid)
+                seen.append(started(epochs).begin())
+    assert seen == [0, 1, 1, 2, 2]
+
+
+def test_a_set_stays_one_where_others_start_processes_between(worker: Callable[[int, int], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first worker lives, so whoever has its seed is of it, however many processes were started between them."""
+    epochs, seen = Epochs(), []
+    for number, place in ((0, 1), (1, 40)):
+        monkeypatch.setattr(module, "_place", lambda worker_id, place=place: place)
+        worker(number, 3)
+        seen.append(started(epochs).begin())
+    assert seen == [0, 0]
 
 
 def test_setting_reaches_workers_that_stay(worker: Callable[[int, int], None]) -> None:

@@ -99,16 +99,16 @@ def test_a_vote_may_repeat_instead(tmp_path: Path) -> None:
         assert set(keys(ends, epoch)) == set(ALL)
 
 
-@pytest.mark.parametrize("how", [{"seed": None}, {"urls": None}])
-def test_ranks_that_would_share_out_different_orders(how: dict[str, Any], tmp_path: Path) -> None:
-    """Another seed or another list on each rank: shards would be read twice and others by nobody, so all ranks refuse to begin."""
+@pytest.mark.parametrize("how", ["seed", "epoch", "urls"])
+def test_ranks_that_would_share_out_different_orders(how: str, tmp_path: Path) -> None:
+    """Another seed, epoch or list on each rank: shards would be read twice and others by nobody, so all ranks refuse to begin."""
 
     def rank_of(rank: int) -> Any:
-        urls = f"s3://bucket/{{000..{len(SIZES) - 1 - rank:03d}}}.tar" if "urls" in how else PATTERN
-        return epochs(loader(dataset(urls, seed=rank if "seed" in how else 0)), 1)
+        urls = f"s3://bucket/{{000..{len(SIZES) - 1 - rank:03d}}}.tar" if how == "urls" else PATTERN
+        return epochs(loader(dataset(urls, seed=rank * (how == "seed"), epoch=rank * (how == "epoch"))), 1)
 
     for end in run_ranks(2, rank_of, tmp_path):
-        assert end.error.startswith("StepsError: ranks have shuffled shards with different seeds")
+        assert end.error.startswith("StepsError: ranks have shuffled shards with different seeds or epoch=")
 
 
 def test_one_rank_alone_is_plain() -> None:

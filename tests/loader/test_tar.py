@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support.tarmaking import END, hand_header, padded, pax_block, written
 
+from forebay_loader import tar as module
 from forebay_loader.counts import counters
 from forebay_loader.tar import TarFault, samples_of
 
@@ -214,3 +215,45 @@ def test_no_text_of_ours_holds_what_may_be_secret() -> None:
         with pytest.raises(TarFault) as raised:
             list(samples_of([{"url": url, "stream": Unsure(b"x")}]))
         assert "secret" not in str(raised.value)
+
+
+class Hiccup:
+    """A stream that fails once, after ``at`` bytes, and goes on."""
+
+    def __init__(self, content: bytes, at: int) -> None:
+        self._inner, self._at, self._failed = io.BytesIO(content), at, False
+
+    def read(self, size: int = -1) -> bytes:
+        if self._inner.tell() < self._at:
+            return self._inner.read(min(size, self._at - self._inner.tell()))
+        if not self._failed:
+            self._failed = True
+            raise OSError("broken")
+        return self._inner.read(size)
+
+
+@pytest.mark.parametrize(
+    ("at", "left"),
+    [
+        (600, ["b"]),  # in the first file: it is left out, the next header is where it ends
+        (1536 + 600, ["a"]),  # in the header before the second one, which says only times: what lies behind it is not known
+        (1536 + 1536 + 600, ["a"]),  # in the second file
+    ],
+)
+def test_what_lies_in_a_file_is_no_header_after_a_failure(at: int, left: list[str]) -> None:
+    """A stream breaks once and goes on, and the handler lets it: reading goes on behind the file, never inside it, where a tar may lie."""
+    inner = written([("evil.x", b"")])[:1024]
+    content = hand_header(b"a.x", 700) + padded(b"1" * 700) + pax_block({"mtime": "1.5"}) + hand_header(b"b.x", 1024) + inner + END
+    source = {"url": "u", "stream": Hiccup(content, at)}
+    assert [sample["__key__"] for sample in samples_of([source], handler=lambda error: True)] == left
+
+
+def test_an_index_is_not_asked_where_names_are_read_otherwise(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An index has names as UTF-8; a process with another locale reads them as tarfile does there, by index or not."""
+    asked: list[Any] = []
+    monkeypatch.setattr(module, "INDEX_FROM_BYTES", 0)
+    monkeypatch.setattr(module, "ranged", lambda *_, **__: asked.append(1))
+    for encoding in ("iso8859-1", "utf-8"):
+        monkeypatch.setattr(module, "ENCODING", encoding)
+        assert len(list(samples_of([{"url": "u", "stream": Mapped(PLAIN + END, tmp_path / encoding)}]))) == 2
+    assert asked == [1]
