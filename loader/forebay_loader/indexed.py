@@ -14,7 +14,7 @@ from collections import OrderedDict
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from forebay_loader.descriptor import Mapped, open_descriptor
-from forebay_loader.errors import ShardReadError
+from forebay_loader.errors import ShardChanged, ShardReadError
 from forebay_loader.index import Indexed, index_of, needed_index, samples_of_map, source_in
 from forebay_loader.limits import DEFAULT_LIMITS, Limits
 from forebay_loader.ranging import read_range
@@ -95,6 +95,11 @@ class IndexedShard:
     @property
     def index(self) -> SampleIndex:
         return self._indexed.index
+
+    @property
+    def etag(self) -> str:
+        """Of the version its index is of."""
+        return self._indexed.etag
 
     def key(self, number: int) -> str:
         """The ``__key__`` of sample ``number``."""
@@ -198,7 +203,9 @@ class IndexedShards(Sequence[Sample]):
         self._select = select_files
         self._limits = limits
         self._open: OrderedDict[int, IndexedShard] = OrderedDict()
-        self._ends = list(itertools.accumulate(self._counts()))
+        known = [self._known(url) for url in self.urls]
+        self._etags = [etag for etag, _ in known]
+        self._ends = list(itertools.accumulate(count for _, count in known))
 
     def __repr__(self) -> str:
         return f"<IndexedShards {len(self)} samples in {len(self.urls)} shards>"
@@ -225,19 +232,21 @@ class IndexedShards(Sequence[Sample]):
     def __getstate__(self) -> Dict[str, Any]:
         return {**self.__dict__, "_open": OrderedDict()}
 
-    def _counts(self) -> Iterator[int]:
-        for url in self.urls:
-            yield len(needed_index(_source(url), self._limits).index)
+    def _known(self, url: str) -> Tuple[str, int]:
+        """Version and number of samples; the index itself is asked for again when it is used: all of them need not fit into memory."""
+        found = needed_index(_source(url), self._limits)
+        return found.etag, len(found.index)
 
     def _shard(self, at: int) -> IndexedShard:
         found = self._open.get(at)
         if found is not None and (found.mapped or not found.forked):
             self._open.move_to_end(at)
             return found
-        before = self._ends[at - 1] if at else 0
-        self._open[at] = found = IndexedShard(self.urls[at], select_files=self._select, limits=self._limits)
-        if len(found) != self._ends[at] - before:
-            raise ShardReadError(f"{found!r} has {len(found)} samples now, it had {self._ends[at] - before}: build the sequence anew")
+        found = IndexedShard(self.urls[at], select_files=self._select, limits=self._limits)
+        if found.etag != self._etags[at]:
+            found.close()
+            raise ShardChanged(f"{found!r} was replaced since this sequence was built: build it anew")
+        self._open[at] = found
         while len(self._open) > OPEN_SHARDS:
             self._open.popitem(last=False)[1].close()
         return found

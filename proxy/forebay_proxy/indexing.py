@@ -54,6 +54,7 @@ class Indexing:
         self._chores = chores
         self._events = events
         self._calls: dict[str, asyncio.Future[bytes]] = {}
+        self._dropped: set[str] = set()  # of those being made: what is made may be kept no more
         self._turn = asyncio.Lock()
         self._asking = 0  # how many clients wait for one
         self._out_bytes = 0
@@ -113,6 +114,8 @@ class Indexing:
         """Nothing may be said of this version any more."""
         self._refused.pop(entry.key, None)
         self._ahead.pop(entry.key, None)
+        if entry.key in self._calls:
+            self._dropped.add(entry.key)  # it may be written after this
         if entry.key in self._files or entry.key in self._calls:
             self._chores.spawn(self._removed(entry.key), "drop a sample index")
 
@@ -177,6 +180,7 @@ class Indexing:
             raise
         finally:
             self._calls.pop(entry.key, None)
+            self._dropped.discard(entry.key)
 
     def _refuse(self, entry: Entry, cause: str) -> None:
         self._events.emit(IndexDone("refused"))
@@ -242,7 +246,7 @@ class Indexing:
         finally:
             room.ledger.release(grant)
             room.overhead.measure()
-        if entry.stale:
+        if entry.stale or entry.key in self._dropped:
             await self._removed(entry.key)
 
     # On its way out

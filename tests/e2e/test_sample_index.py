@@ -199,6 +199,19 @@ def test_a_range_of_a_shard_that_changed_is_refused(sidecar: Sidecar, shards: Pa
         shard[3]
 
 
+def test_a_shard_that_changed_is_refused_when_it_is_opened_again(sidecar: Sidecar, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with as many samples as before; by a job that is told of the new one."""
+    fetched(sidecar, shards, 0)
+    (url,) = urls(shards, 0)
+    sequence = IndexedShards([url])
+    sequence.close()
+    (shards / "0.tar").write_bytes((shards / "1.tar").read_bytes())
+    monkeypatch.setenv("FOREBAY_JOB", "another")
+    fetched(sidecar, shards, 0)
+    with pytest.raises(ShardChanged, match="replaced since"):
+        sequence[0]
+
+
 def test_a_forked_child_reads_by_ranges(sidecar: Sidecar, shards: Path) -> None:
     """The map was its parent's."""
     fetched(sidecar, shards, 0)

@@ -217,6 +217,24 @@ async def test_bytes_that_were_wrong_take_the_index_with_them(tmp_path: Path) ->
         assert len(await asked(made)) == 40
 
 
+async def test_bytes_found_wrong_while_the_index_is_written_take_it_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no file yet that could be removed."""
+    async with indexing_in(tmp_path / "c") as (world, made):
+        await warmed(world)
+        entry = world.entry(A)
+        write = world.store.samples.write
+
+        async def found_wrong(key: str, encoded: bytes) -> None:
+            made._drop(entry)
+            await asyncio.sleep(0.05)  # the removal finds nothing
+            await write(key, encoded)
+
+        monkeypatch.setattr(world.store.samples, "write", found_wrong)
+        await asked(made)
+        await world.quiet()
+        assert entry.key not in world.store.samples
+
+
 async def test_what_another_boot_stored_is_verified_first(tmp_path: Path) -> None:
     """A header that rotted on the disk is in no index."""
     async with indexing_in(tmp_path / "c", boot="one") as (world, _):

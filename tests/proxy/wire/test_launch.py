@@ -130,7 +130,7 @@ def test_one_that_will_not_start_says_why(node: Node) -> None:
 
 def test_a_wrong_option_is_named(node: Node) -> None:
     """As the command line would say it, and it leads to the help of the verb whose options they are."""
-    with pytest.raises(LaunchError, match="No such option '--cachesize'.*see 'forebay serve --help'"):
+    with pytest.raises(LaunchError, match=r"No such option '--cachesize'.*see 'forebay serve --help'"):
         join_or_start(("--cachesize", "3"), node.environ, program=program())
 
 
