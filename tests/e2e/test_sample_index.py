@@ -207,7 +207,10 @@ def test_a_shard_that_changed_is_refused_when_it_is_opened_again(sidecar: Sideca
     sequence.close()
     (shards / "0.tar").write_bytes((shards / "1.tar").read_bytes())
     monkeypatch.setenv("FOREBAY_JOB", "another")
-    fetched(sidecar, shards, 0)
+    source = source_in(url)
+    assert source is not None
+    with open_source(source) as stream:
+        stream.read()
     with pytest.raises(ShardChanged, match="replaced since"):
         sequence[0]
 
