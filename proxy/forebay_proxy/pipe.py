@@ -23,6 +23,7 @@ WINDOW_S = 0.15  # two round trips: what was under way and what came are compare
 ENOUGH_BYTES = 2 * 2**20  # in a window: a quarter of a segment,
 ENOUGH_BODIES = 4  # or so many that are smaller
 PROOF = 2  # windows in which fewer brought less: one may have had a gap of its own
+STUCK = 4  # windows in which it stayed at one number: fewer cannot be tried, readers ask for so many by themselves
 NEWEST = 5  # windows of a number whose median counts; after a pause, bytes that waited come at twice the line's rate
 CERTAIN = 3  # windows, and no single one decides what a number brings
 OLD_S = 20.0  # what was measured so long ago is tried anew
@@ -109,8 +110,10 @@ class Pipe:
         certain = [seen.rate for seen in self._rates.values() if seen.windows >= CERTAIN]
         least = SAME * max(certain or (seen.rate for seen in self._rates.values()))
         knee = min(count for count, seen in self._rates.items() if seen.rate >= least)
-        if knee == 1 or any(self._proves(count, knee) for count in self._rates):
+        if knee < FEWEST or any(self._proves(count, knee) for count in self._rates):
             return max(FEWEST, 2 * knee)
+        if knee == min(self._rates) and self._rates[knee].windows >= STUCK:
+            return knee + max(2, 3 * knee // 8)  # more than SAME apart, so that what they bring tells whether these share the line
         return max(1, knee * 2 // 3)
 
     def _proves(self, count: int, knee: int) -> bool:

@@ -6,6 +6,8 @@ import random
 from collections.abc import Callable
 from typing import Protocol
 
+import pytest
+
 from forebay_proxy.pipe import FEWEST, UNKNOWN, Pipe
 
 MIB = 2**20
@@ -139,3 +141,21 @@ def test_a_machine_that_stands_still_now_and_then() -> None:
         )  # fmt: skip
         seen += line.seen
     assert sum(requests >= 12 for requests in seen) < 0.1 * len(seen)
+
+
+@pytest.mark.parametrize("demand", [1, 2, 3, 8])
+def test_what_readers_ask_for_by_themselves_does_not_hold_back_the_rest(demand: int) -> None:
+    """So many are in the air always: fewer cannot be tried, and on a line that each adds to all slots are worth having soon."""
+    pipe, now, bodies = Pipe(), 0.0, list[list[float]]()
+    while now < 6.0:
+        while len(bodies) < min(16, max(demand, pipe.requests)):
+            pipe.asked(now)
+            bodies.append([now + 0.06, 8.0 * 2**20])
+        now += 0.013
+        for body in [body for body in bodies if body[0] <= now]:
+            body[1] -= 20e6 * 0.013
+            pipe.came(int(20e6 * 0.013), now)
+            if body[1] <= 0:
+                pipe.ended(now)
+                bodies.remove(body)
+    assert pipe.requests >= 16
