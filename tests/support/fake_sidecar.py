@@ -45,7 +45,7 @@ class FakeSidecar:
         self.verify_events: list[dict[str, Any]] = []
         self.warm_events: Callable[[list[str]], list[dict[str, Any]]] = stored_all
         self.ready = True
-        self.open_connections = 0
+        self.open_connections = self.connection_changes = 0
         self.connections_changed = threading.Condition()
         self._server = _Server(self) if on_unix is None else _UnixServer(self, on_unix)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
@@ -106,6 +106,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _count(self, change: int) -> None:
         with self.fake.connections_changed:
             self.fake.open_connections += change
+            self.fake.connection_changes += 1
             self.fake.connections_changed.notify_all()
 
     def log_message(self, format: str, *args: Any) -> None: ...
@@ -209,10 +210,11 @@ def main() -> int:
         sys.stdout.write(json.dumps({"event": "ready", "url": fake.url, "pid": os.getpid()}) + "\n")
         sys.stdout.flush()
         with fake.connections_changed:
-            while True:
-                busy = fake.open_connections > 0
-                if not fake.connections_changed.wait(0.05 if busy else arguments.idle_exit_s) and fake.open_connections == 0:
-                    break
+            seen = -1
+            while fake.open_connections or seen != fake.connection_changes:
+                seen = fake.connection_changes
+                # Not ``wait``: a connection that ends as its time runs out would pass for a whole idle time.
+                fake.connections_changed.wait_for(lambda seen=seen: fake.connection_changes != seen, arguments.idle_exit_s)
     return 0
 
 
