@@ -46,7 +46,7 @@ class FakeSidecar:
         self.verify_events: list[dict[str, Any]] = []
         self.warm_events: Callable[[list[str]], list[dict[str, Any]]] = stored_all
         self.ready = True
-        self.open_connections = 0
+        self.open_connections = self.connection_changes = 0
         self.ended = threading.Event()  # holds end with it
         self.connections_changed = threading.Condition()
         self._server = _Server(self) if on_unix is None else _UnixServer(self, on_unix)
@@ -109,6 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _count(self, change: int) -> None:
         with self.fake.connections_changed:
             self.fake.open_connections += change
+            self.fake.connection_changes += 1
             self.fake.connections_changed.notify_all()
 
     def log_message(self, format: str, *args: Any) -> None: ...
@@ -232,10 +233,11 @@ def main() -> int:
         if arguments.start_lock is not None:
             os.close(arguments.start_lock)
         with fake.connections_changed:
-            while True:
-                busy = fake.open_connections > 0
-                if not fake.connections_changed.wait(0.05 if busy else arguments.idle_exit_s) and fake.open_connections == 0:
-                    break
+            seen = -1
+            while fake.open_connections or seen != fake.connection_changes:
+                seen = fake.connection_changes
+                # Not ``wait``: a connection that ends as its time runs out would pass for a whole idle time.
+                fake.connections_changed.wait_for(lambda seen=seen: fake.connection_changes != seen, arguments.idle_exit_s)
     return 0
 
 
