@@ -15,7 +15,7 @@ What the rows read:
 - webdataset, curl: ``pipe:curl`` from the origin. webdataset, file: the tars themselves from the page cache.
 - forebay, warm: a worker's first reading of shards that the sidecar has, and has indexed; http: the same with the descriptors turned off.
 - forebay, indexed: ``IndexedShards`` from its first sample to its last, a worker's second time.
-- forebay, cold: shards the sidecar has never seen.
+- forebay, cold: shards the sidecar has never seen. Before it memory is touched as in serve.py: no other row stores anything.
 - litdata: a worker's second reading of a local copy in LitData's own format, its ``memoryview``s made ``bytes``; views: left as they are.
 - pil pipeline: ``shuffle.decode("pil").to_tuple.batched``; decoding alone: only that, of JPEGs held in memory.
 """
@@ -37,11 +37,13 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent / part) for part in ("tests", "proxy", "loader", "benchmarks")]
+ROOTS = [str(HERE.parent / part) for part in ("tests", "proxy", "loader", "benchmarks")]
+sys.path[:0] = ROOTS
 
 from figures import Figure, as_json, at_least, at_most, exactly, lines  # noqa: E402
 from loader_set import Made, make_set  # noqa: E402
 from rivals import nginx  # noqa: E402
+from serve import touch_memory  # noqa: E402
 from support.other_python import clean_environment  # noqa: E402
 from support.sidecar import running  # noqa: E402
 
@@ -124,7 +126,7 @@ class Run:
         place.mkdir()
         flags = ("--cache-size", "16GB", "--socket", str(place / "s"))
         self.sidecar = stack.enter_context(running(place, *flags, allow=[origin.url]))
-        self.plain = clean_environment(directory / "run", PYTHONPATH=os.pathsep.join(sys.path[:4]), OMP_NUM_THREADS="1")
+        self.plain = clean_environment(directory / "run", PYTHONPATH=os.pathsep.join(ROOTS), OMP_NUM_THREADS="1")
         self.served = {**self.plain, "FOREBAY_URL": self.sidecar.url}
         self.bench = Bench(clock)
 
@@ -170,6 +172,7 @@ class Run:
                     self.bench.add(size, WDS_CURL_WALL, found)
             for path in made.shards:
                 os.link(path, path.with_name(f"cold-{number}-{path.name}"))
+            touch_memory(self._directory, sum(path.stat().st_size for path in made.shards) * 5 // 4)
             found = rows[WARM][0].passes(self.urls(made, f"cold-{number}-"))[-1]
             self.bench.add(size, COLD, found)
             if self.bench.clock != "wall":

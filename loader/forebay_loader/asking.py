@@ -2,7 +2,7 @@
 
 Connecting costs more than all the rest of an opening, so a process keeps a connection for the next shard, and says with a line which lease
 has ended. The end of a connection ends all of its leases: a process that is killed leaves none. A forked child drops what it inherited
-without a word, since its parent goes on with it.
+without a word, since its parent goes on with it; that it may know all of it, no thread forks while another takes a descriptor in.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import threading
 import weakref
 from array import array
 from contextlib import suppress
 from itertools import count
-from typing import Optional
+from typing import Any, ContextManager, Optional
 
 from forebay_proxy.wire.door import MAX_LINE_BYTES, Answer, InvalidAnswer, decode_answer, encode_end
 
-__all__ = ["CONNECTIONS", "Asking", "Broken", "Connections"]
+__all__ = ["CONNECTIONS", "Asking", "Broken", "Connections", "unforked"]
 
 # The door answers from memory; it waits only to compare a shard with its origin, once a job, and to verify what another boot stored. Longer
 # than this, HTTP does both better: it says what it waits for, and gives the first segment before the last is verified.
@@ -35,11 +36,11 @@ class Broken(OSError):
 
 
 class Asking:
-    """One connection. ``ask`` is one thread's at a time; ``end`` anybody's, at any moment."""
+    """One connection. ``ask``, then ``take``, are one thread's at a time; ``end`` anybody's, at any moment."""
 
     def __init__(self, path: str, connected: socket.socket) -> None:
         self.path = path
-        self._used = False
+        self._used = False  # it has answered before
         self._numbers = count()
         self._socket = connected
         _OPEN.add(self)
@@ -55,28 +56,38 @@ class Asking:
         """For the next lease."""
         return next(self._numbers)
 
-    def ask(self, line: bytes) -> tuple[Answer, Optional[int]]:
-        """What the door says to ``line``, and the descriptor that came with it.
+    def ask(self, line: bytes) -> None:
+        """Say ``line``; return when there is something to ``take``.
 
-        Raises ``OSError`` (``socket.timeout``: no answer in time; ``Broken``) and ``InvalidAnswer``; nothing is left open then.
+        Raises ``OSError`` (``socket.timeout``: no answer in time; ``Broken``); nothing is left open then.
         """
-        used, self._used = self._used, True
         try:
             sent = self._socket.send(line, socket.MSG_NOSIGNAL)
             if sent < len(line):
                 self._socket.sendall(line[sent:])
-            return self._answer(used)
-        except BlockingIOError:
-            self.close()
-            raise socket.timeout("the door does not answer") from None
-        except (BrokenPipeError, ConnectionResetError) as error:
-            self.close()
-            raise (Broken if used else OSError)(*error.args) from error
-        except BaseException:
-            self.close()
-            raise
+            self._socket.recv(1, socket.MSG_PEEK)  # all the waiting: a descriptor that comes with it stays where it is
+        except BaseException as error:
+            raise self._given_up(error) from None
 
-    def _answer(self, used: bool) -> tuple[Answer, Optional[int]]:
+    def take(self) -> tuple[Answer, Optional[int]]:
+        """What the door said, and the descriptor that came with it; within ``unforked``. Raises as ``ask``, and ``InvalidAnswer``."""
+        try:
+            answered = self._answer()
+        except BaseException as error:
+            raise self._given_up(error) from None
+        self._used = True
+        return answered
+
+    def _given_up(self, error: BaseException) -> BaseException:
+        """Closed; what is to be raised."""
+        self.close()
+        if isinstance(error, BlockingIOError):
+            return socket.timeout("the door does not answer")
+        if isinstance(error, (BrokenPipeError, ConnectionResetError)):
+            return (Broken if self._used else OSError)(*error.args)
+        return error
+
+    def _answer(self) -> tuple[Answer, Optional[int]]:
         line, descriptors = b"", array("i")
         try:
             while not line.endswith(b"\n") and len(line) <= MAX_LINE_BYTES:
@@ -84,7 +95,7 @@ class Asking:
                 for level, kind, content in ancillary:
                     if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                         descriptors.frombytes(content[: len(content) - len(content) % _INT])
-                if not data and used and not line:
+                if not data and self._used and not line:
                     raise ConnectionResetError("the door has closed since it was last asked")
                 if not data:
                     raise InvalidAnswer("the door closed without a word")
@@ -168,8 +179,33 @@ def _connected(path: str) -> socket.socket:
     return found
 
 
+class _Arriving:
+    """From before a descriptor is received until its map is known to those who let go of it in a child. One that another thread forked in
+    between would keep both, and with them the kernel's lease, for as long as it lives.
+    """
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        self.lock: Any = threading.RLock()  # a signal's handler may fork within it
+
+    def wait(self) -> None:
+        self.lock.acquire()
+
+    def over(self) -> None:
+        self.lock.release()
+
+
+_ARRIVING = _Arriving()
 _OPEN: weakref.WeakSet[Asking] = weakref.WeakSet()
 CONNECTIONS = Connections()
+
+
+def unforked() -> ContextManager[Any]:
+    """For a ``with`` in which nothing waits: until its end no other thread of this process forks."""
+    lock: ContextManager[Any] = _ARRIVING.lock
+    return lock
 
 
 def _let_go() -> None:
@@ -180,3 +216,4 @@ def _let_go() -> None:
 
 
 os.register_at_fork(after_in_child=_let_go)
+os.register_at_fork(before=_ARRIVING.wait, after_in_parent=_ARRIVING.over, after_in_child=_ARRIVING.renew)

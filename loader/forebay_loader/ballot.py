@@ -8,17 +8,17 @@ messages.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import sys
 import threading
 import time
 from contextlib import suppress
-from datetime import timedelta
 from itertools import count
 from typing import Any, Iterator, NamedTuple, Optional
 
+from forebay_loader.agreement import Agreement
 from forebay_loader.errors import StepsError
+from forebay_loader.line import LAST_WORD_S, Line
 from forebay_loader.notices import log
 
 __all__ = ["DONE", "GOES_ON", "Ballot", "Verdict", "failed_rank", "failure_of", "group_is_up"]
@@ -26,9 +26,9 @@ __all__ = ["DONE", "GOES_ON", "Ballot", "Verdict", "failed_rank", "failure_of", 
 DONE, GOES_ON = 0, 1  # the value of a vote: no more batches here, or at least one; below 0 it names a rank that failed
 WATCH_S = 1.0  # how long one wait lasts, so that Ctrl-C is heard
 NOTICE_S = 60.0  # a wait as long as this is said aloud: longer than most checkpoints, shorter than a person's patience
-LAST_WORD_S = 1.0  # others have mostly voted already, one batch ahead; who is later than this hears it from the broken connection
 ASK_S = 5.0  # what the store may take to say who is missing
 GRACE_S = 2.0  # ranks that are not missing come to a broken vote a little later
+_NUMBERS = 9  # of a vote
 _SERIALS: dict[str, Iterator[int]] = {}  # for each set of ranks, loaders that voted so far: the same number on all of these ranks
 
 
@@ -72,17 +72,17 @@ class Ballot:
         self.voted = 0  # within the epoch
         self._timeout_s = timeout_s
         self._store = _store_of(distributed, self.ranks)
-        self._gloo: Any = None
-        self._work: Any = None
-        self._vote: Any = None
-        self._told: Any = None  # the tensor of the vote that is on its way
+        self.words = Agreement(self._store, self.ranks, self.rank)
+        self._line: Optional[Line] = None
+        self._vote: list[int] = []
+        self._on_its_way = False  # a vote that nobody has waited for
         self._broken = ""
 
     def begin(self) -> int:
         """The next epoch; what was still on its way from the last one is waited for first. All ranks come here equally often."""
-        if self._gloo is None:
-            self._meet()
-        if self._work is not None:
+        if self._line is None:
+            self._line = self._met()
+        if self._on_its_way:
             self.verdict()
         self.epoch, self.voted = self.epoch + 1, -1
         return self.epoch
@@ -103,33 +103,32 @@ class Ballot:
         if self._broken:
             raise StepsError(self._broken)
         try:
-            self._wait()
+            said = self._waited()
         except RuntimeError as error:
             self._broken = self._explained(error)
             raise StepsError(self._broken) from None
-        least, first, last, fresh, number, digest, other, common, uncommon = self._told.tolist()
-        self._work = None
+        least, first, last, fresh, number, digest, other, common, uncommon = said
+        self._on_its_way = False
         return Verdict(least, first, -last, bool(fresh), -number, digest == -other != 0, common == -uncommon)
 
     def last_word(self, wait_s: float = LAST_WORD_S) -> None:
         """Give the vote on its way a moment to reach the others: this rank is about to fail, and perhaps to end."""
         with suppress(RuntimeError):
-            if self._work is not None:
-                self._work.wait(timedelta(seconds=wait_s))
+            if self._on_its_way and self._line is not None:
+                self._line.wait(wait_s)
 
     def tell(self, text: str) -> None:
         """Leave word for the others' messages: this rank ``text``."""
         self._say(f"step {self.voted} of epoch {self.epoch}; it {text}")
 
     def close(self) -> None:
-        """Give the group back, unless a vote is still on its way: its end would wait for that, for as long as ``timeout_s``."""
-        if self._gloo is not None and (self._work is None or self._work.is_completed()):
-            ctypes.pythonapi.Py_DecRef(ctypes.py_object(self._gloo))
-        self._gloo = self._work = None
+        """Give the group back; where a vote is still on its way, once it has landed."""
+        line, self._line, self._on_its_way = self._line, None, False
+        if line is not None:
+            line.close()
 
-    def _meet(self) -> None:
+    def _met(self) -> Line:
         """Wait until every rank is here, then make the group: what makes it would not say who is missing."""
-        torch_distributed = sys.modules["torch.distributed"]
         self._store.set(f"here/{self.rank}", "here")
         began, told, pause = time.monotonic(), False, 0.001
         while missing := [rank for rank in range(len(self.ranks)) if not self._store.check([f"here/{rank}"])]:
@@ -143,30 +142,23 @@ class Ballot:
                 )
             time.sleep(pause)
             pause = min(2 * pause, 0.1)
-        limit = timedelta(seconds=self._timeout_s)
-        self._gloo = torch_distributed.ProcessGroupGloo(
-            torch_distributed.PrefixStore("gloo", self._store), self.rank, len(self.ranks), limit
-        )
-        # Its destructor waits for votes that nobody answers, up to their timeout: at the end of a process it must not run.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._gloo))
+        return Line(self._store, self.rank, len(self.ranks), self._timeout_s, _NUMBERS)
 
     def _send(self) -> None:
-        torch, distributed = sys.modules["torch"], sys.modules["torch.distributed"]
-        self._told = torch.tensor(self._vote, dtype=torch.int64)
-        options = distributed.AllreduceOptions()
-        options.reduceOp = distributed.ReduceOp.MIN
-        self._work = self._gloo.allreduce([self._told], options)
+        assert self._line is not None
+        self._line.send(self._vote)
+        self._on_its_way = True
 
-    def _wait(self) -> None:
+    def _waited(self) -> list[int]:
+        assert self._line is not None
         began, told = time.monotonic(), False
         while True:
-            completed = self._work.is_completed()
+            landed = self._line.landed
             try:
-                self._work.wait(timedelta(seconds=WATCH_S))
-                return
+                return self._line.wait(WATCH_S)
             except RuntimeError:
                 waited = time.monotonic() - began
-                if completed or waited > self._timeout_s + 2 * WATCH_S:
+                if landed or waited > self._timeout_s + 2 * WATCH_S:
                     raise
             if waited > NOTICE_S and not told:
                 told = True

@@ -169,4 +169,6 @@ def _put_idle(endpoint: Endpoint, connection: HTTPConnection) -> None:
 
 
 def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or type(error).__name__
+    if not isinstance(error, OSError):
+        return type(error).__name__  # http.client's quote what came
+    return error.strerror or str(error)[:200] or type(error).__name__

@@ -16,7 +16,7 @@ import socket
 import weakref
 from typing import Optional
 
-from forebay_loader.asking import CONNECTIONS, Asking, Broken
+from forebay_loader.asking import CONNECTIONS, Asking, Broken, unforked
 from forebay_loader.counts import COUNTS
 from forebay_loader.doors import DOORS
 from forebay_loader.instances import INSTANCES
@@ -49,24 +49,29 @@ def _opened(path: str, source: Source, reader: str) -> Optional[Mapped]:
         number = asking.number()
         line = encode_request(text, reader, headers, number)
         try:
-            answer, descriptor = asking.ask(line)
+            asking.ask(line)
+            with unforked():
+                answer, descriptor = asking.take()
+                opened = _held(asking, number, answer, descriptor, shown(source, text)) if descriptor is not None else None
             break
         except Broken:
             continue  # until one is made anew
-    if descriptor is not None:
-        try:
-            held = _mapped(descriptor, answer.size)
-        except BaseException:
-            asking.end(number)
-            raise
-        finally:
-            os.close(descriptor)  # the map has its own
     CONNECTIONS.put(asking)
     INSTANCES.heard(reader, answer.instance)
-    if descriptor is None:
-        return None
-    COUNTS.mapped(answer.size)
-    return Mapped(asking, number, held, answer, shown(source, text))
+    if opened is not None:
+        COUNTS.mapped(answer.size)
+    return opened
+
+
+def _held(asking: Asking, number: int, answer: Answer, descriptor: int, name: str) -> Mapped:
+    """What came, mapped. ``descriptor`` is closed; where it cannot be mapped the lease is ended."""
+    try:
+        return Mapped(asking, number, _mapped(descriptor, answer.size), answer, name)
+    except BaseException:
+        asking.end(number)
+        raise
+    finally:
+        os.close(descriptor)  # the map has its own
 
 
 def _mapped(descriptor: int, size: int) -> mmap.mmap:
@@ -112,10 +117,12 @@ class Mapped(io.BufferedIOBase):
 
     def close(self) -> None:
         """End the lease and drop the map."""
-        asking, self._asking = self._asking, None
+        with unforked():  # a child that another thread forked while the map goes would keep it
+            asking, self._asking = self._asking, None
+            if asking is not None:
+                _HELD.discard(self)
+                self._drop()
         if asking is not None:
-            _HELD.discard(self)
-            self._drop()
             asking.end(self._number)
         super().close()
 

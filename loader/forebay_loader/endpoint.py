@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from forebay_proxy.wire.runfile import read_run_file
 
-__all__ = ["Endpoint", "find_endpoint", "parse_endpoint"]
+__all__ = ["Endpoint", "find_endpoint", "parse_endpoint", "unnamed"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,13 @@ def find_endpoint(environ: Optional[Mapping[str, str]] = None) -> Optional[Endpo
     described = read_run_file(environ)
     url = described.get("url") if described else None
     return parse_endpoint(url, token) if isinstance(url, str) else None
+
+
+def unnamed(environ: Optional[Mapping[str, str]] = None) -> str:
+    """Why ``find_endpoint`` gave None, and what to do. Without the variable's text, which may hold a token."""
+    if (os.environ if environ is None else environ).get("FOREBAY_URL"):
+        return "FOREBAY_URL is set, and names no sidecar: it has to be http://host:port or unix:/path"
+    return "no sidecar is named by FOREBAY_URL or a run file: start one with `forebay serve` or `with fb.sidecar():`"
 
 
 def parse_endpoint(url: str, token: str = "") -> Optional[Endpoint]:

@@ -113,8 +113,8 @@ class IndexedShard:
         return self._read([(key, files)])[0]
 
     def samples(self, start: int = 0, stop: Optional[int] = None) -> Iterator[Sample]:
-        """Samples ``start`` to ``stop``, in the order of the tar."""
-        stop = len(self) if stop is None else min(stop, len(self))
+        """Samples ``start`` to ``stop``, in the order of the tar; both as in a slice, from behind where they are negative."""
+        start, stop, _ = slice(start, stop).indices(len(self))
         if self.mapped:
             return samples_of_map(_buffer(self._mapped), self.index, self.url, start, stop)
         return self._ranged(start, stop)
@@ -150,13 +150,13 @@ class IndexedShard:
             key, files = self._wanted(number)
             if not files:
                 continue
+            if together and together[-1][0] == key:  # what stood between them is not wanted: one sample, however far apart
+                together[-1] = key, _joined(key, together[-1][1], files)
+                continue
             if together and files[-1].offset + files[-1].size - together[0][1][0].offset > SPAN_BYTES:
                 yield from self._read(together)
                 together = []
-            if together and together[-1][0] == key:  # what stood between them is not wanted
-                together[-1] = key, _joined(key, together[-1][1], files)
-            else:
-                together.append((key, files))
+            together.append((key, files))
         if together:
             yield from self._read(together)
 
@@ -193,13 +193,13 @@ def ranged(
 
 
 class IndexedShards(Sequence[Sample]):
-    """The samples of many shards as one sequence, in the order of ``urls`` (patterns are expanded). Pickles; opens what it needs.
+    """The samples of many shards as one sequence, in the order of ``urls`` (patterns; ``::`` joins some). Pickles; opens what it needs.
 
     Building it asks for the index of each shard: raises ``ShardReadError`` naming the first that has none; ``forebay index`` makes them.
     """
 
     def __init__(self, urls: Union[str, Sequence[str]], *, select_files: Optional[Select] = None, limits: Limits = DEFAULT_LIMITS) -> None:
-        self.urls = [one for url in ([urls] if isinstance(urls, str) else urls) for one in expand(url)]
+        self.urls = [one for url in _listed(urls) for one in expand(url)]
         self._select = select_files
         self._limits = limits
         self._open: OrderedDict[int, IndexedShard] = OrderedDict()
@@ -250,6 +250,17 @@ class IndexedShards(Sequence[Sample]):
         while len(self._open) > OPEN_SHARDS:
             self._open.popitem(last=False)[1].close()
         return found
+
+
+def _listed(urls: Any) -> List[str]:
+    """Patterns, one by one; a string may join some with ``::``, as webdataset takes it. Raises ``TypeError``."""
+    found = (
+        urls.split("::") if isinstance(urls, str) else list(urls) if isinstance(urls, Iterable) and not isinstance(urls, bytes) else [urls]
+    )
+    for at, url in enumerate(found):
+        if not isinstance(url, str):
+            raise TypeError(f"a shard is named by a string; entry {at} of {len(found)} is {type(url).__name__}")
+    return found
 
 
 def _source(url: str) -> Source:

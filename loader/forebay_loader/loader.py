@@ -16,6 +16,7 @@ from webdataset import compat
 from webdataset.pipeline import DataPipeline
 
 from forebay_loader import steps
+from forebay_loader.agreement import FIRST_S, Agreement, agreement_of, site, watched
 from forebay_loader.ballot import Ballot, group_is_up
 from forebay_loader.errors import StepsError
 from forebay_loader.forking import WorkerInit, start_method
@@ -62,6 +63,7 @@ class WebLoader(compat.WebLoader):
         self._group, self._timeout_s, self._tail, self._counts = group, steps_timeout_s, tail, counts
         self._counted: Optional[dict[str, int]] = None
         self._world = _world_of(dataset, group)
+        self._site = site()
         dataset = shareable(dataset, drop=tail == "drop") if equal_steps else dataset
         DataPipeline.__init__(self, _data_loader(dataset, self._world, *positional, **how))
         self._alone()
@@ -73,6 +75,7 @@ class WebLoader(compat.WebLoader):
     def _alone(self) -> None:
         """What belongs to one pipeline, and to no copy of it."""
         self._ballot: Optional[Ballot] = None
+        self._words: Optional[Agreement] = None
         self._began: Optional[tuple[int, int, int]] = None  # passes of this iteration, its first epoch, how often one was set before
         self._settled = False  # workers run that will not hear of counts any more
 
@@ -99,9 +102,10 @@ class WebLoader(compat.WebLoader):
             return iter(super().__iter__())
         if self._fixed:
             self._align()
-            return steps.exactly(self._pass, self._fixed)
+            return self._watched(steps.exactly(self._pass, self._fixed), FIRST_S)
         if not self._may_differ:
-            return iter(super().__iter__())
+            batches = iter(super().__iter__())
+            return self._watched(batches, 0.0) if steps.is_endless(self._dataset) else batches
         counts = self._known()
         if group_is_up():
             return self._voted(counts)
@@ -110,6 +114,17 @@ class WebLoader(compat.WebLoader):
         else:
             self._share(counts)
         return iter(super().__iter__())
+
+    def _watched(self, batches: Iterator[Any], wait_s: float) -> Iterator[Any]:
+        """``batches``; where there is a process group, other ranks must say the same of theirs."""
+        world = self._world.settled()
+        if world.size < 2 or not group_is_up():
+            return batches
+        if self._words is None:
+            self._words = agreement_of(self._group, self._site)
+            if self._words is not None:
+                self._words.say(steps.said_of(self._dataset, world, self._fixed))
+        return batches if self._words is None or self._words.settled else watched(batches, self._words, wait_s)
 
     def _voted(self, counts: Optional[dict[str, int]]) -> Iterator[Any]:
         self._check_group()
@@ -127,7 +142,8 @@ class WebLoader(compat.WebLoader):
             return self._share(counts if said.same else None)
 
         repeat = self._tail == "repeat"
-        return steps.in_step(super().__iter__, self._ballot, opened, repeat=repeat, number=number, digest=digest, common=common)
+        said = steps.said_of(self._dataset, self._world.settled())
+        return steps.in_step(super().__iter__, self._ballot, opened, repeat=repeat, number=number, digest=digest, common=common, said=said)
 
     def _share(self, counts: Optional[dict[str, int]]) -> bool:
         """Let the data set read shares of samples, if ``counts`` tell how; whether it does. Workers that stay keep what they began with."""
@@ -199,7 +215,7 @@ class WebLoader(compat.WebLoader):
         self._began = (0, *upcoming)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_ballot": None, "_began": None, "_world": self._world.settled()}
+        return {**self.__dict__, "_ballot": None, "_words": None, "_began": None, "_world": self._world.settled()}
 
 
 def _data_loader(dataset: Any, world: World, *positional: Any, **how: Any) -> Any:

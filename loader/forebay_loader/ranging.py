@@ -12,7 +12,7 @@ import time
 from forebay_loader.body import Unanswered
 from forebay_loader.connection import Reply, ask
 from forebay_loader.counts import COUNTS
-from forebay_loader.endpoint import find_endpoint
+from forebay_loader.endpoint import find_endpoint, unnamed
 from forebay_loader.errors import LoaderError, ProxyUnreachable, ShardChanged, ShardReadError
 from forebay_loader.limits import Limits
 from forebay_loader.patience import Patience
@@ -48,7 +48,7 @@ def asked(source: Source, prefix: str, headers: "list[tuple[str, str]]", limits:
     """The sidecar's answer about ``source``, below ``prefix``. Raises ``Unanswered``."""
     endpoint = find_endpoint()
     if endpoint is None:
-        raise Unanswered("no sidecar is named by FOREBAY_URL or a run file: start one with `forebay serve` or `with fb.sidecar():`")
+        raise Unanswered(unnamed())
     carried = [*safe_headers(source), ("Accept-Encoding", "identity"), ("Forebay-Reader", reader_name()), *headers]
     return ask(endpoint, prefix + source.url.proxy_path(), carried, connect_s=limits.connect_s, silence_s=limits.silence_s)
 

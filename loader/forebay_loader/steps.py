@@ -15,14 +15,16 @@ from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional
 
 from webdataset import shardlists
 
+from forebay_loader.agreement import Said
 from forebay_loader.ballot import DONE, GOES_ON, Ballot, Verdict, failed_rank, failure_of
 from forebay_loader.errors import StepsError
 from forebay_loader.notices import log
 from forebay_loader.shardlist import NodeSplit, ShardList
 from forebay_loader.shares import SharedOut
 from forebay_loader.subject import told_epoch
+from forebay_loader.world import World
 
-__all__ = ["EXACT", "Opening", "common_order", "exactly", "in_step", "is_endless", "reads_everything"]
+__all__ = ["EXACT", "Opening", "common_order", "exactly", "in_step", "is_endless", "reads_everything", "said_of"]
 
 EXACT = "`forebay index` makes this exact"
 _DROPPING = ("_select", "_rsample")  # what they leave out may differ from rank to rank
@@ -53,25 +55,36 @@ class Opening(NamedTuple):
 
 
 def in_step(
-    begin: Pass, ballot: Ballot, opened: Callable[[Opening], bool], *, repeat: bool, number: int = 0, digest: int = 0, common: int = 0
+    begin: Pass,
+    ballot: Ballot,
+    opened: Callable[[Opening], bool],
+    *,
+    repeat: bool,
+    number: int = 0,
+    digest: int = 0,
+    common: int = 0,
+    said: Optional[Said] = None,
 ) -> Iterator[Any]:
     """The batches of ``begin()`` for as long as every rank has one; or, with ``repeat``, passes until every rank has had its all.
 
-    A first vote compares ``number``, ``digest`` and ``common``, in which no rank may differ; ``opened`` hears the result before ``begin``
-    is called, and says whether shares are equal now. The next batch is taken, and voted on, before the last one is handed over: the vote
-    travels while the trainer works.
+    A first vote compares ``number``, ``digest`` and ``common``, in which no rank may differ, and before the first of all ``said``, which
+    has the values for a message. ``opened`` hears the result before ``begin`` is called, and says whether shares are equal now. The next
+    batch is taken, and voted on, before the last one is handed over: the vote travels while the trainer works.
     """
     epoch = ballot.begin()
+    if said is not None and epoch == 1:
+        ballot.words.say(said)
     ballot.post(GOES_ON, fresh=True, number=number, digest=digest, common=common)
-    said = _verdict(ballot, 0)
-    if said is None:
+    verdict = _verdict(ballot, 0)
+    if verdict is None:
         return
-    if not said.alike:
+    ballot.words.look()  # every rank has spoken before it voted
+    if not verdict.alike:
         raise StepsError(
             "ranks have shuffled shards with different seeds or epoch=, or have lists of different lengths: some would be read twice, "
             "others by nobody. Give all ranks the same list, seed and epoch"
         )
-    equal = opened(Opening(said.number, said.same))
+    equal = opened(Opening(verdict.number, verdict.same))
     mine = _Ahead(begin, repeat=repeat and not equal)
     given = 0
     try:
@@ -208,19 +221,31 @@ def is_endless(dataset: Any) -> bool:
     return isinstance(source, draws) and getattr(source, "nshards", 0) == sys.maxsize
 
 
-def common_order(dataset: Any) -> int:
-    """A positive number for the order that ranks share out among them, by the number of shards, the seed, and an epoch that was told; 0
+def shared_order(dataset: Any) -> Optional[tuple[int, Optional[int], Optional[int]]]:
+    """The order that ranks share out among them: the number of shards and, if they are shuffled, the seed and an epoch that was told. None
     where none of ours is.
 
-    Not by the names of shards: nodes may read copies of their own.
+    Not the names of shards: nodes may read copies of their own.
     """
     stages = list(getattr(dataset, "pipeline", ()))
     source = next(iter(stages), None)
     if not isinstance(source, ShardList) or not any(isinstance(stage, (NodeSplit, SharedOut)) for stage in stages):
-        return 0
-    order = f"{source.order.seed}/{told_epoch(source.epochs.told)}" if source.order.shuffled else "listed"
-    told = f"{len(source)} {order}"
-    return int.from_bytes(blake2b(told.encode(), digest_size=7).digest(), "big") + 1
+        return None
+    shuffled = source.order.shuffled
+    return len(source), source.order.seed if shuffled else None, told_epoch(source.epochs.told) if shuffled else None
+
+
+def common_order(dataset: Any) -> int:
+    """A positive number for the order that ranks share out among them; 0 where none of ours is."""
+    order = shared_order(dataset)
+    return 0 if order is None else int.from_bytes(blake2b(repr(order).encode(), digest_size=7).digest(), "big") + 1
+
+
+def said_of(dataset: Any, world: World, batches: int = 0) -> Said:
+    """What this rank says of its loader, for the others to compare."""
+    shards, seed, epoch = shared_order(dataset) or (None, None, None)
+    fixed = getattr(dataset, "repetitions", 1) == sys.maxsize
+    return Said(world.rank, world.size, batches or None, (getattr(dataset, "nsamples", 0) or None) if fixed else None, shards, seed, epoch)
 
 
 def reads_everything(dataset: Any) -> bool:

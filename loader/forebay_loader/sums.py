@@ -1,7 +1,9 @@
 """A running sum over delivered bytes, to compare a body that begins again with what came before.
 
-It is taken over every byte that streams, so its speed is felt: XXH3 at 26 GB/s where ``xxhash`` is installed (it comes with the sidecar),
-else the standard library's CRC-32 at 3, which was a third of the time of reading a cold shard. Never stored, never sent.
+It is taken over every byte that streams, so its speed is felt: XXH3 at 26 to 43 GB/s where ``xxhash`` is installed (it comes with the
+sidecar). Nothing in the standard library comes near: CRC-32 at 0.6 to 3 GB/s, by how its zlib was built, was a third of the time of reading
+a cold shard; ``zlib.adler32``, ``hash`` and ``hashlib`` are no better. So ``xxhash`` stays: the one package that training code looks for,
+and does without. Never stored, never sent.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ def new_sum() -> Any:
 
 def _fastest() -> Callable[[], Any]:
     try:
-        from xxhash import xxh3_64  # noqa: PLC0415  # absent where only the standard library is
+        from xxhash import xxh3_64  # noqa: PLC0415  # a find, never a need: other training environments lack it
     except ImportError:
         return Crc32
     return xxh3_64

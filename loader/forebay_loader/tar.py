@@ -276,7 +276,7 @@ class Samples:
             return
         if self._sample is None or key != self._sample["__key__"]:
             yield from self._flush()
-            self._sample, self._stem = {"__key__": key, "__url__": url}, _stem_of(key)
+            self._sample = {"__key__": key, "__url__": url}
         if suffix in self._sample:
             text = f"{name}: duplicate file name in tar file {suffix} {self._sample.keys()}"
             return self._ungrouped(ValueError(text), key, url)
@@ -284,6 +284,7 @@ class Samples:
         self._odd = self._odd or suffix == "__bad__"
         if local_path is not None:
             self._sample["__local_path__"] = local_path
+        self._stem = _stem_of(key)  # from its first file on, which brings the path: the hot loop only adds files
 
     def _ungrouped(self, error: Exception, key: Any, url: Any) -> None:
         error.args = (*error.args, key, url)  # webdataset has the place for them, and leaves it empty

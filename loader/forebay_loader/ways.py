@@ -12,7 +12,7 @@ from typing import Any, Callable, Optional, Protocol
 
 from forebay_loader.body import Body, Progress, Unanswered
 from forebay_loader.connection import Reply, ask
-from forebay_loader.endpoint import Endpoint, find_endpoint
+from forebay_loader.endpoint import Endpoint, find_endpoint, unnamed
 from forebay_loader.errors import ShardChanged, ShardReadError
 from forebay_loader.instances import INSTANCES
 from forebay_loader.limits import Limits
@@ -198,5 +198,5 @@ def retry_after(text: str) -> Optional[float]:
 
 def _here(endpoint: Optional[Endpoint]) -> Endpoint:
     if endpoint is None:
-        raise Unanswered("no sidecar is named by FOREBAY_URL or a run file: start one with `forebay serve` or `with fb.sidecar():`")
+        raise Unanswered(unnamed())
     return endpoint

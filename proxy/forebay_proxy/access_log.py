@@ -3,6 +3,9 @@
 The event loop only puts facts into a queue; a thread of its own makes lines of them and writes them, so a slow disk delays nobody. What
 the disk cannot take is dropped, counted and said: a log is never a reason to serve slower. ``forebay plan --replay`` reads the file.
 
+A shard that was passed as a descriptor is one answer too: a hit with all of its bytes, which begins with the question and ends with the
+lease. Nobody sees when it is read in between, nor how much of it.
+
 =============================  =======================================================================================================
 key                            meaning
 =============================  =======================================================================================================
@@ -37,7 +40,7 @@ from queue import Empty, SimpleQueue
 
 from forebay_proxy.appendfile import AppendFile
 from forebay_proxy.errors import ConfigError
-from forebay_proxy.events import AccessLogged, Event, Events, RequestDone, Served
+from forebay_proxy.events import AccessLogged, Event, Events, LeaseEnded, RequestDone, Served
 from forebay_proxy.problem import shown
 
 __all__ = ["AccessLog", "line_of"]
@@ -86,12 +89,13 @@ class AccessLog:
         self._events.listen(self.listen)
 
     def listen(self, event: Event) -> None:
-        if type(event) is not RequestDone or event.served is None:
+        done = event.done if type(event) is LeaseEnded else event
+        if type(done) is not RequestDone or done.served is None:
             return
         if self._queue.qsize() >= MOST_WAITING:
             self._lost(1, "its disk does not keep up")
         else:
-            self._queue.put((self._now(), event, event.served))
+            self._queue.put((self._now(), done, done.served))
 
     async def aclose(self) -> None:
         """Write what waits. A disk that hangs is not waited for."""

@@ -31,6 +31,9 @@ _PARSE_ON_LOOP_BYTES = 32 * 1024
 _BREATH_S = 0.0003  # long enough for whoever waits for the interpreter to get it; a third of the parser's time
 # Warm-ups at once: a person starts one, a cluster's prologue a few. Each keeps its list of shards in memory until it ends.
 MOST_WARMS = 8
+# Holds at once. A node runs a few jobs, each with a hold for `forebay run` and one for each rank that calls fb.sidecar(): a crowd of
+# them is a fault, and would take the places of those who read.
+MOST_HOLDS = 256
 
 Handler = Callable[[web.BaseRequest, Exchange], Awaitable[web.StreamResponse]]
 Announced = Callable[[str | None, ReaderName | None, int], dict[str, Any]]  # plans of a job (or all), behind a reader, so many
@@ -98,6 +101,7 @@ class AdminRoutes:
         self._pass_headers = frozenset(name.lower() for name in pass_headers)
         self._page = page_files()
         self._bodies = Bodies()
+        self._holds = 0
         self._warming = 0
         self._verifying = False
         self._routes: dict[str, dict[str, Handler]] = {
@@ -139,12 +143,19 @@ class AdminRoutes:
 
     async def _hold(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
         """A header, and then nothing until the client leaves or we end: whoever has one open needs this sidecar."""
+        if self._holds >= MOST_HOLDS:
+            step = "close holds that are not needed (one for each process does), or go on without: the others keep this sidecar"
+            raise Busy(f"{self._holds} holds are open already", next_step=step, status=503)
         response = web.StreamResponse(headers={"Cache-Control": "no-store", "Server": SERVER})
-        exchange.endless()
-        exchange.answered(response.status)
-        await response.prepare(request)
-        if request.method != "HEAD":
-            await asyncio.get_running_loop().create_future()  # cancelled by either end
+        self._holds += 1
+        try:
+            exchange.endless()
+            exchange.answered(response.status)
+            await response.prepare(request)
+            if request.method != "HEAD":
+                await asyncio.get_running_loop().create_future()  # cancelled by either end
+        finally:
+            self._holds -= 1
         return response
 
     async def _show_metrics(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:

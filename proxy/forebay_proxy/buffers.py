@@ -62,8 +62,8 @@ class Buffers:
 
     def __init__(self, budget_bytes: int = BUDGET_BYTES) -> None:
         quarter = budget_bytes // 4
-        # A write is a hop to a thread and back, whatever its size: where few fetch, their units are larger.
-        self.fetches = Share(quarter, per_holder=1, largest_bytes=2 * MAX_UNIT_BYTES)
+        # A write is a hop to a thread and back, whatever its size: where few fetch, their units are larger. One comes while one is written.
+        self.fetches = Share(quarter, per_holder=2, smallest_bytes=MIN_UNIT_BYTES // 2, largest_bytes=2 * MAX_UNIT_BYTES)
         # Readers of distinct shards who have stopped: 1,000 of them still fit into the budget, with a piece each, so that all can go on.
         self.windows = Share(quarter, per_holder=4, smallest_bytes=16 * 2**10)
         # Half of it: 64 warm readers still have 512 KiB each. Their unit may go down to 16 KiB: 2,000 stopped readers fit.

@@ -123,9 +123,7 @@ class ShardCache:
         job = reader.job if reader else ""
         entry, opened_here = await self._openings.entry(shard, job, want, head=head, reader=self._announced(reader))
         entry = self.room.entries.setdefault(entry.key, entry)  # forgotten between its opening's end and here: one entry a key, always
-        reading = Reading(self, entry, shard, reader, opened_here=opened_here)
-        plan = self.plans.get(reader) if reader else None
-        reading.epoch = plan.epoch if plan else None
+        reading = self._reading(entry, shard, reader, opened_here=opened_here)
         with self._inside(reading):
             if not head:
                 self._note_opening(entry, shard, reader, want)
@@ -155,7 +153,7 @@ class ShardCache:
 
     def _lend(self, entry: Entry, shard: Shard, reader: ReaderName | None) -> Lent:
         descriptor = self.lending.descriptor(entry)
-        reading = Reading(self, entry, shard, reader, opened_here=False)
+        reading = self._reading(entry, shard, reader, opened_here=False)
         entry.readers += 1
         self.readings.add(reading)
         reading.has_all()
@@ -173,6 +171,13 @@ class ShardCache:
 
     def count(self, lent: Lent) -> None:
         self._count_reading(lent.reading, lent.began)
+
+    def _reading(self, entry: Entry, shard: Shard, reader: ReaderName | None, *, opened_here: bool) -> Reading:
+        """It knows the epoch that its reader's plan told before this opening moved it on."""
+        reading = Reading(self, entry, shard, reader, opened_here=opened_here)
+        plan = self.plans.get(reader) if reader else None
+        reading.epoch = plan.epoch if plan else None
+        return reading
 
     @contextmanager
     def _inside(self, reading: Reading) -> Iterator[Reading]:

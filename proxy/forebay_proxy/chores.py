@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from forebay_proxy.errors import ForebayError
@@ -132,7 +132,7 @@ def describe_fault(error: BaseException) -> str:
     return str(error) if isinstance(error, ForebayError) else type(error).__name__
 
 
-async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+async def to_its_end(work: Awaitable[T]) -> T:
     """Do ``work`` to its end, however often the caller is cancelled meanwhile; the cancellation is raised afterwards.
 
     For what must not stop half-way: bytes that were taken out of use are removed, or put back.

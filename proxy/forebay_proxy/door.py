@@ -22,9 +22,9 @@ from typing import Protocol
 from forebay_proxy.access import Access
 from forebay_proxy.descriptors import client_places
 from forebay_proxy.errors import ConfigError, ForebayError
-from forebay_proxy.events import ClientRefused, DoorAnswered, Events, Outcome, RequestDone
+from forebay_proxy.events import ClientRefused, DoorAnswered, Events, LeaseEnded, Outcome, RequestDone, Served
 from forebay_proxy.lending import Lent, UseHttp
-from forebay_proxy.listen import UnixListener
+from forebay_proxy.listen import UnixListener, fits
 from forebay_proxy.logs import frames_of
 from forebay_proxy.peers import unix_peer
 from forebay_proxy.shard import Shard
@@ -34,12 +34,13 @@ from forebay_proxy.wire.door import InvalidRequest, Request, decode_request, doo
 from forebay_proxy.wire.plan import ReaderName
 from forebay_proxy.wire.urls import InvalidShardUrl, parse_origin_url
 
-__all__ = ["Door", "WholeDoor"]
+__all__ = ["Door", "WholeDoor", "default_socket"]
 
 log = logging.getLogger("forebay")
 
 ACCEPTED = 32  # connections a turn of the loop: a job's workers open their first shards in the same instant, and others want to be served
 KNOWN = 4096  # shards whose names are not read anew each time: every rank asks for them, and every epoch
+KNOWN_LINE_BYTES = 4096  # of a longer request nothing is kept: 4,096 of the longest would be a quarter of a gigabyte
 BOOKS_S = 0.001
 FULL_S = 1.0  # before the next try when this process has no descriptors left
 
@@ -185,7 +186,7 @@ class Door:
             if self._leases >= self._most:
                 raise UseHttp("refused", "too many descriptors are out")
             asked = decode_request(line)
-            shard = self._shard(asked.shard, asked.headers)
+            shard = (self._shard if len(line) <= KNOWN_LINE_BYTES else self._shard.__wrapped__)(asked.shard, asked.headers)
             lent = self._cache.lend(shard, asked.reader)
             if lent is not None:
                 self._pass(visit, asked, lent, started)
@@ -212,17 +213,25 @@ class Door:
         reading = lent.reading
         visit.pass_on(lent, asked.lease, encode_answer(reading.position, reading.version.etag(reading.key), self._instance))
         self._leases += 1
-        seconds = self._clock() - started
+        lent.asked_at, lent.answered_s = started, self._clock() - started
         self.later(lent.passed)
-        job = asked.reader.job if asked.reader else ""
         self._events.emit(DoorAnswered("passed"))  # a hit, with all its bytes: how many of them are read nobody hears
-        self._events.emit(RequestDone("GET", 200, Outcome.HIT, reading.position, seconds, seconds, reading.position, job))
+        self._events.emit(_done(lent, lent.answered_s, None))
 
     def took_back(self, lent: Lent) -> None:
-        """The client has ended that lease."""
+        """The client has ended that lease. Nothing is held by it any more; whoever ends one asks for the next shard in the same breath."""
         self._leases -= 1
         self.last_active = self._clock()
         lent.end()
+        self.later(partial(self._settle, lent))
+
+    def _settle(self, lent: Lent) -> None:
+        lent.settle()
+        lent.count()
+        reading = lent.reading
+        served = Served(reading.shard.name, reading.reader, reading.epoch, reading.position, None, 0.0, "")
+        seconds = self._clock() - lent.asked_at  # up to now, when it is written down with the wall clock: so its beginning is right
+        self._events.emit(LeaseEnded(_done(lent, seconds, served)))
 
     def later(self, call: Callable[[], None]) -> None:
         """``call`` concerns nobody who waits: plans and sums. Workers begin an epoch together, and each is answered before any of it."""
@@ -256,8 +265,20 @@ class Door:
         visit.say(encode_refusal(status, title, self._instance))
 
 
+def default_socket(path: Path) -> tuple[Path | None, tuple[str, ...]]:
+    """``path``, where nobody has named another, if it can be a socket and the door lie beside it; else None, and what is to be said."""
+    if fits(Path(door_path(str(path)))):
+        return path, ()
+    return None, (f"no unix socket and no fd door, all is served over HTTP: {path} is too long for the kernel; --socket names another",)
+
+
 def _shard(pass_headers: frozenset[str], text: str, headers: tuple[tuple[str, str], ...]) -> Shard:
     return Shard.of(parse_origin_url(text), credential_headers(headers, pass_headers))
+
+
+def _done(lent: Lent, seconds: float, served: Served | None) -> RequestDone:
+    size, reader = lent.reading.position, lent.reading.reader
+    return RequestDone("GET", 200, Outcome.HIT, size, lent.answered_s, seconds, size, reader.job if reader else "", served)
 
 
 def _turn_away(client: socket.socket, line: bytes) -> None:

@@ -266,6 +266,13 @@ class RequestDone:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseEnded:
+    """A descriptor's lease ended. ``done``: the request, as one that was answered with the whole shard; it was counted at once."""
+
+    done: RequestDone
+
+
+@dataclass(frozen=True, slots=True)
 class AccessLogged:
     """Lines of the access log were written, or dropped because its disk took them too slowly or not at all. ``result``: which."""
 
@@ -311,7 +318,7 @@ class LoopLagged:
 
 Event = (
     Aborted | AccessLogged | ClientRefused | DigestChecked | DiskChanged | DiskFailed | DoorAnswered | Evicted | FetchRetried
-    | FlightBoarded | IndexDone | IntegrityFailed | LoopLagged | OpeningDone | OptimalBytes | OriginAnswered | OriginBytes
+    | FlightBoarded | IndexDone | IntegrityFailed | LeaseEnded | LoopLagged | OpeningDone | OptimalBytes | OriginAnswered | OriginBytes
     | OriginFailed | OriginOddity | PlanChanged | ReaderWaited | Recovered | Refetched | RequestDone | ReservationRefused | Revalidated
     | SegmentLanded | SegmentVerified | ShardOpened
 )  # fmt: skip

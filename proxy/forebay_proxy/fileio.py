@@ -14,6 +14,7 @@ import errno
 import fcntl
 import os
 import stat
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Protocol
@@ -35,6 +36,9 @@ _IOV_MAX = 1024  # of Linux
 _TAIL_ROUNDING = 2**16  # a punch up to the end of the file must pass it, or the last block is zeroed and kept
 _OPEN = os.O_RDWR | os.O_NOFOLLOW
 _ANY = 2**31
+# Our own exclusive locks on one file refuse each other as a client's shared one does, and cannot be told from it: a release beside another
+# would leave its range allocated and unwritten, which the next start takes for a segment that is here. So one thread at a time.
+_ALONE = threading.Lock()
 
 
 class Leased(CacheError):
@@ -127,7 +131,7 @@ def release(fd: int, offset: int, length: int) -> None:
 
     One of an earlier life may: its shard was complete then, and the claim of this range was withdrawn in the moment of the kill.
     """
-    with suppress(BlockingIOError, FileNotFoundError), _locked(fd) as own:
+    with _ALONE, suppress(BlockingIOError, FileNotFoundError), _locked(fd) as own:
         _punch_from_tail(own, offset, length)
 
 
@@ -242,7 +246,7 @@ def punch(key: str, directory: int, fd: int | None, ranges: Sequence[tuple[int, 
     """Free (offset, length) ranges, each from its tail on: who is stopped half-way keeps the head. ``fd``: the file ``key`` must name."""
     if not abilities.punch:
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-    with _unleased(key, directory, fd) as own:
+    with _ALONE, _unleased(key, directory, fd) as own:
         for offset, length in reversed(ranges):
             _punch_from_tail(own, offset, length)
 
@@ -258,7 +262,7 @@ def unlink(key: str, directory: int, abilities: Abilities, fd: int | None = None
     if not is_plain(named) or named.st_nlink != 1:
         os.unlink(key, dir_fd=directory)
         return
-    with _unleased(key, directory, fd) as own:
+    with _ALONE, _unleased(key, directory, fd) as own:
         if abilities.punch:
             _punch_from_tail(own, 0, os.fstat(own).st_size)
         os.unlink(key, dir_fd=directory)

@@ -33,8 +33,8 @@ class Busy(InvalidRequest):
     retryable = True
     title = "Too many requests"
 
-    def __init__(self, message: str, *, next_step: str) -> None:
-        super().__init__(message, next_step=next_step, status=429)
+    def __init__(self, message: str, *, next_step: str, status: int = 429) -> None:
+        super().__init__(message, next_step=next_step, status=status)
 
 
 class Bodies:

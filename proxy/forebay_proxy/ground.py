@@ -279,7 +279,10 @@ class CacheGround:
     async def flown(self, entry: Entry, flight: Flight, landing: Landing, filling: Awaitable[None]) -> None:
         """Run ``filling``; whatever happens, nothing of the landing stays behind."""
         try:
-            await filling
+            try:
+                await filling
+            finally:
+                await landing.settled()
         except BaseException as error:
             flight.error = told(error)  # before its bytes are given back: nobody may read them from now on
             if isinstance(error, ShardChanged):

@@ -53,17 +53,19 @@ class Lent:
     segments: int
     began: int  # the moment of ``Optimal``
     _books: _Books
+    asked_at: float = 0.0  # on the door's clock
+    answered_s: float = 0.0  # from then on
 
     def passed(self) -> None:
         """It has reached a client: only this is an opening. It may be told a little later, as ``count``."""
         self._books.note_passed(self)
 
     def end(self) -> None:
-        """Nothing is leased by it any more. Once; ``settle`` comes next."""
+        """Nothing is leased by it any more. Once; ``settle`` comes next, a little later."""
         self._books.take_back(self)
 
     def settle(self) -> None:
-        """What its end means to others. In the same turn of the loop; whoever waits for an answer is answered first."""
+        """What its end means to others: the order in which shards leave. Whoever waits for an answer is answered first."""
         self._books.settle(self)
 
     def count(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from forebay_proxy.errors import ConfigError
 
-__all__ = ["DEFAULT_PORT", "UnixListener", "bind_tcp", "is_loopback_host"]
+__all__ = ["DEFAULT_PORT", "UnixListener", "bind_tcp", "fits", "is_loopback_host"]
 
 DEFAULT_PORT = 7070
 # The default moves on when taken; a node does not hold a hundred sidecars, so a hundred taken ports mean something else is wrong.
@@ -129,10 +129,19 @@ def _answers(path: Path) -> bool:
     return True
 
 
+def fits(path: Path) -> bool:
+    """Whether the kernel takes ``path`` for a socket of ours."""
+    return len(os.fsencode(_temporary(path))) <= _SUN_PATH_MAX
+
+
+def _temporary(path: Path) -> Path:
+    """Bound under a name of its own and moved into place: the path is never missing, and never there with other permissions."""
+    return path.with_name(f".{path.name}.{os.getpid()}")
+
+
 def _bound(path: Path) -> socket.socket:
-    # Bound under a name of its own and moved into place: the path is never missing, and never there with other permissions.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    if len(os.fsencode(temporary)) > _SUN_PATH_MAX:
+    temporary = _temporary(path)
+    if not fits(path):
         step = "name a shorter one with --socket"
         raise ConfigError(f"socket path {path} is too long: the kernel takes {_SUN_PATH_MAX} bytes", next_step=step)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -26,7 +26,7 @@ from forebay_proxy.chores import Chores, describe_fault, kept
 from forebay_proxy.clearing import Clearing
 from forebay_proxy.descriptors import raise_limit
 from forebay_proxy.diskwatch import DiskWatch
-from forebay_proxy.door import Door
+from forebay_proxy.door import Door, default_socket
 from forebay_proxy.ending import Deadline, Ending
 from forebay_proxy.errors import ConfigError
 from forebay_proxy.events import Events, PlanChanged
@@ -172,9 +172,9 @@ class _House:
         self._build_cache(group, store, capacity)
         adopt(loaded, store, self._openings, self._cache)
         self._room.overhead.measure()
-        await self._listen(claim, group)
+        said = await self._listen(claim, group)
         store.announce(self._face.url, self._instance)
-        notices = (*place.notices, *capacity.notices, *loaded.notices)
+        notices = (*place.notices, *capacity.notices, *loaded.notices, *said)
         self.info = ServiceInfo(
             self._face.url, self._face.port or 0, self._face.socket, store.path, self._instance, capacity.effective_bytes,
             fingerprint, notices,
@@ -258,7 +258,8 @@ class _House:
         )  # fmt: skip
         self._metrics.watch(self._standing.usage)
 
-    async def _listen(self, claim: Claim, group: asyncio.TaskGroup) -> None:
+    async def _listen(self, claim: Claim, group: asyncio.TaskGroup) -> tuple[str, ...]:
+        """Let readers in; returns what a person should know of how."""
         settings = self._settings
         access = Access(
             own_uid=os.getuid(),
@@ -272,7 +273,7 @@ class _House:
             metrics=self._metrics.render, access=access, events=self._events, pass_headers=settings.pass_header, clock=self._clock,
             echo=self._outward.echo, instance=self._instance,
         )  # fmt: skip
-        socket = claim.socket if settings.socket is None else settings.socket or None
+        socket, said = default_socket(claim.socket) if settings.socket is None else (settings.socket or None, ())
         self._life.push_async_callback(self._face.aclose)
         await self._face.start(settings.host, settings.port, socket if socket is None else Path(socket))
         for host, port in self._face.addresses:
@@ -284,6 +285,7 @@ class _House:
         self._life.push_async_callback(self._door.aclose)
         self._door.open_beside(self._face.socket, can_lend=self._store.can_lend)
         self._standing.door = lambda: self._door.path
+        return said
 
     def _run_file(self, fingerprint: str) -> RunFile:
         socket = str(self._face.socket) if self._face.socket else None

@@ -6,7 +6,6 @@ import asyncio
 import errno
 import os
 import socket
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
@@ -29,8 +28,6 @@ class _Host(Protocol):
 
     def took_back(self, lent: Lent) -> None: ...
 
-    def later(self, call: Callable[[], None]) -> None: ...
-
     def gone(self, visit: Visit) -> None: ...
 
 
@@ -43,7 +40,6 @@ class Visit:
         self._client = client
         self._rest = b""  # the start of a line whose end has not come yet
         self._leases: dict[int, Lent] = {}  # by the client's number; below zero are those without
-        self._ended: list[Lent] = []  # and not settled
         self._unnumbered = 0
         self._task: asyncio.Task[None] | None = None  # what the last question waits for
         self._overdue: asyncio.TimerHandle | None = None
@@ -94,8 +90,7 @@ class Visit:
             if self._task is not None and not self._task.done():
                 cancel_soon(self._task)  # it waits for the origin, or for the disk
             while self._leases:
-                self._end(self._leases.popitem()[1])
-            self._settle()
+                self._host.took_back(self._leases.popitem()[1])
             self._host.gone(self)
         return self._task
 
@@ -113,7 +108,6 @@ class Visit:
         for line in lines:
             if not self._left:
                 self._take(line)
-        self._settle()
         if self._left or not self._rest:
             self._on_time()
         elif len(self._rest) >= MAX_LINE_BYTES:
@@ -126,22 +120,11 @@ class Visit:
         if number is not None:
             lent = self._leases.pop(number, None)
             if lent is not None:  # one that failed on its way has ended already
-                self._end(lent)
+                self._host.took_back(lent)
         elif self.asking:  # no client of ours does: answers come in order, one question at a time
             self.leave()
         else:
             self._task = self._host.ask(self, line)
-
-    def _end(self, lent: Lent) -> None:
-        self._host.took_back(lent)
-        self._ended.append(lent)
-
-    def _settle(self) -> None:
-        """After the answers: whoever ends a lease asks for the next shard in the same breath."""
-        while self._ended:
-            lent = self._ended.pop()
-            lent.settle()
-            self._host.later(lent.count)
 
     def _on_time(self) -> None:
         if self._overdue is not None:

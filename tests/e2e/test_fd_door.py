@@ -13,8 +13,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from support.sidecar import Sidecar, environment, running, start, wait_until
+from support.sidecar import FOREBAY, Sidecar, environment, running, start, wait_until
 
+import forebay_loader as fb
 from forebay_loader.counts import COUNTS, counters
 from forebay_loader.descriptor import Mapped, open_descriptor
 from forebay_loader.doors import DOORS
@@ -283,3 +284,21 @@ def test_a_lease_keeps_an_idle_sidecar(place: Path, shards: Path, monkeypatch: p
         assert sidecar.process.wait(30) == 0
     finally:
         sidecar.terminate()
+
+
+def test_a_run_directory_with_a_long_name(place: Path) -> None:
+    """A default socket that the kernel would not take is left out, which is said; the sidecar serves all the same."""
+    run = place / ("r" * 100)
+    run.mkdir(mode=0o700)
+    command = [*FOREBAY, "serve", "--json", "--port", "0", "--cache-dir", str(place / "cache"), "--cache-size", "100MB"]
+    environ = {**environment(place), "XDG_RUNTIME_DIR": str(run)}
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            ready = json.loads(process.stdout.readline())
+            found = fb.status({**environ, "FOREBAY_URL": ""})  # by the run file
+        finally:
+            process.terminate()
+            said = process.communicate(timeout=30)[1]
+    assert (ready["socket"], found.where) == (None, ready["url"])
+    assert f"no unix socket and no fd door, all is served over HTTP: {run}/forebay.sock is too long" in said

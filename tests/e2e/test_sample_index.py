@@ -101,6 +101,7 @@ def test_random_access_gives_webdatasets_samples(sidecar: Sidecar, shards: Path)
             assert (len(shard), list(shard.samples())) == (len(expected), expected)
             assert [shard[number] for number in (0, 17, -1)] == [expected[number] for number in (0, 17, -1)]
             assert list(shard.samples(10, 13)) == expected[10:13]
+            assert (list(shard.samples(-20)), list(shard.samples(3, -2))) == (expected[-20:], expected[3:-2])
             assert shard.key(5) == expected[5]["__key__"]
             for number in (len(shard), -len(shard) - 1):
                 with pytest.raises(IndexError):
@@ -116,6 +117,8 @@ def test_many_shards_are_one_sequence(sidecar: Sidecar, shards: Path) -> None:
     assert list(samples) == expected
     again = pickle.loads(pickle.dumps(samples))
     assert again[50:70] == expected[50:70]
+    joined = IndexedShards(f"file://{shards}/0.tar::file://{shards}/{{1..2}}.tar")
+    assert joined.urls == samples.urls
     samples.close()
     again.close()
 
@@ -339,6 +342,19 @@ def test_the_verb_names_what_has_none(sidecar: Sidecar, shards: Path, place: Pat
         done = forebay(place, *urls(shards, 0), "--url", sidecar.url, "--sizes", str(sizes))
         assert (done.returncode, done.stdout) == (2, "")
         assert cause in done.stderr
+
+
+def test_sizes_are_written_part_by_part(sidecar: Sidecar, shards: Path, place: Path) -> None:
+    """What the file says of other shards stays; where it says otherwise of these, it is left alone, and the exit code says so."""
+    sizes = place / "sizes.json"
+    sizes.write_text(json.dumps({"9.tar": "17", "0.tar": str(SAMPLES)}))
+    done = forebay(place, *urls(shards, 0, 1), "--url", sidecar.url)
+    assert (done.returncode, "told of 1 other shards" in done.stderr) == (0, True), done.stderr
+    assert json.loads(sizes.read_text()) == {"9.tar": "17", "0.tar": str(SAMPLES), "1.tar": SAMPLES + 1}
+    sizes.write_text(json.dumps({"0.tar": 5, "9.tar": 17}))
+    done = forebay(place, *urls(shards, 0, 1), "--url", sidecar.url)
+    assert (done.returncode, json.loads(sizes.read_text())) == (1, {"0.tar": 5, "9.tar": 17})
+    assert f"it says 5 samples for 0.tar, and its index has {SAMPLES}; is it of another set" in done.stderr
 
 
 def test_a_restart_keeps_the_indexes(place: Path, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ async def test_a_flight_over_a_directory_that_was_made_anew(tmp_path: Path, *, m
         data = data_of(3 * SEGMENT_BYTES + 5)
         remote = world.origin.put(A, data)
         remote.chunk_bytes = MIB
-        stalls = remote.hold(SEGMENT_BYTES + 5 * MIB)
+        stalls = remote.hold(SEGMENT_BYTES + 7 * MIB)  # a unit is waited for when the next one is full
         async with world.opened(A) as reading:
             got = await world.taken(reading, SEGMENT_BYTES)
             entry = world.entry(A)

@@ -14,6 +14,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.fake_proxy import FakeServer
@@ -332,6 +333,45 @@ def test_a_forked_child_lets_go_of_what_it_inherited(door: FakeDoor) -> None:
         for each in (told, say, wait, go_on):
             os.close(each)
         assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("step", ["a map is made", "a map goes"])
+def test_a_fork_by_another_thread_waits_for_a_descriptor_on_its_way(step: str, door: FakeDoor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child made between its arrival and the map, or while that goes, would hold the kernel's lease for as long as it lives."""
+    inside, forked = threading.Event(), threading.Event()
+
+    def pause(stock: Any) -> Any:
+        def paused(*args: Any) -> Any:
+            inside.set()
+            forked.wait(0.5)  # a fork that does not wait for us is done by then
+            return stock(*args)
+
+        return paused
+
+    if step == "a map is made":
+        monkeypatch.setattr(descriptor_module, "_mapped", pause(descriptor_module._mapped))
+    else:
+        monkeypatch.setattr(Mapped, "_drop", pause(Mapped._drop))
+    opening = threading.Thread(target=lambda: mapped().close())
+    opening.start()
+    assert inside.wait(10)
+    child = os.fork()
+    if not child:
+        with open("/proc/self/maps", encoding="utf-8") as maps:
+            held = [line for line in maps if "s.tar" in line]
+        shards = [name for name in os.listdir("/proc/self/fd") if int(name) != door.file and _leads_to("s.tar", name)]
+        os._exit(len(held) + len(shards))
+    forked.set()
+    opening.join(10)
+    assert os.waitpid(child, 0)[1] == 0
+    assert door.ended()
+
+
+def _leads_to(name: str, number: str) -> bool:
+    try:
+        return os.readlink(f"/proc/self/fd/{number}").endswith(name)
+    except OSError:
+        return False
 
 
 def _is_door(name: str, door: FakeDoor) -> bool:

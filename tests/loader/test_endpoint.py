@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay_loader.endpoint import Endpoint, find_endpoint, parse_endpoint
+from forebay_loader.endpoint import Endpoint, find_endpoint, parse_endpoint, unnamed
 from forebay_proxy.wire.runfile import process_start_time, read_run_file
 
 
@@ -99,3 +99,11 @@ def test_runtime_directory_others_could_write(runtime: Path) -> None:
     write_run_file(runtime)
     runtime.chmod(0o777)
     assert read_run_file(environ(runtime)) is None or read_run_file(environ(runtime)) == read_run_file({})
+
+
+def test_why_there_is_none() -> None:
+    """A variable that is wrong is told as that, without its text; without one, what to start."""
+    assert "start one with `forebay serve`" in unnamed({})
+    said = unnamed({"FOREBAY_URL": "https://user:secret@host"})
+    assert "FOREBAY_URL is set, and names no sidecar" in said
+    assert "secret" not in said

@@ -99,16 +99,69 @@ def test_a_vote_may_repeat_instead(tmp_path: Path) -> None:
         assert set(keys(ends, epoch)) == set(ALL)
 
 
-@pytest.mark.parametrize("how", ["seed", "epoch", "urls"])
+DIFFER = {
+    "seed": "seed: 0 on rank 0, 1 on rank 1",
+    "epoch": "epoch=: 0 on rank 0, 1 on rank 1",
+    "urls": "shards listed: 6 on rank 0, 5 on rank 1",
+    "part": "rank 0 and rank 1 both read as rank 0 of 2, and nobody reads as rank 1",
+    "batches": "batches an epoch (with_epoch, batches_per_epoch): 3 on rank 0, 4 on rank 1",
+}
+
+
+def differing(rank: int, how: str) -> Any:
+    """A data set that this rank was given wrongly."""
+    urls = f"s3://bucket/{{000..{len(SIZES) - 1 - rank:03d}}}.tar" if how == "urls" else PATTERN
+    part = {"data_parallel": (0, 2)} if how == "part" else {}
+    return dataset(urls, seed=rank * (how == "seed"), epoch=rank * (how == "epoch"), **part)
+
+
+@pytest.mark.parametrize("how", ["seed", "epoch", "urls", "part"])
 def test_ranks_that_would_share_out_different_orders(how: str, tmp_path: Path) -> None:
-    """Another seed, epoch or list on each rank: shards would be read twice and others by nobody, so all ranks refuse to begin."""
+    """Another seed, epoch, list or the same part on each rank: shards would be read twice and others by nobody, so no rank begins."""
+    ends = run_ranks(2, lambda rank: epochs(loader(differing(rank, how)), 1), tmp_path)
+    for end in ends:
+        assert f"StepsError: ranks do not read one epoch together: {DIFFER[how]}" in end.error
+
+
+@pytest.mark.parametrize("how", ["seed", "epoch", "urls", "part", "batches"])
+def test_a_number_does_not_hide_what_differs(how: str, tmp_path: Path) -> None:
+    """With exactly n batches, too: what differs is said on all ranks, with both values, once all have come."""
 
     def rank_of(rank: int) -> Any:
-        urls = f"s3://bucket/{{000..{len(SIZES) - 1 - rank:03d}}}.tar" if how == "urls" else PATTERN
-        return epochs(loader(dataset(urls, seed=rank * (how == "seed"), epoch=rank * (how == "epoch"))), 1)
+        made = loader(differing(rank, how), batches_per_epoch=3 + rank * (how == "batches"), workers=1)
+        for _ in made:
+            wait_for_all(made)
 
     for end in run_ranks(2, rank_of, tmp_path):
-        assert end.error.startswith("StepsError: ranks have shuffled shards with different seeds or epoch=")
+        assert f"StepsError: ranks do not read one epoch together: {DIFFER[how]}" in end.error
+
+
+def test_draws_of_the_same_part(tmp_path: Path) -> None:
+    """resampled=True and one data_parallel on all ranks: every rank would draw the same shards."""
+
+    def rank_of(rank: int) -> Any:
+        made = loader(dataset(resampled=True, data_parallel=(0, 2)), workers=1)
+        for _ in itertools.islice(made, 3):
+            wait_for_all(made)
+
+    for end in run_ranks(2, rank_of, tmp_path):
+        assert DIFFER["part"] in end.error
+
+
+def test_a_number_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """A loop of n batches that rank 0 has to itself, and a loader of all ranks after it: nobody is missed, nothing is mistaken."""
+
+    def rank_of(rank: int) -> Any:
+        alone = [list(loader(batches_per_epoch=5, workers=1)) for _ in range(1 - rank)]
+        return [list(loader(batches_per_epoch=3, workers=1)) for _ in range(2)] + alone
+
+    ends = run_ranks(2, rank_of, tmp_path)
+    assert steps(ends) == [[3, 3, 5], [3, 3]]
+
+
+def wait_for_all(made: Any) -> None:
+    """Until every rank has left word: what it then does not say was not compared."""
+    made._words.wait(30.0)
 
 
 def test_one_rank_alone_is_plain() -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import io
+import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from support.tarmaking import archives, written
 
 from forebay_loader.index import Indexed, Indexes, samples_of_map, source_in
-from forebay_loader.indexed import Span, spans
+from forebay_loader.indexed import IndexedShard, IndexedShards, Span, spans
 from forebay_proxy.wire.sampleindex import IndexBuilder, NotIndexable, SampleFile, SampleIndex, decode, encode
 from forebay_proxy.wire.tarscan import scan
 
@@ -25,9 +28,9 @@ def indexed(tar: bytes) -> SampleIndex:
     return decode(encode(builder.finished(len(tar))))
 
 
-def by_webdataset(tar: bytes) -> list[dict[str, Any]]:
+def by_webdataset(tar: bytes, **files: Any) -> list[dict[str, Any]]:
     tariterators = pytest.importorskip("webdataset.tariterators")
-    files = tariterators.tar_file_expander([{"url": URL, "stream": io.BytesIO(tar)}])
+    files = tariterators.tar_file_expander([{"url": URL, "stream": io.BytesIO(tar)}], **files)
     return [sample for sample in tariterators.group_by_keys(files) if sample]
 
 
@@ -107,3 +110,47 @@ def test_neighbours_come_together() -> None:
 def test_a_request_holds_files_that_overlap() -> None:
     """Hostile headers say that one file lies in another: it takes no bytes from the outer one."""
     assert spans([SampleFile("a", 0, 2000), SampleFile("b", 1024, 10)]) == [Span(0, 2000)]
+
+
+@pytest.mark.parametrize("urls", [Path("a.tar"), b"a.tar", None, 7, ["s3://bucket/a.tar", Path("b.tar")], [b"s3://bucket/a.tar"]])
+def test_shards_are_named_by_strings(urls: Any) -> None:
+    """What is none is told by its place and type, before anything is asked."""
+    with pytest.raises(TypeError, match=r"entry \d of \d is (PosixPath|bytes|NoneType|int)"):
+        IndexedShards(urls)
+
+
+class ByRanges(IndexedShard):
+    """A shard whose bytes are asked for part by part, of a tar in memory."""
+
+    def __init__(self, tar: bytes, select: Callable[[str], bool]) -> None:
+        self.url, self._select, self._mapped, self._tar = URL, select, None, tar
+        self._indexed = Indexed(indexed(tar), "etag")
+
+    def _bytes(self, span: Span) -> bytes:
+        return self._tar[span.first : span.end]
+
+
+@settings(max_examples=int(os.environ.get("FOREBAY_EXAMPLES", "100")), deadline=None, suppress_health_check=list(HealthCheck))
+@given(tar=archives(), wanted=st.sets(st.sampled_from("0ablxgst_.é")), span=st.sampled_from([600, 3000, 4 << 20]))
+@example(tar=written([("a.x", b"1"), ("b.y", bytes(2000)), ("a.z", b"2")]), wanted={"x", "z"}, span=600)
+@example(tar=written([("a.x", b"1"), ("b.y", bytes(2000)), ("a.x", b"2")]), wanted={"x"}, span=600)
+def test_selected_by_ranges_as_webdataset_selects(tar: bytes, wanted: set[str], span: int) -> None:
+    """Whatever a request may bring: also where files of one key come together because none between them is wanted."""
+
+    def select(name: str) -> bool:
+        return name[-1:] in wanted
+
+    def outcome(samples: Callable[[], list[dict[str, Any]]]) -> Any:
+        try:
+            return samples()
+        except ValueError:
+            return "twice"
+
+    try:
+        shard = ByRanges(tar, select)
+    except NotIndexable:
+        assume(False)
+    assume(shard.index.spelled)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("forebay_loader.indexed.SPAN_BYTES", span)
+        assert outcome(lambda: list(shard.samples())) == outcome(lambda: by_webdataset(tar, select_files=select))

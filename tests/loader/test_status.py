@@ -121,3 +121,10 @@ def test_a_refusal_is_said(tmp_path: Path) -> None:
     with FakeSidecar(token="secret") as fake:
         assert "answers HTTP 403" in str(at(fake.url))
         assert at(fake.url, FOREBAY_TOKEN="secret").found
+
+
+def test_a_socket_path_that_no_kernel_takes(tmp_path: Path) -> None:
+    """Its length is the cause that is named."""
+    found = status({"FOREBAY_SOCKET": str(tmp_path / ("s" * 120)), "XDG_RUNTIME_DIR": "/no/such"})
+    assert not found
+    assert "path too long" in str(found)

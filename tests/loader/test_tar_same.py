@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from support.tarmaking import END, archives, hand_header, padded, shards, written
+from support.tarmaking import END, archives, hand_header, padded, pax_block, shards, written
 from webdataset import tariterators
 
 from forebay_loader.tar import samples_of
@@ -105,6 +105,8 @@ WAYS: dict[str, Callable[[bytes], Any]] = {
     "file": io.BytesIO,
     "trickle": lambda content: Trickle(content, 700),
 }
+# A global path holds for a member whose outermost extended header names none, whatever an inner one says.
+GLOBAL = pax_block({"path": "g.x"}, b"g") + pax_block({"mtime": "1"}) + pax_block({"path": "a.y"}) + hand_header(b"b.z", 0) + END
 answers = st.lists(st.sampled_from([True, True, False, "raise"]), max_size=6)
 
 
@@ -114,6 +116,8 @@ answers = st.lists(st.sampled_from([True, True, False, "raise"]), max_size=6)
 @example(contents=[written([("a.x", b"1"), ("a.x", b"2"), ("a.y", b"3")])], answers=["raise"])
 @example(contents=[written([("a.x", b"1")]), written([("a.y", b"2")])], answers=[])
 @example(contents=[written([("a.__bad__", b"1"), ("b.y", b"2"), ("b.__bad__", b"")])], answers=[])
+@example(contents=[written([("a.__key__", b"1"), ("a.x", b"2"), ("a.y", b"3")])], answers=[])  # its path comes with the first that fits
+@example(contents=[GLOBAL], answers=[])
 @example(contents=[written([("__x__.png", b"1"), ("__x__.a__", b"2"), ("__x.a", b"3"), ("__x.__", b"4")])], answers=[])
 def test_same_samples_and_handler_calls_as_webdataset(way: str, contents: Shards, answers: list[Any]) -> None:
     """Random well-formed shards, read in a row with any answers of the handler, give what webdataset gives."""

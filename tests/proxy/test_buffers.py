@@ -25,10 +25,10 @@ def test_all_holders_together_keep_to_the_budget(fetches: int, windows: int, rea
 
 
 def test_the_unit_stops_shrinking() -> None:
-    """Below 128 KiB the calls cost more than the bytes."""
+    """Below 64 KiB, two of which a fetch may have, the calls cost more than the bytes."""
     buffers = Buffers()
     buffers.fetches.holders = 10_000
-    assert buffers.fetches.unit_bytes == MIN_UNIT_BYTES
+    assert buffers.fetches.unit_bytes == MIN_UNIT_BYTES // 2
 
 
 def test_a_holder_leaves_whatever_happens() -> None:

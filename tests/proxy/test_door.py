@@ -154,6 +154,28 @@ async def test_an_opening_is_a_hit_with_all_its_bytes(tmp_path: Path) -> None:
         assert world.of(events.DoorAnswered) == [events.DoorAnswered("passed")]
 
 
+async def test_the_end_of_a_lease_is_told_once(tmp_path: Path) -> None:
+    """For the access log: a whole shard, by whom, and for how long; however the lease ends, and whether the plan told an epoch or not."""
+    async with opened(tmp_path) as (world, door):
+        client = await connected(tmp_path)
+        for number in range(2):
+            client.send(encode_request(A, str(reader()), lease=number))
+            found = await heard(client)
+            assert found.descriptor is not None
+            os.close(found.descriptor)
+        assert not world.of(events.LeaseEnded)
+        world.clock.advance(5)
+        client.send(encode_end(0))
+        await until(lambda: world.of(events.LeaseEnded))
+        world.clock.advance(2)
+        await door.aclose()
+        first, second = (fact.done for fact in world.of(events.LeaseEnded))
+        assert first.served == second.served == events.Served(A, reader(), None, LENGTH, None, 0.0, "")
+        assert (first.code, first.outcome, first.bytes_sent, first.hit_bytes) == (200, Outcome.HIT, LENGTH, LENGTH)
+        assert (first.seconds, second.seconds, first.first_byte_s) == (5, 7, 0)
+        client.close()
+
+
 async def test_what_is_not_complete_is_left_to_http(tmp_path: Path) -> None:
     """A line, no descriptor, and the origin is not asked."""
     async with opened(tmp_path) as (world, _):
@@ -177,6 +199,19 @@ async def test_a_wrong_line_is_answered(tmp_path: Path, line: bytes) -> None:
         found = await asked(tmp_path)
         assert found.bytes() == DATA
         found.close()
+
+
+async def test_what_a_long_request_holds_is_not_kept(tmp_path: Path) -> None:
+    """Thousands of the longest would be hundreds of megabytes; it is answered as any other."""
+    async with opened(tmp_path) as (_, door):
+        for length, kept in ((100, 1), (8000, 1)):
+            client = await connected(tmp_path)
+            client.send(encode_request(A, "", [("X-Other", "v" * length)]))
+            (await heard(client)).close()
+            assert door._shard.cache_info().currsize == kept
+        found = await asked(tmp_path)
+        found.close()
+        assert door._shard.cache_info().currsize == 2
 
 
 async def test_another_user_gets_nothing(tmp_path: Path) -> None:

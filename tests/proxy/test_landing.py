@@ -13,10 +13,12 @@ import pytest
 from support.house import SEGMENT, building, data_of, reader, shard_of, small_segments, until
 
 from forebay_proxy import events, fileio
+from forebay_proxy.buffers import Share
 from forebay_proxy.events import Outcome
 
 A = "https://o/set/a.tar"
 B = "https://o/set/b.tar"
+UNIT = SEGMENT // 4
 
 
 @pytest.fixture(autouse=True)
@@ -124,6 +126,59 @@ async def test_a_closing_landing_waits_for_its_write(tmp_path: Path, monkeypatch
         gate.set()
         await world.quiet()
         assert world.ledger.stored_bytes == 0
+
+
+async def test_a_unit_comes_while_the_one_before_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One further and no more: what waits for the disk is bounded."""
+    reached, gate = hanging_writes(monkeypatch)
+    async with building(tmp_path / "c") as world:
+        world.cache.buffers.fetches = Share(UNIT, per_holder=1, smallest_bytes=UNIT)
+        world.origin.put(A, data_of(SEGMENT)).chunk_bytes = UNIT // 2
+        reading = asyncio.create_task(world.get(A))
+        await until(reached.is_set)
+        (flight,) = world.flights.all()
+        await until(lambda: flight.position == 2 * UNIT)
+        assert flight.stored_end == 0
+        gate.set()
+        assert await reading == data_of(SEGMENT)
+        await world.quiet()
+        assert world.entry(A).segments.complete
+
+
+async def test_a_flight_that_ends_early_waits_for_the_write_behind_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cancelled while it waits for the origin: its segment is not freed under a thread that writes it."""
+    reached, gate = hanging_writes(monkeypatch)
+    async with building(tmp_path / "c") as world:
+        world.cache.buffers.fetches = Share(UNIT, per_holder=1, smallest_bytes=UNIT)
+        remote = world.origin.put(A, data_of(SEGMENT))
+        remote.chunk_bytes = UNIT // 2
+        stalls = remote.hold(UNIT + UNIT // 2)
+        reading = asyncio.create_task(world.get(A))
+        await until(reached.is_set)
+        await stalls.reached.wait()
+        world.openings.cancel()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        await world.chores.idle()
+        assert world.ledger.reserved_bytes == SEGMENT
+        gate.set()
+        with pytest.raises(Exception, match="shutting down"):
+            await reading
+        await world.quiet()
+        assert world.ledger.reserved_bytes == 0
+
+
+def hanging_writes(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """(A write has begun, it may go on.)"""
+    real, reached, gate = fileio.write_pieces, threading.Event(), threading.Event()
+
+    def slow(*args: Any) -> None:
+        reached.set()
+        gate.wait(30)
+        real(*args)
+
+    monkeypatch.setattr(fileio, "write_pieces", slow)
+    return reached, gate
 
 
 @pytest.mark.parametrize("kind", ["ranged", "stream", "nameless stream", "unknown length"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -15,6 +16,7 @@ import pytest
 from support.face import World, listening, read_to_end, request, talk
 from support.fake_cache import FakeShard
 
+from forebay_proxy import admin as admin_module
 from forebay_proxy.errors import (
     ConfigError,
     OriginTimeout,
@@ -682,6 +684,31 @@ async def test_a_drain_does_not_wait_for_holds(world: World) -> None:
     writer.close()
     with suppress(ConnectionResetError):
         await writer.wait_closed()
+
+
+async def test_there_is_a_most_of_holds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one hears so, with what to do; each that ends makes room for another."""
+    monkeypatch.setattr(admin_module, "MOST_HOLDS", 2)
+
+    async def held() -> asyncio.StreamWriter:
+        reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
+        writer.write(request("GET", "/v1/hold"))
+        assert b" 200 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+        return writer
+
+    writers = [await held(), await held()]
+    refused = await world.ask("GET", "/v1/hold")
+    assert (refused.status, json.loads(refused.body)["detail"]) == (503, "2 holds are open already")
+    assert "close holds" in json.loads(refused.body)["next_step"]
+    writers.pop().close()
+    async with asyncio.timeout(10):
+        while (await world.ask("HEAD", "/v1/hold")).status != 200:
+            await asyncio.sleep(0)
+    writers.append(await held())
+    for writer in writers:
+        writer.close()
+        with suppress(ConnectionResetError):
+            await writer.wait_closed()
 
 
 async def test_asking_for_the_header_of_a_hold_holds_nothing(world: World) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import xxhash
+from support.house import until
 from support.stores import held_by_a_child, make_row, ramp, sum_of
 
 from forebay_proxy import fallocate, fileio, shardfile, shardfiles
@@ -51,6 +52,31 @@ async def test_a_new_file_is_sparse_and_of_full_length(file: ShardFile, tmp_path
     assert file.allocated_bytes() == 0
     assert (tmp_path / "shards" / KEY).stat().st_size == LENGTH
     assert (tmp_path / "shards" / KEY).stat().st_mode & 0o777 == 0o600
+
+
+async def test_two_ranges_given_back_at_once_are_both_freed(
+    tmp_path: Path, store: Store, file: ShardFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One left allocated and unwritten would be taken for a segment that is here by the next start."""
+    real, reached, gate = fallocate.punch, threading.Event(), threading.Event()
+
+    def slow(*args: Any) -> None:
+        reached.set()
+        gate.wait(30)
+        real(*args)
+
+    for index in range(2):
+        await file.allocate(index * SEGMENT_BYTES, SEGMENT_BYTES)
+    monkeypatch.setattr(fallocate, "punch", slow)
+    fd = os.open(tmp_path / "shards" / KEY, os.O_RDWR)
+    releases = [asyncio.create_task(store._pools.writes.run(fileio.release, fd, 0, SEGMENT_BYTES))]
+    await until(reached.is_set)
+    releases.append(asyncio.create_task(store._pools.writes.run(fileio.release, fd, SEGMENT_BYTES, SEGMENT_BYTES)))
+    await asyncio.wait(releases[1:], timeout=0.2)  # it must not have given up by then; it may wait
+    gate.set()
+    await asyncio.gather(*releases)
+    os.close(fd)
+    assert file.allocated_bytes() == 0
 
 
 async def test_bytes_read_back(file: ShardFile) -> None:

@@ -46,6 +46,7 @@ class FakeSidecar:
         self.verify_events: list[dict[str, Any]] = []
         self.warm_events: Callable[[list[str]], list[dict[str, Any]]] = stored_all
         self.ready = True
+        self.full = False  # takes no more holds
         self.open_connections = self.connection_changes = 0
         self.ended = threading.Event()  # holds end with it
         self.connections_changed = threading.Condition()
@@ -152,6 +153,8 @@ class _Handler(BaseHTTPRequestHandler):
         """Until the client leaves or the sidecar ends."""
         if not self.fake.ready:
             return self._problem(503, "the sidecar is draining")
+        if self.fake.full:
+            return self._problem(503, "256 holds are open already")
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()

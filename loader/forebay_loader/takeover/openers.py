@@ -11,19 +11,20 @@ import functools
 from itertools import chain
 from typing import Any, Callable, Iterable, Iterator, Optional
 
-from forebay_loader.ahead import Ahead, passed_on
+from forebay_loader.ahead import passed_on
 from forebay_loader.counts import COUNTS
 from forebay_loader.limits import DEFAULT_LIMITS
 from forebay_loader.notices import notice_once
 from forebay_loader.openers import enable, enabled, open_source, source_of
 from forebay_loader.takeover.reasons import why_direct
 from forebay_loader.takeover.report import REPORT
-from forebay_loader.world import World
+from forebay_loader.takeover.sources import ahead_of, first_pull, noted
 from forebay_proxy.wire.urls import Source
 
 __all__ = ["take"]
 
 Opener = Callable[..., Iterator[Any]]
+_NOTHING = object()
 _CACHE_NOTICE = "cache_dir is not used: the sidecar keeps the one copy of a shard on this node, bounded and shared by all workers"
 
 
@@ -37,6 +38,10 @@ def take(module: Any) -> None:
         # 0.2.86's cache module knows the other's functions by name; those were replaced in their own.
         if stock is not None and stock.__module__ == module.__name__ and not hasattr(stock, "__wrapped__"):
             setattr(module, name, replaced(stock))
+    for name in ("SimpleShardList", "ResampledShards"):
+        kind = getattr(module, name, None)
+        if kind is not None and kind.__module__ == module.__name__ and not hasattr(kind.__iter__, "__wrapped__"):
+            kind.__iter__ = noted(kind.__iter__)
     for name, replaced in (("StreamingOpen", _announcing_method), ("FileCache", _uncached_method)):
         kind = getattr(module, name, None)
         if kind is not None and not hasattr(kind.__call__, "__wrapped__"):
@@ -127,11 +132,13 @@ def _reading_ahead(urls: Iterable[Any]) -> Iterator[Any]:
     """The same items; what comes is announced, unless a Forebay stage before this one does so already. What they are is reported."""
     items = iter(urls)
     before = passed_on()
-    for first in items:
-        announced = passed_on() != before
-        rest = chain((first,), items)
-        yield from _reported(rest if announced or enabled() is None else Ahead(world=World())(rest))
+    with first_pull() as begun:
+        first = next(items, _NOTHING)
+    if first is _NOTHING:
         return
+    announced = passed_on() != before
+    rest = chain((first,), items)
+    yield from _reported(rest if announced or enabled() is None else ahead_of(begun)(rest))
 
 
 def _reported(items: Iterable[Any]) -> Iterator[Any]:

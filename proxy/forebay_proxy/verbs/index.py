@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ import click
 from forebay_proxy.client import Sidecar, SidecarRefused
 from forebay_proxy.errors import ConfigError
 from forebay_proxy.exit_codes import ExitCode
+from forebay_proxy.verbs.counted import Conflict, Counted
 from forebay_proxy.verbs.locate import locate
 from forebay_proxy.verbs.options import json_option, url_option
 from forebay_proxy.verbs.output import notice, say, say_json
@@ -55,7 +55,7 @@ def index(urls: tuple[str, ...], lists: tuple[str, ...], sizes: str, quiet: bool
     URLS are URLs, brace patterns, 'pipe:' commands, or files of them, one a line; '-' is stdin. A shard whose index is not known is fetched
     into the cache for it, once; the index stays when the shard leaves. With all indexes known the ranks of a job share samples instead of
     shards, and end their epochs together. Exit code 1 when a shard has no index: only whole, plain tars have one. The sizes are written
-    only when all of them are known.
+    only when all of them are known, and added to those of a file that is there; one that says otherwise of the same names is left alone.
     """
     files = [*lists, *filter(is_list, urls)]
     work = batches(chain((text for text in urls if not is_list(text)), *(read_list(path) for path in files)))
@@ -63,14 +63,14 @@ def index(urls: tuple[str, ...], lists: tuple[str, ...], sizes: str, quiet: bool
         raise click.UsageError("name at least one URL, or a list with --from")
     names = _file_names(work) if sizes else {}
     if sizes:
-        _check_place(Path(sizes))
+        Counted(Path(sizes)).check()
     sidecar = locate(url, os.environ)
     with progress_view(quiet=quiet, as_json=as_json) as view:
         counting = _Counting(sidecar, view, sum(len(batch.shards) for batch in work))
         for batch in work:
             counting.batch(batch)
-    _end(counting, names, sizes, as_json=as_json)
-    return ExitCode.PART_FAILED if counting.without else ExitCode.DONE
+    written = _end(counting, names, sizes, as_json=as_json)
+    return ExitCode.PART_FAILED if counting.without or (sizes and not written) else ExitCode.DONE
 
 
 class _Counting:
@@ -129,20 +129,34 @@ class _Counting:
         self._view.progress(len(self.counts) + len(self.without), self._shards, self._bytes)
 
 
-def _end(counting: _Counting, names: dict[str, str], sizes: str, *, as_json: bool) -> None:
+def _end(counting: _Counting, names: dict[str, str], sizes: str, *, as_json: bool) -> bool:
+    """Whether the sizes were written."""
     samples, shards = sum(counting.counts.values()), len(counting.counts)
-    written = bool(sizes) and not counting.without
-    if written:
-        _write(Path(sizes), {names[shard]: count for shard, count in counting.counts.items()})
-    elif sizes:
-        notice(f"{sizes} is not written: {len(counting.without)} of {shards + len(counting.without)} shards have no index")
+    written = bool(sizes) and _written(counting, names, sizes)
     if as_json:
         say_json(
             {"event": "end", "shards": shards, "samples": samples, "without": len(counting.without), "sizes": sizes if written else None}
         )
-        return
+        return written
     fewest, most = min(counting.counts.values(), default=0), max(counting.counts.values(), default=0)
     say(f"{samples} samples in {shards} shards ({fewest} to {most} each){f'; {sizes} written' if written else ''}")
+    return written
+
+
+def _written(counting: _Counting, names: dict[str, str], sizes: str) -> bool:
+    """Add the counts to the file if all of them are known, and it says nothing else of these shards."""
+    if counting.without:
+        notice(f"{sizes} is not written: {len(counting.without)} of {len(names)} shards have no index")
+        return False
+    try:
+        others = Counted(Path(sizes)).add({names[shard]: count for shard, count in counting.counts.items()})
+    except Conflict as conflict:
+        step = "is it of another set, or older than its shards? Move it away, or name another file with --sizes"
+        notice(f"{sizes} is not written: {conflict}; {step}")
+        return False
+    if others:
+        notice(f"{sizes} told of {others} other shards, which stay in it")
+    return True
 
 
 def _file_names(work: Sequence[Batch]) -> dict[str, str]:
@@ -151,7 +165,7 @@ def _file_names(work: Sequence[Batch]) -> dict[str, str]:
     for name, count in Counter(names.values()).most_common(1):
         if count > 1:
             first, second = list(_named(names, name))[:2]
-            step = "index each folder by itself, or give --sizes ''"
+            step = "index each folder by itself, with a --sizes of its own, or give --sizes ''"
             raise ConfigError(f"two shards have the name {name}, and sizes go by name: {first} and {second}", next_step=step)
     return names
 
@@ -162,21 +176,3 @@ def _named(names: dict[str, str], name: str) -> Iterator[str]:
 
 def _file_name(shard: str) -> str:
     return unquote(parse_origin_url(shard).path.rpartition("/")[2])
-
-
-def _check_place(path: Path) -> None:
-    """Raises ``ConfigError`` where nothing can be written: before shards are fetched for it, not after."""
-    if not os.access(path.parent, os.W_OK | os.X_OK) or path.is_dir():
-        cause = "it is a folder" if path.is_dir() else f"{path.parent} is no folder you may write to"
-        raise ConfigError(f"cannot write {path}: {cause}", next_step="name another file with --sizes")
-
-
-def _write(path: Path, sizes: dict[str, int]) -> None:
-    """All of it or nothing: a training may be reading the old one."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        fresh.write_text(json.dumps(sizes, indent=0, sort_keys=True) + "\n", encoding="utf-8")
-        fresh.replace(path)
-    except OSError as error:
-        fresh.unlink(missing_ok=True)
-        raise ConfigError(f"cannot write {path}: {error.strerror}", next_step="name another file with --sizes") from error

@@ -31,7 +31,7 @@ __all__ = ["Joined", "Wish", "join"]
 
 _START_S = 15.0  # loading the index of 100,000 segments takes 0.1 s; a loaded node with a slow disk needs a few
 _IDLE_EXIT_S = 60  # long enough for the next command of a script to join, short enough to be gone when people look
-_PROBE_S = 2.0
+_PROBE_S = 10.0  # as for a hold: who is given up on too early gets a second sidecar beside it
 _LAST_LINES = 5  # of a log: the cause is in the last one, what led to it before that
 
 
@@ -96,10 +96,20 @@ def _held(sidecar: Sidecar) -> Hold | None:
     try:
         hold.take(_PROBE_S)
     except HoldRefused as refused:
-        return hold if refused.status == HTTPStatus.NOT_FOUND else None  # one of an older version, which minds connections
+        # One of an older version minds connections; one that takes no more holds, and does not drain, is kept by those it has.
+        full = refused.status == HTTPStatus.SERVICE_UNAVAILABLE and _is_ready(sidecar)
+        return hold if full or refused.status == HTTPStatus.NOT_FOUND else None
     except LaunchError:
         return None
     return hold
+
+
+def _is_ready(sidecar: Sidecar) -> bool:
+    try:
+        sidecar.ready(_PROBE_S)
+    except (SidecarUnreachable, SidecarRefused):
+        return False
+    return True
 
 
 @dataclass(frozen=True)

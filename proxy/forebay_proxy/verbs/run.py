@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Mapping
@@ -56,12 +57,14 @@ def run(
     if refused := refusal(command):
         notice(refused)
         return ExitCode.CANNOT_BEGIN
-    try:
-        joined = join(Wish(url, config, flags), os.environ, seams.program)
-        variables = job_variables(joined.url, os.environ, fresh_job(os.environ, socket.gethostname(), os.getpid()))
-    except (ForebayError, OSError) as error:
-        return _without(error, command, required=required)
-    with joined, joined.hold or joined.sidecar.hold() as hold:
+    with contextlib.ExitStack() as held:
+        try:
+            joined = held.enter_context(join(Wish(url, config, flags), os.environ, seams.program))
+            variables = job_variables(joined.url, os.environ, fresh_job(os.environ, socket.gethostname(), os.getpid()))
+            hold = held.enter_context(joined.hold or joined.sidecar.hold())
+        except (ForebayError, OSError) as error:
+            held.close()  # now: the command may run for days without it
+            return _without(error, command, required=required)
         return _beside(joined, hold, variables, command, quiet=quiet)
 
 

@@ -29,7 +29,7 @@ class TakeoverReport:
     """One run's file, from ``__enter__`` to ``__exit__``. Where it cannot be made nothing is counted, and training goes on."""
 
     def __init__(self, directory: Path | None) -> None:
-        self.path = directory and directory / f"{_PREFIX}{os.getpid()}-{secrets.token_hex(4)}{_SUFFIX}"
+        self.path = directory and directory / f"{_PREFIX}{_process(os.getpid())}-{secrets.token_hex(4)}{_SUFFIX}"
 
     def __enter__(self) -> TakeoverReport:
         if self.path is not None:
@@ -96,10 +96,17 @@ def _processes(count: int) -> str:
     return f"{count} process{'' if count == 1 else 'es'}"
 
 
+def _process(pid: int) -> str:
+    """A process by a name that no later one has: its number and when it started; empty where there is none of that number."""
+    start = process_start_time(pid)
+    return "" if start is None else f"{pid}.{start}"
+
+
 def _sweep(directory: Path) -> None:
-    """Remove what runs left behind that were killed."""
+    """Remove what runs left behind that were killed, also where something else has their number now."""
     for path in directory.glob(f"{_PREFIX}*{_SUFFIX}"):
-        pid = path.name[len(_PREFIX) :].partition("-")[0]
-        if pid.isdigit() and process_start_time(int(pid)) is None:
+        process = path.name[len(_PREFIX) :].partition("-")[0]
+        pid = process.partition(".")[0]
+        if pid.isascii() and pid.isdigit() and _process(int(pid)) != process:
             with contextlib.suppress(OSError):
                 path.unlink()

@@ -6,6 +6,7 @@ kernel closes the connection of a process that dies, so nobody has to be asked w
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -16,9 +17,12 @@ from urllib.parse import unquote, urlsplit
 
 __all__ = ["Hold", "HoldRefused", "LaunchError", "hold"]
 
-ANSWER_S = 5.0  # a live sidecar answers in milliseconds; a loaded node needs some of them
+# A live sidecar answers in milliseconds, one on a node with more work than cores after seconds; and who is given up on has been replaced by
+# a second sidecar, or the job reads without one. Nobody waits so long for a dead one: the kernel refuses its connection at once.
+ANSWER_S = 10.0
 MAX_HEADER_BYTES = 16 * 1024  # ours has two hundred bytes
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})[ \r]")
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,9}) *(?:\r|$)", re.IGNORECASE)
 
 
 class LaunchError(OSError):
@@ -54,9 +58,9 @@ class Hold:
         made = None
         try:
             made = _connect(self.endpoint, timeout_s)
-            status = _ask(made, self._token)
+            status, why = _ask(made, self._token)
             if status != 200:
-                raise HoldRefused(f"the sidecar at {self.endpoint} takes no hold: HTTP {status}", status)
+                raise HoldRefused(f"the sidecar at {self.endpoint} takes no hold: HTTP {status}{why}", status)
             made.setblocking(False)  # from here on it is only looked at
             self._socket, made = made, None
         except LaunchError:
@@ -147,8 +151,8 @@ def _connect(endpoint: str, timeout_s: float) -> socket.socket:
     return made
 
 
-def _ask(connection: socket.socket, token: str) -> int:
-    """The status of the answer. By hand: ``http.client`` would take the connection for its own once the header is read."""
+def _ask(connection: socket.socket, token: str) -> tuple[int, str]:
+    """The status of the answer, and why it is not 200. By hand: ``http.client`` would take the connection for its own after the header."""
     fields = ["GET /v1/hold HTTP/1.1", f"Host: {_host(connection)}"]
     if token:
         if not (token.isascii() and token.isprintable()):
@@ -164,7 +168,23 @@ def _ask(connection: socket.socket, token: str) -> int:
     found = _STATUS.match(received)
     if found is None:
         raise ConnectionError("what answers there speaks no HTTP")
-    return int(found[1])
+    status = int(found[1])
+    return status, "" if status == 200 else _why(connection, received)
+
+
+def _why(connection: socket.socket, received: bytes) -> str:
+    """The words of a refusal (RFC 9457), as they go on behind its status; "" where it says nothing of the kind."""
+    header, _, body = received.partition(b"\r\n\r\n")
+    length = _LENGTH.search(header)
+    wanted = min(int(length[1]), MAX_HEADER_BYTES) if length else 0
+    while len(body) < wanted and (data := connection.recv(4096)):
+        body += data
+    try:
+        problem = json.loads(body)
+        said = "".join(f"{mark}{problem[name]}" for mark, name in ((": ", "detail"), ("; ", "next_step")) if problem.get(name))
+        return said[:500] if said.isprintable() else ""
+    except (ValueError, AttributeError, RecursionError):
+        return ""
 
 
 def _host(connection: socket.socket) -> str:

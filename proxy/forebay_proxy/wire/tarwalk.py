@@ -88,7 +88,7 @@ class Walk:
             if header.kind == ord("L") and name is None:  # the first one stands, as it is the outermost
                 name = decoded(text)
             elif header.kind in b"xX":
-                own = self._pax(text, at)
+                own = {**self.globals, **self._pax(text, at)}
                 _refuse_sparse(own, at)
                 name, size = _outermost(name, own.get("path")), _outermost_size(size, own)
             elif header.kind == ord("g"):

@@ -18,11 +18,12 @@ from support.tars import expected, tar_shard
 
 import forebay_loader as fb
 from forebay_loader.openers import gopen_module
+from forebay_loader.subject import set_of
 from forebay_loader.takeover import openers
 from forebay_proxy.wire.urls import gopen_rewrite
 
 wds = pytest.importorskip("webdataset")
-from webdataset import cache, tariterators  # noqa: E402  # it is there
+from webdataset import cache, shardlists, tariterators  # noqa: E402  # it is there
 
 SHARDS = 5
 URLS = f"s3://bucket/{{000..{SHARDS - 1:03d}}}.tar"
@@ -35,11 +36,12 @@ def taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """All openers replaced for one test; the file that a ``forebay run`` would read afterwards."""
     kinds = [kind for kind in (getattr(cache, name, None) for name in ("StreamingOpen", "FileCache")) if kind]
     before = {kind: kind.__call__ for kind in kinds}
+    lists = {kind: kind.__iter__ for kind in (shardlists.SimpleShardList, shardlists.ResampledShards)}
     schemes = dict(gopen_module().gopen_schemes)
     functions = [(tariterators, "url_opener"), *([(cache, "cached_url_opener")] if hasattr(cache, "cached_url_opener") else [])]
     for module, name in functions:
         monkeypatch.setattr(module, name, getattr(module, name))  # put back at the end
-    for module in (gopen_module(), tariterators, cache):
+    for module in (gopen_module(), tariterators, cache, shardlists):
         openers.take(module)
     report = tmp_path / "report"
     report.touch(mode=0o600)
@@ -50,6 +52,8 @@ def taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
         yield report
     for kind, call in before.items():
         kind.__call__ = call
+    for kind, iterate in lists.items():
+        kind.__iter__ = iterate
     fb.disable()
     gopen_module().gopen_schemes.clear()
     gopen_module().gopen_schemes.update(schemes)  # here, not by monkeypatch: that would come after and put ours back
@@ -78,6 +82,12 @@ def announced(proxy: FakeServer) -> list[str]:
     return [shard for told in proxy.plans if told.method in ("PUT", "POST") for shard in json.loads(told.body)["shards"]]
 
 
+def subjects(proxy: FakeServer) -> list[tuple[str | None, int | None]]:
+    """Of each pass: the set and the epoch that its plan told."""
+    told = [json.loads(told.body) for told in proxy.plans if told.method == "PUT"]
+    return [(one.get("set"), one.get("epoch")) for one in told]
+
+
 def said(report: Path) -> list[str]:
     return [json.loads(line)["direct"] for line in report.read_text().splitlines()]
 
@@ -94,6 +104,46 @@ def test_announced_and_read(proxy: FakeServer, taken: Path, tmp_path: Path, kind
     assert proxy.plans[-1].method == "DELETE"
     assert said(taken) == [""]
     assert [entry for entry in os.listdir(tmp_path) if entry.endswith(".tar")] == []
+
+
+@pytest.mark.parametrize("kind", ["WebDataset", "DataPipeline", "cache_dir", "resampled"])
+def test_a_plan_tells_set_and_epoch(proxy: FakeServer, tmp_path: Path, kind: str) -> None:
+    """The set is the shard list's, however the pipeline was made; from the second pass on a process counts its epochs, and its copy too."""
+    kinds = {
+        "WebDataset": plain,
+        "DataPipeline": lambda: stages(URLS, wds.split_by_worker),
+        "cache_dir": lambda: plain(cache_dir=str(tmp_path)),
+        "resampled": lambda: wds.WebDataset(URLS, resampled=True, shardshuffle=False).with_epoch(12),
+    }
+    data = kinds[kind]()
+    for one in (data, data, pickle.loads(pickle.dumps(data))):
+        assert len(keys(one)) > 0
+    name = set_of([f"s3://bucket/{number:03d}.tar" for number in range(SHARDS)])
+    assert subjects(proxy) == [(name, None), (name, 1), (name, None)]
+
+
+def test_two_pipelines_in_turn_tell_their_own_sets(proxy: FakeServer) -> None:
+    """One item of each at a time: no plan is of the other's list."""
+    lists = [[f"s3://bucket/{number:03d}.tar" for number in numbers] for numbers in ((0, 1), (2, 3, 4))]
+    for _ in zip(plain(lists[0]), plain(lists[1]), strict=False):
+        pass
+    told = [json.loads(told.body) for told in proxy.plans if told.method == "PUT"]
+    assert {one["set"]: set(one["shards"]) <= set(urls) for one, urls in zip(told, lists, strict=True)} == {
+        set_of(urls): True for urls in lists
+    }
+
+
+def test_a_source_of_the_scripts_own_tells_no_set(proxy: FakeServer) -> None:
+    """A function in place of a shard list, and a mix of two lists: announced, and of no set."""
+    urls = [f"s3://bucket/{number:03d}.tar" for number in range(SHARDS)]
+
+    def mixed() -> Iterator[Any]:
+        for pair in zip(shardlists.SimpleShardList(urls), shardlists.SimpleShardList(urls[::-1]), strict=True):
+            yield from pair
+
+    for source in (lambda: iter([{"url": url} for url in urls]), mixed):
+        assert len(keys(wds.DataPipeline(source, wds.tarfile_to_samples()))) > 0
+    assert subjects(proxy) == [(None, None)] * 2
 
 
 def test_leaving_early_withdraws(proxy: FakeServer) -> None:
@@ -271,7 +321,7 @@ def test_pipelines_pickle() -> None:
 
 def test_taken_twice_is_taken_once(proxy: FakeServer) -> None:
     """A .pth and a PYTHONPATH in one process, or a module that is loaded anew."""
-    for module in (gopen_module(), tariterators, cache):
+    for module in (gopen_module(), tariterators, cache, shardlists):
         openers.take(module)
     assert keys(plain()) == KEYS
     assert len({told.target for told in proxy.plans}) == 1

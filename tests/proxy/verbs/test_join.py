@@ -59,6 +59,15 @@ def test_one_found_that_drains_is_not_joined(environ: dict[str, str], monkeypatc
             end(joined)
 
 
+def test_one_that_takes_no_more_holds_is_joined(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The holds it has keep it; a second sidecar beside it would share nothing with it."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", environ["XDG_RUNTIME_DIR"])
+    with FakeSidecar() as fake, fake.announce(RunDirectory.of(os.environ)):
+        fake.full = True
+        with join(NOTHING, environ, FAKE_PROGRAM) as joined:
+            assert (joined.how, joined.url) == ("joined", fake.url)
+
+
 def test_a_unix_address_is_known_by_its_url_too(tmp_path: Path, environ: dict[str, str]) -> None:
     """Rewrite rules need http://; the sidecar's status has it."""
     with FakeSidecar(on_unix=tmp_path / "s"), join(Wish(f"unix:{tmp_path / 's'}", None, {}), environ, FAKE_PROGRAM) as joined:

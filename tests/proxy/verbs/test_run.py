@@ -10,15 +10,18 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
+from click.testing import CliRunner
 from support.cli import environment, program
 from support.fake_sidecar import FakeSidecar
 
 from forebay_proxy.client import Sidecar
+from forebay_proxy.errors import ConfigError
 from forebay_proxy.runfile import RunDirectory, RunFile, process_start_time
 from forebay_proxy.verbs.join import Joined
-from forebay_proxy.verbs.run import _Watch
+from forebay_proxy.verbs.run import _Watch, run
 from forebay_proxy.verbs.takeover_place import takeover_folder
 
 NAMES = ("FOREBAY_URL", "FOREBAY_JOB", "GOPEN_REWRITE", "NO_PROXY", "no_proxy")
@@ -190,6 +193,26 @@ def test_without_a_sidecar_the_command_runs_all_the_same(node: Node, fake: tuple
     assert words in done.stderr
     assert "running without Forebay" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_the_hold_goes_before_a_command_runs_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sidecar was joined and its variables cannot be made: it is let go at once, and the command runs all the same."""
+    verb, hold = sys.modules["forebay_proxy.verbs.run"], MagicMock()
+    joined = Joined(Sidecar("http://127.0.0.1:1"), "http://127.0.0.1:1", "joined", hold=hold)
+    closed: list[bool] = []
+
+    def no_variables(*_: object) -> dict[str, str]:
+        raise ConfigError("GOPEN_REWRITE makes no sense")
+
+    def command(*_: object) -> int:
+        closed.append(hold.close.called)
+        return 5
+
+    monkeypatch.setattr(verb, "join", lambda *_: joined)
+    monkeypatch.setattr(verb, "job_variables", no_variables)
+    monkeypatch.setattr(verb, "_run", command)
+    done = CliRunner().invoke(run, ["--", "true"], obj=MagicMock(), standalone_mode=False)
+    assert (done.return_value, closed) == (5, [True])
 
 
 def test_required_means_no_command_without_a_sidecar(node: Node) -> None:

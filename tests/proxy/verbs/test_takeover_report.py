@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from forebay_loader.takeover import report as loaders
+from forebay_proxy.runfile import process_start_time
 from forebay_proxy.verbs.takeover_report import VARIABLE, TakeoverReport
 
 
@@ -72,13 +73,27 @@ def test_private_and_gone_afterwards(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_run_left_is_swept(tmp_path: Path) -> None:
-    """By the next one; that of a run that lives stays."""
-    left, living = tmp_path / "forebay-run-4194399-ab.takeover", tmp_path / f"forebay-run-{os.getppid()}-ab.takeover"
-    left.touch()
-    living.touch()
+    """By the next one, also where another process has its number now; that of a run that lives stays."""
+    pid = os.getppid()
+    start = process_start_time(pid)
+    assert start is not None
+    gone, reused, living = (
+        tmp_path / f"forebay-run-{name}-ab.takeover" for name in (f"4194399.{start}", f"{pid}.{start - 1}", f"{pid}.{start}")
+    )
+    for path in (gone, reused, living):
+        path.touch()
     with TakeoverReport(tmp_path):
-        assert not left.exists()
-        assert living.exists()
+        assert [path.exists() for path in (gone, reused, living)] == [False, False, True]
+
+
+def test_the_file_is_named_by_its_process(tmp_path: Path) -> None:
+    """The number and when it started: one that has the number later has another name, and sweeps this one."""
+    with TakeoverReport(tmp_path) as report:
+        assert report.path is not None
+        assert report.path.name.startswith(f"forebay-run-{os.getpid()}.{process_start_time(os.getpid())}-")
+        with TakeoverReport(tmp_path) as second:
+            assert report.path.exists()
+            assert second.path != report.path
 
 
 @pytest.mark.parametrize("directory", [None, Path("/nonexistent")])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.fake_sidecar import FakeSidecar
 
+from forebay_proxy.wire import holding
 from forebay_proxy.wire.holding import Hold, HoldRefused, LaunchError, hold
 
 
@@ -93,6 +94,28 @@ def test_one_that_drains_takes_no_hold() -> None:
         with pytest.raises(HoldRefused) as caught:
             hold(fake.url)
     assert caught.value.status == 503
+
+
+def test_a_refusal_is_told_in_the_sidecars_words() -> None:
+    """What is wrong and what to do, for whoever reads the one line of the error."""
+    with FakeSidecar() as fake:
+        fake.full = True
+        with pytest.raises(HoldRefused, match="takes no hold: HTTP 503: 256 holds are open already; mend it"):
+            hold(fake.url)
+
+
+def test_taking_it_anew_is_as_patient_as_the_first_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loaded machine's sidecar answers after seconds; given up on too early it is said to be gone while it lives."""
+    waited = list[float]()
+
+    def refuse(_: str, timeout_s: float) -> socket.socket:
+        waited.append(timeout_s)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(holding, "_connect", refuse)
+    assert not Hold("http://127.0.0.1:1").ping()
+    assert waited == [holding.ANSWER_S]
+    assert waited[0] >= 10
 
 
 @pytest.mark.parametrize("said", [b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 2", b"x" * 40_000])

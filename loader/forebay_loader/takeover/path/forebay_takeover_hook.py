@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Hook", "install", "next_sitecustomize", "run_instead", "take"]
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PATCHED = ("webdataset.gopen", "webdataset.tariterators", "webdataset.cache")
+PATCHED = ("webdataset.gopen", "webdataset.tariterators", "webdataset.cache", "webdataset.shardlists")
 OURS = ("forebay_loader", "forebay_proxy")
 _LOADER = os.path.dirname(os.path.dirname(HERE))  # the folder of forebay_loader
 _PASSED = {HERE}  # folders whose sitecustomize has run: one that imports the next by itself must not lead round in a circle
@@ -29,7 +29,7 @@ _COMPLAINED: list[str] = []  # a process says once that the takeover failed
 
 
 class Hook:
-    """A finder, first on ``sys.meta_path``: wraps the loaders of three modules of webdataset, and finds our own where nobody else does."""
+    """A finder, first on ``sys.meta_path``: wraps the loaders of four modules of webdataset, and finds our own where nobody else does."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:
         if name in PATCHED:
