@@ -11,13 +11,13 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from support.origin_server import OriginServer
-from support.readers import make_shard, read
+from support.readers import put_shards, read
 from support.sidecar import Sidecar, environment, running, small_segments, wait_until
 
 pytestmark = [pytest.mark.once, pytest.mark.timeout(60)]
@@ -35,17 +35,8 @@ def program() -> tuple[str, ...]:
 
 
 @pytest.fixture
-async def origin() -> AsyncIterator[OriginServer]:
-    async with OriginServer() as made:
-        yield made
-
-
-@pytest.fixture
 def files(tmp_path: Path, origin: OriginServer) -> list[Path]:
-    made = [make_shard(tmp_path / f"{number:02d}.tar", SIZE, number) for number in range(COUNT)]
-    for file in made:
-        origin.put(f"/{file.name}", file.read_bytes())
-    return made
+    return put_shards(tmp_path, origin, COUNT, SIZE)
 
 
 @contextmanager
