@@ -100,7 +100,7 @@ class Openings:
         anything that may leave for what ``reader`` needs at ``need_at``.
         """
         mac = shard.credential.mac(self._hmac_key)
-        self._recall(shard.name, mac)
+        self._recall(shard.name, mac, ahead=need >= DEMAND)
         compared: Entry | None = None  # by this very call: with a TTL of 0 it is never fresh
         for _ in range(ATTEMPTS):
             entry = self.current.get(shard.name)
@@ -171,8 +171,8 @@ class Openings:
 
     # Refusals
 
-    def _recall(self, name: str, mac: str) -> None:
-        self.distrust.recall(name)
+    def _recall(self, name: str, mac: str, *, ahead: bool) -> None:
+        self.distrust.recall(name, ahead=ahead)
         remembered = self._refusals.get((name, mac))
         if remembered is not None:
             error, until = remembered
