@@ -42,6 +42,7 @@ from forebay_proxy.appendfile import AppendFile
 from forebay_proxy.errors import ConfigError
 from forebay_proxy.events import AccessLogged, Event, Events, LeaseEnded, RequestDone, Served
 from forebay_proxy.problem import shown
+from forebay_proxy.waiter import settle
 
 __all__ = ["AccessLog", "line_of"]
 
@@ -129,14 +130,14 @@ class AccessLog:
             try:
                 self._file.open()
             except OSError as error:
-                self._tell(_settle, opened, error)
+                self._tell(settle, opened, error)
                 return
-            self._tell(_settle, opened, None)
+            self._tell(settle, opened, None)
             while self._write_some():
                 pass
         finally:
             self._file.close()
-            self._tell(_settle, self._ended, None)
+            self._tell(settle, self._ended, None)
 
     def _write_some(self) -> bool:
         """Wait for lines and write them; False once the last has been written."""
@@ -157,15 +158,6 @@ class AccessLog:
     def _tell(self, heard: Callable[..., object], *told: object) -> None:
         with suppress(RuntimeError):  # the loop has ended, and nobody wants to know any more
             self._loop.call_soon_threadsafe(heard, *told)
-
-
-def _settle(waiter: asyncio.Future[None], error: OSError | None) -> None:
-    if waiter.done():
-        return
-    if error is None:
-        waiter.set_result(None)
-    else:
-        waiter.set_exception(error)
 
 
 def line_of(ended_at: float, done: RequestDone, served: Served, key: bytes) -> bytes:

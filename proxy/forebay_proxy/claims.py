@@ -13,6 +13,7 @@ from contextlib import suppress
 
 from forebay_proxy.errors import DiskFailed
 from forebay_proxy.row import Row, encode
+from forebay_proxy.waiter import settle
 
 __all__ = ["Claims", "Commit"]
 
@@ -97,7 +98,7 @@ class Claims:
         finally:
             self._closed = True
             for waiter in self._waiting:
-                _tell(waiter, _closed())
+                settle(waiter, _closed())
 
     async def _due(self, pause_s: float) -> None:
         await self._asked.wait()
@@ -130,20 +131,11 @@ class Claims:
     def _land(self, error: DiskFailed | None) -> None:
         waiters, self._flying, self._batch = self._flying or [], None, {}
         for waiter in waiters:
-            _tell(waiter, error)
+            settle(waiter, error)
         if error is None:
             self.on_commit()
         else:
             self.on_failure(error)
-
-
-def _tell(waiter: asyncio.Future[None], error: DiskFailed | None) -> None:
-    if waiter.done():
-        return
-    if error is None:
-        waiter.set_result(None)
-    else:
-        waiter.set_exception(error)
 
 
 def _closed() -> DiskFailed:

@@ -19,6 +19,7 @@ __all__ = ["Distrust"]
 SPOILT_S = 3600.0
 # Each try costs the whole shard, and a digest that is wrong at the origin stays so: a loop of retrying readers must not fetch it all day.
 REFUSED_S = 30.0
+UNASKED_S = 600.0  # the same for a fetch that no reader asked for
 MOST = 4096  # names; who is forgotten is fetched once more
 
 
@@ -56,11 +57,11 @@ class Distrust:
     def refuse(self, name: str, error: ShardError) -> None:
         """Do not open ``name`` for a while."""
         now = self._clock()
-        self._refused = {known: refusal for known, refusal in self._refused.items() if refusal[1] > now}
-        self._refused[name] = error, now + REFUSED_S
+        self._refused = {known: refusal for known, refusal in self._refused.items() if now < refusal[1] + UNASKED_S}
+        self._refused[name] = error, now
 
-    def recall(self, name: str) -> None:
-        """Raises the error that ``name`` is refused with, if it is."""
-        error, until = self._refused.get(name, (None, 0.0))
-        if error is not None and self._clock() < until:
+    def recall(self, name: str, *, ahead: bool = False) -> None:
+        """Raises the error that ``name`` is refused with, if it is; ``ahead``: no reader asks for it."""
+        error, since = self._refused.get(name, (None, 0.0))
+        if error is not None and self._clock() < since + (UNASKED_S if ahead else REFUSED_S):
             raise error

@@ -99,7 +99,7 @@ class Openings:
         Raises ``ShardError``; with a ``need`` that is a prefetch's also ``CacheFull``, before the origin is asked: there is no room, nor
         anything that may leave for what ``reader`` needs at ``need_at``.
         """
-        mac = self._recalled(shard)
+        mac = self._recalled(shard, ahead=need >= DEMAND)
         compared: Entry | None = None  # by this very call: with a TTL of 0 it is never fresh
         for _ in range(ATTEMPTS):
             entry = self.current.get(shard.name)
@@ -178,14 +178,14 @@ class Openings:
 
     # Refusals
 
-    def _recalled(self, shard: Shard) -> str:
+    def _recalled(self, shard: Shard, *, ahead: bool = False) -> str:
         """The MAC of the credential of ``shard``. Raises what the origin said to it a moment ago."""
         mac = shard.credential.mac(self._hmac_key)
-        self._recall(shard.name, mac)
+        self._recall(shard.name, mac, ahead=ahead)
         return mac
 
-    def _recall(self, name: str, mac: str) -> None:
-        self.distrust.recall(name)
+    def _recall(self, name: str, mac: str, *, ahead: bool) -> None:
+        self.distrust.recall(name, ahead=ahead)
         remembered = self._refusals.get((name, mac))
         if remembered is not None:
             error, until = remembered

@@ -7,7 +7,8 @@ alone, and kept an accelerator 75 % busy that the line could keep 100 % busy).
 Rate and time are not known beforehand, and while the line is shared no single body tells them. So it is written down what came in all
 while so many requests were in the air. The fewest that brought as much as any number did are the *knee*: below it each further one adds,
 beyond it they share (BBR looks for the same point of a path: Cardwell et al. 2016). Fewer are tried until less comes, and from then on
-twice the knee is allowed: where that brings more, the knee is further up, and so on.
+twice the knee is allowed: where that brings more, the knee is further up, and so on. Where fewer cannot be tried, as readers ask for so
+many by themselves, more are, until it is known what so many bring.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ WINDOW_S = 0.15  # two round trips: what was under way and what came are compare
 ENOUGH_BYTES = 2 * 2**20  # in a window: a quarter of a segment,
 ENOUGH_BODIES = 4  # or so many that are smaller
 PROOF = 2  # windows in which fewer brought less: one may have had a gap of its own
-STUCK = 4  # windows in which it stayed at one number: fewer cannot be tried, readers ask for so many by themselves
+FORCED = 4  # requests beyond what is allowed: fewer cannot be tried, readers ask for so many by themselves
+TELLING = 1.4  # times the knee: what so many bring tells whether they add or share
 NEWEST = 5  # windows of a number whose median counts; after a pause, bytes that waited come at twice the line's rate
 CERTAIN = 3  # windows, and no single one decides what a number brings
 OLD_S = 20.0  # what was measured so long ago is tried anew
@@ -54,6 +56,8 @@ class Pipe:
         self.requests = UNKNOWN  # in the air, all together, that are worth having
         self.came_at = 0.0  # when the last bytes were here
         self._rates: dict[int, _Seen] = {}  # requests in the air -> what came meanwhile
+        self._knee = 0
+        self._forced = 0  # requests beyond what was allowed, since the knee is there
         self._in_air = 0
         self._began_at = 0.0  # this window
         self._looked_at = 0.0
@@ -70,6 +74,7 @@ class Pipe:
         if not self._in_air:
             self._begin(now)
         self._look(now)
+        self._forced += self._in_air >= self.requests
         self._in_air += 1
 
     def came(self, size: int, now: float) -> None:
@@ -110,11 +115,13 @@ class Pipe:
         certain = [seen.rate for seen in self._rates.values() if seen.windows >= CERTAIN]
         least = SAME * max(certain or (seen.rate for seen in self._rates.values()))
         knee = min(count for count, seen in self._rates.items() if seen.rate >= least)
+        if knee != self._knee:
+            self._knee, self._forced = knee, 0
         if knee < FEWEST or any(self._proves(count, knee) for count in self._rates):
             return max(FEWEST, 2 * knee)
-        if knee == min(self._rates) and self._rates[knee].windows >= STUCK:
-            return knee + max(2, 3 * knee // 8)  # more than SAME apart, so that what they bring tells whether these share the line
-        return max(1, knee * 2 // 3)
+        if self._forced < FORCED or any(seen.windows >= CERTAIN for count, seen in self._rates.items() if count >= TELLING * knee):
+            return max(1, knee * 2 // 3)
+        return knee + max(2, (knee + 1) // 2)
 
     def _proves(self, count: int, knee: int) -> bool:
         """Whether ``count`` requests, not much fewer than ``knee``, were seen to bring less; one window in which each brought less may be a

@@ -1,12 +1,13 @@
-"""What the end-to-end tests share: a place on disk that is emptied again, and the real S3."""
+"""What the end-to-end tests share: an origin, a place on disk that is emptied again, and the real S3."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from support.origin_server import OriginServer
 from support.s3_servers import rados_gateway  # noqa: F401
 
 
@@ -19,3 +20,9 @@ def place() -> Iterator[Path]:
     """A directory of gigabytes, gone when the test ends; pytest keeps its own for three runs."""
     with tempfile.TemporaryDirectory(prefix="forebay-e2e-") as directory:
         yield Path(directory)
+
+
+@pytest.fixture
+async def origin() -> AsyncIterator[OriginServer]:
+    async with OriginServer() as made:
+        yield made

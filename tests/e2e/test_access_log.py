@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import stat
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.disks import needs_mounts
 from support.origin_server import OriginServer
-from support.readers import make_shard, read
+from support.readers import make_shard, put_shards, read
 from support.sidecar import Sidecar, forebay, running, small_segments, wait_until
 
 from forebay_loader.asking import CONNECTIONS
@@ -30,17 +30,8 @@ ORDERS = {"train/0/0/1.1": [3, 0, 7, 1, 3], "train/0/1/1.1": [2, 6, 4, 5, 0]}
 
 
 @pytest.fixture
-async def origin() -> AsyncIterator[OriginServer]:
-    async with OriginServer() as made:
-        yield made
-
-
-@pytest.fixture
 def files(tmp_path: Path, origin: OriginServer) -> list[Path]:
-    made = [make_shard(tmp_path / f"{number}.tar", SIZE, number) for number in range(COUNT)]
-    for file in made:
-        origin.put(f"/{file.name}", file.read_bytes())
-    return made
+    return put_shards(tmp_path, origin, COUNT, SIZE)
 
 
 @contextmanager
@@ -68,7 +59,7 @@ async def test_a_run_is_written_down_and_replayed(tmp_path: Path, origin: Origin
     log = tmp_path / "access.log"
 
     def follow(sidecar: Sidecar, reader: str) -> None:
-        urls = [origin.url(f"/{number}.tar") for number in ORDERS[reader]]
+        urls = [origin.url(f"/{number:02d}.tar") for number in ORDERS[reader]]
         sidecar.ask(f"/v1/plans/{reader}", json.dumps({"epoch": 4, "shards": urls}).encode(), "PUT")
         for number, url in zip(ORDERS[reader], urls, strict=True):
             assert read(sidecar.proxied(url), files[number], headers={"Forebay-Reader": reader}).whole
@@ -79,12 +70,12 @@ async def test_a_run_is_written_down_and_replayed(tmp_path: Path, origin: Origin
         fetched = await asyncio.to_thread(sidecar.metric, "forebay_origin_bytes_total")
     lines, found = lines_of(log), read_recording(log.read_text())
     orders = {str(reader): [shard.name for shard in epochs[0]] for reader, epochs in found.orders.items()}
-    assert orders == {reader: [origin.url(f"/{number}.tar") for number in order] for reader, order in ORDERS.items()}
+    assert orders == {reader: [origin.url(f"/{number:02d}.tar") for number in order] for reader, order in ORDERS.items()}
     assert set(found.lengths.values()) == {SIZE}
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
     facts = {(line["status"], line["bytes"], line["length"], line["range"], line["cut"], line["epoch"]) for line in lines}
     assert facts == {(200, SIZE, SIZE, None, None, 4)}
-    again = [line for line in lines if line["shard"].endswith("/3.tar")][1]
+    again = [line for line in lines if line["shard"].endswith("/03.tar")][1]
     assert (again["result"], again["hit_bytes"]) == ("hit", SIZE)
     assert all(line["seconds"] >= line["first_byte_s"] and line["seconds"] >= line["waited_s"] >= 0 for line in lines)
     told = forebay(tmp_path, "plan", "--replay", str(log), "--cache-size", "64MB", "--json")
@@ -110,7 +101,7 @@ async def test_what_was_read_by_descriptor_is_replayed_too(
     log = tmp_path / "access.log"
     monkeypatch.setenv("FOREBAY_SOCKET", str(place / "s"))
     orders = {"train/0/0/1.1": [3, 0, 3, 1], "train/0/1/1.1": [2, 3]}
-    urls = [origin.url(f"/{number}.tar") for number in range(4)]
+    urls = [origin.url(f"/{number:02d}.tar") for number in range(4)]
 
     def follow(sidecar: Sidecar) -> list[Mapped]:
         sidecar.ask("/v1/warm", json.dumps({"shards": urls}).encode(), "POST")
@@ -149,15 +140,15 @@ async def test_what_was_read_by_descriptor_is_replayed_too(
 async def test_parts_errors_and_leavers(tmp_path: Path, origin: OriginServer, files: list[Path]) -> None:
     """A range, a shard that is missing, a client that leaves; and the file may be moved away at any time."""
     log = tmp_path / "access.log"
-    big = make_shard(tmp_path / "8.tar", 40 << 20, 8)  # more than sockets hold
-    origin.put("/8.tar", big.read_bytes())
+    big = make_shard(tmp_path / "08.tar", 40 << 20, 8)  # more than sockets hold
+    origin.put("/08.tar", big.read_bytes())
     with running(tmp_path, "--cache-size", "64MB", "--access-log", str(log), allow=[origin.base]) as sidecar:
-        part = await asyncio.to_thread(read, sidecar.proxied(origin.url("/0.tar")), files[0], span=(10, 99))
+        part = await asyncio.to_thread(read, sidecar.proxied(origin.url("/00.tar")), files[0], span=(10, 99))
         assert part.status == 206
         await logged(sidecar, 1)
         log.rename(tmp_path / "access.log.1")
         assert (await asyncio.to_thread(read, sidecar.proxied(origin.url("/none.tar")))).status == 404
-        left = await asyncio.to_thread(read, sidecar.proxied(origin.url("/8.tar")), big, stop_after=1)
+        left = await asyncio.to_thread(read, sidecar.proxied(origin.url("/08.tar")), big, stop_after=1)
         assert not left.whole
         await logged(sidecar, 3)
     (first,), (second, third) = lines_of(tmp_path / "access.log.1"), lines_of(log)

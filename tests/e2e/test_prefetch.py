@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,6 @@ pytestmark = [pytest.mark.once, pytest.mark.timeout(60)]
 
 SIZE = 2 * SEGMENT_BYTES + 777
 READER = "job/0/0/1.1"
-
-
-@pytest.fixture
-async def origin() -> AsyncIterator[OriginServer]:
-    async with OriginServer() as made:
-        yield made
 
 
 async def test_the_next_shard_is_here_before_it_is_opened(place: Path, origin: OriginServer) -> None:

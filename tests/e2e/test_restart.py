@@ -8,7 +8,6 @@ import json
 import random
 import sqlite3
 from array import array
-from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
 
@@ -23,12 +22,6 @@ pytestmark = [pytest.mark.once, pytest.mark.timeout(120)]
 
 SIZE = 5 * SEGMENT_BYTES + 54_321
 LIVES = 4
-
-
-@pytest.fixture
-async def origin() -> AsyncIterator[OriginServer]:
-    async with OriginServer() as made:
-        yield made
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -21,12 +20,6 @@ pytestmark = [pytest.mark.once, pytest.mark.timeout(120)]
 
 MIB = 1 << 20
 SIZE = 80 * MIB + 12_345
-
-
-@pytest.fixture
-async def origin() -> AsyncIterator[OriginServer]:
-    async with OriginServer() as made:
-        yield made
 
 
 @pytest.fixture

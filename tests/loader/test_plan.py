@@ -271,4 +271,4 @@ def test_a_sidecar_that_hangs_costs_a_moment(monkeypatch: pytest.MonkeyPatch) ->
             next(reading)
             took.append(time.monotonic() - started)
         reading.close()
-    assert sum(took) < 0.5  # one message: 20 ms to connect, 20 to send, 10 for the answer; and what a busy machine adds
+    assert sum(took) < 2.0  # a hundred waits would be 5 s; one is 20 ms to connect, 20 to send, 10 for the answer, on a quiet machine

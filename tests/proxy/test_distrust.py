@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.house import FakeClock
 
-from forebay_proxy.distrust import MOST, REFUSED_S, SPOILT_S, Distrust
+from forebay_proxy.distrust import MOST, REFUSED_S, SPOILT_S, UNASKED_S, Distrust
 from forebay_proxy.errors import DigestDiffers
 
 A = "https://o/a.tar"
@@ -54,6 +54,17 @@ def test_a_refusal_is_remembered_for_a_while(clock: FakeClock) -> None:
     distrust.recall("https://o/b.tar")
     clock.advance(REFUSED_S + 1)
     distrust.recall(A)
+
+
+def test_a_fetch_that_nobody_asked_for_is_refused_for_longer(clock: FakeClock) -> None:
+    """However late it comes: it would cost the whole shard again."""
+    distrust = Distrust(clock)
+    distrust.refuse(A, DigestDiffers(A, "it is wrong", again=True))
+    clock.advance(UNASKED_S - 1)
+    with pytest.raises(DigestDiffers):
+        distrust.recall(A, ahead=True)
+    clock.advance(1)
+    distrust.recall(A, ahead=True)
 
 
 def test_names_are_bounded(clock: FakeClock) -> None:

@@ -143,19 +143,58 @@ def test_a_machine_that_stands_still_now_and_then() -> None:
     assert sum(requests >= 12 for requests in seen) < 0.1 * len(seen)
 
 
-@pytest.mark.parametrize("demand", [1, 2, 3, 8])
-def test_what_readers_ask_for_by_themselves_does_not_hold_back_the_rest(demand: int) -> None:
-    """So many are in the air always: fewer cannot be tried, and on a line that each adds to all slots are worth having soon."""
-    pipe, now, bodies = Pipe(), 0.0, list[list[float]]()
-    while now < 6.0:
-        while len(bodies) < min(16, max(demand, pipe.requests)):
+def steady(second: float, rng: random.Random) -> int:
+    return 8
+
+
+def early(second: float, rng: random.Random) -> int:
+    return 3 if second < 0.7 else 8
+
+
+def wavering(second: float, rng: random.Random) -> int:
+    return rng.randint(6, 9)
+
+
+def in_bursts(second: float, rng: random.Random) -> int:
+    return rng.choice((2, 2, 2, 8))
+
+
+def worth(demand: Callable[[float, random.Random], int], *, together: float, most: int, seconds: float) -> list[int]:
+    """What was allowed at the end of each second while readers ask for ``demand`` bodies by themselves, 20 MB/s a connection."""
+    pipe, rng, now, bodies, seen = Pipe(), random.Random(0), 0.0, list[list[float]](), list[int]()
+    asked, asked_at = 0, 0.0
+    while now < seconds:
+        if now >= asked_at:
+            asked, asked_at = demand(now, rng), asked_at + 0.3
+        while len(bodies) < max(asked, min(most, pipe.requests)):
             pipe.asked(now)
-            bodies.append([now + 0.06, 8.0 * 2**20])
+            bodies.append([now + 0.06, 8.0 * MIB])
         now += 0.013
-        for body in [body for body in bodies if body[0] <= now]:
-            body[1] -= 20e6 * 0.013
-            pipe.came(int(20e6 * 0.013), now)
+        coming = [body for body in bodies if body[0] <= now]
+        for body in coming:
+            size = min(20e6, together / len(coming)) * 0.013
+            body[1] -= size
+            pipe.came(int(size), now)
             if body[1] <= 0:
                 pipe.ended(now)
                 bodies.remove(body)
-    assert pipe.requests >= 16
+        if now >= len(seen) + 1:
+            seen.append(pipe.requests)
+    return seen
+
+
+@pytest.mark.parametrize(
+    "demand", [lambda second, rng: 1, lambda second, rng: 2, lambda second, rng: 3, steady, early, wavering, in_bursts],
+    ids=["one", "two", "three", "eight", "early", "wavering", "bursts"],
+)  # fmt: skip
+def test_what_readers_ask_for_by_themselves_does_not_hold_back_the_rest(demand: Callable[[float, random.Random], int]) -> None:
+    """So many are in the air always: fewer cannot be tried, and on a line that each adds to all slots are worth having soon."""
+    assert worth(demand, together=1e12, most=16, seconds=6.0)[-1] >= 16
+
+
+@pytest.mark.parametrize("demand", [steady, early, wavering])
+def test_what_readers_ask_for_by_themselves_makes_no_line_wider(demand: Callable[[float, random.Random], int]) -> None:
+    """100 MB/s that they fill: more is tried now and then, and left alone."""
+    seen = worth(demand, together=100e6, most=64, seconds=60.0)
+    assert max(seen) <= 16
+    assert sum(requests > 10 for requests in seen) < 0.5 * len(seen)

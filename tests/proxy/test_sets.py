@@ -48,13 +48,13 @@ def test_a_pattern_with_escapes_finds_nothing() -> None:
 
 def test_a_set_of_half_a_million_costs_no_memory_and_no_time() -> None:
     """Understood, counted and asked without being expanded."""
-    started = time.perf_counter()
+    started = time.thread_time()  # a machine may be busy
     found = PatternSet.of(LAION)
     assert len(found) == 232 * 2523
     shard = found.at(500_000)
     assert found.index(shard.name) == 500_000
     assert found.index("s3://laion/000002523.tar") is None
-    assert time.perf_counter() - started < 0.05
+    assert time.thread_time() - started < 0.05
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["Got", "make_shard", "many", "read", "shard_sizes", "spans"]
+from support.origin_server import OriginServer
+
+__all__ = ["Got", "make_shard", "many", "put_shards", "read", "shard_sizes", "spans"]
 
 _BLOCK = 1 << 16
 _NOISE = random.Random(7).randbytes(_BLOCK)
@@ -36,6 +38,14 @@ def make_shard(path: Path, size: int, number: int) -> Path:
             file.seek(size - 1024)
             file.write(bytes(1024))
     return path
+
+
+def put_shards(directory: Path, origin: OriginServer, count: int, size: int) -> list[Path]:
+    """Files of ``make_shard`` by the names 00.tar, 01.tar, …, and the same at ``origin``."""
+    made = [make_shard(directory / f"{number:02d}.tar", size, number) for number in range(count)]
+    for file in made:
+        origin.put(f"/{file.name}", file.read_bytes())
+    return made
 
 
 def shard_sizes(count: int, smallest: int, largest: int, bend: float = 1.0) -> list[int]:

@@ -57,6 +57,16 @@ def test_a_reader_slower_than_the_line_waits_for_the_first_byte_only() -> None:
     assert (outcome.seconds, outcome.waited_s) == (pytest.approx(1.5), pytest.approx(0.5))
 
 
+@pytest.mark.parametrize(("readers", "ratio"), [(1, 0.2), (2, 0.3), (4, 0.7), (8, 0.9)])
+def test_what_readers_wait_for_by_themselves_does_not_hold_back_prefetch(readers: int, ratio: float) -> None:
+    """Each connection adds to this line, and each reader asks for a segment at a time: cold, plans use all slots, readers alone do not."""
+    listed = shards(48)
+    workload = shuffled(listed, {shard.name: SEGMENT_BYTES for shard in listed}, readers=readers)
+    line = Line(connection_bytes_s=20e6, latency_s=0.05)
+    ours, alone = replay(workload, line, workload.dataset_bytes, ("ours", "lru"))
+    assert ours.seconds < ratio * alone.seconds
+
+
 def test_two_readers_share_one_fetch() -> None:
     """Of the same shard at the same moment; the second boards."""
     outcome = Run(small([[[0]], [[0]]], jobs=True), LINE, SEGMENT_BYTES).finish()
