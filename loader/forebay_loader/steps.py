@@ -127,7 +127,9 @@ class _Ahead:
             self._taken += 1
         except StopIteration:
             self.fresh = False
-            self.ended = not (self._repeat and self._taken)
+            self.ended = not self._repeat
+            if self._repeat and not self._taken:
+                self.error = StepsError("tail='repeat' goes on from the beginning, and this rank has no batch at all: is its share empty?")
         except Exception as error:
             self.error = error
 
