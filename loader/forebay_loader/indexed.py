@@ -196,10 +196,13 @@ class IndexedShards(Sequence[Sample]):
     """The samples of many shards as one sequence, in the order of ``urls`` (patterns; ``::`` joins some). Pickles; opens what it needs.
 
     Building it asks for the index of each shard: raises ``ShardReadError`` naming the first that has none; ``forebay index`` makes them.
+    ``ValueError`` for an empty list.
     """
 
     def __init__(self, urls: Union[str, Sequence[str]], *, select_files: Optional[Select] = None, limits: Limits = DEFAULT_LIMITS) -> None:
         self.urls = [one for url in _listed(urls) for one in expand(url)]
+        if not self.urls:
+            raise ValueError("the list of shards is empty")
         self._select = select_files
         self._limits = limits
         self._open: OrderedDict[int, IndexedShard] = OrderedDict()
@@ -211,7 +214,7 @@ class IndexedShards(Sequence[Sample]):
         return f"<IndexedShards {len(self)} samples in {len(self.urls)} shards>"
 
     def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
+        return self._ends[-1]
 
     def __getitem__(self, number: Any) -> Any:
         if isinstance(number, slice):

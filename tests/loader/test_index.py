@@ -119,6 +119,13 @@ def test_shards_are_named_by_strings(urls: Any) -> None:
         IndexedShards(urls)
 
 
+@pytest.mark.parametrize("urls", [[], ()])
+def test_an_empty_list_is_an_error(urls: Any) -> None:
+    """As fb.WebDataset says it."""
+    with pytest.raises(ValueError, match="the list of shards is empty"):
+        IndexedShards(urls)
+
+
 class ByRanges(IndexedShard):
     """A shard whose bytes are asked for part by part, of a tar in memory."""
 
