@@ -244,11 +244,11 @@ class Flights:
         self._ending = True
         self.drop(lambda key: False)
 
-    async def landed(self, within_s: float) -> None:
-        """Wait for those whose bytes have all come and are being written, and for no other."""
+    async def landed(self, within_s: float, of: str | None = None) -> None:
+        """Wait for those (``of`` one key) whose bytes have all come and are being written, and for no other."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
-                for flight in self.all():
+                for flight in self.all() if of is None else self.of(of):
                     if flight.end is not None and flight.position >= flight.end:
                         with suppress(Exception):  # its passengers have heard it
                             await flight.grown_beyond(flight.position)

@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.house import World, building, reader, shard_of, small_segments, until
@@ -18,6 +19,7 @@ from forebay_proxy.indexing import Indexing
 from forebay_proxy.inspection import Finding
 from forebay_proxy.samplefiles import disk_bytes
 from forebay_proxy.shard import Shard
+from forebay_proxy.shardfile import ShardFile
 from forebay_proxy.wire.sampleindex import SampleIndex, decode
 
 A = "https://o/set/a.tar"
@@ -109,6 +111,26 @@ async def test_what_is_not_all_here_has_none_yet(tmp_path: Path) -> None:
         with pytest.raises(IndexNotYet, match="1 of its 5 segments are here") as caught:
             await asked(made)
         assert (caught.value.status, len(world.origin.asked(A))) == (409, before)
+
+
+async def test_what_was_read_and_is_being_written_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader may have the last bytes before the disk has them."""
+    go, write = asyncio.Event(), ShardFile.write_pieces
+
+    async def slow(file: ShardFile, offset: int, *rest: Any) -> None:
+        await go.wait()
+        await write(file, offset, *rest)
+
+    monkeypatch.setattr(ShardFile, "write_pieces", slow)
+    async with indexing_in(tmp_path / "c") as (world, made):
+        data = written([("a.jpg", bytes(1000))])
+        world.origin.put(A, data)
+        assert await world.get(A) == data
+        asking = asyncio.create_task(asked(made))
+        await asyncio.wait([asking], timeout=0.05)
+        assert not asking.done()
+        go.set()
+        assert len(await asking) == 1
 
 
 @pytest.mark.parametrize(("data", "cause"), [
