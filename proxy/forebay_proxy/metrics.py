@@ -89,6 +89,7 @@ class Metrics:
             facts.FlightBoarded: lambda _: count["singleflight_joins_total"](),
             facts.IndexDone: lambda fact: count["sample_indexes_total"](fact.result),
             facts.IntegrityFailed: lambda fact: count["cache_integrity_failures_total"](fact.stage),
+            facts.LeaseEnded: lambda fact: self._families["descriptor_lease_seconds"].observe(seconds=fact.done.seconds),
             facts.LoopLagged: lambda fact: self._families["event_loop_lag_seconds"].observe(seconds=fact.seconds),
             facts.OpeningDone: self._opening_done,
             facts.OptimalBytes: lambda fact: count["plan_optimal_origin_bytes_total"](by=fact.count),

@@ -107,6 +107,7 @@ def _usage() -> Usage:
 _ORIGIN = "s3://bucket"
 _READER = ReaderName("train", "0", "1", "7.1")
 EVERYTHING: tuple[Event, ...] = (
+    facts.LeaseEnded(facts.RequestDone("GET", 200, Outcome.HIT, 100, 0.01, 0.1)),
     *(facts.RequestDone("GET", 200, outcome, 100, 0.01, 0.1, hit_bytes=50, job="train") for outcome in Outcome),
     facts.RequestDone("GET", 404, None, 0, 0.01, 0.1),
     facts.Aborted("origin_failed"), facts.ClientRefused("uid"), facts.ClientRefused("origin"), facts.DiskFailed("write", "ENOSPC"),
