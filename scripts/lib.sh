@@ -131,13 +131,34 @@ PY
 stages=()
 failed=0
 
-stage() {  # NAME COMMAND...: run it, note how long it took and whether it passed; the next stages run anyway
+passed() {  # NAME STARTED STATUS: note how long a stage took and whether it passed
+    (($3 == 0)) || failed=1
+    stages+=("$(printf '%-34s %5d s  %s' "$1" $((SECONDS - $2)) "$( (($3 == 0)) && echo ok || echo "FAILED ($3)")")")
+}
+
+stage() {  # NAME COMMAND...: run it; the next stages run anyway
     local name=$1 started=$SECONDS status=0
     shift
     say "$name"
     "$@" || status=$?
-    ((status == 0)) || failed=1
-    stages+=("$(printf '%-34s %5d s  %s' "$name" $((SECONDS - started)) "$( ((status == 0)) && echo ok || echo "FAILED ($status)")")")
+    passed "$name" "$started" "$status"
+}
+
+stage_beside() {  # NAME COMMAND...: begin it; it runs beside the stages that follow, until await_beside
+    beside_name=$1 beside_started=$SECONDS beside_output=$(mktemp)
+    shift
+    say "$beside_name (beside the next ones; its output comes when it has ended)"
+    "$@" >"$beside_output" 2>&1 </dev/null &
+    beside=$!
+    trap 'kill "$beside" 2>/dev/null; rm -f "$beside_output"' EXIT  # bash lets what runs in the background outlive an interrupt
+}
+
+await_beside() {  # print what it said
+    local status=0
+    wait "$beside" || status=$?
+    say "$beside_name"
+    cat "$beside_output"
+    passed "$beside_name" "$beside_started" "$status"
 }
 
 report_stages() {

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from itertools import chain
 from pathlib import Path
 
 from forebay_proxy.verbs.takeover_place import takeover_folder
@@ -22,12 +21,12 @@ def other_python(directory: Path, without: tuple[str, ...] = ()) -> str:
     """The interpreter of a new virtual environment under ``directory`` that has everything of this one but Forebay and ``without``."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True)
     (packages,) = directory.glob("lib/python3*/site-packages")
-    for entry in chain.from_iterable(place.iterdir() for place in map(Path, sys.path) if place.name == packages.name and place.is_dir()):
-        taken = (packages / entry.name).is_symlink()  # an environment may be another one with something else in front
-        if (
-            not taken and "forebay" not in entry.name.lower() and entry.suffix != ".pth" and entry.name not in without
-        ):  # it may name sources
-            (packages / entry.name).symlink_to(entry)
+    for place in [place for place in map(Path, sys.path) if place.name == packages.name and place.is_dir()]:
+        for entry in place.iterdir():
+            link = packages / entry.name
+            left_out = "forebay" in entry.name.lower() or entry.suffix == ".pth" or entry.name in without  # a .pth may name the sources
+            if not left_out and not link.is_symlink():  # this environment may be another one with something else in front
+                link.symlink_to(entry)
     return str(directory / "bin" / "python")
 
 
