@@ -156,8 +156,10 @@ stage_beside() {  # NAME COMMAND...: begin it; it runs beside the stages that fo
 await_beside() {  # print what it said
     local status=0
     wait "$beside" || status=$?
+    trap - EXIT
     say "$beside_name"
     cat "$beside_output"
+    rm -f "$beside_output"
     passed "$beside_name" "$beside_started" "$status"
 }
 
