@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import pickle
 import threading
@@ -197,6 +198,7 @@ def test_local_and_unknown_stay_webdatasets(shards: FakeServer, tmp_path: Path, 
     samples = list(dataset(urls))
     assert contents(samples) == expected(SHARDS)
     assert list(dict.fromkeys(sample["__url__"] for sample in samples)) == urls
+    gc.collect()
 
 
 def test_cache_dir_makes_no_second_copy(shards: FakeServer, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

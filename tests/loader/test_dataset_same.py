@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import tarfile
 import warnings
@@ -32,6 +33,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+        gc.collect()  # here, where nobody minds
 
 
 def tar(members: list[tuple[str, str]], number: int) -> bytes:
