@@ -146,7 +146,7 @@ METRICS: tuple[Metric, ...] = (
     _gauge("lease_bytes", "Stored bytes that may not leave because a reader holds them."),
     _counter("door_answers_total", "Shards asked for by descriptor; all but passed go over HTTP. half: descriptors hold half the cache.",
              _NEW, answer=_DOOR_ANSWERS),
-    _histogram("descriptor_lease_seconds", _DURATION_S, "From passing a descriptor to its lease's end: how long a reader is in a shard.", _NEW),
+    _histogram("descriptor_lease_seconds", _DURATION_S, "From passing a descriptor to its lease's end: a reader's time in a shard.", _NEW),
     _gauge("descriptor_leases", "Descriptors that readers hold, as long as their connection to the door is open.", _NEW),
     _gauge("descriptor_lease_bytes", "Of forebay_lease_bytes: held by descriptors; never more than half the capacity.", _NEW),
     _counter("sample_indexes_total", "Sample indexes made of complete shards, or read from the disk; refused: the shard can have none.",
