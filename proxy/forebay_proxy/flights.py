@@ -193,7 +193,8 @@ class Flights:
         self._ending = False
 
     def __len__(self) -> int:
-        return len(self._tasks)
+        """How many are in the air: on the board, whoever flies them, and those a reader flies for itself."""
+        return len(self._board) + sum(not key for key in self._tasks.values())
 
     def find(self, key: str, index: int) -> Flight | None:
         return self._board.get((key, index))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from support.s3_servers import S3Server
-from support.sidecar import Sidecar, environment, running
+from support.sidecar import Sidecar, environment, running, wait_until
 from support.tars import expected, tar_shard
 from support.training import popen
 
@@ -79,6 +79,7 @@ def test_the_endpoint_in_three_positions(
         reads_as(sidecar, enabled)
         enabled.setenv("PATH", "/nowhere")
         assert epoch(urls) == expected(len(KEYS), SAMPLES, SIZE)
+        wait_until(lambda: not sidecar.status()["cache"]["in_flight"])  # the last bytes were readable before they were stored
         assert epoch(urls) == expected(len(KEYS), SAMPLES, SIZE)
         requests, counted = sidecar.status()["requests"], sidecar.status()["bytes"]
     assert requests["hit"] == requests["miss"] == len(KEYS)
@@ -97,7 +98,7 @@ def test_the_environment_alone(place: Path, rados_gateway: S3Server, bucket: str
         sent = sidecar.status()["requests"]
     wanted = [hashlib.md5(tar_shard(shard, SAMPLES, SIZE)).hexdigest() for shard in range(3)] * 3
     assert [json.loads(line)[1] for line in output.splitlines()] == wanted
-    assert (sent["miss"], sent["hit"]) == (3, 6), "one shard, however its command is written"
+    assert (sent["miss"], sent["hit"] + sent["collapsed"]) == (3, 6), "one shard, however its command is written"
 
 
 @pytest.mark.once
