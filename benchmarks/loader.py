@@ -198,6 +198,10 @@ class Run:
         environ = {**(self.plain if way == "curl" else self.served), **variables}
         return [seconds * 1e3 for seconds in self._worker("open", count, urls, environ)]
 
+    def exchange(self) -> list[float]:
+        """Milliseconds of passing a descriptor from one process to another, with no Forebay in either."""
+        return [seconds * 1e3 for seconds in self._worker("bare", OPENINGS, [], self.plain)]
+
     def memory(self, urls: list[str], epochs: int) -> list[float]:
         return self._worker("memory", epochs, urls, self.served)
 
@@ -251,6 +255,9 @@ def openings(run: Run, urls: list[str]) -> Iterator[Figure]:
         median, what = statistics.median(found), f"opening a warm shard: {way}"
         yield Figure(f"{what}, fastest of {len(found)}", found[0], "ms")
         yield at_most(what, median, 0.1, "ms") if way == "descriptor" else Figure(what, median, "ms")
+    bare = sorted(run.exchange())
+    yield Figure(f"passing a descriptor between two bare processes, fastest of {len(bare)}", bare[0], "ms")
+    yield Figure("passing a descriptor between two bare processes", statistics.median(bare), "ms")
 
 
 def flat(held: list[float]) -> Iterator[Figure]:
