@@ -187,6 +187,7 @@ async def test_an_old_index_beside_newer_files(tmp_path: Path) -> None:
     name = NAMES[4]
     async with building(tmp_path / "c", origin=origin) as world:
         await world.get(name)
+        await world.quiet()
         await until(lambda: not world.store.claims._pending)
         await world.store.claims.committed()
         old = copy_tree(tmp_path / "c" / "index", tmp_path / "old")

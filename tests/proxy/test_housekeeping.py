@@ -88,6 +88,7 @@ async def test_nothing_of_everything_stays(tmp_path: Path) -> None:
         for number in range(5):
             origin.put(f"{A}{number}", data_of(3 * SEGMENT, number))
             await world.get(f"{A}{number}")
+        await world.quiet()
         await world.house.evict(None)
         await world.quiet()
         assert world.allocated() == 0

@@ -128,6 +128,7 @@ async def test_descriptors_hold_half_of_the_cache_at_most(tmp_path: Path) -> Non
         await warmed(world, A, B)
         world.origin.put(C, data_of(2 * SEGMENT))
         await world.get(C)
+        await world.quiet()
         async with AsyncExitStack() as stack:
             for worker in range(3):
                 await passed(world, stack, A, reader(worker))

@@ -51,6 +51,7 @@ async def test_a_shard_without_range_leaves_whole(tmp_path: Path) -> None:
     async with building(tmp_path / "c", segments=4) as world:
         world.origin.put(A, data_of(3 * SEGMENT), ranged=False)
         await world.get(A)
+        await world.quiet()
         await stored(world, B, 2, 1)
         assert A not in world.openings.current
 

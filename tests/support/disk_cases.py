@@ -127,6 +127,7 @@ def play(case: Case, place: Path, files: Path, origin: Nginx) -> Told:
         stage = Stage(place, files, origin, sidecar, disk)
         seen = stack.enter_context(_sampled(stage, told))
         told.reads += stage.everybody()
+        wait_until(lambda: not sidecar.status()["cache"]["in_flight"])  # what was read may not be stored yet
         if case.cold:
             sidecar.ask("/v1/evict", b'{"all": true}', "POST")
         before, lines = sidecar.status()["requests"], sidecar.log_text().count("\n")

@@ -22,6 +22,12 @@ from forebay_proxy.runfile import RunDirectory, process_start_time
 FOREBAY = (sys.executable, "-P", "-m", "forebay_proxy.cli")
 READ = "import os, sys, urllib.request as r; sys.stdout.buffer.write(r.urlopen(os.environ['FOREBAY_URL'] + sys.argv[1]).read())"
 
+STORED = """
+import json, os, time, urllib.request as r
+while json.load(r.urlopen(os.environ["FOREBAY_URL"] + "/v1/status"))["cache"]["in_flight"]:
+    time.sleep(0.01)
+"""
+
 
 class Place:
     """A user of their own: run directory, cache directory, and an origin with one shard of 3 MB."""
@@ -76,8 +82,8 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 def test_run_starts_it_and_the_command_reads_through_it(place: Place) -> None:
     """Bytes are the origin's; the second reading is a hit; the summary says both."""
-    script = f'cat() {{ "{sys.executable}" -c "$1" "$2"; }}; cat "$1" "$2"; cat "$1" "$2"'
-    done = place.forebay("run", "--idle-exit-s", "30", "--", "sh", "-c", script, "sh", READ, place.proxy_path)
+    script = f'python() {{ "{sys.executable}" -c "$@"; }}; python "$1" "$2"; python "$3"; python "$1" "$2"'
+    done = place.forebay("run", "--idle-exit-s", "30", "--", "sh", "-c", script, "sh", READ, place.proxy_path, STORED)
     assert done.returncode == 0, done.stderr
     assert done.stdout == place.data * 2
     assert b"6.0 MB read, 3.0 MB hit (50 %), 3.0 MB from origins, 3.0 MB saved" in done.stderr
