@@ -23,7 +23,7 @@ from forebay_loader.subject import told_epoch
 __all__ = ["Epochs"]
 
 MAX_OWNERS = 16  # training processes forked from the one that built the data set; the oldest is forgotten
-SEEDS = 1 << 48  # enough of a seed to know it by
+SEEDS = 1 << 32  # enough of a seed to know it by
 MAX_STARTS = 2  # sets of workers that begin at the same time
 PAGE_BYTES = 4096  # one page is written as a whole, even when the writer is killed
 _THREADS = threading.Lock()  # the file's lock is a process's, not a thread's
@@ -57,9 +57,11 @@ class Epochs:
         return self.value
 
     def set(self, epoch: int) -> None:
-        """The next iteration is of ``epoch``, the ones after it count on."""
+        """The next iteration is of ``epoch``, later ones count on. One that has begun is not, even in workers that come to it late."""
         with self._owned() as own:
-            own["next"], own["starts"], own["set"] = epoch, [], own["set"] + 1
+            own["next"], own["set"] = epoch, own["set"] + 1
+            for start in own["starts"]:
+                start[_OLD] = start[_BEGUN]
 
     def upcoming(self) -> tuple[int, int]:
         """The epoch that the next iteration will be of if nobody tells, and how often one was set."""
@@ -70,20 +72,11 @@ class Epochs:
         with self._owned() as own:
             worker = _worker()
             if worker is None:
-                epoch = int(own["next"])
-            else:
-                self._run = run = self._run_of(worker, own)
-                epoch = run.base + run.count
-                run.count += 1
-            own["next"] = max(own["next"], epoch + 1)
-            return epoch
-
-    def _run_of(self, worker: Any, own: dict[str, Any]) -> _Run:
-        """The iterations of this worker process; new where it is new, or where an epoch was set since."""
-        run = self._run
-        if run is not None and (run.pid, run.set) == (os.getpid(), own["set"]):
-            return run
-        return _Run(os.getpid(), own["set"], _base_of(worker, own))
+                own["next"] += 1
+                return int(own["next"]) - 1
+            if self._run is None or self._run.pid != os.getpid():
+                self._run = _Run(os.getpid())
+            return self._run.begin(worker, own)
 
     @contextmanager
     def _owned(self) -> Iterator[dict[str, Any]]:
@@ -111,23 +104,55 @@ class Epochs:
 
 
 class _Run:
-    """How far one worker process has counted since the epoch it began with."""
+    """How far one worker process has counted, and which set of workers it is of."""
 
-    def __init__(self, pid: int, set: int, base: int) -> None:
-        self.pid, self.set, self.base, self.count = pid, set, base, 0
+    def __init__(self, pid: int) -> None:
+        self.pid, self.count, self._base, self._set = pid, 0, 0, -1
+        self._of: Any = None
+
+    def begin(self, worker: Any, own: dict[str, Any]) -> int:
+        """The epoch of this process's next iteration; all workers of a set have had as many."""
+        number, self.count = self.count, self.count + 1
+        start = next((start for start in own["starts"] if _name(start) == self._of), None)
+        if start is None and self._set != own["set"]:
+            start = _start_of(worker, own, number)
+        if start is not None:
+            self._of = _name(start)
+            if number < start[_OLD]:  # it began before an epoch was set, and this worker comes late to it
+                return max(0, int(start[_BASE]) + number)
+            if start[_SET] != own["set"]:
+                start[_BASE], start[_SET] = own["next"] - number, own["set"]
+            start[_BEGUN] = max(start[_BEGUN], number + 1)
+            self._base, self._set = int(start[_BASE]), own["set"]
+        own["next"] = max(own["next"], self._base + number + 1)
+        return self._base + number
 
 
-def _base_of(worker: Any, own: dict[str, Any]) -> int:
-    """The epoch at which the set of workers began that ``worker`` belongs to."""
-    seed, bit, place = (int(worker.seed) - int(worker.id)) % SEEDS, 1 << int(worker.id), _place(int(worker.id))
+# A set of workers: what it is known by, the epoch of its iteration 0, who came, its first worker; how often an epoch was set before that
+# holds, how many iterations began, and how many of them before the last time one was set.
+_SEED, _BASE, _BITS, _PLACE, _PID, _SET, _BEGUN, _OLD = range(8)
+
+
+def _name(start: list[int]) -> tuple[int, int, int]:
+    return start[_SEED], start[_PLACE], start[_PID]
+
+
+def _start_of(worker: Any, own: dict[str, Any], number: int) -> list[int]:
+    """The set of workers that ``worker`` belongs to, which is at iteration ``number``; a new one if it is the first to come."""
+    bit, place = 1 << int(worker.id), _place(int(worker.id))
+    seed = (int(worker.seed) - int(worker.id) + (int(worker.num_workers) << 20)) % SEEDS  # a set of more or fewer workers is another one
+    start: list[int]
     for start in own["starts"]:
         # A worker that came already is not of that set: somebody seeds torch at each epoch. Nor is one that was made long after its first
         # worker, which is gone: this one's namesake was killed before it came.
-        if start[0] == seed and not start[2] & bit and (abs(place - start[3]) < int(worker.num_workers) or _lives(start[4])):
-            start[2] |= bit
-            return int(start[1])
-    own["starts"] = [[seed, own["next"], bit, place, os.getpid()], *own["starts"][: MAX_STARTS - 1]]
-    return int(own["next"])
+        if start[_SEED] != seed or start[_BITS] & bit:
+            continue
+        if abs(place - start[_PLACE]) < int(worker.num_workers) or _lives(start[_PID]):
+            start[_BITS] |= bit
+            return start
+    start = [seed, own["next"] - number, bit, place, os.getpid(), own["set"], number + 1, 0]
+    own["starts"] = [start, *own["starts"][: MAX_STARTS - 1]]
+    return start
 
 
 def _place(worker_id: int) -> int:

@@ -91,9 +91,13 @@ def worker_init(worker_id: int = 0) -> None:
     enable()
 
 
-def refused() -> frozenset[str]:
-    """Schemes that the sidecar was found not to serve from here."""
-    return frozenset(_TAKEOVER.refused)
+def refused(url: str) -> str:
+    """The scheme of what ``url`` fetches, where the sidecar was found not to serve that from here; else ""."""
+    try:
+        source = parse_source(url) if _TAKEOVER.refused else None
+    except InvalidShardUrl:
+        return ""
+    return source.url.scheme if source is not None and source.url.scheme in _TAKEOVER.refused else ""
 
 
 def gopen_module() -> Any:
@@ -204,7 +208,7 @@ def _remember_refusal(scheme: str) -> None:
 
 def _tell_left_alone(url: str) -> None:
     """One notice for each command; its name alone, since the rest may hold a token."""
-    if url.startswith("pipe:"):
+    if url.startswith("pipe:") and not refused(url):  # that has had its own
         name = command_name(url)
         notice_once(f"pipe-{name}", f"pipe: command {name} is not one Forebay reads for itself; left to webdataset, once a shard, uncached")
 

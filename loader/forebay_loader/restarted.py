@@ -33,9 +33,18 @@ class Foreign:
 
     def read(self, size: int) -> bytes:
         try:
-            return bytes(self._stream.read(size))
+            data = bytes(self._stream.read(size))
+            if not data and size:
+                self._ended()
         except Exception as error:  # any handler a user registered may be behind it
             raise foreign_failure(error, self._shown) from None
+        return data
+
+    def _ended(self) -> None:
+        """Have a command's exit code: webdataset only looks, and one that fails just after its last byte would pass for whole."""
+        wait = getattr(self._stream, "wait_for_child", None)
+        if wait is not None:
+            wait()
 
     def close(self) -> None:
         close = getattr(self._stream, "close", None)

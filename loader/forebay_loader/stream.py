@@ -21,6 +21,7 @@ from forebay_loader.errors import LoaderError, ProxyUnreachable, ShardChanged, S
 from forebay_loader.limits import DEFAULT_LIMITS, Limits
 from forebay_loader.notices import warn_node
 from forebay_loader.patience import DEAD, Patience
+from forebay_loader.takeover.report import REPORT
 from forebay_loader.ways import NotTaken, OwnOpener, OwnWay, SidecarWay, Way, shown
 from forebay_proxy.wire.urls import Source
 
@@ -71,6 +72,7 @@ class ShardStream(io.BufferedIOBase):
         self._at = 0
         self._ended = False
         self._opened = False
+        self._why_past = "the sidecar did not answer"
         self._pid = os.getpid()
 
     def __repr__(self) -> str:
@@ -223,6 +225,7 @@ class ShardStream(io.BufferedIOBase):
     def _tell_refused(self) -> None:
         if self._refused is not None and isinstance(self._ways[0], SidecarWay):
             self._refused(self._scheme)
+            self._why_past = f"the sidecar does not serve {self._scheme} shards"
 
     def _no_way(self, left: Way, cause: str) -> LoaderError:
         if isinstance(left, SidecarWay):
@@ -238,6 +241,8 @@ class ShardStream(io.BufferedIOBase):
             DEAD.forget()
         if not self._opened:
             COUNTS.add("opened" if through else "opened_direct")
+            if not through:
+                REPORT.lost(self._why_past)
         elif self._progress.position:
             COUNTS.add("resumed" if through else "resumed_direct")
         self._opened = True

@@ -31,7 +31,12 @@ def compression_of(start: bytes) -> Optional[str]:
         return "bz2"
     if start.startswith((b"\x5d\x00\x00\x80", b"\xfd7zXZ")):
         return "xz"
-    return "zst" if start.startswith(b"\x28\xb5\x2f\xfd") else None
+    return "zst" if start.startswith(b"\x28\xb5\x2f\xfd") or _is_skippable(start) else None
+
+
+def _is_skippable(start: bytes) -> bool:
+    """Whether a zstd frame without data begins here: pzstd puts one before each frame, seekable files end in one."""
+    return start[1:4] == b"\x2a\x4d\x18" and start[0] & 0xF0 == 0x50
 
 
 def unpacked(window: Window) -> Window:
@@ -65,7 +70,7 @@ class Unpacking:
         self._rest = b""
 
     def __call__(self, size: int) -> bytes:
-        """The next decompressed bytes, about ``size`` at most where the format can be asked for that; b"" at the end."""
+        """The next decompressed bytes, as many as one part of the packed ones holds, whatever ``size``; b"" at the end."""
         while True:
             packed, self._rest = self._rest or self._read(_READ_BYTES), b""
             if not packed:

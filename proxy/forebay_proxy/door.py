@@ -242,7 +242,10 @@ class Door:
     def _keep_books(self) -> None:
         books, self._books = self._books, []
         for call in books:
-            call()
+            try:
+                call()
+            except Exception as error:  # a fault of ours with one of them is not the others'
+                log.error("a fault in Forebay itself: %s\n%s", type(error).__name__, frames_of(error))
 
     def _refuse(self, visit: Visit, error: Exception) -> None:
         if isinstance(error, UseHttp):

@@ -84,6 +84,8 @@ class Indexing:
 
     async def run(self) -> None:
         """Make the indexes of shards as they become complete, one at a time, for ever."""
+        with suppress(DiskFailed):  # what is too much leaves before the next one is kept
+            await self._fit_share(0)
         while True:
             await self._come.wait()
             self._come.clear()
@@ -93,7 +95,16 @@ class Indexing:
                 if entry is not None and key not in self._files and key not in self._refused:
                     with suppress(ShardError, CacheError):  # it left meanwhile, or has none: told when somebody asks
                         await self._cache.gate.verdict(entry)
-                        await self._made(entry)
+                        await self._made_ahead(entry)
+
+    async def _made_ahead(self, entry: Entry) -> None:
+        """A fault of ours with one odd tar, which ``_make`` has counted and its chore logged, must not be the sidecar's: nobody asked."""
+        try:
+            await self._made(entry)
+        except (ShardError, CacheError):
+            raise
+        except Exception:
+            log.info("the index of shard %s is not made ahead", entry.name)
 
     def stop(self) -> None:
         """Everything is coming down: what is being made ends unfinished."""
@@ -178,6 +189,7 @@ class Indexing:
             call.set_exception(_not_yet(entry, "the sidecar is shutting down"))
             raise
         except Exception as error:  # a fault of ours: told to who waits, and logged by the chore
+            self._events.emit(IndexDone("failed"))
             call.set_exception(error)
             raise
         finally:
@@ -197,15 +209,24 @@ class Indexing:
                 raise _not_yet(entry, "a part of it was not what had been stored")
         landed, steps = dict(entry.landed_at), TarSteps(entry.version.length or 0)
         done = False
-        while not done:
-            before_s = steps.worked_s
-            file = entry.file or await self._cache.shelf.stored(entry)
-            done = await file.inspect(steps.step)
-            self._fit(entry)
-            await self._pause(steps.worked_s - before_s)
+        try:
+            while not done:
+                before_s = steps.worked_s
+                file = entry.file or await self._cache.shelf.stored(entry)
+                done = await file.inspect(steps.step)
+                self._fit(entry)
+                await self._pause(steps.worked_s - before_s)
+        except NotIndexable:
+            self._unchanged(entry, landed)  # what was read may have been a hole, and no fault of the tar
+            raise
+        self._unchanged(entry, landed)
+        return await file.inspect(lambda _: steps.encoded())
+
+    def _unchanged(self, entry: Entry, landed: dict[int, float]) -> None:
+        """Raises ``IndexNotYet``: not all that was read had been there all the time."""
+        self._fit(entry)
         if entry.landed_at != landed:
             raise _not_yet(entry, "a part of it left, and came again, while its headers were read")
-        return await file.inspect(lambda _: steps.encoded())
 
     async def _pause(self, worked_s: float) -> None:
         if self._stopped.is_set():
@@ -232,12 +253,10 @@ class Indexing:
     async def _keep(self, entry: Entry, encoded: bytes) -> None:
         """Keep the index if there is room; without, it is made again when it is next asked for."""
         room, size = self._cache.room, disk_bytes(len(encoded))
-        share = min(MOST_BYTES, room.ledger.configured_bytes // SHARE)
-        if size > share or not _keepable(entry) or not self._cache.disk.usable:
+        if size > self._share_bytes or not _keepable(entry) or not self._cache.disk.usable:
             return
         try:
-            for key in self._files.surplus(share - size, files=MOST_FILES - 1):
-                await self._removed(key)
+            await self._fit_share(size)
             grant = room.reserve_ahead(size, None, None)
             await self._cache.clearing.clear(grant)
         except (CacheFull, DiskFailed):
@@ -250,6 +269,15 @@ class Indexing:
             room.overhead.measure()
         if entry.stale or entry.key in self._dropped:
             await self._removed(entry.key)
+
+    @property
+    def _share_bytes(self) -> int:
+        return min(MOST_BYTES, self._cache.room.ledger.configured_bytes // SHARE)
+
+    async def _fit_share(self, more_bytes: int) -> None:
+        """Remove what leaves no place for that many more; at a start, what a larger cache kept. Raises DiskFailed."""
+        for key in self._files.surplus(self._share_bytes - more_bytes, files=MOST_FILES - (more_bytes > 0)):
+            await self._removed(key)
 
     # On its way out
 

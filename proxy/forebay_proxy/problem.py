@@ -113,7 +113,7 @@ def shown(shard: str) -> str:
 def describe(error: ForebayError) -> dict[str, object]:
     """The members of the problem document. ``type`` is a stable name made from the class; the rest is for people and for numbers."""
     document: dict[str, object] = {
-        "type": f"urn:forebay:problem:{_kebab(type(error).__name__)}",
+        "type": f"urn:forebay:problem:{_kebab(_public_name(type(error)))}",
         "title": error.title,
         "status": error.status,
         "detail": _detail(error),
@@ -158,6 +158,11 @@ def _detail(error: ForebayError) -> str:
 def _retry_after_s(error: ForebayError) -> int:
     wish = error.retry_after_s if isinstance(error, OriginUnavailable) else None
     return _RETRY_AFTER_S if wish is None else max(1, min(_RETRY_AFTER_MAX_S, math.ceil(wish)))
+
+
+def _public_name(kind: type) -> str:
+    """The name of the first class that others know: a module's own kinds of an error are not part of what is promised."""
+    return next(known.__name__ for known in kind.__mro__ if not known.__name__.startswith("_"))
 
 
 def _kebab(name: str) -> str:

@@ -20,6 +20,7 @@ STEP_S = 0.002
 LOOK_EVERY = 16  # members between two looks at the clock
 MOST_READS = 1 << 12  # for one member: a chain of headers about the next one, or a gigabyte of zeros behind the end
 MOST_READ_BYTES = 1 << 20  # what ``tarwalk`` compares at a time
+MOST_MEMBER_S = 2.0  # of the processor, in one step: what these headers say may take longer to read than they take to come
 MOST_TIME_S = 120.0  # of work: a million members take ten
 
 _KINDS = {
@@ -36,6 +37,7 @@ class TarSteps:
         self._length = length
         self._fd = -1
         self._reads = 0
+        self._until_s = 0.0  # of the processor's time
         self._builder = IndexBuilder()
         self._members = scan(self._read, length)
 
@@ -46,6 +48,7 @@ class TarSteps:
         """Go on for ``STEP_S`` in the file ``fd``, which holds the shard. True: that was all of it."""
         self._fd = fd
         began = time.perf_counter()
+        self._until_s = time.thread_time() + MOST_MEMBER_S
         try:
             return self._go_on(began + STEP_S)
         except BadTar as bad:
@@ -70,8 +73,8 @@ class TarSteps:
 
     def _read(self, offset: int, size: int) -> bytes:
         self._reads += 1
-        if size > MOST_READ_BYTES or self._reads > MOST_READS:
-            raise NotIndexable(f"a header of its tar is longer than {MOST_READ_BYTES} bytes, or {MOST_READS} of them tell about one file")
+        if size > MOST_READ_BYTES or self._reads > MOST_READS or time.thread_time() > self._until_s:
+            raise NotIndexable(f"a header of its tar is longer than {MOST_READ_BYTES} bytes, or too many of them tell about one file")
         return os.pread(self._fd, size, offset)
 
     def _described(self, bad: BadTar) -> str:

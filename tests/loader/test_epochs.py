@@ -22,8 +22,8 @@ from forebay_loader.epochs import Epochs
 def worker(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
     """This process passes for DataLoader worker ``id`` of a set whose base seed is ``base``."""
 
-    def become(id: int, base: int) -> None:
-        info = SimpleNamespace(id=id, num_workers=9, seed=base + id)
+    def become(id: int, base: int, of: int = 9) -> None:
+        info = SimpleNamespace(id=id, num_workers=of, seed=base + id)
         monkeypatch.setitem(sys.modules, "torch.utils.data", SimpleNamespace(get_worker_info=lambda: info))  # type: ignore[arg-type]
 
     monkeypatch.setattr(module, "_owner", lambda: 1)
@@ -77,6 +77,16 @@ def test_the_same_base_seed_each_epoch(worker: Callable[[int, int], None]) -> No
             worker(number, 1234)
             seen.append(started(epochs).begin())
     assert seen == [0, 0, 1, 1, 2, 2]
+
+
+def test_the_same_base_seed_and_more_workers(worker: Callable[..., None]) -> None:
+    """The next set has one worker more, and that one comes first: it does not take the place of one that the last set never had."""
+    epochs, seen = Epochs(), []
+    for numbers in ((0, 1), (2, 0, 1)):
+        for number in numbers:
+            worker(number, 1234, len(numbers))
+            seen.append(started(epochs).begin())
+    assert seen == [0, 0, 1, 1, 1]
 
 
 def test_workers_that_stay(worker: Callable[[int, int], None]) -> None:
@@ -139,6 +149,26 @@ def test_setting_reaches_workers_that_stay(worker: Callable[[int, int], None]) -
         worker(number, 5)
         seen.append([own.begin(), own.begin()])
     assert seen == [[40, 41], [40, 41]]
+
+
+@pytest.mark.parametrize("epoch", [0, 40])
+@pytest.mark.parametrize("base", [5, 6])
+def test_setting_while_workers_still_begin(worker: Callable[[int, int], None], epoch: int, base: int) -> None:
+    """One worker comes to the iteration that was left only after the epoch was set: it moves neither itself nor the others."""
+    epochs = Epochs()
+    early, late = started(epochs), started(epochs)
+    worker(0, 5)
+    early.begin()
+    epochs.set(epoch)
+    worker(1, 5)
+    late.begin()
+    if base != 5:  # workers that do not stay: the next iteration has others
+        early, late = started(epochs), started(epochs)
+    seen = []
+    for number, own in ((1, late), (0, early)):
+        worker(number, base)
+        seen.append([own.begin(), own.begin()])
+    assert seen == [[epoch, epoch + 1]] * 2
 
 
 def test_two_loaders_side_by_side(worker: Callable[[int, int], None]) -> None:

@@ -19,6 +19,7 @@ from support.tarmaking import written
 from forebay_loader.tar import TarFault, samples_of
 
 CONTENT = written([(f"{n}.x", os.urandom(50_000)) for n in range(8)])
+FRAME = b"\x28\xb5\x2f\xfd"
 PACKS = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
 
 
@@ -87,3 +88,28 @@ def test_zstd_by_whichever_module_there_is(monkeypatch: pytest.MonkeyPatch) -> N
             module.ZstdDecompressor = Fake  # type: ignore[attr-defined]
             patch.setitem(sys.modules, name, module)
             assert read(b"\x28\xb5\x2f\xfd" + plain + b"\xff") == read(plain)
+
+
+def test_zstd_frames_without_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pzstd puts a skippable frame before each frame, seekable files end in one: they are zstd, too."""
+
+    class Frames:
+        """A frame is its magic, its length in four bytes and its content; that of a skippable one is no data."""
+
+        def __init__(self) -> None:
+            self.eof, self.unused_data, self._seen = False, b"", b""
+
+        def decompress(self, data: bytes) -> bytes:
+            self._seen += data
+            end = 8 + int.from_bytes(self._seen[4:8], "little")
+            if len(self._seen) < end:
+                return b""
+            self.eof, self.unused_data = True, self._seen[end:]
+            return self._seen[8:end] if self._seen.startswith(FRAME) else b""
+
+    module = types.ModuleType("compression.zstd")
+    module.ZstdDecompressor = Frames  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "compression.zstd", module)
+    skipped = b"\x5e\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"1234"
+    parts = [FRAME + len(part).to_bytes(4, "little") + part for part in (CONTENT[:100_000], CONTENT[100_000:])]
+    assert read(skipped + parts[0] + skipped + parts[1] + skipped) == read(CONTENT)

@@ -449,3 +449,14 @@ async def test_no_door_where_a_lease_does_not_hold(tmp_path: Path) -> None:
             door = Door(cache=world.cache, access=Access(os.getuid()), events=world.events, group=world.group, clock=time.monotonic)
             door.open_beside(place, can_lend=can_lend)
             assert door.path is None
+
+
+async def test_a_fault_in_one_book_is_not_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What is written down later is written down one by one; the fault is told."""
+    async with opened(tmp_path) as (_, door):
+        kept: list[int] = []
+        door.later(lambda: kept.append(1))
+        door.later(lambda: kept.remove(9))
+        door.later(lambda: kept.append(2))
+        await until(lambda: kept == [1, 2])
+    assert "a fault in Forebay itself: ValueError" in caplog.text

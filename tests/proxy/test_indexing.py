@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import tarfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from forebay_proxy.inspection import Finding
 from forebay_proxy.samplefiles import disk_bytes
 from forebay_proxy.shard import Shard
 from forebay_proxy.shardfile import ShardFile
+from forebay_proxy.tarsteps import TarSteps
 from forebay_proxy.wire.sampleindex import SampleIndex, decode
 
 A = "https://o/set/a.tar"
@@ -140,7 +142,8 @@ async def test_what_was_read_and_is_being_written_is_waited_for(tmp_path: Path, 
     (written([("a.jpg", b"x")]).rstrip(b"\0") + bytes(511), "not well formed"),
     (written([("a.jpg", b"x")]) + b"behind", "data after the end marker"),
     (hand_header(b"a", 1 << 40, kind=b"L") + END, "longer than 1048576 bytes"),
-    (pax_block({"x": "y"}) * 3000 + END, "4096 of them tell about one file"),
+    (written([("a/" * 400_000 + "b.jpg", b"x")], format=tarfile.GNU_FORMAT), "longer than 4096 characters"),
+    (pax_block({"x": "y"}) * 3000 + END, "too many of them tell about one file"),
 ])  # fmt: skip
 async def test_what_is_no_plain_tar_has_none(tmp_path: Path, data: bytes, cause: str) -> None:
     """404 with the cause; read once, the answer is remembered."""
@@ -151,6 +154,15 @@ async def test_what_is_no_plain_tar_has_none(tmp_path: Path, data: bytes, cause:
                 await asked(made)
             assert caught.value.status == 404
         assert results(world) == ["refused"]
+
+
+async def test_headers_that_take_long_to_read_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within one step nobody else gets its thread: a chain of full headers, each read in a moment, took minutes of it."""
+    monkeypatch.setattr(tarsteps, "MOST_MEMBER_S", -1.0)
+    async with indexing_in(tmp_path / "c") as (world, made):
+        await warmed(world)
+        with pytest.raises(NoIndex, match="too many of them tell about one file"):
+            await asked(made)
 
 
 async def test_an_index_outlives_the_segments(tmp_path: Path) -> None:
@@ -193,6 +205,18 @@ async def test_a_restart_keeps_it(tmp_path: Path) -> None:
         assert len(world.store.samples) == 1
         assert len(await asked(made)) == 40
         assert results(world) == ["read"]
+
+
+async def test_a_smaller_cache_lets_go_of_indexes_when_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a larger one may hold more than all of it: nothing could be stored then, and no index be made that displaces them."""
+    async with indexing_in(tmp_path / "c") as (world, made):
+        await warmed(world)
+        await asked(made)
+        origin = world.origin
+    monkeypatch.setattr(indexing, "SHARE", 1 << 40)
+    async with indexing_in(tmp_path / "c", ahead=True, origin=origin) as (world, made):
+        await until(lambda: not world.store.samples.bytes)
+        assert not list((tmp_path / "c" / "samples").iterdir())
 
 
 @pytest.mark.parametrize("harm", ["flip", "cut", "gone", "another", "empty"])
@@ -316,6 +340,25 @@ async def test_a_part_that_left_meanwhile_spoils_the_work(tmp_path: Path, monkey
         assert len(await asked(made)) == 40
 
 
+async def test_a_part_that_leaves_while_it_is_read_refuses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hole looks like the end of the tar, with data behind it: that is no reason to say for ever that the shard has no index."""
+    async with indexing_in(tmp_path / "c") as (world, made):
+        await warmed(world)
+        entry, inspect = world.entry(A), ShardFile.inspect
+
+        async def leaving(file: ShardFile, function: Any) -> Any:
+            monkeypatch.setattr(ShardFile, "inspect", inspect)
+            await world.clearing.discard(entry, 0)
+            return await inspect(file, function)
+
+        monkeypatch.setattr(ShardFile, "inspect", leaving)
+        with pytest.raises(IndexNotYet, match="4 of its 5 segments"):
+            await asked(made)
+        await world.get(A)
+        await world.quiet()
+        assert len(await asked(made)) == 40
+
+
 async def test_indexes_keep_to_their_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the capacity, counted as overhead: the longest unused leaves first."""
     async with indexing_in(tmp_path / "c", segments=300) as (world, made):
@@ -353,6 +396,24 @@ async def test_complete_shards_are_indexed_ahead(tmp_path: Path) -> None:
         await world.quiet()
         assert len(await asked(made)) == 40
         assert results(world) == ["built", "read"]
+
+
+async def test_a_fault_with_odd_tars_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody asked for them: it is counted and logged, and the next shard has its index."""
+    real, met = indexing.TarSteps, list[int]()
+
+    def steps(length: int) -> TarSteps:
+        met.append(length)
+        if len(met) <= 4:
+            raise RuntimeError("a fault of ours")
+        return real(length)
+
+    monkeypatch.setattr(indexing, "TarSteps", steps)
+    async with indexing_in(tmp_path / "c", ahead=True) as (world, _):
+        for number in range(5):
+            await warmed(world, f"https://o/set/{number}.tar")
+            await until(lambda so_far=number: len(results(world)) > so_far)  # type: ignore[misc]
+        assert results(world) == ["failed"] * 4 + ["built"]
 
 
 async def test_ahead_pauses_while_others_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

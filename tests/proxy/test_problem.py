@@ -34,6 +34,15 @@ def test_the_document_names_shard_cause_and_next_step() -> None:
     }
 
 
+def test_a_kind_that_only_one_module_knows_goes_by_the_public_one() -> None:
+    """``type`` is a promise; the classes by which origins are told apart inside are none."""
+
+    class _NoConnection(OriginUnavailable):
+        """As ``origins.failures`` has it."""
+
+    assert describe(_NoConnection(SHARD, "no such host"))["type"] == "urn:forebay:problem:origin-unavailable"
+
+
 @pytest.mark.parametrize(
     "name", [name for name in errors.__all__ if issubclass(getattr(errors, name), ShardError) and name != "ShardError"]
 )

@@ -12,7 +12,6 @@ from itertools import chain
 from typing import Any, Callable, Iterable, Iterator, Optional
 
 from forebay_loader.ahead import passed_on
-from forebay_loader.counts import COUNTS
 from forebay_loader.limits import DEFAULT_LIMITS
 from forebay_loader.notices import notice_once
 from forebay_loader.openers import enable, enabled, open_source, source_of
@@ -143,12 +142,9 @@ def _reading_ahead(urls: Iterable[Any]) -> Iterator[Any]:
 
 def _reported(items: Iterable[Any]) -> Iterator[Any]:
     for item in items:
-        direct = COUNTS.snapshot()["opened_direct"]
         why = why_direct(item)
         REPORT.direct(why) if why else REPORT.taken()
         yield item
-        if COUNTS.snapshot()["opened_direct"] != direct:
-            REPORT.direct("the sidecar did not answer")
 
 
 def _source_of(item: Any) -> Optional[Source]:

@@ -30,11 +30,11 @@ def _reason(text: str) -> str:
     scheme = text.partition(":")[0].lower() if ":" in text else ""
     if not scheme.isalnum() or scheme == "file":
         return "local files"
-    if scheme in refused():
-        return f"the sidecar does not serve {scheme} shards"
     found = gopen_module().gopen_schemes.get(scheme)
     if found is not None and getattr(found, "__module__", "") not in ("webdataset.gopen", "forebay_loader.openers"):
         return f"the script has its own opener for {scheme}"
+    if unserved := refused(text):
+        return f"the sidecar does not serve {unserved} shards"
     if scheme == "pipe":
         return f"pipe: command {command_name(text)} is not one Forebay reads for itself"
     return f"Forebay does not read {scheme} shards"

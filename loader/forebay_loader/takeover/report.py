@@ -35,6 +35,11 @@ class Report:
         """This process opens shards past the sidecar."""
         self._say(why[:MAX_REASON_CHARACTERS])
 
+    def lost(self, why: str) -> None:
+        """A shard was opened past the sidecar after all. Told as it happens: an error there may be the end of the process."""
+        if self._pid == os.getpid() and "" in self._said:  # one that reads otherwise (``fb.WebDataset``) is not counted at all
+            self.direct(why)
+
     def _say(self, why: str) -> None:
         if self._pid != os.getpid():
             self._pid, self._said = os.getpid(), set()

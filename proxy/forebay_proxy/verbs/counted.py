@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,10 @@ class Counted:
 
     def add(self, counts: Mapping[str, int]) -> int:
         """Write ``counts`` to what is there; returns how many other shards it tells of. Raises ``Conflict``, ``ConfigError``."""
+        with self._alone():
+            return self._added(counts)
+
+    def _added(self, counts: Mapping[str, int]) -> int:
         known = self._known()
         other = {name: count for name, count in counts.items() if name in known and _number(known[name]) != count}
         if other:
@@ -44,6 +49,19 @@ class Counted:
             raise Conflict(f"it says {known[name]} samples for {name}, and its index has {count}{more}")
         self._write({**counts, **known})
         return len(known.keys() - counts.keys())
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Parts of a set are counted by several commands at once: what one adds while another has read the file would be lost."""
+        folder = -1
+        try:
+            with suppress(OSError):  # a file system without locks
+                folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
+                fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        finally:
+            if folder >= 0:
+                os.close(folder)
 
     def _known(self) -> dict[str, Any]:
         try:
@@ -80,4 +98,6 @@ def _number(value: Any) -> int | None:
     """A count as OpenCLIP takes it: a number, or its digits."""
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         return None
-    return int(value) if isinstance(value, int) or (value.isascii() and value.isdigit()) else None
+    if isinstance(value, int):
+        return value
+    return int(value) if len(value) < 20 and value.isascii() and value.isdigit() else None

@@ -7,6 +7,7 @@ whole.
 
 from __future__ import annotations
 
+import re
 from typing import Optional
 
 __all__ = ["EndMarker"]
@@ -16,6 +17,9 @@ _ZEROS = bytes(BLOCK_BYTES)
 _WITHOUT_DATA = frozenset(b"123456")  # links, devices, folders, pipes: whatever their size says
 _ABOUT_THE_NEXT = frozenset(b"xgXLK")  # extended headers and long names, which come as members
 _PAX = frozenset(b"xX")
+_LENGTH = re.compile(rb"(\d{1,20}) ")
+_MOST_RECORDS = 4096  # a megabyte of the shortest would hold up the event loop for a second
+_SIZE_MOST_BYTES = 64  # of a record's key and value that are looked at
 _PAX_MOST_BYTES = 1 << 20  # of an extended header; longer ones are skipped, and a size in them is not found
 
 
@@ -109,13 +113,13 @@ def _checks(block: bytes) -> bool:
 
 def _size_in_pax(text: bytes) -> Optional[int]:
     """The ``size`` record of an extended header ("length key=value\\n" each), which stands above the header's own; None: it has none."""
-    size = None
-    while text:
-        length, _, rest = text.partition(b" ")
-        if not length.isdigit() or int(length) <= len(length) + 1:
+    size, at = None, 0
+    for _ in range(_MOST_RECORDS):
+        found = _LENGTH.match(text, at)
+        if found is None or int(found[1]) <= len(found[1]) + 1:
             return size
-        key, _, value = rest[: int(length) - len(length) - 2].partition(b"=")
+        key, _, value = text[found.end() : min(found.end() + _SIZE_MOST_BYTES, at + int(found[1]) - 1)].partition(b"=")
         if key == b"size" and value.isdigit():
             size = int(value)
-        text = text[int(length) :]
+        at += int(found[1])
     return size

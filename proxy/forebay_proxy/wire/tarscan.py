@@ -18,6 +18,7 @@ Read = Callable[[int, int], bytes]
 
 _WINDOW_BYTES = 64 << 10  # of small members: one read for several headers
 _HEADERS_BYTES = 4096  # of large ones: a page, as that is what a disk reads for one header anyway
+_MOST_GLOBAL = 1 << 16  # characters: git's own archives have fifty; they are copied for each member
 _PLAIN, _EXTENDED = 48, 120
 
 
@@ -26,7 +27,7 @@ def scan(read: Read, length: int) -> Iterator[Tuple[str, int, int]]:
 
     Raises ``BadTar`` for all but a whole, well-formed archive. Not faster than a step at a time is asked for: each ``next`` is one member.
     """
-    walk, at, stride = Walk(read), 0, 0
+    walk, at, stride = Walk(read, _MOST_GLOBAL), 0, 0
     while True:
         base, limit = at, 0
         window = b""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,9 @@ def test_another_count_is_no_news_to_write(tmp_path: Path) -> None:
     assert path.read_text() == '{"a.tar": 1, "b.tar": "2", "c.tar": 3}'
 
 
-@pytest.mark.parametrize("content", ["[1]", '{"a.tar": "many"}', '{"a.tar": {}}', '{"a.tar": true}', "{", "", "[" * 100_000])
+@pytest.mark.parametrize(
+    "content", ["[1]", '{"a.tar": "many"}', '{"a.tar": {}}', '{"a.tar": true}', "{", "", "[" * 100_000, '{"a.tar": "' + "9" * 5000 + '"}']
+)
 def test_what_is_no_table_is_not_overwritten(tmp_path: Path, content: str) -> None:
     """Told before anything is fetched, and again where it came meanwhile."""
     path = tmp_path / "sizes.json"
@@ -55,3 +58,12 @@ def test_no_place_for_it(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none" / "sizes.json"):
         with pytest.raises(ConfigError, match="cannot write"):
             Counted(path).check()
+
+
+def test_parts_that_are_counted_at_once_are_all_kept(tmp_path: Path) -> None:
+    """What one adds while another has read the file, and has not written it yet."""
+    path = tmp_path / "sizes.json"
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda part: Counted(path).add({f"{part}-{number}.tar": number for number in range(20)}), range(40)))
+    assert len(json.loads(path.read_text())) == 800
+    assert os.listdir(tmp_path) == ["sizes.json"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import re
 import struct
 import zlib
 from collections.abc import Iterable
@@ -18,6 +20,7 @@ from forebay_proxy.wire.samplename import is_meta, split_name
 from forebay_proxy.wire.tarscan import scan
 from forebay_proxy.wire.tarwalk import BadTar, members
 
+WEBDATASETS = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")
 names = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=6)
 
 
@@ -34,6 +37,17 @@ def indexed(tar: bytes) -> SampleIndex:
 
 def told(index: SampleIndex) -> list[tuple[str, list[tuple[str, int, int]]]]:
     return [(key, [tuple(file) for file in files]) for key, files in index]
+
+
+def test_names_are_split_as_webdataset_does() -> None:
+    """All names of up to six of the characters that count. The expression itself is not used: a long name would stop everything."""
+    for length in range(7):
+        for name in map("".join, itertools.product("A./\n", repeat=length)):
+            found = WEBDATASETS.match(name)
+            assert split_name(name) == ((found[1], found[2].lower()) if found else (None, "")), name
+    for other in (7, None, b"a.b"):
+        with pytest.raises(TypeError, match=r"string|bytes-like"):
+            split_name(other)  # type: ignore[arg-type]
 
 
 @settings(max_examples=60)

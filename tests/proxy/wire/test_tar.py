@@ -132,3 +132,18 @@ def test_bytes_behind_the_end_begin_another_archive() -> None:
     data = archive([("a", b"1")])
     assert seen(data + data)
     assert not seen(data + data[:1024])
+
+
+@pytest.mark.parametrize(("record", "whole"), [
+    (b"9" * 5000 + b" size=3\n", True),
+    (b"3 =" * 100_000, True),
+    (b"5021 size=" + b"9" * 5010 + b"\n", False),
+])  # fmt: skip
+def test_a_hostile_extended_header_is_passed_over(record: bytes, whole: bool) -> None:
+    """Numbers of thousands of digits, and records of no length to speak of."""
+    header = tarfile.TarInfo("pax")
+    header.type, header.size = tarfile.XHDTYPE, len(record)
+    content = header.tobuf(tarfile.USTAR_FORMAT) + record + bytes(-len(record) % 512) + archive([("a", b"x")], tarfile.USTAR_FORMAT)
+    marker = EndMarker()
+    marker.feed(content)
+    assert marker.seen == whole

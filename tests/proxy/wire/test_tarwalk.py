@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.tarmaking import END, archives, hand_header, padded, pax_block, written
 
+from forebay_proxy.wire.tarscan import scan
 from forebay_proxy.wire.tarwalk import BadTar, members
 
 ONE = hand_header(b"a.x", 3) + padded(b"abc")
@@ -92,3 +93,29 @@ def test_damaged_extended_headers_are_a_bad_tar_or_nothing(records: list[tuple[s
     content = hand_header(b"pax", len(text), kind=b"x") + padded(text) + ONE + END
     with contextlib.suppress(BadTar):
         list(members(content))
+
+
+def told(text: bytes, kind: bytes) -> bytes:
+    """An extended header of ``text`` before an archive of one file."""
+    return hand_header(b"pax", len(text), kind=kind) + padded(text) + ONE + END
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("text", [b"1" * (1 << 20), b"x" + b"1 hdrcharset=" * (1 << 16)])
+def test_a_hostile_extended_header_is_read_once(text: bytes) -> None:
+    """A megabyte of digits took the search for a charset hours, in which the sidecar's other threads stood."""
+    assert [member.name for member in members(told(text, b"x"))] == ["a.x"]
+
+
+def test_a_record_that_ends_before_its_key_is_bad() -> None:
+    """Each byte of such a header began another record, with all the rest as its key: a megabyte of them took all memory."""
+    with pytest.raises(BadTar, match="invalid header"):
+        list(members(told(b"3 \n" * 1000 + b"=\n", b"x")))
+
+
+def test_global_headers_have_a_bound() -> None:
+    """For the sidecar, which scans whatever comes: they are remembered to the archive's end, and looked at for each file."""
+    content = pax_block({"a": "x" * 40_000}, kind=b"g") + pax_block({"b": "x" * 40_000}, kind=b"g") + ONE + END
+    with pytest.raises(BadTar, match="global headers of more than"):
+        list(scan(lambda offset, size: content[offset : offset + size], len(content)))
+    assert [member.name for member in members(content)] == ["a.x"]
