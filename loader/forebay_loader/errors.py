@@ -20,6 +20,12 @@ class LoaderError(OSError):
     def __str__(self) -> str:
         return self._text
 
+    def follows(self, causes: list[str]) -> None:
+        """Say also what was tried before: a last way's "exit code 6" alone helps nobody."""
+        if causes:
+            self._text = f"{self._text} (before that {'; '.join(causes)})"
+            self.args = (self._text, *self.args[1:])
+
 
 class ProxyUnreachable(LoaderError):
     """The sidecar is gone and there is no other way to these bytes, as for a bare ``s3://`` URL, which webdataset itself cannot open."""

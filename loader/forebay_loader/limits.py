@@ -12,6 +12,7 @@ class Limits:
     """Seconds, all of them. The defaults keep a worker well inside the 600 s after which NCCL gives a training step up."""
 
     resume_s: float = 60.0  # a restarted sidecar loads its index in seconds; a rescheduled one in under a minute
+    tell_s: float = 5.0  # of trouble before a person is told that a shard is waited for; most of it is over sooner
     open_s: float = 2.0  # a new open of a dead sidecar: long enough for a restart under a supervisor, short enough not to be felt
     connect_s: float = 2.0  # it is on this machine: it accepts at once, or it is not there
     silence_s: float = 30.0  # no byte for this long: ask /healthz whether the sidecar still turns

@@ -29,6 +29,11 @@ class Patience:
         self._began_s: Optional[float] = None
         self._tries = 0
 
+    @property
+    def troubled_s(self) -> float:
+        """Since the first trouble; 0 without any."""
+        return 0.0 if self._began_s is None else self._clock() - self._began_s
+
     def bears_silence(self) -> bool:
         return self._clock() - self._last_s < self._limits.patience_s
 

@@ -72,6 +72,8 @@ class ShardStream(io.BufferedIOBase):
         self._at = 0
         self._ended = False
         self._opened = False
+        self._told = False  # that it waits
+        self._left: list[str] = []  # the ways that were given up, and why
         self._why_past = "the sidecar did not answer"
         self._pid = os.getpid()
 
@@ -128,7 +130,7 @@ class ShardStream(io.BufferedIOBase):
                 self._tell_refused()
                 self._take_next_way(str(reason), lost=False)
             except LoaderError as error:
-                self._count_failure(error)
+                self._failed(error)
                 raise
             else:
                 self._count_opening()
@@ -167,7 +169,7 @@ class ShardStream(io.BufferedIOBase):
             self._cope(trouble)
         except LoaderError as error:
             self._drop_body()
-            self._count_failure(error)
+            self._failed(error)
             raise
 
     def _accept(self, data: Any) -> Any:
@@ -192,11 +194,15 @@ class ShardStream(io.BufferedIOBase):
         way = self._ways[0]
         if trouble.silent and self._patience.bears_silence() and way.turns():
             return
-        pause_s = self._patience.pause(trouble, self._limit_of(way, trouble))
+        limit_s = self._limit_of(way, trouble)
+        pause_s = self._patience.pause(trouble, limit_s)
         if pause_s is None:
-            self._take_next_way(str(trouble))
-        else:
-            time.sleep(pause_s)
+            self._take_next_way(str(trouble), reached=trouble.reached)
+            return
+        if self._patience.troubled_s >= self._limits.tell_s and not self._told:
+            self._told = True  # a person who has mistyped a host looks at a training that stands still
+            warn_node(f"{self.name}: {trouble}; asking the {way.name} again, for up to {limit_s:g} s")
+        time.sleep(pause_s)
 
     def _limit_of(self, way: Way, trouble: Unanswered) -> float:
         """How long ``way`` may be asked in vain, in seconds."""
@@ -206,20 +212,23 @@ class ShardStream(io.BufferedIOBase):
             return self._limits.resume_s
         return 0.0 if DEAD.known() else self._limits.open_s
 
-    def _take_next_way(self, cause: str, *, lost: bool = True) -> None:
-        """Leave the present way for good; ``lost``: it died or stayed in trouble, rather than refused."""
+    def _take_next_way(self, cause: str, *, lost: bool = True, reached: bool = False) -> None:
+        """Leave the present way for good; ``lost``: it died or stayed in trouble, rather than refused; ``reached``: it did answer."""
         left = self._ways.pop(0)
         if not self._ways:
             self._ways = [left]
             error = self._no_way(left, cause)
-            self._count_failure(error)
+            self._failed(error)
             raise error
         self._patience.arrived()
+        if reached:
+            self._left.append(f"the {left.name} said: {cause}")
         if not lost or not isinstance(left, SidecarWay):
             return
         DEAD.found()
         COUNTS.add("fallback_total")
-        warn_node(f"{self.name}: {cause}; going on without the sidecar, by {self._ways[0].name}. Is it running? `forebay status` tells.")
+        hint = "" if reached else " Is it running? `forebay status` tells."
+        warn_node(f"{self.name}: {cause}; going on without the sidecar, by {self._ways[0].name}.{hint}")
         time.sleep(random.uniform(0.0, self._limits.jitter_s))  # noqa: S311  # spreads a herd, keeps no secret
 
     def _tell_refused(self) -> None:
@@ -232,7 +241,8 @@ class ShardStream(io.BufferedIOBase):
             return ProxyUnreachable(f"shard {self.name}: {cause}; webdataset has no opener of its own for {self._scheme} URLs")
         return ShardReadError(f"shard {self.name}: {cause}; {left.name} was the last way to it")
 
-    def _count_failure(self, error: LoaderError) -> None:
+    def _failed(self, error: LoaderError) -> None:
+        error.follows(self._left)
         COUNTS.add("changed" if isinstance(error, ShardChanged) else "failed")
 
     def _count_opening(self) -> None:

@@ -6,6 +6,7 @@ import io
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from support.fake_proxy import Cut, FakeServer, Held, Refuse, free_port, ramp
@@ -315,12 +316,23 @@ def test_no_sidecar_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None
     assert counters()["opened_direct"] == 1
 
 
-def test_trouble_beyond_the_limit(world: World) -> None:
-    """A sidecar that answers 503 for longer than the limit is left for the origin."""
+def test_trouble_beyond_the_limit(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """A sidecar that answers 503 for longer than the limit is left for the origin; nobody is asked whether it runs."""
     world.proxy.fault(world.target, *[Refuse(503)] * 1000)
     with world.open(QUICK) as stream:
         assert stream.read() == BODY
     assert world.direct() == [""]
+    assert "going on without the sidecar" in caplog.text
+    assert "Is it running?" not in caplog.text
+
+
+def test_a_long_wait_is_told(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """Once, while it lasts: whoever mistyped a host need not wait for the end of all patience to read why nothing moves."""
+    world.proxy.fault(world.target, *[Refuse(503, "no such host")] * 3)
+    with world.open(replace(PATIENT, tell_s=0.0)) as stream:
+        assert stream.read() == BODY
+    (told,) = [record.getMessage() for record in caplog.records if "asking the sidecar again, for up to 60 s" in record.getMessage()]
+    assert "no such host" in told
 
 
 def test_other_sources_start_again(world: World) -> None:
@@ -364,6 +376,18 @@ def test_failed_command_keeps_its_secret(world: World) -> None:
     with pytest.raises(ShardReadError, match="exit code 22") as caught:
         world.open(QUICK, text="pipe:aws s3 cp s3://bucket/x.tar -", own=fail)
     assert "secret-2" not in f"{caught.value!s}{caught.value.__cause__}"
+
+
+def test_a_failure_tells_what_was_tried_before(world: World) -> None:
+    """The exit code of the last way's command alone would not say what the sidecar knew."""
+
+    def fail(text: str) -> object:
+        raise OSError("(('tool',), {}): exit 6 (read)")
+
+    world.proxy.fault("/s3/bucket/x.tar", *[Refuse(503, "no such host")] * 1000)
+    with pytest.raises(ShardReadError, match=r"exit code 6 \(before that the sidecar said: .*no such host") as caught:
+        world.open(QUICK, text="pipe:aws s3 cp s3://bucket/x.tar -", own=fail)
+    assert caught.value.args == (str(caught.value),)
 
 
 # The shard changed
