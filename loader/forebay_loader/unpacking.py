@@ -20,6 +20,7 @@ __all__ = ["Unpacking", "compression_of", "unpacked"]
 
 MAGIC_BYTES = 10
 _READ_BYTES = 64 * 1024  # packed; unpacked they are a window of a few hundred KiB
+_MOST_BYTES = 4 << 20  # at once, where the format can be asked for that: 64 KiB of bzip2 may hold a gigabyte of zeros (of gzip 66 MB)
 _ZSTD_MODULES = ("compression.zstd", "backports.zstd", "zstandard", "pyzstd")  # the first is Python 3.14's own
 
 
@@ -72,9 +73,11 @@ class Unpacking:
     def __call__(self, size: int) -> bytes:
         """The next decompressed bytes, as many as one part of the packed ones holds, whatever ``size``; b"" at the end."""
         while True:
-            packed, self._rest = self._rest or self._read(_READ_BYTES), b""
-            if not packed:
-                return self._end()
+            packed = b""
+            if getattr(self._current, "needs_input", True):  # else it holds more than it was asked for
+                packed, self._rest = self._rest or self._read(_READ_BYTES), b""
+                if not packed:
+                    return self._end()
             if self._current is None:
                 packed = self._begin(packed)
                 if not packed:
@@ -100,7 +103,8 @@ class Unpacking:
 
     def _unpacked(self, packed: bytes) -> bytes:
         try:
-            found: bytes = self._current.decompress(packed)
+            most = (_MOST_BYTES,) if hasattr(self._current, "needs_input") else ()
+            found: bytes = self._current.decompress(packed, *most)
         except Exception as error:  # each module has its own
             raise tarfile.ReadError(f"invalid compressed data ({self._kind}): {error}") from error
         if self._current.eof:

@@ -17,6 +17,7 @@ import pytest
 from support.tarmaking import written
 
 from forebay_loader.tar import TarFault, samples_of
+from forebay_loader.unpacking import Unpacking
 
 CONTENT = written([(f"{n}.x", os.urandom(50_000)) for n in range(8)])
 FRAME = b"\x28\xb5\x2f\xfd"
@@ -113,3 +114,15 @@ def test_zstd_frames_without_data(monkeypatch: pytest.MonkeyPatch) -> None:
     skipped = b"\x5e\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"1234"
     parts = [FRAME + len(part).to_bytes(4, "little") + part for part in (CONTENT[:100_000], CONTENT[100_000:])]
     assert read(skipped + parts[0] + skipped + parts[1] + skipped) == read(CONTENT)
+
+
+@pytest.mark.parametrize("kind", ["bz2", "xz"])
+def test_a_part_that_holds_very_much_comes_in_pieces(kind: str) -> None:
+    """A worker's memory is not a shard's to fill: a few KiB may hold all of it."""
+    content = bytes(40 << 20)
+    packed = io.BytesIO(PACKS[kind](content))
+    unpacking, sizes = Unpacking(packed.read, kind), []
+    while part := unpacking(1):
+        sizes.append(len(part))
+    assert sum(sizes) == len(content)
+    assert max(sizes) <= 4 << 20
