@@ -204,8 +204,7 @@ async def test_a_kill_before_the_verdict_leaves_nothing_unchecked(place: Path) -
             whole = asyncio.create_task(asyncio.to_thread(read, url))
             middle = {"Range": f"bytes={2 * SEGMENT_BYTES}-{3 * SEGMENT_BYTES - 1}"}
             third = asyncio.create_task(asyncio.to_thread(read, url, headers=middle))
-            # Three are in the air; the first is flown by its opening, and not counted there.
-            await asyncio.to_thread(wait_until, lambda: sidecar.status()["cache"]["in_flight"] == 2)
+            await asyncio.to_thread(wait_until, lambda: sidecar.status()["cache"]["in_flight"] == 3)
             last = asyncio.create_task(asyncio.to_thread(read, url, headers={"Range": f"bytes={3 * SEGMENT_BYTES}-"}))
             await asyncio.to_thread(wait_until, lambda: sidecar.status()["cache"]["segments"] == 1)
             sidecar.kill()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import io
+import sys
 import tarfile
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,20 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # webdataset
 def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "WDS_SEED"):
         monkeypatch.delenv(name, raising=False)
+    opened = weakref.WeakSet[Any]()
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        file = open(*args, **kwargs)  # noqa: SIM115
+        opened.add(file)
+        return file
+
+    for name in ("webdataset.gopen", "webdataset.cache"):
+        monkeypatch.setattr(sys.modules[name], "open", noted, raising=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
-        gc.collect()  # here, where nobody minds
+        for file in list(opened):  # an example that is remembered may hold some for longer: the next test would be blamed
+            file.close()
 
 
 def tar(members: list[tuple[str, str]], number: int) -> bytes:
