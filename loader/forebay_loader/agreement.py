@@ -16,6 +16,7 @@ from itertools import count
 from typing import Any, Iterator, NamedTuple, Optional
 
 from forebay_loader.errors import StepsError
+from forebay_loader.notices import notice_once
 
 __all__ = ["Agreement", "Said", "agreement_of", "site", "watched"]
 
@@ -59,8 +60,10 @@ class Agreement:
         """Leave word. Without a store that answers there is nothing to compare."""
         try:
             self._store.set(self._keys[self._rank], json.dumps(said))
-        except Exception:
+        except Exception as error:
             self.settled = True
+            told = f"the store of the process group does not answer ({type(error).__name__})"
+            notice_once("agreement", f"whether all ranks read one epoch together is not looked at: {told}")
 
     def look(self) -> None:
         """Compare, if every rank has spoken and nobody has compared yet. Raises ``StepsError`` on all ranks where they differ."""

@@ -12,6 +12,7 @@ from forebay_loader.sums import new_sum
 
 __all__ = ["Foreign", "Skipping", "foreign_failure"]
 
+END_S = 60.0  # between a command's last byte and its end; curl and aws need milliseconds
 _EXIT = re.compile(r"\bexit (\d+)", re.ASCII)
 
 
@@ -42,9 +43,15 @@ class Foreign:
 
     def _ended(self) -> None:
         """Have a command's exit code: webdataset only looks, and one that fails just after its last byte would pass for whole."""
-        wait = getattr(self._stream, "wait_for_child", None)
-        if wait is not None:
-            wait()
+        wait, command = getattr(self._stream, "wait_for_child", None), getattr(self._stream, "proc", None)
+        if wait is None or command is None:
+            return
+        try:
+            command.wait(END_S)
+        except Exception:  # it stays: whether the shard was whole nobody knows, and closing would wait for it for hours
+            command.kill()
+            raise
+        wait()
 
     def close(self) -> None:
         close = getattr(self._stream, "close", None)

@@ -91,8 +91,8 @@ def test_all_ranks_hear_it() -> None:
             one.look()
 
 
-def test_a_store_that_died() -> None:
-    """It ends with rank 0 or its launcher: nothing is compared any more, and nothing raises."""
+def test_a_store_that_died(caplog: pytest.LogCaptureFixture) -> None:
+    """It ends with rank 0 or its launcher: nothing is compared any more, nothing raises, and who cannot leave word says so."""
     store = Store()
     first, second = pair(store, Said(0, 2, 3))
     store.dead = True
@@ -100,6 +100,7 @@ def test_a_store_that_died() -> None:
     second.say(Said(1, 2, 4))
     assert first.settled
     assert second.settled
+    assert "the store of the process group does not answer" in caplog.text
 
 
 def test_a_rank_alone_waits_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from forebay_loader import restarted
 from forebay_loader.errors import ShardReadError
 from forebay_loader.restarted import Foreign
 
@@ -30,3 +31,10 @@ def test_a_command_that_ends_well_is_whole() -> None:
     """Also where its failure was waved through, as in most people's URLs."""
     assert read("printf abc; exec >&-; sleep 0.1") == b"abc"
     assert read("{ printf abc; false; } || true") == b"abc"
+
+
+def test_a_command_that_stays_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it would have failed nobody knows; it is ended, since closing it would wait as well."""
+    monkeypatch.setattr(restarted, "END_S", 0.2)
+    with pytest.raises(ShardReadError, match="TimeoutExpired"):
+        read("printf abc; exec >&-; exec sleep 600")

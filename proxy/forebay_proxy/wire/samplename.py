@@ -17,8 +17,8 @@ _META = re.compile(r"__[^/]*__($|/)")  # members that are about the shard
 def split_name(name: str) -> Tuple[Optional[str], str]:
     """``base_plus_ext`` and lower case: a member's key and suffix; no key where it belongs to no sample.
 
-    What ``^((?:.*/|)[^.]+)[.]([^/]*)$`` finds, in one pass: over a name of a hostile tar, a million of "a/", the expression takes an hour,
-    and lets no other thread run.
+    What ``^((?:.*/|)[^.]+)[.]([^/]*)$`` finds, in one pass: over a name of a hostile tar, 40 KB of "a/", the expression took 4 s, four
+    times as long over twice as much, and let no other thread run.
     """
     try:
         key, _, suffix = name.partition(".")

@@ -18,7 +18,7 @@ _WITHOUT_DATA = frozenset(b"123456")  # links, devices, folders, pipes: whatever
 _ABOUT_THE_NEXT = frozenset(b"xgXLK")  # extended headers and long names, which come as members
 _PAX = frozenset(b"xX")
 _LENGTH = re.compile(rb"(\d{1,20}) ")
-_MOST_RECORDS = 4096  # a megabyte of the shortest would hold up the event loop for a second
+_MOST_RECORDS = 4096  # a megabyte of the shortest held up the event loop for half a second
 _SIZE_MOST_BYTES = 64  # of a record's key and value that are looked at
 _PAX_MOST_BYTES = 1 << 20  # of an extended header; longer ones are skipped, and a size in them is not found
 

@@ -199,7 +199,7 @@ def _parsed(at: int, block: bytes) -> _Header:
 
 
 def _charset(text: bytes) -> Optional[bytes]:
-    """What ``\\d+ hdrcharset=([^\\n]+)\\n`` finds first, in one pass: that one takes hours over a megabyte of digits."""
+    """What ``\\d+ hdrcharset=([^\\n]+)\\n`` finds first, in one pass: over 40 KB of digits that one took 3 s, four times that over 80."""
     at = text.find(_CHARSET)
     while at >= 0:
         value = at + len(_CHARSET)
