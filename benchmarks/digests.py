@@ -26,7 +26,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 from rivals import _user, forebay, free_port, process, wait_for  # noqa: E402
 from serve import curl, make_file, touch_memory  # noqa: E402
 
-from forebay_proxy.digest import hasher_of  # noqa: E402
+from forebay_proxy.core.digests import hasher_of  # noqa: E402
 
 KINDS = ("none", "crc32c", "sha-256", "md5")
 PIECE = 2**20

@@ -131,8 +131,11 @@ class Reader:
         *,
         window: int | None,
         take: Callable[[int], Awaitable[None]] | None = None,
+        pattern: str | None = None,
     ) -> None:
+        """``name`` "" for requests of nobody, ``window`` 0: it announces nothing. ``pattern``: of its set, "" where it tells none."""
         self.name = name
+        self._pattern = shards.pattern if pattern is None else pattern
         self.waited_s = 0.0
         self._shards = shards
         self._origin = origin
@@ -140,21 +143,24 @@ class Reader:
         self._hearing = hearing
         self._window = window
         self._take = take
+        self._header = f"Forebay-Reader: {name}\r\n" if name else ""
         self._wire, self._plans = Wire(*_address(proxy)), Wire(*_address(proxy))
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
 
     async def epoch(self, epoch: int, order: Sequence[int]) -> None:
         """Read the shards of ``order``, announced as the window says."""
         ahead = len(order) if self._window is None else self._window
-        await self._announce("PUT", epoch, order[:ahead])
+        if ahead:
+            await self._announce("PUT", epoch, order[:ahead])
         for place, number in enumerate(order):
-            if place and place - 1 + ahead < len(order):
+            if ahead and place and place - 1 + ahead < len(order):
                 await self._announce("POST", epoch, order[place - 1 + ahead : place + ahead])
             await self.read(number, epoch)
 
     async def _announce(self, method: str, epoch: int, numbers: Sequence[int]) -> None:
         urls = [f"{self._origin}/set/{self._shards.names[number]}" for number in numbers]
-        said = json.dumps({"shards": urls, "epoch": epoch, "set": f"{self._origin}/set/{self._shards.pattern}"}).encode()
+        told = {"set": f"{self._origin}/set/{self._pattern}"} if self._pattern else {}
+        said = json.dumps({"shards": urls, "epoch": epoch, **told}).encode()
         status, length = await self._plans.ask(method, f"/v1/plans/{self.name}", "Content-Type: application/json\r\n", said)
         answer = await self._plans.body(length)
         if status != 204:
@@ -166,7 +172,7 @@ class Reader:
     async def read(self, number: int, epoch: int) -> None:
         """One shard, whole."""
         began = time.monotonic()
-        status, length = await self._wire.ask("GET", self._prefix + self._shards.names[number], f"Forebay-Reader: {self.name}\r\n")
+        status, length = await self._wire.ask("GET", self._prefix + self._shards.names[number], self._header)
         if status != 200 or length != self._shards.lengths[number]:
             raise WrongBytes(f"shard {number} was answered with {status} and {length} bytes: {(await self._wire.body(min(length, 400)))!r}")
         for index in range(self._shards.segments(number)):

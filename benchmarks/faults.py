@@ -40,7 +40,7 @@ class Phoenix:
 
     def __init__(self, directory: Path, origin: FaultOrigin, segment: int, size: str) -> None:
         self.restarts = Restarts()
-        self._how = {"allow": [origin.base], "program": small_segments(segment)}
+        self._how = {"allow": [origin.base, f"http://localhost:{origin.port}"], "program": small_segments(segment)}
         self._directory = directory
         self._flags = ("--cache-size", size, *FLAGS)
         self.sidecar = self._start()

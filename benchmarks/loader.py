@@ -47,13 +47,14 @@ from serve import touch_memory  # noqa: E402
 from support.other_python import clean_environment  # noqa: E402
 from support.sidecar import running  # noqa: E402
 
-PARTS = ("10", "10-alone", "100", "decoded", "opening", "memory")
+PARTS = ("10", "10-alone", "10-three", "100", "decoded", "opening", "memory")
 SHARDS = 4
 OPENINGS = 200
 FLAT_BYTES = 2 << 20  # over 20 epochs; the allocator's own noise is a few hundred KiB
 WDS_CURL, WDS_FILE, LITDATA, LITDATA_VIEWS = "webdataset, curl", "webdataset, file", "litdata", "litdata, views"
 WARM, HTTP, INDEXED, COLD = "forebay, warm", "forebay, warm, http", "forebay, indexed", "forebay, cold"
 WDS_CURL_WALL, COLD_CPU = "webdataset, curl, wall", "forebay, cold, worker's cpu"
+ALONE, THREE = "10 KB, one file a sample", "10 KB, three files a sample"
 STOCK_PIL, OUR_PIL, DECODING = "webdataset, pil pipeline", "forebay, pil pipeline", "decoding alone"
 
 
@@ -222,6 +223,9 @@ def figures(run: Run) -> Iterator[Figure]:
         yield Figure(row, statistics.median(rates), "/s", f"{min(rates):,.0f} to {max(rates):,.0f}")
     for size in bench.sums:
         yield from _ratios(bench, size, held=size == "10 KB")
+    if THREE in bench.sums:
+        ratio = bench.ratio(f"{THREE}: {WARM}", f"{THREE}: {WDS_FILE}")
+        yield at_least(f"{THREE}: {WARM} / {WDS_FILE}, held", ratio, 25, "times")
 
 
 def _ratios(bench: Bench, size: str, *, held: bool) -> Iterator[Figure]:
@@ -283,10 +287,11 @@ def measure(given: argparse.Namespace, directory: Path) -> list[Figure]:
         say("making samples")
         small = make_set(run.files / "10kb", 10, given.samples, SHARDS)
         alone = make_set(run.files / "10kb-alone", 10, given.samples, SHARDS, classes=False)
+        three = make_set(run.files / "10kb-three", 10, given.samples, SHARDS, texts=True)
         large = make_set(run.files / "100kb", 100, max(given.samples // 10, SHARDS), SHARDS)
         opened = make_set(run.files / "small", 10, SHARDS, SHARDS)
         few = make_set(run.files / "few", 10, max(given.samples // 4, SHARDS), SHARDS)
-        for size, part, made in (("10 KB", "10", small), ("10 KB, one file a sample", "10-alone", alone), ("100 KB", "100", large)):
+        for size, part, made in (("10 KB", "10", small), (ALONE, "10-alone", alone), (THREE, "10-three", three), ("100 KB", "100", large)):
             if part in given.part:
                 run.raw(size, made, given.rounds)
         if "decoded" in given.part:
@@ -315,7 +320,11 @@ def main() -> int:
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall", help="cpu: of the worker alone, on a machine with other work")
     parser.add_argument("--epochs", type=int, default=20, help="of the worker whose memory is watched")
     parser.add_argument(
-        "--part", nargs="+", choices=PARTS, default=PARTS, help="only these; 10, 10-alone and 100 are sizes of raw samples, in KB"
+        "--part",
+        nargs="+",
+        choices=PARTS,
+        default=PARTS,
+        help="only these; those with numbers are sizes of raw samples, in KB",
     )
     parser.add_argument("--litdata-python", help="an interpreter with litdata; its rows are left out without")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")

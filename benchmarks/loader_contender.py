@@ -35,7 +35,7 @@ def forebay() -> Open:
 
 
 def indexed() -> Open:
-    from forebay_loader.indexed import IndexedShards
+    from forebay_loader.samples.indexed_shards import IndexedShards
 
     return IndexedShards
 

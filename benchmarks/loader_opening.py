@@ -22,7 +22,7 @@ from pathlib import Path
 import webdataset.gopen  # noqa: F401  # the package's attribute of that name is a function, so it is found in sys.modules
 
 import forebay_loader as fb
-from forebay_loader.openers import open_source, source_of
+from forebay_loader.stream.webdataset_openers import open_source, source_of
 
 
 def openings(count: int, urls: list[str]) -> list[float]:

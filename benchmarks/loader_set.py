@@ -25,8 +25,11 @@ class Made:
     samples: int
 
 
-def make_set(directory: Path, kilobytes: int, samples: int, shards: int, *, classes: bool = True) -> Made:
-    """``shards`` tars in ``directory``; a sample is a ``.jpg`` of ``kilobytes`` (10^3) and, if ``classes``, a ``.cls`` of a few bytes."""
+def make_set(directory: Path, kilobytes: int, samples: int, shards: int, *, classes: bool = True, texts: bool = False) -> Made:
+    """``shards`` tars in ``directory``; a sample is a ``.jpg`` of ``kilobytes`` (10^3) and, if ``classes``, a ``.cls`` of a few bytes.
+
+    ``texts``: also a ``.txt``, so that a sample has three files.
+    """
     directory.mkdir(parents=True)
     content = _contents(kilobytes * 1000)
     each = samples // shards
@@ -38,6 +41,8 @@ def make_set(directory: Path, kilobytes: int, samples: int, shards: int, *, clas
                 _add(tar, f"{number:08d}.jpg", next(content))
                 if classes:
                     _add(tar, f"{number:08d}.cls", b"%d" % (number % 1000))
+                if texts:
+                    _add(tar, f"{number:08d}.txt", b"picture %d of this set, and what is to be seen on it" % number)
         paths.append(path)
     return Made(paths, each * shards)
 

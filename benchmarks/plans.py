@@ -1,11 +1,13 @@
 """What plans are worth: real sidecars between emulated trainers and an origin as far away as one likes (far_origin.py).
 
-    python benchmarks/plans.py [bytes] [stall] [half] [jobs] [replay] [--quick] [--json] [--seed 1]
+    python benchmarks/plans.py [bytes] [stall] [half] [jobs] [after] [replay] [--quick] [--json] [--seed 1]
 
 bytes    origin bytes of an epoch against D - (C - W), the least that any policy can fetch; LRU over the same reads beside it
 stall    how busy an emulated accelerator is kept where the origin gives a tenth more than is needed
 half     how long an epoch takes where it gives half of what is needed, and the cache holds half of the set
 jobs     two jobs over one set, the second half an epoch later
+after    a job after another one that has ended: its origin bytes against D - C, measured with sets of one folder, and simulated with sets
+         of 10 GB in one folder and in two (``--simulated``: only that)
 replay   ``forebay plan --replay`` over a recorded run of ``bytes``
 
 Without a name all of them run (below 20 minutes on two processors; ``--quick`` below 2). Exit code 1 if a limit is broken. Every segment is
@@ -21,6 +23,8 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("tests", "proxy", "benchmarks")]
 
+import plan_after  # noqa: E402
+import plan_after_simulated  # noqa: E402
 import plan_bytes  # noqa: E402
 import plan_half  # noqa: E402
 import plan_jobs  # noqa: E402
@@ -68,6 +72,17 @@ def jobs(given: argparse.Namespace) -> list[Figure]:
     return plan_jobs.figures(shards, given.seed, given.need_mb / 2, workers=4)
 
 
+def after(given: argparse.Namespace) -> list[Figure]:
+    measured = []
+    if not given.simulated:
+        shards = FarSet(64 if given.quick else 160, given.seed)
+        say(f"after: two sets of {shards.bytes / 2**21:.0f} MiB in one folder, a cache of half of one")
+        measured = plan_after.figures(shards, given.seed)
+    count = 512 if given.quick else 1024
+    say(f"after, simulated: two sets of {count * plan_after_simulated.SHARD_BYTES / 1e9:.2f} GB")
+    return measured + plan_after_simulated.figures(count, given.seed)
+
+
 def replay(given: argparse.Namespace) -> list[Figure]:
     shards = FarSet(144 if given.quick else 192, given.seed)
     say(f"replay: {shards.bytes / 2**20:.0f} MiB")
@@ -79,6 +94,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], list[Figure]]] = {
     "stall": stall,
     "half": half,
     "jobs": jobs,
+    "after": after,
     "replay": replay,
 }
 
@@ -94,6 +110,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--simulated", action="store_true", help="of `after` only what is simulated: half a minute")
     parser.add_argument("--shards", type=int, help="of the set of `bytes` (default: 256, quick 128) and of `half` (1024, quick 256)")
     parser.add_argument("--epochs", type=int, help="of `bytes` (default: 5, quick 3), `replay` (4, quick 2) and `half` (1)")
     parser.add_argument("--case", help="only the cases of `bytes` with this in their name")

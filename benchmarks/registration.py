@@ -25,14 +25,14 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 
 from figures import Figure, as_json, at_most, lines  # noqa: E402
 
-from forebay_proxy.admin import _PARSE_ON_LOOP_BYTES, _breathe  # noqa: E402
-from forebay_proxy.admin_bodies import parse_plan  # noqa: E402
-from forebay_proxy.events import Events  # noqa: E402
-from forebay_proxy.leaving import Leaving  # noqa: E402
-from forebay_proxy.lookahead import Lookahead  # noqa: E402
-from forebay_proxy.plan import Plans  # noqa: E402
-from forebay_proxy.plandesk import PlanDesk  # noqa: E402
-from forebay_proxy.wire.plan import Encoded, ReaderName, encode  # noqa: E402
+from forebay_proxy.background.plan_intake import PlanIntake  # noqa: E402
+from forebay_proxy.core.events import Events  # noqa: E402
+from forebay_proxy.policy.eviction.eviction_queue import EvictionQueue  # noqa: E402
+from forebay_proxy.policy.plans.registry import PlanRegistry  # noqa: E402
+from forebay_proxy.policy.schedule.scheduler import PrefetchScheduler  # noqa: E402
+from forebay_proxy.server.http.admin_bodies import parse_plan  # noqa: E402
+from forebay_proxy.server.http.admin_routes import _PARSE_ON_LOOP_BYTES, _breathe  # noqa: E402
+from forebay_proxy.wire.protocol.plan import Encoded, ReaderName, encode  # noqa: E402
 
 SET = "s3://laion/{laion2B-en,laion2B-multi,laion1B-nolang}/images/part-{0..9}/{000000..%06d}.tar"
 TICK_S = 0.001
@@ -83,7 +83,7 @@ def reader_of(number: int, job: str) -> ReaderName:
     return ReaderName(job, str(number // 32), str(number % 32), "1.1")
 
 
-async def registered(desk: PlanDesk, bodies: list[tuple[ReaderName, Encoded]]) -> tuple[float, Lag]:
+async def registered(desk: PlanIntake, bodies: list[tuple[ReaderName, Encoded]]) -> tuple[float, Lag]:
     """Every body parsed, as the server does, and taken, all handed in at once: (seconds, the loop's lag meanwhile)."""
     lag, loop = Lag(), asyncio.get_running_loop()
     watching = asyncio.create_task(lag.watch())
@@ -126,8 +126,8 @@ async def whole_epoch(entries: int, readers: int) -> list[Figure]:
     order = array("I", range(entries // 30 * 30))
     random.Random(1).shuffle(order)
     bodies = [(reader_of(number, "epoch"), encode(set=text, indices=order[number::readers], epoch=1)) for number in range(readers)]
-    plans = Plans(time.monotonic)
-    desk: Any = PlanDesk(plans, NoPrefetcher(), Events())  # type: ignore[arg-type]
+    plans = PlanRegistry(time.monotonic)
+    desk: Any = PlanIntake(plans, NoPrefetcher(), Events())  # type: ignore[arg-type]
     before = rss_bytes()
     seconds, lag = await registered(desk, bodies)
     held = rss_bytes() - before
@@ -140,14 +140,14 @@ async def whole_epoch(entries: int, readers: int) -> list[Figure]:
     return figures + decisions(plans, readers)
 
 
-def decisions(plans: Plans, readers: int) -> list[Figure]:
+def decisions(plans: PlanRegistry, readers: int) -> list[Figure]:
     everyone, chance = plans.all(), random.Random(2)
     names = dict[str, str]()
     for number in range(STORED):
         plan = everyone[number % readers]
         names[f"{number:064x}"] = plans.shard_at(plan, chance.randrange(len(plan))).name
     groups = {key: name[: name.rfind("/") + 1] for key, name in names.items()}
-    leaving = Leaving(lambda key: plans.next_use(names[key], groups[key]) if key in names else None)
+    leaving = EvictionQueue(lambda key: plans.next_use(names[key], groups[key]) if key in names else None)
     keys = {name: key for key, name in names.items()}
     plans.changed = lambda moved: [leaving.touch(keys[name]) for name in moved if name in keys] and None
     stored = list(names)
@@ -191,9 +191,9 @@ class Empty:
         return True
 
 
-def wishes(plans: Plans) -> list[Figure]:
+def wishes(plans: PlanRegistry) -> list[Figure]:
     """What to fetch next, over all readers."""
-    lookahead = Lookahead(plans, Empty())
+    lookahead = PrefetchScheduler(plans, Empty())
     for plan in plans.all():
         lookahead.advanced(plan)
     made = 0
@@ -214,8 +214,8 @@ async def resampled(entries: int, readers: int) -> list[Figure]:
     many = entries // 30 * 30
     draws = [[chance.randrange(many) for _ in range(AHEAD)] for _ in range(readers)]
     bodies = [(reader_of(number, "resampled"), encode(set=text, indices=drawn)) for number, drawn in enumerate(draws)]
-    plans = Plans(time.monotonic)
-    desk: Any = PlanDesk(plans, NoPrefetcher(), Events())  # type: ignore[arg-type]
+    plans = PlanRegistry(time.monotonic)
+    desk: Any = PlanIntake(plans, NoPrefetcher(), Events())  # type: ignore[arg-type]
     seconds, lag = await registered(desk, bodies)
     return [
         at_most(f"{AHEAD} draws announced by each of {readers}", seconds, 5.0, "s"),
@@ -234,7 +234,7 @@ async def one_reader(entries: int) -> list[Figure]:
         ("indices", encode(set=text, indices=order)),
         ("URLs", encode([f"s3://laion/laion2B-en/images/part-{number % 10}/{number:06d}.tar" for number in order])),
     ):
-        desk: Any = PlanDesk(Plans(time.monotonic), NoPrefetcher(), Events())  # type: ignore[arg-type]
+        desk: Any = PlanIntake(PlanRegistry(time.monotonic), NoPrefetcher(), Events())  # type: ignore[arg-type]
         seconds, lag = await registered(desk, [(reader_of(0, "one"), encoded)])
         figures += [Figure(f"{len(order)} {what} of one reader", seconds, "s"), *lag.figures()]
     return figures

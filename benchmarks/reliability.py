@@ -27,11 +27,19 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "proxy"), str(ROOT / "benchmarks")]
 
-from forebay_proxy import chores, claims, diskhealth, ending, fetch, patience  # noqa: E402
-from forebay_proxy.errors import ShardChanged  # noqa: E402
-from forebay_proxy.exit_codes import MEANINGS  # noqa: E402
-from forebay_proxy.origins.answer import Answer, error_of  # noqa: E402
-from forebay_proxy.settings import Settings, flag_name  # noqa: E402
+from forebay_proxy.app import shutdown  # noqa: E402
+from forebay_proxy.cache import fetcher, resolver  # noqa: E402
+from forebay_proxy.cache.resident import version_flips  # noqa: E402
+from forebay_proxy.cache.resident.version_flips import TRIES  # noqa: E402
+from forebay_proxy.config.settings import Settings, flag_name  # noqa: E402
+from forebay_proxy.core import background_tasks  # noqa: E402
+from forebay_proxy.core.errors import ShardChanged  # noqa: E402
+from forebay_proxy.core.exit_codes import MEANINGS  # noqa: E402
+from forebay_proxy.origins.response import OriginResponse, error_of  # noqa: E402
+from forebay_proxy.policy.plans import bursts  # noqa: E402
+from forebay_proxy.store import health  # noqa: E402
+from forebay_proxy.store.index import writer  # noqa: E402
+from forebay_proxy.transfer import retry  # noqa: E402
 
 PAGE, RESULTS = ROOT / "docs" / "reliability.md", ROOT / "docs" / "reliability.json"
 _HEADING = ("what", "measured", "held to", "command")
@@ -125,9 +133,11 @@ def number(value: float) -> str:
 def _status_rows() -> list[tuple[str, ...]]:
     rows = []
     for status in STATUSES:
-        error = error_of("s3://b/k", Answer(status, {}, b""), pinned=True)
-        # Another version may well be there tomorrow: for its readers, not for this fetch.
-        again = "until the budget is spent" if error.retryable and not isinstance(error, ShardChanged) else "never"
+        error = error_of("s3://b/k", OriginResponse(status, {}, b""), pinned=True)
+        if isinstance(error, ShardChanged):  # another version may well be there tomorrow: for its readers, not for this fetch
+            again = f"up to {TRIES} times: another of its servers may have this version"
+        else:
+            again = "until the budget is spent" if error.retryable else "never"
         rows.append((str(status), again, f"{error.status} {error.title}"))
     return rows
 
@@ -140,16 +150,24 @@ def _limit_rows() -> list[tuple[str, ...]]:
         ("silence inside a body before it is asked again", *setting("idle_timeout_s")),
         ("waiting for a connection", *setting("connect_timeout_s")),
         ("asking a failing origin without a byte of progress", *setting("retry_budget_s")),
-        ("the same for a host that has not answered since the start", f"{fetch.UNANSWERED_BUDGET_S:g} s", ""),
-        ("the same for what nobody waits for", f"{fetch.UNWANTED_BUDGET_S:g} s", ""),
-        ("wrong answers without progress before the origin is believed to mean them", str(patience.LIES), ""),
-        ("longest pause between two requests, jitter included", f"{patience.LONGEST_PAUSE_S:g} s", ""),
-        ("a claim is committed after", f"{claims.COMMIT_WITHIN_S:g} s at most", ""),
-        ("failures of the disk that count as down", f"{diskhealth.MANY} within {diskhealth.WINDOW_S:g} s", ""),
-        ("probes of a disk that is down", f"after {diskhealth.FIRST_PROBE_S:g} s, doubling to {diskhealth.LAST_PROBE_S:g} s", ""),
+        ("the same for a host that has not answered since the start", f"{fetcher.UNANSWERED_BUDGET_S:g} s", ""),
+        ("the same for what nobody waits for", f"{fetcher.UNWANTED_BUDGET_S:g} s", ""),
+        ("wrong answers without progress before the origin is believed to mean them", str(retry.LIES), ""),
+        ("denials in a row before a version being read is believed to be replaced", f"{version_flips.TRIES}", ""),
+        ("the same at an origin whose servers are known to contradict each other", f"{version_flips.KNOWN_TRIES}", ""),
+        ("longest pause between two requests, jitter included", f"{retry.LONGEST_PAUSE_S:g} s", ""),
+        ("a reader without a job reads what was compared", f"{resolver.NO_JOB_S:g} s ago at most", "`--revalidate`"),
+        ("no such reader in a folder: the next ones compare anew", f"after {bursts.PAUSE_S:g} s", ""),
+        ("a claim is committed after", f"{writer.COMMIT_WITHIN_S:g} s at most", ""),
+        ("failures of the disk that count as down", f"{health.MANY} within {health.WINDOW_S:g} s", ""),
+        ("probes of a disk that is down", f"after {health.FIRST_PROBE_S:g} s, doubling to {health.LAST_PROBE_S:g} s", ""),
         ("answers on their way may end after a signal", *setting("drain_timeout_s")),
-        ("everything else of an end, before it is forced", f"{ending.CLOSE_S:g} s", ""),
-        ("faults of a background task before the sidecar ends", f"{chores.FAULTS} within {chores.FAULTS_WITHIN_S:g} s", ""),
+        ("everything else of an end, before it is forced", f"{shutdown.CLOSE_S:g} s", ""),
+        (
+            "faults of a background task before the sidecar ends",
+            f"{background_tasks.FAULTS} within {background_tasks.FAULTS_WITHIN_S:g} s",
+            "",
+        ),
     ]
 
 

@@ -146,7 +146,7 @@ def forebay(work: Path, *origins: str, cache_size: str = "16GB") -> Iterator[Ser
     run.mkdir(mode=0o700)
     environ = {**os.environ, "XDG_RUNTIME_DIR": str(run), "PYTHONPATH": f"{ROOT}/proxy:{ROOT}/loader"}
     environ = {name: value for name, value in environ.items() if not name.startswith("FOREBAY_")}
-    command = [sys.executable, "-m", "forebay_proxy.cli", "serve", "--json", "--port", "0", "--socket", "off"]
+    command = [sys.executable, "-m", "forebay_proxy", "serve", "--json", "--port", "0", "--socket", "off"]
     command += ["--cache-dir", str(work / "cache"), "--cache-size", cache_size]
     for origin in origins:
         command += ["--allow-origin", origin]

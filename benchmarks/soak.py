@@ -40,7 +40,7 @@ from figures import Figure, as_json, at_least, at_most, exactly, lines  # noqa: 
 from support.disk_sampler import sampling  # noqa: E402
 from support.sidecar import Sidecar, running  # noqa: E402
 
-from forebay_proxy.sizes import parse_size  # noqa: E402
+from forebay_proxy.core.quantities import parse_size  # noqa: E402
 
 EVERY_S = 5.0
 PROBE_EVERY_S = 0.25

@@ -37,7 +37,7 @@ PROGRAMS = {
     "timm_reader": ("timm", "import shim, timm.data.readers.reader_wds"),
 }
 SHARDS, SAMPLES, RANKS, WORKERS = 16, 12, 2, 2
-RUN = f"import sys; sys.path[:0] = {sys.path[1:3]!r}; from forebay_proxy.cli import main; main()"
+RUN = f"import sys; sys.path[:0] = {sys.path[1:3]!r}; from forebay_proxy.cli.main import main; main()"
 
 
 def shard(number: int, picture: bytes) -> bytes:

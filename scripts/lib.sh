@@ -34,6 +34,31 @@ require_python() {  # print an interpreter, installing Debian's python3-venv whe
         "python3 here is: $(python3 --version 2>&1 || echo absent)"
 }
 
+chosen=  # the interpreter everything is built from
+
+choose_python() {  # decide once, and say which
+    [[ -z $chosen ]] || return 0
+    chosen=$(require_python)
+    chosen=$("$chosen" -c 'import sys; print(getattr(sys, "_base_executable", sys.executable))')  # not that of an environment, nor a shim
+    say "with $("$chosen" --version), $chosen"
+}
+
+python_of_debian() {  # print the distribution's own interpreter, where it will do
+    usable_python /usr/bin/python3 && echo /usr/bin/python3
+}
+
+python_of_minor() {  # 3.12: print an interpreter of that version, from PATH or among pyenv's
+    local path versions=${PYENV_ROOT:-$(pyenv root 2>/dev/null)}
+    while read -r path; do
+        [[ -x $path ]] && usable_python "$path" && { "$path" -c 'import sys; print(sys.executable)'; return; }
+    done < <(type -ap "python$1"; [[ -z $versions ]] || compgen -G "$versions/versions/$1.*/bin/python$1")
+    return 1
+}
+
+minor_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])'; }
+
+identity_of() { "$1" -c 'import sys; print(sys.version, sys.base_prefix)' 2>/dev/null; }  # the same in an environment made from it
+
 may_apt() { [[ ${FOREBAY_APT:-1} != 0 && $(id -u) == 0 ]] && command -v apt-get >/dev/null; }
 
 apt_install() {  # PACKAGES: install without starting the daemons among them
@@ -61,6 +86,8 @@ curl curl the tests that open shards with pipe:curl
 ss iproute2 the tests that count connections
 tinyproxy tinyproxy the tests behind an upstream proxy
 ip iproute2 the tests in a network of their own
+fish fish the test that reads what 'forebay env' prints for it
+chromium chromium the tests that look at the status page in a browser
 ps procps the tests that read process tables
 gcc build-essential the tests on a disk that fails on command
 mkfs.ext4 e2fsprogs the tests of the disk bound on ext4
@@ -90,13 +117,19 @@ ensure_debian_parts() {  # install what is missing when root; else say which tes
 }
 
 ensure_venv() {  # DIRECTORY PIP-ARGUMENTS...: made once, brought up to date when pyproject.toml, these arguments or the Python changed
-    local directory=$1 python stamp started=$SECONDS
-    shift
-    python=$(require_python)
+    choose_python
+    ensure_venv_of "$chosen" "$@"
+}
+
+ensure_venv_of() {  # PYTHON DIRECTORY PIP-ARGUMENTS...
+    local python=$1 directory=$2 stamp started=$SECONDS
+    shift 2
     stamp=$({ cat "$repo/pyproject.toml"; echo "$@"; "$python" --version; } | sha256sum | cut -d' ' -f1)
     [[ -x $directory/bin/python && $(cat "$directory/.forebay-stamp" 2>/dev/null) == "$stamp" ]] && return
     say "setting up ${directory#"$repo"/} with $("$python" --version) (once; a minute or two)"
-    "$directory/bin/python" -c 'import pip' 2>/dev/null || "$python" -m venv --clear "$directory"
+    if [[ $(identity_of "$directory/bin/python") != "$(identity_of "$python")" ]] || ! "$directory/bin/python" -c 'import pip' 2>/dev/null; then
+        "$python" -m venv --clear "$directory"  # never one interpreter's packages under another's name
+    fi
     rm -f "$directory/.forebay-stamp"
     # dependency groups need pip 25.1, newer than what Python 3.11 brings
     "$directory/bin/python" -m pip install -q --no-input --disable-pip-version-check --upgrade 'pip>=25.1'
@@ -111,6 +144,15 @@ ensure_photographs() {  # VENV: two packages that carry photographs; beside the 
     "$1/bin/python" -m pip install -q --no-input --disable-pip-version-check --no-deps --target "$1/photographs.part" scikit-image scikit-learn
     find "$1/photographs.part" -type f ! -name '*.jpg' ! -name '*.txt' ! -path '*.dist-info/*' -delete
     mv "$1/photographs.part" "$1/photographs"
+}
+
+ensure_clients() {  # DIRECTORY: programs of others that read through Forebay, and of Forebay what runs inside them, without its dependencies
+    local stamp
+    ensure_venv "$1" --group clients
+    stamp=$(cat "$1/.forebay-stamp")
+    [[ $(cat "$1/.forebay-installed" 2>/dev/null) == "$stamp" ]] && return
+    (cd "$repo" && "$1/bin/python" -m pip install -q --no-input --disable-pip-version-check --no-deps -e .)
+    echo "$stamp" >"$1/.forebay-installed"
 }
 
 ensure_second_webdataset() {  # VENV BASE VERSION: an environment that is BASE with another webdataset in front
@@ -130,37 +172,80 @@ PY
 
 stages=()
 failed=0
+limit_s=${FOREBAY_STAGE_S:-3600}  # of a stage; what takes longer hangs
+running=()
+beside=()       # ids of the stages that run beside the others
+declare -A beside_of=()  # by id: name and output
 
-passed() {  # NAME STARTED STATUS: note how long a stage took and whether it passed
+# What bash runs in the background outlives an interrupt, so it is ended by us; timeout passes the signal on to all of its stage.
+end_stages() {
+    local process
+    for process in "${running[@]}"; do kill "$process" 2>/dev/null || true; done
+    for process in "${beside[@]}"; do rm -f "${beside_of[$process.output]}" "${beside_of[$process.output]}.took"; done
+}
+trap end_stages EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+begin() {  # COMMAND...: in the background, with an end: TERM at its limit, KILL to whatever of it is left 30 s later; its id is in $begun
+    timeout --kill-after=30 "$limit_s" "$@" </dev/null &
+    begun=$!
+    running+=("$begun")
+}
+
+ended() {  # ID: wait for it, and return its status
+    local status=0 process rest=()
+    wait "$1" || status=$?
+    for process in "${running[@]}"; do [[ $process == "$1" ]] || rest+=("$process"); done
+    running=("${rest[@]}")
+    return "$status"
+}
+
+passed() {  # NAME SECONDS STATUS: note how long a stage took and whether it passed
+    local took=$2 how
+    case $3 in
+        0) how=ok ;;
+        # a stage that did not end on TERM was killed, which is 137; one that was killed for another reason, memory say, is too
+        124) how="CUT: it had not ended after $limit_s s (FOREBAY_STAGE_S changes that)" ;;
+        137) ((took >= limit_s)) && how="CUT and killed: it had not ended after $limit_s s" || how="FAILED (137: it was killed)" ;;
+        *) how="FAILED ($3)" ;;
+    esac
     (($3 == 0)) || failed=1
-    stages+=("$(printf '%-34s %5d s  %s' "$1" $((SECONDS - $2)) "$( (($3 == 0)) && echo ok || echo "FAILED ($3)")")")
+    stages+=("$(printf '%-34s %5d s  %s' "$1" "$took" "$how")")
+    [[ $how != CUT* ]] || say "$1: $how"
 }
 
 stage() {  # NAME COMMAND...: run it; the next stages run anyway
     local name=$1 started=$SECONDS status=0
     shift
     say "$name"
-    "$@" || status=$?
-    passed "$name" "$started" "$status"
+    begin "$@"
+    ended "$begun" || status=$?
+    passed "$name" $((SECONDS - started)) "$status"
 }
 
 stage_beside() {  # NAME COMMAND...: begin it; it runs beside the stages that follow, until await_beside
-    beside_name=$1 beside_started=$SECONDS beside_output=$(mktemp)
+    local name=$1 output
     shift
-    say "$beside_name (beside the next ones; its output comes when it has ended)"
-    "$@" >"$beside_output" 2>&1 </dev/null &
-    beside=$!
-    trap 'kill "$beside" 2>/dev/null; rm -f "$beside_output"' EXIT  # bash lets what runs in the background outlive an interrupt
+    output=$(mktemp)
+    say "$name (beside the next ones; its output comes when all have ended)"
+    # it may end long before anybody waits for it, so it leaves its seconds behind
+    begin bash -c 'status=0; "${@:2}" || status=$?; echo $SECONDS >"$1.took"; exit $status' - "$output" "$@" >"$output" 2>&1
+    beside+=("$begun")
+    beside_of[$begun.name]=$name beside_of[$begun.output]=$output
 }
 
-await_beside() {  # print what it said
-    local status=0
-    wait "$beside" || status=$?
-    trap - EXIT
-    say "$beside_name"
-    cat "$beside_output"
-    rm -f "$beside_output"
-    passed "$beside_name" "$beside_started" "$status"
+await_beside() {  # wait for all of them, and print what each said
+    local process status output
+    for process in "${beside[@]}"; do
+        status=0 output=${beside_of[$process.output]}
+        ended "$process" || status=$?
+        say "${beside_of[$process.name]}"
+        cat "$output"
+        passed "${beside_of[$process.name]}" "$(cat "$output.took" 2>/dev/null || echo "$limit_s")" "$status"  # none: it was cut
+        rm -f "$output" "$output.took"
+    done
+    beside=()
 }
 
 report_stages() {

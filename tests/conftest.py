@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
+import resource
 import shutil
 import signal
+import sys
+import threading
+import time
+from collections.abc import Generator
+from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import hypothesis
 import pytest
+from support.lengths import LEFT, examples
+from support.pool import Measured, grouped, processor_s
+from support.zygote import allow_zygotes, close_zygotes
 
 # The machine is shared: how long an example takes says nothing about the code.
-hypothesis.settings.register_profile("shared machine", deadline=None)
+hypothesis.settings.register_profile("shared machine", deadline=None, max_examples=examples(100))
 hypothesis.settings.load_profile("shared machine")
 
-# A shell lets what it starts in the background ignore Ctrl-C, and so would every program the tests start and signal.
-for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+# A shell lets what it starts in the background ignore Ctrl-C, and nohup the end of a terminal; so would every program the tests signal.
+for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _usual)
 
@@ -27,15 +40,172 @@ _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 _KEPT = ("FOREBAY_VENV", "FOREBAY_PHOTOGRAPHS", "FOREBAY_APT")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--measured", type=Path, metavar="FILE", help="write how long each test took, as JSON")
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    allow_zygotes()
+    config.addinivalue_line("markers", "xdist_group(name): tests of one name run in one worker, one after the other")
+    if config.option.measured and not hasattr(config, "workerinput"):  # workers report to the one who writes
+        config.pluginmanager.register(Measured(config.option.measured))
     config.addinivalue_line("markers", "needs(*commands): skip, saying so, unless these commands are installed")
-    config.addinivalue_line("markers", "once: no webdataset in it, so one environment is enough")
+    config.addinivalue_line("markers", "webdataset: depends on webdataset's version, so it is run with both that are supported")
+    config.addinivalue_line("markers", "once: of those, what one version tells enough about")
+    config.addinivalue_line("markers", "each_python: differs between the Pythons that are supported; needs pytest and webdataset, no torch")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     missing = [command for mark in item.iter_markers("needs") for command in mark.args if shutil.which(command) is None]
     if missing:
         pytest.skip(f"needs {', '.join(missing)}: scripts/test installs it when run as root on Debian")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    grouped(items, sort=hasattr(config, "workerinput"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    item.user_properties.append(("processor_s", -processor_s()))
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    if call.when == "teardown":
+        found = dict(item.user_properties)
+        item.user_properties[:] = (found | {"processor_s": round(found["processor_s"] + processor_s(), 3)}).items()
+    return (yield)
+
+
+STUCK_S = 60.0  # of each step of a teardown whose test has failed
+THREAD_S = 30.0  # for a thread that was told to end
+GONE_S = 30.0  # for a process that was
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    item.stash[_THREADS] = set(threading.enumerate())  # of fixtures, which may outlive it
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
+    """A test that failed is torn down under a limit too: pytest-timeout takes its alarm back then, and what waits would wait for ever."""
+    unguarded = signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+    if unguarded:
+        signal.signal(signal.SIGALRM, _stuck)
+        signal.setitimer(signal.ITIMER_REAL, STUCK_S, STUCK_S)
+    try:
+        yield
+    finally:
+        if unguarded:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    before = item.stash.get(_THREADS, None)
+    said = []
+    if before is not None and (left := _left_behind(before)):
+        said.append(f"threads left behind, which keep the run from ending: {', '.join(thread.name for thread in left)}")
+    if said:
+        pytest.fail("; ".join(said), pytrace=False)
+
+
+def _stuck(number: int, frame: FrameType | None) -> None:
+    pytest.fail(f"the teardown of a test that failed waited for more than {STUCK_S:g} s")
+
+
+_THREADS = pytest.StashKey[set[threading.Thread]]()
+
+
+def _left_behind(before: set[threading.Thread]) -> list[threading.Thread]:
+    """The threads that came since, would be waited for at the end of the process, and do not end."""
+    if came := [thread for thread in threading.enumerate() if thread not in before and not thread.daemon]:
+        gc.collect()  # a pool that nobody holds ends its threads when it is collected
+    for thread in came:
+        thread.join(THREAD_S)
+    return [thread for thread in came if thread.is_alive()]
+
+
+# What a process inherits whatever becomes of it: a new session, another parent, an environment made from nothing. Nobody here uses message
+# queues, so how much they may take tells our processes from everybody else's. Each worker of a pool has its own mark, and looks for what it
+# has started itself; who began the pool looks again, for what a worker that died has left.
+_MOST = resource.getrlimit(resource.RLIMIT_MSGQUEUE)[1]
+_STARTERS = {os.getpid()}
+_OF_PYTHON = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")  # which live as long as the process they belong to
+
+
+def _processes() -> dict[int, str]:
+    """Command lines of the living processes that come from this one."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):  # it has ended since
+            if entry.name.isdigit() and int(entry.name) != os.getpid() and _is_ours((entry / "limits").read_text()):
+                found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    return {process: command for process, command in found.items() if command and not any(name in command for name in _OF_PYTHON)}
+
+
+def _is_ours(limits: str) -> bool:
+    marks = {str(_MOST - process) for process in _STARTERS}
+    return any(line.startswith("Max msgqueue size") and line.split()[3] in marks for line in limits.splitlines())
+
+
+def _processes_left() -> list[str]:
+    """Those that were told to end, and do not; nor do they after this."""
+    until = time.monotonic() + GONE_S
+    while (left := _processes()) and time.monotonic() < until:
+        time.sleep(0.05)
+    for process in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    return [f"{process} ({command[:200]})" for process, command in left.items()]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Everything is said; a thread or a process that does not end keeps nobody.
+
+    Processes are told and ended here and fail no test: a gateway that many modules share could not be told from one that was forgotten.
+    """
+    close_zygotes()
+    if processes := _processes_left():
+        sys.stderr.write(f"processes left behind, now killed: {', '.join(processes)}\n")
+    session = config.stash.get(_SESSION, None)
+    if session is not None and (left := _left_behind({threading.main_thread()})):
+        sys.stderr.write(f"ended without waiting for threads: {', '.join(thread.name for thread in left)}\n")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(int(session.exitstatus) or 1)
+
+
+_SESSION = pytest.StashKey[pytest.Session]()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    session.config.stash[_SESSION] = session
+    resource.setrlimit(resource.RLIMIT_MSGQUEUE, (_MOST - os.getpid(), _MOST))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodeready(node: Any) -> None:
+    for children in Path("/proc/self/task").glob("*/children"):
+        _STARTERS.update(map(int, children.read_text().split()))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    LEFT.extend(getattr(node, "workeroutput", {}).get("left", []))  # absent where it died
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left"] = LEFT
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if LEFT:
+        left = "; ".join([*sorted(set(LEFT)), "a third of the examples of each property"])
+        terminalreporter.write_line(f"done in part, and whole by scripts/test --long: {left}")
 
 
 @pytest.fixture(autouse=True)

@@ -17,12 +17,13 @@ import pytest
 from support.origin_server import OriginServer
 from support.ramp import ramp
 from support.sidecar import Sidecar, running, wait_until
+from support.tarmaking import hand_header
 
-from forebay_proxy.admin_bodies import PLAN_BODY_BYTES
-from forebay_proxy.exit_codes import ExitCode
-from forebay_proxy.plan import SILENCE_S
-from forebay_proxy.plan_bounds import MOST_READERS, MOST_SHARDS
-from forebay_proxy.plan_query import MOST_ROWS
+from forebay_proxy.core.exit_codes import ExitCode
+from forebay_proxy.policy.plans.plan_bounds import MOST_READERS, MOST_SHARDS
+from forebay_proxy.policy.plans.registry import SILENCE_S
+from forebay_proxy.server.http.admin_bodies import PLAN_BODY_BYTES
+from forebay_proxy.server.http.plan_query import MOST_ROWS
 
 PAGE = (Path(__file__).parents[1] / "docs" / "protocol.md").read_text(encoding="utf-8")
 STORE = "store.example"  # what the page calls the origin
@@ -56,7 +57,7 @@ def store() -> Iterator[OriginServer]:
     async def serve() -> None:
         async with OriginServer() as origin:
             for number in range(8):
-                origin.put(f"/train/{number:03}.tar", ramp(10240), etag=f'"v{number}"')
+                origin.put(f"/train/{number:03}.tar", hand_header(b"0.bin", 8704) + ramp(9728), etag=f'"v{number}"')
             made.append((origin, asyncio.get_running_loop()))
             started.set()
             await stopped.wait()
@@ -64,7 +65,7 @@ def store() -> Iterator[OriginServer]:
     thread = Thread(target=lambda: asyncio.run(serve()), name="store")
     thread.start()
     try:
-        assert started.wait(10)
+        assert started.wait(60)
         yield made[0][0]
     finally:
         for _, loop in made:
@@ -76,7 +77,7 @@ def ask(sidecar: Sidecar, request: tuple[str, dict[str, str], str]) -> tuple[int
     """The answer of a connection of its own."""
     (first, headers, body) = request
     method, target = first.split(" ")
-    connection = http.client.HTTPConnection("127.0.0.1", sidecar.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", sidecar.port, timeout=120)
     try:
         connection.request(method, target, body.encode() or None, headers)
         answer = connection.getresponse()
@@ -153,7 +154,7 @@ def test_the_page_names_every_exit_code() -> None:
 
 def test_the_page_shows_every_path() -> None:
     """No path of the sidecar is missing, but for its status page's own files."""
-    source = (Path(__file__).parents[1] / "proxy" / "forebay_proxy" / "admin.py").read_text(encoding="utf-8")
+    source = (Path(__file__).parents[1] / "proxy" / "forebay_proxy" / "server" / "http" / "admin_routes.py").read_text(encoding="utf-8")
     paths = set(re.findall(r'"(/(?:v1/)?[a-z]+)/?": \{', source))
     assert {"/readyz", "/v1/plans", "/v1/warm"} <= paths
     assert [path for path in paths if path not in PAGE] == []

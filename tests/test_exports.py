@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,20 +16,19 @@ LOADER = {
     "TarFault", "WebDataset", "WebLoader", "ahead", "counters", "disable", "enable", "sidecar", "status", "tarfile_to_samples",
     "worker_init",
 }  # fmt: skip
-URLS = {
-    "MAX_URL_BYTES", "S3_OPTIONS", "SCHEMES", "InvalidShardUrl", "ShardUrl", "Source",
-    "gopen_rewrite", "parse_origin_url", "parse_proxy_target", "parse_source", "proxy_url", "rewrite_pattern",
-}  # fmt: skip
-VERBS = {"serve", "run", "env", "warm", "status", "ls", "evict", "verify", "plan", "takeover", "config", "index"}
+VERBS = {"serve", "run", "env", "warm", "status", "ls", "evict", "verify", "plan", "takeover", "config", "index", "ps", "stop", "check",
+    "set",
+         "completion", "try"}  # fmt: skip
 SETTINGS = {
     "host", "port", "socket", "cache_dir", "cache_size", "free_floor", "allow_network_fs", "allow_origin", "strict_origins", "allow_uid",
-    "allow_profile", "gs_endpoint", "gs_anonymous", "pass_header", "file_root", "token", "revalidate", "origin_digests", "verify_every_s",
+    "allow_profile", "gs_endpoint", "gs_anonymous", "pass_header",
+    "secret_param", "file_root", "token", "revalidate", "origin_digests", "verify_every_s",
     "prefetch", "set", "origin_connections", "drain_timeout_s",
     "connect_timeout_s", "idle_timeout_s", "retry_budget_s", "idle_exit_s", "access_log", "log_level",
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("module", "names"), [("forebay_loader", LOADER), ("forebay_proxy.wire.urls", URLS)])
+@pytest.mark.parametrize(("module", "names"), [("forebay_loader", LOADER)])
 def test_public_names(module: str, names: set[str]) -> None:
     """A module's ``__all__`` is what users were promised, and everything in it is there."""
     imported = importlib.import_module(module)
@@ -43,16 +44,37 @@ def test_loader_names_have_docstrings() -> None:
 
 def test_verbs() -> None:
     """The command line has these verbs, each with a help text."""
-    commands = importlib.import_module("forebay_proxy.cli").cli.commands
+    commands = importlib.import_module("forebay_proxy.cli.main").cli.commands
     assert {name for name, command in commands.items() if not command.hidden} == VERBS
     assert all(command.help for command in commands.values())
 
 
 def test_settings_are_the_flags() -> None:
     """One field is one flag, one variable and one key of forebay.toml; these names are all of them."""
-    assert set(importlib.import_module("forebay_proxy.settings").Settings.model_fields) == SETTINGS
+    assert set(importlib.import_module("forebay_proxy.config.settings").Settings.model_fields) == SETTINGS
 
 
-def test_proxy_package_is_empty() -> None:
+def test_the_proxy_package_loads_nothing() -> None:
     """``import forebay_proxy`` costs nothing inside a training process."""
-    assert (ROOT / "proxy" / "forebay_proxy" / "__init__.py").read_text() == ""
+    code = "import sys; before = set(sys.modules); import forebay_proxy; print(*sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "proxy", capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["forebay_proxy"]
+
+
+def test_both_packages_say_their_version() -> None:
+    """By the name everybody looks for; another name is still an AttributeError."""
+    version = importlib.import_module("forebay_proxy.wire.protocol.version").VERSION
+    assert version[0].isdigit()
+    for name in ("forebay_proxy", "forebay_loader"):
+        package = importlib.import_module(name)
+        assert package.__version__ == version
+        with pytest.raises(AttributeError, match="__versoin__"):
+            _ = package.__versoin__
+
+
+def test_the_package_runs_as_the_command() -> None:
+    """``python -m forebay_proxy`` is ``forebay``, by its name too."""
+    done = subprocess.run(
+        [sys.executable, "-m", "forebay_proxy", "--version"], cwd=ROOT / "proxy", capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("forebay, version ")

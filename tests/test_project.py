@@ -73,6 +73,42 @@ def test_no_forbidden_call(trees: dict[Path, ast.Module], forbidden: str) -> Non
     assert not found, f"{forbidden} {FORBIDDEN_CALLS[forbidden]}"
 
 
+# Both are public: what a client of the sidecar is answered, and what a training script catches.
+TWICE = {"ShardChanged"}
+PARTICIPLES = {"framing", "opening", "quoting", "recording"}  # nouns of the field: HTTP framing, an opening, a recording
+
+
+def test_each_class_has_a_name_of_its_own(trees: dict[Path, ast.Module]) -> None:
+    """One name for two things sends whoever looks for it to the wrong file."""
+    found: dict[str, list[str]] = {}
+    for path, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: paths for name, paths in found.items() if len(paths) > 1 and name not in TWICE} == {}
+
+
+def test_what_a_log_shows_of_an_object_names_its_class(trees: dict[Path, ast.Module]) -> None:
+    """``<Name …>``: who reads it looks for that name."""
+    wrong = []
+    for path, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                texts = [ast.unparse(method) for method in node.body if isinstance(method, ast.FunctionDef) and method.name == "__repr__"]
+                wrong += [
+                    f"{path.name}: {node.name} says {name}"
+                    for text in texts
+                    for name in re.findall(r"<([A-Z]\w+)", text)
+                    if name != node.name
+                ]
+    assert wrong == []
+
+
+def test_modules_are_named_by_nouns() -> None:
+    """What a module is, not what it is doing."""
+    assert {path.stem for path in SOURCES if re.search(r"(ing|ed)$", path.stem)} - PARTICIPLES == set()
+
+
 def test_no_shell_argument(trees: dict[Path, ast.Module]) -> None:
     """No call passes ``shell=`` anything but False."""
     passed = [
@@ -146,3 +182,27 @@ def test_long_files_are_mentioned() -> None:
         lines = len(path.read_text("utf-8").splitlines())
         if lines > LONG_FILE:
             warnings.warn(f"{path.relative_to(ROOT)} has {lines} lines", stacklevel=1)
+
+
+# What runs webdataset's code: a test file that names one of these depends on webdataset's version, unless it says why not.
+OF_WEBDATASET = re.compile(
+    r"import webdataset|from webdataset|(?:importorskip|import_module)\(\"(?:webdataset|forebay_loader\.(?:dataset|loader|stages|stock))"
+    r"|fb\.(?:WebDataset|WebLoader|tarfile_to_samples|ahead|enable)\("
+)
+# One version tells enough. The votes of ranks are Forebay's own, and with both versions one is held in e2e/test_equal_steps.py. The others
+# are about a sidecar or a file that ends, hangs or keeps one waiting while somebody reads.
+WITH_ONE = {
+    "test_equal_steps.py", "test_lightning_steps.py", "test_clean_end.py", "test_failing_file.py", "test_hung_sidecar.py",
+    "test_waiting_told.py", "test_docstrings.py",
+}  # fmt: skip
+
+
+def test_what_depends_on_webdataset_is_run_with_both() -> None:
+    """Whoever uses it in a test marks the file, or the tests."""
+    unmarked = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if OF_WEBDATASET.search(path.read_text("utf-8")) and not re.search(r"mark\.(webdataset|once)\b", path.read_text("utf-8"))
+        if path.name not in WITH_ONE and path != Path(__file__)
+    }
+    assert not unmarked

@@ -8,22 +8,20 @@ from pathlib import Path
 
 import click
 
-from forebay_proxy.cli import cli
-from forebay_proxy.metric_table import table as metric_table
-from forebay_proxy.settings_table import table as settings_table
+from forebay_proxy.cli.main import cli
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md", ROOT / "docs" / "slow.md", ROOT / "docs" / "recipes.md", ROOT / "docs" / "settings.md"]
+FOREIGN = {
+    "--nproc-per-node", "--nnodes", "--nodes", "--ntasks-per-node", "--gpus-per-node",
+    "--toml", "--user", "--now",
+}  # fmt: skip  # of torchrun, Slurm, settings_table, systemctl
 
 
-def test_the_configuration_table_is_current() -> None:
-    """Rebuild it with ``python -m forebay_proxy.settings_table`` when this fails."""
-    assert settings_table() in README
-
-
-def test_the_metrics_table_is_current() -> None:
-    """Rebuild it with ``python -m forebay_proxy.metrics --table`` when this fails."""
-    assert metric_table() in README
+def test_it_stays_short() -> None:
+    """Tables of everything are pages of docs/; a stranger reads this one to its end."""
+    assert len(README.encode()) <= 16_000
 
 
 def test_the_first_screen_is_one_screen() -> None:
@@ -34,9 +32,18 @@ def test_the_first_screen_is_one_screen() -> None:
 
 def test_every_link_leads_somewhere() -> None:
     """No page that is pointed to is missing."""
-    links = re.findall(r"\]\(([^)#:]+)\)", README)
-    assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        links = re.findall(r"\]\(([^)#: ]+)(#[^)]+)?\)", text)
+        assert [link for link, _ in links if not (page.parent / link).exists()] == [], page.name
+        headings = {_anchor(line) for line in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}
+        within = set(re.findall(r"\]\(#([^)]+)\)", text))
+        assert within <= headings, page.name
+
+
+def test_every_page_is_linked() -> None:
+    """No page of docs/ is left to be found by chance."""
+    assert [page.name for page in (ROOT / "docs").glob("*.md") if f"docs/{page.name}" not in README] == []
 
 
 def test_every_script_named_exists() -> None:
@@ -56,9 +63,14 @@ def test_every_verb_named_exists() -> None:
 def test_every_flag_named_exists() -> None:
     """Flags in prose and examples are settings or options of a verb."""
     known = {flag for command in cli.commands.values() for flag in _flags_of(command)}
-    prose = README.split("## Metrics", 1)[0]
-    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", prose)) - {"--nproc-per-node"}
-    assert named - known == set()
+    for page in PAGES:
+        named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text(encoding="utf-8")))
+        assert named - known - FOREIGN == set(), page.name
+
+
+def _anchor(heading: str) -> str:
+    """As GitHub makes it of a heading."""
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
 
 def _flags_of(command: click.Command) -> set[str]:

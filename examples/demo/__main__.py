@@ -49,6 +49,8 @@ def play(report: Report, scale: Scale, root: Path) -> bool:
 def play_yours(report: Report, scale: Scale, root: Path, patterns: Sequence[str]) -> bool:
     """The comparison on the user's shards; True when no row failed."""
     found = yours.sources(patterns)
+    report.heading("1", "The bytes alone, without a trainer: forebay try")
+    yours.read_alone(patterns, scale)
     cache_bytes = max(scale.limit_bytes * 5 // 4, MIN_CACHE_BYTES)
     if shutil.disk_usage(root).free < cache_bytes:
         report.line(
@@ -63,10 +65,10 @@ def now_yours(report: Report, patterns: Sequence[str]) -> None:
     """The one line that does the same to any training command."""
     beside = Path(sys.executable).with_name("forebay")
     if not beside.exists():  # a source tree that was never installed
-        command = f"{shlex.quote(sys.executable)} -m forebay_proxy.cli"
+        command = f"{shlex.quote(sys.executable)} -m forebay_proxy"
     else:
         command = "forebay" if shutil.which("forebay") == str(beside) else shlex.quote(str(beside))
-    report.heading("2" if patterns else "5", "now yours: your training command, unchanged")
+    report.heading("3" if patterns else "5", "now yours: your training command, unchanged")
     report.line(f"[bold]{command} run -- python train.py[/]")
     if not patterns:
         report.line("[dim](or torchrun …, accelerate launch …: whatever you type today)[/]")

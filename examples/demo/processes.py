@@ -107,7 +107,7 @@ class Sidecar:
         options = ["--port", str(self.port), "--cache-dir", str(self.directory / "cache"), "--cache-size", str(self.cache_bytes)]
         options += [part for origin in self.allow_origins for part in ("--allow-origin", origin)]
         options += [part for root in self.file_roots for part in ("--file-root", str(root))]
-        return [sys.executable, "-m", "forebay_proxy.cli", "serve", *options]
+        return [sys.executable, "-m", "forebay_proxy", "serve", *options]
 
     def environment(self) -> dict[str, str]:
         """For a trainer: our environment, pointed at this sidecar. Run files and temporary files stay in the demo's own directory."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,11 +16,14 @@ import webdataset as wds
 from demo.processes import Sidecar, run_trainer
 from demo.report import Report, Row, megabytes
 from demo.scale import Scale
-from forebay_proxy.wire.urls import InvalidShardUrl, Source, parse_source, proxy_url
+from forebay_proxy.wire.commands.sources import Source, parse_source
+from forebay_proxy.wire.urls.quoting import InvalidShardUrl
+from forebay_proxy.wire.urls.shard_url import proxy_url
 
-__all__ = ["NotForUs", "Picked", "compare", "sources"]
+__all__ = ["NotForUs", "Picked", "compare", "read_alone", "sources"]
 
 TIMEOUT_S = 60.0
+ALONE_BYTES = 200_000_000
 
 
 class NotForUs(Exception):
@@ -83,11 +88,20 @@ def _length(sidecar: Sidecar, source: Source) -> int:
         raise NotForUs(f"{source.url.text()}: {error}") from error
 
 
+def read_alone(patterns: Sequence[str], scale: Scale) -> None:
+    """``forebay try`` on the first shards; its table is printed, and so is what is wrong with them."""
+    limit = min(scale.limit_bytes, ALONE_BYTES)
+    sys.stdout.flush()
+    done = subprocess.run([sys.executable, "-m", "forebay_proxy", "try", "--limit", str(limit), *patterns], check=False)
+    if done.returncode:
+        raise NotForUs("'forebay try' failed: see the line above")
+
+
 def compare(report: Report, scale: Scale, sidecar: Sidecar, found: Sequence[tuple[str, Source]], root: Path) -> list[Row]:
     """Rows direct, cold, warm and local. Raises ``NotForUs`` when the first shard cannot be opened."""
     with report.working("asking for the shards' lengths"):
         picked = pick(found, sidecar, scale.limit_bytes)
-    report.heading("1", "One epoch over your shards, side by side")
+    report.heading("2", "One epoch over your shards, side by side")
     report.line(f"{len(picked.texts)} of {len(found)} shards, {megabytes(picked.bytes)}, read only")
     direct = _row(report, scale, sidecar, "direct, as you wrote it", picked.texts, "webdataset", None)
     cold = _row(report, scale, sidecar, "through Forebay, cold", picked.texts, "forebay", direct)

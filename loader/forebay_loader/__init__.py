@@ -11,21 +11,21 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from forebay_loader.ahead import ahead
-from forebay_loader.counts import counters
-from forebay_loader.errors import LoaderError, ProxyUnreachable, ShardChanged, ShardReadError, StepsError
-from forebay_loader.limits import Limits
-from forebay_loader.openers import disable, enable, worker_init
-from forebay_loader.reader import ensure_job
-from forebay_loader.sidecar import sidecar
-from forebay_loader.stages import tarfile_to_samples
-from forebay_loader.status import status
-from forebay_loader.tarfaults import TarFault
+from forebay_loader.base.counters import counters
+from forebay_loader.base.errors import LoaderError, ProxyUnreachable, ShardChanged, ShardReadError, StepsError
+from forebay_loader.base.timeouts import Limits
+from forebay_loader.dataset.stages import tarfile_to_samples
+from forebay_loader.identity.reader_name import ensure_job
+from forebay_loader.plan.ahead import ahead
+from forebay_loader.samples.faults import TarFault
+from forebay_loader.session.sidecar import sidecar
+from forebay_loader.session.status import status
+from forebay_loader.stream.webdataset_openers import disable, enable, worker_init
 
 if TYPE_CHECKING:
-    from forebay_loader.dataset import WebDataset
-    from forebay_loader.indexed import IndexedShard, IndexedShards
-    from forebay_loader.loader import WebLoader
+    from forebay_loader.dataset.web_dataset import WebDataset
+    from forebay_loader.loading.web_loader import WebLoader
+    from forebay_loader.samples.indexed_shards import IndexedShard, IndexedShards
 
 __all__ = [
     "IndexedShard",
@@ -51,14 +51,16 @@ __all__ = [
 
 # Classes of webdataset's kind: they import it, and with it torch. The others are not needed by most.
 _LAZY = {
-    "IndexedShard": "forebay_loader.indexed",
-    "IndexedShards": "forebay_loader.indexed",
-    "WebDataset": "forebay_loader.dataset",
-    "WebLoader": "forebay_loader.loader",
+    "IndexedShard": "forebay_loader.samples.indexed_shards",
+    "IndexedShards": "forebay_loader.samples.indexed_shards",
+    "WebDataset": "forebay_loader.dataset.web_dataset",
+    "WebLoader": "forebay_loader.loading.web_loader",
 }
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return importlib.import_module("forebay_proxy.wire.protocol.version").VERSION  # when it is asked for: finding it takes 10 ms
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_LAZY[name]), name)

@@ -16,13 +16,11 @@ from support.origin_server import OriginServer
 from support.readers import make_shard, put_shards, read
 from support.sidecar import Sidecar, forebay, running, small_segments, wait_until
 
-from forebay_loader.asking import CONNECTIONS
-from forebay_loader.descriptor import Mapped, open_descriptor
-from forebay_loader.doors import DOORS
-from forebay_proxy.replay.recordings import read_recording
-from forebay_proxy.wire.urls import parse_source
-
-pytestmark = [pytest.mark.once, pytest.mark.timeout(60)]
+from forebay_loader.stream.shard_descriptor import Descriptor, open_descriptor
+from forebay_loader.transport.fd_client import CONNECTIONS
+from forebay_loader.transport.fd_endpoint import DOORS
+from forebay_proxy.simulate.recordings import read_recording
+from forebay_proxy.wire.commands.sources import parse_source
 
 SEGMENT = 1 << 16
 COUNT, SIZE = 8, 3 * SEGMENT + 1024
@@ -86,7 +84,7 @@ async def test_a_run_is_written_down_and_replayed(tmp_path: Path, origin: Origin
     assert next(policy["origin_bytes"] for policy in value["policies"] if policy["policy"] == "ours") == fetched == COUNT * SIZE
 
 
-def _opened(url: str, reader: str) -> Mapped:
+def _opened(url: str, reader: str) -> Descriptor:
     source = parse_source(url)
     assert source is not None
     found = open_descriptor(source, reader)
@@ -103,7 +101,7 @@ async def test_what_was_read_by_descriptor_is_replayed_too(
     orders = {"train/0/0/1.1": [3, 0, 3, 1], "train/0/1/1.1": [2, 3]}
     urls = [origin.url(f"/{number:02d}.tar") for number in range(4)]
 
-    def follow(sidecar: Sidecar) -> list[Mapped]:
+    def follow(sidecar: Sidecar) -> list[Descriptor]:
         sidecar.ask("/v1/warm", json.dumps({"shards": urls}).encode(), "POST")
         for reader, order in orders.items():
             plan = {"epoch": 4, "shards": [urls[number] for number in order]}

@@ -12,8 +12,6 @@ from support.face import parse, request
 from support.fake_proxy import FakeServer
 from support.sidecar import Sidecar, running
 
-pytestmark = [pytest.mark.once, pytest.mark.timeout(60)]
-
 READER = "/v1/plans/job/0/0/1.1"
 
 
@@ -37,7 +35,7 @@ def sent(
     sidecar: Sidecar, method: str, target: str, headers: dict[str, str] | None = None, body: bytes = b""
 ) -> tuple[int, dict[str, Any]]:
     """Status and problem of a request that goes out exactly as written."""
-    with socket.create_connection(("127.0.0.1", sidecar.port), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", sidecar.port), timeout=120) as connection:
         connection.sendall(request(method, target, headers, body))
         received = bytearray()
         while part := connection.recv(1 << 16):
@@ -145,7 +143,7 @@ def test_plan_bodies(sidecar: Sidecar, origin: FakeServer, body: bytes, says: st
 
 def test_a_plan_of_more_than_64_MiB(sidecar: Sidecar, origin: FakeServer) -> None:
     """413 from its Content-Length alone; nobody has to send it."""
-    with socket.create_connection(("127.0.0.1", sidecar.port), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", sidecar.port), timeout=120) as connection:
         headers = {"Host": "127.0.0.1", "Content-Length": str((64 << 20) + 1), "Content-Type": "application/x-ndjson"}
         connection.sendall(request("PUT", READER, headers))
         received = b""

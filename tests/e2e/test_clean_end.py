@@ -23,10 +23,8 @@ from support.sidecar import FOREBAY, Sidecar, environment, running, start, wait_
 from support.tars import expected, tar_shard
 
 import forebay_loader as fb
-from forebay_proxy.exit_codes import ExitCode
-from forebay_proxy.segments import SEGMENT_BYTES
-
-pytestmark = [pytest.mark.once, pytest.mark.timeout(120)]
+from forebay_proxy.core.exit_codes import ExitCode
+from forebay_proxy.core.segments import SEGMENT_BYTES
 
 SIZE = 3 * SEGMENT_BYTES + 54_321
 AT_ONCE_S = 15.0  # of a shared machine: what takes 0.2 s alone; every grace below is far longer
@@ -41,7 +39,7 @@ def signalled(sidecar: Sidecar, number: signal.Signals = signal.SIGTERM) -> None
     sidecar.process.send_signal(number)
 
 
-async def ended(sidecar: Sidecar, within_s: float = 30.0) -> tuple[int, float]:
+async def ended(sidecar: Sidecar, within_s: float = 120) -> tuple[int, float]:
     """(exit code, how long it took from now)."""
     began = time.monotonic()
     code = await asyncio.to_thread(sidecar.process.wait, within_s)
@@ -67,7 +65,7 @@ def test_with_nobody_there_it_ends_at_once(place: Path, number: signal.Signals) 
         assert run_file.exists()
         began = time.monotonic()
         signalled(sidecar, number)
-        assert sidecar.process.wait(30) == ExitCode.DONE
+        assert sidecar.process.wait(240) == ExitCode.DONE
         assert time.monotonic() - began < AT_ONCE_S
         assert not run_file.exists()
         assert not (place / "s.sock").exists()
@@ -91,7 +89,7 @@ async def test_a_reader_in_the_middle_gets_the_rest(place: Path, origin: OriginS
     """Meanwhile nobody new is let in: 503 and the way to go on, also on a connection that is kept alive; nobody finds it any more."""
     gate = asyncio.Event()
     with running(place, "--cache-size", "500MB", "--drain-timeout-s", "60", allow=[origin.base]) as sidecar:
-        with closing(http.client.HTTPConnection("127.0.0.1", sidecar.port, timeout=30)) as kept:
+        with closing(http.client.HTTPConnection("127.0.0.1", sidecar.port, timeout=120)) as kept:
             assert asked(kept, "/readyz").status == 200
             reading = await halfway(sidecar, origin, shard, gate)
             signalled(sidecar)
@@ -99,7 +97,7 @@ async def test_a_reader_in_the_middle_gets_the_rest(place: Path, origin: OriginS
             refused = asked(kept, sidecar.proxied(origin.url("/a.tar")).removeprefix(sidecar.url))
             assert (refused.status, refused.getheader("Connection")) == (503, "close")
             assert int(refused.getheader("Retry-After", "")) >= 1
-        with closing(http.client.HTTPConnection("127.0.0.1", sidecar.port, timeout=30)) as fresh:
+        with closing(http.client.HTTPConnection("127.0.0.1", sidecar.port, timeout=120)) as fresh:
             assert asked(fresh, "/readyz").status == 503
         assert not reading.done()
         gate.set()
@@ -187,7 +185,7 @@ def test_an_unheard_announcement_ends_nothing(place: Path) -> None:
         wait_until((place / "run" / "forebay.json").exists)
         wait_until(lambda: "nobody hears" in (place / "sidecar.log").read_text())
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == ExitCode.DONE
+        assert process.wait(240) == ExitCode.DONE
 
 
 async def test_a_successor_waits_for_the_directory(place: Path, origin: OriginServer, shard: Path) -> None:
@@ -220,11 +218,11 @@ def test_of_many_that_start_at_once_one_gets_the_directory(place: Path) -> None:
     assert len(winners) == 1
     losers = [process for process in many if process not in winners]
     for process in losers:
-        _, words = process.communicate(timeout=30)
+        _, words = process.communicate(timeout=240)
         assert (process.returncode, words.count("\n")) == (ExitCode.CANNOT_BEGIN, 1), words
         assert "is owned by" in words
     winners[0].send_signal(signal.SIGTERM)
-    winners[0].communicate(timeout=30)
+    winners[0].communicate(timeout=240)
     assert winners[0].returncode == ExitCode.DONE
 
 
@@ -266,7 +264,7 @@ def test_a_loop_that_stands_still_does_not_hold_the_end_up(place: Path) -> None:
         wait_until(lambda: not answers(sidecar))
         began = time.monotonic()
         signalled(sidecar)
-        assert sidecar.process.wait(30) == ExitCode.FORCED
+        assert sidecar.process.wait(240) == ExitCode.FORCED
         assert time.monotonic() - began < 0.5 + rigged.CLOSE_S + AT_ONCE_S
 
 
@@ -277,12 +275,12 @@ def test_a_third_signal_ends_it_there_and_then(place: Path) -> None:
         wait_until(lambda: not answers(sidecar))
         for _ in range(3):
             signalled(sidecar, signal.SIGINT)
-            time.sleep(0.2)  # two equal signals at once are one
-        assert sidecar.process.wait(10) == ExitCode.FORCED
+            time.sleep(0.5)  # two equal signals at once are one
+        assert sidecar.process.wait(240) == ExitCode.FORCED
 
 
 def answers(sidecar: Sidecar) -> bool:
-    with closing(http.client.HTTPConnection("127.0.0.1", sidecar.port, timeout=0.5)) as connection:
+    with closing(http.client.HTTPConnection("127.0.0.1", sidecar.port, timeout=3)) as connection:
         try:
             connection.request("GET", "/healthz")
             return connection.getresponse().status == 200
@@ -294,7 +292,7 @@ def test_a_background_task_with_a_fault_does_not_go_unnoticed(place: Path) -> No
     """Begun again, and when that does not help the sidecar ends in good order, non-zero, with one line that says why and no secret."""
     with rigged_sidecar(place, "faulty_prefetch") as (sidecar, when):
         when.touch()
-        assert sidecar.process.wait(30) == ExitCode.FAULT
+        assert sidecar.process.wait(240) == ExitCode.FAULT
     log = sidecar.log_text()
     assert log.count("prefetch failed: ZeroDivisionError") == 3
     assert log.count("prefetch failed 3 times within") == 1
@@ -321,7 +319,7 @@ def test_an_epoch_goes_through_it(place: Path, again: bool, monkeypatch: pytest.
         successor: list[Sidecar] = []
 
         def restart() -> None:
-            first.process.wait(30)
+            first.process.wait(240)
             if again:
                 flags = ("--cache-size", "200MB", "--port", str(first.port))
                 successor.append(start(place, *flags, default_port=True, allow=[origin.base()]))

@@ -15,9 +15,7 @@ from support.hub import Hub
 from support.readers import make_shard, read
 from support.sidecar import Sidecar, running
 
-from forebay_proxy.segments import SEGMENT_BYTES
-
-pytestmark = [pytest.mark.once, pytest.mark.timeout(120)]
+from forebay_proxy.core.segments import SEGMENT_BYTES
 
 SIZE = 3 * SEGMENT_BYTES + 999
 REPO = "datasets/org/name"

@@ -10,8 +10,6 @@ from support.origin_server import OriginServer
 from support.readers import put_shards, read
 from support.sidecar import forebay, running, small_segments, wait_until
 
-pytestmark = [pytest.mark.once, pytest.mark.timeout(60)]
-
 SEGMENT = 1 << 16
 COUNT, SIZE = 20, 4 * SEGMENT
 
@@ -30,7 +28,7 @@ async def test_a_variable_is_enough(tmp_path: Path, origin: OriginServer, files:
     with running(
         tmp_path, "--cache-size", "64MB", allow=[origin.base], environ={"FOREBAY_SET": pattern(origin)}, program=small_segments(SEGMENT)
     ) as sidecar:
-        await asyncio.to_thread(wait_until, lambda: sum(shard["complete"] for shard in sidecar.shards().values()) == COUNT)
+        await asyncio.to_thread(sidecar.wait_complete, COUNT)
         asked = len(origin.requests)
         for _ in range(2):
             for file in files:
@@ -50,7 +48,7 @@ async def test_what_was_warmed_is_declared(tmp_path: Path, origin: OriginServer,
         await asyncio.to_thread(sidecar.ask, "/v1/evict", b'{"all": true}', "POST")
         assert await asyncio.to_thread(sidecar.shards) == {}
         assert (await asyncio.to_thread(read, sidecar.proxied(origin.url(f"/{files[3].name}")), files[3])).whole
-        await asyncio.to_thread(wait_until, lambda: sum(shard["complete"] for shard in sidecar.shards().values()) == COUNT)
+        await asyncio.to_thread(sidecar.wait_complete, COUNT)
 
 
 async def test_the_rules_of_access_hold(tmp_path: Path, origin: OriginServer, files: list[Path]) -> None:
@@ -68,3 +66,21 @@ def test_what_is_no_pattern_ends_the_start(tmp_path: Path) -> None:
     assert ended.returncode == 2
     assert "--set" in ended.stderr
     assert "imagenet" in ended.stderr
+
+
+async def test_a_login_page_is_told_of_and_not_kept(tmp_path: Path, origin: OriginServer, files: list[Path]) -> None:
+    """In ``/v1/status``, ``status``, ``set ls`` and once in the log, with what to do; the other shards come."""
+    origin.put("/03.tar", b"<!DOCTYPE html><html>log in</html>")
+    with running(
+        tmp_path, "--cache-size", "64MB", "--set", pattern(origin), allow=[origin.base], program=small_segments(SEGMENT)
+    ) as sidecar:
+        await asyncio.to_thread(wait_until, lambda: sidecar.status()["sets"][0]["failures"])
+        await asyncio.to_thread(wait_until, lambda: sidecar.status()["sets"][0]["complete"] == COUNT - 1)
+        (failure,) = sidecar.status()["sets"][0]["failures"]
+        assert (failure["count"], failure["shard"]) == (1, origin.url("/03.tar"))
+        assert origin.url("/03.tar") not in sidecar.shards()
+        says = f"{origin.url('/03.tar')} cannot be fetched: {failure['cause']}; {failure['next_step']}"
+        for verb in (("status",), ("set", "ls")):
+            ended = await asyncio.to_thread(forebay, tmp_path, *verb, "--url", sidecar.url)
+            assert says in ended.stdout + ended.stderr, ended
+        assert sidecar.log_text().count("not a tar archive") == 1

@@ -13,7 +13,7 @@ from support.disk_sampler import sampling
 from support.readers import make_shard, many, read
 from support.sidecar import running
 
-pytestmark = [pytest.mark.once, pytest.mark.needs("nginx"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.needs("nginx")]
 
 LIMIT = 200_000_000
 SIZES = [3_000_000, 8 << 20, 20_000_000, 33_000_001, 60_000_000, 90_000_000]

@@ -13,13 +13,13 @@ from support.sidecar import running, wait_until
 from support.tars import tar_shard
 
 import forebay_loader as fb
-from forebay_loader.connection import close_idle
-from forebay_loader.doors import DOORS
-from forebay_loader.index import INDEXES, counts_of
+from forebay_loader.samples.index_client import INDEXES, counts_of
+from forebay_loader.transport.fd_endpoint import DOORS
+from forebay_loader.transport.http import close_idle
 
 wds = pytest.importorskip("webdataset")
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.timeout(180), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.webdataset, pytest.mark.filterwarnings("ignore")]
 
 SIZES = (12, 2, 7, 1, 9)
 ALL = sorted(f"{shard:03d}-{n:03d}" for shard, size in enumerate(SIZES) for n in range(size))

@@ -16,13 +16,11 @@ import pytest
 from support.sidecar import FOREBAY, Sidecar, environment, running, start, wait_until
 
 import forebay_loader as fb
-from forebay_loader.counts import COUNTS, counters
-from forebay_loader.descriptor import Mapped, open_descriptor
-from forebay_loader.doors import DOORS
-from forebay_proxy.wire.door import decode_answer, encode_request
-from forebay_proxy.wire.urls import Source, parse_source
-
-pytestmark = [pytest.mark.once, pytest.mark.timeout(120)]
+from forebay_loader.base.counters import COUNTS, counters
+from forebay_loader.stream.shard_descriptor import Descriptor, open_descriptor
+from forebay_loader.transport.fd_endpoint import DOORS
+from forebay_proxy.wire.commands.sources import Source, parse_source
+from forebay_proxy.wire.protocol.fd import decode_answer, encode_request
 
 SIZE = (8 << 20) * 2 + 12_345
 READER = "job/0/0/1.1"
@@ -64,7 +62,7 @@ def fetched(sidecar: Sidecar, shards: Path, *numbers: int) -> None:
     wait_until(lambda: complete <= {name for name, shard in sidecar.shards().items() if shard["complete"]})
 
 
-def mapped(shards: Path, number: int) -> Mapped:
+def mapped(shards: Path, number: int) -> Descriptor:
     found = open_descriptor(source(shards, number), READER)
     assert found is not None
     return found
@@ -87,7 +85,7 @@ def test_the_url_alone_leads_to_the_door(place: Path, shards: Path, monkeypatch:
         assert open_descriptor(source(shards, 1), READER) is None
         before = sidecar.status()
         with mapped(shards, 0) as found:
-            assert bytes(found.view) == (shards / "0.tar").read_bytes()
+            assert bytes(found.mapped()) == (shards / "0.tar").read_bytes()
             status = sidecar.status()
             assert status["requests"]["hit"] - before["requests"]["hit"] == 1
             assert status["bytes"]["hit"] - before["bytes"]["hit"] == SIZE
@@ -96,6 +94,24 @@ def test_the_url_alone_leads_to_the_door(place: Path, shards: Path, monkeypatch:
         no_leases(sidecar)
         assert sidecar.metric("forebay_door_answers_total", answer="passed") == 1
         assert sidecar.metric("forebay_door_answers_total", answer="incomplete") == 1
+
+
+def test_a_view_that_outlives_its_reader_is_counted(place: Path, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Status and metrics tell it, an idle sidecar waits for it, and both end once the view is gone."""
+    with running(place, *flags(place), "--idle-exit-s", "2") as sidecar:
+        monkeypatch.setenv("FOREBAY_URL", sidecar.url)
+        fetched(sidecar, shards, 0)
+        with mapped(shards, 0) as found:
+            view = memoryview(found.mapped())[SIZE - 100 :]
+        cache = wait_until(lambda: (cache := sidecar.status()["cache"])["lingering"] and cache)
+        assert (cache["descriptors"], cache["lingering"]) == (1, 1)
+        assert cache["descriptor_bytes"] == cache["stored_bytes"] <= cache["leased_bytes"]
+        assert sidecar.metric("forebay_descriptor_leases") == 1
+        with pytest.raises(subprocess.TimeoutExpired):  # asked by nobody, and longer than it would wait
+            sidecar.process.wait(5)
+        assert view == (shards / "0.tar").read_bytes()[-100:]
+        view.release()
+        assert sidecar.process.wait(240) == 0
 
 
 def test_a_killed_sidecar_takes_nothing_away(place: Path, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,15 +124,15 @@ def test_a_killed_sidecar_takes_nothing_away(place: Path, shards: Path, monkeypa
         held = mapped(shards, 0)
     finally:
         first.kill()
-    assert bytes(held.view) == content
+    assert bytes(held.mapped()) == content
     with held, running(place, *flags(place, "80MB")) as second:
         second.ask("/v1/evict", json.dumps({"shards": ["*"]}).encode(), "POST")
         assert second.ask(f"/file{shards}/0.tar") == content
         fetched(second, shards, 1, 2, 3)  # more than fits beside it
-        assert bytes(held.view) == content
+        assert bytes(held.mapped()) == content
         for number in range(6):
             assert second.ask(f"/file{shards}/{number}.tar") == (shards / f"{number}.tar").read_bytes()
-        assert bytes(held.view) == content
+        assert bytes(held.mapped()) == content
         held.close()
 
 
@@ -131,7 +147,7 @@ def test_leased_shards_stay_under_pressure(place: Path, shards: Path, monkeypatc
         for number in (3, 4, 5, 2):
             assert sidecar.ask(f"/file{shards}/{number}.tar") == (shards / f"{number}.tar").read_bytes()
         for number, found in enumerate(held):
-            assert bytes(found.view) == (shards / f"{number}.tar").read_bytes()
+            assert bytes(found.mapped()) == (shards / f"{number}.tar").read_bytes()
             assert sidecar.shards()[f"file://{shards}/{number}.tar"]["complete"]
     assert counters()["door_failed"] == 0
 
@@ -148,7 +164,7 @@ def test_a_restart_gives_the_door_back(place: Path, shards: Path, monkeypatch: p
     with running(place, *flags(place)) as second:
         DOORS.forget()
         with mapped(shards, 0) as again:
-            assert bytes(again.view) == bytes(held.view) == (shards / "0.tar").read_bytes()
+            assert bytes(again.mapped()) == bytes(held.mapped()) == (shards / "0.tar").read_bytes()
         held.close()
         no_leases(second)
 
@@ -211,10 +227,10 @@ def _as_somebody_else(place: Path, shards: Path) -> str:
 _TRAINING = """
 import json, sys, zlib
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
-from forebay_loader.counts import counters
-from forebay_loader.descriptor import Mapped
-from forebay_loader.openers import open_source
-from forebay_proxy.wire.urls import parse_source
+from forebay_loader.base.counters import counters
+from forebay_loader.stream.shard_descriptor import Descriptor
+from forebay_loader.stream.webdataset_openers import open_source
+from forebay_proxy.wire.commands.sources import parse_source
 
 urls = sys.argv[1:]
 
@@ -222,10 +238,10 @@ class Shards(IterableDataset):
     def __iter__(self):
         for url in urls[get_worker_info().id :: 4]:
             with open_source(parse_source(url)) as opened:
-                yield url, zlib.crc32(opened.read()), isinstance(opened, Mapped)
+                yield url, zlib.crc32(opened.read()), isinstance(opened, Descriptor)
 
 first = open_source(parse_source(urls[0]))
-assert isinstance(first, Mapped) and first.read(100)
+assert isinstance(first, Descriptor) and first.read(100)
 loader = DataLoader(Shards(), batch_size=None, num_workers=4, persistent_workers=True, multiprocessing_context="fork")
 
 def epoch():
@@ -274,14 +290,14 @@ def test_a_lease_of_the_main_process_ends_though_workers_live_on(place: Path, sh
 def test_a_lease_keeps_an_idle_sidecar(place: Path, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has a descriptor reads, though nothing is heard of it; the sidecar goes when the lease has gone."""
     monkeypatch.setenv("FOREBAY_SOCKET", str(place / "s"))
-    sidecar = start(place, *flags(place), environ={"FOREBAY_IDLE_EXIT_S": "1"})
+    sidecar = start(place, *flags(place), environ={"FOREBAY_IDLE_EXIT_S": "3"})
     try:
         fetched(sidecar, shards, 0)
         held = mapped(shards, 0)
         with pytest.raises(subprocess.TimeoutExpired):
-            sidecar.process.wait(3)
+            sidecar.process.wait(8)
         held.close()
-        assert sidecar.process.wait(30) == 0
+        assert sidecar.process.wait(240) == 0
     finally:
         sidecar.terminate()
 
@@ -299,6 +315,6 @@ def test_a_run_directory_with_a_long_name(place: Path) -> None:
             found = fb.status({**environ, "FOREBAY_URL": ""})  # by the run file
         finally:
             process.terminate()
-            said = process.communicate(timeout=30)[1]
+            said = process.communicate(timeout=240)[1]
     assert (ready["socket"], found.where) == (None, ready["url"])
     assert f"no unix socket and no fd door, all is served over HTTP: {run}/forebay.sock is too long" in said

@@ -19,7 +19,7 @@ from support.training import popen
 
 import forebay_loader as fb
 
-pytestmark = [pytest.mark.timeout(120)]
+pytestmark = pytest.mark.webdataset
 
 BUCKET, KEYS = "pictures", [f"train/{shard:03d}.tar" for shard in range(3)]
 SAMPLES, SIZE = 10, 40_000
@@ -93,7 +93,7 @@ def test_the_environment_alone(place: Path, rados_gateway: S3Server, bucket: str
     script.write_text(STOCK)
     with running(place, "--cache-size", "100MB", allow=[rados_gateway.url], environ=credentials(rados_gateway)) as sidecar:
         process = popen(place, ["sh", "-c", 'eval "$(forebay env)" && exec python "$@"', "sh", str(script), *urls])
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=240)
         assert process.returncode == 0, errors
         sent = sidecar.status()["requests"]
     wanted = [hashlib.md5(tar_shard(shard, SAMPLES, SIZE)).hexdigest() for shard in range(3)] * 3
@@ -162,7 +162,7 @@ def test_the_same_bytes_as_aws_itself(place: Path, rados_gateway: S3Server, buck
         for position in POSITIONS:
             url = position.format(endpoint=rados_gateway.url, path=f"{bucket}/{KEYS[0]}")
             environ = environment(place, **credentials(rados_gateway))
-            tool = subprocess.run(["sh", "-c", url.removeprefix("pipe:")], env=environ, capture_output=True, timeout=60, check=False)
+            tool = subprocess.run(["sh", "-c", url.removeprefix("pipe:")], env=environ, capture_output=True, timeout=240, check=False)
             if tool.returncode or not tool.stdout:
                 pytest.skip(f"{shutil.which('aws')} does not run here: {tool.stderr[-200:]!r}")
             with importlib.import_module("webdataset.gopen").gopen(url) as stream:

@@ -18,11 +18,9 @@ from support.s3_servers import S3Server, moto  # noqa: F401
 from support.sidecar import FOREBAY, Sidecar, environment, running, wait_until
 
 from forebay_loader import Limits, ShardReadError
-from forebay_loader.stream import open_stream
-from forebay_proxy.segments import SEGMENT_BYTES
-from forebay_proxy.wire.urls import parse_source
-
-pytestmark = [pytest.mark.once, pytest.mark.timeout(120)]
+from forebay_loader.stream.shard_stream import open_stream
+from forebay_proxy.core.segments import SEGMENT_BYTES
+from forebay_proxy.wire.commands.sources import parse_source
 
 SIZE = 3 * SEGMENT_BYTES + 999
 ROOM = ("--cache-size", "500MB")
@@ -166,7 +164,7 @@ def _load(url: str) -> bytes:
 
 def verify(place: Path, sidecar: Sidecar, *flags: str) -> subprocess.CompletedProcess[str]:
     environ = environment(place, FOREBAY_URL=sidecar.url)
-    return subprocess.run([*FOREBAY, "verify", *flags], env=environ, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([*FOREBAY, "verify", *flags], env=environ, capture_output=True, text=True, timeout=240, check=False)
 
 
 @pytest.mark.needs("nginx")

@@ -15,7 +15,7 @@ from support.tars import expected, tar_shard
 
 import forebay_loader as fb
 
-pytestmark = [pytest.mark.timeout(120)]
+pytestmark = pytest.mark.webdataset
 
 SHARDS, SAMPLES, SIZE = 4, 16, 1_200_000  # 19 MB a shard: more than sockets and buffers hold, so the cut is felt
 WANTED = expected(SHARDS, SAMPLES, SIZE)
@@ -128,6 +128,6 @@ def test_it_stays_away_from_s3(
 def assert_runs(url: str) -> None:
     """The command works without us here, or there is nothing to fall back on."""
     command = url.removeprefix("pipe:").replace("{000..001}", "000")
-    done = subprocess.run(["sh", "-c", f"{command} | wc -c"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["sh", "-c", f"{command} | wc -c"], capture_output=True, text=True, timeout=240, check=False)
     if int(done.stdout) < 1000:
         pytest.skip(f"aws does not run here: {done.stderr[-200:]}")

@@ -14,8 +14,6 @@ from support.nginx import nginx
 from support.sidecar import forebay, running
 from support.tinyproxy import tinyproxy
 
-pytestmark = [pytest.mark.once, pytest.mark.timeout(60)]
-
 SIZE = ("--cache-size", "100MB")
 AT_ONCE_S = 8.0  # of a busy machine; silence would end it after 15 s at the earliest
 
@@ -34,7 +32,7 @@ def problem(url: str, **headers: str) -> dict[str, object]:
     """The problem document that answers ``url``, at once."""
     began = time.monotonic()
     try:
-        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(urllib.request.Request(url, headers=headers), timeout=30)
+        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(urllib.request.Request(url, headers=headers), timeout=120)
     except urllib.error.HTTPError as error:
         with error:
             found: dict[str, object] = json.loads(error.read())

@@ -19,18 +19,16 @@ from support.origin_server import OriginServer
 from support.readers import put_shards, read
 from support.sidecar import Sidecar, environment, running, small_segments, wait_until
 
-pytestmark = [pytest.mark.once, pytest.mark.timeout(60)]
-
 SEGMENT = 1 << 16
 COUNT, SIZE = 24, 12 * SEGMENT + 77  # 19 MB: more than the cache holds
-SILENCE_S = 2.0  # the contract's minute, made short: the program under test is told so
+SILENCE_S = 10.0  # the contract's minute, made short: the program under test is told so
 MILLION = 1_000_000
 
 
 def program() -> tuple[str, ...]:
     """Small segments, and a silence that a test can wait for."""
     *python, code = small_segments(SEGMENT)
-    return (*python, f"import forebay_proxy.plan as p; p.SILENCE_S = {SILENCE_S}; {code}")
+    return (*python, f"import forebay_proxy.policy.plans.registry as p; p.SILENCE_S = {SILENCE_S}; {code}")
 
 
 @pytest.fixture
@@ -56,7 +54,7 @@ def put(sidecar: Sidecar, reader: str, body: bytes, content_type: str = "applica
     headers = {"Content-Type": content_type}
     request = urllib.request.Request(f"{sidecar.url}/v1/plans/{reader}", data=body, method=method, headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=50) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
@@ -139,7 +137,7 @@ async def test_a_killed_reader_gives_its_window_back(tmp_path: Path, origin: Ori
             reader.kill()
             reader.wait()
             reader.stdout.close()
-        await asyncio.to_thread(wait_until, lambda: "gone/0/0/9.1" not in plans(sidecar), SILENCE_S + 8)
+        await asyncio.to_thread(wait_until, lambda: "gone/0/0/9.1" not in plans(sidecar), SILENCE_S + 60)
         assert (await asyncio.to_thread(sidecar.status))["cache"]["leased_bytes"] == 0
         await asyncio.to_thread(sidecar.plan, "here/0/0/1.1", urls)
         for file in files:

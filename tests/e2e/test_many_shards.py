@@ -1,4 +1,8 @@
-"""1 kB to 300 MB, 16 readers at a time, whole and by ranges, four kinds of origin: every byte right, each fetched once."""
+"""Very small to very large, 16 readers at a time, whole and by ranges, four kinds of origin: every byte right, each fetched once.
+
+What decides is how many segments a shard has, 1 to 36, not how many bytes a segment has; so ordinarily all sizes are an eighth of the real
+ones, the segments' and the cache's too. The gateway's shards and ``scripts/test --long`` have them as they are.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +15,17 @@ from pathlib import Path
 
 import pytest
 from support import nginx as servers
+from support.lengths import ordinarily
 from support.readers import Got, make_shard, many, read, shard_sizes, spans
 from support.s3_servers import S3Server
-from support.sidecar import Sidecar, running
+from support.sidecar import FOREBAY, Sidecar, running, small_segments
 
-from forebay_proxy.segments import segment_count
-
-pytestmark = [pytest.mark.once, pytest.mark.timeout(300)]
+from forebay_proxy.core.segments import SEGMENT_BYTES
 
 READERS = 16
+EIGHTHS = ordinarily(1, of=8, what="eighths of the bytes of very many shards")
+SEGMENT = EIGHTHS * SEGMENT_BYTES // 8
+MB = EIGHTHS * 125_000
 
 
 def make_shards(directory: Path, sizes: Sequence[int]) -> list[Path]:
@@ -57,37 +63,41 @@ def tell(answers: Sequence[Got], files: Sequence[Path], seconds: float) -> None:
     print(f"{len(files)} shards, {total(files) / 1e9:.2f} GB; {len(answers)} readings, {sent / 1e9:.2f} GB in {seconds:.1f} s")
 
 
-def segments(files: Sequence[Path]) -> Counter[str]:
-    return Counter({f"/{file.name}": segment_count(file.stat().st_size) for file in files})
+def segments(files: Sequence[Path], size: int) -> Counter[str]:
+    return Counter({f"/{file.name}": -(-file.stat().st_size // size) for file in files})
+
+
+def program() -> Sequence[str]:
+    return FOREBAY if SEGMENT == SEGMENT_BYTES else small_segments(SEGMENT)
 
 
 @pytest.mark.needs("nginx")
 def test_nginx_is_asked_once_for_each_segment(place: Path) -> None:
-    """200 shards of 1 kB to 300 MB: the origin's log has one GET a segment, and nothing else."""
-    files = make_shards(place / "files", shard_sizes(200, 1_000, 300_000_000, bend=2))
+    """200 shards of up to 36 segments: the origin's log has one GET a segment, and nothing else."""
+    files = make_shards(place / "files", shard_sizes(200, 1_000, 300 * MB, bend=2))
     with servers.nginx(place / "nginx", place / "files") as origin:
-        with running(place, "--cache-size", "4GB", allow=[origin.base()]) as sidecar:
+        with running(place, "--cache-size", str(4000 * MB), allow=[origin.base()], program=program()) as sidecar:
             read_all(sidecar, files, origin.url)
             assert sidecar.metric("forebay_requests_total", result="bypass") == 0
         log = origin.log()
     assert {(served.method, served.status) for served in log} == {("GET", 206)}
-    assert Counter(served.path for served in log) == segments(files)
+    assert Counter(served.path for served in log) == segments(files, SEGMENT)
     assert sum(served.sent for served in log) == total(files)
-    print(f"{len(log)} origin requests for {segments(files).total()} segments")
+    print(f"{len(log)} origin requests for {segments(files, SEGMENT).total()} segments")
 
 
 @pytest.mark.needs("nginx")
 @pytest.mark.parametrize("kind", ["without_range", "without_length"])
 def test_a_poor_origin_is_asked_once_for_each_shard(place: Path, kind: str) -> None:
     """No Range, or no length either: one body serves all readers of a shard, its ranges too."""
-    files = make_shards(place / "files", shard_sizes(60, 1_000, 120_000_000, bend=2))
+    files = make_shards(place / "files", shard_sizes(60, 1_000, 120 * MB, bend=2))
     options = {"without_range": servers.NO_RANGE, "without_length": servers.NO_LENGTH}
     with servers.nginx(place / "nginx", place / "files", **{kind: options[kind]}) as origin:
-        with running(place, "--cache-size", "1500MB", allow=[origin.base(kind)]) as sidecar:
+        with running(place, "--cache-size", str(1500 * MB), allow=[origin.base(kind)], program=program()) as sidecar:
             read_all(sidecar, files, partial(origin.url, name=kind))
         log = origin.log(kind)
     assert {(served.method, served.status) for served in log} == {("GET", 200)}
-    assert Counter(served.path for served in log) == dict.fromkeys(segments(files), 1)
+    assert Counter(served.path for served in log) == dict.fromkeys(segments(files, SEGMENT), 1)
 
 
 def test_the_gateway_is_asked_once_for_each_segment(place: Path, rados_gateway: S3Server) -> None:
@@ -100,9 +110,9 @@ def test_the_gateway_is_asked_once_for_each_segment(place: Path, rados_gateway: 
                 boto.put_object(Bucket="many", Key=f"train/{file.name}", Body=body)
     with running(place, "--cache-size", "1GB", allow=[rados_gateway.url], environ=rados_gateway.environ) as sidecar:
         read_all(sidecar, files, "s3://many/train/{}".format)
-        assert sidecar.metric("forebay_origin_requests_total", code="206") == segments(files).total()
+        assert sidecar.metric("forebay_origin_requests_total", code="206") == segments(files, SEGMENT_BYTES).total()
         # A store that keeps no checksums is asked for them a few times: 4 answers without, and what 16 readers had asked meanwhile.
-        assert sidecar.metric("forebay_origin_requests_total") - segments(files).total() <= 20
+        assert sidecar.metric("forebay_origin_requests_total") - segments(files, SEGMENT_BYTES).total() <= 20
         assert sidecar.metric("forebay_origin_bytes_total") == total(files)
     with rados_gateway.client() as boto:
         for file in files:

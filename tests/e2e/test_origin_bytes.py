@@ -5,16 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import pytest
-
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from far_set import SEGMENT_BYTES, FarSet, stamp
 from plan_bytes import MOST_OVER, Case, measured, recorded_case
 
-from forebay_proxy import segments
-
-pytestmark = [pytest.mark.once, pytest.mark.timeout(120)]
+from forebay_proxy.core import segments
 
 SHARDS = FarSet(64, seed=1)
 

@@ -17,7 +17,8 @@ from support.sidecar import Sidecar, running, wait_until
 import forebay_loader as fb
 
 pytest.importorskip("webdataset")
-pytestmark = [pytest.mark.timeout(90)]
+
+pytestmark = pytest.mark.webdataset
 
 COUNT, AHEAD = 40, 16
 

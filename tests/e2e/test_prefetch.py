@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import pytest
 from support.origin_server import OriginServer
 from support.readers import make_shard, read
 from support.sidecar import running, wait_until
 
-from forebay_proxy.segments import SEGMENT_BYTES, segment_count
-
-pytestmark = [pytest.mark.once, pytest.mark.timeout(60)]
+from forebay_proxy.core.segments import SEGMENT_BYTES, segment_count
 
 SIZE = 2 * SEGMENT_BYTES + 777
 READER = "job/0/0/1.1"
@@ -52,7 +49,7 @@ async def test_demand_goes_first(place: Path, origin: OriginServer) -> None:
     urls = [origin.url(f"/{number}.tar") for number in range(40)]
     with running(place, "--cache-size", "500MB", "--origin-connections", "8", allow=[origin.base]) as sidecar:
         await asyncio.to_thread(sidecar.plan, READER, urls)
-        await asyncio.wait_for(origin.until(lambda: len(origin.requests) >= 6), 30)  # two, and after a second without a byte the rest
+        await asyncio.wait_for(origin.until(lambda: len(origin.requests) >= 6), 60)  # two, and after a second without a byte the rest
         got = await asyncio.to_thread(read, sidecar.proxied(origin.url("/wanted.tar")), wanted)
         busy = len([request for request in origin.requests if request.path != "/wanted.tar"])
         gate.set()
@@ -68,7 +65,7 @@ async def test_a_withdrawn_plan_fetches_nothing_more(place: Path, origin: Origin
         origin.put(f"/{number}.tar", bytes(100_000), etag=f'"{number}"', body_gate=gate)
     with running(place, "--cache-size", "200MB", "--origin-connections", "4", allow=[origin.base]) as sidecar:
         await asyncio.to_thread(sidecar.plan, READER, [origin.url(f"/{number}.tar") for number in range(40)])
-        await asyncio.wait_for(origin.until(lambda: len(origin.requests) >= 3), 30)
+        await asyncio.wait_for(origin.until(lambda: len(origin.requests) >= 3), 60)
         await asyncio.to_thread(sidecar.ask, f"/v1/plans/{READER}", None, "DELETE")
         gate.set()
         await asyncio.to_thread(wait_until, lambda: sidecar.status()["cache"]["in_flight"] == 0)

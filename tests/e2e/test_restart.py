@@ -16,9 +16,7 @@ from support.origin_server import OriginServer
 from support.readers import Got, make_shard, read
 from support.sidecar import forebay, running, start, wait_until
 
-from forebay_proxy.segments import SEGMENT_BYTES
-
-pytestmark = [pytest.mark.once, pytest.mark.timeout(120)]
+from forebay_proxy.core.segments import SEGMENT_BYTES
 
 SIZE = 5 * SEGMENT_BYTES + 54_321
 LIVES = 4

@@ -17,17 +17,17 @@ import pytest
 from support.sidecar import FOREBAY, Sidecar, environment, running, small_segments, wait_until
 from support.tarmaking import written
 
-from forebay_loader import tar
-from forebay_loader.connection import close_idle
-from forebay_loader.counts import COUNTS, counters
-from forebay_loader.descriptor import Mapped
-from forebay_loader.doors import DOORS
-from forebay_loader.errors import ProxyUnreachable, ShardChanged, ShardReadError
-from forebay_loader.index import INDEXES, counts_of, index_of, source_in
-from forebay_loader.indexed import IndexedShard, IndexedShards, ranged
-from forebay_loader.openers import open_source
+from forebay_loader.base.counters import COUNTS, counters
+from forebay_loader.base.errors import ProxyUnreachable, ShardChanged, ShardReadError
+from forebay_loader.samples import tar
+from forebay_loader.samples.index_client import INDEXES, counts_of, index_of, source_in
+from forebay_loader.samples.indexed_shards import IndexedShard, IndexedShards, ranged
+from forebay_loader.stream.shard_descriptor import Descriptor
+from forebay_loader.stream.webdataset_openers import open_source
+from forebay_loader.transport.fd_endpoint import DOORS
+from forebay_loader.transport.http import close_idle
 
-pytestmark = [pytest.mark.timeout(120)]
+pytestmark = pytest.mark.webdataset
 
 SEGMENT = 1 << 16
 SAMPLES = 60
@@ -51,7 +51,7 @@ def shards(place: Path) -> Path:
         kind = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT)[number]
         content = written([("__meta__", b"x"), ("d", None), *entries, ("README", b"y")], kind)
         (found / f"{number}.tar").write_bytes(content)
-    (found / "gz.tar").write_bytes(b"\x1f\x8b" + chance.randbytes(9000))
+    (found / "gz.tar").write_bytes(b"\x1f\x8b\x08" + chance.randbytes(9000))
     return found
 
 
@@ -249,7 +249,7 @@ def test_a_part_of_an_open_shard_is_found_by_its_index(sidecar: Sidecar, shards:
         stream.read()
     fetched(sidecar, shards, 2)
     with open_source(source) as stream:
-        assert isinstance(stream, Mapped)
+        assert isinstance(stream, Descriptor)
         found = ranged({"url": url, "stream": stream}, 5, 9)
         assert found is not None
         assert list(found) == by_webdataset(url)[5:9]
@@ -331,7 +331,7 @@ def test_the_verb_counts_a_set(sidecar: Sidecar, shards: Path, place: Path) -> N
 def test_the_verb_names_what_has_none(sidecar: Sidecar, shards: Path, place: Path) -> None:
     """Exit code 1, no half sizes.json; two shards of one name, or no place for the sizes, end it before anything is fetched."""
     done = forebay(place, *urls(shards, 0), f"file://{shards}/gz.tar", f"file://{shards}/absent.tar", "--url", sidecar.url)
-    assert (done.returncode, done.stdout) == (1, f"{SAMPLES} samples in 1 shards ({SAMPLES} to {SAMPLES} each)\n")
+    assert (done.returncode, done.stdout) == (1, f"{SAMPLES} samples in 1 shard ({SAMPLES} to {SAMPLES} each)\n")
     assert "gz.tar: it has no sample index: it is not a plain tar (gzip)" in done.stderr
     assert "absent.tar" in done.stderr
     assert "2 of 3 shards have no index" in done.stderr

@@ -15,7 +15,9 @@ import pytest
 from support.sidecar import environment, wait_until
 from support.tars import tar_shard
 
-from forebay_proxy.runfile import RunDirectory
+from forebay_proxy.node.runfile import RunDirectory
+
+pytestmark = pytest.mark.webdataset
 
 SHARDS, SAMPLES = 2, 20
 CELLS = """
@@ -72,7 +74,7 @@ def cells(directory: Path, origin: str, idle_s: float, how: str) -> subprocess.C
     environ.pop("FOREBAY_URL", None)
     urls = f"{origin}/{{0..{SHARDS - 1}}}.tar"
     command = [sys.executable, "cells.py", urls, origin, str(directory / "cache"), str(idle_s), how]
-    done = subprocess.run(command, env=environ, cwd=directory, capture_output=True, text=True, timeout=90, check=False)
+    done = subprocess.run(command, env=environ, cwd=directory, capture_output=True, text=True, timeout=240, check=False)
     wait_until(lambda: not RunDirectory(directory / "run").live())
     assert f"held and read by nobody for {idle_s:g} s: ending" in (directory / "run" / "forebay.log").read_text()
     return done

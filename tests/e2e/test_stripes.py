@@ -14,7 +14,7 @@ from support.sidecar import running
 from support.tars import expected, tar_shard
 from support.training import epoch_of, popen, write_script
 
-pytestmark = [pytest.mark.timeout(180)]
+pytestmark = pytest.mark.webdataset
 
 SHARDS, SAMPLES, SAMPLE_BYTES, WORKERS = 2, 20, 600_000, 5
 DATASET = "fb.WebDataset(sys.argv[1], shardshuffle=True)"
@@ -29,7 +29,7 @@ async def origin() -> AsyncIterator[OriginServer]:
 
 
 def told(process: subprocess.Popen[str]) -> str:
-    output, errors = process.communicate(timeout=150)
+    output, errors = process.communicate(timeout=240)
     assert process.returncode == 7, errors
     return output
 

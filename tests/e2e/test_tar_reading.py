@@ -14,10 +14,11 @@ from support.tarmaking import written
 from webdataset import tariterators
 
 import forebay_loader as fb
-from forebay_loader.counts import COUNTS
-from forebay_loader.doors import DOORS
+from forebay_loader.base.counters import COUNTS
+from forebay_loader.transport.fd_endpoint import DOORS
 
-pytestmark = [pytest.mark.timeout(120)]
+pytestmark = pytest.mark.webdataset
+
 FORMATS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
 
 

@@ -28,9 +28,9 @@ from support.training import (
     write_script,
 )
 
-from forebay_proxy.runfile import RunDirectory
+from forebay_proxy.node.runfile import RunDirectory
 
-pytestmark = [pytest.mark.needs("nginx", "curl"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.webdataset, pytest.mark.needs("nginx", "curl")]
 
 IMPORT = "import forebay_loader as fb"
 
@@ -64,7 +64,7 @@ def test_env(place: Path, origin: Nginx, written: str) -> None:
     with serving(place, origin) as sidecar:
         line = f'eval "$(forebay env)" && exec python {script} {shlex.quote(url)} 2'
         process = popen(place, ["sh", "-c", line])
-        output, errors = process.communicate(timeout=120)
+        output, errors = process.communicate(timeout=240)
         assert process.returncode == 7, errors
         assert sum(sidecar.status()["requests"].values()) == SHARDS
     assert whole_epoch(epoch_of(output))
@@ -81,7 +81,7 @@ def test_run(place: Path, origin: Nginx) -> None:
         "FOREBAY_CACHE_DIR": str(place / "cache"),
     }  # fmt: skip
     process = popen(place, ["forebay", "run", "--", "python", str(script), origin.url(PATTERN), "2"], **settings)
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=240)
     assert process.returncode == 7, errors
     assert whole_epoch(epoch_of(output))
     assert epoch_of(output).urls == {origin.url(name.lstrip("/")) for name in EACH_ONCE}
@@ -101,7 +101,7 @@ def test_in_code(place: Path, origin: Nginx, dataset: str, prelude: str) -> None
     with serving(place, origin) as sidecar:
         command = ["python", str(script), origin.url(PATTERN), "2", "plans"]
         process = popen(place, command, FOREBAY_URL=sidecar.url, FOREBAY_JOB="epoch")
-        output, errors = process.communicate(timeout=120)
+        output, errors = process.communicate(timeout=240)
         assert process.returncode == 7, errors
         assert sidecar.status()["plans"] == [], "withdrawn at the end"
         assert sidecar.metric("forebay_plan_deviation_total") == 0
@@ -126,7 +126,7 @@ def test_killed_under_a_data_loader(place: Path, origin: Nginx) -> None:
         assert process.stderr is not None
         with process.stdout, process.stderr:  # communicate() would lose the lines that readline() read ahead
             rest, errors = process.stdout.read(), process.stderr.read()
-        process.wait(120)
+        process.wait(240)
     finally:
         sidecar.kill()
         if again is not None:
@@ -159,7 +159,7 @@ def test_killed_for_good_under_a_data_loader(place: Path, origin: Nginx, dataset
             lines = [process.stdout.readline() for _ in range(10)]
             sidecar.kill()
             rest, errors = process.stdout.read(), process.stderr.read()
-        process.wait(120)
+        process.wait(240)
     finally:
         sidecar.kill()
     assert process.returncode == 7, errors
@@ -184,7 +184,7 @@ def test_exit_codes_and_a_dead_address(place: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        process.communicate(timeout=240)
         assert process.returncode == 9, "the signal was passed on, and the command's own code came back"
     assert forebay(place, "env").returncode == 2, "no sidecar, nothing to print"
 
@@ -197,7 +197,7 @@ def test_env_says_only_what_a_shell_may_eval(place: Path) -> None:
         done = forebay(place, "env", GOPEN_REWRITE=mine)
         script = 'eval "$1"; printf "%s\\n" "$GOPEN_REWRITE" "$NO_PROXY" "$no_proxy"'
         process = popen(place, ["sh", "-c", script, "sh", done.stdout])
-        output, errors = process.communicate(timeout=30)
+        output, errors = process.communicate(timeout=240)
     assert (done.returncode, process.returncode, errors) == (0, 0, "")
     rewrite, *no_proxy = output.splitlines()
     assert rewrite.startswith(mine + ";")

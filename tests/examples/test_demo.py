@@ -30,11 +30,11 @@ def photographs() -> None:
 def play(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "demo", *arguments]
     environment = os.environ | {"COLUMNS": "140"}
-    return subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=170)
+    return subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=2400)
 
 
 @pytest.mark.needs("curl")
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(2500)
 def test_all_acts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five acts in order; Forebay loses no sample to a cut or a kill, plain pipe:curl does; nothing is left behind."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -74,13 +74,13 @@ def test_ended_demo_leaves_nothing(tmp_path: Path) -> None:
             assert process.poll() is None
         assert processes_of(tmp_path)
         process.terminate()
-        assert process.wait(30) == 130
+        assert process.wait() == 130
     assert processes_of(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.needs("curl")
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(2500)
 def test_own_shards(tmp_path: Path) -> None:
     """Given URLs, the same comparison runs on them, and stops at the limit."""
     served = tmp_path / "served"
@@ -91,6 +91,7 @@ def test_own_shards(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"2 of 3 shards, {built.bytes * 2 / 3 / 1e6:.0f} MB" in done.stdout
     assert all(name in done.stdout for name in ("direct", "cold", "warm", "local files"))
+    assert "shards, the last in part, 5.0 MB: the same bytes each time" in done.stdout
 
 
 @pytest.mark.parametrize("pattern", ["/nas/shards/{000..003}.tar", "pipe:zcat x.tar.gz", "s3://"])
@@ -118,4 +119,4 @@ def test_now_yours_names_the_command(capsys: pytest.CaptureFixture[str]) -> None
     demo.now_yours(Report(), [])
     line = next(line for line in capsys.readouterr().out.splitlines() if "run -- " in line)
     beside = str(Path(sys.executable).with_name("forebay"))
-    assert line.strip().split(" run -- ")[0] in (beside, "forebay", f"{sys.executable} -m forebay_proxy.cli")
+    assert line.strip().split(" run -- ")[0] in (beside, "forebay", f"{sys.executable} -m forebay_proxy")

@@ -17,8 +17,8 @@ from support.cancelling import Cut, When, at_each_await
 from support.fake_origin import FakeOrigin, reset
 from support.house import SEGMENT, World, building, data_of, reader, shard_of, small_segments
 
-from forebay_proxy.errors import ForebayError
-from forebay_proxy.shard import ByteRange
+from forebay_proxy.core.errors import ForebayError
+from forebay_proxy.core.shard import ByteRange
 
 A = "https://o/set/a.tar"
 B = "https://o/set/b.tar"

@@ -13,11 +13,11 @@ import pytest
 from support.fake_origin import Gate, Remote
 from support.house import SEGMENT, World, building, data_of, reader, small_segments, until
 
-from forebay_proxy import events
-from forebay_proxy.digest import Digest
-from forebay_proxy.errors import DigestDiffers, ShardNotFound
-from forebay_proxy.reading import Reading
-from forebay_proxy.shardfile import ShardFile
+from forebay_proxy.cache.reader import ShardReader
+from forebay_proxy.core import events
+from forebay_proxy.core.digests import Digest
+from forebay_proxy.core.errors import DigestDiffers, ShardNotFound
+from forebay_proxy.store.files.shard_file import ShardFile
 
 A = "https://o/set/a.tar"
 DATA = data_of(3 * SEGMENT)
@@ -52,7 +52,7 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Gate:
     return gate
 
 
-async def took(reading: Reading) -> bytes:
+async def took(reading: ShardReader) -> bytes:
     return b"".join([bytes(chunk) async for chunk in reading.chunks()])
 
 
@@ -101,7 +101,7 @@ async def test_who_reads_all_of_a_segment_compares_it_itself(tmp_path: Path, mon
     """And waits for no disk."""
     async with evicted(tmp_path / "c") as (world, _):
         gate = slow_disk(monkeypatch)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert await world.get(A, reader(1)) == DATA
         gate.open()
 
@@ -114,7 +114,7 @@ async def test_one_that_will_not_land_is_not_waited_for(tmp_path: Path, monkeypa
         reading = asyncio.create_task(world.get(A, reader(1), first=SEGMENT, last=SEGMENT + 99))
         await held.reached.wait()
         held.open()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert await reading == DATA[SEGMENT : SEGMENT + 100]
 
 
@@ -123,7 +123,7 @@ async def test_who_reads_a_shard_for_the_first_time_waits_for_nothing_new(tmp_pa
     async with building(tmp_path / "c") as world:
         world.origin.put(A, DATA, digests=(Digest("sha-256", hashlib.sha256(DATA).digest()),))
         gate = slow_disk(monkeypatch)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert await world.get(A, reader(1), last=SEGMENT - 1) == DATA[:SEGMENT]
         gate.open()
         assert not world.of(events.DigestChecked)

@@ -14,9 +14,9 @@ from support.cancelling import Cut, When, at_each_await
 from support.fake_origin import FakeOrigin
 from support.house import SEGMENT, World, building, data_of, small_segments
 
-from forebay_proxy.diskhealth import FIRST_PROBE_S
-from forebay_proxy.errors import CacheFull
-from forebay_proxy.needed import Needed
+from forebay_proxy.core.errors import CacheFull
+from forebay_proxy.store.health import FIRST_PROBE_S
+from forebay_proxy.transfer.urgency import Urgency
 
 A = "https://o/set/a.tar"
 DATA = data_of(4 * SEGMENT)
@@ -38,7 +38,7 @@ async def a_grant_is_cleared(world: World, cut: Cut) -> None:
 
 
 async def a_first_grant(world: World, cut: Cut) -> None:
-    grant = await cut.run(world.cache.ground.first_grant(Needed(0.0)))
+    grant = await cut.run(world.cache.ground.first_grant(Urgency(0.0), SEGMENT))
     if grant is not None:
         world.ledger.release(grant)
 

@@ -17,9 +17,7 @@ from support.disk_cases import CASES, Case, Told, make_shards, play
 from support.disks import needs_mounts
 
 pytestmark = [
-    pytest.mark.once,
     pytest.mark.needs("nginx", "gcc", "nsenter", "findmnt"),
-    pytest.mark.timeout(240),
     needs_mounts,
 ]
 PLAYED = [case for case in CASES if not case.rare]

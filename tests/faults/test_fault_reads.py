@@ -1,4 +1,4 @@
-"""Two thousand reads through a real sidecar whose origin lies: each is whole and of one version, or an error; nearly all are whole."""
+"""Very many reads through a real sidecar whose origin lies: each is whole and of one version, or an error; nearly all are whole."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import pytest
 from support.fault_kinds import KINDS, Ends
 from support.fault_origin import FaultOrigin
 from support.fault_reads import Campaign, Tally, away_now_and_then, forbidden
+from support.lengths import ordinarily
 from support.sidecar import Sidecar, running, small_segments
 
-READS = 2000
+READS = ordinarily(800, of=2000, what="reads from an origin that lies")
 SEGMENT = 1 << 16  # shards of up to eight segments, and 300 MB in all: the faults are what takes time
 SEED = int(os.environ.get("FAULT_SEED", "1"))
 # Real time, made short by settings only: what stalls is asked again after 1.5 s, and no Retry-After of the script is longer than 1 s.
@@ -24,7 +25,14 @@ PATIENCE = ("--connect-timeout-s", "2", "--idle-timeout-s", "1.5", "--retry-budg
 @contextmanager
 def sidecar_of(directory: Path, origin: FaultOrigin) -> Iterator[Sidecar]:
     """A cache far smaller than what is read, so that segments leave and some reads pass by the disk."""
-    with running(directory, "--cache-size", "24MiB", *PATIENCE, allow=[origin.base], program=small_segments(SEGMENT)) as sidecar:
+    with running(
+        directory,
+        "--cache-size",
+        "24MiB",
+        *PATIENCE,
+        allow=[origin.base, f"http://localhost:{origin.port}"],
+        program=small_segments(SEGMENT),
+    ) as sidecar:
         yield sidecar
 
 

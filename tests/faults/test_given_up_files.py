@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 from support.house import SEGMENT, building, data_of, small_segments, until
 
-from forebay_proxy import events, ground
-from forebay_proxy.clearing import Clearing
-from forebay_proxy.entry import Entry
-from forebay_proxy.ledger import Grant
-from forebay_proxy.room import Slice
-from forebay_proxy.segments import SEGMENT_BYTES
-from forebay_proxy.shardfile import ShardFile
+from forebay_proxy.cache import fill
+from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resident.reclaim import Reclaimer
+from forebay_proxy.cache.resident.space import Slice
+from forebay_proxy.core import events
+from forebay_proxy.core.segments import SEGMENT_BYTES
+from forebay_proxy.policy.eviction.ledger import Grant
+from forebay_proxy.store.files.shard_file import ShardFile
 
 A = "https://o/set/a.tar"
 MIB = 2**20
@@ -56,16 +57,16 @@ async def test_a_flight_over_a_directory_that_was_made_anew(tmp_path: Path, *, m
 @pytest.mark.parametrize("opened", [False, True], ids=["before the file was opened", "after it was"])
 async def test_room_that_was_made_too_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, opened: bool) -> None:
     """The disk hung, the flight went on without it; what is freed for it afterwards is not what the next flight is writing."""
-    monkeypatch.setattr(ground, "HUNG_S", 0.01)
-    allocate, hangs = Clearing._allocate, asyncio.Event()
+    monkeypatch.setattr(fill, "HUNG_S", 0.01)
+    allocate, hangs = Reclaimer._allocate, asyncio.Event()
 
-    async def late(self: Clearing, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
-        monkeypatch.setattr(Clearing, "_allocate", allocate)
+    async def late(self: Reclaimer, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
+        monkeypatch.setattr(Reclaimer, "_allocate", allocate)
         file = await allocate(self, entry, index, grant) if opened else None
         await hangs.wait()
         return file or await allocate(self, entry, index, grant)
 
-    monkeypatch.setattr(Clearing, "_allocate", late)
+    monkeypatch.setattr(Reclaimer, "_allocate", late)
     async with building(tmp_path / "c", segments=8, segment_bytes=SEGMENT_BYTES) as world:
         data = data_of(SEGMENT_BYTES)
         remote = world.origin.put(A, data)
@@ -73,7 +74,7 @@ async def test_room_that_was_made_too_late(tmp_path: Path, monkeypatch: pytest.M
         assert await world.get(A) == data
         await until(lambda: not world.openings._calls._tasks)
         world.cache.disk.probed(None)  # it answers again
-        monkeypatch.setattr(ground, "HUNG_S", 10.0)
+        monkeypatch.setattr(fill, "HUNG_S", 10.0)
         stalls = remote.hold(5 * MIB)
         async with world.opened(A) as reading:
             got = await world.taken(reading, MIB)
@@ -115,4 +116,4 @@ async def test_a_reader_that_comes_while_a_file_leaves_that_cannot_be_punched(tm
         gate.set()
         assert await coming == data
         assert await leaving == 3 * SEGMENT
-        assert not world.of(events.DiskFailed)
+        assert not world.of(events.DiskOperationFailed)

@@ -1,4 +1,4 @@
-"""kill -9, twenty times, in the middle of everything: no wrong byte, no false claim, no leaked file, no sample lost or read twice."""
+"""kill -9, again and again, in the middle of everything: no wrong byte, no false claim, no leaked file, no sample lost or read twice."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from pathlib import Path
 
 import pytest
 from support.kills import Kills
+from support.lengths import LONG, ordinarily
 
-KILLS = 20
+KILLS = ordinarily(6, of=20, what="kills of a sidecar")
 
 
-@pytest.mark.once
 @pytest.mark.timeout(400)
-async def test_killed_twenty_times() -> None:
+async def test_killed_again_and_again() -> None:
     """Fetching, evicting, warming, starting: whatever it was at, the next start serves what was claimed, at once, and nothing else."""
     with tempfile.TemporaryDirectory(prefix="forebay-kills-") as directory:
-        report = await Kills(Path(directory), seed=20).run(KILLS)
+        report = await Kills(Path(directory), seed=21).run(KILLS)
     print(f"{report.kills} kills; kept {report.kept}; start {statistics.median(report.start_s):.2f} s (median); done {report.done}")
     assert report.faults == dict.fromkeys(report.faults, 0), report.notes
     assert report.kills >= KILLS
+    assert report.kills_at_start > 0
     assert sum(kept > 0 for kept in report.kept) > len(report.kept) * 0.7, report.kept
-    assert statistics.median(report.kept[2:]) >= 4, "kills that come before anything is stored say little"
+    assert statistics.median(report.kept[2:]) >= (4 if LONG else 2), "kills that come before anything is stored say little"
     assert report.epochs >= 1
-    assert report.bytes_compared > 10**9
+    assert report.bytes_compared > KILLS * 5 * 10**7

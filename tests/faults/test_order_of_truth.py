@@ -20,11 +20,11 @@ from support.crashing import Instants, copy_tree
 from support.fake_origin import FakeOrigin
 from support.house import SEGMENT, building, data_of, reader, small_segments, until
 
-from forebay_proxy import fileio
-from forebay_proxy.index import Index
-from forebay_proxy.row import decode
-from forebay_proxy.segments import segment_span
-from forebay_proxy.store import Store
+from forebay_proxy.core.segments import segment_span
+from forebay_proxy.store.files import file_io
+from forebay_proxy.store.index.database import IndexDatabase
+from forebay_proxy.store.index.row import decode
+from forebay_proxy.store.store import Store
 
 NAMES = [f"https://o/set/{number}.tar" for number in range(5)]
 LEAVES = ("create", "allocate", "release", "write", "write_pieces", "punch", "unlink", "resize", "grow")
@@ -53,11 +53,11 @@ def at_each_step(monkeypatch: pytest.MonkeyPatch, look: Callable[[str], None]) -
         look("half a write")
         real_write(fd, offset, pieces, hasher)
 
-    real_write = fileio.write_pieces
-    monkeypatch.setattr(fileio, "write_pieces", half)
+    real_write = file_io.write_pieces
+    monkeypatch.setattr(file_io, "write_pieces", half)
     for name in LEAVES:
-        monkeypatch.setattr(fileio, name, told(name, getattr(fileio, name)))
-    monkeypatch.setattr(Index, "commit", told("commit", Index.commit))
+        monkeypatch.setattr(file_io, name, told(name, getattr(file_io, name)))
+    monkeypatch.setattr(IndexDatabase, "commit", told("commit", IndexDatabase.commit))
 
 
 async def busy(path: Path, origin: FakeOrigin) -> None:
@@ -102,7 +102,7 @@ async def test_no_claim_is_ever_false(tmp_path: Path, monkeypatch: pytest.Monkey
                     assert real_digest(fd, *segment_span(number, row.length)) == value, (step, len(steps), row.url, number)
             os.close(fd)
 
-    real_digest = fileio.digest
+    real_digest = file_io.digest
     wrong: list[BaseException] = []
 
     def careful(step: str) -> None:
@@ -147,13 +147,13 @@ async def test_killed_after_any_step(tmp_path: Path, monkeypatch: pytest.MonkeyP
 async def test_a_shard_is_synced_once_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One fdatasync after its last segment: none before, none again when it is read or partly evicted."""
     synced: list[int] = []
-    real = fileio.sync
+    real = file_io.sync
 
     def told(fd: int) -> None:
         synced.append(os.fstat(fd).st_ino)
         real(fd)
 
-    monkeypatch.setattr(fileio, "sync", told)
+    monkeypatch.setattr(file_io, "sync", told)
     origin = filled()
     async with building(tmp_path / "c", origin=origin) as world:
         await world.get(NAMES[4], None, 0, 2 * SEGMENT)

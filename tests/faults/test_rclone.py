@@ -120,7 +120,7 @@ def peer(tmp_path: Path) -> Iterator[Peer]:
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while process.poll() is None and time.monotonic() < end:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()

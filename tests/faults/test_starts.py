@@ -21,20 +21,22 @@ from support.crashing import DAMAGES, copy_tree
 from support.fake_origin import FakeOrigin
 from support.house import SEGMENT, building, data_of, small_segments
 from support.kills import claims
+from support.lengths import ordinarily
 from support.origin_server import OriginServer
 from support.readers import make_shard, read
 from support.sidecar import Sidecar, running, start, wait_until
 from support.sidecar import small_segments as program_of
 from support.stores import make_row
 
-from forebay_proxy import boot
-from forebay_proxy import store as store_module
-from forebay_proxy.errors import ConfigError
-from forebay_proxy.segments import SEGMENT_BYTES, segment_count
-from forebay_proxy.store import Loaded, Store
+from forebay_proxy.core.errors import ConfigError
+from forebay_proxy.core.segments import SEGMENT_BYTES, segment_count
+from forebay_proxy.store import boot_id as boot
+from forebay_proxy.store import store as store_module
+from forebay_proxy.store.store import StartReport, Store
 
 NAMES = [f"https://o/set/{number}.tar" for number in range(3)]
 SMALL = 1 << 18  # segments of the real processes here
+CUTS = ordinarily(2, of=3, what="power cuts")
 
 
 def index_text(cache: Path) -> None:
@@ -108,6 +110,7 @@ LEFT_BEHIND: dict[Callable[[Path], None], int] = {  # and how many lines it is w
 }  # fmt: skip
 
 
+@pytest.mark.each_python
 @pytest.mark.parametrize("damage", LEFT_BEHIND, ids=lambda damage: damage.__name__)
 async def test_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], None]) -> None:
     """Under the same boot, so that bytes are trusted which the index claims: all that is served is right; what is lost is fetched."""
@@ -131,7 +134,7 @@ async def test_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage
     assert not [notice for notice in (await look(killed)).notices if "index" in notice], "said once"
 
 
-async def look(path: Path) -> Loaded:
+async def look(path: Path) -> StartReport:
     store = await Store.open(path, who="test")
     try:
         return await store.load()
@@ -139,6 +142,7 @@ async def look(path: Path) -> Loaded:
         await store.aclose()
 
 
+@pytest.mark.each_python
 async def test_the_clock_goes_backwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without a battery wakes up in 1970; files and rows are of the future then."""
     small_segments(monkeypatch)
@@ -156,6 +160,7 @@ async def test_the_clock_goes_backwards(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.undo()
 
 
+@pytest.mark.each_python
 async def test_an_index_that_cannot_be_read_is_out_of_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk error while it is read: set aside, not ignored; were it read again later, it would speak of files that are others by then."""
     store = await Store.open(tmp_path / "c", who="test")
@@ -163,7 +168,7 @@ async def test_an_index_that_cannot_be_read_is_out_of_the_way(tmp_path: Path, mo
     store.claims.put(make_row())
     await store.aclose()
     with monkeypatch.context() as patch:
-        real = store_module.Index.load
+        real = store_module.IndexDatabase.load
         errors = [store_module.sqlite3.OperationalError("disk I/O error")]
 
         def fail(index: Any) -> Any:
@@ -171,24 +176,26 @@ async def test_an_index_that_cannot_be_read_is_out_of_the_way(tmp_path: Path, mo
                 raise errors.pop()
             return real(index)
 
-        patch.setattr(store_module.Index, "load", fail)
+        patch.setattr(store_module.IndexDatabase, "load", fail)
         assert "disk I/O error" in (await look(tmp_path / "c")).notices[0]
     assert (await look(tmp_path / "c")).rows_without_file == 0, "it is gone for good"
 
 
+@pytest.mark.each_python
 async def test_an_index_that_stays_unreadable_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing can be kept there: exit code 2 and what to do, not a traceback."""
 
     def fail(index: Any) -> Any:
         raise store_module.sqlite3.OperationalError("disk I/O error")
 
-    monkeypatch.setattr(store_module.Index, "load", fail)
+    monkeypatch.setattr(store_module.IndexDatabase, "load", fail)
     with pytest.raises(ConfigError, match="cannot be used") as told:
         await look(tmp_path / "c")
     assert "\n" not in str(told.value)
     assert "--cache-dir" in told.value.next_step
 
 
+@pytest.mark.each_python
 @pytest.mark.parametrize("said", ["", None])
 async def test_a_boot_that_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str | None) -> None:
     """Where the kernel does not say which boot this is, every start is another one."""
@@ -240,7 +247,6 @@ def all_read(sidecar: Sidecar, origin: OriginServer, place: Path) -> int:
     return int(sidecar.status()["bytes"]["origin"] - before)
 
 
-@pytest.mark.timeout(180)
 async def test_power_cuts(place: Path, origin: OriginServer) -> None:
     """Killed, files torn, zeroed, cut, lengthened and swapped, and another boot: what is wrong is fetched again, what is right is kept."""
     chance = random.Random(3)
@@ -250,7 +256,7 @@ async def test_power_cuts(place: Path, origin: OriginServer) -> None:
         assert await asyncio.to_thread(all_read, sidecar, origin, place) > 0
         await asyncio.to_thread(wait_until, lambda: claimed(place) == 6 * 6 - 1)  # the first shard ends where a segment does
         sidecar.kill()
-    for cut in range(1, 4):
+    for cut in range(1, CUTS + 1):
         files = sorted((place / "cache" / "shards").iterdir())
         for file, kind in zip(files, chance.sample(torn, len(torn)), strict=True):
             DAMAGES[kind](file, chance.choice(files), chance)
@@ -278,7 +284,6 @@ async def test_a_file_cut_while_it_is_served(place: Path, origin: OriginServer) 
         await asyncio.to_thread(all_read, sidecar, origin, place)
 
 
-@pytest.mark.timeout(180)
 async def test_it_serves_at_once(place: Path, origin: OriginServer, tmp_path: Path) -> None:
     """2,000 shards of 40,000 segments, the index lost: it serves before it has tidied, counts what is left, and stays inside the bound."""
     how: dict[str, Any] = {"allow": [origin.base]}

@@ -12,10 +12,10 @@ import pytest
 from support.cancelling import When, at_each_await
 from support.stores import make_row, ramp, sum_of
 
-from forebay_proxy.row import Row
-from forebay_proxy.segments import SEGMENT_BYTES
-from forebay_proxy.shardfile import ShardFile
-from forebay_proxy.store import Store
+from forebay_proxy.core.segments import SEGMENT_BYTES
+from forebay_proxy.store.files.shard_file import ShardFile
+from forebay_proxy.store.index.row import Row
+from forebay_proxy.store.store import Store
 
 LENGTH = 2 * SEGMENT_BYTES
 NEW = make_row("s3://b/new").key

@@ -14,7 +14,7 @@ from support.fault_origin import Call, Fault, FaultOrigin, Reply, State
 from support.fault_reads import get
 from support.sidecar import running, small_segments
 
-from forebay_proxy.limiter import DEMAND, MIN_SLOTS, Limiter, Slot
+from forebay_proxy.transfer.limiter import DEMAND, MIN_SLOTS, Limiter, Slot
 
 ROUND_S = 0.2  # how long the origin takes for a good answer
 TOO_MANY_S = 0.01  # and for a refusal

@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 from support.fake_proxy import FakeServer
 
-from forebay_loader import openers
-from forebay_loader.connection import close_idle
-from forebay_loader.counts import COUNTS
-from forebay_loader.instances import INSTANCES
-from forebay_loader.notices import Notices
-from forebay_loader.patience import DEAD
-from forebay_loader.reader import CLAIMS
+from forebay_loader.base.counters import COUNTS
+from forebay_loader.base.notices import Notices
+from forebay_loader.identity.reader_name import CLAIMS
+from forebay_loader.stream import webdataset_openers
+from forebay_loader.stream.wait_notices import SAID
+from forebay_loader.transport.http import close_idle
+from forebay_loader.transport.hung_sidecar import HUNG
+from forebay_loader.transport.sidecar_instances import INSTANCES
+from forebay_loader.transport.source_timeout import DEAD
 
 
 @pytest.fixture(autouse=True)
@@ -25,14 +27,16 @@ def fresh_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[N
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
     monkeypatch.setenv("FOREBAY_JOB", "job-1")
     monkeypatch.setenv("FOREBAY_FD", "0")  # fake sidecars have no door, and count what they are asked
-    monkeypatch.setattr("forebay_loader.notices._NOTICES", Notices())
+    monkeypatch.setattr("forebay_loader.base.notices._NOTICES", Notices())
     COUNTS.reset()
     CLAIMS.clear()
     INSTANCES.clear()
     DEAD.forget()
+    HUNG.forget()
+    SAID.forget()
     yield
-    openers.disable()
-    openers._TAKEOVER.refused.clear()
+    webdataset_openers.disable()
+    webdataset_openers._TAKEOVER.refused.clear()
     close_idle()
 
 
@@ -40,7 +44,7 @@ def fresh_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[N
 def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
     """A running fake sidecar, named by FOREBAY_URL. It may be slow to answer a plan: this machine has other work too."""
     for name in ("CONNECT_S", "SEND_S", "ANSWER_S"):
-        monkeypatch.setattr(f"forebay_loader.plan.{name}", 5.0)
+        monkeypatch.setattr(f"forebay_loader.plan.plan_client.{name}", 5.0)
     with FakeServer().running() as server:
         monkeypatch.setenv("FOREBAY_URL", server.url)
         yield server

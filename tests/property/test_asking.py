@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from support.house import FakeClock
 
-from forebay_proxy.errors import OriginLied, OriginTimeout, OriginUnavailable, ShardError
-from forebay_proxy.limiter import DEMAND, MIN_SLOTS, Limiter, Slot
-from forebay_proxy.origins.answer import Answer, Placement, placement
-from forebay_proxy.patience import LIES, Patience
-from forebay_proxy.shard import ByteRange
+from forebay_proxy.core.errors import OriginLied, OriginTimeout, OriginUnavailable, ShardError
+from forebay_proxy.core.shard import ByteRange
+from forebay_proxy.origins.response import OriginResponse, Placement, placement
+from forebay_proxy.transfer.limiter import DEMAND, MIN_SLOTS, Limiter, Slot
+from forebay_proxy.transfer.retry import LIES, RetryBudget
 
 SMALL = st.integers(0, 12)
 PLACES = st.builds("bytes {}-{}/{}".format, SMALL, SMALL, st.one_of(SMALL, st.just("*")))
@@ -49,7 +49,7 @@ def model(status: int, said: str | None, length: int | None, asked: ByteRange | 
 def taken(status: int, said: str | None, length: int | None, asked: ByteRange | None) -> Placement | None:
     headers = {"content-range": said, "content-length": None if length is None else str(length)}
     try:
-        return placement("s", Answer(status, {name: value for name, value in headers.items() if value is not None}), asked)
+        return placement("s", OriginResponse(status, {name: value for name, value in headers.items() if value is not None}), asked)
     except OriginLied:
         return None
 
@@ -81,7 +81,7 @@ def test_patience_never_exceeds_its_budget(budget: float, story: list[tuple[Shar
 
     async def main() -> None:
         clock = FakeClock()
-        patience = Patience(lambda: budget, clock, clock.sleep, random.Random(seed))
+        patience = RetryBudget(lambda: budget, clock, clock.sleep, random.Random(seed))
         clock.advance(queued)
         patience.queued(queued)
         began, lies = clock.now, 0

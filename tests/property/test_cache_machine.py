@@ -10,7 +10,8 @@ What a power cut may have done is anything, to any file: under another boot id t
 trusted, and what is promised is what shows without reading every byte again: see ``SAME_BOOT_DAMAGES`` for the shard files; the index and
 the key may be damaged in any way.
 
-FOREBAY_MACHINE_STEPS and FOREBAY_MACHINE_RUNS ask for more (40 and 15), FOREBAY_MACHINE_SHRINK for the shortest way to a failure.
+FOREBAY_MACHINE_STEPS and FOREBAY_MACHINE_RUNS ask for more (40 and 6; 15 in a long run), FOREBAY_MACHINE_SHRINK for the shortest way to
+a failure.
 """
 
 from __future__ import annotations
@@ -33,14 +34,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from support.crashing import DAMAGES, FILE_DAMAGES, SAME_BOOT_DAMAGES, Instants, damage
 from support.fake_origin import FakeOrigin
 from support.house import SEGMENT, World, building, data_of, reader, shard_of, small_segments
+from support.lengths import ordinarily
 
-from forebay_proxy.errors import DiskFailed, ShardChanged
-from forebay_proxy.plan import SILENCE_S
-from forebay_proxy.segments import segment_count
-from forebay_proxy.wire.plan import ReaderName
+from forebay_proxy.core.errors import DiskFailed, ShardChanged
+from forebay_proxy.core.segments import segment_count
+from forebay_proxy.policy.plans.registry import SILENCE_S
+from forebay_proxy.wire.protocol.plan import ReaderName
 
 STEPS = int(os.environ.get("FOREBAY_MACHINE_STEPS", "40"))
-RUNS = int(os.environ.get("FOREBAY_MACHINE_RUNS", "15"))
+RUNS = int(os.environ.get("FOREBAY_MACHINE_RUNS", ordinarily(6, of=15, what="runs of the cache machine")))
 # Real threads on a real disk do not repeat themselves to the last step: making a failure small takes minutes, if it can be done at all.
 PHASES = list(Phase) if "FOREBAY_MACHINE_SHRINK" in os.environ else [Phase.generate]
 NAMES = [f"https://o/set/{number}.tar" for number in range(4)]

@@ -12,9 +12,11 @@ from urllib.parse import unquote_to_bytes
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.lengths import examples
 
-from forebay_proxy.shard_route import credential_headers
-from forebay_proxy.wire.urls import InvalidShardUrl, Source, parse_source
+from forebay_proxy.server.http.shard_route import credential_headers
+from forebay_proxy.wire.commands.sources import Source, parse_source
+from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 
 MALFORMED = 3  # curl's exit code for a URL it cannot read
 
@@ -61,7 +63,10 @@ FLAGS = st.lists(
 QUOTE = st.sampled_from(["'{}'", '"{}"', "{}"])
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much])
+@settings(
+    max_examples=examples(100),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much],
+)
 @given(FLAGS, PATH, QUOTE, st.sampled_from(["", "u:p@", "u%40x:p@"]), st.sampled_from(["", " 2>/dev/null", " < /dev/null"]))
 def test_curl_asks_for_what_we_understood(witness: str, flags: list[str], path: str, quote: str, userinfo: str, tail: str) -> None:
     """Wherever we understand the command at all: same target, same credential headers."""

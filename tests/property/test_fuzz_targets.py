@@ -8,15 +8,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.fuzzing import TARGETS
+from support.lengths import examples
 
-from forebay_proxy.row import _FIELDS
-from forebay_proxy.wire.tar import EndMarker
+from forebay_proxy.store.index.row import _FIELDS
+from forebay_proxy.wire.tar.end_marker import EndMarker
 
-EXAMPLES = 60  # of each target and each way: they share twenty seconds; benchmarks/fuzz.py goes on for as long as one likes
+EXAMPLES = examples(60)  # of each target and each way: they share twenty seconds; benchmarks/fuzz.py goes on for as long as one likes
 
 
-def quick(examples: int = EXAMPLES) -> settings:
-    return settings(max_examples=examples, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+def quick(count: int = EXAMPLES) -> settings:
+    return settings(max_examples=count, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 
 
 @pytest.mark.parametrize("name", TARGETS)

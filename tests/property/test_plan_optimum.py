@@ -20,13 +20,15 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.lengths import examples
 from support.replays import LINE, name_of, small
 
-from forebay_proxy.replay import Run, Workload
-from forebay_proxy.replay.keeping import Light, Ours
-from forebay_proxy.replay.world import Flying, World
-from forebay_proxy.segments import SEGMENT_BYTES
-from forebay_proxy.wire.plan import ReaderName
+from forebay_proxy.core.segments import SEGMENT_BYTES
+from forebay_proxy.simulate.outcome import SimulatedRun
+from forebay_proxy.simulate.policies import Light, Ours
+from forebay_proxy.simulate.workload import Workload
+from forebay_proxy.simulate.world import SimulatedFetch, SimulatedWorld
+from forebay_proxy.wire.protocol.plan import ReaderName
 
 permutations = st.integers(2, 8).flatmap(lambda count: st.lists(st.permutations(range(count)), min_size=1, max_size=3))
 
@@ -49,7 +51,7 @@ def fewest(order: Sequence[str], room: int) -> int:
     return min(costs.values())
 
 
-class Watched(Run):
+class Watched(SimulatedRun):
     """A run whose books, and whose waiting readers, are looked at after every event."""
 
     def __init__(self, workload: Workload, room: int, *, policy: str = "ours", **how: Any) -> None:
@@ -92,7 +94,7 @@ def test_brute_force_knows_belady() -> None:
     assert fewest("abab", 1) == 3
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     epochs=permutations.filter(lambda epochs: len({len(epoch) for epoch in epochs}) == 1),
     room=st.integers(1, 6),
@@ -107,7 +109,7 @@ def test_one_reader_comes_near_the_optimum(epochs: list[list[int]], room: int, a
     assert run.most_ahead <= max(3, len(epochs[0]) - room) or room >= 4, "two ahead and the one it is in"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data(), count=st.integers(2, 8), readers=st.integers(2, 3), room=st.integers(1, 6), ahead=st.sampled_from([0, 1, 3]))
 def test_readers_of_one_job_come_near_the_optimum(data: st.DataObject, count: int, readers: int, room: int, ahead: int) -> None:
     """The same where an epoch is dealt out to several."""
@@ -118,7 +120,7 @@ def test_readers_of_one_job_come_near_the_optimum(data: st.DataObject, count: in
     assert run.fewest <= run.fetched <= run.fewest + (len(epochs) - 1) * run.most_ahead + unread
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     orders=st.lists(st.lists(st.lists(st.integers(0, 7), max_size=8), min_size=1, max_size=2), min_size=1, max_size=3),
     room=st.integers(1, 6),
@@ -132,14 +134,14 @@ def test_any_readers_end_and_the_books_hold(orders: list[list[list[int]]], room:
     assert run.fetched >= run.fewest
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(epochs=st.lists(st.permutations(range(6)), min_size=2, max_size=2), segments=st.integers(1, 3), room=st.integers(1, 6))
 def test_demand_bypasses_only_where_all_is_held(epochs: list[list[int]], segments: int, room: int) -> None:
     """A reader's own segment is stored whenever anything unleased may leave for it."""
     run = Watched(small([[epoch[::2] for epoch in epochs], [epoch[1::2] for epoch in epochs]], segments=segments), room)
-    demand = World.demand
+    demand = SimulatedWorld.demand
 
-    def looked(world: World, entry: Light, index: int, reader: ReaderName) -> Flying:
+    def looked(world: SimulatedWorld, entry: Light, index: int, reader: ReaderName) -> SimulatedFetch:
         flying = demand(world, entry, index, reader)
         if flying.grant is None:
             loose = [each for each in world.keeping.entries.values() for held in each.segments.stored() if held not in each.segments.leases]
@@ -147,13 +149,13 @@ def test_demand_bypasses_only_where_all_is_held(epochs: list[list[int]], segment
         return flying
 
     try:
-        World.demand = looked  # type: ignore[method-assign]
+        SimulatedWorld.demand = looked  # type: ignore[method-assign]
         run.watch()
     finally:
-        World.demand = demand  # type: ignore[method-assign]
+        SimulatedWorld.demand = demand  # type: ignore[method-assign]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(epochs=st.lists(st.permutations(range(8)), min_size=2, max_size=2), room=st.integers(2, 6), ahead=st.sampled_from([0, 2]))
 def test_the_same_plans_and_clock_give_the_same_decisions(epochs: list[list[int]], room: int, ahead: int) -> None:
     """What was read, fetched and evicted, and when, twice."""
@@ -169,5 +171,5 @@ def test_ours_is_the_sidecars_own() -> None:
     """The run under test asks the very classes the sidecar asks."""
     run = Watched(small([[[0, 1]]]), 2)
     assert isinstance(run.keeping, Ours)
-    assert type(run.keeping.choosing).__module__ == "forebay_proxy.choosing"
+    assert type(run.keeping.choosing).__module__ == "forebay_proxy.policy.eviction.admission"
     assert run.world.find(name_of(0)) is None

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from support.refusals import refused
 from support.sidecar import Sidecar, running
 
-from forebay_proxy.shard import Pin, PinKind, Version, store_key
-from forebay_proxy.shard_answer import Asked, decide
+from forebay_proxy.core.shard import Pin, PinKind, Version, store_key
+from forebay_proxy.server.http.shard_response import ShardRequest, decide
 
 ALLOWED = {
     "content-type", "content-length", "content-range", "content-encoding", "etag", "last-modified", "accept-ranges", "cache-status",
@@ -76,7 +76,7 @@ def sidecar(hostile: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def answer(sidecar: Sidecar, url: str) -> tuple[int, list[tuple[str, str]], bytes]:
     request = urllib.request.Request(sidecar.proxied(url))
     try:
-        with urllib.request.urlopen(request, timeout=30) as found:
+        with urllib.request.urlopen(request, timeout=120) as found:
             return found.status, found.getheaders(), found.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -118,6 +118,6 @@ def test_no_version_splits_a_response(etag: str, modified: str, encoding: str, c
     """Whatever text a version is made of: each header is printable ASCII, and the type is never missing."""
     for pin in (Pin(PinKind.ETAG, f'"{etag}"'), Pin(PinKind.MODIFIED, modified)):
         version = Version(f"etag:{etag}", pin, 10, encoding, content_type)
-        headers = decide(Asked(), "s3://b/k", version, store_key("s3://b/k", etag)).headers
+        headers = decide(ShardRequest(), "s3://b/k", version, store_key("s3://b/k", etag)).headers
         assert all(value and value.isascii() and value.replace("\t", " ").isprintable() for value in headers.values())
         assert headers["Content-Type"]

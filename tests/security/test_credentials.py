@@ -14,14 +14,14 @@ from support.leaky_origin import LeakyOrigin, leaky_origin
 from support.refusals import refused
 from support.sidecar import Sidecar, running
 
-from forebay_proxy.admin_bodies import parse_plan
-from forebay_proxy.entry import PROOF_S
-from forebay_proxy.errors import ShardForbidden
-from forebay_proxy.plan import Plans
-from forebay_proxy.shard import Credential, Shard
-from forebay_proxy.shard_route import credential_headers
-from forebay_proxy.wire.plan import ReaderName
-from forebay_proxy.wire.urls import parse_origin_url
+from forebay_proxy.cache.resident.entry import PROOF_S
+from forebay_proxy.core.errors import ShardForbidden
+from forebay_proxy.core.shard import Credential, Shard
+from forebay_proxy.policy.plans.registry import PlanRegistry
+from forebay_proxy.server.http.admin_bodies import parse_plan
+from forebay_proxy.server.http.shard_route import credential_headers
+from forebay_proxy.wire.protocol.plan import ReaderName
+from forebay_proxy.wire.urls.shard_url import parse_origin_url
 
 NAME = "https://h/0.tar"
 DATA = data_of(2 * SEGMENT)
@@ -62,10 +62,10 @@ async def test_a_proof_holds_ten_minutes(world: World) -> None:
     await world.get(FRIEND)
     world.clock.advance(PROOF_S - 1)
     await world.get(FRIEND)
-    assert len(world.origin.log) == 1
+    assert len(world.origin.asked()) == 1
     world.origin.remotes[NAME].allowed = {OWNER.credential}
     world.clock.advance(2)
-    refused("credentials: a proof older than ten minutes", held=await is_denied(world, FRIEND) and len(world.origin.log) == 2)
+    refused("credentials: a proof older than ten minutes", held=await is_denied(world, FRIEND) and len(world.origin.asked()) == 2)
 
 
 @pytest.mark.parametrize("who", [STRANGER, NOBODY])
@@ -178,14 +178,14 @@ def test_a_credential_goes_to_the_host_it_named_and_no_further(tmp_path: Path, o
 
 def ask(sidecar: Sidecar, url: str) -> int:
     headers = {"Authorization": "Bearer TRAVELLER", "Cookie": "a=TRAVELLER", "X-Vault-Token": "TRAVELLER", "Forebay-Token": "T0KEN"}
-    with urllib.request.urlopen(urllib.request.Request(sidecar.proxied(url), headers=headers), timeout=30) as answer:
+    with urllib.request.urlopen(urllib.request.Request(sidecar.proxied(url), headers=headers), timeout=120) as answer:
         answer.read()
         return int(answer.status)
 
 
 def test_no_job_is_given_anothers_credential_by_a_plan() -> None:
     """Many ways of announcing the same shards, and of taking that back: each job's come with what it brought, or with nothing."""
-    plans = Plans(lambda: 0.0)
+    plans = PlanRegistry(lambda: 0.0)
     urls = [f"https://h/{number}.tar" for number in range(4)]
     brought: dict[ReaderName, set[tuple[str, str]]] = {}
 

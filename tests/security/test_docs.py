@@ -7,11 +7,14 @@ from pathlib import Path
 
 import click
 
-from forebay_proxy import connection, crowd, framing, plan_bounds, reading
-from forebay_proxy.cli import cli
-from forebay_proxy.entry import PROOF_S
-from forebay_proxy.settings import Settings, env_name
-from forebay_proxy.wire.urls import MAX_URL_BYTES
+from forebay_proxy.cache import reader
+from forebay_proxy.cache.resident.entry import PROOF_S
+from forebay_proxy.cli.main import cli
+from forebay_proxy.config.settings import Settings, env_name
+from forebay_proxy.policy.plans import plan_bounds
+from forebay_proxy.server.http import connection, framing
+from forebay_proxy.server.net import connection_limit
+from forebay_proxy.wire.urls.quoting import MAX_URL_BYTES
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
@@ -42,16 +45,17 @@ def test_every_variable_named_exists() -> None:
     """Of ours; the others are other people's."""
     named = set(re.findall(r"FOREBAY_[A-Z_]+", PAGE))
     assert named
-    assert named <= {env_name(name) for name in Settings.model_fields}
+    assert named <= {env_name(name) for name in Settings.model_fields} | {"FOREBAY_CONFIG"}
 
 
 def test_every_number_is_the_codes() -> None:
     """Bounds on the page are the bounds that hold."""
     said = {
-        f"{plan_bounds.MOST_READERS:,} readers": PROSE, f"{plan_bounds.MOST_SHARDS:,} shards": PROSE, f"{crowd.MOST_CONNECTIONS:,}": PROSE,
+        f"{plan_bounds.MOST_READERS:,} readers": PROSE, f"{plan_bounds.MOST_SHARDS:,} shards": PROSE,
+        f"{connection_limit.MOST_CONNECTIONS:,}": PROSE,
         f"{MAX_URL_BYTES // 1024} KiB": PROSE, f"{connection.MAX_FIELD_BYTES // 1024} KiB": PROSE,
         f"{connection.MAX_FIELDS} of them": PROSE,
-        f"nothing for {reading.REST_S:g} s": PROSE, f"header has {connection.HEADER_S:g} s": PROSE,
+        f"nothing for {reader.REST_S:g} s": PROSE, f"header has {connection.HEADER_S:g} s": PROSE,
         f"a body {framing.BODY_SILENCE_S:g} s": PROSE,
         f"{PROOF_S / 60:g} minutes": PROSE,
     }  # fmt: skip

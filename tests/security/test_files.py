@@ -14,13 +14,13 @@ import pytest
 from support.refusals import refused
 from support.sidecar import running
 
-from forebay_proxy.cache_dir import Machine, Place, prepare
-from forebay_proxy.errors import ConfigError
-from forebay_proxy.listen import UnixListener
-from forebay_proxy.ownership import hmac_key, take_lock
-from forebay_proxy.runfile import RunDirectory, RunFile, process_start_time
-from forebay_proxy.settings import Settings
-from forebay_proxy.wire.runfile import read_run_file, runtime_directory
+from forebay_proxy.config.settings import Settings
+from forebay_proxy.core.errors import ConfigError
+from forebay_proxy.node.cache_location import CacheLocation, Machine, prepare
+from forebay_proxy.node.runfile import RunDirectory, RunFile, process_start_time
+from forebay_proxy.server.net.listen import UnixListener
+from forebay_proxy.store.lock import hmac_key, take_lock
+from forebay_proxy.wire.protocol.runfile import read_run_file, runtime_directory
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can make files of another user")
@@ -66,7 +66,9 @@ def test_a_cache_directory_others_may_write_to_is_refused(tmp_path: Path, mode: 
     path = tmp_path / "c"
     path.mkdir()
     path.chmod(mode)
-    refused(f"files: a cache directory with mode {mode:o}", held=is_refused(lambda: prepare(Place(path, True), Settings(), machine())))
+    refused(
+        f"files: a cache directory with mode {mode:o}", held=is_refused(lambda: prepare(CacheLocation(path, True), Settings(), machine()))
+    )
 
 
 @needs_root
@@ -75,7 +77,7 @@ def test_a_cache_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "forebay-0"
     path.mkdir(mode=0o700)
     os.chown(path, NOBODY, NOBODY)
-    refused("files: a cache directory of another user", held=is_refused(lambda: prepare(Place(path, False), Settings(), machine())))
+    refused("files: a cache directory of another user", held=is_refused(lambda: prepare(CacheLocation(path, False), Settings(), machine())))
 
 
 @needs_root
@@ -87,7 +89,7 @@ def test_a_link_of_somebody_else_leads_the_cache_nowhere(tmp_path: Path, explici
     link = tmp_path / "forebay-0"
     link.symlink_to(precious)
     os.lchown(link, NOBODY, NOBODY)
-    held = is_refused(lambda: prepare(Place(link, explicit), Settings(), machine())) and list(precious.iterdir()) == []
+    held = is_refused(lambda: prepare(CacheLocation(link, explicit), Settings(), machine())) and list(precious.iterdir()) == []
     refused(f"files: another user's link as cache directory, {'named' if explicit else 'default'}", held=held)
 
 
@@ -96,7 +98,7 @@ def test_our_own_link_is_followed(tmp_path: Path) -> None:
     real = tmp_path / "real"
     real.mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(real)
-    assert prepare(Place(tmp_path / "link", True), Settings(), machine()).path == real.resolve()
+    assert prepare(CacheLocation(tmp_path / "link", True), Settings(), machine()).path == real.resolve()
 
 
 @pytest.mark.parametrize("name", ["lock", "hmac.key", "index", "shards"])
@@ -162,7 +164,7 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     open_to_all.mkdir()
     open_to_all.chmod(0o1777)
     place = open_to_all / f"forebay-{os.getuid()}"
-    monkeypatch.setattr("forebay_proxy.runfile.runtime_directory", lambda environ: environ.get("XDG_RUNTIME_DIR", str(place)))
+    monkeypatch.setattr("forebay_proxy.node.runfile.runtime_directory", lambda environ: environ.get("XDG_RUNTIME_DIR", str(place)))
     return place
 
 
@@ -253,6 +255,6 @@ def test_a_dead_owners_socket_is_replaced_and_a_link_is_not_followed(tmp_path: P
 
 def test_no_secret_is_readable_by_others_in_proc(tmp_path: Path) -> None:
     """The arguments of a sidecar are public, so no setting that is secret has a flag."""
-    with running(tmp_path, "--cache-size", "50MB", environ={"FOREBAY_TOKEN": "t0p-secret-token"}) as sidecar:
+    with running(tmp_path, "--cache-size", "50MB", environ={"FOREBAY_TOKEN": "t0p-secret-token"}, real=True) as sidecar:
         arguments = Path(f"/proc/{sidecar.process.pid}/cmdline").read_bytes()
     refused("files: the token among the arguments", held=b"t0p-secret" not in arguments)

@@ -14,8 +14,8 @@ from support.netns import lonely_network
 from support.refusals import refused
 from support.sidecar import Sidecar, forebay, running
 
-from forebay_proxy.access import Access, AccessRefused, Asking
-from forebay_proxy.peers import Peer, Where
+from forebay_proxy.server.net.access import Access, AccessQuestion, AccessRefused
+from forebay_proxy.server.net.peers import Peer, Where
 
 NOBODY = 65534
 TOKEN = "a-token-nobody-guesses"
@@ -43,7 +43,7 @@ def curl(*words: str, uid: int | None = None) -> tuple[int, str]:
     """Status (0: no connection) and body, asked for by a process of that uid."""
     setpriv = ("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups") if uid is not None else ()
     command = [*setpriv, shutil.which("curl") or "curl", "-sS", "--max-time", "20", "-w", "\n%{http_code}", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd="/")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, cwd="/")
     body, _, status = done.stdout.rpartition("\n")
     return int(status or 0), body
 
@@ -85,6 +85,39 @@ def test_an_allowed_user_comes_in(tmp_path: Path, shard: Path) -> None:
     with running(tmp_path, "--cache-size", "50MB", "--file-root", str(shard.parent), "--allow-uid", str(NOBODY)) as sidecar:
         assert curl(f"{sidecar.url}/file{shard}", uid=NOBODY) == (200, "shard")
         refused("another user: one that was not named", held=curl(f"{sidecar.url}/file{shard}", uid=NOBODY - 1)[0] == 403)
+
+
+@needs_root
+@pytest.mark.needs("unshare")
+@pytest.mark.parametrize("inside", [NOBODY, 1000])
+def test_a_namespace_that_maps_one_user_lets_nobody_else_in(tmp_path: Path, shard: Path, inside: int) -> None:
+    """As a rootless container on the host's network: every other user looks like uid 65534 from within, also where that is its own."""
+    wrapper = ("unshare", "-U", f"--map-user={inside}", f"--map-group={inside}")
+    socket = tmp_path / "f.sock"
+    flags = ("--cache-size", "50MB", "--file-root", str(shard.parent), "--socket", str(socket), "--allow-uid", str(NOBODY))
+    with running(tmp_path, *flags, wrapper=wrapper) as sidecar:
+        open_up(tmp_path)
+        socket.chmod(0o666)
+        for uid in (1234, NOBODY, 2000):
+            for words in ((f"{sidecar.url}/file{shard}",), ("--unix-socket", str(socket), f"http://forebay/file{shard}")):
+                status, body = curl(*words, uid=uid)
+                refused(f"another user: uid {uid} and a namespace of uid {inside}", held=status == 403 and "user namespace" in body)
+        assert curl(f"{sidecar.url}/file{shard}")[0] == (403 if inside == NOBODY else 200)
+        assert ("does not map every user" in sidecar.log_text()) is (inside == NOBODY)
+
+
+@needs_root
+def test_nobody_may_run_a_sidecar_where_everybody_has_a_number(tmp_path: Path, shard: Path) -> None:
+    """Outside such a namespace uid 65534 is a user like any other."""
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    wrapper = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
+    for name in ("cache", "run"):
+        (tmp_path / name).mkdir(mode=0o700)
+        os.chown(tmp_path / name, NOBODY, NOBODY)
+    with running(tmp_path, "--cache-size", "50MB", "--file-root", str(shard.parent), wrapper=wrapper) as sidecar:
+        assert curl(f"{sidecar.url}/file{shard}", uid=NOBODY) == (200, "shard")
+        refused("another user: root and a sidecar of nobody's", held=curl(f"{sidecar.url}/file{shard}")[0] == 403)
 
 
 @pytest.mark.parametrize(
@@ -156,9 +189,11 @@ def test_a_client_on_another_address_needs_the_token(tmp_path: Path, shard: Path
 def test_the_token_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the function made for it: what it is asked is the two whole tokens."""
     compared = []
-    monkeypatch.setattr("forebay_proxy.access.hmac.compare_digest", lambda ours, theirs: compared.append((ours, theirs)) or False)
+    monkeypatch.setattr(
+        "forebay_proxy.server.net.access.hmac.compare_digest", lambda ours, theirs: compared.append((ours, theirs)) or False
+    )
     with pytest.raises(AccessRefused):
-        Access(1000, token=TOKEN).check(Peer(Where.REMOTE, None), Asking("GET", "/", token="almost"))
+        Access(1000, token=TOKEN).check(Peer(Where.REMOTE, None), AccessQuestion("GET", "/", token="almost"))
     refused("another machine: guessing the token by time", held=compared == [(TOKEN.encode(), b"almost")])
 
 

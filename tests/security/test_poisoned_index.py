@@ -22,11 +22,11 @@ from support.fake_origin import FakeOrigin
 from support.house import SEGMENT, building, data_of, shard_of, small_segments
 from support.stores import make_row, ramp, sum_of
 
-from forebay_proxy import fileio
-from forebay_proxy.errors import ConfigError
-from forebay_proxy.row import MAX_ROW_BYTES, Row, encode
-from forebay_proxy.segments import SEGMENT_BYTES
-from forebay_proxy.store import Loaded, Store
+from forebay_proxy.core.errors import ConfigError
+from forebay_proxy.core.segments import SEGMENT_BYTES
+from forebay_proxy.store.files import file_io
+from forebay_proxy.store.index.row import MAX_ROW_BYTES, Row, encode
+from forebay_proxy.store.store import StartReport, Store
 
 GOOD, BAD = make_row("s3://b/good", sums=[1, 0]), make_row("s3://b/bad", sums=[1, 0])
 A = "https://o/set/a.tar"
@@ -76,7 +76,7 @@ def plant_row(cache: Path, **columns: Any) -> None:
 
 
 @asynccontextmanager
-async def started(cache: Path) -> AsyncIterator[tuple[Store, Loaded]]:
+async def started(cache: Path) -> AsyncIterator[tuple[Store, StartReport]]:
     store = await Store.open(cache, who="serve")
     try:
         yield store, await store.load()
@@ -84,7 +84,7 @@ async def started(cache: Path) -> AsyncIterator[tuple[Store, Loaded]]:
         await store.aclose()
 
 
-async def next_life(cache: Path) -> Loaded:
+async def next_life(cache: Path) -> StartReport:
     async with started(cache) as (store, loaded):
         await store.sweep()
         return loaded
@@ -300,7 +300,7 @@ def watch_opening(monkeypatch: pytest.MonkeyPatch, *places: Path) -> list[str]:
             opened.append(str(path))
         return fd
 
-    monkeypatch.setattr(fileio.os, "open", watched)
+    monkeypatch.setattr(file_io.os, "open", watched)
     return opened
 
 

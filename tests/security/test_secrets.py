@@ -42,6 +42,17 @@ SIGNATURES = {
     "gcs": "X-Goog-Signature=CANARYgoog16&X-Goog-Credential=CANARYgoogid17",
     "azure": "sv=2024&sr=b&sp=r&se=2027&sig=CANARYazuresig18&skoid=CANARYazureoid19",
     "cloudfront": "Policy=CANARYpolicy20&Key-Pair-Id=CANARYkeypair21&Signature=CANARYcf22",
+    "oss v1": "OSSAccessKeyId=CANARYossid23&Expires=1&Signature=CANARYossig24&security-token=CANARYosstoken25",
+    "oss v4": "x-oss-signature-version=4&x-oss-credential=CANARYosscred26&x-oss-signature=CANARYossfour27",
+    "cos": "q-sign-algorithm=sha1&q-ak=CANARYcosak28&q-signature=CANARYcossig29&x-cos-security-token=CANARYcostoken30",
+    "tos": "X-Tos-Credential=CANARYtoscred42&X-Tos-Signature=CANARYtossig43",
+    "b2": "Authorization=CANARYbtwo44",
+    "bunny": "token=CANARYbunny45&expires=1&token_path=CANARYbunnypath46",
+    "akamai": "hdnea=exp=1~acl=/*~hmac=CANARYakamai47",
+    "onedrive": "tempauth=CANARYonedrive48&rlkey=CANARYdropbox49",
+    "plain words": "access_token=CANARYaccess50&private_token=CANARYprivate52&api_key=CANARYquerykey53&jwt=CANARYjwt54&auth=CANARYauth55",
+    "half a signature": "X-Amz-Security-Token=CANARYhalf56&X-Goog-Signature=CANARYhalf57&sig=CANARYhalf58",
+    "named by the operator": "ticket=CANARYticket59",
 }
 VARIABLES = {
     "AWS_ACCESS_KEY_ID": "CANARYAWSKEYID31",
@@ -65,7 +76,8 @@ FAULTS = """
 import os, sys
 
 def plant():
-    from forebay_proxy import shard_route, landing, service, cache
+    from forebay_proxy.cache import segment_writer, shard_cache
+    from forebay_proxy.server.http import shard_route
     boom = "http://user:CANARYuserinfo41@h/?X-Amz-Signature=CANARYsignature13 Bearer CANARYauthorization01"
     decide = shard_route.decide
     def faulty_decide(asked, shard, version, key):
@@ -73,18 +85,18 @@ def plant():
             raise RuntimeError(boom)
         return decide(asked, shard, version, key)
     shard_route.decide = faulty_decide
-    put = landing.Landing.put
+    put = segment_writer.SegmentWriter.put
     async def faulty_put(self, chunk):
         if "fault-landing" in self._entry.name:
             raise KeyError(boom) from ValueError(boom)
         await put(self, chunk)
-    landing.Landing.put = faulty_put
-    let_rest = cache.ShardCache.let_rest
+    segment_writer.SegmentWriter.put = faulty_put
+    let_rest = shard_cache.ShardCache.let_rest
     def faulty_let_rest(self, now):
         if os.path.exists(os.environ["FOREBAY_TEST_CRASH"]):
             raise RuntimeError(boom)
         return let_rest(self, now)
-    cache.ShardCache.let_rest = faulty_let_rest
+    shard_cache.ShardCache.let_rest = faulty_let_rest
 
 if sys.argv[0] == "-m" or "forebay" in " ".join(sys.orig_argv):
     plant()
@@ -116,7 +128,7 @@ def ask(
     sidecar: Sidecar, search: Search, method: str, target: str, headers: dict[str, str] | None = None, body: bytes | None = None
 ) -> int:
     """One request over a connection of its own; what was answered is kept for the search, and its status returned."""
-    connection = http.client.HTTPConnection("127.0.0.1", urlsplit(sidecar.url).port or 0, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", urlsplit(sidecar.url).port or 0, timeout=120)
     try:
         connection.request(method, target, body, headers or {})
         answer = connection.getresponse()
@@ -147,7 +159,7 @@ def read_everything(sidecar: Sidecar, origin: LeakyOrigin, search: Search) -> se
         wishes += [(method, f"/http/{host}/{kind}-{method}.tar", HEADERS) for method in ("GET", "HEAD")]
         wishes += [
             ("GET", f"/http/user:{PASSWORD}@{host}/{kind}-userinfo.tar", {}), ("GET", f"/s3/bucket/{kind}-key.tar", {}),
-            ("GET", f"/hf/datasets/org/name/{kind}.tar", {}), ("GET", f"/http/{host}/{kind}-plain.tar?token={UNKNOWN}", {}),
+            ("GET", f"/hf/datasets/org/name/{kind}.tar", {}), ("GET", f"/http/{host}/{kind}-plain.tar?coupon={UNKNOWN}", {}),
         ]  # fmt: skip
     for target in (
         f"/http/user:{PASSWORD}@{FAR}/x.tar?{SIGNATURES['s3 v4']}", f"/https/{FAR}/x.tar?{SIGNATURES['azure']}",
@@ -191,7 +203,8 @@ def run_every_verb(sidecar: Sidecar, origin: LeakyOrigin, directory: Path, envir
         ("status",), ("status", "--json"), ("ls",), ("ls", "--json"), ("config", "show"), ("config", "show", "--json"), ("env",),
         ("warm", signed), ("warm", f"{origin.url}/denied-cli.tar?{SIGNATURES['azure']}"), ("warm", curl), ("warm",
         f"bad://u:{PASSWORD}@h/x"),
-        ("warm", "--json", signed), ("evict", signed), ("evict", f"bad://u:{PASSWORD}@h/x"), ("env", "--check", signed), ("env",
+        ("warm", "--json", signed), ("evict", signed), ("evict", signed.replace("cli", "cli*")), ("evict", f"bad://u:{PASSWORD}@h/x"),
+        ("env", "--check", signed), ("env",
         "--check", curl),
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
@@ -203,8 +216,34 @@ def run_every_verb(sidecar: Sidecar, origin: LeakyOrigin, directory: Path, envir
     for words in (("serve", "--host", "0.0.0.0"), ("serve", "--cache-dir", str(sidecar.cache_dir)), ("run", "--", "true")):
         program = [*FOREBAY, *words]
         environ = {**environment(directory, **environ), "FOREBAY_URL": sidecar.url}
-        told = subprocess.run(program, env=environ, cwd=directory, capture_output=True, timeout=60, check=False)
+        told = subprocess.run(program, env=environ, cwd=directory, capture_output=True, timeout=240, check=False)
         search.add(f"forebay {words[0]}", told.stdout + told.stderr)
+
+
+def test_what_is_known_as_a_secret_only_now_leaves_the_disk(tmp_path: Path) -> None:
+    """Rows of an earlier start, or of an earlier version, name shards with it: they go, their bytes with them, and nothing is left."""
+
+    def planted() -> list[str]:
+        search = Search()
+        search.files(tmp_path / "cache")
+        return [place for place, content in search.places.items() if b"CANARYticket59" in content]
+
+    with leaky_origin() as origin:
+        targets = [f"/http/127.0.0.1:{origin.server_port}/ok-{number}.tar?v=1&ticket=CANARYticket59" for number in range(40)]
+        sidecar = start(tmp_path, "--cache-size", "60MB", allow=[origin.url])
+        assert {ask(sidecar, Search(), "GET", target) for target in targets} == {200}
+        sidecar._end(signal.SIGTERM)
+        assert planted(), "it was no secret then"
+        again = start(tmp_path, "--cache-size", "60MB", "--secret-param", "ticket", allow=[origin.url])
+        shown = Search()
+        assert ask(again, shown, "GET", targets[0]) == 200
+        look_everywhere(again, shown)
+        assert [shard for shard in again.shards() if "ticket" in shard] == []
+        assert list(again.shards()) == [f"{origin.url}/ok-0.tar?v=1"]
+        again._end(signal.SIGTERM)
+    assert planted() == []
+    assert shown.hits() == []
+    assert "CANARYticket59" not in (tmp_path / "sidecar.log").read_text()
 
 
 @pytest.fixture
@@ -229,7 +268,18 @@ def test_no_planted_secret_is_written_printed_or_answered(tmp_path: Path) -> Non
         }
         path = os.pathsep.join([str(tmp_path / "plant"), environment(tmp_path)["PYTHONPATH"]])
         planted = {**variables, "PYTHONPATH": path, "FOREBAY_TEST_CRASH": str(crash)}
-        flags = ("--cache-size", "60MB", "--log-level", "debug", "--retry-budget-s", "0.2", "--allow-origin", origin.url)
+        flags = (
+            "--cache-size",
+            "60MB",
+            "--log-level",
+            "debug",
+            "--retry-budget-s",
+            "0.2",
+            "--secret-param",
+            "Ticket",
+            "--allow-origin",
+            origin.url,
+        )
         flags += ("--access-log", str(tmp_path / "access.log"))
         sidecar = start(tmp_path, *flags, environ=planted)
         try:
@@ -244,7 +294,7 @@ def test_no_planted_secret_is_written_printed_or_answered(tmp_path: Path) -> Non
             look_everywhere(sidecar, search)
             search.files(tmp_path / "cache")  # while its index is open: the write-ahead log too
             crash.touch()
-            assert sidecar.process.wait(60) != 0
+            assert sidecar.process.wait(240) != 0
             assert "RuntimeError" in sidecar.log_text()
         finally:
             sidecar.kill()

@@ -10,7 +10,7 @@ from support.fake_cache import FakeShard
 from support.raw import exchange, line
 from support.refusals import refused
 
-from forebay_proxy.connection import MAX_FIELDS
+from forebay_proxy.server.http.connection import MAX_FIELDS
 
 SHARD = "/s3/b/0.tar"
 HIDDEN = request("GET", "/s3/b/hidden.tar")

@@ -32,22 +32,24 @@ TABLE = (
     Row(
         "Open proxy, SSRF by URL",
         "every origin is judged by scheme, name and address; strict origins allow named ones only; loopback by name only",
-        (f"{ORIGINS}/test_guard.py", f"{ORIGINS}/test_allow.py", f"{ORIGINS}/test_http.py::test_refusals_are_403_and_open_nothing"),
+        (f"{ORIGINS}/net/test_guard.py", f"{ORIGINS}/net/test_allow_list.py",
+        f"{ORIGINS}/test_http.py::test_refusals_are_403_and_open_nothing"),
     ),
     Row(
         "Cloud metadata, link-local and other inner addresses",
         "judged by class, in every spelling, embedded in IPv6 too; metadata by name before any look-up",
         (
-            f"{ORIGINS}/test_addresses.py", f"{ORIGINS}/test_guard.py::test_some_places_are_never_allowed",
-            f"{ORIGINS}/test_guard.py::test_metadata_names_are_refused_before_any_look_up",
+            f"{ORIGINS}/net/test_address_class.py", f"{ORIGINS}/net/test_guard.py::test_some_places_are_never_allowed",
+            f"{ORIGINS}/net/test_guard.py::test_metadata_names_are_refused_before_any_look_up",
         ),
     ),
     Row(
         "DNS rebinding of an origin",
         "every answer is filtered; what is dialled is what was judged, and the peer is judged once more",
         (
-            f"{ORIGINS}/test_resolver.py", f"{ORIGINS}/test_session.py::test_a_name_that_turns_bad_between_two_looks_is_not_dialled",
-            f"{ORIGINS}/test_session.py::test_the_dial_itself_is_judged",
+            f"{ORIGINS}/net/test_resolver.py",
+            f"{ORIGINS}/net/test_session.py::test_a_name_that_turns_bad_between_two_looks_is_not_dialled",
+            f"{ORIGINS}/net/test_session.py::test_the_dial_itself_is_judged",
         ),
     ),
     Row(
@@ -57,14 +59,14 @@ TABLE = (
             f"{ORIGINS}/test_http.py::test_a_redirect_is_judged_like_any_request",
             f"{ORIGINS}/test_http.py::test_https_never_falls_back_to_http",
             f"{ORIGINS}/test_http.py::test_credentials_stay_with_the_first_host",
-            f"{ORIGINS}/test_guard.py::test_a_public_host_never_redirects_inward",
+            f"{ORIGINS}/net/test_guard.py::test_a_public_host_never_redirects_inward",
             f"{HERE}/test_credentials.py::test_a_credential_goes_to_the_host_it_named_and_no_further",
         ),
     ),
     Row(
         "Request smuggling, parser exhaustion",
         "repeated headers, bodies on GET, odd framing and targets are refused and end the connection; 100 fields of 32 KiB at most",
-        (f"{HERE}/test_smuggling.py", "tests/proxy/test_server.py::test_ambiguous_framing_is_400_and_ends_the_connection"),
+        (f"{HERE}/test_smuggling.py", "tests/proxy/server/http/test_server.py::test_ambiguous_framing_is_400_and_ends_the_connection"),
     ),
     Row("Response splitting, header injection", "six headers of an origin come through, and only with plain values",
     (f"{HERE}/test_answers.py",)),
@@ -74,17 +76,30 @@ TABLE = (
         (f"{HERE}/test_credentials.py",),
     ),
     Row(
+        "One URL, several contents (`Vary`, tokens that choose)",
+        "who brings another header or token asks the origin first; what it names in Vary has a key of its own; Vary: * is not stored",
+        (f"{HERE}/test_variants.py", "tests/proxy/cache/resident/test_entry.py"),
+    ),
+    Row(
+        "Secrets in query parameters",
+        "complete signatures and parameters that are secrets by name are no part of a shard's name; what is known later leaves the disk",
+        (
+            "tests/proxy/core/test_secret_parameters.py", f"{HERE}/test_parameters.py",
+            f"{HERE}/test_secrets.py::test_what_is_known_as_a_secret_only_now_leaves_the_disk",
+        ),
+    ),
+    Row(
         "Cache poisoning",
         "clients cannot write; directory 0700, files 0600, foreign or open ones refused, links not followed; rows checked field by field",
-        (f"{HERE}/test_files.py", f"{HERE}/test_poisoned_index.py", "tests/proxy/test_row.py", "tests/proxy/test_index.py",
-        "tests/proxy/test_cache_dir.py"),
+        (f"{HERE}/test_files.py", f"{HERE}/test_poisoned_index.py", "tests/proxy/store/index/test_row.py",
+        "tests/proxy/store/index/test_database.py", "tests/proxy/node/test_cache_location.py"),
     ),
     Row(
         "200 for a 206, short body, wrong range",
         "status, range, length and version are checked on each answer",
         (
             f"{ORIGINS}/test_http.py::test_a_lie_about_the_range_is_an_error", f"{ORIGINS}/test_http.py::test_a_cut_body_is_truncated",
-            f"{ORIGINS}/test_answer.py", "tests/faults/test_fault_reads.py",
+            f"{ORIGINS}/test_response.py", "tests/faults/test_fault_reads.py",
         ),
     ),
     Row(
@@ -98,8 +113,8 @@ TABLE = (
         (
             "tests/test_project.py::test_nothing_unpickles", "tests/test_project.py::test_no_shell_argument",
             f"{HERE}/test_runtime.py::test_a_sidecar_starts_no_process_and_unpickles_nothing",
-            "tests/proxy/test_index.py::test_a_pickled_value_is_never_unpickled",
-            "tests/proxy/test_index.py::test_a_file_named_by_a_row_is_not_touched",
+            "tests/proxy/store/index/test_database.py::test_a_pickled_value_is_never_unpickled",
+            "tests/proxy/store/index/test_database.py::test_a_file_named_by_a_row_is_not_touched",
         ),
     ),
     Row(
@@ -107,33 +122,39 @@ TABLE = (
         "planted ones of every kind are searched in all that is written, printed and answered",
         (
             f"{HERE}/test_secrets.py", f"{HERE}/test_logs.py", f"{ORIGINS}/test_http.py::test_errors_hold_no_secret",
-            f"{ORIGINS}/test_proxies.py::test_a_password_becomes_a_header_and_is_never_shown",
+            f"{ORIGINS}/net/test_proxies.py::test_a_password_becomes_a_header_and_is_never_shown",
         ),
     ),
     Row(
         "Resource exhaustion",
         "bounds on connections, headers, bodies, plans, warm-ups, names and labels; stuck readers give back what they hold",
-        (f"{HERE}/test_exhaustion.py", "tests/proxy/test_crowd.py"),
+        (f"{HERE}/test_exhaustion.py", "tests/proxy/server/net/test_connection_limit.py"),
     ),
     Row(
         "Control plane, browsers, rebinding of our own name",
         "own user or token; Host, Origin, Sec-Fetch-Site and Referer are looked at; a browser commands nothing",
-        (f"{HERE}/test_browsers.py", "tests/proxy/test_access.py"),
+        (f"{HERE}/test_browsers.py", "tests/proxy/server/net/test_access.py"),
     ),
     Row(
         "Another user, another machine",
         "the kernel says who a local client is; others need the token, compared in constant time, and strict origins",
-        (f"{HERE}/test_other_users.py", "tests/proxy/test_peers.py"),
+        (f"{HERE}/test_other_users.py", "tests/proxy/server/net/test_peers.py"),
     ),
     Row(
         "Decompression bombs, TLS off",
         "encoded bodies are kept as sent; verification cannot be turned off",
-        (f"{HERE}/test_runtime.py", f"{ORIGINS}/test_trust.py", f"{ORIGINS}/test_http.py::test_an_untrusted_certificate_is_not_retried"),
+        (f"{HERE}/test_runtime.py", f"{ORIGINS}/net/test_trust.py",
+        f"{ORIGINS}/test_http.py::test_an_untrusted_certificate_is_not_retried"),
+    ),
+    Row(
+        "A settings file that somebody else left, or that came with a repository",
+        "found by chance it counts only if nobody else could write it; keys that open doors never count in the working directory",
+        ("tests/proxy/config/test_settings_file.py", f"{HERE}/test_settings_file.py"),
     ),
     Row(
         "Run file and sockets in a shared directory",
         "ours alone or refused; links are not followed; a socket is 0600 from its first moment",
-        (f"{HERE}/test_files.py", "tests/proxy/test_runfile.py", "tests/proxy/test_listen.py"),
+        (f"{HERE}/test_files.py", "tests/proxy/node/test_runfile.py", "tests/proxy/server/net/test_listen.py"),
     ),
     Row(
         "Anything that reads foreign input",

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
-from forebay_proxy.cli import cli
-from forebay_proxy.verbs.seams import Seams
+from forebay_proxy.cli.main import cli
+from forebay_proxy.cli.seams import Seams
 
 FAKE_PROGRAM = (sys.executable, str(Path(__file__).with_name("fake_sidecar.py")))
 
@@ -24,7 +24,7 @@ def invoke(*arguments: str, seams: Seams | None = None, stdin: str | None = None
 def program(*fake_flags: str) -> list[str]:
     """Argv of a ``forebay`` whose ``run`` starts the fake sidecar with ``fake_flags``."""
     seams = f"Seams(program={(*FAKE_PROGRAM, *fake_flags)!r})"
-    script = f"from forebay_proxy.cli import cli; from forebay_proxy.verbs.seams import Seams; cli(obj={seams}, prog_name='forebay')"
+    script = f"from forebay_proxy.cli.main import cli; from forebay_proxy.cli.seams import Seams; cli(obj={seams}, prog_name='forebay')"
     return [sys.executable, "-c", script]
 
 

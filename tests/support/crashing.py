@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from forebay_proxy.pools import Pool
+from forebay_proxy.store.files.thread_pools import Pool
 
 __all__ = ["DAMAGES", "FILE_DAMAGES", "SAME_BOOT_DAMAGES", "Instants", "copy_tree", "damage"]
 

@@ -31,6 +31,7 @@ class Sampled:
     peak_bytes: int = 0
     longest_gap_s: float = 0.0
     unlinked_bytes: int = 0  # the most that was unlinked but open at any one time
+    least_free_bytes: int = 2**63  # of its file system
 
 
 @contextmanager
@@ -42,7 +43,7 @@ def sampling(directory: Path, pid: int) -> Iterator[Sampled]:
         assert process.stdout is not None
         assert process.stdout.readline() == b"sampling\n"
         yield seen
-        output, _ = process.communicate(timeout=30)
+        output, _ = process.communicate(timeout=240)
     vars(seen).update(json.loads(output))
 
 
@@ -79,6 +80,9 @@ def _run(directory: str, pid: int) -> None:
             now = time.monotonic()
             seen.longest_gap_s, before = max(seen.longest_gap_s, now - before), now
             total, unlinked = min(used_bytes(directory, pid) for _ in range(_WALKS))
+            with suppress(FileNotFoundError):  # a test may remove it
+                disk = os.statvfs(directory)
+                seen.least_free_bytes = min(seen.least_free_bytes, disk.f_bavail * disk.f_frsize)
             seen.samples += 1
             seen.peak_bytes = max(seen.peak_bytes, total)
             seen.unlinked_bytes = max(seen.unlinked_bytes, unlinked)

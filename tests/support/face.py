@@ -13,16 +13,16 @@ from typing import Any
 
 from support.fake_cache import FakeCache, FakeHouse, FakePlans, FakeShard, fake_plans, fake_status
 
-from forebay_proxy.access import Access
-from forebay_proxy.events import Event, Events
-from forebay_proxy.server import Face
+from forebay_proxy.core.events import Event, Events
+from forebay_proxy.server.http.server import HttpServer
+from forebay_proxy.server.net.access import Access
 
 
 @dataclass
 class World:
     """A face and everything behind it. ``events`` is what it has reported."""
 
-    face: Face
+    face: HttpServer
     cache: FakeCache
     plans: FakePlans
     house: FakeHouse
@@ -39,7 +39,7 @@ class World:
 
     async def until(self, kind: type[Any], count: int = 1) -> list[Any]:
         """Wait for ``count`` events of a kind."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.of(kind)) < count:
                 await asyncio.sleep(0)
         return self.of(kind)
@@ -62,7 +62,7 @@ async def listening(
     board = Events()
     board.listen(events.append)
     cache, plans, house = FakeCache(shards), FakePlans(), FakeHouse()
-    face = Face(
+    face = HttpServer(
         cache=cache, plans=plans, house=house, status=fake_status, announced=fake_plans,
         metrics=lambda: (b"forebay_up 1\n", "text/plain; version=0.0.4"),
         access=access or Access(os.getuid()), events=board, pass_headers=pass_headers, instance="feed",
@@ -117,7 +117,7 @@ async def talk(port: int | Path, sent: bytes, *, host: str = "127.0.0.1") -> Rep
 
 async def read_to_end(reader: asyncio.StreamReader, *, head: bool = False) -> Reply:
     received, reset = bytearray(), False
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         try:
             while part := await reader.read(1 << 20):
                 received += part

@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from forebay_proxy.admin_bodies import shards_of
-from forebay_proxy.errors import ShardError, ShardNotFound
-from forebay_proxy.events import Outcome
-from forebay_proxy.http_range import RangeRequest
-from forebay_proxy.shard import Pin, PinKind, Shard, Version, store_key
-from forebay_proxy.wire.patterns import parse_pattern
-from forebay_proxy.wire.plan import PlanBody, ReaderName
+from forebay_proxy.core.errors import ShardError, ShardNotFound
+from forebay_proxy.core.events import RequestOutcome
+from forebay_proxy.core.http_range import RangeRequest
+from forebay_proxy.core.shard import Pin, PinKind, Shard, Version, store_key
+from forebay_proxy.server.http.admin_bodies import shards_of
+from forebay_proxy.wire.protocol.plan import PlanBody, ReaderName
+from forebay_proxy.wire.urls.patterns import parse_pattern
 
 
 @dataclass
@@ -27,7 +27,7 @@ class FakeShard:
     length_known: bool = True
     encoding: str = ""
     content_type: str = "application/x-tar"
-    outcome: Outcome = Outcome.MISS
+    outcome: RequestOutcome = RequestOutcome.MISS
     chunk_bytes: int = 1 << 20
     fails_at: int | None = None
     error: BaseException | None = None
@@ -38,7 +38,10 @@ class FakeShard:
 
     def version(self) -> Version:
         pin = Pin(PinKind.MODIFIED, self.modified) if self.modified else Pin(PinKind.ETAG, self.etag) if self.etag else Pin()
-        return Version(f"etag:{self.etag}", pin, len(self.data) if self.length_known else None, self.encoding, self.content_type)
+        length = len(self.data) if self.length_known else None
+        return Version(
+            f"etag:{self.etag}", pin, length, self.encoding, self.content_type, modified=self.modified or "", settled=bool(self.modified)
+        )
 
 
 @dataclass
@@ -65,7 +68,7 @@ class FakeReading:
         self._shard = shard
         self._opening = opening
 
-    async def begin(self, first: int, last: int | None) -> Outcome:
+    async def begin(self, first: int, last: int | None) -> RequestOutcome:
         self._opening.range = (first, last)
         return self.outcome
 
@@ -94,7 +97,7 @@ class FakeReading:
 
     async def _handed(self, data: memoryview) -> AsyncIterator[bytes | memoryview]:
         self._opening.handed += len(data)
-        if self.outcome is Outcome.HIT:
+        if self.outcome is RequestOutcome.HIT:
             self.hit_bytes += len(data)
         if not self._shard.reused_buffer:
             yield data
@@ -167,7 +170,10 @@ class FakeHouse:
         self.warm_error: ShardError | None = None
         self.warm_left = asyncio.Event()
 
-    def shards(self) -> list[dict[str, object]]:
+    def remove_set(self, name: str) -> bool:
+        return name == "known"
+
+    def shards(self, name: str = "") -> list[dict[str, object]]:
         return [{"shard": "s3://b/0.tar", "complete": True}]
 
     async def evict(self, patterns: list[str] | None) -> dict[str, int]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 
-from forebay_proxy.digest import Digest
-from forebay_proxy.errors import (
+from forebay_proxy.core.digests import Digest
+from forebay_proxy.core.errors import (
     OriginUnavailable,
     RangeNotSatisfiable,
     ShardChanged,
@@ -17,8 +18,15 @@ from forebay_proxy.errors import (
     ShardForbidden,
     ShardNotFound,
 )
-from forebay_proxy.origins.base import Body
-from forebay_proxy.shard import ByteRange, Credential, Pin, PinKind, Shard, Version
+from forebay_proxy.core.shard import (
+    ByteRange,
+    Credential,
+    Pin,
+    PinKind,
+    Shard,
+    Version,
+)
+from forebay_proxy.origins.base import OriginBody
 
 __all__ = ["Asked", "FakeOrigin", "FakeOrigins", "Gate", "Remote", "reset"]
 
@@ -83,6 +91,8 @@ class Remote:
     bodies: dict[int, Gate] = field(default_factory=dict)  # by offset in the shard: a body waits before the byte there
     failures: deque[Failure] = field(default_factory=deque)
     digests: tuple[Digest, ...] = ()  # of the whole, in every answer
+    backends: tuple[str, ...] = ()  # ETags of several servers behind one name, which take turns by chance
+    chance: random.Random = field(default_factory=lambda: random.Random(5))
     flips: dict[int, int] = field(default_factory=dict)  # offset -> how often its byte still arrives wrong
 
     @property
@@ -123,6 +133,11 @@ class Remote:
                 self.flips[offset] = times - 1
         return bytes(piece)
 
+    def answered_by_chance(self) -> None:
+        """Another backend, or the same."""
+        if self.backends:
+            self.etag = self.chance.choice(self.backends)
+
     def release(self) -> None:
         if self.headers is not None:
             self.headers.open()
@@ -140,6 +155,7 @@ class FakeOrigin:
         self.open = 0
         self.most_open = 0
         self.head_error: ErrorOf | None = None
+        self.head_version: Version | None = None  # what HEAD says, where that is not what GET says
 
     def put(self, name: str, data: bytes, **how: object) -> Remote:
         """Store ``data`` under ``name``, as a new state of it if there was one."""
@@ -172,7 +188,7 @@ class FakeOrigin:
             remote.release()
 
     @asynccontextmanager
-    async def read(self, shard: Shard, range: ByteRange | None, pin: Pin) -> AsyncIterator[Body]:
+    async def read(self, shard: Shard, range: ByteRange | None, pin: Pin) -> AsyncIterator[OriginBody]:
         asked = Asked(shard.name, None if range is None else (range.first, range.last), pin.value, credential=shard.credential)
         self.log.append(asked)
         self.open += 1
@@ -187,9 +203,10 @@ class FakeOrigin:
                 raise failure.error(shard.name)
             _compare(shard, remote, pin)
             first, end = _extent(shard, remote, range)
+            version = remote.version
             async with aclosing(self._chunks(shard, remote, first, end, failure, asked)) as chunks:
                 promised = end - first if remote.ranged or remote.length_known else None
-                yield Body(remote.version, first, promised, remote.ranged and range is not None, remote.framed, chunks, remote.digests)
+                yield OriginBody(version, first, promised, remote.ranged and range is not None, remote.framed, chunks, remote.digests)
         finally:
             self.open -= 1
 
@@ -200,7 +217,7 @@ class FakeOrigin:
             await remote.headers.passed()
         if self.head_error is not None:
             raise self.head_error(shard.name)
-        return self._find(shard).version
+        return self.head_version or self._find(shard).version
 
     async def aclose(self) -> None:
         pass
@@ -211,6 +228,7 @@ class FakeOrigin:
             raise ShardNotFound(shard.name, "404")
         if remote.allowed is not None and shard.credential not in remote.allowed:
             raise ShardForbidden(shard.name, "403")
+        remote.answered_by_chance()
         return remote
 
     async def _chunks(

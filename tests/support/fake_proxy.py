@@ -21,6 +21,7 @@ from http.server import BaseHTTPRequestHandler
 __all__ = ["Cut", "FakeServer", "Held", "Recorded", "Refuse", "free_port", "ramp"]
 
 BLOCK = 64 * 1024
+HUNG_S = 120.0  # the longest a test lets it hang
 
 
 def ramp(length: int, seed: int = 0) -> bytes:
@@ -93,6 +94,8 @@ class FakeServer:
         self.requests: list[Recorded] = []
         self.shown: dict[str, Shown] = {}
         self.plan_status = 204
+        self.turning = threading.Event()  # clear it, and it takes connections and says nothing, as one that is stopped
+        self.turning.set()
         self.instance = ""  # what Forebay-Instance says; "" for a sidecar that does not say
         self._faults: dict[str, deque[Cut | Refuse | Held]] = defaultdict(deque)
         self._server: socketserver.BaseServer | None = None
@@ -195,12 +198,13 @@ class _Handler(BaseHTTPRequestHandler):
         """Quiet."""
 
     def do_GET(self) -> None:
+        self.server.fake.turning.wait(HUNG_S)
         self._record(b"")
         fake = self.server.fake
         if self.path == "/healthz":
             self._plain(200, b"ok")
             return
-        faults = fake._faults[self.path]
+        faults = fake._faults[self.path] if self.command == "GET" else None  # a look suffers none
         fault = faults.popleft() if faults else None
         shown = fake.shown.get(self.path)
         if isinstance(fault, Refuse):
@@ -209,6 +213,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(Refuse(404, f"no shard {self.path}"))
         else:
             self._serve(shown, fault)
+
+    do_HEAD = do_GET
 
     def do_PUT(self) -> None:
         self._record(self.rfile.read(int(self.headers.get("Content-Length", "0"))))
@@ -236,7 +242,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/problem+json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def _name_instance(self) -> None:
         if self.server.fake.instance:
@@ -247,25 +254,27 @@ class _Handler(BaseHTTPRequestHandler):
         if wanted and shown.honours_if_match and wanted != shown.etag:
             self._refuse(Refuse(412, "another version"))
             return
-        asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", "")) if shown.ranges else None
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")) if shown.ranges else None
         first = int(asked[1]) if asked else 0
+        end = min(int(asked[2]) + 1, len(shown.body)) if asked and asked[2] else len(shown.body)
         if asked and first >= len(shown.body):
             self._refuse(Refuse(416, "beyond the end", (("Content-Range", f"bytes */{len(shown.body)}"),)))
             return
-        self._head(shown, first if asked else None)
-        self._body(shown, shown.body[first:], fault)
+        self._head(shown, first if asked else None, end)
+        if self.command != "HEAD":
+            self._body(shown, shown.body[first:end], fault)
 
-    def _head(self, shown: Shown, first: int | None) -> None:
+    def _head(self, shown: Shown, first: int | None, end: int) -> None:
         self.send_response(200 if first is None else 206)
         if first is not None:
-            self.send_header("Content-Range", f"bytes {first}-{len(shown.body) - 1}/{len(shown.body)}")
+            self.send_header("Content-Range", f"bytes {first}-{end - 1}/{len(shown.body)}")
         if shown.etag:
             self.send_header("ETag", shown.etag)
         for name, value in shown.headers.items():
             self.send_header(name, value)
         self._name_instance()
         if shown.framing == "length":
-            self.send_header("Content-Length", str(len(shown.body) - (first or 0)))
+            self.send_header("Content-Length", str(end - (first or 0)))
         elif shown.framing == "chunked":
             self.send_header("Transfer-Encoding", "chunked")
         else:
@@ -277,7 +286,7 @@ class _Handler(BaseHTTPRequestHandler):
         for at in range(0, len(sent), BLOCK):
             self._write(shown, sent[at : at + BLOCK])
         if isinstance(fault, Held):
-            fault.gate.wait(30)
+            fault.gate.wait(60)
         if isinstance(fault, Cut):
             fault.then()
         if fault is not None:
@@ -288,4 +297,5 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"0\r\n\r\n")
 
     def _write(self, shown: Shown, block: bytes) -> None:
+        self.server.fake.turning.wait(HUNG_S)
         self.wfile.write(b"%x\r\n%s\r\n" % (len(block), block) if shown.framing == "chunked" else block)

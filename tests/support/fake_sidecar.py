@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from forebay_proxy.runfile import RunDirectory, RunFile, process_start_time
+from forebay_proxy.node.runfile import RunDirectory, RunFile, process_start_time
 
 
 def status_of(url: str, **changes: Any) -> dict[str, Any]:
@@ -31,8 +31,13 @@ def status_of(url: str, **changes: Any) -> dict[str, Any]:
         },
         "requests": {"hit": 0, "collapsed": 0, "partial": 0, "miss": 0, "bypass": 0},
         "bytes": {"sent": 0, "hit": 0, "origin": 0, "optimal": 0, "saved": 0},
-        "reader_wait_s": 0.0, "errors": 0, "readers": [], "plans": [], "notices": [], **changes,
+        "reader_wait_s": 0.0, "errors": 0, "jobs": {}, "anonymous": tally_of(), "readers": [], "plans": [], "notices": [], **changes,
     }  # fmt: skip
+
+
+def tally_of(requests: int = 0, sent: int = 0, hit: int = 0, wait_s: float = 0.0, errors: int = 0) -> dict[str, Any]:
+    """One job of ``/v1/status``, or its anonymous readers."""
+    return {"requests": {"hit": requests}, "bytes": {"sent": sent, "hit": hit}, "reader_wait_s": wait_s, "errors": errors}
 
 
 class FakeSidecar:
@@ -65,7 +70,7 @@ class FakeSidecar:
         self._thread.join()
         self._server.server_close()
 
-    def wait_for_connections(self, count: int, timeout_s: float = 10) -> None:
+    def wait_for_connections(self, count: int, timeout_s: float = 60) -> None:
         with self.connections_changed:
             assert self.connections_changed.wait_for(lambda: self.open_connections == count, timeout_s), self.open_connections
 

@@ -51,6 +51,7 @@ class Case:
     state: State
     how: dict[str, Any] = field(default_factory=dict)
     forms: tuple[State, ...] = ()  # further bodies the origin may rightly send
+    host: str = "127.0.0.1"  # its name for the sidecar: what is learned of one origin is nothing about the others
 
 
 class _Draw:
@@ -103,7 +104,7 @@ def _kind(name: str, ends: Ends) -> Callable[[Callable[[_Draw], tuple[State, dic
     def add(make: Callable[[_Draw], tuple[State, dict[str, Any]]]) -> None:
         def build(draw: _Draw) -> Case:
             state, how = make(draw)
-            return Case(name, ends, state, how, how.pop("forms", ()))
+            return Case(name, ends, state, how, how.pop("forms", ()), how.pop("host", "127.0.0.1"))
 
         KINDS[name] = build
 
@@ -258,6 +259,14 @@ _flips("flip, no validator", etag=None)
 def _(draw: _Draw) -> tuple[State, dict[str, Any]]:
     state = draw.state()
     return state, {"script": {draw.chance.randrange(0, draw.segments + 1): faults.Flip(replace(state, etag='"restored"'))}}
+
+
+@_kind("several backends", Ends.MENDS)
+def _(draw: _Draw) -> tuple[State, dict[str, Any]]:
+    state, number = draw.state(), draw.pick(2, 2, 3, 4)
+    forms = tuple(replace(state, etag=f'"{draw.chance.getrandbits(48):x}"') for _ in range(number - 1))
+    etags = [form.etag or "" for form in (state, *forms)]
+    return state, {"always": faults.Backends(etags, random.Random(draw.size)), "forms": forms, "host": "localhost"}
 
 
 def case(number: int, *, seed: int, path: str, segment: int, forbidden: str) -> Case:

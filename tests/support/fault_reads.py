@@ -204,7 +204,7 @@ class Campaign:
 
     async def _readers(self, number: int, made: Case, served: Served, chance: random.Random) -> None:
         """A whole reader, a ranged one, one that leaves and comes back, three at once; in an order of chance, or all at once."""
-        target = f"/http/127.0.0.1:{self._origin.port}{served.path}"
+        target = f"/http/{made.host}:{self._origin.port}{served.path}"
         readers = [self._whole, self._ranged, self._resumed, self._whole]
         chance.shuffle(readers)
         coming = [reader(target, made, served, random.Random(f"{chance.random()}")) for reader in readers]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from support.fault_origin import Call, Fault, Reply, State
 
 __all__ = [
-    "BadChunk", "CutShort", "DifferentTotal", "Drip", "EncodedOnce", "Flip", "Garbled", "Hints", "Hush", "MisplacedRange", "Nameless",
+    "Backends", "BadChunk", "CutShort", "DifferentTotal", "Drip", "EncodedOnce", "Flip", "Garbled", "Hints", "Hush", "MisplacedRange",
+    "Nameless",
     "NotHttp",     "Nothing", "Redirect", "ShorterRange", "Stall", "Status", "Surplus", "WholeForRange", "WrongLength", "zipped",
 ]  # fmt: skip
 
@@ -206,6 +209,18 @@ class Flip(Fault):
     async def answer(self, call: Call) -> bool:
         call.served.states.append(self.to)
         return await call.answer(call.honest())
+
+
+@dataclass(repr=False)
+class Backends(Fault):
+    """Each request is answered by one of several servers, by chance: the same bytes, and an ETag of its own."""
+
+    etags: Sequence[str]
+    chance: random.Random
+
+    async def answer(self, call: Call) -> bool:
+        state = replace(call.served.now, etag=self.chance.choice(self.etags))
+        return await call.answer(replace(call, served=replace(call.served, states=[state])).honest())
 
 
 @dataclass(repr=False)

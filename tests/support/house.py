@@ -16,32 +16,32 @@ import pytest
 from support.fake_origin import FakeOrigin, FakeOrigins
 from support.ramp import ramp
 
-from forebay_proxy import flights as flights_module
-from forebay_proxy.buffers import Buffers, Share
-from forebay_proxy.cache import ShardCache
-from forebay_proxy.chores import Chores
-from forebay_proxy.clearing import Clearing
-from forebay_proxy.diskwatch import DiskWatch
-from forebay_proxy.entry import Entry
-from forebay_proxy.events import Events
-from forebay_proxy.fetch import Fetcher
-from forebay_proxy.flights import Flights
-from forebay_proxy.headroom import Headroom
-from forebay_proxy.housekeeping import House
-from forebay_proxy.inspection import Inspection
-from forebay_proxy.ledger import Ledger
-from forebay_proxy.limiter import Limiters
-from forebay_proxy.openfiles import OpenFiles
-from forebay_proxy.openings import Openings
-from forebay_proxy.plan import Plans
-from forebay_proxy.prefetch import Prefetcher
-from forebay_proxy.reading import Reading
-from forebay_proxy.retiring import Retiring
-from forebay_proxy.room import Room, Slice
-from forebay_proxy.shard import ByteRange, Shard
-from forebay_proxy.store import Loaded, Store
-from forebay_proxy.wire.plan import ReaderName
-from forebay_proxy.wire.urls import parse_origin_url
+from forebay_proxy.app.operations import Operations
+from forebay_proxy.background.disk_monitor import DiskMonitor
+from forebay_proxy.background.prefetcher import Prefetcher
+from forebay_proxy.cache.fetcher import Fetcher
+from forebay_proxy.cache.reader import ShardReader
+from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resident.open_files import OpenFiles
+from forebay_proxy.cache.resident.reclaim import Reclaimer
+from forebay_proxy.cache.resident.retirement import Retirement
+from forebay_proxy.cache.resident.segment_check import SegmentCheck
+from forebay_proxy.cache.resident.space import Slice, SpaceManager
+from forebay_proxy.cache.resolver import VersionResolver
+from forebay_proxy.cache.shard_cache import ShardCache
+from forebay_proxy.core.background_tasks import BackgroundTasks
+from forebay_proxy.core.events import Events
+from forebay_proxy.core.shard import ByteRange, Shard
+from forebay_proxy.policy.eviction.headroom import Headroom
+from forebay_proxy.policy.eviction.ledger import Ledger
+from forebay_proxy.policy.plans.registry import PlanRegistry
+from forebay_proxy.store.store import StartReport, Store
+from forebay_proxy.transfer import flights as flights_module
+from forebay_proxy.transfer.buffer_budget import BufferBudget, Share
+from forebay_proxy.transfer.flights import Flights
+from forebay_proxy.transfer.limiter import Limiters
+from forebay_proxy.wire.protocol.plan import ReaderName
+from forebay_proxy.wire.urls.shard_url import parse_origin_url
 
 __all__ = ["SEGMENT", "FakeClock", "World", "building", "data_of", "reader", "shard_of", "small_segments", "until"]
 
@@ -54,8 +54,8 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith("forebay_proxy") and hasattr(module, "SEGMENT_BYTES"):
             monkeypatch.setattr(module, "SEGMENT_BYTES", SEGMENT)
-    monkeypatch.setattr("forebay_proxy.window.MIN_BYTES", 2 * SEGMENT)
-    monkeypatch.setattr("forebay_proxy.pipe.UNKNOWN", 64)  # a fake origin is no line that could be full
+    monkeypatch.setattr("forebay_proxy.policy.schedule.window.MIN_BYTES", 2 * SEGMENT)
+    monkeypatch.setattr("forebay_proxy.transfer.bandwidth.UNKNOWN", 64)  # a fake origin is no line that could be full
 
 
 class FakeClock:
@@ -91,7 +91,7 @@ def data_of(length: int, seed: int = 0) -> bytes:
     return ramp(length, start=(seed + 1) * 7919)
 
 
-async def until(condition: Callable[[], object], *, timeout_s: float = 10.0) -> None:
+async def until(condition: Callable[[], object], *, timeout_s: float = 60) -> None:
     """Turn the loop until ``condition`` holds; only for what has no event of its own."""
     async with asyncio.timeout(timeout_s):
         while not condition():
@@ -107,28 +107,28 @@ class World:
     clock: FakeClock
     store: Store
     ledger: Ledger[Slice]
-    plans: Plans
-    room: Room
+    plans: PlanRegistry
+    room: SpaceManager
     files: OpenFiles
-    clearing: Clearing
-    retiring: Retiring
+    clearing: Reclaimer
+    retiring: Retirement
     flights: Flights
-    openings: Openings
-    chores: Chores
+    openings: VersionResolver
+    chores: BackgroundTasks
     limiters: Limiters
     fetcher: Fetcher
-    buffers: Buffers
+    buffers: BufferBudget
     cache: ShardCache
     prefetcher: Prefetcher
-    house: House
-    watch: DiskWatch
+    house: Operations
+    watch: DiskMonitor
     group: asyncio.TaskGroup
     events: Events
     facts: list[Any] = field(default_factory=list)
     most_used: int = 0
 
     @property
-    def inspection(self) -> Inspection:
+    def inspection(self) -> SegmentCheck:
         return self.cache.inspection
 
     def entry(self, name: str) -> Entry:
@@ -141,7 +141,7 @@ class World:
     @asynccontextmanager
     async def opened(
         self, shard: Shard | str, who: ReaderName | None = None, first: int = 0, last: int | None = None
-    ) -> AsyncIterator[Reading]:
+    ) -> AsyncIterator[ShardReader]:
         """A reading that has begun."""
         shard = shard_of(shard) if isinstance(shard, str) else shard
         want = ByteRange(first, last) if first or last is not None else None
@@ -154,7 +154,7 @@ class World:
         async with self.opened(shard, who, first, last) as reading:
             return b"".join([bytes(chunk) async for chunk in reading.chunks()])
 
-    async def taken(self, reading: Reading, count: int) -> bytes:
+    async def taken(self, reading: ShardReader, count: int) -> bytes:
         """At least ``count`` bytes from a reading's start, and the reading stays where it is."""
         got = b""
         chunks = reading.chunks()
@@ -168,7 +168,7 @@ class World:
     async def quiet(self) -> None:
         """Wait until nothing is in the air and nothing is left to do."""
         calm = 0
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while calm < 3:
                 busy = len(self.flights) + len(self.openings._calls._tasks) + len(self.openings._checks._tasks) + len(self.chores)
                 calm = 0 if busy else calm + 1
@@ -189,6 +189,7 @@ class World:
     def check(self) -> None:
         """Nobody is here: nothing may be held."""
         assert not self.cache.readings
+        self.cache.look_at_descriptors()  # as once a second
         assert self.cache.leased_segments == 0
         assert len(self.flights) == 0
         assert not self.flights.all()
@@ -238,7 +239,7 @@ def _plain_errors() -> Iterator[None]:
         raise
 
 
-def adopt(world: World, loaded: Loaded) -> None:
+def adopt(world: World, loaded: StartReport) -> None:
     """What a start does with the rows it found."""
     for row in loaded.rows:
         entry = Entry.of_row(shard_of(row.url), row, world.store.boot_id)
@@ -310,12 +311,12 @@ def _parts(
     events, facts = Events(), list[Any]()
     events.listen(facts.append)
     ledger: Ledger[Slice] = Ledger(capacity)
-    plans = Plans(clock)
-    room = Room(ledger, store, plans, events, clock)
-    buffers, chores, flights = Buffers(), Chores(group), Flights(group)
+    plans = PlanRegistry(clock)
+    room = SpaceManager(ledger, store, plans, events, clock)
+    buffers, chores, flights = BufferBudget(), BackgroundTasks(group), Flights(group)
     files = OpenFiles(room, store)
-    retiring = Retiring(room, files, chores)
-    clearing = Clearing(room, files, retiring, store, chores)
+    retiring = Retirement(room, files, chores)
+    clearing = Reclaimer(room, files, retiring, store, chores)
     if window_unit is not None:
         buffers.windows = Share(4 * window_unit, per_holder=4, smallest_bytes=window_unit)
     limiters = Limiters(connections, clock)
@@ -323,7 +324,7 @@ def _parts(
     fetcher = Fetcher(
         origins, limiters, buffers, events, retry_budget_s=retry_budget_s, clock=clock, sleep=clock.sleep, chance=random.Random(7)
     )
-    openings = Openings(
+    openings = VersionResolver(
         room=room, retiring=retiring, flights=flights, fetcher=fetcher, buffers=buffers, events=events, group=group, clock=clock,
         hmac_key=b"k" * 32, revalidate=revalidate,
     )  # fmt: skip
@@ -332,8 +333,8 @@ def _parts(
         fetcher=fetcher, buffers=buffers, events=events, chores=chores, clock=clock,
     )  # fmt: skip
     prefetcher = Prefetcher(cache, openings, plans, chores, clock)
-    house = House(cache, openings, clock)
-    watch = DiskWatch(
+    house = Operations(cache, openings, clock)
+    watch = DiskMonitor(
         store=store, room=room, clearing=clearing, files=files, ground=cache.ground, health=cache.disk,
         headroom=Headroom(capacity, 0, capacity, clock), free_floor=0.0, chores=chores,
     )  # fmt: skip

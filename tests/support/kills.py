@@ -41,10 +41,10 @@ import xxhash
 from support.disk_sampler import used_bytes
 from support.origin_server import OriginServer
 from support.readers import read
-from support.sidecar import Sidecar, environment, start, wait_until
+from support.sidecar import Sidecar, environment, spawn, start, wait_until
 from support.tars import expected, tar_shard
 
-from forebay_proxy.segments import segment_span
+from forebay_proxy.core.segments import segment_span
 
 __all__ = ["Kills", "Report", "claims"]
 
@@ -52,7 +52,8 @@ SHARDS, SAMPLES, SAMPLE_BYTES = 10, 12, 1_600_000  # 19 MB a shard: three segmen
 RATE_BYTES_S = 40e6  # of each connection to the origin: a kill finds something in the air
 CAPACITY_MB = 100  # about half of the data, so that segments leave all the time
 CLIENTS = 4
-SWEPT_S = 20.0  # of a shared machine
+WORTH = 4  # segments that must be claimed before a kill: on a busy machine a second is not enough for one
+SWEPT_S = 60.0  # of a shared machine
 OVERHEAD_AHEAD = 5 * 2**20  # overhead is counted in steps of 1 MiB, and one ahead; the clients of a start have begun to fetch
 
 
@@ -199,11 +200,19 @@ class Kills:
         with ThreadPoolExecutor(CLIENTS + 1) as pool:
             busy = [pool.submit(self._client, random.Random(seed), stop) for seed in seeds]
             busy.append(pool.submit(self._watch, stop))
-            time.sleep(self._chance.uniform(0.3, 2.0))
-            self._kill()
-            stop.set()
+            try:
+                wait_until(lambda: self._claimed() >= WORTH, SWEPT_S, every_s=0.1)
+                time.sleep(self._chance.uniform(0.3, 2.0))
+                self._kill()
+            finally:
+                stop.set()
         for each in busy:
             each.result()
+
+    def _claimed(self) -> int:
+        """Segments the index claims now."""
+        rows = claims(self._directory / "cache", self._directory / "index-copy")
+        return sum(sum(value != 0 for value in array("Q", base64.b64decode(row["sums"]))) for _, row in rows)
 
     def _kill(self) -> None:
         if self._sidecar is not None:
@@ -213,13 +222,7 @@ class Kills:
 
     def _die_young(self, origin: str) -> None:
         """One that is killed while it starts: it has the lock, reads the index, tidies, opens its port, or has just said so."""
-        from support.sidecar import FOREBAY  # noqa: PLC0415 -- only here
-
-        command = [*FOREBAY, "serve", "--json", "--cache-dir", str(self._directory / "cache"), "--socket", "off", "--allow-origin", origin]
-        with subprocess.Popen(
-            [*command, *self._flags()], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=self._directory,
-            env=environment(self._directory),
-        ) as process:  # fmt: skip
+        with spawn(self._directory, *self._flags(), allow=[origin], default_port=True) as process:
             usual = statistics.median(self.report.start_s)
             time.sleep(self._chance.uniform(0.3, 1.1) * usual)
             process.send_signal(signal.SIGKILL)
@@ -382,7 +385,7 @@ class _Training:
         """The (key, md5) of each sample, epoch by epoch; the one under way is read to its end."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        assert self._process.wait(120) == 0, self._output.with_suffix(".err").read_text()[-2000:]
+        assert self._process.wait(240) == 0, self._output.with_suffix(".err").read_text()[-2000:]
         epochs: list[list[tuple[str, str]]] = [[]]
         for line in self._output.read_text().splitlines():
             sample = json.loads(line)

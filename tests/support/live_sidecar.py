@@ -14,11 +14,11 @@ from pathlib import Path
 from aiohttp import web
 from support.sidecar import running
 
-from forebay_proxy import events as facts
-from forebay_proxy.events import Event, Outcome
-from forebay_proxy.metrics import Metrics
-from forebay_proxy.usage import Usage
-from forebay_proxy.wire.plan import ReaderName
+from forebay_proxy.core import events as facts
+from forebay_proxy.core.events import Event, RequestOutcome
+from forebay_proxy.telemetry.metrics import Metrics
+from forebay_proxy.telemetry.usage import Usage
+from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["LiveSidecar", "busy_metrics", "live_sidecar"]
 
@@ -38,7 +38,7 @@ class LiveSidecar:
 
     def read(self) -> bytes:
         """The shard through the sidecar."""
-        with urllib.request.urlopen(f"{self.url}/file{self.shard}", timeout=30) as answer:
+        with urllib.request.urlopen(f"{self.url}/file{self.shard}", timeout=120) as answer:
             return bytes(answer.read())
 
 
@@ -73,7 +73,7 @@ def busy_metrics() -> Iterator[str]:
     thread = threading.Thread(target=lambda: asyncio.run(serve()), name="busy metrics")
     thread.start()
     try:
-        assert started.wait(10)
+        assert started.wait(60)
         yield address[0]
     finally:
         for loop, ended in stop:
@@ -107,10 +107,10 @@ def _usage() -> Usage:
 _ORIGIN = "s3://bucket"
 _READER = ReaderName("train", "0", "1", "7.1")
 EVERYTHING: tuple[Event, ...] = (
-    facts.LeaseEnded(facts.RequestDone("GET", 200, Outcome.HIT, 100, 0.01, 0.1)),
-    *(facts.RequestDone("GET", 200, outcome, 100, 0.01, 0.1, hit_bytes=50, job="train") for outcome in Outcome),
+    facts.LeaseEnded(facts.RequestDone("GET", 200, RequestOutcome.HIT, 100, 0.01, 0.1)),
+    *(facts.RequestDone("GET", 200, outcome, 100, 0.01, 0.1, hit_bytes=50, job="train") for outcome in RequestOutcome),
     facts.RequestDone("GET", 404, None, 0, 0.01, 0.1),
-    facts.Aborted("origin_failed"), facts.ClientRefused("uid"), facts.ClientRefused("origin"), facts.DiskFailed("write", "ENOSPC"),
+    facts.Aborted("origin_failed"), facts.ClientRefused("uid"), facts.ClientRefused("origin"), facts.DiskOperationFailed("write", "ENOSPC"),
     facts.AccessLogged("written", 3),
     facts.DiskChanged("unstable"),
     facts.Evicted(100, "plan", 5, used=True), facts.Evicted(100, "guess", 5, used=False), facts.FetchRetried(_ORIGIN, "reset", True),
@@ -120,7 +120,9 @@ EVERYTHING: tuple[Event, ...] = (
     facts.OriginOddity(_ORIGIN, "range-as-200"),
     facts.PlanChanged("train", "extended"), facts.ShardOpened(_READER, "skipped"), facts.ReaderWaited("train", 0.5),
     facts.OptimalBytes(90), facts.ShardOpened(_READER, "planned"),
-    facts.Recovered(1, 1, 0.1), facts.Refetched(_ORIGIN, 10), facts.ReservationRefused("no-room"), facts.Revalidated("same"),
+    facts.CacheRecovered(1, 1, 0.1), facts.Refetched(_ORIGIN, 10), facts.NotStorable(_ORIGIN),
+    facts.NotTar("s3://b/a.tar", "a web page", "train"), facts.ReservationRefused("no-room"),
+    facts.Revalidated("same"),
     facts.SegmentLanded(_ORIGIN, 100, 0.1, True, False), facts.SegmentVerified("sample", True),
     facts.DigestChecked("md5", "agrees"), facts.DoorAnswered("passed"), facts.IndexDone("built"),
 )  # fmt: skip

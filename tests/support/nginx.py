@@ -87,7 +87,7 @@ def nginx(work: Path, files: Path, **servers: str) -> Iterator[Nginx]:
         yield Nginx(work, ports)
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(240)
 
 
 def _listens(port: int) -> bool:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from forebay_proxy.verbs.takeover_place import takeover_folder
+from forebay_proxy.cli.run.takeover_place import takeover_folder
 
 __all__ = ["TAKEOVER", "answer_of", "clean_environment", "other_python"]
 
@@ -39,6 +39,6 @@ def clean_environment(run: Path, **variables: str) -> dict[str, str]:
 
 def answer_of(python: str, code: str, environ: dict[str, str], *flags: str) -> object:
     """What ``code`` prints as JSON on the last line of its stdout; AssertionError with its stderr when it fails."""
-    done = subprocess.run([python, *flags, "-c", code], env=environ, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([python, *flags, "-c", code], env=environ, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from forebay_proxy.plan import Plans, ReaderPlan
-from forebay_proxy.shard import Shard
+from forebay_proxy.core.shard import Shard
+from forebay_proxy.policy.plans.registry import PlanRegistry, ReaderPlan
 
 __all__ = ["nearest"]
 
 
-def nearest(plans: Plans) -> list[tuple[float, ReaderPlan, Shard]]:
+def nearest(plans: PlanRegistry) -> list[tuple[float, ReaderPlan, Shard]]:
     """(when needed, by which plan, shard), nearest need first; of equals the plan that was there first."""
     ahead = [
         (plan.need_at(index), order, index, plan)

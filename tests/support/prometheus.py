@@ -25,7 +25,7 @@ needs_prometheus = pytest.mark.skipif(shutil.which("prometheus") is None, reason
 needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason=f"promtool {_WHY}")
 
 _LISTENS = re.compile(r'msg="Listening on" address=(127\.0\.0\.1:\d+)')
-_START_S = 30
+_START_S = 120
 _CONFIG = """
 global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}
 rule_files: [{rules}]
@@ -51,7 +51,7 @@ class Prometheus:
         """The alert rules with their health and last error."""
         return [rule for group in self._get("/api/v1/rules")["data"]["groups"] for rule in group["rules"]]
 
-    def wait_for(self, expression: str, *, within_s: float = 30) -> list[dict[str, Any]]:
+    def wait_for(self, expression: str, *, within_s: float = 120) -> list[dict[str, Any]]:
         """Ask until ``expression`` has a result. Scrapes cannot be waited for in another way."""
         end = time.monotonic() + within_s
         while time.monotonic() < end:
@@ -63,7 +63,7 @@ class Prometheus:
     def _get(self, path: str, **query: str) -> Any:
         url = f"{self.url}{path}?{urllib.parse.urlencode(query)}"
         try:
-            with urllib.request.urlopen(url, timeout=10) as answer:
+            with urllib.request.urlopen(url, timeout=120) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:  # 400 carries the reason a query was refused
             return json.load(error)
@@ -71,7 +71,7 @@ class Prometheus:
 
 def promtool(*arguments: str) -> None:
     """Run promtool; AssertionError with all it said when it is not content."""
-    done = subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -87,7 +87,7 @@ def running_prometheus(directory: Path, target: str, rules: Path) -> Iterator[Pr
             yield Prometheus(f"http://{_address(process, log)}")
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(240)
 
 
 def _address(process: subprocess.Popen[bytes], log: Path) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 __all__ = ["End", "run_ranks"]
 
-PATIENCE_S = 90.0  # a rank that has not ended by then hangs, and the test fails
+PATIENCE_S = 240.0  # a rank that has not ended by then hangs, and the test fails
 
 
 @dataclass
@@ -47,7 +47,7 @@ def run_ranks(size: int, what: Callable[[int], Any], folder: Path, *, group: boo
     try:
         _collect(pipes, ends)
         for process, end in zip(processes, ends, strict=True):
-            process.join(5)
+            process.join(60)
             if end.gone:
                 end.error = f"gone without a word: {process.exitcode}"
     finally:

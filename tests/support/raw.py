@@ -23,7 +23,7 @@ class Line:
         self.writer.write(data)
         await self.writer.drain()
 
-    async def answer(self, timeout_s: float = 20) -> tuple[int, dict[str, str], bytes]:
+    async def answer(self, timeout_s: float = 60) -> tuple[int, dict[str, str], bytes]:
         """The next response: status, header (lower case), body by its Content-Length. (0, {}, b"") at the end of the connection."""
         async with asyncio.timeout(timeout_s):
             try:
@@ -35,7 +35,7 @@ class Line:
             body = await self.reader.readexactly(int(headers.get("content-length", "0")))
             return int(lines[0].split()[1]), headers, body
 
-    async def ended(self, timeout_s: float = 20) -> bytes:
+    async def ended(self, timeout_s: float = 60) -> bytes:
         """Whatever still comes until the other side closes."""
         rest = b""
         async with asyncio.timeout(timeout_s):

@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from support.origin_server import OriginServer
+from support.tarmaking import hand_header
 
 __all__ = ["Got", "make_shard", "many", "put_shards", "read", "shard_sizes", "spans"]
 
@@ -30,11 +31,13 @@ READ_BYTES = 1 << 20
 
 
 def make_shard(path: Path, size: int, number: int) -> Path:
-    """A file of ``size`` bytes in which every 64 KiB begin with the shard's number and their offset; the end is a tar's."""
+    """A file of ``size`` bytes in which every 64 KiB but the first begin with the shard's number and their offset; its ends are a tar's."""
     with path.open("wb") as file:
         for offset in range(0, size, _BLOCK):
             file.write((struct.pack("<QQ", number, offset) + _NOISE[16:])[: size - offset])
         if size >= 4 << 10:
+            file.seek(0)
+            file.write(hand_header(b"%d.bin" % number, size - 1536))
             file.seek(size - 1024)
             file.write(bytes(1024))
     return path
@@ -82,7 +85,7 @@ def read(
     reset, after so many bytes. AssertionError for a wrong byte; a connection that breaks off is a ``Got`` that is not ``whole``.
     """
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.netloc, timeout=60)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=120)
     with closing(connection):
         started = time.monotonic()
         target = parts.path + (f"?{parts.query}" if parts.query else "")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from forebay_proxy.replay import ALL, Line, Script, Workload
-from forebay_proxy.segments import SEGMENT_BYTES
-from forebay_proxy.shard import Shard
-from forebay_proxy.wire.plan import ReaderName
-from forebay_proxy.wire.urls import parse_origin_url
+from forebay_proxy.core.segments import SEGMENT_BYTES
+from forebay_proxy.core.shard import Shard
+from forebay_proxy.simulate.origin import SimulatedLine
+from forebay_proxy.simulate.workload import ALL, Script, Workload
+from forebay_proxy.wire.protocol.plan import ReaderName
+from forebay_proxy.wire.urls.shard_url import parse_origin_url
 
 __all__ = ["LINE", "name_of", "shards", "small"]
 
-LINE = Line(bytes_s=400e6, connection_bytes_s=100e6, latency_s=0.05)
+LINE = SimulatedLine(bytes_s=400e6, connection_bytes_s=100e6, latency_s=0.05)
 
 
 def name_of(number: int) -> str:

@@ -14,8 +14,10 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from forebay_proxy import ending, fileio, prefetch, service
-from forebay_proxy.cli import main
+from forebay_proxy.app import service, shutdown
+from forebay_proxy.background import prefetcher
+from forebay_proxy.cli.main import main
+from forebay_proxy.store.files import file_io
 
 CLOSE_S = 1.0  # instead of 8: the deadline is waited for
 
@@ -39,7 +41,7 @@ def hung_disk() -> None:
 
         return write
 
-    fileio.write, fileio.write_pieces = hanging(fileio.write), hanging(fileio.write_pieces)
+    file_io.write, file_io.write_pieces = hanging(file_io.write), hanging(file_io.write_pieces)
 
 
 def stuck_loop() -> None:
@@ -57,18 +59,18 @@ def stuck_loop() -> None:
 def faulty_prefetch() -> None:
     """The prefetcher's loop raises whenever it runs."""
 
-    async def run(self: prefetch.Prefetcher) -> None:
+    async def run(self: prefetcher.Prefetcher) -> None:
         while not struck():
             await asyncio.sleep(0.05)
         raise ZeroDivisionError("https://user:secret@host/?token=secret")
 
-    prefetch.Prefetcher.run = run  # type: ignore[method-assign]
+    prefetcher.Prefetcher.run = run  # type: ignore[method-assign]
 
 
 RIGS = {rig.__name__: rig for rig in (hung_disk, stuck_loop, faulty_prefetch)}
 
 if __name__ == "__main__":
-    ending.CLOSE_S = CLOSE_S
+    shutdown.CLOSE_S = CLOSE_S
     RIGS[sys.argv[1]]()
     del sys.argv[1]
     main()

@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from forebay_proxy.events import Event, Events
-from forebay_proxy.origins.base import Body
-from forebay_proxy.origins.guard import Guard
+from forebay_proxy.core.events import Event, Events
+from forebay_proxy.core.shard import ByteRange, Pin, Shard
+from forebay_proxy.origins.base import OriginBody
+from forebay_proxy.origins.cloud.s3 import S3Origin
 from forebay_proxy.origins.http import HttpOrigin
-from forebay_proxy.origins.outward import Outward
-from forebay_proxy.origins.s3 import S3Origin
-from forebay_proxy.shard import ByteRange, Pin, Shard
-from forebay_proxy.wire.urls import parse_origin_url
+from forebay_proxy.origins.net.egress import Egress
+from forebay_proxy.origins.net.guard import Guard
+from forebay_proxy.wire.urls.shard_url import parse_origin_url
 
 __all__ = ["S3Client", "s3_client", "s3_shard"]
 
@@ -31,7 +31,7 @@ class S3Client:
         self.events = events
         self.now = 1_000_000.0
 
-    async def get(self, shard: Shard, range: ByteRange | None = None, pin: Pin = Pin()) -> tuple[Body, bytes]:  # noqa: B008
+    async def get(self, shard: Shard, range: ByteRange | None = None, pin: Pin = Pin()) -> tuple[OriginBody, bytes]:  # noqa: B008
         async with self.origin.read(shard, range, pin) as body:
             return body, b"".join([chunk async for chunk in body.chunks])
 
@@ -42,7 +42,7 @@ async def s3_client(allow_origin: Iterable[str] = (), *, strict_origins: bool = 
     events = Events()
     events.listen(seen.append)
     guard = Guard(allow_origin=allow_origin, strict_origins=strict_origins)
-    outward = Outward.of(os.environ, "")
+    outward = Egress.of(os.environ, "")
     http = HttpOrigin(guard=guard, events=events, connect_timeout_s=2.0, idle_timeout_s=10.0, outward=outward)
     client = S3Client(None, seen)  # type: ignore[arg-type]
     client.origin = S3Origin(http, guard=guard, clock=lambda: client.now, **how)

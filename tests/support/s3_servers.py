@@ -112,7 +112,7 @@ def _start_gateway(directory: Path) -> S3Server:
             server.secret_key,
         ]
         with (directory / f"{attempt}.log").open("wb") as log:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=60, check=False)
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=240, check=False)
         (directory / "run").mkdir(exist_ok=True)
         for pid_file in (home / "run").glob("*.pid"):
             shutil.copy(pid_file, directory / "run" / f"{attempt}-{pid_file.name}")

@@ -23,22 +23,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from forebay_proxy.wire.urls import parse_origin_url
+from support.zygote import zygote
 
-__all__ = ["FOREBAY", "Sidecar", "environment", "forebay", "running", "small_segments", "start", "wait_until"]
+from forebay_proxy.wire.urls.shard_url import parse_origin_url
+
+__all__ = ["FOREBAY", "Sidecar", "environment", "forebay", "running", "small_segments", "spawn", "start", "wait_until"]
 
 T = TypeVar("T")
 
 # -P: a queue.py where the tests run must not shadow the library's.
-FOREBAY = (sys.executable, "-P", "-m", "forebay_proxy.cli")
-STOP_S, ASK_S = 30, 30
+FOREBAY = (sys.executable, "-P", "-m", "forebay_proxy")
+_FORKED: dict[Sequence[str], int | None] = {FOREBAY: None}  # the programs that need not be started, and the segments they have
+STOP_S, ASK_S = 120, 120
 DRAIN_S = "2"  # the default would wait for every reader a test leaves standing
 
 
 def small_segments(size: int) -> tuple[str, ...]:
     """The same program with segments of ``size`` bytes: shards of many segments then cost nothing."""
-    code = f"import forebay_proxy.segments as s; s.SEGMENT_BYTES = {size}; from forebay_proxy.cli import main; main()"
-    return (sys.executable, "-P", "-c", code)
+    code = f"import forebay_proxy.core.segments as s; s.SEGMENT_BYTES = {size}; from forebay_proxy.cli.main import main; main()"
+    program = (sys.executable, "-P", "-c", code)
+    _FORKED[program] = size
+    return program
 
 
 _SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
@@ -83,6 +88,12 @@ class Sidecar:
         """What is stored, by origin URL."""
         return {shard["shard"]: shard for shard in json.loads(self.ask("/v1/shards"))["shards"]}
 
+    def wait_complete(self, count: int) -> None:
+        """Until so many versions are here whole: a clean end keeps them. (``stored_bytes`` would count blocks of the disk, and what a
+        reader was given may still be on its way there.)
+        """
+        wait_until(lambda: sum(shard["complete"] for shard in json.loads(self.ask("/v1/shards"))["shards"]) >= count)
+
     def plan(self, reader: str, shards: Sequence[str], method: str = "PUT") -> None:
         self.ask(f"/v1/plans/{reader}", json.dumps({"shards": list(shards)}).encode(), method)
 
@@ -123,10 +134,12 @@ def environment(directory: Path, **variables: str) -> dict[str, str]:
     run = directory / "run"
     run.mkdir(mode=0o700, exist_ok=True)
     path = os.pathsep.join(path for path in sys.path if path)
-    return {**os.environ, "PYTHONPATH": path, "XDG_RUNTIME_DIR": str(run), "HOME": str(directory), **variables}
+    # Whoever wants no bytecode written would have every program here compile the whole sidecar again.
+    ours = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**ours, "PYTHONPATH": path, "XDG_RUNTIME_DIR": str(run), "HOME": str(directory), **variables}
 
 
-def start(
+def spawn(
     directory: Path,
     *flags: str,
     allow: Iterable[str] = (),
@@ -135,26 +148,36 @@ def start(
     cache: str = "cache",
     default_port: bool = False,
     program: Sequence[str] = FOREBAY,
-) -> Sidecar:
+    real: bool = False,
+) -> subprocess.Popen[bytes]:
+    """The process alone, which has not said yet that it is ready; ``start`` says what the arguments are."""
+    words = ["serve", "--json", "--cache-dir", str(directory / cache), "--socket", "off", *(() if default_port else ("--port", "0"))]
+    for origin in allow:
+        words += ["--allow-origin", origin]
+    words += flags
+    variables = environment(directory, FOREBAY_DRAIN_TIMEOUT_S=DRAIN_S, **(environ or {}))
+    real = real or bool(wrapper) or program not in _FORKED or "PYTHONPATH" in (environ or {})
+    parent = None if real else zygote(_FORKED[program], variables)
+    with (directory / "sidecar.log").open("ab") as errors:
+        if parent is not None:
+            return parent.start(words, variables, directory, errors)
+        return subprocess.Popen(
+            [*wrapper, *program, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, cwd=directory, env=variables
+        )
+
+
+def start(directory: Path, *flags: str, **how: Any) -> Sidecar:
     """Start one and wait until it is ready; AssertionError with its last words when it never is.
 
     A default of 64 GB is no size for a test, so name one in ``flags``. ``allow`` are loopback origins it may visit, ``environ`` is added to
     its environment, ``wrapper`` stands before its command line, ``cache`` is the cache directory below ``directory``. ``default_port``: not
-    one the kernel picks. ``program``: another way to start it (``small_segments``).
+    one the kernel picks. ``program``: another way to start it (``small_segments``). ``real``: a program of its own, never forked from one
+    that has imported it (``support.zygote``); a test of what a start is says so.
     """
-    command = [*wrapper, *program, "serve", "--json", "--cache-dir", str(directory / cache)]
-    command += ["--socket", "off", *(() if default_port else ("--port", "0"))]
-    for origin in allow:
-        command += ["--allow-origin", origin]
-    log = directory / "sidecar.log"
-    with log.open("ab") as errors:
-        process = subprocess.Popen(
-            [*command, *flags], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, cwd=directory,
-            env=environment(directory, FOREBAY_DRAIN_TIMEOUT_S=DRAIN_S, **(environ or {})),
-        )  # fmt: skip
+    process = spawn(directory, *flags, **how)
     assert process.stdout is not None
     line = process.stdout.readline()
-    sidecar = Sidecar(process, json.loads(line) if line else {}, directory, log)
+    sidecar = Sidecar(process, json.loads(line) if line else {}, directory, directory / "sidecar.log")
     if not line:
         raise AssertionError(f"the sidecar ended with {sidecar.terminate()}: {sidecar.log_text()[-2000:]}")
     return sidecar
@@ -181,13 +204,13 @@ def forebay(directory: Path, *arguments: str, **variables: str) -> subprocess.Co
     """``forebay ARGUMENTS`` to its end, in ``environment(directory)``."""
     command = [*FOREBAY, *arguments]
     environ = environment(directory, **variables)
-    return subprocess.run(command, env=environ, cwd=directory, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=environ, cwd=directory, capture_output=True, text=True, timeout=240, check=False)
 
 
-def wait_until(fact: Callable[[], T | None], within_s: float = 30) -> T:
+def wait_until(fact: Callable[[], T | None], within_s: float = 120, every_s: float = 0.01) -> T:
     """Ask until ``fact`` is true, for what no event of another process tells; its value."""
     end = time.monotonic() + within_s
     while not (found := fact()):
         assert time.monotonic() < end, f"not within {within_s:g} s: {fact}"
-        time.sleep(0.01)
+        time.sleep(every_s)
     return found

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import xxhash
 
-from forebay_proxy.row import Row
-from forebay_proxy.segments import SEGMENT_BYTES, segment_count, segment_span
-from forebay_proxy.shard import Pin, PinKind, Version
+from forebay_proxy.core.segments import SEGMENT_BYTES, segment_count, segment_span
+from forebay_proxy.core.shard import Pin, PinKind, Version
+from forebay_proxy.store.index.row import Row
 
 BOOT = "5c6d1a34-0000-4000-8000-000000000000"
 

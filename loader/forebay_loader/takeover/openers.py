@@ -1,8 +1,8 @@
 """Webdataset's openers, replaced where they are: what Forebay would fetch is announced ahead and comes through the sidecar.
 
 Everything else about them stays: handlers are called where they were, items come out as they went in, and what is not ours (local files,
-a user's own ``gopen_schemes``, writing) is opened as before, neither announced nor counted in. With a ``cache_dir`` the sidecar's copy is
-the only one. ``fb.disable()`` makes all of it webdataset's own again.
+a user's own ``gopen_schemes``, writing) is opened as before, neither announced nor counted in. With a ``cache_dir`` samples come from the
+sidecar all the same; a copy is made there by 1.x, whose samples name its path. ``fb.disable()`` makes all of it webdataset's own again.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ import functools
 from itertools import chain
 from typing import Any, Callable, Iterable, Iterator, Optional
 
-from forebay_loader.ahead import passed_on
-from forebay_loader.limits import DEFAULT_LIMITS
-from forebay_loader.notices import notice_once
-from forebay_loader.openers import enable, enabled, open_source, source_of
+from forebay_loader.base.notices import notice_once
+from forebay_loader.base.takeover_report import REPORT
+from forebay_loader.base.timeouts import DEFAULT_LIMITS
+from forebay_loader.dataset.local_copies import copied
+from forebay_loader.plan.ahead import passed_on
+from forebay_loader.stream.webdataset_openers import enable, enabled, open_source, source_of
 from forebay_loader.takeover.reasons import why_direct
-from forebay_loader.takeover.report import REPORT
 from forebay_loader.takeover.sources import ahead_of, first_pull, noted
-from forebay_proxy.wire.urls import Source
+from forebay_loader.takeover.wids import take_wids
+from forebay_proxy.wire.commands.sources import Source
 
 __all__ = ["take"]
 
@@ -32,6 +34,9 @@ def take(module: Any) -> None:
     if module.__name__ == "webdataset.gopen":
         enable()
         return
+    if module.__name__ == "wids.wids_dl":
+        take_wids(module)
+        return
     for name, replaced in (("url_opener", _announcing), ("cached_url_opener", _uncached)):
         stock = getattr(module, name, None)
         # 0.2.86's cache module knows the other's functions by name; those were replaced in their own.
@@ -41,7 +46,7 @@ def take(module: Any) -> None:
         kind = getattr(module, name, None)
         if kind is not None and kind.__module__ == module.__name__ and not hasattr(kind.__iter__, "__wrapped__"):
             kind.__iter__ = noted(kind.__iter__)
-    for name, replaced in (("StreamingOpen", _announcing_method), ("FileCache", _uncached_method)):
+    for name, replaced in (("StreamingOpen", _announcing_method), ("FileCache", _copying_method)):
         kind = getattr(module, name, None)
         if kind is not None and not hasattr(kind.__call__, "__wrapped__"):
             kind.__call__ = replaced(kind.__call__)  # in the class: pickles, subclasses and names imported earlier all lead here
@@ -90,8 +95,8 @@ def _uncached(stock: Opener) -> Opener:
     return cached_url_opener
 
 
-def _uncached_method(stock: Opener) -> Opener:
-    """1.x's ``FileCache``, without the files. It asks its handler at each failure and goes on with the next shard whatever that says."""
+def _copying_method(stock: Opener) -> Opener:
+    """1.x's ``FileCache``, beside the sidecar. It asks its handler at each failure and goes on with the next shard whatever that says."""
 
     @functools.wraps(stock)
     def __call__(self: Any, urls: Iterable[Any]) -> Iterator[Any]:  # noqa: N807  # it becomes that method
@@ -100,12 +105,13 @@ def _uncached_method(stock: Opener) -> Opener:
             if source is None:
                 yield from stock(self, [item])
                 continue
+            url = item["url"] if isinstance(item, dict) else item
             try:
-                stream = _opened(source)
+                stream, path = copied(self, url, open_source(source, enabled() or DEFAULT_LIMITS))
             except Exception as error:
                 self.handler(error)
             else:
-                yield {"url": item["url"] if isinstance(item, dict) else item, "stream": stream}
+                yield {"url": url, "stream": stream, "local_path": path}
 
     return __call__
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from forebay_loader.openers import command_name, enabled, gopen_module, refused, source_of
+from forebay_loader.stream.webdataset_openers import command_name, enabled, gopen_module, refused, source_of
 
 __all__ = ["why_direct"]
 
@@ -31,7 +31,7 @@ def _reason(text: str) -> str:
     if not scheme.isalnum() or scheme == "file":
         return "local files"
     found = gopen_module().gopen_schemes.get(scheme)
-    if found is not None and getattr(found, "__module__", "") not in ("webdataset.gopen", "forebay_loader.openers"):
+    if found is not None and getattr(found, "__module__", "") not in ("webdataset.gopen", "forebay_loader.stream.webdataset_openers"):
         return f"the script has its own opener for {scheme}"
     if unserved := refused(text):
         return f"the sidecar does not serve {unserved} shards"

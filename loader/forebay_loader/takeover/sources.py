@@ -12,9 +12,9 @@ import weakref
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator
 
-from forebay_loader.ahead import Ahead
-from forebay_loader.subject import set_of
-from forebay_loader.world import World
+from forebay_loader.identity.world import World
+from forebay_loader.plan.ahead import Ahead
+from forebay_loader.plan.plan_subject import set_of
 
 __all__ = ["ahead_of", "first_pull", "noted"]
 

@@ -7,14 +7,14 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from forebay_proxy.digest import Digest
-from forebay_proxy.shard import ByteRange, Pin, Shard, Version
+from forebay_proxy.core.digests import Digest
+from forebay_proxy.core.shard import ByteRange, Pin, Shard, Version
 
-__all__ = ["Body", "Origin", "TellsDigests"]
+__all__ = ["Origin", "OriginBody", "TellsDigests"]
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class OriginBody:
     """An origin's answer, its headers checked, its bytes still to come.
 
     ``first`` is the offset of the first byte in the shard. ``length`` is how many bytes this body promises (None: no promise made).
@@ -40,7 +40,7 @@ class Body:
 class Origin(Protocol):
     """A kind of place shards live in (http and https, s3, file, …); one instance serves all hosts of its kind."""
 
-    def read(self, shard: Shard, range: ByteRange | None, pin: Pin) -> AbstractAsyncContextManager[Body]:
+    def read(self, shard: Shard, range: ByteRange | None, pin: Pin) -> AbstractAsyncContextManager[OriginBody]:
         """Ask for ``range`` (None: the whole body, no Range header) of ``shard``, held to ``pin`` if it is set.
 
         One attempt, no retry: repeating is the fetch's business. ``__aenter__`` returns once headers are in and checked; leaving the

@@ -21,7 +21,7 @@ import binascii
 import re
 from collections.abc import Iterator, Mapping
 
-from forebay_proxy.digest import SIZES, Digest
+from forebay_proxy.core.digests import SIZES, Digest
 
 __all__ = ["linked", "offered"]
 

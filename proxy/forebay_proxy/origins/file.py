@@ -11,15 +11,17 @@ import asyncio
 import errno
 import os
 import stat
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
+from email.utils import formatdate
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from forebay_proxy.errors import (
+from forebay_proxy.core.errors import (
     InvalidShard,
     OriginRefused,
     OriginTimeout,
@@ -31,10 +33,10 @@ from forebay_proxy.errors import (
     ShardNotFound,
     TruncatedShard,
 )
-from forebay_proxy.events import Events
-from forebay_proxy.origins.base import Body
-from forebay_proxy.origins.failures import report
-from forebay_proxy.shard import ByteRange, Pin, PinKind, Shard, Version
+from forebay_proxy.core.events import Events
+from forebay_proxy.core.shard import ByteRange, Pin, PinKind, Shard, Version
+from forebay_proxy.origins.base import OriginBody
+from forebay_proxy.origins.errors import report
 
 __all__ = ["FileOrigin"]
 
@@ -54,7 +56,7 @@ class FileOrigin:
         self._pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="forebay-file")
 
     @asynccontextmanager
-    async def read(self, shard: Shard, range: ByteRange | None, pin: Pin) -> AsyncIterator[Body]:
+    async def read(self, shard: Shard, range: ByteRange | None, pin: Pin) -> AsyncIterator[OriginBody]:
         """As ``Origin.read``; ``version.pin`` is an ETag made of inode, size and time of change."""
         with report(self._events, shard):
             opened = await self._run(shard, partial(_open, shard, self._roots), late=self._close)
@@ -64,7 +66,7 @@ class FileOrigin:
                     raise ShardChanged(shard.name, "the file is no longer the one being read")
                 first, end = _extent(shard, range, opened.state.size)
                 async with aclosing(self._chunks(shard, opened, first, end)) as chunks:
-                    yield Body(version, first, end - first, True, True, chunks)
+                    yield OriginBody(version, first, end - first, True, True, chunks)
             finally:
                 self._close(opened)
 
@@ -126,7 +128,9 @@ class _State:
 
     def version(self) -> Version:
         text = f"{self.inode:x}-{self.size:x}-{self.changed_ns:x}"
-        return Version(f"file:{text}", Pin(PinKind.ETAG, f'"{text}"'), self.size)
+        whole_s = self.changed_ns // 10**9
+        modified, settled = formatdate(whole_s, usegmt=True), time.time() >= whole_s + 1
+        return Version(f"file:{text}", Pin(PinKind.ETAG, f'"{text}"'), self.size, modified=modified, settled=settled)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 
-from forebay_proxy.events import Events
-from forebay_proxy.origins import az
-from forebay_proxy.origins.answer import Answer, version_of
-from forebay_proxy.origins.ask import Ask
-from forebay_proxy.origins.base import Body
-from forebay_proxy.origins.guard import Guard
-from forebay_proxy.origins.links import LINK_TTL_S, Links
-from forebay_proxy.origins.mover import Mover
-from forebay_proxy.origins.outward import Outward
-from forebay_proxy.shard import ByteRange, Pin, Shard, Version
+from forebay_proxy.core.events import Events, NotStorable
+from forebay_proxy.core.shard import ByteRange, Pin, Shard, Version
+from forebay_proxy.origins.base import OriginBody
+from forebay_proxy.origins.cloud import az
+from forebay_proxy.origins.http_client import OriginClient
+from forebay_proxy.origins.net.egress import Egress
+from forebay_proxy.origins.net.guard import Guard
+from forebay_proxy.origins.redirects import LINK_TTL_S, RedirectCache
+from forebay_proxy.origins.request import OriginRequest
+from forebay_proxy.origins.response import OriginResponse, version_of
 
 __all__ = ["HttpOrigin"]
 
+log = logging.getLogger("forebay")
+
+MOST_SAID = 256  # origins that are named in the log; all are counted
 RESOLVED_TTL_S = LINK_TTL_S  # not longer, though a link may say so: an opening starts where the last one was led
 _STALE = frozenset({400, 401, 403, 404, 410})
 
@@ -35,16 +40,18 @@ class HttpOrigin:
         idle_timeout_s: float = 15.0,
         user_agent: str = "forebay",
         clock: Callable[[], float] = time.monotonic,
-        mover: Mover | None = None,
-        outward: Outward | None = None,
+        mover: OriginClient | None = None,
+        outward: Egress | None = None,
     ) -> None:
-        self.mover = mover or Mover(
+        self.mover = mover or OriginClient(
             guard=guard, events=events, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s, user_agent=user_agent,
             outward=outward,
         )  # fmt: skip
-        self._links = Links(RESOLVED_TTL_S, clock)
+        self._links = RedirectCache(RESOLVED_TTL_S, clock)
+        self._events = events
+        self._said: set[str] = set()  # origins of which it was said that they cannot be stored
 
-    def read(self, shard: Shard, range: ByteRange | None, pin: Pin) -> AbstractAsyncContextManager[Body]:
+    def read(self, shard: Shard, range: ByteRange | None, pin: Pin) -> AbstractAsyncContextManager[OriginBody]:
         return self.mover.read(self, shard, range, pin)
 
     async def head(self, shard: Shard) -> Version:
@@ -55,23 +62,35 @@ class HttpOrigin:
     async def aclose(self) -> None:
         await self.mover.aclose()
 
-    async def prepare(self, shard: Shard) -> Ask:
+    async def prepare(self, shard: Shard) -> OriginRequest:
         link = self._links.find(shard)
         if link is not None:
             return link
         url, headers = shard.url.text(), shard.credential.headers
-        return Ask(url, (*headers, *az.headers_of(url, headers)), signed_for_get=bool(shard.credential.signature))
+        return OriginRequest(url, (*headers, *az.headers_of(url, headers)), signed_for_get=bool(shard.credential.signature))
 
-    async def again(self, shard: Shard, ask: Ask, answer: Answer) -> Ask | None:
+    async def again(self, shard: Shard, ask: OriginRequest, answer: OriginResponse) -> OriginRequest | None:
         """Where a remembered redirect is no longer good, the shard's own URL is asked once."""
         if ask.fresh or answer.status not in _STALE:
             return None
         self._links.forget(shard)
         return await self.prepare(shard)
 
-    def arrived(self, shard: Shard, ask: Ask) -> None:
+    def arrived(self, shard: Shard, ask: OriginRequest) -> None:
         # Never `fresh` again: that is what lets `again` tell a remembered URL from one just led to.
-        self._links.keep(shard, Ask(ask.url, ask.headers, signed_for_get=True, fresh=False, came_from=ask.came_from))
+        self._links.keep(
+            shard, OriginRequest(ask.url, ask.headers, signed_for_get=True, fresh=False, came_from=ask.came_from, vary=ask.vary)
+        )
 
-    def version(self, shard: Shard, ask: Ask, answer: Answer, length: int | None) -> Version:
-        return version_of(answer.headers, length)
+    def version(self, shard: Shard, ask: OriginRequest, answer: OriginResponse, length: int | None) -> Version:
+        version = version_of(answer.headers, length)
+        if ask.vary:
+            version = replace(version, vary=(*version.vary, *ask.vary), led=True)
+        if "*" not in version.vary:
+            return version
+        # Chosen by something that no request shows (RFC 9110, section 12.5.5): no two answers may be taken for the same.
+        self._events.emit(NotStorable(shard.origin))
+        if shard.origin not in self._said and len(self._said) < MOST_SAID:
+            self._said.add(shard.origin)
+            log.warning("%s sends 'Vary: *': what it answers so is passed on and not stored; leave that header out there", shard.origin)
+        return replace(version, identity="")

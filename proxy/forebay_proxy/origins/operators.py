@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from forebay_proxy.origins.gs import emulator_endpoint
-from forebay_proxy.settings import Settings
+from forebay_proxy.config.settings import Settings
+from forebay_proxy.origins.cloud.gs import emulator_endpoint
 
 __all__ = ["operator_endpoints", "operator_profiles"]
 

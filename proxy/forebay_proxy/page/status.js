@@ -5,6 +5,9 @@ const REFRESH_MS = 2000; // as often as a person can read it; one answer costs t
 const JOBS_SHOWN = 8;
 const ROWS_SHOWN = 200; // a node has at most a few dozen readers; beyond this the page says so instead of growing
 
+// The metrics' words for how a request was served, as people say it.
+const RESULTS = { hit: "from the cache", collapsed: "shared a fetch", partial: "in part from the cache", miss: "fetched", bypass: "not stored" };
+
 const byId = (id) => document.getElementById(id);
 const setText = (id, text) => { byId(id).textContent = text; };
 
@@ -61,7 +64,7 @@ function state(plan) {
   return cell;
 }
 
-function strayed(openings) {
+function offPlan(openings) {
   const wrong = openings.skipped + openings.repeated + openings.unplanned;
   const cell = element("td", wrong ? `${wrong} of ${wrong + openings.planned}` : "-", "right");
   if (wrong) cell.title = `${openings.skipped} after passing some over, ${openings.repeated} once more, ${openings.unplanned} unannounced`;
@@ -70,9 +73,17 @@ function strayed(openings) {
 
 function showRegret(moved) {
   const known = moved.optimal > 0;
-  const regret = moved.origin / moved.optimal;
-  setText("regret", known ? `${regret.toFixed(regret < 10 ? 3 : 0)} x` : "-");
-  setText("regret-word", !known ? "nothing has been read to its end yet" : regret < 1.02 ? "as good as possible" : regret < 1.2 ? "good" : "more than needed");
+  const [number, words] = known ? compared(moved.origin / moved.optimal) : ["-", "nothing has been read to its end yet"];
+  setText("regret", number);
+  setText("regret-word", words);
+}
+
+// As `forebay status` says it.
+function compared(ratio) {
+  if (ratio === 0) return ["nothing", ""];
+  if (ratio < 1.005) return ["no more", "than was necessary"];
+  if (ratio < 1.995) return [`${(100 * (ratio - 1)).toFixed(0)} %`, "more than was necessary"];
+  return [`${ratio.toFixed(ratio < 9.95 ? 1 : 0)} times`, "what was necessary"];
 }
 
 function rows(id, items, total, cells, nothing) {
@@ -109,13 +120,16 @@ function showDisk(cache) {
 }
 
 function show(status) {
-  document.title = `Forebay ${status.state}`;
+  document.title = `Forebay \u00B7 ${status.host ?? status.url}${status.state === "ready" ? "" : ` \u00B7 ${status.state}`}`;
+  setText("verdict", status.verdict ?? "");
   setText("state", status.state);
   byId("state").className = `badge ${status.state}`;
   setText("where", `${status.url} · ${status.cache_dir}`);
-  setText("about", `version ${status.forebay}, pid ${status.pid}, up ${seconds(status.uptime_s)} ·`);
+  setText("chosen", (status.chosen ?? []).join(" \u00B7 "));
+  const log = status.log ? ` \u00B7 log ${status.log}` : "";
+  setText("about", `version ${status.forebay}, pid ${status.pid}, up ${seconds(status.uptime_s)}${log} ·`);
   const ill = status.cache.disk_state !== "normal" ? [`cache disk ${status.cache.disk_state}: ${status.cache.disk_reason}`] : [];
-  const notices = [...ill, ...status.notices];
+  const notices = [...ill, ...(status.troubles ?? []), ...status.notices];
   byId("notices").hidden = notices.length === 0;
   byId("notices").replaceChildren(...notices.map((text) => element("li", text)));
   showDisk(status.cache);
@@ -126,15 +140,18 @@ function show(status) {
     ["fetched from origins", bytes(moved.origin)],
     ["saved", bytes(moved.saved)],
   ]);
-  list("requests", Object.entries(status.requests).map(([name, count]) => [name, String(count)]));
+  list("requests", Object.entries(status.requests).map(([name, count]) => [RESULTS[name] ?? name, String(count)]));
   list("waits", [["readers waited", seconds(status.reader_wait_s)], ["errors", String(status.errors)]]);
   showRegret(moved);
   rows("readers", status.readers, status.readers.length, (reader) => [
     element("td", reader.reader, "name"),
     element("td", reader.shard, "name"),
-    progress(reader.position_bytes, reader.length_bytes, `${bytes(reader.position_bytes)} of ${bytes(reader.length_bytes ?? NaN)}`),
+    progress(reader.position_bytes, reader.length_bytes, reader.length_bytes === null ? bytes(reader.position_bytes) : `${bytes(reader.position_bytes)} of ${bytes(reader.length_bytes)}`),
     element("td", seconds(reader.waited_s), "right"),
+    element("td", reader.waiting_for ?? "", reader.waiting_for ? "state waits" : ""),
   ], "nobody is reading");
+  showOrigins(status.origins ?? []);
+  showErrors(status.recent_errors ?? []);
   showSets(status.sets ?? []);
   setText("leads", Object.entries(status.leads).slice(0, JOBS_SHOWN).map(([job, least]) =>
     `least lead of ${job}: ${seconds(least.seconds)}, ${bytes(least.bytes)}`).join(" \u00B7 "));
@@ -146,8 +163,35 @@ function show(status) {
     element("td", plan.rate.toPrecision(2), "right"),
     element("td", `${seconds(plan.lead_s)}, ${bytes(plan.lead_bytes)}`, "right"),
     element("td", seconds(plan.waited_s), "right"),
-    strayed(plan.openings),
+    offPlan(plan.openings),
   ], "no plan is announced");
+}
+
+function answers(codes) {
+  return Object.entries(codes).map(([code, count]) => `${count} x ${code === "0" ? "no answer" : code}`).join(", ");
+}
+
+function showOrigins(origins) {
+  byId("origins-section").hidden = origins.length === 0;
+  rows("origins", origins, origins.length, (origin) => [
+    element("td", origin.origin, "name"),
+    element("td", `${bytes(origin.rate_bytes_s)}/s`, "right"),
+    element("td", origin.in_flight, "right"),
+    element("td", answers(origin.codes_last_minute) || `last ${origin.last_code ?? "-"}`),
+    element("td", origin.throttled, "right"),
+    element("td", origin.retries, "right"),
+    element("td", origin.last_error ? `${origin.last_error}, ${seconds(origin.last_error_s_ago)} ago` : ""),
+  ], "");
+}
+
+function showErrors(errors) {
+  byId("errors-section").hidden = errors.length === 0;
+  rows("errors", errors, errors.length, (error) => [
+    element("td", new Date(1000 * error.at).toLocaleTimeString()),
+    element("td", error.what),
+    element("td", error.count, "right"),
+    element("td", error.error),
+  ], "");
 }
 
 function showSets(sets) {
@@ -160,12 +204,21 @@ function showSets(sets) {
     const counted = Number.isFinite(set.complete);
     return [
       element("td", set.set, "name"),
-      element("td", set.state),
+      setState(set),
       counted ? progress(set.complete, set.shards, `${set.complete.toLocaleString("en")} of ${shards}`) : element("td", shards),
       element("td", bytes(set.stored_bytes ?? NaN), "right"),
       element("td", jobs.join(" \u00B7 ") || "nobody reads it", "name"),
     ];
   }, "");
+}
+
+function setState(set) {
+  const cell = element("td", set.state);
+  for (const each of set.failures ?? []) {
+    const which = each.count === 1 ? each.shard : `${each.count.toLocaleString("en")} shards (${each.shard} and others)`;
+    cell.append(element("p", `${which} cannot be fetched: ${each.cause}${each.next_step ? "; " : ""}${each.next_step}`, "state waits"));
+  }
+  return cell;
 }
 
 async function refresh() {

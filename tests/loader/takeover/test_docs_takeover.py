@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ import forebay_loader as fb
 from forebay_loader.takeover.reasons import why_direct
 
 pytest.importorskip("webdataset")
+
+pytestmark = pytest.mark.webdataset
+
 PAGE = (Path(__file__).parents[3] / "docs" / "takeover.md").read_text()
 
 
@@ -25,12 +29,14 @@ def rows(heading: str) -> list[list[str]]:
 def test_the_openers_are_those_that_are_replaced() -> None:
     """The modules the hook waits for, and the names the takeover looks for in them."""
     named = {row[0].strip("`") for row in rows("How")}
-    hooked = re.findall(r'"(webdataset\.\w+)"', (TAKEOVER / "forebay_takeover_hook.py").read_text())
+    hooked = re.findall(r'"((?:webdataset|wids)\.\w+)"', (TAKEOVER / "forebay_takeover_hook.py").read_text())
     assert {".".join(name.split(".")[:2]) for name in named} == set(hooked)
     sought = re.findall(r'\("(\w+)", _[a-z_]+\)', (TAKEOVER.parent / "openers.py").read_text())
+    sought += re.findall(r"kind, commands = module\.(\w+)", (TAKEOVER.parent / "wids.py").read_text())
     assert {name.split(".")[2] for name in named if name.count(".") == 2} == set(sought)
     for module in hooked:
-        import_module(module)
+        if find_spec(module.split(".")[0]) is not None:  # wids comes with one of the two
+            import_module(module)
 
 
 @pytest.mark.parametrize("row", rows("Who went direct"), ids=lambda row: row[0])

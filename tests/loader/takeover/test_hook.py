@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -12,6 +13,8 @@ import pytest
 from support.other_python import TAKEOVER, answer_of, clean_environment, other_python
 
 pytest.importorskip("webdataset")
+
+pytestmark = pytest.mark.webdataset
 
 once = pytest.mark.once  # nothing in it depends on webdataset's version
 TAKEN = """
@@ -39,7 +42,7 @@ def test_every_opener_is_replaced(tmp_path: Path, python: str) -> None:
     replaced, opener, rewrite = answer_of(python, code, environment(tmp_path))
     assert len(replaced) >= 2
     assert all(replaced)
-    assert (opener, rewrite) == ("forebay_loader.openers", "forebay_loader.openers")
+    assert (opener, rewrite) == ("forebay_loader.stream.webdataset_openers", "forebay_loader.stream.webdataset_openers")
 
 
 def test_names_imported_afterwards_are_ours(tmp_path: Path, python: str) -> None:
@@ -70,13 +73,18 @@ def test_an_installed_forebay_is_preferred(tmp_path: Path, python: str) -> None:
 
 
 @once
-def test_without_webdataset_nothing_is_imported(tmp_path: Path, python: str) -> None:
-    """A process that never imports it has one module more than without us, and that alone."""
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside another sitecustomize"])
+def test_without_webdataset_nothing_is_imported(tmp_path: Path, python: str, beside: bool) -> None:
+    """A process that never imports it has one module more than without us, and that alone; Debian's Python brings a sitecustomize."""
     code = "import json, sys; print(json.dumps(sorted(sys.modules)))"
-    bare = environment(tmp_path)
-    del bare["PYTHONPATH"]
-    more = set(answer_of(python, code, environment(tmp_path))) - set(answer_of(python, code, bare))  # type: ignore[call-overload]
-    assert more - {"__future__"} == {"sitecustomize", "forebay_takeover_hook"}
+    if beside:
+        (tmp_path / "sitecustomize.py").write_text("")
+    bare = {**environment(tmp_path), "PYTHONPATH": str(tmp_path)}
+    with_us = set(answer_of(python, code, environment(tmp_path, tmp_path)))  # type: ignore[call-overload]
+    more = with_us - set(answer_of(python, code, bare))  # type: ignore[call-overload]
+    assert "sitecustomize" in with_us
+    assert more - {"__future__", "sitecustomize"} == {"forebay_takeover_hook"}
+    assert not (beside and "sitecustomize" in more)
 
 
 @once
@@ -85,7 +93,7 @@ def test_a_silent_no_op(tmp_path: Path, python: str, changes: dict[str, str]) ->
     """Without a sidecar, or where it was turned off, webdataset is as it came, and nothing is said."""
     code = f"{TAKEN}\nprint(json.dumps([any(replaced), 'forebay_loader' in sys.modules]))"
     environ = environment(tmp_path, **changes)
-    done = subprocess.run([python, "-W", "ignore", "-c", code], env=environ, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([python, "-W", "ignore", "-c", code], env=environ, capture_output=True, text=True, timeout=240, check=True)
     assert done.stdout.splitlines()[-1] == "[false, false]"
     assert "forebay" not in done.stderr
 
@@ -98,7 +106,7 @@ def test_a_failed_takeover_leaves_webdataset_alone(tmp_path: Path, python: str) 
         (tmp_path / name / "__init__.py").write_text("")
     code = f"{TAKEN}\nprint(json.dumps(any(replaced)))"
     environ = environment(tmp_path, tmp_path)
-    done = subprocess.run([python, "-c", code], env=environ, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([python, "-c", code], env=environ, capture_output=True, text=True, timeout=240, check=True)
     assert done.stdout.splitlines()[-1] == "false"
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("forebay:")]
     assert "could not be taken over (ModuleNotFoundError" in line
@@ -132,7 +140,9 @@ def test_a_sitecustomize_that_fails_is_reported_by_site(tmp_path: Path, python: 
     """Its error is python's to report; the hook is in all the same."""
     (tmp_path / "sitecustomize.py").write_text("raise RuntimeError('theirs')\n")
     code = "import json, sys; print(json.dumps(type(sys.meta_path[0]).__name__))"
-    done = subprocess.run([python, "-c", code], env=environment(tmp_path, tmp_path), capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [python, "-c", code], env=environment(tmp_path, tmp_path), capture_output=True, text=True, timeout=240, check=True
+    )
     assert done.stdout.strip() == '"Hook"'
     assert "RuntimeError: theirs" in done.stderr
 
@@ -155,7 +165,7 @@ def test_a_start_costs_little(tmp_path: Path, python: str) -> None:
     environ.pop("PYTHONDONTWRITEBYTECODE", None)
     spent = []
     for _ in range(5):
-        done = subprocess.run([python, "-X", "importtime", "-c", ""], env=environ, capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run([python, "-X", "importtime", "-c", ""], env=environ, capture_output=True, text=True, timeout=240, check=True)
         (found,) = re.findall(r"\| +(\d+) \| +sitecustomize", done.stderr)
         spent.append(int(found))
     assert min(spent) < 5000, spent
@@ -167,7 +177,7 @@ def test_a_program_with_an_old_python(tmp_path: Path, next_one: bool) -> None:
     """It inherits PYTHONPATH: nothing of ours runs there, nothing is printed, and its own sitecustomize does run."""
     if next_one:
         (tmp_path / "sitecustomize.py").write_text("HERE = __file__\n")
-    code = f"import json, sys; sys.version_info = (3, 6, 9); sys.path[:0] = [{str(TAKEOVER)!r}, {str(tmp_path)!r}]\n"
+    code = f"import json, sys; sys.version_info = (3, 6, 9); sys.path[:] = [{str(TAKEOVER)!r}, {str(tmp_path)!r}]\n"  # no distribution's
     code += "try:\n import sitecustomize; found = sitecustomize.HERE\nexcept ImportError as error:\n found = error.name\n"
     code += "print(json.dumps([found, 'forebay_takeover_hook' in sys.modules]))"
     found = answer_of(sys.executable, code, clean_environment(tmp_path / "run"), "-S")
@@ -182,3 +192,47 @@ def test_python_of_long_ago_is_left_alone() -> None:
         compile(file.read_text(), str(file), "exec", dont_inherit=True)
         __import__("ast").parse(file.read_text(), feature_version=(3, 9))
     assert sys.version_info >= (3, 9)
+
+
+READ_BY_FSSPEC = """
+import json, os, sys, fsspec
+from forebay_takeover_hook import NOTED
+fs = fsspec.filesystem("http")
+for url in sys.argv[1:]:
+    try:
+        fs.open(url)
+    except Exception:
+        pass
+said = [json.loads(line)["direct"] for line in open(os.environ["FOREBAY_TAKEOVER_REPORT"])]
+print(json.dumps([said, "forebay" in fsspec.available_protocols(), "forebay_loader" in sys.modules]))
+"""
+
+
+@once
+@pytest.mark.parametrize(
+    ("url", "counted"),
+    [
+        ("http://127.0.0.1:1/a.tar", True),
+        ("http://127.0.0.1:1/a.tar.gz?sig=x", True),
+        ("http://127.0.0.1:1/a.parquet", False),
+        ("http://127.0.0.1:9/http/127.0.0.1:1/a.tar", False),
+    ],
+)
+def test_a_tar_that_fsspec_opens_itself_is_told(tmp_path: Path, python: str, url: str, counted: bool) -> None:
+    """Once a process, without its URL; not what goes to the sidecar's address. Nothing of ours is imported before the first of them."""
+    report = tmp_path / "report"
+    report.touch()
+    done = subprocess.run(
+        [python, "-c", READ_BY_FSSPEC, url, url], env=environment(tmp_path, FOREBAY_TAKEOVER_REPORT=str(report)),
+        capture_output=True, text=True, timeout=240, check=True,
+    )  # fmt: skip
+    said, known, ours = json.loads(done.stdout.splitlines()[-1])
+    assert (len(said), known, ours) == (counted, True, counted)
+    assert all("forebay::" in why and "a.tar" not in why for why in said)
+
+
+@once
+def test_without_a_run_fsspec_is_as_it_came(tmp_path: Path, python: str) -> None:
+    """Nobody asked to be told."""
+    code = "import json, fsspec, fsspec.spec as s; print(json.dumps([hasattr(s.AbstractFileSystem.open, '__wrapped__'), 0]))"
+    assert answer_of(python, code, environment(tmp_path)) == [False, 0]

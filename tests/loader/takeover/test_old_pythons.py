@@ -60,7 +60,7 @@ def test_it_takes_over_on(version: str, tmp_path: Path, proxy: FakeServer) -> No
         (package / name).write_text(text)
     environ = clean_environment(tmp_path / "run", PYTHONPATH=f"{TAKEOVER}:{tmp_path}", FOREBAY_URL=proxy.url, FOREBAY_FD="0")
     command = [python, "-s", "-W", "error", "-c", SCRIPT]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [[f"shard {number}" for number in range(3)], []]
     assert [told.method for told in proxy.plans][:1] == ["PUT"]

@@ -18,13 +18,15 @@ from support.fake_proxy import FakeServer, Refuse
 from support.tars import expected, tar_shard
 
 import forebay_loader as fb
-from forebay_loader.openers import gopen_module
-from forebay_loader.subject import set_of
+from forebay_loader.plan.plan_subject import set_of
+from forebay_loader.stream.webdataset_openers import gopen_module
 from forebay_loader.takeover import openers
-from forebay_proxy.wire.urls import gopen_rewrite
+from forebay_proxy.wire.commands.gopen_rules import gopen_rewrite
 
 wds = pytest.importorskip("webdataset")
 from webdataset import cache, shardlists, tariterators  # noqa: E402  # it is there
+
+pytestmark = [pytest.mark.webdataset, pytest.mark.each_python]
 
 SHARDS = 5
 URLS = f"s3://bucket/{{000..{SHARDS - 1:03d}}}.tar"
@@ -105,7 +107,9 @@ def test_announced_and_read(proxy: FakeServer, taken: Path, tmp_path: Path, kind
     assert {request.headers["Forebay-Reader"] for request in opened} == {plan}
     assert proxy.plans[-1].method == "DELETE"
     assert said(taken) == [""]
-    assert [entry for entry in os.listdir(tmp_path) if entry.endswith(".tar")] == []
+    copies = sorted(entry for entry in os.listdir(tmp_path) if entry.endswith(".tar"))
+    named = kind == "cache_dir" and FROM_CACHE == "FileCache"
+    assert copies == ([f"{number:03d}.tar" for number in range(SHARDS)] if named else [])
 
 
 @pytest.mark.parametrize("kind", ["WebDataset", "DataPipeline", "cache_dir", "resampled"])
@@ -345,3 +349,47 @@ def test_taken_twice_is_taken_once(proxy: FakeServer) -> None:
         openers.take(module)
     assert keys(plain()) == KEYS
     assert len({told.target for told in proxy.plans}) == 1
+
+
+@pytest.mark.skipif(FROM_CACHE != "FileCache", reason="0.2.86 names no copies")
+def test_paths_of_copies(proxy: FakeServer, tmp_path: Path) -> None:
+    """``FileCache`` used by itself gives a path that can be opened; so do samples. What a validator does not take is not kept."""
+    opened = list(cache.FileCache(str(tmp_path))(["s3://bucket/000.tar"]))
+    assert [(item["url"], item["local_path"], item["stream"].read()) for item in opened] == [
+        ("s3://bucket/000.tar", str(tmp_path / "000.tar"), tar_shard(0))
+    ]
+    opened[0]["stream"].close()
+    assert Path(opened[0]["local_path"]).read_bytes() == tar_shard(0)
+    samples = list(plain(cache_dir=str(tmp_path)))
+    assert {Path(sample["__local_path__"]).read_bytes() for sample in samples} == {tar_shard(number) for number in range(SHARDS)}
+    with pytest.raises(ValueError, match="says the cache's validator"):
+        list(cache.FileCache(str(tmp_path / "other"), validator=lambda _: False)(["s3://bucket/000.tar"]))
+    assert list((tmp_path / "other").iterdir()) == []
+    with pytest.raises(ValueError, match="bad cache name"):
+        list(cache.FileCache(str(tmp_path), url_to_name=lambda _: "../x.tar")(["s3://bucket/000.tar"]))
+
+
+def test_wids(proxy: FakeServer, taken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples by number, of shards that come through the sidecar; a user's own handler, and what is not ours, stay as they were."""
+    pytest.importorskip("wids")
+    from wids import ShardListDataset, wids_dl  # noqa: PLC0415
+
+    monkeypatch.setattr(wids_dl.SimpleDownloader, "download", wids_dl.SimpleDownloader.download)
+    openers.take(wids_dl)
+    shards = [{"url": f"s3://bucket/{number:03d}.tar", "nsamples": 5} for number in range(SHARDS)]
+    data = ShardListDataset(shards, cache_dir=str(tmp_path), transformations=[])
+    assert [data[at]["__key__"] for at in range(len(data))] == KEYS
+    assert {request.target for request in proxy.requests if request.method == "GET"} == {f"/s3/bucket/{n:03d}.tar" for n in range(SHARDS)}
+    assert said(taken) == [""]
+    asked: list[tuple[str, str]] = []
+    own = wids_dl.SimpleDownloader(s3=lambda remote, local: asked.append((remote, local)))
+    own.download("s3://bucket/000.tar", "here")
+    assert asked == [("s3://bucket/000.tar", "here")]
+    (tmp_path / "a").write_bytes(b"local")
+    wids_dl.SimpleDownloader().download(str(tmp_path / "a"), str(tmp_path / "b"))
+    assert (tmp_path / "b").read_bytes() == b"local"
+    fb.disable()
+    before = len(proxy.requests)
+    with pytest.raises(AssertionError, match="Command failed"):
+        wids_dl.SimpleDownloader(s3="false {url} {local}").download("s3://bucket/000.tar", str(tmp_path / "c"))
+    assert len(proxy.requests) == before

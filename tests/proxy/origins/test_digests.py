@@ -8,7 +8,7 @@ import zlib
 
 import pytest
 
-from forebay_proxy.digest import Digest
+from forebay_proxy.core.digests import Digest
 from forebay_proxy.origins.digests import linked, offered
 
 DATA = b"all of the shard"

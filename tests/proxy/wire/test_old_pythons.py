@@ -13,13 +13,15 @@ import forebay_proxy.wire
 
 PACKAGE = Path(forebay_proxy.wire.__file__).parent
 SCRIPT = """
-from forebay_proxy.wire import gopen, launch, patterns, plan, urls
+from forebay_proxy.wire.commands import gopen_rules, rewrite, sources
+from forebay_proxy.wire.protocol import launch, plan
+from forebay_proxy.wire.urls import patterns
 assert launch._line(b'{"url": "http://h:1", "how": "joined"}', b"", None)["how"] == "joined"
-source = urls.parse_source("pipe:aws s3 cp s3://b/k.tar - --endpoint-url http://h:9000")
+source = sources.parse_source("pipe:aws s3 cp s3://b/k.tar - --endpoint-url http://h:9000")
 assert source.url.proxy_path() == "/s3/b/k.tar?endpoint=http://h:9000"
-assert urls.rewrite_pattern("http://127.0.0.1:1", "s3://b/{0..9}.tar") == "http://127.0.0.1:1/s3/b/{0..9}.tar"
-rules = urls.gopen_rewrite("http://127.0.0.1:1")
-assert gopen.rewritten(rules, "pipe:curl -sL 'https://h/x?a&b' || true") == "http://127.0.0.1:1/https/h/x?a&b"
+assert rewrite.rewrite_pattern("http://127.0.0.1:1", "s3://b/{0..9}.tar") == "http://127.0.0.1:1/s3/b/{0..9}.tar"
+rules = gopen_rules.gopen_rewrite("http://127.0.0.1:1")
+assert gopen_rules.rewritten(rules, "pipe:curl -sL 'https://h/x?a&b' || true") == "http://127.0.0.1:1/https/h/x?a&b"
 assert list(patterns.expand("{a,b}{08..10}"))[-1] == "b10"
 encoded = plan.encode(["s3://b/k"], epoch=1)
 assert plan.decode(*encoded) == plan.PlanBody(["s3://b/k"], 1)

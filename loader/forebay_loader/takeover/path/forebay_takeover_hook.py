@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["Hook", "install", "next_sitecustomize", "run_instead", "take"]
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PATCHED = ("webdataset.gopen", "webdataset.tariterators", "webdataset.cache", "webdataset.shardlists")
+PATCHED = ("webdataset.gopen", "webdataset.tariterators", "webdataset.cache", "webdataset.shardlists", "wids.wids_dl")
+NOTED = ("fsspec.registry", "fsspec.spec")  # another way to tars: what is read by it is told to `forebay run`
 OURS = ("forebay_loader", "forebay_proxy")
 _LOADER = os.path.dirname(os.path.dirname(HERE))  # the folder of forebay_loader
 _PASSED = {HERE}  # folders whose sitecustomize has run: one that imports the next by itself must not lead round in a circle
@@ -29,10 +30,10 @@ _COMPLAINED: list[str] = []  # a process says once that the takeover failed
 
 
 class Hook:
-    """A finder, first on ``sys.meta_path``: wraps the loaders of four modules of webdataset, and finds our own where nobody else does."""
+    """A finder, first on ``sys.meta_path``: wraps the loaders of ``PATCHED``, and finds our own packages where nobody else does."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:
-        if name in PATCHED:
+        if name in PATCHED or (name in NOTED and os.environ.get("FOREBAY_TAKEOVER_REPORT")):
             return _followed(self._elsewhere(name, path, target))
         if name in OURS:
             found = self._elsewhere(name, path, target)
@@ -80,7 +81,7 @@ def install() -> None:
         return
     hook: Any = Hook()  # a finder by what it can do: the abstract class would have to be imported
     sys.meta_path.insert(0, hook)
-    for name in PATCHED:
+    for name in (*PATCHED, *(NOTED if os.environ.get("FOREBAY_TAKEOVER_REPORT") else ())):
         if name in sys.modules:  # another .pth, before ours, has imported it
             take(sys.modules[name])
 
@@ -90,11 +91,57 @@ def take(module: ModuleType) -> None:
     try:
         if not _sidecar_is_named():
             return
+        if module.__name__ in NOTED:
+            _note(module)
+            return
         from forebay_loader.takeover.openers import take as replace  # noqa: PLC0415  # not before webdataset is there
 
         replace(module)
     except Exception as error:
         _complain(error)
+
+
+def _note(module: Any) -> None:
+    """Let tars that are opened past the sidecar be counted; nothing about the opening changes, and nothing of ours is imported before one.
+
+    ``forebay::`` is made known to fsspec too, in environments that Forebay is not installed in.
+    """
+    if module.__name__ == "fsspec.registry":
+        module.known_implementations.setdefault("forebay", {"class": "forebay_loader.files.file_system.ForebayFileSystem"})
+    else:
+        _count(module.AbstractFileSystem, "fsspec opens tars itself: forebay:: before their URLs goes through")
+
+
+def _count(kind: Any, why: str) -> None:
+    import functools  # noqa: PLC0415  # fsspec has it
+
+    stock = kind.open
+
+    @functools.wraps(stock)
+    def noted(self: Any, path: Any, *args: Any, **options: Any) -> Any:
+        try:
+            if _is_remote_tar(_fsspec_url(self, path)):
+                from forebay_loader.base.takeover_report import REPORT  # noqa: PLC0415
+
+                REPORT.direct(why)
+        except Exception as error:  # counting must not end anybody's opening
+            _complain(error)
+        return stock(self, path, *args, **options)
+
+    kind.open = noted
+
+
+def _fsspec_url(fs: Any, path: Any) -> str:
+    protocol = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
+    return str(path) if "://" in str(path) else f"{protocol}://{path}"
+
+
+def _is_remote_tar(url: str) -> bool:
+    scheme, _, rest = url.partition(":")
+    own = os.environ.get("FOREBAY_URL", "")
+    if scheme not in ("http", "https", "s3", "s3a", "gs", "gcs", "hf") or (own and own in url):
+        return False
+    return rest.partition("?")[0].endswith((".tar", ".tar.gz", ".tgz"))
 
 
 def next_sitecustomize(path: Sequence[str]) -> Optional[ModuleSpec]:
@@ -144,7 +191,7 @@ def _own_package(name: str) -> Optional[ModuleSpec]:
 def _sidecar_is_named() -> bool:
     if os.environ.get("FOREBAY_URL") or os.environ.get("FOREBAY_SOCKET"):
         return True
-    from forebay_proxy.wire.runfile import read_run_file  # noqa: PLC0415
+    from forebay_proxy.wire.protocol.runfile import read_run_file  # noqa: PLC0415
 
     return read_run_file(os.environ) is not None
 
@@ -154,7 +201,7 @@ def _complain(error: Exception) -> None:
         return
     _COMPLAINED.append(type(error).__name__)
     try:
-        from forebay_loader.takeover.report import REPORT  # noqa: PLC0415
+        from forebay_loader.base.takeover_report import REPORT  # noqa: PLC0415
 
         REPORT.direct(f"the takeover failed: {type(error).__name__}")
     except Exception:  # what failed may be the import of Forebay itself: then the line below is all there is

@@ -1,0 +1,1 @@
+"""Errors, time limits, counters, notices."""

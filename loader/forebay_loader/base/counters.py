@@ -1,0 +1,68 @@
+"""How often what happened in this process: one object, read by ``counters()``.
+
+``fallback_total`` is the one to alarm on: each is a shard, or the rest of one, that had to go on without the sidecar.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+__all__ = ["COUNTS", "LoaderCounts", "counters"]
+
+NAMES = (
+    "opened",  # shards opened through the sidecar
+    "opened_descriptor",  # of them: as a descriptor
+    "door_failed",  # shards that came over HTTP because the fd door did not answer as it should
+    "descriptor_failed",  # shards whose file could not be read to its end (the cache's disk failed), and which went on over HTTP
+    "opened_direct",  # shards whose first byte already came past it
+    "resumed",  # broken streams that went on through the sidecar
+    "resumed_direct",  # broken streams that went on past it
+    "fallback_total",  # shards that lost the sidecar, at their opening or half-way
+    "changed",  # ShardChanged raised
+    "failed",  # ShardReadError and ProxyUnreachable raised
+    "tar_faults",  # tars that end without their marker, go on after it, or hold an unreadable header
+    "bytes_proxy",  # of a shard that came as a descriptor: all of it; what had to go on over HTTP counts again
+    "bytes_direct",
+    "plans_sent",
+    "plans_failed",
+)
+
+
+class LoaderCounts:
+    """Monotonic counters of one process; a forked child starts at zero, so that sums over processes are right."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self._lock = threading.Lock()  # a new one: after a fork the old one may be held by a thread that is not here
+        self._values = dict.fromkeys(NAMES, 0)
+
+    def add(self, name: str, amount: int = 1) -> None:
+        with self._lock:
+            self._values[name] += amount
+
+    def by_descriptor(self, size: int) -> None:
+        """A shard of ``size`` bytes was opened as a descriptor."""
+        with self._lock:
+            values = self._values
+            values["opened"] += 1
+            values["opened_descriptor"] += 1
+            values["bytes_proxy"] += size
+
+    def snapshot(self) -> dict[str, int]:
+        with self._lock:
+            return dict(self._values)
+
+
+COUNTS = LoaderCounts()
+os.register_at_fork(after_in_child=COUNTS.reset)
+
+
+def counters() -> dict[str, int]:
+    """Counts of this process since it started: name -> events, or bytes for ``bytes_*``. Each DataLoader worker has its own.
+
+    Example: ``fb.counters()["fallback_total"]``, shards that lost their sidecar: the one to alarm on. Never raises.
+    """
+    return COUNTS.snapshot()

@@ -1,0 +1,48 @@
+"""What can go wrong on the training side: one small tree, made to survive a DataLoader worker.
+
+All are ``OSError`` because that is what a broken ``curl`` gave before, so handlers written for it keep working. A DataLoader rebuilds a
+worker's exception in the main process from one string, hence one positional argument. The text is ours alone: webdataset appends the
+shard's URL to ``args``, and that URL may hold a token.
+"""
+
+from __future__ import annotations
+
+__all__ = ["LoaderError", "ProxyUnreachable", "ShardChanged", "ShardReadError", "StepsError"]
+
+
+class LoaderError(OSError):
+    """Base of all. ``str()`` is the message alone, whatever is appended to ``args`` later."""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(text)
+        self._text = text
+
+    def __str__(self) -> str:
+        return self._text
+
+    def follows(self, causes: list[str]) -> None:
+        """Say also what was tried before: a last way's "exit code 6" alone helps nobody."""
+        if causes:
+            self._text = f"{self._text} (before that {'; '.join(causes)})"
+            self.args = (self._text, *self.args[1:])
+
+
+class ProxyUnreachable(LoaderError):
+    """The sidecar is gone, or hangs beyond all patience, and nothing else gives these bytes, as for a bare ``s3://`` URL."""
+
+
+class ShardReadError(LoaderError):
+    """A shard cannot be read: refused, absent, or cut short by every way there is. ``status`` is the HTTP status, 0 without one."""
+
+    def __init__(self, text: str = "", status: int = 0) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class ShardChanged(ShardReadError):
+    """The shard holds other bytes now than when reading it began; what was delivered cannot be continued."""
+
+
+class StepsError(RuntimeError):
+    """The ranks cannot take the same number of steps: they cannot agree, one of them failed, or one is missing. Not an ``OSError``: no
+    handler of webdataset's may pass it over."""

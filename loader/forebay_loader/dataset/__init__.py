@@ -1,0 +1,1 @@
+"""``fb.WebDataset`` and its stages."""

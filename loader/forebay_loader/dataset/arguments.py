@@ -1,0 +1,89 @@
+"""What a data set was asked for: the arguments of ``wds.WebDataset``, of both versions, and ours."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, Callable, Mapping, Optional, Sequence
+
+from forebay_loader.base.argument_types import check_reading
+from forebay_loader.base.timeouts import Limits
+
+__all__ = ["UNUSED", "Arguments", "with_positional"]
+
+UNUSED = ("repeat", "cache_size", "cache_dir", "url_to_name", "verbose")  # the sidecar keeps the copies; webdataset ignores the other two
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Named as there. docs/loader.md says what each does."""
+
+    urls: Any
+    handler: Optional[Callable[[Exception], bool]]
+    mode: Optional[str]
+    resampled: bool
+    repeat: bool
+    shardshuffle: Any
+    cache_size: int
+    cache_dir: Optional[str]
+    url_to_name: Any
+    detshuffle: bool
+    nodesplitter: Any
+    workersplitter: Any
+    select_files: Optional[Callable[[str], bool]]
+    rename_files: Optional[Callable[[str], str]]
+    on_tar_fault: str
+    views: bool
+    empty_check: bool
+    verbose: bool
+    seed: Any
+    data_parallel: Optional[tuple[int, int]]
+    group: Any
+    epoch: Any
+    ahead: Optional[int]
+    limits: Limits
+
+    def __post_init__(self) -> None:
+        """``TypeError`` for a value of a kind that is not taken; what stages look at themselves is left to them."""
+        try:
+            _ = self._asks_shuffle
+        except (TypeError, ValueError):
+            raise TypeError(f"shardshuffle takes True, False, None or a number; got {self.shardshuffle!r}") from None
+        check_reading(self.handler, self.select_files, self.rename_files, self.limits)
+
+    @property
+    def draws(self) -> bool:
+        """Whether shards are drawn with replacement, without end."""
+        return self.resampled or self.mode == "resampled"
+
+    @property
+    def shuffles(self) -> bool:
+        """Whether shards are permuted before they are split."""
+        return self._asks_shuffle and not self.detshuffle and not self.draws
+
+    @property
+    def shuffle_buffer(self) -> int:
+        """How many shards webdataset's own ``detshuffle`` holds behind the split; 0 without it."""
+        if not self.detshuffle or not self._asks_shuffle or self.draws:
+            return 0
+        return 100 if self.shardshuffle is True else int(self.shardshuffle)
+
+    @property
+    def seed_number(self) -> Any:
+        """``seed``, else ``WDS_SEED``, else 0."""
+        return int(os.environ.get("WDS_SEED") or 0) if self.seed is None else self.seed
+
+    @property
+    def asks_cache(self) -> bool:
+        return self.cache_dir is not None or bool(os.environ.get("WDS_CACHE"))
+
+    @property
+    def _asks_shuffle(self) -> bool:
+        return self.shardshuffle is not None and bool(self.shardshuffle > 0)  # True, or the size of a buffer
+
+
+def with_positional(named: Mapping[str, Any], positional: Sequence[Any], order: Sequence[str]) -> dict[str, Any]:
+    """``named``, with ``positional`` under the names that ``order`` gives them; ``TypeError`` where there are too many."""
+    if len(positional) > len(order):
+        raise TypeError(f"WebDataset() takes {len(order)} arguments here by position, {len(positional)} were given")
+    return {**named, **dict(zip(order[: len(positional)], positional))}  # noqa: B905  # strict= is not of 3.9

@@ -1,0 +1,154 @@
+"""Shares of samples instead of shards, where the number of samples of every shard is known: each worker of each rank reads as many.
+
+The order of the epoch is one long row of samples. Every worker takes a piece of it, all pieces equally long, so that all ranks have the
+same number of batches whatever the batch size; a piece may begin in the middle of a shard. What does not divide is read twice ("repeat":
+the last pieces go on at the beginning) or by nobody ("drop"): fewer samples than there are workers in all.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from itertools import islice
+from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional, Protocol, Sequence, Union
+from urllib.parse import urlsplit
+
+from forebay_loader.base.errors import ShardReadError
+from forebay_loader.dataset.shard_list import FairShare, NodeSplit, ShardList, WorkerSplit
+from forebay_loader.dataset.stages import TarSamples
+from forebay_loader.identity.world import here_worker
+from forebay_loader.samples.faults import named
+from forebay_loader.samples.indexed_shards import ranged
+
+__all__ = ["ShareCounts", "SharePiece", "SharedOut", "counts_by_url", "piece", "ranges", "shareable", "shared_out"]
+
+
+class ShareCounts(Protocol):
+    """Says how many samples each of ``urls`` has, in their order; None if any is not known."""
+
+    def __call__(self, urls: list[str]) -> Optional[Sequence[int]]: ...
+
+
+class SharePiece(NamedTuple):
+    """So many ``samples`` from number ``first`` of the row, which begins anew at its end."""
+
+    first: int
+    samples: int
+
+
+def piece(total: int, place: int, places: int, *, drop: bool) -> SharePiece:
+    """What the worker at ``place`` of ``places`` (over all ranks) reads of ``total`` samples."""
+    each = total // places if drop else -(-total // places)
+    return SharePiece(place * each, each)
+
+
+def ranges(counts: Sequence[int], wanted: SharePiece) -> Iterator[tuple[int, int, int]]:
+    """The shards of a piece, in order: (which, its first sample, the one before which to stop). ``counts`` are of the row's shards."""
+    total, left = sum(counts), wanted.samples
+    before = wanted.first % total if total else 0
+    while left > 0 and total:
+        for at, count in enumerate(counts):
+            if before >= count:
+                before -= count
+                continue
+            stop = min(count, before + left)
+            yield at, before, stop
+            left -= stop - before
+            before = 0
+            if not left:
+                return
+
+
+def counts_by_url(counts: Optional[Union[ShareCounts, Mapping[str, int]]], urls: list[str]) -> Optional[dict[str, int]]:
+    """``counts`` asked for ``urls``, or looked up by URL or by file name (as in OpenCLIP's sizes.json). None if one is not known."""
+    if counts is None:
+        return None
+    if not isinstance(counts, Mapping):
+        found = counts(urls)
+        return None if found is None else dict(zip(urls, found))  # noqa: B905  # strict= is not of 3.9
+    known = [counts.get(url, counts.get(urlsplit(url).path.rpartition("/")[2])) for url in urls]
+    return None if None in known else {url: int(count or 0) for url, count in zip(urls, known)}  # noqa: B905
+
+
+def shareable(dataset: Any, *, drop: bool) -> Any:
+    """``dataset``; where it is an ``fb.WebDataset`` split by shards, one like it with a ``SharedOut`` stage, which can split by samples."""
+    pipeline = getattr(dataset, "pipeline", [])
+    if len(pipeline) < 5 or getattr(dataset, "repetitions", 1) != 1:
+        return dataset
+    shards, nodes, workers, tars, fair, *rest = pipeline
+    ours = (isinstance(shards, ShardList), isinstance(nodes, NodeSplit), isinstance(workers, WorkerSplit), isinstance(tars, TarSamples))
+    if not all((*ours, isinstance(fair, FairShare))) or shards.order.resampled or not nodes.named or tars.selects:
+        return dataset
+    made = dataset.compose()
+    made.pipeline = [shards, SharedOut((nodes, workers, tars, fair), shards, drop=drop), *rest]
+    return made
+
+
+def shared_out(dataset: Any) -> Optional[SharedOut]:
+    """The stage that ``shareable`` put in; None without one."""
+    stage = dict(enumerate(getattr(dataset, "pipeline", ()))).get(1)
+    return stage if isinstance(stage, SharedOut) else None
+
+
+class SharedOut:
+    """From shards to this worker's samples: by shards through ``stages``, until ``by_samples`` has told the counts of all of them."""
+
+    def __init__(self, stages: tuple[NodeSplit, WorkerSplit, TarSamples, FairShare], shards: ShardList, *, drop: bool) -> None:
+        self.stages = stages
+        self._shards = shards
+        self._drop = drop
+        self._counts: Optional[dict[str, int]] = None
+
+    def __repr__(self) -> str:
+        return f"<shares of {'shards' if self._counts is None else 'samples'}, {self.stages[0].world}>"
+
+    @property
+    def urls(self) -> list[str]:
+        return self._shards.urls
+
+    @property
+    def counted(self) -> bool:
+        return self._counts is not None
+
+    def by_samples(self, counts: Optional[Mapping[str, int]]) -> None:
+        """Read shares of samples from the next pass on; with None, of shards. All ranks must do the same."""
+        self._counts = dict(counts) if counts and sum(counts[url] for url in self.urls) else None
+
+    def digest(self, counts: Optional[Mapping[str, int]], workers: int = 0) -> int:
+        """A positive number for what ``counts`` say of these shards, shared by ``workers`` on each rank; 0 for None: ranks compare it
+        before they rely on them.
+        """
+        if not counts:
+            return 0
+        told = "\n".join(f"{counts[url]} {url}" for url in self.urls) + f"{self._drop} {workers}"
+        return int.from_bytes(blake2b(told.encode(errors="surrogateescape"), digest_size=7).digest(), "big") + 1
+
+    def __call__(self, data: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        if self._counts is None:
+            nodes, workers, tars, fair = self.stages
+            return fair(tars(workers(nodes(data))))
+        return FairShare(None, self._shards, empty_check=self.stages[3].empty_check)(self._samples(self._split(data, self._counts)))
+
+    def _split(self, data: Iterable[dict[str, Any]], known: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+        world, worker, row = self.stages[0].world.settled(), here_worker(), list(data)
+        counts = [known[item["url"]] for item in row]
+        wanted = piece(sum(counts), world.rank * worker.workers + worker.id, world.size * worker.workers, drop=self._drop)
+        return ({**row[at], "samples": (first, stop)} for at, first, stop in ranges(counts, wanted))
+
+    def _samples(self, data: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Of each shard those ``samples`` that its item names: found by its index where it is in memory, else by reading up to them."""
+        tars = self.stages[2]
+        for opened in tars.opened(data):
+            first, stop = opened.pop("samples")
+            last = stop == (self._counts or {}).get(opened["url"])
+            found = ranged(opened, first, None if last else stop) if first and not tars.views else None
+            samples = islice(tars.read([opened]), first, None) if found is None else found
+            yield from islice(samples, stop - first)
+            beyond = last and next(samples, None) is not None
+            del samples  # it lets go of the shard now
+            if not tars.views:
+                opened["stream"].close()
+            if beyond:
+                raise ShardReadError(
+                    f"shard {named(opened['stream'], opened['url'])}: holds more than the {stop} samples that it was counted with, which "
+                    "nobody would read: has it changed? Run `forebay index` again, or mend what counts= says"
+                )

@@ -1,0 +1,165 @@
+"""The first stages of a data set: the order of all its shards, and what of it this rank and this worker read.
+
+Each is a plain stage, so that a user's own splitter stands in its place like any other. All of them can be pickled; the rank travels with
+them and is not asked for again.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any, Iterable, Iterator, Optional
+
+from forebay_loader.base.notices import notice_once
+from forebay_loader.dataset.epochs import Epochs
+from forebay_loader.dataset.order import Part, epoch_order, resampled_order, worker_part
+from forebay_loader.identity.world import World, here_worker
+
+__all__ = ["FairShare", "NodeSplit", "ShardList", "ShardOrder", "WorkerSplit"]
+
+Item = dict[str, Any]
+_NOTHING = object()
+
+
+@dataclass(frozen=True)
+class ShardOrder:
+    """How shards follow each other: as listed, ``shuffled`` anew each epoch, or ``resampled``, which never ends."""
+
+    seed: int = 0
+    shuffled: bool = False
+    resampled: bool = False
+
+
+class ShardList:
+    """Where a pipeline begins: yields ``{"url": …}`` for every shard of the data set, in this epoch's order, alike on all ranks.
+
+    Draws with replacement are the rank's and worker's own from the start.
+    """
+
+    def __init__(self, urls: list[str], order: ShardOrder, epochs: Epochs, world: World) -> None:
+        self.urls = urls
+        self.order = order
+        self.epochs = epochs
+        self.world = world
+        self._began: dict[int, tuple[int, int]] = {}  # by thread: the epoch and the turn that its next pass is of
+
+    def __repr__(self) -> str:
+        return f"<{len(self.urls)} shards, {self.order}>"
+
+    def __len__(self) -> int:
+        return len(self.urls)
+
+    def begin(self, epoch: int, turn: int) -> None:
+        """What the next pass that this thread makes is of."""
+        self._began[threading.get_ident()] = epoch, turn
+
+    def __call__(self) -> Iterator[Item]:
+        began = self._began.pop(threading.get_ident()) if threading.get_ident() in self._began else None
+        epoch, turn = began or (self.epochs.begin(), 0)  # the second: in a pipeline of the user's own making
+        return ({"url": self.urls[index]} for index in self._indices(epoch, turn))
+
+    __iter__ = __call__
+
+    def _indices(self, epoch: int, turn: int) -> Iterable[int]:
+        n, order = len(self.urls), self.order
+        if order.resampled:
+            world, worker = self.world.settled(), here_worker()
+            first, step = world.rank + world.size * worker.id, world.size * worker.workers
+            return resampled_order(n, order.seed, epoch, turn, first=first, step=step)
+        return epoch_order(n, order.seed, epoch, turn) if order.shuffled else range(n)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"urls": self.urls, "order": self.order, "epochs": self.epochs, "world": self.world.settled()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+
+class NodeSplit:
+    """What one rank reads: every n-th, as ``wds.split_by_node``; or, where no splitter was named, everything of a world of one."""
+
+    def __init__(self, world: World, *, named: bool) -> None:
+        self.world = world
+        self.named = named
+
+    def __repr__(self) -> str:
+        return f"<split by node, {self.world}>"
+
+    def __call__(self, data: Iterable[Item]) -> Iterator[Item]:
+        world = self.world.settled()
+        if world.size > 1 and not self.named:
+            raise ValueError(
+                f"this is {world}, and the data set has no nodesplitter: every rank would read every shard. "
+                "You need to add an explicit nodesplitter to your input pipeline for multi-node training: nodesplitter=wds.split_by_node "
+                "gives each rank its share, nodesplitter=iter lets each read everything"
+            )
+        return islice(data, world.rank, None, world.size)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"world": self.world.settled(), "named": self.named}
+
+
+class WorkerSplit:
+    """What one DataLoader worker reads: every n-th shard, as ``wds.split_by_worker``; with fewer shards than workers, stripes of one."""
+
+    def __init__(self) -> None:
+        self._parts: dict[int, Part] = {}
+
+    def __call__(self, data: Iterable[Item]) -> Iterator[Item]:
+        worker, shards = here_worker(), iter(data)
+        first = list(islice(shards, worker.workers))  # so many tell whether they are enough; the rest may be endless
+        part = worker_part(range(len(first)), worker.id, worker.workers)
+        self._parts[threading.get_ident()] = part
+        if part.stripes > 1:
+            return (first[at] for at in part.shards)
+        return islice(chain(first, shards), worker.id, None, worker.workers)
+
+    def part(self) -> Part:
+        """What the pass reads that this thread began last; ``shards`` counts only as far as was looked."""
+        return self._parts.pop(threading.get_ident(), Part([0]))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_parts": {}}
+
+
+class FairShare:
+    """Behind the tar reading: this worker's stripe of a shard that several read; and no pass ends empty without a word.
+
+    A stripe costs no origin bytes: the sidecar fetches a shard once for all of them.
+    """
+
+    def __init__(self, split: Optional[WorkerSplit], shards: ShardList, *, empty_check: bool) -> None:
+        self._split = split
+        self._shards = shards
+        self.empty_check = empty_check
+
+    def __call__(self, samples: Iterable[Any]) -> Iterator[Any]:
+        return self._share(samples, Part([0]) if self._split is None else self._split.part())
+
+    def _share(self, samples: Iterable[Any], part: Part) -> Iterator[Any]:
+        given = iter(samples)
+        first = next(given, _NOTHING)
+        if first is _NOTHING:
+            self._tell_empty(part)
+            return
+        if not part.stripe:
+            yield first
+        if part.stripes == 1:
+            yield from given  # a loop of our own would cost as much as finding a sample does
+        else:
+            yield from islice(given, (part.stripe - 1) % part.stripes, None, part.stripes)
+
+    def _tell_empty(self, part: Part) -> None:
+        world, worker, listed = self._shards.world.settled(), here_worker(), len(self._shards.urls)
+        who = f"{world}, worker {worker.id} of {worker.workers}"
+        if part.shards:
+            text = f"No samples found in dataset: {who} read its shards to the end, of {listed} listed, and met none"
+            advice = "check select_files, the file names in the tars, and what the handler passes over"
+        else:
+            text = f"No samples found in dataset: {who} has no shard: {listed} shards for {world.size} ranks"
+            advice = "list at least one shard a rank, or let every rank read everything with nodesplitter=iter"
+        if self.empty_check:
+            raise ValueError(f"{text}; {advice}. empty_check=False turns this error into a warning")
+        notice_once(f"empty-{os.getpid()}", f"{text}; {advice}")

@@ -1,0 +1,150 @@
+"""The stage that opens shards through the sidecar, and the one that also reads the tars: for any pipeline of webdataset's."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+from functools import lru_cache
+from typing import Any, Callable, Iterable, Iterator, Optional
+
+from forebay_loader.base.argument_types import check_reading
+from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
+from forebay_loader.dataset.local_copies import copied
+from forebay_loader.identity.reader_name import ensure_job
+from forebay_loader.plan.ahead import Ahead
+from forebay_loader.samples.tar import check_rule, samples_of
+from forebay_loader.stream.missing_sidecar import Expected
+from forebay_loader.stream.webdataset_openers import gopen_module, open_source, source_of
+
+__all__ = ["Handler", "ShardOpenings", "TarSamples", "tarfile_to_samples"]
+
+Handler = Callable[[Exception], bool]
+
+
+def tarfile_to_samples(
+    handler: Optional[Handler] = None,
+    select_files: Optional[Callable[[str], bool]] = None,
+    rename_files: Optional[Callable[[str], str]] = None,
+    *,
+    on_tar_fault: str = "raise",
+    views: bool = False,
+    ahead: Optional[int] = None,
+    set: Optional[str] = None,
+    epoch: Any = None,
+    limits: Limits = DEFAULT_LIMITS,
+) -> TarSamples:
+    """``wds.tarfile_to_samples(…)`` for a ``wds.DataPipeline``: shards come through the sidecar and are announced ahead.
+
+    Example::
+
+        wds.DataPipeline(wds.SimpleShardList(urls), wds.split_by_node, wds.split_by_worker, fb.tarfile_to_samples(), wds.decode("pil"))
+
+    - ``handler``: gets each exception, at opening, reading and grouping; True goes on with the next shard, None raises it.
+    - ``select_files``: gets a member's name, says whether it is wanted.
+    - ``rename_files``: gets a member's name, gives another.
+    - ``on_tar_fault``: what becomes of a tar without its end marker, with data behind it, or with an unreadable header, all of which
+      webdataset passes over in silence: "raise", or "warn" to read on as it does.
+    - ``views``: values are ``memoryview``s, for decoders that take them: no copy, but what holds one holds its shard's map.
+    - ``ahead``, ``set``, ``epoch``: ``k`` and the others of ``fb.ahead``.
+    - ``limits``: how long to wait for what, a ``fb.Limits``.
+
+    Raises ``TypeError`` and ``ValueError`` for arguments; while it is read ``fb.ProxyUnreachable``, ``fb.ShardReadError``,
+    ``fb.ShardChanged`` and ``fb.TarFault``.
+    """
+    check_reading(handler, select_files, rename_files, limits)
+    ensure_job()
+    files = {"select_files": select_files, "rename_files": rename_files, "on_tar_fault": on_tar_fault, "views": views}
+    return TarSamples(ShardOpenings(handler, Ahead(ahead, set=set, epoch=epoch), limits), files)
+
+
+class ShardOpenings:
+    """The stage that turns URLs into open streams. ``handler`` decides what an exception means, as in webdataset; None raises it.
+
+    ``cache`` is a ``FileCache`` of webdataset's, where a copy of each shard is to be kept; its path is the stream's ``local_path``.
+    """
+
+    def __init__(self, handler: Optional[Handler], ahead: Ahead, limits: Limits, cache: Any = None) -> None:
+        self.handler = handler
+        self._cache = cache
+        self._ahead = ahead
+        self._limits = limits
+        self._expected = Expected()
+
+    def __call__(self, data: Iterable[Any]) -> Iterator[dict[str, Any]]:
+        return self._opened(self._ahead(data))  # at once: it tells a worker its rank before a splitter asks
+
+    def _opened(self, data: Iterable[Any]) -> Iterator[dict[str, Any]]:
+        for item in data:
+            try:
+                opened = self._open(item)
+            except Exception as error:
+                error.args = (*error.args, item["url"] if isinstance(item, dict) else item)  # as url_opener does
+                if self.handler is None or not self.handler(error):
+                    if self.handler is None:
+                        raise
+                    break
+                continue
+            yield opened
+
+    def _open(self, item: Any) -> dict[str, Any]:
+        sample = item if isinstance(item, dict) else {"url": item}
+        source = source_of(sample["url"])
+        if source is None:
+            return _stock_open(sample)
+        self._expected.check(source, self._limits)
+        stream = open_source(source, self._limits)
+        if self._cache is None:
+            return {**sample, "stream": stream}
+        stream, path = copied(self._cache, sample["url"], stream)
+        return {**sample, "stream": stream, "local_path": path}
+
+
+class TarSamples:
+    """``ShardOpenings``, then the tars' samples. ``handler`` serves opening, reading and grouping; ``files`` goes to ``samples_of``."""
+
+    def __init__(self, opening: ShardOpenings, files: dict[str, Any]) -> None:
+        check_rule(files.get("on_tar_fault", "raise"))
+        self._opening = opening
+        self._files = files
+        ends_with_shards()  # looked up here, once, rather than in each worker
+
+    def __call__(self, data: Iterable[Any]) -> Iterator[dict[str, Any]]:
+        return self.read(self.opened(data))
+
+    def opened(self, data: Iterable[Any]) -> Iterator[dict[str, Any]]:
+        """Each of ``data`` as it is, with its open ``stream``."""
+        return self._opening(data)
+
+    def read(self, opened: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """The samples of what is open."""
+        return samples_of(opened, handler=self._opening.handler, markers=ends_with_shards(), **self._files)
+
+    @property
+    def views(self) -> bool:
+        return bool(self._files.get("views"))
+
+    @property
+    def selects(self) -> bool:
+        """Whether some members, and so perhaps whole samples, are left out."""
+        return self._files.get("select_files") is not None or self._files.get("rename_files") is not None
+
+
+def ends_with_shards() -> bool:
+    """Whether a sample ends with its shard in the installed webdataset: since its ``{}`` marker, which 0.2.86 does not have."""
+    return _has_markers(importlib.import_module("webdataset.tariterators").tar_file_expander)
+
+
+@lru_cache(maxsize=4)
+def _has_markers(expander: Callable[..., Any]) -> bool:
+    return "eof_value" in inspect.signature(expander).parameters
+
+
+def _stock_open(sample: dict[str, Any]) -> dict[str, Any]:
+    """Open what is not ours exactly as this version of webdataset does."""
+    cache = importlib.import_module("webdataset.cache")
+    streaming = getattr(cache, "StreamingOpen", None)
+    if streaming is not None:
+        opened: dict[str, Any] = next(iter(streaming()([sample])))  # its default handler raises
+        return {**sample, **opened}
+    return {**sample, "stream": gopen_module().gopen(os.fspath(sample["url"]))}

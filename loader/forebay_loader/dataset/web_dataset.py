@@ -1,0 +1,256 @@
+"""``fb.WebDataset``: the arguments and stages of ``wds.WebDataset``, of 0.2.86 and of 1.0.2 alike, with shards through the sidecar.
+
+The order of all shards is made first, anew each epoch and alike on all ranks, and split afterwards, so that every rank and worker meets
+every shard in time; webdataset splits first and then repeats one order. docs/loader.md has each argument with webdataset's beside it.
+Importing this module imports webdataset, and that torch where there is one: ``import forebay_loader`` does not.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any, Callable, Iterator, Mapping, Optional
+
+from webdataset import compat, shardlists
+from webdataset.filters import batched
+from webdataset.filters import detshuffle as stock_detshuffle
+from webdataset.handlers import reraise_exception
+from webdataset.pipeline import DataPipeline
+
+from forebay_loader.base.notices import notice_once
+from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
+from forebay_loader.dataset.arguments import Arguments, with_positional
+from forebay_loader.dataset.epochs import Epochs
+from forebay_loader.dataset.resume import Resumed, SampleShuffle, StreamPosition, made_of, undetermined
+from forebay_loader.dataset.shard_list import FairShare, NodeSplit, ShardList, ShardOrder, WorkerSplit
+from forebay_loader.dataset.stages import Handler, ShardOpenings, TarSamples
+from forebay_loader.dataset.webdataset_compat import (
+    POSITIONAL,
+    file_cache,
+    group_of,
+    listed,
+    node_stage,
+    stock_source,
+)
+from forebay_loader.dataset.with_length import with_length
+from forebay_loader.identity.reader_name import ensure_job
+from forebay_loader.identity.world import World, in_worker
+from forebay_loader.plan.ahead import Ahead
+from forebay_loader.plan.plan_subject import set_of
+
+__all__ = ["WebDataset"]
+
+_STAGES = (FairShare, NodeSplit, SampleShuffle, ShardList, TarSamples, WorkerSplit)
+_CACHE_NOTICE = "cache_dir is not used: the sidecar keeps the one copy of a shard on this node, bounded and shared by all workers"
+
+
+class WebDataset(compat.WebDataset):
+    """``wds.WebDataset(urls, …)`` whose shards come through the sidecar. Samples keep the original ``__url__``.
+
+    Example::
+
+        dataset = fb.WebDataset("s3://bucket/train-{000000..000999}.tar", shardshuffle=True).shuffle(1000).decode("pil")
+
+    Arguments, webdataset's first (docs/loader.md has each beside webdataset's own):
+
+    - ``urls``: a brace pattern, several joined by ``::``, a list of URLs or ``pipe:`` commands, an ``IterableDataset`` of them, or a yaml
+      file.
+    - ``handler``: gets each exception, at opening, reading and grouping; True goes on with the next shard. None and the default raise it.
+    - ``positional``: what follows in the installed version, in its order.
+    - ``mode``: ``"resampled"`` is ``resampled=True``; else how 1.x empties a folder.
+    - ``resampled``: draw shards with replacement, without end, by ``seed``.
+    - ``repeat``: not used, as in webdataset; ``.repeat()`` is the stage.
+    - ``shardshuffle``: True or a number above 0 permutes all shards before they are split, anew each epoch: unlike webdataset, where it is
+      the size of a buffer behind the split. None, False and 0 leave the list's order.
+    - ``cache_size``, ``cache_dir``: bytes and folder of 1.x's own copies, for ``__local_path__`` only; leave them out, the sidecar has one.
+    - ``url_to_name``: not used; it names webdataset's own copies.
+    - ``detshuffle``: webdataset's own deterministic buffer behind the split, of ``shardshuffle`` shards.
+    - ``nodesplitter``: a rank's share, such as ``wds.split_by_node``; without it more than one rank is an error; ``iter`` reads all on
+      each.
+    - ``workersplitter``: a worker's share; None leaves every worker all of the rank's shards.
+    - ``select_files``: gets a member's name, says whether it is wanted. The shard is fetched whole all the same.
+    - ``rename_files``: gets a member's name, gives another.
+    - ``empty_check``: a rank without shards, or shards without samples, raise; False makes it a notice.
+    - ``verbose``: not used, as in webdataset.
+    - ``seed``: a number; ``WDS_SEED`` or 0 without. Orders are a function of seed, epoch and the list of shards.
+    - ``data_parallel``: ``(rank, size)``, where the environment and the default process group do not say it.
+    - ``group``: the process group whose ranks share the data.
+    - ``on_tar_fault``: "raise", or "warn" to read on as webdataset does, at a tar without its end marker, with data behind it, or with an
+      unreadable header.
+    - ``views``: True gives values as ``memoryview``s of the shard's map, without a copy, for decoders that take them.
+    - ``epoch``: a whole number, or what is asked for one when an iteration begins: a callable, or an object with ``value`` or
+      ``get_value()``. Without it iterations are counted.
+    - ``ahead``: how many coming shards to announce; ``FOREBAY_AHEAD`` or 16 without, 0 for none.
+    - ``limits``: how long to wait for what, a ``fb.Limits``.
+
+    Raises ``TypeError`` and ``ValueError`` for arguments and empty lists here; while it is read ``fb.ProxyUnreachable`` (no sidecar was
+    ever named), ``fb.ShardReadError``, ``fb.ShardChanged`` and ``fb.TarFault``, each naming the shard and the next step.
+    """
+
+    def __init__(
+        self,
+        urls: Any,
+        handler: Optional[Handler] = reraise_exception,
+        *positional: Any,  # what follows in the installed version
+        mode: Optional[str] = None,
+        resampled: bool = False,
+        repeat: bool = False,
+        shardshuffle: Any = None,
+        cache_size: int = -1,
+        cache_dir: Optional[str] = None,
+        url_to_name: Optional[Callable[[str], str]] = None,
+        detshuffle: bool = False,
+        nodesplitter: Any = shardlists.single_node_only,
+        workersplitter: Any = shardlists.split_by_worker,
+        select_files: Optional[Callable[[str], bool]] = None,
+        rename_files: Optional[Callable[[str], str]] = None,
+        empty_check: bool = True,
+        verbose: bool = False,
+        seed: Optional[int] = None,
+        data_parallel: Optional[tuple[int, int]] = None,
+        group: Any = None,
+        on_tar_fault: str = "raise",
+        views: bool = False,
+        epoch: Any = None,
+        ahead: Optional[int] = None,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        given = {name: value for name, value in locals().items() if name not in ("self", "positional", "__class__")}
+        DataPipeline.__init__(self)
+        ensure_job()
+        self._build(Arguments(**with_positional(given, positional, POSITIONAL)))
+
+    def _build(self, asked: Arguments) -> None:
+        nodes = asked.nodesplitter
+        self.world = World.here(asked.data_parallel, group_of(nodes) if asked.group is None else asked.group)
+        self.seed = asked.seed_number
+        self._epochs = Epochs(asked.epoch)
+        self._shards: Optional[ShardList] = None
+        self._place: Optional[StreamPosition] = None  # of the iteration that was begun last, in this process
+        self._resumed: Optional[Resumed] = None  # what the next one goes on from
+        found = listed(asked.urls)
+        splitter = node_stage(nodes, self.world, asked.draws)
+        tars = self._tar_stage(asked, set_of(asked.urls if found is None or isinstance(asked.urls, str) else found))
+        if found is None:
+            self.pipeline = [*stock_source(asked, splitter), tars]
+        else:
+            self.pipeline = self._stages(asked, found, splitter, tars)
+        self._tell(asked)
+
+    def _tar_stage(self, asked: Arguments, set: Optional[str]) -> TarSamples:
+        reading = Ahead(asked.ahead, set=set, epoch=self._epochs, world=self.world)
+        names = ("select_files", "rename_files", "on_tar_fault", "views")
+        files = {name: getattr(asked, name) for name in names}
+        # Ours does the same; webdataset's keeps the exception in a frame of its traceback, and with it the data set and its descriptor.
+        handler = None if asked.handler is reraise_exception else asked.handler
+        return TarSamples(ShardOpenings(handler, reading, asked.limits, file_cache(asked)), files)
+
+    def _stages(self, asked: Arguments, urls: list[str], nodes: Any, tars: TarSamples) -> list[Any]:
+        self._shards = shards = ShardList(urls, ShardOrder(self.seed, asked.shuffles, asked.draws), self._epochs, self.world)
+        workers, split = asked.workersplitter, None
+        if workers is shardlists.split_by_worker:
+            workers = split = None if asked.draws else WorkerSplit()
+        shuffle = stock_detshuffle(asked.shuffle_buffer, seed=self.seed) if asked.shuffle_buffer else None
+        fair = FairShare(split, shards, empty_check=asked.empty_check)
+        return [shards, *(stage for stage in (nodes, workers, shuffle) if stage), tars, fair]
+
+    def _tell(self, asked: Arguments) -> None:
+        if asked.asks_cache and file_cache(asked) is None:
+            notice_once("cache_dir", _CACHE_NOTICE)
+        if (asked.shuffles or asked.draws or asked.shuffle_buffer) and self.world.rank == 0 and not in_worker():
+            given = "" if asked.seed is not None else ", the default"
+            notice_once(f"seed-{self.seed}", f"shards are shuffled with seed={self.seed}{given}; the order is a function of seed and epoch")
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iteration is of ``epoch``, those after it count on; for runs that resume, and where only one rank looked in between."""
+        self._epochs.set(epoch)
+
+    def shuffle(self, size: int, **how: Any) -> Any:
+        """webdataset's stage, with its arguments. Without ``rng`` or ``seed`` its order is a function of seed, epoch, rank and worker."""
+        if size < 1:
+            return self
+        if how.get("rng") is not None or how.get("seed") is not None:
+            return super().shuffle(size, **how)
+        known = {name: value for name, value in how.items() if name not in ("rng", "seed")}
+        return self.compose(SampleShuffle(self.seed, self.world, {"bufsize": size, **known}))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the iteration stands that was begun last in this process (in a DataLoader, ask its ``StatefulDataLoader``).
+
+        The epoch, how much was yielded, and what the data set was made of. ``RuntimeError`` where none was begun.
+        """
+        if self._place is None:
+            raise RuntimeError(
+                "no iteration of this data set was begun in this process, so nobody here knows where it stands; one in a DataLoader's "
+                "workers is known to torchdata's StatefulDataLoader"
+            )
+        return self._place.state()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """The next iteration goes on where ``state_dict`` was taken: it reads its epoch anew and leaves out what was yielded.
+
+        ``ValueError`` where that would lose samples: of other shards, another seed or split, or with an order that is drawn by the clock.
+        """
+        resumed = Resumed(state_dict)
+        self._check(resumed)
+        if resumed.yielded or in_worker():
+            self._resumed = resumed
+        else:
+            self._epochs.set(resumed.epoch)
+            resumed.redraw(self._drawing)
+
+    def _check(self, resumed: Resumed) -> None:
+        resumed.check(self._made_of(), undetermined(self._shards is not None, self.pipeline))
+
+    def _made_of(self) -> dict[str, Any]:
+        shards = self._shards
+        urls, order = (None, None) if shards is None else (shards.urls, shards.order)
+        return made_of(urls, order, self.world.settled(), self.pipeline)
+
+    def listed(self, batchsize: int, partial: bool = True) -> Any:
+        """Lists of ``batchsize`` samples, without collation; the last may be shorter if ``partial``."""
+        return self.compose(batched(batchsize, collation_fn=None, partial=partial))  # 0.2.86's own raises, 1.0.2's forgets ``partial``
+
+    def with_length(self, n: int, silent: bool = False) -> Any:
+        """``len()`` of this data set is ``n`` from now on; what it yields does not change. It can still be pickled."""
+        return with_length(self, n)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "world": self.world.settled(), "_place": None}
+
+    def invoke(self, f: Any, *args: Any, **kwargs: Any) -> Any:
+        """As in webdataset. Our own stages are called at once: asking of each class, once in each worker, whether it is torch's
+        ``IterableDataset`` takes 20 ms."""
+        return f(*args, **kwargs) if isinstance(f, _STAGES) else super().invoke(f, *args, **kwargs)
+
+    def __iter__(self) -> Iterator[Any]:
+        self.world.settled().tell_worker()  # a splitter of the user's own may ask
+        resumed, self._resumed = self._resumed, None
+        if resumed is not None:
+            self._check(resumed)  # again: stages may have been added
+        # At once, not at the first sample: workers that are begun together are counted together.
+        epoch = self._epochs.begin(None if resumed is None else resumed.epoch)
+        if resumed is not None:
+            resumed.redraw(self._drawing)
+        most = self.nsamples if self.repetitions != 1 and self.nsamples > 0 else None
+        self._place = StreamPosition(epoch, self._made_of(), self._drawing, most, resumed)
+        samples = self._passes(epoch, self._place)
+        if most is not None:
+            samples = islice(samples, most)
+        return samples if resumed is None else resumed.rest(samples)
+
+    @property
+    def _drawing(self) -> list[Any]:
+        """webdataset's stages that count their passes by themselves."""
+        return [stage for stage in self.pipeline if isinstance(stage, stock_detshuffle)]
+
+    def _passes(self, epoch: int, place: StreamPosition) -> Iterator[Any]:
+        for turn in range(self.repetitions):
+            for stage in self.pipeline:
+                if isinstance(stage, (ShardList, SampleShuffle)):
+                    stage.begin(epoch, turn)
+            before = place.passed
+            for place.passed, sample in enumerate(self.iterator1(), before + 1):  # counted where a state asks for it
+                yield sample
+            if place.passed == before:
+                break  # 0.2.86 would try again for ever
+        place.over = True

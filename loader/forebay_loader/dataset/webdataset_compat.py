@@ -1,0 +1,97 @@
+"""What of a data set stays webdataset's own: sources that are not a list of shards, and functions it knows by name."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, Optional
+from urllib.parse import urlsplit
+
+from webdataset import cache, shardlists
+from webdataset.compat import WebDataset
+from webdataset.pytorch import IterableDataset
+
+from forebay_loader.base.notices import notice_once
+from forebay_loader.dataset.arguments import Arguments
+from forebay_loader.dataset.shard_list import NodeSplit
+from forebay_loader.identity.world import World
+
+__all__ = ["POSITIONAL", "file_cache", "group_of", "listed", "node_stage", "stock_source"]
+
+_PARAMETERS = tuple(inspect.signature(WebDataset.__init__).parameters)
+POSITIONAL = _PARAMETERS[3:]  # what follows self, urls and handler in this version
+_READS_FOLDERS = hasattr(WebDataset, "create_url_iterator")  # 1.x: a URL that ends in / is one
+_NO_SPLITTER = (None, False, shardlists.single_node_only)
+
+
+def listed(urls: Any) -> Optional[list[str]]:
+    """Every shard that ``urls`` stands for; None where it is no list of shards. An empty list is an error, a repeated shard a notice."""
+    if isinstance(urls, (dict, IterableDataset)) or (isinstance(urls, str) and _is_description(urls)):
+        return None
+    if not isinstance(urls, (str, Iterable)) or isinstance(urls, bytes):
+        raise ValueError(f"cannot handle urls of type {type(urls)}: a pattern, or a list of URLs, is taken")
+    found = list(shardlists.expand_urls(urls) if isinstance(urls, str) else urls)
+    if not any(found):
+        raise ValueError(f"the list of shards is empty: {'the pattern names' if isinstance(urls, str) else 'there is'} no shard")
+    for at, url in enumerate(found):
+        if not isinstance(url, str):
+            raise TypeError(f"a shard is named by a string; entry {at} of {len(found)} is {type(url).__name__}")
+    _tell_repeated(found)
+    return found
+
+
+def node_stage(nodesplitter: Any, world: World, draws: bool) -> Any:
+    """What gives a rank its share; None where nothing has to: draws are a rank's own from the start."""
+    known = nodesplitter in _NO_SPLITTER or _is_split_by_node(nodesplitter)
+    if known:
+        return None if draws else NodeSplit(world, named=nodesplitter not in _NO_SPLITTER)
+    return nodesplitter
+
+
+def group_of(nodesplitter: Any) -> Any:
+    """The process group in ``functools.partial(wds.split_by_node, group=…)``."""
+    return nodesplitter.keywords.get("group") if isinstance(nodesplitter, partial) and _is_split_by_node(nodesplitter) else None
+
+
+def file_cache(asked: Arguments) -> Any:
+    """webdataset's cache of files where one was asked for and samples would name them; None otherwise, and in 0.2.86, where they do not."""
+    kind = getattr(cache, "FileCache", None)
+    if kind is None or asked.cache_dir is None or asked.cache_size == 0:
+        return None
+    return kind(os.path.expanduser(asked.cache_dir), cache_size=asked.cache_size)
+
+
+def stock_source(asked: Arguments, splitter: Any) -> list[Any]:
+    """The stages of webdataset's own data set before its opener."""
+    if isinstance(asked.urls, IterableDataset):  # it yields shards, and splits them: webdataset 0.2.86 leaves that to it as well
+        return [asked.urls]
+    wanted: dict[str, Any] = {"mode": asked.mode, "resampled": asked.draws, "detshuffle": asked.detshuffle}
+    wanted["shardshuffle"] = asked.shardshuffle or False
+    wanted |= {"nodesplitter": splitter, "workersplitter": asked.workersplitter, "seed": asked.seed_number}
+    made = WebDataset(asked.urls, **{name: value for name, value in wanted.items() if name in _PARAMETERS})
+    stages: list[Any] = made.pipeline
+    return stages[: next(at for at, stage in enumerate(stages) if _opens(stage))]
+
+
+def _is_description(urls: str) -> bool:
+    return urls.endswith((".yaml", ".yml")) or (_READS_FOLDERS and (urls.endswith(".json") or urlsplit(urls).path.endswith("/")))
+
+
+def _is_split_by_node(splitter: Any) -> bool:
+    return splitter is shardlists.split_by_node or (isinstance(splitter, partial) and splitter.func is shardlists.split_by_node)
+
+
+def _opens(stage: Any) -> bool:
+    curried = getattr(getattr(stage, "f", None), "__name__", "")  # 0.2.86 opens and reads in one stage
+    return type(stage).__name__ in ("StreamingOpen", "FileCache") or curried in ("tarfile_samples", "cached_tarfile_samples")
+
+
+def _tell_repeated(urls: list[str]) -> None:
+    seen: dict[str, int] = {}
+    again = [(at, seen.setdefault(url, at)) for at, url in enumerate(urls) if seen.setdefault(url, at) != at]
+    if again:  # by number: a URL may hold a token
+        at, first = again[0]
+        text = f"{len(again)} of {len(urls)} shards are listed again (entry {at} is entry {first}); each pass reads each as often"
+        notice_once(f"repeated-{len(urls)}-{len(again)}-{at}-{first}", text)

@@ -1,0 +1,1 @@
+"""Who reads: job, rank, worker, and how many there are."""

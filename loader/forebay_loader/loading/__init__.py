@@ -1,0 +1,1 @@
+"""``fb.WebLoader``: equal steps over ranks, and workers."""

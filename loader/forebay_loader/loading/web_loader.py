@@ -1,0 +1,252 @@
+"""``fb.WebLoader``: ``wds.WebLoader``, of 0.2.86 and of 1.0.2 alike, whose ranks take equally many steps.
+
+It is a ``wds.DataPipeline`` around torch's ``DataLoader`` with the fluent stages, and a plain one where there is one rank. What happens
+where there are more is in docs/equal-steps.md. Importing this module imports webdataset and torch: ``import forebay_loader`` does not.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import weakref
+from collections.abc import Mapping as MappingABC
+from typing import Any, Iterator, Mapping, Optional, Union
+
+from torch.utils.data import DataLoader, IterableDataset
+from webdataset import compat
+from webdataset.pipeline import DataPipeline
+
+from forebay_loader.base.argument_types import whole
+from forebay_loader.base.errors import StepsError
+from forebay_loader.dataset.sample_shares import ShareCounts, counts_by_url, shareable, shared_out
+from forebay_loader.dataset.with_length import with_length
+from forebay_loader.identity.world import World
+from forebay_loader.loading import equal_steps as steps
+from forebay_loader.loading.rank_agreement import FIRST_S, Agreement, agreement_of, site, watched
+from forebay_loader.loading.step_vote import StepVote, group_is_up
+from forebay_loader.loading.worker_start import WorkerInit, start_method
+from forebay_loader.samples.index_client import counts_of
+
+__all__ = ["WebLoader"]
+
+TIMEOUT_S = 1800.0  # what torch gives a gloo group: longer than any checkpoint that one rank writes while the others wait
+_POSITIONAL = tuple(
+    name for name, one in inspect.signature(DataLoader.__init__).parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD
+)[2:]
+_TAILS = (None, "repeat", "drop")
+
+
+class WebLoader(compat.WebLoader):
+    """``wds.WebLoader(dataset, …)``: torch's ``DataLoader`` with fluent stages, whose ranks take equally many steps.
+
+    Example::
+
+        loader = fb.WebLoader(fb.WebDataset(urls, nodesplitter=wds.split_by_node).batched(64), batch_size=None, num_workers=8)
+
+    - ``dataset``: what is loaded; ``fb.WebDataset`` can share out samples evenly, others are voted on.
+    - ``positional``, ``how``: the arguments of torch's ``DataLoader``.
+    - ``equal_steps``: "auto", True (vote also where nothing seems to need it) or False.
+    - ``batches_per_epoch``: exactly so many, as ``with_epoch(n)``.
+    - ``tail``: "repeat" or "drop" what cannot be shared out evenly; None repeats where samples are counted, and drops where ranks vote.
+    - ``group``: the ranks that take steps together, if not all.
+    - ``counts``: how many samples each shard has, by URL or file name, or a function that is asked for a list of URLs.
+    - ``steps_timeout_s``: how long a rank waits for the others, in seconds.
+
+    Raises ``TypeError`` and ``ValueError`` for arguments, ``fb.StepsError`` while it is read, where ranks do not agree in time or read
+    different things.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        *positional: Any,
+        equal_steps: Union[str, bool] = "auto",
+        batches_per_epoch: Optional[int] = None,
+        tail: Optional[str] = None,
+        group: Any = None,
+        counts: Optional[Union[ShareCounts, Mapping[str, int]]] = None,
+        steps_timeout_s: float = TIMEOUT_S,
+        **how: Any,
+    ) -> None:
+        if equal_steps not in ("auto", True, False):
+            raise ValueError(f"equal_steps is {equal_steps!r}; it can be 'auto', True or False")
+        if batches_per_epoch is not None:
+            batches_per_epoch = whole("batches_per_epoch", batches_per_epoch, "a number of batches, at least one", least=1)
+        if not isinstance(steps_timeout_s, (int, float)) or not steps_timeout_s > 0:
+            raise TypeError(f"steps_timeout_s takes a number of seconds above 0; got {steps_timeout_s!r}")
+        if counts is not None and not callable(counts) and not isinstance(counts, MappingABC):
+            raise TypeError(f"counts takes a dict of samples by URL or file name, or a function of the URLs; got {counts!r}")
+        if tail not in _TAILS:
+            raise ValueError(f"tail is {tail!r}; it can be 'repeat' or 'drop'")
+        self._equal = equal_steps
+        self._group, self._timeout_s, self._tail, self._counts = group, steps_timeout_s, tail, counts
+        self._counted: Optional[dict[str, int]] = None
+        self._world = _world_of(dataset, group)
+        self._site = site()
+        dataset = shareable(dataset, drop=tail == "drop") if equal_steps else dataset
+        DataPipeline.__init__(self, _data_loader(dataset, self._world, *positional, **how))
+        self._alone()
+        if batches_per_epoch is not None:
+            self.with_epoch(batches_per_epoch)
+
+    def _alone(self) -> None:
+        """What belongs to one pipeline, and to no copy of it."""
+        self._ballot: Optional[StepVote] = None
+        self._words: Optional[Agreement] = None
+        self._began: Optional[tuple[int, int, int]] = None  # passes of this iteration, its first epoch, how often one was set before
+        self._settled = False  # workers run that will not hear of counts any more
+
+    def compose(self, *stages: Any) -> Any:
+        made: Any = super().compose(*stages)
+        made._alone()
+        return made
+
+    def with_length(self, n: int, silent: bool = False) -> Any:
+        """``len()`` of this loader is ``n`` from now on; what it yields does not change. It can still be pickled."""
+        return with_length(self, n)
+
+    @property
+    def _dataset(self) -> Any:
+        return getattr(self.pipeline[0], "dataset", None)
+
+    @property
+    def _fixed(self) -> int:
+        """The number of batches that ``with_epoch`` asked for; 0 without."""
+        return self.nsamples if self.repetitions == sys.maxsize and self.nsamples > 0 else 0
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._equal is False:
+            return iter(super().__iter__())
+        if self._fixed:
+            self._align()
+            return self._watched(steps.exactly(self._pass, self._fixed), FIRST_S)
+        if not self._may_differ:
+            batches = iter(super().__iter__())
+            return self._watched(batches, 0.0) if steps.is_endless(self._dataset) else batches
+        counts = self._known()
+        if group_is_up():
+            return self._voted(counts)
+        if counts is None:
+            self._refuse()
+        else:
+            self._share(counts)
+        return iter(super().__iter__())
+
+    def _watched(self, batches: Iterator[Any], wait_s: float) -> Iterator[Any]:
+        """``batches``; where there is a process group, other ranks must say the same of theirs."""
+        world = self._world.settled()
+        if world.size < 2 or not group_is_up():
+            return batches
+        if self._words is None:
+            self._words = agreement_of(self._group, self._site)
+            if self._words is not None:
+                self._words.say(steps.said_of(self._dataset, world, self._fixed))
+        return batches if self._words is None or self._words.settled else watched(batches, self._words, wait_s)
+
+    def _voted(self, counts: Optional[dict[str, int]]) -> Iterator[Any]:
+        self._check_group()
+        if self._ballot is None:
+            self._ballot = ballot = StepVote(self._group, self._timeout_s)
+            weakref.finalize(self, ballot.close).atexit = False
+        epochs, shares = self._epochs, shared_out(self._dataset)
+        number = epochs.upcoming()[0] if epochs is not None else 0
+        digest = shares.digest(counts, getattr(self.pipeline[0], "num_workers", 0)) if shares is not None else 0
+        common = steps.common_order(self._dataset)
+
+        def opened(said: steps.StepOpening) -> bool:
+            if epochs is not None and said.number != number:
+                epochs.set(said.number)
+            return self._share(counts if said.same else None)
+
+        repeat = self._tail == "repeat"
+        said = steps.said_of(self._dataset, self._world.settled())
+        return steps.in_step(super().__iter__, self._ballot, opened, repeat=repeat, number=number, digest=digest, common=common, said=said)
+
+    def _share(self, counts: Optional[dict[str, int]]) -> bool:
+        """Let the data set read shares of samples, if ``counts`` tell how; whether it does. Workers that stay keep what they began with."""
+        shares = shared_out(self._dataset)
+        if shares is None:
+            return False
+        if not self._settled:
+            shares.by_samples(counts)
+            self._settled = bool(getattr(self.pipeline[0], "persistent_workers", False))
+        return shares.counted
+
+    def _known(self) -> Optional[dict[str, int]]:
+        """The samples of every shard, if all of them are counted. Asked anew at each epoch until they are: the first one may count them."""
+        shares = shared_out(self._dataset)
+        if shares is not None and self._counted is None:
+            self._counted = counts_by_url(counts_of if self._counts is None else self._counts, shares.urls)
+        return self._counted
+
+    def _pass(self) -> Iterator[Any]:
+        if self._began is not None:
+            passes, first, sets = self._began
+            self._began = passes + 1, first, sets
+        return iter(self.iterator1())
+
+    @property
+    def _may_differ(self) -> bool:
+        """Whether ranks could have different numbers of batches."""
+        dataset, world = self._dataset, self._world.settled()
+        if world.size < 2 or not isinstance(dataset, IterableDataset):
+            return False
+        return self._equal is True or not (steps.is_endless(dataset) or steps.reads_everything(dataset))
+
+    def _refuse(self) -> None:
+        """Raise where ranks would have to agree and cannot."""
+        world = self._world.settled()
+        if world.told_by.startswith("SLURM") and not hasattr(self._dataset, "world"):
+            return  # a script that Slurm started once, in a job of several tasks: webdataset does not look there either
+        raise StepsError(
+            f"{world} may not have as many batches as the others: the samples of its shards are not counted, and no process group is there "
+            f"to agree through. {steps.EXACT}; or call init_process_group first, or say with_epoch(n), batches_per_epoch=n, or "
+            "equal_steps=False"
+        )
+
+    def _check_group(self) -> None:
+        world, ranks = self._world.settled(), World.here(None, self._group)
+        if ranks.size != world.size:
+            raise StepsError(
+                f"the data set is read as {world}, and the process group has {ranks.size} ranks: name the group whose ranks share the "
+                "data, fb.WebLoader(group=…), or say equal_steps=False"
+            )
+
+    @property
+    def _epochs(self) -> Any:
+        """What counts the data set's epochs, if anything of ours does."""
+        found = getattr(self._dataset, "_epochs", None)
+        return found if found is not None and found.told is None else None
+
+    def _align(self) -> None:
+        """Set the data set's epoch right, if the last iteration of this rank began more passes than one: other ranks had others."""
+        epochs = self._epochs
+        if epochs is None:
+            return
+        upcoming = epochs.upcoming()
+        if self._began is not None:
+            passes, first, sets = self._began
+            if passes > 1 and sets == upcoming[1]:
+                epochs.set(first + 1)
+                upcoming = epochs.upcoming()
+        self._began = (0, *upcoming)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_ballot": None, "_words": None, "_began": None, "_world": self._world.settled()}
+
+
+def _data_loader(dataset: Any, world: World, *positional: Any, **how: Any) -> Any:
+    """torch's ``DataLoader``, whose workers know what this process knows."""
+    if len(positional) > len(_POSITIONAL):
+        raise TypeError(f"WebLoader() takes {len(_POSITIONAL)} arguments by position after the data set, {len(positional)} were given")
+    how = {**dict(zip(_POSITIONAL, positional)), **how}  # noqa: B905  # strict= is not of 3.9
+    if how.get("num_workers"):
+        how["worker_init_fn"] = WorkerInit(how.get("worker_init_fn"), world)
+        if how.get("multiprocessing_context") is None:
+            how["multiprocessing_context"] = start_method(dataset, how["worker_init_fn"], how.get("collate_fn"))
+    return DataLoader(dataset, **how)
+
+
+def _world_of(dataset: Any, group: Any) -> World:
+    found = getattr(dataset, "world", None)
+    return found if isinstance(found, World) else World.here(None, group)

@@ -1,0 +1,79 @@
+"""How a loader's workers are started: as asked; by fork where the pipeline cannot be pickled; and with the openers their parent has."""
+
+from __future__ import annotations
+
+import io
+from multiprocessing import context, get_start_method, reduction
+from typing import Any, Callable, Optional
+
+from forebay_loader.base.notices import notice_once
+from forebay_loader.dataset.with_length import picklable_length
+from forebay_loader.identity.world import World
+from forebay_loader.stream.webdataset_openers import enable, enabled
+
+__all__ = ["WorkerInit", "start_method"]
+
+
+class WorkerInit:
+    """``worker_init_fn`` of every worker: what ``fb.worker_init`` does where the parent is enabled, then the user's own function."""
+
+    def __init__(self, own: Optional[Callable[[int], Any]], world: World) -> None:
+        self._own = own
+        self._world = world
+        self._limits = enabled()
+
+    def __call__(self, worker_id: int) -> None:
+        self._world.tell_worker()  # for webdataset's own splitters
+        if self._limits is not None:
+            enable(limits=self._limits)
+        if self._own is not None:
+            self._own(worker_id)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_own": self._own, "_world": self._world.settled(), "_limits": enabled()}
+
+
+def start_method(dataset: Any, *others: Any) -> Optional[str]:
+    """The start method to ask for where the user named none: None for Python's own; "fork" where that must pickle and cannot."""
+    usual = get_start_method(allow_none=False)
+    picklable_length(dataset)
+    if usual == "fork":
+        return None
+    reason = _why_not_pickled((dataset, *others))
+    if not reason:
+        return None
+    decided = "its workers are forked, unless multiprocessing_context= says otherwise"
+    text = f"this pipeline cannot be pickled ({reason}), as {usual} needs: {decided}"
+    notice_once("fork", text)
+    return "fork"
+
+
+def _why_not_pickled(what: Any) -> str:
+    """Why ``what`` cannot be handed to a started process; empty if it can. Nothing is kept of the trial."""
+    before = context.get_spawning_popen()
+    context.set_spawning_popen(_DryRun())  # type: ignore[arg-type]
+    try:
+        reduction.ForkingPickler(_NoLoader()).dump(what)
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error)[:200]}"
+    finally:
+        context.set_spawning_popen(before)
+    return ""
+
+
+class _NoLoader(io.RawIOBase):
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return len(data)
+
+
+class _DryRun:
+    """Stands for a process being started, to which descriptors would be handed."""
+
+    DupFd = int
+
+    @staticmethod
+    def duplicate_for_child(descriptor: int) -> int:
+        return descriptor

@@ -1,0 +1,1 @@
+"""Announces what will be read."""

@@ -1,0 +1,229 @@
+"""Tell the sidecar what comes next: fire and forget, a few milliseconds, never an error.
+
+The answer to one message is read when the next is sent, usually a shard later, so that a busy sidecar costs a worker nothing. Whatever goes
+wrong, the next message replaces the whole plan. Each message says at which of the reader's announcements it begins: one that arrives twice
+adds nothing, one behind a lost one is refused, and then the whole plan is sent.
+
+A plan lives in one sidecar's memory. Every answer names the instance it is from (``Forebay-Instance``); when the answer to a reader's shard
+names another one than took its plan, the plan is sent again at once (``INSTANCES``).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from http.client import HTTPConnection, HTTPException
+from typing import Callable, NamedTuple, Optional, Sequence
+
+from forebay_loader.base.counters import COUNTS
+from forebay_loader.stream.sources import safe_headers
+from forebay_loader.transport.body import Unanswered
+from forebay_loader.transport.endpoint import Endpoint, find_endpoint
+from forebay_loader.transport.http import connect
+from forebay_loader.transport.sidecar_instances import INSTANCES
+from forebay_proxy.wire.commands.sources import Source
+from forebay_proxy.wire.protocol.plan import Encoded, encode
+from forebay_proxy.wire.urls.patterns import Pattern, index_in
+
+__all__ = ["Coming", "PlanClient", "Subject"]
+
+CONNECT_S = 0.02  # it is on this machine
+SEND_S = 0.02  # the body fits a socket buffer
+ANSWER_S = 0.01  # its answer has usually been waiting for a shard's time; together at most 50 ms
+PAUSE_S = 5.0  # after a failure: a dead sidecar must not be asked at every shard
+REFUSED_PAUSE_S = 60.0  # after a 4xx: the same list will not be taken a moment later
+FORGOTTEN = (404, 409)  # the sidecar does not hold what came before: all of it is sent again
+
+
+class Subject(NamedTuple):
+    """What a plan is about: the set its shards are of, the pattern they are indices into, and the epoch; None where not known."""
+
+    set: Optional[str] = None
+    pattern: Optional[Pattern] = None  # of ``set``
+    epoch: Optional[int] = None
+
+
+_NOTHING_KNOWN = Subject()
+
+
+class Coming(NamedTuple):
+    """What a reader has announced and not opened, and how many it had announced before the first of these."""
+
+    at: int
+    sources: Sequence[Source]
+
+
+class PlanClient:
+    """Sends one reader's plan. Each reading ahead has its own; ``coming`` is asked when the whole plan has to be sent."""
+
+    def __init__(self, reader: str, coming: Callable[[], Coming], subject: Subject = _NOTHING_KNOWN) -> None:
+        self._reader = reader
+        self._target = f"/v1/plans/{reader}"
+        self._coming = coming
+        self._subject = subject
+        self._endpoint: Optional[Endpoint] = None
+        self._connection: Optional[HTTPConnection] = None
+        self._awaiting = False  # a request was sent, its answer not read
+        self._taken = False  # the sidecar holds the plan as we know it
+        self._told_whole = False  # what was sent last is a whole plan
+        self._numbered = True  # until something is left out, which the sidecar would not count
+        self._instance = ""  # which sidecar took it
+        self._resent_to = ""
+        self._quiet_until_s = float("-inf")
+        self._pid = os.getpid()
+        self._lock = threading.Lock()  # a shard may be opened by another thread than reads ahead
+        INSTANCES.listen(reader, self.heard)
+
+    def announce(self, fresh: Coming) -> None:
+        """Append ``fresh``, the last of what is coming; all of it replaces the plan where the sidecar may not have what was before."""
+        if self._is_inherited():
+            return
+        with self._lock:
+            self._announce(fresh)
+
+    def heard(self, instance: str) -> None:
+        """A shard of this reader came from the sidecar ``instance``: if another one took the plan, or it was refused, send it now."""
+        if self._is_inherited() or not self._lock.acquire(blocking=False):
+            return  # (if it is just sending: the next shard says it again)
+        try:
+            if self._awaiting and not self._is_answered():
+                return
+            self._settle()
+            if instance not in (self._instance, self._resent_to):
+                self._hang_up()
+                self._quiet_until_s, self._taken, self._resent_to = float("-inf"), False, instance
+                self._announce(None)
+            elif not self._taken and not self._told_whole:  # after a pause the plan had ended: not only the next message brings it back
+                self._announce(None)
+        finally:
+            self._lock.release()
+
+    def withdraw(self) -> None:
+        """Take back what is unread, and hang up."""
+        if self._is_inherited():
+            self._hang_up()
+            return
+        INSTANCES.leave(self._reader)
+        with self._lock:
+            if self._may_speak() and (self._taken or self._awaiting):
+                self._settle()
+                if self._taken:
+                    self._send("DELETE", None)
+                    self._settle()
+            self._hang_up()
+
+    def _announce(self, fresh: Optional[Coming]) -> None:
+        if self._may_speak():
+            self._settle()
+        if not self._may_speak():
+            self._taken = False
+            return
+        if self._taken and fresh is not None:
+            self._send("POST", fresh)
+        else:
+            self._send("PUT", self._coming())
+
+    def _is_inherited(self) -> bool:
+        """Whether this is a fork's copy: the plan and the connection are the parent's, and the lock may be held by a thread it had."""
+        return self._pid != os.getpid()
+
+    def _may_speak(self) -> bool:
+        return time.monotonic() >= self._quiet_until_s
+
+    def _send(self, method: str, coming: Optional[Coming]) -> None:
+        listed, headers = publishable(coming.sources if coming else ())
+        if coming is not None and not listed:
+            return
+        content_type, content, query = self._encoded(listed, coming, len(coming.sources)) if coming else Encoded("", b"", "")
+        try:
+            connection = self._connected()
+            connection.sock.settimeout(SEND_S)
+            connection.request(method, self._target + (f"?{query}" if query else ""), content, self._headers(headers, content_type))
+        except (OSError, HTTPException, ValueError, Unanswered):
+            self._fail(PAUSE_S)
+            return
+        self._awaiting, self._taken, self._told_whole = True, True, method == "PUT"
+        COUNTS.add("plans_sent")
+
+    def _encoded(self, listed: Sequence[str], coming: Coming, whole: int) -> Encoded:
+        subject = self._subject
+        self._numbered = self._numbered and len(listed) == whole
+        at = coming.at if self._numbered else None
+        if subject.pattern is None:
+            return encode(listed, epoch=subject.epoch, set=subject.set, at=at)
+        indices = [index_in(subject.pattern, url) for url in listed]
+        if None in indices:
+            return encode(listed, epoch=subject.epoch, set=subject.set, at=at)
+        return encode(epoch=subject.epoch, set=subject.set, indices=[index for index in indices if index is not None], at=at)
+
+    def _headers(self, credentials: Sequence[tuple[str, str]], content_type: str) -> dict[str, str]:
+        token = self._endpoint.token if self._endpoint else ""
+        named = {"Content-Type": content_type, "Forebay-Token": token}
+        return {**dict(credentials), **{name: value for name, value in named.items() if value}}
+
+    def _connected(self) -> HTTPConnection:
+        endpoint = find_endpoint()
+        if endpoint is None:
+            raise Unanswered("no sidecar")
+        if self._connection is None or self._connection.sock is None or endpoint != self._endpoint:
+            self._hang_up()
+            self._connection, self._endpoint = connect(endpoint, CONNECT_S), endpoint
+        return self._connection
+
+    def _settle(self) -> None:
+        """Read the answer to what was sent last."""
+        if not self._awaiting or self._connection is None:
+            return
+        self._awaiting = False
+        try:
+            self._connection.sock.settimeout(ANSWER_S)
+            response = self._connection.getresponse()
+            response.read()
+        except (OSError, HTTPException, ValueError, AttributeError):  # AttributeError: closed by the other side, no socket left
+            self._fail(PAUSE_S)
+            return
+        if not 200 <= response.status < 300:
+            self._fail(0.0 if response.status in FORGOTTEN else REFUSED_PAUSE_S)
+            return
+        instance = str(response.headers.get("Forebay-Instance", ""))
+        if self._instance and instance and instance != self._instance and not self._told_whole:
+            self._taken = False  # it began in the middle
+        self._instance = instance or self._instance
+
+    def _is_answered(self) -> bool:
+        """Whether the answer, or the end of the connection, is there already."""
+        connection = self._connection
+        if connection is None or connection.sock is None:
+            return True
+        try:
+            return bool(select.select([connection.sock], [], [], 0)[0])
+        except (OSError, ValueError):  # closed, or a number that select does not take
+            return True
+
+    def _fail(self, pause_s: float) -> None:
+        COUNTS.add("plans_failed")
+        self._taken = False
+        self._quiet_until_s = time.monotonic() + pause_s
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        connection, self._connection, self._awaiting = self._connection, None, False
+        if connection is not None:
+            connection.close()
+
+
+def publishable(sources: Sequence[Source]) -> tuple[list[str], list[tuple[str, str]]]:
+    """The origin URLs to announce and the headers to send along.
+
+    Headers apply to a host: they travel only when all sources share host and headers; otherwise sources that need some are left out, since
+    without them the sidecar would only be refused.
+    """
+    if not sources:
+        return [], []
+    first = sources[0]
+    shared = all(source.headers == first.headers and source.url.authority == first.url.authority for source in sources)
+    if shared:
+        return [source.url.text() for source in sources], safe_headers(first)
+    return [source.url.text() for source in sources if not source.headers], []

@@ -1,0 +1,1 @@
+"""From tar to samples; the sample index and random access."""

@@ -1,0 +1,353 @@
+"""Samples from tar shards at memory speed: webdataset's ``tar_file_expander`` and ``group_by_keys`` in one pass.
+
+Sources as an opener gives them (``{"url", "stream"[, "local_path"]}``) in, samples out, the same ones webdataset gives, in the same order.
+The common member (a plain header, whole in the window, nothing to rename or select) is read without an object of its own: one ``struct``
+call, one checksum, two ``partition``. Whatever is not common goes through ``tarwalk``, slowly, to the same end.
+
+Handlers are called where webdataset calls them, with the same meaning of what they return:
+- *member*: a callback of the user's raised, or the data is cut short. True: the next member. False: the next shard.
+- *shard*: its headers cannot be read, or what was raised above came through. True: the next shard. False: reading ends.
+- *group*: a file does not fit its sample. True: the next file. False: reading ends.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import tarfile
+import zlib
+from typing import Any, Callable, Dict, Iterable, Iterator, Optional
+
+from forebay_loader.base.notices import notice_once, warn_node
+from forebay_loader.samples.byte_window import Viewed, Window, window_over
+from forebay_loader.samples.decompress import unpacked
+from forebay_loader.samples.faults import RULES, TarFault, bears, fault_of, named
+from forebay_loader.samples.indexed_shards import ranged
+from forebay_loader.stream.shard_descriptor import Descriptor
+from forebay_loader.stream.shard_stream import ShardStream
+from forebay_proxy.wire.tar.header import (
+    ENCODING,
+    EXPECTED,
+    HEADER,
+    TIMES,
+    blocks,
+    learn,
+)
+from forebay_proxy.wire.tar.members import BadTar, Member, Walk
+from forebay_proxy.wire.tar.sample_name import RESERVED, is_meta, split_name
+
+__all__ = ["Samples", "TarFault", "check_rule", "samples_of"]
+
+# Asking for an index costs what walking 200 headers does; once it is known to this process, nothing.
+INDEX_FROM_BYTES = 4 << 20
+
+Handler = Callable[[Exception], bool]
+Sample = Dict[str, Any]
+
+_KNOWN_MOST = 1 << 14  # suffixes; names of many dots make many
+
+_SUFFIXES: Dict[bytes, str] = {}  # behind the first dot of a name -> the sample's key for it
+
+
+def samples_of(
+    sources: Iterable[Dict[str, Any]],
+    *,
+    handler: Optional[Handler] = None,
+    select_files: Optional[Callable[[str], bool]] = None,
+    rename_files: Optional[Callable[[str], str]] = None,
+    markers: bool = True,
+    on_tar_fault: str = "raise",
+    views: bool = False,
+) -> Iterator[Sample]:
+    """The samples of ``sources``, read one after the other.
+
+    ``handler``: None raises. ``markers``: a sample ends with its shard, as in webdataset 1.x; before, files of the same key at the end of
+    one shard and the start of the next came together. ``on_tar_fault``: "raise" or "warn", for a missing end marker, data after it, and an
+    unreadable header. ``views``: values are ``memoryview``s instead of ``bytes``; of a shard that is a file here they hold its map.
+    """
+    return iter(Samples(handler, select_files, rename_files, markers, on_tar_fault, views).read(sources))
+
+
+def check_rule(on_tar_fault: str) -> None:
+    """Raise ``ValueError`` unless it is "raise" or "warn"."""
+    if on_tar_fault not in RULES:
+        raise ValueError(f"on_tar_fault is {on_tar_fault!r}; it can be {' or '.join(map(repr, RULES))}")
+
+
+class _Leave(Exception):
+    """The group handler wants out: with ``error`` raised, or quietly."""
+
+    def __init__(self, error: Optional[BaseException]) -> None:
+        super().__init__()
+        self.error = error
+
+
+class _NextShard(Exception):
+    """The member handler gave this shard up."""
+
+
+class Samples:
+    """One reading of sources. ``_sample`` is the one that is still open; ``_stem`` its key as the headers spell it, None if not known."""
+
+    def __init__(
+        self,
+        handler: Optional[Handler],
+        select_files: Optional[Callable[[str], bool]],
+        rename_files: Optional[Callable[[str], str]],
+        markers: bool,
+        on_tar_fault: str,
+        views: bool,
+    ) -> None:
+        check_rule(on_tar_fault)
+        self._handler = handler or _reraise
+        self._select = select_files
+        self._rename = rename_files
+        self._markers = markers
+        self._rule = on_tar_fault
+        self._views = views
+        self._sample: Optional[Sample] = None
+        self._stem: Optional[bytes] = None
+        self._odd = False  # a member was named ….__bad__: webdataset drops such samples
+
+    def read(self, sources: Iterable[Dict[str, Any]]) -> Iterator[Sample]:
+        for source in sources:
+            url = source["url"]
+            try:
+                assert isinstance(source, dict)
+                assert "stream" in source
+                yield from self._shard(source["stream"], url, source.get("local_path"))
+            except _Leave as leave:
+                if leave.error is not None:
+                    raise leave.error from None
+                break
+            except Exception as error:
+                error.args = (*error.args, source.get("stream"), url)
+                if not self._handler(error):
+                    break
+            if self._markers:  # also behind a shard given up, where webdataset has no marker and would join two shards' files in one sample
+                yield from self._flush()
+        yield from self._flush()
+
+    def _shard(self, stream: Any, url: Any, local_path: Any) -> Iterator[Sample]:
+        known = self._known(stream, url, local_path)
+        if known is not None:
+            yield from self._flush()
+            try:
+                yield from known
+            finally:
+                stream.close()
+            return
+        shard, before = named(stream, url), self._sample
+        try:
+            window = unpacked(Viewed(stream) if self._views and isinstance(stream, Descriptor) else window_over(stream))
+            yield from self._walk(window, url, local_path, str(stream))
+        except BadTar as bad:
+            if not bears(bad, shard, self._rule, whole=_is_whole(stream)):
+                raise fault_of(bad, shard, window.read(0, 64) if bad.kind == "start" else b"") from None
+        except _NextShard:
+            return
+        finally:
+            if isinstance(stream, (ShardStream, Descriptor)):
+                stream.close()  # views hold what they need of it
+        if self._sample is before and self._select is None:
+            _tell_empty(shard)
+
+    def _known(self, stream: Any, url: Any, local_path: Any) -> Optional[Iterator[Sample]]:
+        """The samples of a shard that is here as a file, by its index if there is one: its maker walked the tar and found nothing amiss."""
+        plain = self._markers and not self._views and self._select is None and self._rename is None and ENCODING == "utf-8"
+        if not plain or getattr(stream, "size", 0) < INDEX_FROM_BYTES:
+            return None
+        return ranged({"url": url, "stream": stream, "local_path": local_path}, only_kept=True)
+
+    def _walk(self, window: Window, url: Any, local_path: Any, shown: str) -> Iterator[Sample]:  # noqa: PLR0912, PLR0915  # the hot loop
+        """One shard's samples but the last, which stays open. Local names only, no object for a member, no call that can be spared."""
+        unpack, adler, expected, suffixes, times = HEADER.unpack_from, zlib.adler32, EXPECTED, _SUFFIXES, TIMES.match
+        walk = Walk(window.read)
+        simple = self._select is None and self._rename is None and ENCODING == "utf-8" and not self._odd
+        at = window.base
+        while True:
+            sample: Any = self._sample
+            stem = self._stem
+            buffer: Any = window.buffer
+            values: Any = _Views(buffer, window.mapped) if self._views else buffer
+            limit = window.end - window.base
+            at -= window.base
+            need, known = 512, False  # where the member ends
+            while simple and at + 512 <= limit:
+                data = at + 512
+                field, digits, after, check, kind, prefix = unpack(buffer, at)
+                if kind == 120:  # an extended header: it may hold nothing but times, in one block
+                    if data + 1024 > limit:
+                        need = 1536
+                        break
+                    idle = times(buffer, data, data + 512)
+                    if idle is None or digits != b"%011o" % (idle.end() - data):
+                        break
+                    total = adler(buffer[at:data]) & 0xFFFF
+                    if total != expected.get(check) and total != learn(check):
+                        break
+                    field, digits, after, check, kind, prefix = unpack(buffer, data + 512)
+                    data += 1024
+                if kind != 48 or prefix or (after and after != 32):
+                    break
+                total = adler(buffer[data - 512 : data]) & 0xFFFF
+                if total != expected.get(check) and total != learn(check):
+                    break
+                try:
+                    end = data + int(digits, 8)
+                except ValueError:  # base 256, or blank
+                    break
+                found, _, ending = field.partition(b"\0")[0].partition(b".")
+                suffix = suffixes.get(ending) or _learn_suffix(ending)
+                if not data <= end <= limit or not suffix:
+                    need, known = end - at, True
+                    break
+                if found == stem:
+                    if suffix in sample:
+                        break
+                    sample[suffix] = values[data:end]
+                    at = end + 511 & -512
+                    continue
+                if not found or found[0] == 95 or (stem is None and sample is not None):  # 95: maybe __meta__
+                    break
+                try:
+                    key = found.decode()
+                except UnicodeDecodeError:
+                    break
+                done, stem = sample, found
+                sample = {"__key__": key, "__url__": url, suffix: values[data:end]}
+                if local_path is not None:
+                    sample["__local_path__"] = local_path
+                at = end + 511 & -512
+                if done is not None:
+                    yield done
+            self._sample, self._stem = sample, stem
+            at += window.base
+            if at + need > window.end:
+                try:
+                    came = window.more(at, need)
+                except Exception as error:
+                    if not known:
+                        raise
+                    self._give_up(error, shown)
+                    came, at = True, at + blocks(need)
+                if came:
+                    continue  # once more, with what came
+            if at > window.end:
+                raise BadTar("cut", window.end, "unexpected end of data")
+            member = walk.member(at)
+            if member is None:
+                return
+            yield from self._take(member, window, url, local_path, shown)
+            simple = simple and not walk.globals and not self._odd  # what a global header says holds for all members behind it
+            at = member.end
+
+    def _take(self, member: Member, window: Window, url: Any, local_path: Any, shown: str) -> Iterator[Sample]:
+        """One member, as webdataset does it step by step."""
+        if not member.regular:
+            return
+        try:
+            name = self._wanted(member.name)
+            if name is None:
+                return
+            value: Any = window.read(member.offset, member.size)
+            if len(value) < member.size:
+                raise tarfile.ReadError("unexpected end of data")
+        except Exception as error:
+            self._give_up(error, shown)
+            return
+        yield from self._group(name, memoryview(value) if self._views else value, url, local_path)
+
+    def _give_up(self, error: Exception, shown: str) -> None:
+        """What is wrong with one member, for the handler."""
+        if error.args:
+            error.args = (f"{error.args[0]} @ {shown}", *error.args[1:])
+        if not self._handler(error):
+            raise _NextShard from None
+
+    def _wanted(self, name: str) -> Optional[str]:
+        """The name a member goes by; None: it is left out."""
+        if is_meta(name):
+            return None
+        if ".." in name.split("/"):
+            notice_once("dots", f"a tar member is named {name!r}; its key keeps the '..' as in webdataset, so build no path from keys")
+        if self._rename:
+            name = self._rename(name)
+        return name if self._select is None or self._select(name) else None
+
+    def _group(self, name: Any, value: Any, url: Any, local_path: Any) -> Iterator[Sample]:
+        try:
+            key, suffix = split_name(name)
+        except Exception as error:  # rename_files gave no string
+            return self._ungrouped(error, name, url)
+        if key is None:
+            return
+        if self._sample is None or key != self._sample["__key__"]:
+            yield from self._flush()
+            self._sample = {"__key__": key, "__url__": url}
+        if suffix in self._sample:
+            text = f"{name}: duplicate file name in tar file {suffix} {self._sample.keys()}"
+            return self._ungrouped(ValueError(text), key, url)
+        self._sample[suffix] = value
+        self._odd = self._odd or suffix == "__bad__"
+        if local_path is not None:
+            self._sample["__local_path__"] = local_path
+        self._stem = _stem_of(key)  # from its first file on, which brings the path: the hot loop only adds files
+
+    def _ungrouped(self, error: Exception, key: Any, url: Any) -> None:
+        error.args = (*error.args, key, url)  # webdataset has the place for them, and leaves it empty
+        try:
+            goes_on = self._handler(error)
+        except Exception as raised:
+            raise _Leave(raised) from None
+        if not goes_on:
+            raise _Leave(None)
+
+    def _flush(self) -> Iterator[Sample]:
+        sample, self._sample, self._stem = self._sample, None, None
+        if sample is not None and not sample.get("__bad__"):
+            yield sample
+
+
+class _Views:
+    """Slices that are views: of a map, or, where the buffer is used again, of a copy."""
+
+    def __init__(self, buffer: Any, mapped: bool) -> None:
+        self._buffer = memoryview(buffer) if mapped else buffer
+
+    def __getitem__(self, place: slice) -> memoryview:
+        return memoryview(self._buffer[place])
+
+
+def _learn_suffix(ending: bytes) -> str:
+    """A sample's key for what follows the first dot of a name; "" where it takes a closer look: a dot in a folder's name, reserved keys."""
+    suffix = ending.decode(ENCODING, "surrogateescape").lower()
+    if b"/" in ending or not suffix or suffix in RESERVED:
+        return ""
+    if len(_SUFFIXES) < _KNOWN_MOST:
+        _SUFFIXES[ending] = suffix = sys.intern(suffix)
+    return suffix
+
+
+def _is_whole(stream: Any) -> bool:
+    """Whether the stream's end is certainly the shard's: it is a local file, or gave every byte of its announced length."""
+    return isinstance(stream, (io.BufferedReader, io.FileIO, io.BytesIO)) or bool(getattr(stream, "whole", False))
+
+
+def _stem_of(key: str) -> Optional[bytes]:
+    """How the headers spell ``key`` if that is plain text, and no member with it can be about the shard (``__key.x__`` is)."""
+    try:
+        return None if key.startswith("__") else key.encode()
+    except UnicodeEncodeError:
+        return None
+
+
+def _tell_empty(shard: str) -> None:
+    warn_node(f"shard {shard}: holds no sample: a sample's files are named KEY.SUFFIX, and names like __x__ are left out")
+
+
+def _reraise(error: Exception) -> bool:
+    try:
+        raise error
+    finally:
+        del error  # its traceback leads to this frame: a cycle that would hold all frames below it

@@ -1,0 +1,1 @@
+"""``fb.sidecar()`` and ``fb.status()``."""

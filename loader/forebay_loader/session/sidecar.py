@@ -1,0 +1,163 @@
+"""``with fb.sidecar(cache_size="50GB"):`` a sidecar for a notebook or a script, joined or started, and kept while it is needed.
+
+One that was started so lives while anybody holds it, and a minute more, so that the next cell finds it. Everything that reads shards
+inside the ``with``, child processes too, finds it by ``FOREBAY_URL``.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Iterable, Optional
+
+from forebay_loader.base.errors import ProxyUnreachable
+from forebay_loader.base.notices import notice_once
+from forebay_loader.session.status import Status, status
+
+__all__ = ["serve_arguments", "sidecar"]
+
+_VARIABLE = "FOREBAY_URL"
+
+
+class _Named:
+    """The addresses that entered sidecars put into the environment, in their order, above the one that stood there before."""
+
+    def __init__(self) -> None:
+        self._entered: list[Any] = []
+        self._before: Optional[str] = None
+
+    def enter(self, who: Any) -> None:
+        if not self._entered:
+            self._before = os.environ.get(_VARIABLE)
+        self._entered.append(who)
+        os.environ[_VARIABLE] = who.url
+
+    def environment_before(self) -> Optional[dict[str, str]]:
+        """The environment less the address that stands there because of us; None where it is not ours."""
+        if not self._entered or os.environ.get(_VARIABLE) != self._entered[-1].url:
+            return None
+        others = {name: value for name, value in os.environ.items() if name != _VARIABLE}
+        return others if self._before is None else {**others, _VARIABLE: self._before}
+
+    def leave(self, who: Any) -> None:
+        """Whatever the order, what stands there afterwards is the last one that is still entered, at the end what was there before."""
+        if who not in self._entered:
+            return
+        self._entered.remove(who)
+        if self._entered:
+            os.environ[_VARIABLE] = self._entered[-1].url
+        elif self._before is None:
+            os.environ.pop(_VARIABLE, None)
+        else:
+            os.environ[_VARIABLE] = self._before
+
+
+_NAMED = _Named()
+
+
+class sidecar:  # noqa: N801  # people write it as they write `open`
+    """The node's sidecar for the length of a ``with``, or from ``start()`` to ``close()``.
+
+    Joins the one that ``FOREBAY_URL`` names, else one of this user with the same credentials, else starts one, which ends a minute after
+    its last user. Inside, ``FOREBAY_URL`` leads child processes to it. Example::
+
+        with fb.sidecar(cache_size="50GB", allow_origin=["http://127.0.0.1:9000"]) as sidecar:
+            print(sidecar.url, sidecar.status())
+
+    - ``cache_size``: most bytes that the cache may take, such as "50GB".
+    - ``options``: those of ``forebay serve`` (docs/settings.md), by the names of their keys: ``cache_dir="/nvme"``, ``prefetch=False``,
+      lists for what may be repeated. ``token`` is refused: a command line is public.
+
+    They are for a sidecar that is started; one that runs already keeps its own, and a notice names what differs; ``allow_origin`` is handed
+    over to it, unless ``FOREBAY_URL`` named it. Entering raises
+    ``fb.ProxyUnreachable`` with the last words of a sidecar that would not start, ``TypeError`` for ``token``.
+    """
+
+    def __init__(self, *, cache_size: Optional[str] = None, **options: Any) -> None:
+        self._options = {**({} if cache_size is None else {"cache_size": cache_size}), **options}
+        self._held: Any = None
+        self.url = ""
+
+    def __repr__(self) -> str:
+        return f"<fb.sidecar {self.url}, {self.how}>" if self._held is not None else "<fb.sidecar, not entered>"
+
+    @property
+    def how(self) -> str:
+        """``named``, ``joined`` or ``started``; "" before it was entered."""
+        return "" if self._held is None else str(self._held.how)
+
+    def start(self) -> sidecar:
+        """As entering a ``with`` does, for a notebook whose sidecar outlasts the cell. Again: nothing."""
+        if self._held is not None:
+            return self
+        # Here, not above: it brings subprocess, which a training process that starts no sidecar need not load.
+        from forebay_proxy.wire.protocol.launch import LaunchError, join_or_start  # noqa: PLC0415
+
+        arguments = serve_arguments(self._options)
+        try:
+            try:
+                self._held = join_or_start(arguments)
+            except LaunchError:
+                before = _NAMED.environment_before()
+                if before is None:
+                    raise
+                self._held = join_or_start(arguments, before)  # the one of an earlier cell has died: nobody else named that address
+        except LaunchError as error:
+            raise ProxyUnreachable(f"no sidecar: {error}") from error
+        self.url = self._held.endpoint
+        _NAMED.enter(self)
+        self._tell()
+        return self
+
+    def status(self) -> Status:
+        """``fb.status()`` of this very sidecar."""
+        return status({**os.environ, _VARIABLE: self.url}) if self.url else status()
+
+    def close(self) -> None:
+        """Let go of it; the environment is what it was. Safe to repeat."""
+        if self._held is None:
+            return
+        _NAMED.leave(self)
+        self._held.close()
+        self._held = None
+
+    def __enter__(self) -> sidecar:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _tell(self) -> None:
+        if self.how == "started":
+            for text in self._held.notices:
+                notice_once(f"sidecar-{text}", str(text))
+        elif self._held.without_effect is not None:
+            if self._held.without_effect:
+                text = "; ".join(self._held.without_effect)
+                notice_once(f"sidecar-{self.url}-{text}", f"the sidecar at {self.url} runs with other settings, and they count: {text}")
+        elif self._options:
+            names = ", ".join(self._options)
+            notice_once(
+                f"sidecar-options-{self.url}-{names}", f"{names}: without effect, the sidecar at {self.url} runs already; {self.status()}"
+            )
+
+
+def serve_arguments(options: "dict[str, Any]") -> list[str]:
+    """Options of ``forebay serve`` as a command line: ``{"cache_size": "1GB", "prefetch": False}`` -> ``--cache-size 1GB --no-prefetch``.
+
+    A list is a flag for each item, None is not given. ``token`` is refused: a command line is public.
+    """
+    arguments: list[str] = []
+    for name, value in options.items():
+        if name == "token":
+            raise TypeError("fb.sidecar(): a command line is public; set FOREBAY_TOKEN instead of token=…")
+        flag = "--" + name.replace("_", "-")
+        if isinstance(value, bool):
+            arguments.append(flag if value else "--no-" + flag[2:])
+        elif value is not None:
+            for item in _items(value):
+                arguments += [flag, str(item)]
+    return arguments
+
+
+def _items(value: Any) -> Iterable[Any]:
+    return value if isinstance(value, (list, tuple, set, frozenset)) else (value,)

@@ -1,0 +1,146 @@
+"""``fb.status()``: how the sidecar is, in one line; never an error, since it is what people ask when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from typing import Any, Mapping, Optional
+
+from forebay_loader.base.counters import COUNTS
+from forebay_loader.transport.body import Unanswered
+from forebay_loader.transport.endpoint import Endpoint, find_endpoint
+from forebay_loader.transport.http import ask
+
+__all__ = ["NO_SIDECAR", "Status", "answered", "status"]
+
+ANSWER_S = 5.0  # a live sidecar answers in milliseconds
+MAX_STATUS_BYTES = 16 << 20  # a thousand readers and their plans are a tenth of it
+NO_SIDECAR = "start one with 'forebay serve', or use 'with fb.sidecar():'"
+
+
+@dataclass(frozen=True)
+class Status:
+    """What ``fb.status()`` found; ``str()`` is the one line. Fields are None where they are not known.
+
+    ``where``: the sidecar's address, "" when nothing names one. ``hit_ratio``: bytes from disk of all bytes it sent, 0 to 1. ``lead_s``:
+    how far prefetch is ahead of this job's (else any job's) neediest reader. ``readers``: shards that are being read through it now.
+    ``now``: what readers wait for, or that they do not, in the sidecar's words. ``trouble``: what a person should look into, one line each.
+    """
+
+    found: bool
+    where: str = ""
+    state: str = ""
+    cache_used_bytes: Optional[int] = None
+    cache_limit_bytes: Optional[int] = None
+    hit_ratio: Optional[float] = None
+    lead_s: Optional[float] = None
+    readers: int = 0
+    trouble: "tuple[str, ...]" = ()
+    now: str = ""
+
+    def __bool__(self) -> bool:
+        return self.found
+
+    def __str__(self) -> str:
+        if not self.found:
+            return "; ".join(self.trouble)
+        parts = [f"sidecar {self.where} {self.state}", _cache(self.cache_used_bytes, self.cache_limit_bytes)]
+        parts.append("nothing read yet" if self.hit_ratio is None else f"{100 * self.hit_ratio:.0f} % hit")
+        parts.append("no plan" if self.lead_s is None else f"lead {self.lead_s:.1f} s")
+        parts.append(f"{self.readers} reader{'' if self.readers == 1 else 's'}")
+        return "; ".join([", ".join(parts), *([text for text in (self.now, *self.trouble) if text] or ["no trouble"])])
+
+
+def status(environ: Optional[Mapping[str, str]] = None) -> Status:
+    """The state of the sidecar that this process would read through. Never raises.
+
+    Example: ``print(fb.status())`` is one line; ``fb.status().hit_ratio`` a number; ``if not fb.status():`` there is none.
+    ``environ``: variables to find it by; those of this process without. Waits up to 5 s for an answer.
+    """
+    environ = os.environ if environ is None else environ
+    endpoint = find_endpoint(environ)
+    if endpoint is None:
+        named = environ.get("FOREBAY_URL", "")
+        cause = (
+            "FOREBAY_URL is no address such as http://127.0.0.1:7070"
+            if named
+            else f"no sidecar runs for this user on this node; {NO_SIDECAR}"
+        )
+        return Status(False, trouble=(cause, *_own_trouble()))
+    try:
+        return _read(str(endpoint), answered(endpoint, ANSWER_S), environ.get("FOREBAY_JOB", ""))
+    except Unanswered as error:
+        return Status(False, str(endpoint), trouble=(f"no sidecar answers: {error}; {NO_SIDECAR}", *_own_trouble()))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return Status(False, str(endpoint), trouble=(f"what answers at {endpoint} is no sidecar", *_own_trouble()))
+
+
+def answered(endpoint: Endpoint, within_s: float) -> Any:
+    """What ``/v1/status`` says. Raises ``Unanswered``; ``ValueError`` for what is no JSON."""
+    reply = ask(endpoint, "/v1/status", [], connect_s=within_s, silence_s=within_s)
+    parts, size = [], 0
+    try:
+        while size < MAX_STATUS_BYTES:
+            data = reply.body.read(1 << 20)
+            if not data:
+                break
+            parts.append(data)
+            size += len(data)
+    finally:
+        reply.body.close()
+    if reply.status != 200:
+        raise Unanswered(f"{endpoint} answers HTTP {reply.status}")
+    return json.loads(b"".join(parts))
+
+
+def _read(where: str, table: "dict[str, Any]", job: str) -> Status:
+    cache, counted = table["cache"], table["bytes"]
+    used = sum(int(cache[name]) for name in ("stored_bytes", "reserved_bytes", "doomed_bytes", "overhead_bytes"))
+    leads = table.get("leads", {})
+    mine = leads.get(job)
+    seconds = [float(lead["seconds"]) for lead in ([mine] if mine else leads.values())]
+    return Status(
+        True,
+        where,
+        str(table["state"]),
+        used,
+        int(cache["effective_bytes"]),
+        counted["hit"] / counted["sent"] if counted["sent"] else None,
+        min(seconds) if seconds else None,
+        len(table.get("readers", ())),
+        (*_its_trouble(table, cache), *_own_trouble()),
+        str(table.get("verdict") or ""),
+    )
+
+
+def _its_trouble(table: "dict[str, Any]", cache: "dict[str, Any]") -> "list[str]":
+    found = []
+    if cache.get("disk_state", "normal") != "normal":
+        found.append(f"disk {cache['disk_state']}: {cache.get('disk_reason', '')}")
+    found += [str(text) for text in table.get("troubles", ())]
+    if count := int(table.get("errors") or 0):
+        found.append(f"{count} error{'' if count == 1 else 's'} since it started, {_last_error(table)}")
+    return found
+
+
+def _last_error(table: "dict[str, Any]") -> str:
+    last = next(iter(table.get("recent_errors") or ()), None)
+    return "see its log" if last is None else f"the last: {last['error']}"
+
+
+def _own_trouble() -> "list[str]":
+    lost = COUNTS.snapshot()["fallback_total"]
+    return [f"{lost} shards of this process went on without the sidecar"] if lost else []
+
+
+def _cache(used: Optional[int], limit: Optional[int]) -> str:
+    return f"cache {_size(used or 0)} of {_size(limit or 0)}"
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"

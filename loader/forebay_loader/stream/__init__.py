@@ -1,0 +1,1 @@
+"""A shard as bytes that survive a restart."""

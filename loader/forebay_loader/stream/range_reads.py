@@ -1,0 +1,131 @@
+"""Parts of a shard through the sidecar, by Range, of the version that is meant and no other.
+
+For what needs no whole shard: a sample by its number, the files that are wanted of a cold one. Only the segments that hold them are
+fetched. There is no way past the sidecar here: whoever reads whole shards has one. So one that hangs is waited for.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from functools import partial
+from typing import Callable, Optional, TypeVar
+
+from forebay_loader.base.counters import COUNTS
+from forebay_loader.base.errors import LoaderError, ProxyUnreachable, ShardChanged, ShardReadError
+from forebay_loader.base.timeouts import Limits
+from forebay_loader.identity.reader_name import reader_name
+from forebay_loader.stream.sources import RETRYABLE, explain, retry_after, safe_headers, shown
+from forebay_loader.stream.wait_notices import say_wait
+from forebay_loader.transport.body import Unanswered
+from forebay_loader.transport.endpoint import find_endpoint, unnamed
+from forebay_loader.transport.http import Reply, ask
+from forebay_loader.transport.hung_sidecar import HUNG, Bearing, hung, look, turns
+from forebay_loader.transport.source_timeout import SourceTimeout
+from forebay_proxy.wire.commands.sources import Source
+
+__all__ = ["asked", "is_span", "patiently", "read_range", "whole"]
+
+T = TypeVar("T")
+
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/\d+", re.ASCII)
+
+
+def read_range(source: Source, first: int, size: int, etag: str, limits: Limits) -> bytes:
+    """``size`` bytes from ``first`` of the version ``etag``. Raises ``ShardChanged``, ``ShardReadError``, ``ProxyUnreachable``."""
+    if not size:
+        return b""
+    try:
+        return patiently(shown(source), limits, limits.resume_s, partial(_range, source, first, size, etag, limits))
+    except Unanswered as trouble:
+        COUNTS.add("failed")
+        raise ProxyUnreachable(f"shard {shown(source)}: {trouble}; parts of a shard are read through the sidecar only") from None
+    except LoaderError as error:
+        COUNTS.add("changed" if isinstance(error, ShardChanged) else "failed")
+        raise
+
+
+def patiently(shard: str, limits: Limits, within_s: float, ask_once: Callable[[Bearing], T], *, alone: bool = True) -> T:
+    """``ask_once``, again until ``within_s`` have passed since its first ``Unanswered``, and silence is borne; raises the last then.
+
+    A sidecar that does not turn is waited for where ``alone``: no other way leads to these bytes. Else that is raised at once.
+    """
+    patience = SourceTimeout(limits)
+    bearing = Bearing(shard, patience, alone=alone)
+    while True:
+        try:
+            return ask_once(bearing)
+        except Unanswered as trouble:
+            if trouble.silent and not trouble.hung and patience.bears_silence():
+                if turns():
+                    continue
+                trouble = hung()
+            if trouble.hung:
+                HUNG.found()
+                if not bearing():
+                    raise _waited(trouble, patience) from None
+            limit_s = patience.troubled_s + patience.left_s if bearing.began else within_s
+            pause_s = patience.pause(trouble, limit_s)
+            if pause_s is None:
+                raise _waited(trouble, patience) from None
+            time.sleep(pause_s)
+
+
+def _waited(trouble: Unanswered, patience: SourceTimeout) -> Unanswered:
+    return Unanswered(f"{trouble}; waited {patience.waited_s:.0f} s", hung=trouble.hung, reached=trouble.reached)
+
+
+def asked(source: Source, prefix: str, headers: "list[tuple[str, str]]", limits: Limits, bearing: Optional[Bearing] = None) -> Reply:
+    """The sidecar's answer about ``source``, below ``prefix``. Raises ``Unanswered``. ``bearing``: of one that does not turn."""
+    endpoint = find_endpoint()
+    if endpoint is None:
+        raise Unanswered(unnamed())
+    if HUNG.known() and not (bearing and bearing.alone):
+        raise hung()
+    reader = reader_name()
+    carried = [*safe_headers(source), ("Accept-Encoding", "identity"), ("Forebay-Reader", reader), *headers]
+    tell = partial(say_wait, shown(source), reader)
+    looking = partial(look, look_s=limits.look_s, tell_s=limits.tell_s, tell=tell, bearing=bearing)
+    target = prefix + source.url.proxy_path()
+    return ask(endpoint, target, carried, connect_s=limits.connect_s, silence_s=limits.silence_s, look=looking)
+
+
+def _range(source: Source, first: int, size: int, etag: str, limits: Limits, bearing: Bearing) -> bytes:
+    last = first + size - 1
+    reply = asked(source, "", [("Range", f"bytes={first}-{last}"), ("If-Match", etag)], limits, bearing)
+    if reply.status != 206:
+        _refused(source, reply)
+    if not is_span(reply, first, last) or reply.header("ETag") != etag:
+        reply.body.close()
+        raise ShardChanged(f"shard {shown(source)}: asked for bytes {first}-{last}, answered {reply.header('Content-Range') or 'others'}")
+    content = whole(reply, size)
+    COUNTS.add("bytes_proxy", len(content))
+    return content
+
+
+def is_span(reply: Reply, first: int, last: int) -> bool:
+    """Whether a 206 brings bytes ``first`` to ``last``, both inclusive."""
+    found = _CONTENT_RANGE.fullmatch(reply.header("Content-Range"))
+    return found is not None and (int(found[1]), int(found[2])) == (first, last)
+
+
+def whole(reply: Reply, most: int) -> bytes:
+    """All of an answer of at most ``most`` bytes. Raises ``Unanswered``."""
+    parts, left = [], most
+    try:
+        while left and (data := reply.body.read(left)):
+            parts.append(data)
+            left -= len(data)
+    finally:
+        reply.body.close()
+    return b"".join(parts)
+
+
+def _refused(source: Source, reply: Reply) -> None:
+    """Raises what a status means."""
+    text = explain(reply.explanation(), reply.status)
+    if reply.status in (412, 416):
+        raise ShardChanged(f"shard {shown(source)}: {text}", reply.status)
+    if reply.status >= 500 or reply.status in RETRYABLE:
+        raise Unanswered(text, reached=True, retry_after_s=retry_after(reply.header("Retry-After")))
+    raise ShardReadError(f"shard {shown(source)}: {text}", reply.status)

@@ -1,0 +1,246 @@
+"""Take over webdataset's openers, for reading: ``gopen`` then asks the sidecar instead of starting a process for each shard.
+
+What is not ours stays as it is: writing, unknown ``pipe:`` commands, schemes that are not ours, and every opener a user registered in
+``gopen_schemes``, before or after. Rules that Forebay put into ``GOPEN_REWRITE`` are inert here, since a rewritten URL has lost the headers
+of its command; other rules keep working.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from functools import lru_cache
+from typing import Any, Callable, Optional, Union
+
+from forebay_loader.base.argument_types import check_limits
+from forebay_loader.base.notices import notice_once
+from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
+from forebay_loader.identity.reader_name import CLAIMS, ensure_job
+from forebay_loader.stream.shard_descriptor import Descriptor, open_descriptor
+from forebay_loader.stream.shard_stream import ShardStream, open_stream
+from forebay_loader.transport.body import Progress
+from forebay_loader.transport.endpoint import find_endpoint
+from forebay_proxy.wire.commands.gopen_rules import rewritten as by_rules
+from forebay_proxy.wire.commands.gopen_rules import without_ours
+from forebay_proxy.wire.commands.sources import Source, parse_source
+from forebay_proxy.wire.urls.quoting import InvalidShardUrl
+from forebay_proxy.wire.urls.shard_url import parse_proxy_target
+
+__all__ = [
+    "command_name", "disable", "enable", "enabled", "gopen_module", "open_source", "refused", "rewritten", "source_of", "worker_init",
+]  # fmt: skip
+
+TAKEN = ("pipe", "http", "https", "s3", "gs", "hf")  # entries of gopen_schemes that enable() sets
+ORIGINS = frozenset({"http", "https", "s3", "gs", "hf", "file"})
+# What webdataset itself puts there; anything else is a user's own opener and stays.
+_STOCK = {"pipe": "gopen_pipe", "http": "gopen_curl", "https": "gopen_curl", "gs": "gopen_gsutil", "hf": "gopen_hf"}
+_COMMAND = re.compile(r"pipe:\s*([\w./-]+)(?=\s|$)", re.ASCII)
+
+
+class _Takeover:
+    """What ``enable`` replaced in webdataset, to put it back; one for each process."""
+
+    def __init__(self) -> None:
+        self.limits: Optional[Limits] = None  # None: not enabled
+        self.replaced: dict[str, Any] = {}
+        self.rewrite: Optional[Callable[[str], str]] = None
+        self.refused: set[str] = set()  # origin schemes the sidecar does not take from this machine
+
+
+_TAKEOVER = _Takeover()
+
+
+def enable(*, export: bool = False, limits: Limits = DEFAULT_LIMITS) -> None:
+    """Send every shard that webdataset opens for reading in this process through the sidecar. Calling it again changes nothing.
+
+    Example, at the top level of the main script::
+
+        import forebay_loader as fb
+        fb.enable()
+
+    Forked DataLoader workers inherit it. Under spawn and forkserver it must run in the worker too: call it at the top level of the main
+    script (workers import that), or pass ``worker_init_fn=fb.worker_init``, or have a Forebay stage such as ``fb.ahead()`` in the pipeline
+    (it enables where it is unpickled).
+
+    - ``export``: True tells child processes to enable as soon as they import this package (``FOREBAY_ENABLE=1``).
+    - ``limits``: how long to wait for what, a ``fb.Limits``; given again, the last counts.
+
+    Raises ``TypeError`` for other ``limits``, ``ModuleNotFoundError`` without webdataset. A missing sidecar is no error: webdataset goes
+    its own way, with one warning.
+    """
+    check_limits(limits)
+    ensure_job()
+    if export:
+        os.environ["FOREBAY_ENABLE"] = "1"
+    gopen = gopen_module()
+    if _TAKEOVER.limits is None:
+        _TAKEOVER.rewrite, gopen.rewrite_url = gopen.rewrite_url, rewritten
+        _TAKEOVER.replaced = {scheme: gopen.gopen_schemes.get(scheme) for scheme in TAKEN if _is_stock(scheme)}
+        gopen.gopen_schemes.update(dict.fromkeys(_TAKEOVER.replaced, _open))
+    _TAKEOVER.limits = limits
+
+
+def disable() -> None:
+    """Give webdataset its own openers back. An opener a user registered meanwhile stays. Never raises; example: ``fb.disable()``."""
+    os.environ.pop("FOREBAY_ENABLE", None)
+    if _TAKEOVER.limits is None:
+        return
+    gopen = gopen_module()
+    gopen.rewrite_url, _TAKEOVER.rewrite = _TAKEOVER.rewrite, None
+    for scheme, stock in _TAKEOVER.replaced.items():
+        if gopen.gopen_schemes.get(scheme) is not _open:
+            continue
+        if stock is None:
+            del gopen.gopen_schemes[scheme]
+        else:
+            gopen.gopen_schemes[scheme] = stock
+    _TAKEOVER.replaced, _TAKEOVER.limits = {}, None
+
+
+def enabled() -> Optional[Limits]:
+    """The limits ``enable`` was called with; None when it was not."""
+    return _TAKEOVER.limits
+
+
+def worker_init(worker_id: int = 0) -> None:
+    """``worker_init_fn`` for a DataLoader whose workers are spawned: enables Forebay in the worker.
+
+    Example: ``DataLoader(dataset, num_workers=8, multiprocessing_context="spawn", worker_init_fn=fb.worker_init)``. ``worker_id`` is what
+    torch passes; it is not used. Raises what ``fb.enable`` raises.
+    """
+    enable()
+
+
+def refused(url: str) -> str:
+    """The scheme of what ``url`` fetches, where the sidecar was found not to serve that from here; else ""."""
+    try:
+        source = parse_source(url) if _TAKEOVER.refused else None
+    except InvalidShardUrl:
+        return ""
+    return source.url.scheme if source is not None and source.url.scheme in _TAKEOVER.refused else ""
+
+
+def gopen_module() -> Any:
+    """The module ``webdataset.gopen``; the package's attribute of that name is the function in it."""
+    return importlib.import_module("webdataset.gopen")
+
+
+def source_of(url: str) -> Optional[Source]:
+    """What ``gopen(url)`` would fetch through the sidecar; None where webdataset goes its own way. Raises ``InvalidShardUrl``."""
+    return _understood(rewritten(url))
+
+
+def rewritten(url: str) -> str:
+    """``url`` as ``GOPEN_REWRITE`` has it, less our rules, and unless that would only lead to the sidecar, which is asked without it."""
+    rules = os.environ.get("GOPEN_REWRITE", "")
+    others = without_ours(rules)
+    if rules and not others:
+        return url  # webdataset is not asked: under WDS_SECURE it refuses to look at any rule
+    rewrite = _TAKEOVER.rewrite or gopen_module().rewrite_url
+    found = str(rewrite(url)) if others == rules or _is_secured() else by_rules(others, url)
+    if found == url or _proxied(found) is None:
+        return found
+    try:
+        return found if _understood(url) is None else url
+    except InvalidShardUrl:
+        return url
+
+
+def open_source(source: Source, limits: Limits = DEFAULT_LIMITS) -> Union[Descriptor, ShardStream]:
+    """Open what ``source_of`` gave, under the name of the reader that announced it: its file if the sidecar has it whole, else a stream."""
+    reader = CLAIMS.opening(source.text)
+
+    def streamed(progress: Optional[Progress] = None) -> ShardStream:
+        own_open = _own_opener(source.text)
+        return open_stream(source, reader, own_open=own_open, limits=limits, refused=_remember_refusal, progress=progress)
+
+    return open_descriptor(source, reader, streamed) or streamed()
+
+
+def _open(url: str, mode: str = "rb", bufsize: int = 8192, **options: Any) -> Any:
+    """The entry for each taken scheme in ``gopen_schemes``; ``url`` is rewritten already."""
+    source = _understood(url) if mode.startswith("r") else None
+    if source is not None:
+        return open_source(source, _TAKEOVER.limits or DEFAULT_LIMITS)
+    if mode.startswith("r"):
+        _tell_left_alone(url)
+    own = _own_opener(url) or gopen_module().gopen_error
+    return own(url, mode, bufsize, **options)
+
+
+def _understood(text: str) -> Optional[Source]:
+    scheme = text.partition(":")[0].lower()
+    if scheme not in TAKEN or _is_locked(text) or not (_is_stock(scheme) or _schemes().get(scheme) is _open):
+        return None
+    source = _proxied(text) or _parsed(text)
+    if source is None or source.url.scheme not in ORIGINS or source.url.scheme in _TAKEOVER.refused:
+        return None
+    return source
+
+
+# A shard is asked about when it is announced, when it is opened and for its index.
+_parsed = lru_cache(maxsize=64)(parse_source)
+
+
+def _proxied(text: str) -> Optional[Source]:
+    """A URL of the sidecar itself, as ``GOPEN_REWRITE`` makes them, understood as the shard it leads to."""
+    if not text.startswith("http://"):
+        return None
+    endpoint = find_endpoint()
+    if endpoint is None or not endpoint.base or not text.startswith(endpoint.base + "/"):
+        return None
+    try:
+        return Source(parse_proxy_target(text[len(endpoint.base) :]), (), text)
+    except InvalidShardUrl:
+        return None
+
+
+def _own_opener(text: str) -> Optional[Callable[..., Any]]:
+    """What webdataset itself would open ``text`` with; None when it cannot."""
+    if _proxied(text) is not None:
+        return None  # curl would ask the same sidecar again
+    scheme = text.partition(":")[0].lower()
+    found: Optional[Callable[..., Any]] = _TAKEOVER.replaced[scheme] if scheme in _TAKEOVER.replaced else _schemes().get(scheme)
+    if found is _open:  # someone kept it and put it back after disable(): it must not lead to itself
+        found = getattr(gopen_module(), _STOCK.get(scheme, ""), None)
+    return found
+
+
+def _is_stock(scheme: str) -> bool:
+    """Whether what opens ``scheme`` is webdataset's own: the opener it came with, or the one that only raises."""
+    found = _schemes().get(scheme) or _schemes().get("__default__")
+    stock = (_STOCK.get(scheme), "gopen_error")  # older ones have no opener for hf
+    return getattr(found, "__module__", "") == "webdataset.gopen" and getattr(found, "__name__", "") in stock
+
+
+def _is_locked(url: str) -> bool:
+    """Whether webdataset was told to refuse commands (``WDS_SECURE``); it then says so itself."""
+    return url.startswith("pipe:") and _is_secured()
+
+
+def _is_secured() -> bool:
+    return bool(getattr(getattr(gopen_module(), "utils", None), "enforce_security", False))
+
+
+def _schemes() -> dict[str, Any]:
+    schemes: dict[str, Any] = gopen_module().gopen_schemes
+    return schemes
+
+
+def _remember_refusal(scheme: str) -> None:
+    _TAKEOVER.refused.add(scheme)
+    notice_once(f"refused-{scheme}", f"the sidecar does not serve {scheme} shards from here; they are left to webdataset")
+
+
+def _tell_left_alone(url: str) -> None:
+    """One notice for each command; its name alone, since the rest may hold a token."""
+    if url.startswith("pipe:") and not refused(url):  # that has had its own
+        name = command_name(url)
+        notice_once(f"pipe-{name}", f"pipe: command {name} is not one Forebay reads for itself; left to webdataset, once a shard, uncached")
+
+
+def command_name(url: str) -> str:
+    """The program of a ``pipe:`` command; its name alone, since the rest may hold a token."""
+    found = _COMMAND.match(url)
+    return os.path.basename(found[1]) if found else "of this form"

@@ -1,0 +1,1 @@
+"""Talking to the sidecar: HTTP, and descriptors over a socket."""

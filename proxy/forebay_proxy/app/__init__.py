@@ -1,0 +1,1 @@
+"""Puts the sidecar together, starts it, ends it, and says how it does."""

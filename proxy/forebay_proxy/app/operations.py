@@ -1,0 +1,98 @@
+"""What a person asks of the cache: what is here, let go of it, fetch it ahead."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+from forebay_proxy.background.selection import selected
+from forebay_proxy.background.verifier import Verifier
+from forebay_proxy.background.warmer import Warmer
+from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resolver import VersionResolver
+from forebay_proxy.cache.shard_cache import ShardCache
+from forebay_proxy.cache.tar_check import TarCheck
+from forebay_proxy.core.segments import segment_count, segment_span
+from forebay_proxy.core.shard import Shard
+
+__all__ = ["Operations"]
+
+_AT_ONCE = 64  # shards that leave together: their claims are committed by one write of the index
+
+
+class Operations:
+    """The cache as ``/v1/shards``, ``/v1/evict`` and ``/v1/warm`` show it."""
+
+    def __init__(
+        self,
+        cache: ShardCache,
+        openings: VersionResolver,
+        clock: Callable[[], float],
+        declare: Callable[[str], None] = lambda text: None,
+        tarlook: TarCheck | None = None,
+        undeclare: Callable[[str], bool] = lambda name: False,
+    ) -> None:
+        """``declare`` hears of the set that a person warms; ``tarlook`` tells what of it is no tar, though its name says so."""
+        self._tarlook = tarlook
+        self.remove_set = undeclare
+        self._declare = declare
+        self._cache = cache
+        self._openings = openings
+        self._clock = clock
+
+    def shards(self, name: str = "") -> list[dict[str, object]]:
+        """One object a version of which something is here, by name; of one shard alone, if it is named."""
+        entries = sorted((entry for entry in self._cache.room.entries.values() if name in ("", entry.name)), key=lambda entry: entry.name)
+        return [self._describe(entry) for entry in entries]
+
+    def _describe(self, entry: Entry) -> dict[str, object]:
+        length, segments = entry.version.length, entry.segments
+        opened_at = self._cache.plans.last_opened(entry.name)
+        return {
+            "shard": entry.name,
+            "key": entry.key,
+            "length_bytes": length,
+            "stored_bytes": sum(segment_span(index, length)[1] for index in segments.stored()),
+            "segments": segments.stored_count,
+            "segments_total": None if length is None else segment_count(length),
+            "complete": segments.complete,
+            "in_pieces": entry.ranged,
+            "identity": entry.version.identity,
+            "readers": entry.readers,
+            "last_opened_s_ago": None if opened_at is None else max(0.0, self._clock() - opened_at),
+        }
+
+    async def evict(self, patterns: list[str] | None) -> dict[str, int]:
+        """Let go of what matches (``*`` and ``?``); None: everything. What a reader holds stays."""
+        shards = freed = leased = 0
+        async for entries in _in_parts(self.selected(patterns)):
+            leased += sum(entry.segments.is_held for entry in entries)
+            sizes = await asyncio.gather(*(self._cache.clearing.evict(entry, "admin") for entry in entries))
+            shards += sum(size > 0 for size in sizes)
+            freed += sum(sizes)
+        return {"shards": shards, "bytes": freed, "leased": leased}
+
+    def verify(self, patterns: list[str] | None, rate_bytes_s: float) -> AsyncIterator[dict[str, object]]:
+        """Compare what matches with its checksums; yields the events of ``POST /v1/verify``."""
+        return Verifier(self._cache.inspection, self.selected(patterns), rate_bytes_s).run()
+
+    def selected(self, patterns: list[str] | None) -> AsyncIterator[Entry]:
+        """What is here and matches, by name."""
+        return selected(sorted(self._cache.room.entries.values(), key=lambda entry: entry.name), patterns)
+
+    def warm(self, shards: list[Shard], set_name: str | None = None) -> AsyncIterator[dict[str, object]]:
+        """Fetch ``shards`` ahead, which are of the set ``set_name``; yields the events of ``POST /v1/warm``."""
+        if set_name is not None:
+            self._declare(set_name)
+        return Warmer(self._cache, self._openings, shards, tarlook=self._tarlook).run()
+
+
+async def _in_parts(entries: AsyncIterator[Entry]) -> AsyncIterator[list[Entry]]:
+    part: list[Entry] = []
+    async for entry in entries:
+        part.append(entry)
+        if len(part) == _AT_ONCE:
+            yield part
+            part = []
+    if part:
+        yield part

@@ -1,0 +1,390 @@
+"""The composition root: builds the parts, runs them in one task group, closes them in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from forebay_proxy.app.operations import Operations
+from forebay_proxy.app.plan_status import PlanStatus
+from forebay_proxy.app.shutdown import Deadline, Shutdown
+from forebay_proxy.app.startup import NotBegun, adopt, own_directory
+from forebay_proxy.app.status import StatusReport
+from forebay_proxy.background.disk_monitor import DiskMonitor
+from forebay_proxy.background.plan_intake import PlanIntake
+from forebay_proxy.background.prefetcher import Prefetcher
+from forebay_proxy.background.sample_indexer import SampleIndexer
+from forebay_proxy.background.set_prefetch import SetPrefetch, check_sets
+from forebay_proxy.background.verifier import Sampling
+from forebay_proxy.cache.fetcher import Fetcher
+from forebay_proxy.cache.resident.open_files import OpenFiles
+from forebay_proxy.cache.resident.reclaim import Reclaimer
+from forebay_proxy.cache.resident.retirement import Retirement
+from forebay_proxy.cache.resident.space import Slice, SpaceManager
+from forebay_proxy.cache.resolver import VersionResolver
+from forebay_proxy.cache.shard_cache import ShardCache
+from forebay_proxy.config.settings import Settings
+from forebay_proxy.core import logs, secret_parameters
+from forebay_proxy.core.background_tasks import BackgroundTasks, describe_fault, kept
+from forebay_proxy.core.errors import ConfigError, InvalidRequest, causes
+from forebay_proxy.core.events import Events, PlanChanged
+from forebay_proxy.core.exit_codes import ExitCode
+from forebay_proxy.core.logs import frames_of
+from forebay_proxy.core.uids import anybodys_uid
+from forebay_proxy.node.cache_location import Capacity
+from forebay_proxy.node.runfile import Claim, RunDirectory, RunFile, process_start_time
+from forebay_proxy.origins.net.egress import Egress
+from forebay_proxy.origins.net.guard import Guard, Refused
+from forebay_proxy.origins.operators import operator_endpoints, operator_profiles
+from forebay_proxy.origins.registry import Origins
+from forebay_proxy.policy.eviction.headroom import Headroom
+from forebay_proxy.policy.eviction.ledger import Ledger
+from forebay_proxy.policy.plans.registry import PlanRegistry
+from forebay_proxy.server.fd.server import FdServer, default_socket
+from forebay_proxy.server.http.server import HttpServer
+from forebay_proxy.server.net.access import Access
+from forebay_proxy.server.net.allocator import keep_buffers
+from forebay_proxy.server.net.process_limits import raise_limit
+from forebay_proxy.store.store import Store
+from forebay_proxy.telemetry.access_log import AccessLog
+from forebay_proxy.telemetry.counters import Counters
+from forebay_proxy.telemetry.long_waits import LongWaits
+from forebay_proxy.telemetry.loop_lag import measure_lag
+from forebay_proxy.telemetry.metrics import Metrics
+from forebay_proxy.telemetry.origin_board import OriginBoard
+from forebay_proxy.telemetry.plan_adherence import PlanAdherence
+from forebay_proxy.telemetry.recent_errors import RecentErrors
+from forebay_proxy.telemetry.request_log import log_request
+from forebay_proxy.telemetry.troubles import Troubles
+from forebay_proxy.transfer.buffer_budget import BufferBudget
+from forebay_proxy.transfer.flights import Flights
+from forebay_proxy.transfer.limiter import Limiters
+from forebay_proxy.wire.protocol.version import VERSION
+
+__all__ = ["ServiceInfo", "run_service", "serve"]
+
+log = logging.getLogger("forebay")
+
+# What has come whole only has to be written: the last segment of a reader that has just left. Longer means a disk in trouble.
+LANDING_S = 2.0
+_ANYBODY = (
+    "this user namespace does not map every user, and uid {0}, which this sidecar runs as, stands for all the others: local clients are "
+    "refused; run it as another user of the namespace"
+)
+TICK_S = 1.0  # a silent reader is given a minute, a failed opening half of one
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceInfo:
+    """What a sidecar knows of itself once it listens."""
+
+    url: str
+    port: int
+    socket: Path | None
+    cache_dir: Path
+    instance: str
+    capacity_bytes: int
+    fingerprint: str
+    notices: tuple[str, ...]
+    chosen: tuple[str, ...] = ()  # of the notices: what it decided by itself, which is no warning
+
+
+Announce = Callable[[ServiceInfo], None]
+
+
+def run_service(settings: Settings, *, announce: Announce) -> int:
+    """Serve until a signal ends it, or the idle time is over. Returns the exit code; raises ``ConfigError`` when it cannot start."""
+    keep_buffers()
+    raise_limit()
+    logs.set_up(settings.log_level)
+
+    async def life() -> int:
+        ending = Shutdown(settings.drain_timeout_s, deadline=Deadline())
+        try:
+            return await serve(settings, announce=announce, environ=os.environ, ending=ending)
+        finally:
+            ending.over()  # what is left now is asyncio's own: joining a thread that waits for a name server
+
+    return asyncio.run(life())
+
+
+async def serve(settings: Settings, *, announce: Announce, environ: Mapping[str, str], ending: Shutdown | None = None) -> int:
+    """One sidecar's life. ``ending.asked`` ends it like a signal (tests). Raises ``ConfigError`` when it cannot begin."""
+    ending = ending or Shutdown(settings.drain_timeout_s)
+    secret_parameters.also_secret(settings.secret_param)
+    try:
+        async with AsyncExitStack() as life:
+            life.enter_context(ending.on_signals())
+            house = _House(settings, environ, life, ending)
+            await house.build()
+            _tell(announce, house.info)
+            await house.until()
+    except Exception as error:  # not `except*`: before Python 3.11.4 what is raised inside that is put into a group again
+        parts = causes(error)
+        fault = next((part for part in parts if not isinstance(part, ConfigError | NotBegun)), None)
+        refusal = next((part for part in parts if isinstance(part, ConfigError)), None)
+        if fault is not None:
+            log.error("%s", frames_of(fault))
+            ending.fault(f"a fault in Forebay itself: {describe_fault(fault)}")
+        if refusal is not None:
+            ending.code = ExitCode.CANNOT_BEGIN  # said by whoever catches it; this one counts if a thread hangs before that
+            raise refusal from None
+        if fault is None:
+            log.info("asked to end before it had begun: its predecessor still held the directory")
+    return ending.code
+
+
+def _tell(announce: Announce, info: ServiceInfo) -> None:
+    try:
+        announce(info)
+    except OSError as error:  # whoever started us reads no further (``forebay serve | head -1``), or the disk of its log is full
+        log.warning("nobody hears where the sidecar serves (%s): %s", error.strerror, info.url)
+
+
+class _House:
+    """The parts of one sidecar, built in order; ``life`` closes them in reverse."""
+
+    info: ServiceInfo
+
+    def __init__(self, settings: Settings, environ: Mapping[str, str], life: AsyncExitStack, ending: Shutdown) -> None:
+        self._ending = ending
+        self._settings = settings
+        self._environ = environ
+        self._life = life
+        self._clock = time.monotonic
+        self._lingered_at = float("-inf")  # when a descriptor was last seen that has outlived its lease
+        self._instance = secrets.token_hex(8)
+        self._outward = Egress.of(environ, self._instance)
+        self._events = Events()
+        self._tally = Counters()
+        self._following = PlanAdherence()
+        self._board = OriginBoard(self._clock)
+        self._recent_errors = RecentErrors(time.time)
+        self._troubles = Troubles(self._clock)
+        self._metrics = Metrics(version=VERSION)
+        self._events.listen(self._tally.listen)
+        self._events.listen(self._following.listen)
+        self._events.listen(self._metrics.listen)
+        self._events.listen(self._board.listen)
+        self._events.listen(self._recent_errors.listen)
+        self._events.listen(self._troubles.listen)
+        self._events.listen(log_request)
+
+    async def build(self) -> None:
+        """Own the directory, load what is there, listen. Raises ``ConfigError``."""
+        check_sets(self._settings.set)
+        run = RunDirectory.of(self._environ)
+        fingerprint = run.fingerprint(self._environ)
+        self._claim = claim = self._life.enter_context(run.claim(fingerprint))
+        place, capacity, store, loaded = await own_directory(self._settings, self._environ, self._life, self._ending, self._clock)
+        await self._begin_access_log(store)
+        group = await self._life.enter_async_context(asyncio.TaskGroup())
+        self._build_cache(group, store, capacity)
+        adopt(loaded, store, self._openings, self._cache)
+        self._room.overhead.measure()
+        said = await self._listen(claim, group)
+        store.announce(self._face.url, self._instance)
+        chosen = (*place.notices, *capacity.notices)
+        notices = (*self._settings.notices, *chosen, *place.warnings, *loaded.notices, *said)
+        self.info = ServiceInfo(
+            self._face.url, self._face.port or 0, self._face.socket, store.path, self._instance, capacity.effective_bytes,
+            fingerprint, notices, chosen,
+        )  # fmt: skip
+        claim.announce(self._run_file(fingerprint))
+        self._standing.introduce(self.info, self._settings)
+        self._background = {
+            name: group.create_task(kept(name, make, self._ending.fault), name=name)
+            for name, make in {
+                **({"prefetch": self._prefetcher.run} if self._settings.prefetch else {}),
+                **({"sets": self._setfetching.run} if self._settings.prefetch else {}),
+                "tick": self._tick,
+                "disk watch": self._watch.run,
+                "loop lag": lambda: measure_lag(self._events),
+                "sweep": store.sweep,
+                "sample indexes": self._indexing.run,
+                **({"sample": self._sampling.run} if self._settings.verify_every_s else {}),
+            }.items()
+        }
+
+    async def _begin_access_log(self, store: Store) -> None:
+        path = self._settings.access_log
+        if path is None:
+            return
+        if path.resolve().is_relative_to(store.path.resolve()):
+            step = "name a file elsewhere: what lies in the cache directory counts against --cache-size, and a log grows without a bound"
+            raise ConfigError(f"--access-log {path} is in the cache directory", next_step=step)
+        access_log = AccessLog(path, store.hmac_key, self._events, clock=self._clock)
+        await access_log.start()
+        self._life.push_async_callback(access_log.aclose)
+
+    def _build_cache(self, group: asyncio.TaskGroup, store: Store, capacity: Capacity) -> None:
+        settings, clock, events = self._settings, self._clock, self._events
+        chance = random.Random()  # noqa: S311 -- spreads retries, guards nothing
+        self._store = store
+        self._chores = BackgroundTasks(group)
+        self._ledger: Ledger[Slice] = Ledger(capacity.capacity_bytes)
+        self._ledger.capacity_bytes = capacity.effective_bytes
+        self._plans = PlanRegistry(clock)
+        self._room = SpaceManager(self._ledger, store, self._plans, events, clock)
+        self._files = OpenFiles(self._room, store)
+        self._retiring = Retirement(self._room, self._files, self._chores)
+        self._clearing = Reclaimer(self._room, self._files, self._retiring, store, self._chores)
+        self._buffers = BufferBudget()
+        self._guard = Guard(settings.allow_origin, settings.strict_origins, operator_endpoints=operator_endpoints(settings, self._environ))
+        self._origins = Origins.create(
+            guard=self._guard, events=events, file_roots=settings.file_root, profiles=operator_profiles(settings, self._environ),
+            connect_timeout_s=settings.connect_timeout_s, idle_timeout_s=settings.idle_timeout_s, user_agent=f"forebay/{VERSION}",
+            outward=self._outward, gs_endpoint=settings.gs_endpoint or "", gs_anonymous=settings.gs_anonymous, environ=self._environ,
+        )  # fmt: skip
+        self._life.push_async_callback(self._origins.aclose)
+        self._limiters = limiters = Limiters(settings.origin_connections, clock)
+        fetcher = Fetcher(
+            self._origins, limiters, self._buffers, events,
+            retry_budget_s=settings.retry_budget_s, clock=clock, sleep=asyncio.sleep, chance=chance,
+        )  # fmt: skip
+        self._flights = Flights(group)
+        self._openings = VersionResolver(
+            room=self._room, retiring=self._retiring, flights=self._flights, fetcher=fetcher, buffers=self._buffers, events=events,
+            group=group, clock=clock, hmac_key=store.hmac_key, revalidate=settings.revalidate,
+        )  # fmt: skip
+        self._cache = ShardCache(
+            store=store, room=self._room, clearing=self._clearing, retiring=self._retiring, files=self._files, plans=self._plans,
+            flights=self._flights, openings=self._openings, fetcher=fetcher, buffers=self._buffers, events=events,
+            chores=self._chores, clock=clock, origin_digests=settings.origin_digests,
+        )  # fmt: skip
+        self._long_waits = LongWaits(self._cache.waits, self._board, clock)
+        self._indexing = SampleIndexer(self._cache, store.samples, self._chores, events)
+        self._watch = DiskMonitor(
+            store=store, room=self._room, clearing=self._clearing, files=self._files, ground=self._cache.ground, health=self._cache.disk,
+            headroom=Headroom(capacity.capacity_bytes, capacity.floor_bytes, capacity.effective_bytes, clock),
+            free_floor=settings.free_floor, chores=self._chores,
+        )  # fmt: skip
+        self._prefetcher = Prefetcher(self._cache, self._openings, self._plans, self._chores, clock)
+        self._setfetching = SetPrefetch(self._cache, self._openings, self._plans, settings.set, clock, self._cache.tarlook)
+        self._sampling = Sampling(self._room, self._cache.inspection, lambda: store.idle, every_s=settings.verify_every_s, chance=chance)
+        self._desk = PlanIntake(self._plans, self._prefetcher, events)
+        announced = PlanStatus(cache=self._cache, plans=self._plans, prefetcher=self._prefetcher, following=self._following, clock=clock)
+        self._standing = StatusReport(
+            cache=self._cache, plans=self._plans, announced=announced, tally=self._tally, limiters=limiters,
+            watch=self._watch, board=self._board, recent_errors=self._recent_errors, instance=self._instance, clock=clock,
+            sets=self._setfetching.told, troubles=self._troubles.rows,
+        )  # fmt: skip
+        self._metrics.watch(self._standing.usage)
+
+    async def _listen(self, claim: Claim, group: asyncio.TaskGroup) -> tuple[str, ...]:
+        """Let readers in; returns what a person should know of how."""
+        settings = self._settings
+        access = Access(
+            own_uid=os.getuid(),
+            allow_uid=frozenset(settings.allow_uid),
+            anybodys_uid=anybodys_uid(),
+            hosts=frozenset({settings.host}),
+            token=settings.token.get_secret_value() if settings.token else None,
+        )
+        self._face = HttpServer(
+            cache=self._cache, plans=self._desk,
+            house=Operations(self._cache, self._openings, self._clock, self._setfetching.declare, self._cache.tarlook,
+            self._setfetching.remove),
+            status=self._standing.status, announced=self._standing.announced, indexes=self._indexing,
+            metrics=self._metrics.render, access=access, events=self._events, pass_headers=settings.pass_header, clock=self._clock,
+            echo=self._outward.echo, instance=self._instance, jobs=self._plans.jobs, allow=self._allow,
+        )  # fmt: skip
+        socket, said = default_socket(claim.socket) if settings.socket is None else (settings.socket or None, ())
+        self._life.push_async_callback(self._face.aclose)
+        await self._face.start(settings.host, settings.port, socket if socket is None else Path(socket))
+        for host, port in self._face.addresses:
+            self._guard.add_own(host, port)
+        self._door = FdServer(
+            cache=self._cache, access=access, events=self._events, group=group, clock=self._clock, pass_headers=settings.pass_header,
+            instance=self._instance, jobs=self._plans.jobs,
+        )  # fmt: skip
+        self._life.push_async_callback(self._door.aclose)
+        self._door.open_beside(self._face.socket, can_lend=self._store.can_lend)
+        self._standing.door = lambda: self._door.path
+        return said if access.own_uid != access.anybodys_uid else (*said, _ANYBODY.format(access.own_uid))
+
+    def _allow(self, origins: Sequence[str]) -> None:
+        """``POST /v1/allow``. Raises ``InvalidRequest`` for what cannot be understood, or is closed by strict origins."""
+        try:
+            self._guard.allow(origins)
+        except ConfigError as error:
+            raise InvalidRequest(str(error), next_step=error.next_step) from error
+        except Refused as error:
+            raise InvalidRequest(error.cause, next_step=error.next_step, status=403) from error
+        self._standing.allowed(origins)
+        log.info("origins allowed from now on too: %s", ", ".join(origins))
+
+    def _run_file(self, fingerprint: str) -> RunFile:
+        socket = str(self._face.socket) if self._face.socket else None
+        started_by: Any = "serve" if self._settings.idle_exit_s is None else "run"
+        start_time = process_start_time(os.getpid()) or 0
+        path = str(self._store.path)
+        return RunFile(self._face.url, socket, os.getpid(), start_time, self._instance, path, fingerprint, started_by)
+
+    async def until(self) -> None:
+        """Serve until asked to end, then end everything in the order in which it depends on one another."""
+        idle_s, asked = self._settings.idle_exit_s, self._ending.asked
+        while not asked.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if idle_s is None else max(1.0, idle_s / 10)):
+                    await asked.wait()
+            if self._cache.lending.lingering:
+                self._lingered_at = self._clock()
+            last_active = max(self._face.last_active, self._door.last_active, self._lingered_at)
+            if idle_s is not None and not self._face.in_use and not self._door.in_use and self._clock() - last_active > idle_s:
+                log.info("held and read by nobody for %g s: ending", idle_s)
+                break
+        await self._close()
+
+    async def _close(self) -> None:
+        self._ending.began()
+        self._claim.close()  # nobody new joins
+        self._store.leaving()
+        for name in {"prefetch", "sets"} & self._background.keys():
+            self._background[name].cancel()
+        await self._face.drain()
+        await self._door.aclose()
+        self._drop_unread()
+        await self._face.aclose(self._settings.drain_timeout_s, self._ending.hurried)
+        await self._flights.landed(LANDING_S)
+        for task in self._background.values():
+            task.cancel()
+        self._openings.cancel()
+        self._flights.cancel()
+        self._cache.sealing.stop()
+        self._indexing.stop()
+        await self._chores.idle()
+
+    def _drop_unread(self) -> None:
+        """What is in the air for nobody ends now; what a body on its way still needs comes as before, and what has come is written."""
+        keys = {reading.entry.key for reading in self._cache.readings}
+        names = {reading.entry.name for reading in self._cache.readings}
+        # The bytes of an opening are written by the opening itself.
+        names |= {self._room.entries[key].name for key in self._flights.arrived() if key in self._room.entries}
+        self._flights.drop(keys.__contains__)
+        self._openings.drop(names.__contains__)
+
+    async def _tick(self) -> None:
+        """Once a second: who fell silent, and what may be tried again."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._limiters.look_again()
+            self._openings.expire()
+            self._cache.waits.look(self._standing.readers_lately())
+            self._long_waits.look()
+            self._troubles.look(self._ledger.capacity_bytes, self._cache.disk.state, self._cache.disk.reason)
+            self._prefetcher.look_again()
+            self._setfetching.look_again()
+            self._cache.let_rest(self._clock())
+            self._cache.look_at_descriptors()
+            for reader in self._plans.expire(self._cache.is_reading):
+                self._events.emit(PlanChanged(reader.job, "expired"))

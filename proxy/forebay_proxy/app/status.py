@@ -1,0 +1,217 @@
+"""How things stand: the levels metrics pull, and the JSON of ``/v1/status``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from forebay_proxy.app.plan_status import PlanStatus
+from forebay_proxy.background.disk_monitor import DiskMonitor
+from forebay_proxy.cache.reader import ShardReader
+from forebay_proxy.cache.shard_cache import ShardCache
+from forebay_proxy.config.settings import Settings, as_json
+from forebay_proxy.core.logs import log_path
+from forebay_proxy.core.segments import SEGMENT_BYTES
+from forebay_proxy.policy.plans.registry import PlanRegistry
+from forebay_proxy.server.http.plan_query import MOST_ROWS
+from forebay_proxy.telemetry.counters import Counters
+from forebay_proxy.telemetry.long_waits import why
+from forebay_proxy.telemetry.origin_board import OriginBoard
+from forebay_proxy.telemetry.recent_errors import RecentErrors
+from forebay_proxy.telemetry.usage import PeakBytes, Usage
+from forebay_proxy.telemetry.verdict import verdict
+from forebay_proxy.telemetry.waits import OPENING
+from forebay_proxy.transfer.limiter import Limiters
+from forebay_proxy.wire.protocol.plan import ReaderName
+from forebay_proxy.wire.protocol.version import VERSION
+
+if TYPE_CHECKING:
+    from forebay_proxy.app.service import ServiceInfo
+
+__all__ = ["StatusReport"]
+
+
+class StatusReport:
+    """Asks the parts when somebody asks; keeps nothing but the start."""
+
+    def __init__(
+        self,
+        *,
+        cache: ShardCache,
+        plans: PlanRegistry,
+        announced: PlanStatus,
+        tally: Counters,
+        limiters: Limiters,
+        watch: DiskMonitor,
+        board: OriginBoard,
+        recent_errors: RecentErrors,
+        sets: Callable[[], list[dict[str, object]]] = list,
+        troubles: Callable[[], list[str]] = list,
+        instance: str,
+        clock: Callable[[], float],
+    ) -> None:
+        self._cache = cache
+        self._plans = plans
+        self._announced = announced
+        self._tally = tally
+        self._limiters = limiters
+        self._watch = watch
+        self._board = board
+        self._recent_errors = recent_errors
+        self._sets = sets
+        self._troubles = troubles
+        self._instance = instance
+        self._clock = clock
+        self._peak = PeakBytes(clock=clock)
+        self._started = clock()
+        self._started_at = time.time()
+        self._answered = 0
+        self._info: ServiceInfo | None = None
+        self._settings: dict[str, dict[str, Any]] = {}
+        self.door: Callable[[], Path | None] = lambda: None  # where descriptors are passed; set once it listens
+
+    def introduce(self, info: ServiceInfo, settings: Settings) -> None:
+        """Once it listens."""
+        self._info = info
+        self._settings = as_json(settings)
+
+    def allowed(self, origins: Sequence[str]) -> None:
+        """More origins were allowed while it runs."""
+        row = self._settings.setdefault("allow_origin", {"value": [], "source": "running"})
+        row["value"] = list(dict.fromkeys([*row["value"], *origins]))
+
+    @property
+    def readers(self) -> int:
+        """How many readers are inside a shard, or wait to be let in."""
+        return len(self._cache.readings) + self._cache.waits.openings()
+
+    def readers_lately(self) -> int:
+        """Asked once a second: how many there are, or one if somebody has read since: a small warm shard takes milliseconds."""
+        before, self._answered = self._answered, self._tally.answered
+        return self.readers or int(self._answered > before)
+
+    def usage(self) -> Usage:
+        """The levels now."""
+        ledger, cache = self._cache.room.ledger, self._cache
+        self._peak.saw(ledger.take_peak())
+        entries = cache.room.entries.values()
+        disk = self._watch.seen
+        leads = self._announced.leads()
+        return Usage(
+            configured_bytes=ledger.configured_bytes,
+            effective_bytes=ledger.capacity_bytes,
+            stored_bytes=ledger.stored_bytes,
+            reserved_bytes=ledger.reserved_bytes,
+            doomed_bytes=ledger.doomed_bytes,
+            overhead_bytes=ledger.overhead_bytes,
+            leased_bytes=cache.leased_segments * SEGMENT_BYTES,
+            descriptors=cache.lending.count + cache.lending.lingering,
+            lingering=cache.lending.lingering,
+            descriptor_bytes=cache.lending.bytes,
+            peak_bytes=self._peak.value(),
+            shards=len(entries),
+            segments=sum(entry.segments.stored_count for entry in entries),
+            in_flight=len(cache.flights),
+            waiters=sum(flight.waiting_count for flight in cache.flights.all()),
+            readers=self.readers,
+            plans=len(self._plans),
+            disk_state=cache.disk.state,
+            avail_bytes=disk.free_bytes or 0 if disk else 0,
+            size_bytes=disk.size_bytes if disk else 0,
+            files_free=disk.free_files or 0 if disk else 0,
+            origins=self._limiters.in_flight(),
+            unread_bytes=cache.room.displacers.unread_bytes,
+            lead_bytes={job: lead.bytes for job, lead in leads.items()},
+            lead_s={job: lead.seconds for job, lead in leads.items()},
+        )
+
+    def status(self) -> dict[str, Any]:
+        """``/v1/status``, less what the face knows itself (state, url, socket); plans as in ``/v1/plans``, the first ones."""
+        info, waits = self._info, self._cache.waits
+        usage, plans = self.usage(), self._announced.page()
+        said = verdict(
+            waits, self._board, readers=usage.readers, disk_state=usage.disk_state, disk_reason=self._cache.disk.reason,
+            in_flight=usage.origins, refused=self._recent_errors.lately(),
+        )  # fmt: skip
+        return {
+            "verdict": said,
+            "forebay": VERSION,
+            "instance": self._instance,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "log": log_path(),
+            "started_at": self._started_at,
+            "uptime_s": self._clock() - self._started,
+            "tasks": len(asyncio.all_tasks()),
+            "fd_socket": _text(self.door()),
+            "cache_dir": str(info.cache_dir) if info else None,
+            "fingerprint": info.fingerprint if info else None,
+            "cache": {
+                "capacity_bytes": usage.configured_bytes,
+                "effective_bytes": usage.effective_bytes,
+                "stored_bytes": usage.stored_bytes,
+                "reserved_bytes": usage.reserved_bytes,
+                "doomed_bytes": usage.doomed_bytes,
+                "overhead_bytes": usage.overhead_bytes,
+                "leased_bytes": usage.leased_bytes,
+                "descriptors": usage.descriptors,
+                "descriptor_bytes": usage.descriptor_bytes,
+                "lingering": usage.lingering,
+                "unread_bytes": usage.unread_bytes,
+                "shards": usage.shards,
+                "segments": usage.segments,
+                "in_flight": usage.in_flight,
+                "disk_state": usage.disk_state,
+                "disk_reason": self._cache.disk.reason,
+            },
+            **self._tally.snapshot(),
+            "waited_share": waits.share(),
+            "recent_errors": self._recent_errors.rows(),
+            "origins": self._board.rows(usage.origins),
+            "readers": [*self._opening_rows(), *(self._reader_row(reading) for reading in self._cache.readings)],
+            "plans": plans["plans"],
+            "plans_total": plans["total"],
+            "sets": self._sets(),
+            "leads": {job: {"bytes": least, "seconds": usage.lead_s[job]} for job, least in usage.lead_bytes.items()},
+            "settings": self._settings,
+            "chosen": list(info.chosen) if info else [],
+            "troubles": self._troubles(),
+            "notices": [text for text in info.notices if text not in info.chosen] if info else [],
+        }
+
+    def _opening_rows(self) -> Iterator[dict[str, object]]:
+        """Readers that wait for an origin's first answer."""
+        for wait in self._cache.waits:
+            if wait.what == OPENING:
+                yield {
+                    "reader": str(wait.reader) if wait.reader else "anonymous",
+                    "shard": wait.shard,
+                    "position_bytes": 0,
+                    "length_bytes": None,
+                    "waited_s": self._cache.waits.seconds(wait),
+                    "waiting_for": why(wait, self._board),
+                }
+
+    def _reader_row(self, reading: ShardReader) -> dict[str, object]:
+        wait = reading.wait
+        return {
+            "reader": str(reading.reader) if reading.reader else "anonymous",
+            "shard": reading.entry.name,
+            "position_bytes": reading.position,
+            "length_bytes": reading.version.length,
+            "waited_s": reading.waited_s + (self._cache.waits.seconds(wait) if wait else 0.0),
+            "waiting_for": why(wait, self._board) if wait else "",
+        }
+
+    def announced(self, job: str | None = None, after: ReaderName | None = None, limit: int = MOST_ROWS) -> dict[str, Any]:
+        """``/v1/plans``: see ``PlanStatus.page``."""
+        return {"instance": self._instance, **self._announced.page(job, after, limit)}
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)

@@ -1,0 +1,1 @@
+"""Tasks that nobody waits for: prefetch, warm, verify, sample index, disk monitor."""

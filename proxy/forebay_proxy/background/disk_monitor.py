@@ -1,0 +1,162 @@
+"""Looks after the cache disk: once a second how full it is, whether the directory is where it was, and, where it failed, whether it works.
+
+The looks and probes run in a thread of their own and are given ``PATIENCE_S``; a disk that does not answer even those hangs, and nobody
+waits for it. What follows from a look is decided elsewhere: ``Headroom`` says what may be granted now, ``DiskHealth`` whether anything
+may be tried, ``Reclaimer`` lets go of what stands above a capacity that shrank.
+
+A directory that was removed is made anew, under the rules of the start, where it was: its owner is alive, training goes on, and an empty
+cache is worth more than none until somebody restarts the sidecar. It is *not* made anew where the path leads to another file system (the
+disk was unmounted: its shards would fill the one underneath, which nobody gave us), nor taken where somebody else has put one with shards
+in it. Then everything passes through memory, and the log says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from forebay_proxy.cache.fill import Fill
+from forebay_proxy.cache.resident.open_files import OpenFiles
+from forebay_proxy.cache.resident.reclaim import Reclaimer
+from forebay_proxy.cache.resident.space import SpaceManager
+from forebay_proxy.core.background_tasks import BackgroundTasks
+from forebay_proxy.core.errors import ConfigError, DiskFailed
+from forebay_proxy.policy.eviction.headroom import Headroom
+from forebay_proxy.store.health import DiskHealth
+from forebay_proxy.store.probe import Look
+from forebay_proxy.store.store import Store
+
+__all__ = ["DiskMonitor"]
+
+log = logging.getLogger("forebay")
+
+LOOK_S = 1.0  # other programs fill a disk in minutes, not in seconds
+PATIENCE_S = 5.0  # for a look and a probe: milliseconds on a disk that is well, and a busy one is given time
+FEW_FILES = 16  # inodes left to the index, whose side files come and go
+SOME_FILES = 4096  # and to everybody else, on a file system that has many
+
+
+class DiskMonitor:
+    """Watches one store. Not thread-safe: the event loop's only."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        room: SpaceManager,
+        clearing: Reclaimer,
+        files: OpenFiles,
+        ground: Fill,
+        health: DiskHealth,
+        headroom: Headroom,
+        free_floor: float,
+        chores: BackgroundTasks,
+    ) -> None:
+        """``free_floor``: the share of the file system's inodes that stays free, as of its bytes."""
+        self.seen: Look | None = None  # the last look; levels are pulled from here, nobody else asks the disk
+        self._store = store
+        self._room = room
+        self._clearing = clearing
+        self._files = files
+        self._ground = ground
+        self._health = health
+        self._headroom = headroom
+        self._free_floor = free_floor
+        self._chores = chores
+        self._refused: str | None = None
+        self._away = False  # it was not where it was; until it is owned anew, even if it is there again
+        self._tending = False
+        self._wanted = 0
+        health.space_refused = self._space_refused
+        store.on_shards_lost = self._shards_lost
+
+    def __repr__(self) -> str:
+        return f"<DiskMonitor {self._health!r}, {self._headroom!r}>"
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self.look()
+
+    async def look(self) -> None:
+        """Look once, and do what follows."""
+        self._room.ledger.watch()
+        try:
+            self.seen = seen = await self._store.look(PATIENCE_S)
+        except DiskFailed as error:
+            self._health.failed(error)
+        else:
+            self._follow(seen)
+        self._health.calm_down()
+        if self._health.probe_due:
+            await self._probe()
+        if self._health.usable and not self._tending:
+            self._tending = True
+            self._chores.spawn(self._tend(), "tend")
+
+    def _follow(self, seen: Look) -> None:
+        self._headroom.looked(seen.free_bytes, *self._room.ledger.watched(), seen.size_bytes)
+        self._room.ledger.capacity_bytes = self._headroom.capacity_bytes
+        few = max(FEW_FILES, min(SOME_FILES, int(seen.files * self._free_floor)))
+        self._health.no_files = seen.free_files is not None and seen.free_files < few
+        if not seen.in_place:
+            self._away = True
+            self._health.lost(f"cache disk: directory {self._store.path} was removed, replaced or unmounted")
+
+    def _space_refused(self, error: DiskFailed) -> None:
+        """ENOSPC or EDQUOT. A file that cannot be made says nothing of bytes: inodes lack, until the next look says otherwise."""
+        if error.operation == "create":
+            self._health.no_files = True
+            return
+        self._headroom.refused(self._room.ledger.on_disk_bytes)
+        self._room.ledger.capacity_bytes = self._headroom.capacity_bytes
+
+    # While it is down
+
+    async def _probe(self) -> None:
+        self._health.probe_begun()
+        error: DiskFailed | None = DiskFailed("probe", "ECANCELED", "nobody waited for it")
+        try:
+            if self._away:
+                await self._own_anew()
+            await self._store.probe(PATIENCE_S)
+            error = None
+        except DiskFailed as failed:
+            error = failed
+        except ConfigError as refused:
+            error = DiskFailed("create", "ENOENT", str(refused))
+            if str(refused) != self._refused:
+                self._refused = str(refused)
+                log.error("%s; shards are passed through memory: %s", refused, refused.next_step)
+        finally:
+            self._health.probed(error)
+
+    async def _own_anew(self) -> None:
+        """Also a directory that is there again: what we hold of one that was unmounted belongs to a mount that has no path any more."""
+        await self._store.own_anew(PATIENCE_S)
+        self._away, self._refused = False, None
+
+    def _shards_lost(self) -> None:
+        log.warning("cache directory %s was made anew; what it held is fetched again", self._store.path)
+        for entry in list(self._room.entries.values()):
+            self._chores.spawn(self._clearing.vanished(entry), "vanished")
+
+    # While it is up
+
+    async def _tend(self) -> None:
+        """One at a time, and nobody waits for it: any of this may hang with the disk."""
+        try:
+            await self._clearing.work_off()
+            await self._make_files()
+            await self._files.close_idle()
+            await self._store.sweep()
+        finally:
+            self._tending = False
+
+    async def _make_files(self) -> None:
+        """Shards were refused a file: as many of those that are needed last give up theirs."""
+        wanted, self._wanted = self._ground.files_wanted - self._wanted, self._ground.files_wanted
+        if wanted and self._health.no_files:
+            for entry in self._room.last_needed(min(wanted, FEW_FILES)):
+                await self._clearing.evict(entry)

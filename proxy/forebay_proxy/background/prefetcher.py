@@ -1,0 +1,308 @@
+"""Acts on what ``PrefetchScheduler`` wishes for: through the same door as a request, a slice at a time; and tells it what became of it.
+
+Demand goes first because the limiter gives it the next slot; prefetch only ever takes room that is free, has been read, or is needed later
+(two segments a reader).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable
+
+from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resolver import VersionResolver
+from forebay_proxy.cache.shard_cache import ShardCache
+from forebay_proxy.core.background_tasks import BackgroundTasks
+from forebay_proxy.core.errors import CacheError, CacheFull, DigestDiffers, ForebayError
+from forebay_proxy.core.segments import SEGMENT_BYTES
+from forebay_proxy.policy.plans.registry import PlanRegistry, ReaderPlan
+from forebay_proxy.policy.schedule.idle_readers import STILL_S, IdleReaders
+from forebay_proxy.policy.schedule.negative_cache import NegativeCache
+from forebay_proxy.policy.schedule.scheduler import PrefetchRequest, PrefetchScheduler
+from forebay_proxy.transfer.flights import Flight
+from forebay_proxy.transfer.limiter import DEMAND
+from forebay_proxy.wire.protocol.plan import ReaderName
+
+__all__ = ["Prefetcher"]
+
+log = logging.getLogger("forebay")
+
+ROUND_S = 0.02  # rounds are not counted in events: at 1 GB/s a segment lands every 8 ms, and one round of decisions serves several
+SLICE_S = 0.002  # of decisions and take-offs, some 20 of them, before the loop's other work has its turn
+FAILED_S = 30.0  # a shard that cannot be opened, or has no place on the disk, is left to its reader for this long
+WASTE_BYTES_S = 2**20  # and longer by what came in vain: a body that cannot be asked in pieces may be gigabytes that find no room each time
+WRONG_S = 600.0  # one whose bytes are not what its origin says they are costs all of it each time; its reader asks again, twice a minute
+SLOW_SHARDS = 4  # of a passed descriptor nobody hears how far it was read: its reader may take as long as for so many shards
+CROWDED_S = 1.0  # and one whose room was lost to something else, or that the disk refused: each try waits for a commit of the index
+# An origin that has lost a whole set is not asked for all of it in a minute: with so many of its shards left alone, it is left alone.
+MOST_FAILED = 1024
+
+
+class _Stock:
+    """The cache as the cursors see it."""
+
+    def __init__(self, cache: ShardCache, openings: VersionResolver, left_alone: NegativeCache) -> None:
+        self._cache = cache
+        self._openings = openings
+        self._left_alone = left_alone
+        self.air: Counter[str] = Counter()  # requests ahead of need per origin
+
+    def capacity(self) -> int:
+        return self._cache.room.ledger.capacity_bytes
+
+    def length(self, name: str) -> int | None:
+        entry = self._openings.current.get(name)
+        if entry is None or entry.stale:
+            return None
+        return SEGMENT_BYTES if entry.version.length is None else entry.version.length
+
+    def has(self, name: str, index: int) -> bool:
+        entry = self._openings.current[name]
+        if entry.segments.has(index):
+            self._cache.shelf.foresee(entry, index)
+            return True
+        # A body that cannot be asked in pieces comes with its opening, or not at all.
+        return not entry.ranged or self._cache.flight_of(entry, index) is not None
+
+    def fresh(self, name: str, job: str) -> bool:
+        return self._openings.fresh(self._openings.current[name], job)
+
+    def takes(self, origin: str) -> bool:
+        return self.air[origin] < self._openings.fetcher.ahead(origin) and self._left_alone.of_origin[origin] < MOST_FAILED
+
+
+class Prefetcher:
+    """Keeps the windows of all readers full."""
+
+    def __init__(
+        self, cache: ShardCache, openings: VersionResolver, plans: PlanRegistry, chores: BackgroundTasks, clock: Callable[[], float]
+    ) -> None:
+        self._cache = cache
+        self._openings = openings
+        self._plans = plans
+        self._chores = chores
+        self._clock = clock
+        self._woken = asyncio.Event()
+        self.left_alone = NegativeCache()
+        self._stock = _Stock(cache, openings, self.left_alone)
+        self.lookahead = PrefetchScheduler(plans, self._stock)
+        self._still = IdleReaders()
+        self._paused_at: dict[ReaderName, float | None] = {}  # who stands still, and has given back -> when it opened its last shard
+        cache.room.stand_still(self._still.readers, self._gave_back)
+        self._flights: dict[Flight, str] = {}  # those taken off ahead of need -> their origin
+        self._opening: dict[str, str] = {}  # shard -> origin
+        plans.advanced = self._advanced
+        cache.ground.landed_signal = self._stirred
+        cache.ground.missed_signal = self._missed
+        cache.waited_signal = self.waited
+        cache.forgotten_signal = self.lookahead.missing
+        cache.room.gone_signal = self._gone
+        cache.room.displacers.freed = self._freed
+
+    def __repr__(self) -> str:
+        return f"<Prefetcher {len(self.lookahead)} readers, {len(self._flights)} flights, {len(self._opening)} openings>"
+
+    # What the house says
+
+    def wake(self) -> None:
+        """Plans changed."""
+        self._woken.set()
+
+    def waited(self, reader: ReaderName | None) -> None:
+        """A reader waited for bytes: it needs a longer window, unless the disk is what holds it back."""
+        if reader is not None:
+            self.lookahead.waited(reader)
+
+    def look_again(self) -> None:
+        """Once a second: what failed is tried again when its time is over, and the disk may have recovered; no other event tells."""
+        self._forgive()
+        self._look_who_moves()
+        self.lookahead.look_again()
+        self._stirred()
+
+    def _look_who_moves(self) -> None:
+        """Whose lead others may have: a reader that opens nothing, and takes no byte of what it is inside."""
+        inside: dict[ReaderName, tuple[int, bool]] = {}
+        for reading in self._cache.readings:
+            if reading.reader is not None:
+                position, has_all = inside.get(reading.reader, (0, False))
+                inside[reading.reader] = position + reading.position, has_all or reading.position == reading.version.length
+        places: dict[Hashable, tuple[object, float]] = {}
+        for plan in self._plans.all():
+            position, has_all = inside.get(plan.reader, (0, False))
+            patience_s = max(STILL_S, SLOW_SHARDS / plan.rate) if has_all else STILL_S
+            places[plan.reader] = (plan.opened_at, position), patience_s
+        self._still.look(places, self._clock())
+        for reader in self.lookahead.standing - self._still.readers.keys():
+            self._go_on(reader)
+
+    def _gave_back(self, reader: Hashable) -> None:
+        """The reader stands still, and others wanted the room of its lead."""
+        if isinstance(reader, ReaderName):
+            plan = self._plans.get(reader)
+            if plan is not None:
+                self._paused_at[reader] = plan.opened_at
+                plan.pause()
+                self.lookahead.pause(reader)
+
+    def _go_on(self, reader: ReaderName) -> None:
+        plan = self._plans.get(reader)
+        if plan is not None:
+            plan.go_on()
+            self._cache.room.take_again(reader)
+        self._paused_at.pop(reader, None)
+        self.lookahead.go_on(reader)
+
+    def _stirred(self) -> None:
+        """Something landed, left or was read."""
+        self.lookahead.room()
+        self._woken.set()
+
+    def _advanced(self, plan: ReaderPlan) -> None:
+        self.lookahead.advanced(plan)
+        if plan.reader in self.lookahead.standing:
+            self._look_again_at(plan)
+        if self._plans.get(plan.reader) is None:
+            self._cache.room.displacers.forget(plan.reader)
+        else:
+            self._cache.room.displacers.passed(plan.reader, lambda key: self._lies_ahead(key, plan.reader))
+        self._woken.set()
+
+    def _look_again_at(self, plan: ReaderPlan) -> None:
+        """Something happened to the plan of a reader that stood still: an opening moves it, another announcement does not."""
+        current = self._plans.get(plan.reader)
+        if current is None or current.opened_at != self._paused_at.get(plan.reader):
+            self._go_on(plan.reader)
+        else:
+            current.pause()
+
+    def _lies_ahead(self, key: str, reader: ReaderName) -> bool:
+        """Whether what was prefetched of a shard may still be read by ``reader`` on its way."""
+        entry = self._cache.room.entries.get(key)
+        if entry is None:
+            return key.startswith("opening")  # its segment has no key yet
+        return entry.readers > 0 or any(plan.reader == reader for plan, _ in self._plans.mentions(entry.name))
+
+    def _gone(self, name: str, index: int) -> None:
+        self.lookahead.evicted(name, index)
+
+    def _missed(self, entry: Entry, index: int, flight: Flight) -> None:
+        """A flight ended without its segment. What would most likely end so again is not asked for at once: it would be, for ever."""
+        is_lasting = self._is_lasting(entry, flight.error)
+        if flight.prefetch and (is_lasting or flight.error is not None):
+            in_vain_s = (flight.position - flight.first) / WASTE_BYTES_S
+            self._leave_alone(entry.name, entry.origin, in_vain_s + (FAILED_S if is_lasting else CROWDED_S))
+        else:
+            self.lookahead.evicted(entry.name, index)
+
+    @staticmethod
+    def _is_lasting(entry: Entry, error: BaseException | None) -> bool:
+        """Whether the next flight would end in the same way. A body that cannot be asked in pieces would come again from its start."""
+        return not entry.ranged or entry.misplaced or (error is not None and not isinstance(error, CacheError))
+
+    def _freed(self, reader: object) -> None:
+        if isinstance(reader, ReaderName):
+            self.lookahead.settled(reader)
+
+    def ahead_bytes(self, plan: ReaderPlan) -> int:
+        """How many bytes of what the reader announced are here or on their way, counted from its position as far as its window."""
+        return self.lookahead.ahead_bytes(plan.reader)
+
+    def window_bytes(self, plan: ReaderPlan) -> int:
+        """How far ahead of the reader is fetched now."""
+        return self.lookahead.window_bytes(plan.reader)
+
+    # What follows
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            self._forgive()
+            self._cache.ask_inside()
+            for _ in iter(self._slice, True):
+                await asyncio.sleep(0)
+            await asyncio.sleep(ROUND_S)
+
+    def _slice(self) -> bool:
+        """Act on wishes for a short while; whether there are no more."""
+        self._count_air()
+        until = time.monotonic() + SLICE_S
+        while time.monotonic() < until:
+            wish = self.lookahead.next()
+            if wish is not None:
+                self._act(wish)
+            elif not self.lookahead.paused:
+                return True
+        return False
+
+    def _count_air(self) -> None:
+        """What a reader has boarded is demand, and leaves its place to the next."""
+        for flight in [flight for flight in self._flights if flight.done or flight.need < DEMAND]:
+            del self._flights[flight]
+        self._stock.air.clear()
+        self._stock.air.update(self._flights.values())
+        self._stock.air.update(self._opening.values())
+
+    def _act(self, wish: PrefetchRequest) -> None:
+        shard, reader = wish.shard, wish.plan.reader
+        need = DEMAND + max(0.0, wish.due_at - self._clock())
+        entry = None if wish.index is None else self._openings.readable(shard)
+        if wish.index is None or entry is None:  # also where the origin was not asked with this credential yet: its cursor comes back
+            self._opening[shard.name] = shard.origin
+            self._stock.air[shard.origin] += 1
+            self._chores.spawn(self._open(wish, need), "prefetch opening")
+            return
+        try:
+            flight = self._cache.ensure(entry, wish.index, shard, need=need, need_at=wish.need_at, reader=reader)
+        except CacheFull:
+            self.lookahead.refused(reader)
+            return
+        if flight is not None:
+            self._flights[flight] = shard.origin
+            self._stock.air[shard.origin] += 1
+        self.lookahead.taken(wish)
+
+    async def _open(self, wish: PrefetchRequest, need: float) -> None:
+        shard, reader = wish.shard, wish.plan.reader
+        try:
+            entry, _ = await self._openings.entry(shard, reader.job, need=need, need_at=wish.need_at, reader=reader)
+        except CacheFull:
+            self.lookahead.unopened(shard.name)
+        except DigestDiffers as error:
+            log.info("shard %s is not fetched ahead of need for %g s (%s)", shard.name, WRONG_S, error)
+            self._leave_alone(shard.name, shard.origin, WRONG_S)
+        except ForebayError as error:
+            log.info("shard %s could not be opened ahead of need (%s); its reader will ask again", shard.name, error)
+            self._leave_alone(shard.name, shard.origin)
+        except Exception:  # a fault of ours, or of an origin's library: it must not be looked past for ever
+            self._leave_alone(shard.name, shard.origin)
+            raise
+        else:
+            self.lookahead.taken(wish)
+            self.lookahead.opened(shard.name)
+            if entry.version.length == 0:
+                self._leave_alone(shard.name, shard.origin)  # nothing of it stays here: forgotten at once, it would be opened again at once
+            elif "*" in entry.version.vary:
+                self._leave_alone(shard.name, shard.origin, WRONG_S)  # nor of this, and it comes whole each time
+        finally:
+            if self._plans.get(reader) is None:  # it went meanwhile: what came for it is nobody's lead
+                self._cache.room.displacers.forget(reader)
+            self._opening.pop(shard.name, None)
+            self._woken.set()
+
+    # What cannot be fetched for now
+
+    def _leave_alone(self, name: str, origin: str, for_s: float | None = None) -> None:
+        """``for_s`` None: as long as what failed."""
+        self.left_alone.add(name, origin, self._clock() + (FAILED_S if for_s is None else for_s))
+        self.lookahead.failed(name)
+
+    def _forgive(self) -> None:
+        """Forget the failures whose time is over."""
+        for name in self.left_alone.over(self._clock()):
+            self.lookahead.forgiven(name)

@@ -1,0 +1,326 @@
+"""Sample indexes of complete shards: made here, kept beside the shards, given to whoever may read the shard.
+
+Nobody can put one: a wrong index would poison other jobs. One is made at a time, in steps of 2 ms in a read thread, with a pause after
+each that is a multiple of what the step took: a shard that has just become complete is none of a training's needs, so its index takes a
+twentieth of one core while anybody reads or fetches; one that is asked for takes a third. Only verified bytes that no digest contradicts
+are read, one page of the page cache for each file, and if any of them left meanwhile the work is thrown away.
+
+An index may outlive its shard's segments, so that a part of a cold shard can be asked for by ranges: all together they hold at most
+1/64 of the capacity, the longest unused leave first, and those of a version that the origin no longer has, or of which bytes were found
+wrong, leave at once. They are overhead in the ledger; room for one is granted before it is written, like for a segment ahead of need.
+
+Not thread-safe: the event loop's only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from forebay_proxy.background.sample_index_steps import SampleIndexSteps
+from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.shard_cache import ShardCache
+from forebay_proxy.core.background_tasks import BackgroundTasks
+from forebay_proxy.core.errors import (
+    CacheError,
+    CacheFull,
+    DiskFailed,
+    IndexNotYet,
+    NoIndex,
+    ShardError,
+)
+from forebay_proxy.core.events import Events, IndexDone
+from forebay_proxy.core.shard import Shard, Version
+from forebay_proxy.store.sample_index_files import MOST_FILES, SampleFiles, disk_bytes
+from forebay_proxy.wire.protocol.plan import ReaderName
+from forebay_proxy.wire.tar.sample_index import NotIndexable
+
+__all__ = ["SampleIndexer"]
+
+log = logging.getLogger("forebay")
+
+SHARE = 64  # of the capacity, all indexes together: those of shards with 10 KB files take 1/100 of them, of larger files far less
+MOST_BYTES = 4 << 30
+AHEAD_PAUSE = 19.0  # pauses in units of the work before, while the sidecar is busy: 5 % of a core
+ASKED_PAUSE = 2.0
+MOST_PAUSE_S = 1.0
+LANDING_S = 5.0  # a write takes milliseconds; a disk that is slower than that has no time for indexes
+MOST_WAITING = 4096  # complete shards to be indexed ahead; beyond, the oldest are made when they are asked for
+MOST_REFUSED = 4096  # shards known to have none
+MOST_OUT_BYTES = 64 << 20  # of indexes on their way to clients
+
+
+class SampleIndexer:
+    """``asked`` answers for one shard; ``run`` makes those of shards as they become complete."""
+
+    def __init__(self, cache: ShardCache, files: SampleFiles, chores: BackgroundTasks, events: Events) -> None:
+        self._cache = cache
+        self._files = files
+        self._chores = chores
+        self._events = events
+        self._calls: dict[str, asyncio.Future[bytes]] = {}
+        self._dropped: set[str] = set()  # of those being made: what is made may be kept no more
+        self._turn = asyncio.Lock()
+        self._asking = 0  # how many clients wait for one
+        self._out_bytes = 0
+        self._refused: OrderedDict[str, str] = OrderedDict()  # key -> why it has none
+        self._ahead: OrderedDict[str, None] = OrderedDict()  # keys of complete shards, to be indexed
+        self._come = asyncio.Event()
+        self._stopped = asyncio.Event()
+        cache.ground.completed_signal = self._completed
+        cache.ground.outdated_signal = cache.spoilt_signal = self._drop
+
+    def __repr__(self) -> str:
+        return f"<SampleIndexer {self._files!r}, {len(self._calls)} being made, {len(self._ahead)} to be made>"
+
+    @asynccontextmanager
+    async def asked(self, shard: Shard, reader: ReaderName | None, *, only_kept: bool = False) -> AsyncIterator[tuple[bytes, str, Version]]:
+        """The index of ``shard``, its ETag, and the version it is of, for whoever may read the shard: the same door, the same proof.
+
+        ``only_kept``: one that is not made yet is not waited for, but made soon. Raises ``NoIndex``, ``IndexNotYet`` and whatever opening
+        the shard raises.
+        """
+        async with self._cache.open(shard, reader, None, head=True) as reading:
+            version, etag = reading.version, reading.version.etag(reading.key)
+            encoded = await self._of(reading.entry, only_kept=only_kept)
+        with self._going_out(shard, len(encoded)):
+            yield encoded, etag, version
+
+    async def run(self) -> None:
+        """Make the indexes of shards as they become complete, one at a time, for ever."""
+        with suppress(DiskFailed):  # what is too much leaves before the next one is kept
+            await self._fit_share(0)
+        while True:
+            await self._come.wait()
+            self._come.clear()
+            while self._ahead:
+                key, _ = self._ahead.popitem()  # the newest: its headers are still in memory
+                entry = self._cache.room.entries.get(key)
+                if entry is not None and key not in self._files and key not in self._refused:
+                    with suppress(ShardError, CacheError):  # it left meanwhile, or has none: told when somebody asks
+                        await self._cache.gate.verdict(entry)
+                        await self._made_ahead(entry)
+
+    async def _made_ahead(self, entry: Entry) -> None:
+        """A fault of ours with one odd tar, which ``_make`` has counted and its chore logged, must not be the sidecar's: nobody asked."""
+        try:
+            await self._made(entry)
+        except (ShardError, CacheError):
+            raise
+        except Exception:
+            log.info("the index of shard %s is not made ahead", entry.name)
+
+    def stop(self) -> None:
+        """Everything is coming down: what is being made ends unfinished."""
+        self._stopped.set()
+
+    # What others report
+
+    def _completed(self, entry: Entry) -> None:
+        known = entry.key in self._files or entry.key in self._refused or entry.key in self._calls
+        if known or not _keepable(entry) or not entry.segments.complete:
+            return
+        self._ahead[entry.key] = None
+        self._ahead.move_to_end(entry.key)
+        if len(self._ahead) > MOST_WAITING:
+            self._ahead.popitem(last=False)
+        self._come.set()
+
+    def _drop(self, entry: Entry) -> None:
+        """Nothing may be said of this version any more."""
+        self._refused.pop(entry.key, None)
+        self._ahead.pop(entry.key, None)
+        if entry.key in self._calls:
+            self._dropped.add(entry.key)  # it may be written after this
+        if entry.key in self._files or entry.key in self._calls:
+            self._chores.spawn(self._removed(entry.key), "drop a sample index")
+
+    async def _removed(self, key: str) -> None:
+        await self._files.remove(key)
+        self._cache.room.overhead.measure()
+
+    # For one shard
+
+    async def _of(self, entry: Entry, *, only_kept: bool) -> bytes:
+        cause = self._refused.get(entry.key)
+        if cause is not None:
+            raise _none(entry, cause)
+        if entry.key in self._files:
+            with suppress(DiskFailed):  # it is made again if it can be
+                found = await self._files.read(entry.key)
+                if found is not None:
+                    self._events.emit(IndexDone("read"))
+                    return found
+        if only_kept:
+            self._completed(entry)
+            raise _not_yet(entry, "it is not made yet")
+        self._asking += 1
+        try:
+            await self._cache.flights.landed(LANDING_S, entry.key)  # its last bytes may have been read, and not be on the disk yet
+            return await self._made(entry)
+        finally:
+            self._asking -= 1
+
+    async def _made(self, entry: Entry) -> bytes:
+        """Make it, or wait for who does."""
+        self._fit(entry)
+        call = self._calls.get(entry.key)
+        if call is None:
+            call = asyncio.get_running_loop().create_future()
+            call.add_done_callback(lambda done: done.cancelled() or done.exception())  # heard, even if nobody waits any more
+            self._calls[entry.key] = call
+            if self._chores.spawn(self._make(entry, call), "sample index") is None:
+                self._calls.pop(entry.key, None)
+                raise _not_yet(entry, "the sidecar is shutting down")
+        return await asyncio.shield(call)
+
+    async def _make(self, entry: Entry, call: asyncio.Future[bytes]) -> None:
+        try:
+            async with self._turn:
+                encoded = await self._stepped(entry)
+                await self._keep(entry, encoded)
+            call.set_result(encoded)
+            self._events.emit(IndexDone("built"))
+        except NotIndexable as reason:
+            self._refuse(entry, str(reason))
+            call.set_exception(_none(entry, str(reason)))
+        except ShardError as error:
+            call.set_exception(error)
+        except CacheError as error:
+            self._events.emit(IndexDone("failed"))
+            call.set_exception(_not_yet(entry, f"it cannot be read now: {error}"))
+        except asyncio.CancelledError:
+            call.set_exception(_not_yet(entry, "the sidecar is shutting down"))
+            raise
+        except Exception as error:  # a fault of ours: told to who waits, and logged by the chore
+            self._events.emit(IndexDone("failed"))
+            call.set_exception(error)
+            raise
+        finally:
+            self._calls.pop(entry.key, None)
+            self._dropped.discard(entry.key)
+
+    def _refuse(self, entry: Entry, cause: str) -> None:
+        self._events.emit(IndexDone("refused"))
+        self._refused[entry.key] = cause
+        if len(self._refused) > MOST_REFUSED:
+            self._refused.popitem(last=False)
+
+    async def _stepped(self, entry: Entry) -> bytes:
+        self._fit(entry)
+        for index in sorted(entry.segments.unverified):
+            if not await self._cache.shelf.trusted(entry, index):
+                raise _not_yet(entry, "a part of it was not what had been stored")
+        landed, steps = dict(entry.landed_at), SampleIndexSteps(entry.version.length or 0)
+        done = False
+        try:
+            while not done:
+                before_s = steps.worked_s
+                file = entry.file or await self._cache.shelf.stored(entry)
+                done = await file.inspect(steps.step)
+                self._fit(entry)
+                await self._pause(steps.worked_s - before_s)
+        except NotIndexable:
+            self._unchanged(entry, landed)  # what was read may have been a hole, and no fault of the tar
+            raise
+        self._unchanged(entry, landed)
+        return await file.inspect(lambda _: steps.encoded())
+
+    def _unchanged(self, entry: Entry, landed: dict[int, float]) -> None:
+        """Raises ``IndexNotYet``: not all that was read had been there all the time."""
+        self._fit(entry)
+        if entry.landed_at != landed:
+            raise _not_yet(entry, "a part of it left, and came again, while its headers were read")
+
+    async def _pause(self, worked_s: float) -> None:
+        if self._stopped.is_set():
+            raise asyncio.CancelledError
+        busy = bool(self._cache.flights) or len(self._cache.readings) > self._asking
+        factor = (ASKED_PAUSE if self._asking else AHEAD_PAUSE) if busy else 0.0
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(MOST_PAUSE_S, factor * worked_s)):
+                await self._stopped.wait()
+
+    def _fit(self, entry: Entry) -> None:
+        """Raises ``IndexNotYet``, ``NoIndex``: what is here of ``entry`` cannot be indexed."""
+        if entry.version.encoding:
+            raise _none(entry, f"it has the encoding {entry.version.encoding[:40]!r}")
+        if entry.stale or not entry.segments.complete:
+            raise _not_yet(entry, f"{entry.segments.stored_count} of its {len(entry.segments.sums) or 'unknown'} segments are here")
+        if not entry.version.length:
+            raise _none(entry, "it is empty")
+        if entry.sealed or entry.fault is not None:
+            raise _not_yet(entry, "it is still being compared with its digest")
+
+    # On the disk
+
+    async def _keep(self, entry: Entry, encoded: bytes) -> None:
+        """Keep the index if there is room; without, it is made again when it is next asked for."""
+        room, size = self._cache.room, disk_bytes(len(encoded))
+        if size > self._share_bytes or not _keepable(entry) or not self._cache.disk.usable:
+            return
+        try:
+            await self._fit_share(size)
+            grant = room.reserve_ahead(size, None, None)
+            await self._cache.clearing.clear(grant)
+        except (CacheFull, DiskFailed):
+            return
+        try:
+            room.ledger.doubt(grant)
+            with suppress(DiskFailed):
+                await self._files.write(entry.key, encoded)
+        finally:
+            room.ledger.release(grant)
+            room.overhead.measure()
+        if entry.stale or entry.key in self._dropped:
+            await self._removed(entry.key)
+
+    @property
+    def _share_bytes(self) -> int:
+        return min(MOST_BYTES, self._cache.room.ledger.configured_bytes // SHARE)
+
+    async def _fit_share(self, more_bytes: int) -> None:
+        """Remove what leaves no place for that many more; at a start, what a larger cache kept. Raises DiskFailed."""
+        for key in self._files.surplus(self._share_bytes - more_bytes, files=MOST_FILES - (more_bytes > 0)):
+            await self._removed(key)
+
+    # On its way out
+
+    def _going_out(self, shard: Shard, size: int) -> _Out:
+        if self._out_bytes and self._out_bytes + size > MOST_OUT_BYTES:
+            raise IndexNotYet(shard.name, f"{self._out_bytes} bytes of sample indexes are on their way already", next_step="ask again")
+        return _Out(self, size)
+
+    def count_out(self, size: int) -> None:
+        self._out_bytes += size
+
+
+class _Out:
+    """Bytes in memory until a client has taken them, for the length of the ``with``."""
+
+    def __init__(self, indexing: SampleIndexer, size: int) -> None:
+        self._indexing = indexing
+        self._size = size
+
+    def __enter__(self) -> None:
+        self._indexing.count_out(self._size)
+
+    def __exit__(self, *_: object) -> None:
+        self._indexing.count_out(-self._size)
+
+
+def _keepable(entry: Entry) -> bool:
+    """Whether the version can be recognised again by its key."""
+    return not entry.transient and bool(entry.version.identity) and not entry.stale
+
+
+def _none(entry: Entry, cause: str) -> NoIndex:
+    return NoIndex(entry.name, f"it has no sample index: {cause}", next_step="read it from its start; only whole, plain tars have one")
+
+
+def _not_yet(entry: Entry, cause: str) -> IndexNotYet:
+    step = "read it first, or 'forebay index' its URL, and ask again"
+    return IndexNotYet(entry.name, f"its sample index is made once all of it is here: {cause}", next_step=step)

@@ -1,0 +1,328 @@
+"""Fetches declared sets ahead: what no job has read yet in its present epoch, for programs that announce nothing.
+
+Behind every announced plan, into free room and what has been read, never in place of what is still needed; never more unread bytes ahead
+than half of the cache. What cannot be fetched is stepped over for a while. What is called a tar and is none (a login page, as a rule) has
+failed like ``forebay warm`` fails it: it does not stay, also where a reader or an earlier sidecar has stored it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from forebay_proxy.background.set_census import SetCensus
+from forebay_proxy.background.warmer import AT_ONCE, Warmer
+from forebay_proxy.cache.resolver import VersionResolver
+from forebay_proxy.cache.shard_cache import ShardCache
+from forebay_proxy.cache.tar_check import TarCheck
+from forebay_proxy.core.errors import CacheFull, ConfigError, ForebayError, NotTarArchive
+from forebay_proxy.core.segments import SEGMENT_BYTES
+from forebay_proxy.core.shard import Shard, shown_set
+from forebay_proxy.policy.plans.registry import PlanRegistry
+from forebay_proxy.policy.plans.set_cursor import SetCursor
+from forebay_proxy.policy.plans.set_faults import SetFaults
+from forebay_proxy.policy.plans.shard_sets import InvalidSet, PatternSet, ShardSet
+
+__all__ = ["SetPrefetch", "check_sets"]
+
+log = logging.getLogger("forebay")
+
+STEPS = 64  # shards looked at in one turn of the loop: a millisecond
+FAILED_S = 30.0  # a shard that cannot be fetched is left to its reader for this long
+NOT_TAR_S = 600.0  # and one that was no tar for this long: to see that it is one now costs all of it
+MOST_FAILED = 16  # in a row: then the origin is left alone for that time
+# A finished tour is begun again after this, for what was evicted or failed meanwhile: each look costs ten microseconds.
+REWIND_S, REWIND_EACH_S = 10.0, 0.001
+SPARE = 2  # segments a reader
+SETTLED = 64  # shards of the last fetched that are looked at, whether somebody has read them, before each further one
+
+
+def check_sets(texts: Iterable[str]) -> None:
+    """Raises ``ConfigError`` for what is no pattern of shard URLs."""
+    for text in texts:
+        try:
+            PatternSet.of(text)
+        except InvalidSet as error:
+            raise ConfigError(f"--set: {error}", next_step="write --set 's3://bucket/shard-{000000..000999}.tar'") from error
+
+
+class _Declared:
+    """One set, and how far it is fetched."""
+
+    def __init__(self, key: str, text: str, shards: ShardSet, now: float, *, is_awaited: bool = False) -> None:
+        self.key = key
+        self.is_awaited = is_awaited  # nothing of it is fetched before somebody reads it
+        self.text = text
+        self.shards = shards
+        self.tour = SetCursor(shards)
+        self.rewound_at = now
+        self.epochs: tuple[tuple[str, int], ...] = ()  # of each job, when the tour began
+        self.warned = False  # that something of it is no tar
+
+
+class SetPrefetch:
+    """Keeps the unread part of the declared sets coming."""
+
+    def __init__(
+        self,
+        cache: ShardCache,
+        openings: VersionResolver,
+        plans: PlanRegistry,
+        texts: Iterable[str],
+        clock: Callable[[], float],
+        tarlook: TarCheck | None = None,
+    ) -> None:
+        """With ``tarlook`` what is called a tar and is none does not stay."""
+        self._cache = cache
+        self._openings = openings
+        self._plans = plans
+        self._clock = clock
+        self._warming = Warmer(cache, openings, [], self._asks, tarlook)
+        self._tarlook = tarlook
+        self._sets: dict[str, _Declared] = {}
+        self._census = SetCensus(cache.room.entries.values)
+        self._ahead: dict[str, int] = {}  # fetched and not read: shard name -> bytes
+        self._ahead_bytes = 0  # their sum
+        self._busy: dict[str, int] = {}  # shards that are coming -> how many bytes of each have been asked for
+        self._faults = SetFaults()
+        self._failures = 0  # in a row
+        self._paused_until = clock()
+        self._full = False
+        self._runs = False  # until the house says so: not at all where nothing is to be prefetched
+        self._readers = 0  # at a time, lately
+        self._again: deque[Shard] = deque()  # those that found no room
+        self._woken = asyncio.Event()
+        for text in texts:
+            key = plans.declare_set(text)
+            shards = plans.sets.get(key)
+            if shards is not None:
+                self._sets[key] = _Declared(key, text, shards, clock())
+        plans.read_in_set = self._read
+
+    def __repr__(self) -> str:
+        return f"<SetPrefetch {len(self._sets)} sets, {len(self._busy)} shards coming, {len(self._ahead)} unread>"
+
+    def __len__(self) -> int:
+        return len(self._sets)
+
+    def declare(self, text: str) -> None:
+        """A person warmed the set ``text``: from its first reader on it comes as the others, until nobody has read it for hours."""
+        key = self._plans.declare_set(text, for_good=False)
+        shards = self._plans.sets.get(key)
+        if shards is not None and key not in self._sets:
+            self._sets[key] = _Declared(key, text, shards, self._clock(), is_awaited=True)
+
+    def remove(self, name: str) -> bool:
+        """Keep the set shown as ``name`` filled no longer; False: there is none."""
+        keys = [key for key, declared in self._sets.items() if name in (declared.text, shown_set(declared.text))]
+        for key in keys:
+            del self._sets[key]
+            self._plans.undeclare_set(key)
+        return bool(keys)
+
+    def told(self) -> list[dict[str, object]]:
+        """For ``/v1/status``: each set, how many shards it has, how many of them each live job has opened in its epoch, what of it is here
+        (null: not counted yet), what cannot be fetched, and what goes on."""
+        return [
+            {
+                "set": shown_set(declared.text),
+                "shards": len(declared.shards),
+                **self._here(declared.key),
+                "opened": {job: found.opened for job, found in self._plans.live_passes_of(declared.key).items()},
+                "failures": self._faults.told(declared.shards, self._is_here),
+                "state": self._state(declared),
+            }
+            for declared in self._sets.values()
+        ]
+
+    def _is_here(self, name: str) -> bool:
+        """Whether all of it is, and is no login page that a reader was given meanwhile."""
+        entry = self._openings.current.get(name)
+        return entry is not None and entry.segments.complete and not entry.no_tar
+
+    def _here(self, key: str) -> dict[str, int | None]:
+        here = self._census.of(key)
+        return {"complete": here.complete if here else None, "stored_bytes": here.stored_bytes if here else None}
+
+    def _state(self, declared: _Declared) -> str:
+        if not self._runs:
+            return "not fetched ahead: prefetch is off"
+        if declared.is_awaited:
+            return "waits for its first reader"
+        if self._here(declared.key)["complete"] == len(declared.shards):
+            return "all here"
+        if declared.tour.ended and not self._busy and not self._again:
+            return "nothing left to fetch in this epoch"
+        if self._clock() < self._paused_until:
+            return "its origin is left alone for a while"
+        return "the cache is full" if self._held_back() else "fetching"
+
+    def look_again(self) -> None:
+        """Once a second: there may be room now."""
+        self._full = False
+        for key in [key for key in self._sets if self._plans.sets.get(key) is None]:
+            del self._sets[key]
+        if self._sets:
+            self._census.step({key: declared.shards for key, declared in self._sets.items()})
+        self._readers = max(len(self._cache.readings), self._readers - 1)
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        self._runs = True
+        async with asyncio.TaskGroup() as group:
+            for number in range(AT_ONCE):
+                group.create_task(self._work(), name=f"set {number}")
+
+    def _read(self, key: str, name: str, job: str, epoch: int) -> None:
+        declared = self._sets.get(key)
+        index = declared.shards.index(name) if declared else None
+        if declared is not None and index is not None:
+            declared.is_awaited = False
+            declared.tour.opened(index, job, epoch)
+            self._readers = max(self._readers, len(self._cache.readings))
+            self._woken.set()
+
+    async def _work(self) -> None:
+        while True:
+            shard = self._next()
+            if shard is not None:
+                await self._fetch(shard)
+            elif self._paused():
+                await asyncio.sleep(0)
+            else:
+                self._woken.clear()
+                await self._woken.wait()
+
+    def _paused(self) -> bool:
+        wants = any(not declared.is_awaited and not declared.tour.ended for declared in self._sets.values())
+        return wants and not self._held_back()  # in this order: to see whether there is room, thousands of tiny shards are walked over
+
+    def _held_back(self) -> bool:
+        """Whether nothing more may be asked for now."""
+        self._settle()
+        return self._full or self._clock() < self._paused_until or not self._may_be_unread(SEGMENT_BYTES) or not self._roomy()
+
+    def _may_be_unread(self, size: int) -> bool:
+        """Whether so much more may be here or on its way for nobody yet; what plans had fetched counts before it."""
+        room = self._cache.room
+        ahead = self._ahead_bytes + sum(self._busy.values()) + size
+        excess = ahead + room.displacers.unread_bytes - room.ledger.capacity_bytes // 2
+        if excess > 0:
+            room.give_back(excess)
+        return ahead + room.displacers.unread_bytes <= room.ledger.capacity_bytes // 2
+
+    def _asks(self, name: str, size: int) -> None:
+        """So many bytes of a shard are about to be asked for. Raises ``CacheFull``; then no other is begun before the next look."""
+        if (self._full and not self._busy.get(name)) or not self._may_be_unread(size):
+            self._full = True
+            raise CacheFull("half of the cache holds what nobody has read yet")
+        self._busy[name] = self._busy.get(name, 0) + size
+
+    def _roomy(self) -> bool:
+        """Whether there is room beside what the readers need for their next shards.
+
+        Those may be others than what comes here: without that room they would take the place of something unread, which comes twice then.
+        """
+        return self._cache.room.has_spare(SEGMENT_BYTES * (1 + len(self._busy) + SPARE * max(1, self._readers)))
+
+    def _settle(self) -> None:
+        """What has been read, or has left, is not ahead any more; a part of them each time."""
+        for _ in range(min(SETTLED, len(self._ahead))):
+            name = next(iter(self._ahead))
+            size = self._ahead.pop(name)
+            if self._is_ahead(name):
+                self._ahead[name] = size
+            else:
+                self._ahead_bytes -= size
+
+    def _is_ahead(self, name: str) -> bool:
+        """Whether something of the shard is unread, and will be read: who left early, or skipped a part, leaves that for good."""
+        entry = self._openings.current.get(name)
+        if entry is None or not entry.segments.unread:
+            return False
+        if entry.readers or self._plans.last_opened(name) is None:
+            return True
+        return any(not self._plans.has_read(key, name) for key in self._plans.sets.holding(name))
+
+    def _next(self) -> Shard | None:
+        """The next shard to fetch; None if there is none, or none was found within a turn."""
+        if not self._sets or self._held_back():
+            return None
+        while self._again:
+            shard = self._again.popleft()
+            if any(self._wanted(declared, shard.name) for declared in self._sets.values() if declared.shards.index(shard.name) is not None):
+                return shard
+        for declared in self._sets.values():
+            if declared.is_awaited:
+                continue
+            self._begin_again(declared)
+            index = declared.tour.next(lambda index, of=declared: self._wanted(of, of.shards.at(index).name), STEPS)  # type: ignore[misc]
+            if index is not None:
+                return declared.shards.at(index)
+        return None
+
+    def _begin_again(self, declared: _Declared) -> None:
+        """From the start of the tour, when a job has begun another epoch, or some time after its end."""
+        epochs = tuple((job, found.epoch) for job, found in self._plans.passes_of(declared.key).items())
+        now = self._clock()
+        late = declared.tour.ended and now - declared.rewound_at > max(REWIND_S, REWIND_EACH_S * len(declared.shards))
+        if late or epochs != declared.epochs:
+            declared.epochs, declared.rewound_at = epochs, now
+            self._again.clear()
+            declared.tour.rewind()
+
+    def _wanted(self, declared: _Declared, name: str) -> bool:
+        if name in self._busy or self._faults.leaves_alone(name, self._clock()):
+            return False
+        entry = self._openings.current.get(name)
+        if entry is not None and entry.segments.complete:
+            return self._tarlook is not None and self._tarlook.doubts(entry)
+        return not self._plans.has_read(declared.key, name)
+
+    async def _fetch(self, shard: Shard) -> None:
+        self._busy[shard.name] = 0
+        try:
+            await self._bring(shard)
+            self._failures = 0
+            self._faults.mended(shard.name)
+        except CacheFull:
+            self._full = True
+            self._again.append(shard)
+        except NotTarArchive as error:
+            self._warn(error)
+            self._leave_alone(shard.name, error, NOT_TAR_S)
+        except ForebayError as error:
+            log.info("shard %s of a declared set could not be fetched (%s); its reader will ask again", shard.name, error)
+            self._leave_alone(shard.name, error, FAILED_S)
+        finally:
+            self._busy.pop(shard.name, None)
+            entry = self._openings.current.get(shard.name)
+            if entry is not None and entry.segments.unread:
+                size = sum(entry.segments.bytes_of(index) for index in entry.segments.unread)
+                self._ahead_bytes += size - self._ahead.pop(shard.name, 0)
+                self._ahead[shard.name] = size
+
+    async def _bring(self, shard: Shard) -> None:
+        entry = self._openings.current.get(shard.name)
+        if entry is None or not entry.segments.complete:
+            await self._warming.one(shard)
+        else:  # a reader has stored it, or an earlier sidecar
+            await self._warming.judge(entry)
+
+    def _warn(self, error: NotTarArchive) -> None:
+        """Once a set; ``/v1/status`` counts the others."""
+        of = [declared for declared in self._sets.values() if declared.shards.index(error.shard) is not None]
+        for declared in of:
+            if not declared.warned:
+                declared.warned = True
+                log.warning("declared set %s: %s; nothing of it is kept; %s", shown_set(declared.text), error, error.step)
+
+    def _leave_alone(self, name: str, error: ForebayError, for_s: float) -> None:
+        now = self._clock()
+        self._failures += 1
+        if self._failures >= MOST_FAILED:
+            self._failures, self._paused_until = 0, now + FAILED_S
+        self._faults.add(name, error, now + for_s)

@@ -1,0 +1,157 @@
+"""Fetches a list of shards into the cache because a person asked, and says how it goes."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Iterator
+
+from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resolver import VersionResolver
+from forebay_proxy.cache.shard_cache import ShardCache
+from forebay_proxy.cache.tar_check import TarCheck
+from forebay_proxy.core.errors import CacheFull, ForebayError, NotTarArchive, ShardError
+from forebay_proxy.core.progress import Event, told_while
+from forebay_proxy.core.segments import SEGMENT_BYTES, segment_count
+from forebay_proxy.core.shard import Shard
+from forebay_proxy.transfer.flights import Abandoned, Flight
+from forebay_proxy.transfer.limiter import DEMAND
+
+__all__ = ["Warmer"]
+
+AT_ONCE = 6  # shards in the air: small ones need several for a fast origin, with the segments below as much as prefetch has
+SEGMENTS_AT_ONCE = 8  # of each shard
+# Only these still ask for room, the others wait for what is on its way: where room ends, no more than these stay in parts.
+ASKING_AT_ONCE = 2
+NEED = DEMAND + 3600.0  # behind every plan: a person's head start must not slow a running job
+_SERIAL = itertools.count(1)
+
+
+class Warmer:
+    """One request to warm; iterate ``run`` for its events."""
+
+    def __init__(
+        self,
+        cache: ShardCache,
+        openings: VersionResolver,
+        shards: list[Shard],
+        asks: Callable[[str, int], None] = lambda name, size: None,
+        tarlook: TarCheck | None = None,
+    ) -> None:
+        """``asks`` hears of so many bytes of a shard before they are asked for; it raises ``CacheFull`` where they must not be.
+
+        With ``tarlook`` what is called a tar and is none fails, and does not stay.
+        """
+        self._cache = cache
+        self._openings = openings
+        self._shards = shards
+        self._asks = asks
+        self._tarlook = tarlook
+        self._events: asyncio.Queue[Event | None] = asyncio.Queue()
+        self._results: Counter[str] = Counter()
+        self._bytes = 0
+        self._asking = asyncio.Semaphore(ASKING_AT_ONCE)
+        self._full = False
+        self._job = f"warm-{next(_SERIAL)}"  # each request is a job of its own: what it finds here is compared with its origin once more
+
+    def run(self) -> AsyncIterator[Event]:
+        """The events of ``POST /v1/warm``, the last one named "end". Closing the iterator stops asking for more."""
+        return told_while(self._all, self._events, self._progress)
+
+    def _progress(self) -> Event:
+        done = sum(self._results.values())
+        return {"event": "progress", "done_shards": done, "shards": len(self._shards), "done_bytes": self._bytes}
+
+    async def _all(self) -> None:
+        waiting = iter(self._shards)
+        async with asyncio.TaskGroup() as group:
+            for number in range(AT_ONCE):
+                group.create_task(self._some(waiting), name=f"warm {number}")
+        counts = {result.replace("-", "_"): self._results[result] for result in ("stored", "present", "no-room", "failed")}
+        self._events.put_nowait({"event": "end", **counts, "bytes": self._bytes})
+
+    async def _some(self, waiting: Iterator[Shard]) -> None:
+        for shard in waiting:
+            before, error, why = self._bytes, "", {}
+            try:
+                result = await self.one(shard)
+            except (CacheFull, Abandoned) as full:
+                result, error = "no-room", str(full)
+                self._full |= self._cache.room.ledger.free_bytes < SEGMENT_BYTES  # else something of this shard alone
+            except ForebayError as failed:
+                result, error = "failed", str(failed)
+                why = {"cause": failed.cause if isinstance(failed, ShardError) else error, "next_step": failed.step}
+            self._results[result] += 1
+            self._events.put_nowait({
+                "event": "shard", "shard": shard.name, "result": result, "bytes": self._bytes - before, "error": error, **why,
+            })  # fmt: skip
+
+    async def one(self, shard: Shard) -> str:
+        """Fetch all of ``shard`` that is not here: "present" or "stored".
+
+        Raises ``CacheFull``, or ``Abandoned`` where asking again would bring all of it again, and whatever its origin says.
+        """
+        async with self._asking:
+            known = self._openings.current.get(shard.name)
+            had = known is not None and known.segments.complete
+            if self._full and not had:
+                raise CacheFull("not begun: the cache has no room for more")
+            if known is None:
+                self._asks(shard.name, SEGMENT_BYTES)  # its opening brings one
+            self._cache.plans.declare(shard)
+            entry, _ = await self._openings.entry(shard, self._job, need=NEED)
+            if "*" in entry.version.vary:
+                raise Abandoned("its origin sends 'Vary: *', so nothing of it is stored")
+            if had and entry is known:
+                await self.judge(entry)
+                return "present"
+            air = await self._ask(entry, shard)
+        for flight in air:
+            await self._landed(flight)
+        await self._cache.gate.verdict(entry)
+        await self.judge(entry)
+        if not entry.segments.complete and not entry.ranged:
+            raise Abandoned("it comes whole or not at all, and there was no room for all of it")
+        if not entry.segments.complete:
+            raise CacheFull("not all of it could be stored: the cache has no room for more")
+        return "stored"
+
+    async def judge(self, entry: Entry) -> None:
+        """Raises ``NotTarArchive``, and lets go of what is here of it: the next request is to ask its origin anew."""
+        why = await self._tarlook.of(entry) if self._tarlook is not None else ""
+        if why:
+            await self._cache.clearing.evict(entry, "admin")
+            raise NotTarArchive(entry.name, why)
+
+    async def _ask(self, entry: Entry, shard: Shard) -> deque[Flight]:
+        """Ask for every segment that is not here; returns those still in the air. Raises ``CacheFull``."""
+        if entry.stream_flying and entry.stream is not None:
+            await self._landed(entry.stream)  # it finds its room as it comes
+            return deque()
+        air: deque[Flight] = deque()
+        if not entry.ranged:  # it is here, or its body has ended without room for it
+            return air
+        try:
+            for index in range(segment_count(entry.version.length or 0)):
+                flight = self._cache.flight_of(entry, index)
+                if flight is None and not entry.segments.has(index):
+                    self._asks(shard.name, entry.segments.bytes_of(index))
+                flight = flight or self._cache.ensure(entry, index, shard, need=NEED, need_at=None, reader=None)
+                if flight is not None:
+                    air.append(flight)
+                if len(air) >= SEGMENTS_AT_ONCE:
+                    await self._landed(air.popleft())
+                if self._tarlook is not None and entry.no_tar:
+                    break  # its beginning has come, and is no tar's: the rest would come for nothing
+        except CacheFull:
+            for flight in air:  # what there was room for is here before anything else is asked for
+                await self._landed(flight)
+            raise
+        return air
+
+    async def _landed(self, flight: Flight) -> None:
+        position = flight.first
+        while await flight.grown_beyond(position):  # to the flight's end: what is readable may still be on its way to the disk
+            self._bytes += flight.position - position
+            position = flight.position

@@ -1,0 +1,1 @@
+"""Opens shards for readers, from disk and from origins alike."""

@@ -1,0 +1,232 @@
+"""One opening of a shard: asks until the origin answers, tells who waits, and lands the body it came with.
+
+The state machine, in the order of its methods: reserve room for a segment, as large as those of its group have been -> ask -> (cannot be
+asked in pieces: ask for the whole) -> the version is known, everybody who waits goes on -> the room becomes what the header says -> the
+body lands as the first flight -> broken: the flight resumes as any other would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Protocol
+
+from forebay_proxy.cache.fetcher import UNWANTED_BUDGET_S
+from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resident.space import Slice
+from forebay_proxy.cache.segment_writer import SegmentWriter, WriterFill
+from forebay_proxy.core.errors import CacheFull, RangeNotSatisfiable, ShardError
+from forebay_proxy.core.http_range import RangeRequest
+from forebay_proxy.core.segments import SEGMENT_BYTES, index_of, segment_span
+from forebay_proxy.core.shard import ByteRange, Pin, Shard, Version
+from forebay_proxy.origins.base import OriginBody
+from forebay_proxy.policy.eviction.ledger import Grant
+from forebay_proxy.transfer.flights import Flight, told
+from forebay_proxy.transfer.limiter import DEMAND, Slot
+from forebay_proxy.transfer.urgency import Urgency
+
+if TYPE_CHECKING:
+    from forebay_proxy.cache.resolver import VersionResolver
+
+__all__ = ["Opening", "OpeningFill"]
+
+
+class OpeningFill(WriterFill, Protocol):
+    """What an opening needs of the cache."""
+
+    def outdated(self, entry: Entry) -> None: ...
+
+    def begun(self, entry: Entry, shard: Shard) -> None:
+        """A flight of ``entry`` takes off."""
+        ...
+
+    async def flown(self, entry: Entry, flight: Flight, landing: SegmentWriter, filling: Awaitable[None]) -> None: ...
+
+    async def first_grant(self, needed: Urgency, size: int) -> Grant[Slice] | None:
+        """Room for a first segment that is guessed to have ``size`` bytes, its victims removed; None: bypass."""
+        ...
+
+    def larger(self, needed: Urgency, grant: Grant[Slice], size: int) -> Grant[Slice] | None:
+        """``grant``, which is too small, with what it lacks, whose victims are still to be removed; None, and ``grant`` is given back."""
+        ...
+
+
+class Opening:
+    """One run of it; ``known`` is resolved as soon as the version is."""
+
+    def __init__(
+        self,
+        openings: VersionResolver,
+        shard: Shard,
+        mac: str,
+        job: str,
+        want: RangeRequest | None,
+        *,
+        head: bool,
+        needed: Urgency,
+        known: asyncio.Future[Entry],
+    ) -> None:
+        self.entry: Entry | None = None
+        self.seconds = 0.0
+        self._of = openings
+        self._shard = shard
+        self._mac = mac
+        self._job = job
+        self._head = head
+        self._needed = needed
+        self._known = known
+        self._asked: ByteRange | None = ByteRange(0, 0) if head else _first_range(want)
+        self._patience = openings.fetcher.patience(shard.origin)
+        self._started = openings.clock()
+
+    async def run(self) -> None:
+        """Ask until the version is known and its first body has landed. Raises ``ShardError``, and ahead of need ``CacheFull``."""
+        while not self._known.done():
+            try:
+                await self._attempt()
+            except RangeNotSatisfiable as error:
+                if self._known.done():
+                    raise
+                self._beyond(error)
+            except ShardError as error:
+                if self._known.done():
+                    raise
+                await self._again(error)
+
+    def _beyond(self, error: RangeNotSatisfiable) -> None:
+        """Nothing is where we asked: one reader's range that must not fail those who share this opening, or an empty shard.
+
+        A shard is believed to be empty only when the whole of it was asked for and had no bytes: a 416 may be anybody's mistake, and it
+        would end a stream of samples without an error.
+        """
+        if self._asked is None:
+            raise error
+        self._asked = _first_range(None) if self._asked.first else None
+
+    async def _again(self, error: ShardError) -> None:
+        if self._needed.waiting and self._needed.need < DEMAND:
+            self._patience.wanted()
+        else:  # who asks ahead of need waits too, but can do without
+            self._patience.shorten(UNWANTED_BUDGET_S)
+        await self._of.fetcher.again(self._shard, error, self._patience)
+
+    async def _attempt(self) -> None:
+        grant = None
+        try:
+            if not self._head:
+                grant = await self._of.ground.first_grant(self._needed, self._of.guess(self._shard))
+            if grant is None and self._needed.need >= DEMAND:
+                raise CacheFull("no room to open it ahead of need")  # it would pass through memory, and nobody would read it
+            async with AsyncExitStack() as held:
+                asking = self._of.fetcher.ask(self._shard, self._asked, Pin(), self._needed, self._patience)
+                body, slot = await held.enter_async_context(asking)
+                if self._asked is not None and not self._head and _must_be_whole(body):
+                    self._asked = None
+                    return
+                entry = self._admit(body.version, ranged=body.ranged)
+                flight = self._flight(entry, body)
+                if flight is None:
+                    self._resolve()
+                else:
+                    given, grant = grant, None
+                    fitted = None if given is None else self._fitted(given, entry, flight)
+                    if fitted is None and self._needed.need >= DEMAND:
+                        raise CacheFull("no room for its first segment ahead of need")
+                    landing = SegmentWriter(self._of.ground, self._of.buffers, entry, flight, fitted)
+                    self._note(entry, flight)
+                    flight.bypass = landing.bypassing = fitted is None
+                    await self._fly(entry, flight, landing, held, body, slot)
+        finally:
+            self._of.room.displacers.settle(*self._needed.place)
+            if grant is not None:
+                assert self.entry is None or not grant.closed
+                self._of.ground.give_back(None, None, grant)
+
+    def _fitted(self, grant: Grant[Slice], entry: Entry, flight: Flight) -> Grant[Slice] | None:
+        """The room that was guessed becomes what the header says, before any of the body is taken; None: there is not so much."""
+        size = entry.segments.bytes_of(index_of(flight.first))
+        self._of.learn(self._shard, size)
+        if size > grant.bytes:
+            return self._of.ground.larger(self._needed, grant, size)
+        self._of.room.ledger.shrink(grant, size)
+        return grant
+
+    def _note(self, entry: Entry, flight: Flight) -> None:
+        """What was granted ahead of need is unread until somebody reads this very segment."""
+        index = index_of(flight.first)
+        self._of.room.displacers.move(self._needed.place, entry.key, index, entry.segments.bytes_of(index))
+
+    def _admit(self, version: Version, *, ranged: bool) -> Entry:
+        """The version is known: everybody who waits goes on."""
+        self.entry = entry = self._of.admit(self._shard, self._mac, self._job, version, ranged=ranged)
+        self.seconds = self._of.clock() - self._started
+        if self._head or version.length == 0:
+            self._resolve()
+        self._patience = self._of.fetcher.patience(self._shard.origin)  # it has answered: from now on it is worth the full budget
+        return entry
+
+    def _resolve(self) -> None:
+        assert self.entry is not None
+        if not self._known.done():
+            self._known.set_result(self.entry)
+
+    def _flight(self, entry: Entry, body: OriginBody) -> Flight | None:
+        """The flight that lands this body; None where that is not needed."""
+        if self._head or entry.version.length == 0:
+            return None
+        if not entry.ranged:
+            here = entry.segments.complete or entry.stream_flying
+            return None if here else Flight(0, entry.version.length, self._needed.need, self._of.clock())
+        index = index_of(body.first)
+        if entry.segments.has(index) or self._of.flights.find(entry.key, index) is not None:
+            return None
+        first, size = segment_span(index, entry.version.length)
+        return Flight(first, first + size, self._needed.need, self._of.clock())
+
+    async def _fly(self, entry: Entry, flight: Flight, landing: SegmentWriter, held: AsyncExitStack, body: OriginBody, slot: Slot) -> None:
+        index = index_of(flight.first) if entry.ranged else -1
+        if not entry.ranged:
+            entry.stream = flight
+            flight.ahead_for = self._needed.reader
+            flight.once = not entry.version.identity
+        self._of.ground.begun(entry, self._shard)
+        self._of.flights.post(entry.key, index, flight)
+        entry.flying += 1
+        self._resolve()
+        error: BaseException | None = None
+        try:
+            await self._of.ground.flown(entry, flight, landing, self._fill(entry, flight, landing, held, body, slot))
+        except BaseException as failed:
+            error = told(failed)
+            raise
+        finally:
+            self._of.flights.land(flight, error, entry.key, index)
+
+    async def _fill(self, entry: Entry, flight: Flight, landing: SegmentWriter, held: AsyncExitStack, body: OriginBody, slot: Slot) -> None:
+        fetcher = self._of.fetcher
+        try:
+            async with held.pop_all():  # connection and slot go back before any pause
+                await landing.ready()
+                await fetcher.pour(entry, flight, self._shard, landing, body, slot)
+            return
+        except ShardError as error:
+            await landing.flush()
+            if landing.complete:
+                return
+            await fetcher.resume(entry, flight, self._shard, landing, error, self._patience)
+        await fetcher.fill(entry, flight, self._shard, landing, self._patience)
+
+
+def _must_be_whole(body: OriginBody) -> bool:
+    """A ranged answer of a shard that cannot be asked in pieces: nothing says where it ends, or which version it is of."""
+    if not body.ranged:
+        return False
+    length = body.version.length
+    return length is None or (not body.version.identity and length > SEGMENT_BYTES)
+
+
+def _first_range(want: RangeRequest | None) -> ByteRange:
+    """The segment of the client's first byte; for a suffix, whose place is not known yet, the first one."""
+    first = want.first // SEGMENT_BYTES * SEGMENT_BYTES if isinstance(want, ByteRange) else 0
+    return ByteRange(first, first + SEGMENT_BYTES - 1)

@@ -1,0 +1,397 @@
+"""One reader inside one shard: asks for segments a little ahead of its position, and gives their bytes in order.
+
+Each step finds the bytes at the position wherever they are: stored -> from the file; in the air -> behind the flight's watermark, from
+the file or the memory window; missing -> a flight takes off. A reader that falls out of a bypass window, or whose flight met a failing
+disk, goes on with a fetch of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+
+import xxhash
+
+from forebay_proxy.cache.reader_host import ReaderHost
+from forebay_proxy.cache.reader_lease import ReaderLease
+from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.core.errors import (
+    CacheError,
+    DigestDiffers,
+    FellBehind,
+    OriginError,
+    ShardChanged,
+    ShardError,
+    WrongBytes,
+    bare,
+)
+from forebay_proxy.core.events import RequestOutcome
+from forebay_proxy.core.segments import index_of, segment_span
+from forebay_proxy.core.shard import Shard, Version
+from forebay_proxy.telemetry.waits import Wait
+from forebay_proxy.transfer.flights import Flight
+from forebay_proxy.wire.protocol.plan import ReaderName
+
+__all__ = ["REST_S", "ShardReader"]
+
+# A whole-shard reader may be a format sniffer that leaves after a few kB, and how fast a connection is shows only while few share the
+# origin: until it has read one segment a reader gets two.
+FIRST_BREADTH = 2
+# A reader that has taken no byte for this long holds nothing any more: a trainer stopped in a debugger, or by a checkpoint of half an hour,
+# must not keep room from those who train. It is not cut off either: when it goes on it finds its segments still here, or fetched anew.
+# Shorter would take the window from readers that are only slow: at 1 MiB a minute there is nothing left to protect.
+REST_S = 60.0
+PRIVATE_ATTEMPTS = 5  # fetches of its own without a byte of progress before a reader gives up
+
+
+class ShardReader:
+    """A reader's right to bytes: its position and the window before it are leased until it leaves."""
+
+    def __init__(self, hall: ReaderHost, entry: Entry, shard: Shard, reader: ReaderName | None, *, opened_here: bool) -> None:
+        """``opened_here``: the origin was first asked on behalf of this very reader."""
+        self._opened_here = opened_here
+        self.shard = shard
+        self.reader = reader
+        self.epoch: int | None = None  # of its reader's plan, when it opened
+        self.entry = entry
+        self.outcome = RequestOutcome.HIT
+        self.hit_bytes = 0
+        self.waited_s = 0.0  # over all waits that have ended, its opening's among them
+        self.wait: Wait | None = None  # for bytes, right now
+        self.position = 0
+        self.opened_at = time.monotonic()
+        self._hall = hall
+        self._end: int | None = 0
+        self._buffer = bytearray()
+        self._current = -1
+        self._from_store = False
+        self._hold = ReaderLease(hall, entry, shard, reader, self)
+        self._segments_read = 0
+        self._given: set[int] = set()  # segments it has read bytes of from the store
+        self._uncompared: dict[int, Flight] = {}  # segments that were hashed once, come again, and were read before they had landed
+        self._summed = -1, xxhash.xxh3_64()  # the one of them that is being read, if from its start, and the sum of what was read
+        self._began_at: int | None = None  # the first segment it entered
+        self._fault: ShardError | None = None
+        self._private_attempts = 0
+        self._handed_at: float | None = None  # since when the client has been busy with the last chunk
+
+    def __repr__(self) -> str:
+        return f"<ShardReader {self.entry.name} at {self.position} of {self._end}, {self.outcome.value}>"
+
+    @property
+    def key(self) -> str:
+        return self.entry.shown_key
+
+    @property
+    def version(self) -> Version:
+        return self.entry.shown_version
+
+    async def begin(self, first: int, last: int | None) -> RequestOutcome:
+        """Ask for ``first`` to ``last`` (inclusive; None: to the end) and wait until the first byte is readable.
+
+        The outcome is as known now; a bypass further on makes it ``BYPASS`` in the end. Raises ``ShardError``.
+        """
+        self.position = first
+        length = self.version.length
+        self._end = length if last is None else last + 1 if length is None else min(length, last + 1)
+        if length is not None and first >= length:
+            return self.outcome
+        self.outcome = self._foresee()
+        while True:
+            try:
+                await self._reach()
+                return self.outcome
+            except CacheError as error:
+                self._go_alone(error)
+            except DigestDiffers as error:
+                if not error.retryable:
+                    raise
+                await self._hall.move(self)  # it has given nobody a byte yet: the second fetch may do
+
+    def _foresee(self) -> RequestOutcome:
+        """What the segments of the range say before anything is asked for."""
+        entry = self.entry
+        first = index_of(self.position)
+        last = first if self._end is None else index_of(self._end - 1)
+        stored = [entry.segments.has(index) for index in range(first, last + 1)]
+        if all(stored) and self._end is not None:
+            return RequestOutcome.HIT
+        if any(stored):
+            return RequestOutcome.PARTIAL
+        flying = self._hall.flight_of(entry, first) is not None
+        return RequestOutcome.COLLAPSED if flying and not self._opened_here else RequestOutcome.MISS
+
+    async def chunks(self) -> AsyncIterator[bytes | memoryview]:
+        """The bytes of the range, in order; a chunk is used up when the next is asked for.
+
+        Ends normally only at the range's or the shard's proven end; raises ``ShardError``.
+        """
+        while self._end is None or self.position < self._end:
+            try:
+                if not await self._reach():
+                    break
+                data = await self._next()
+                self._compare(data)
+                if self._uncompared and self._end is not None and self.position + len(data) >= self._end:
+                    await self._compared()
+            except CacheError as error:
+                self._go_alone(error)
+                continue
+            self.position += len(data)
+            if self._from_store:
+                self.hit_bytes += len(data)
+            self._hold.moved(self.position)
+            self._private_attempts = 0
+            self._handed_at = time.monotonic()
+            yield data
+            self._handed_at = None
+        await self._compared()
+        if self.position == self.version.length:  # of a shard whose length was not known only the end itself can be kept back
+            await self._pass_seal(index_of(max(0, self.position - 1)))
+
+    async def _reach(self) -> bool:
+        """Make the byte at the position readable; False at the end of a shard whose length was not known."""
+        while True:
+            self._check()
+            if self._settled():  # also when the last bytes came from the store, or end where a segment does
+                return False
+            index = index_of(self.position)
+            await self._enter(index)
+            if await self._comes():
+                await self._pass_seal(index)  # last of all: the digest is known no later than the first byte
+                return True
+            if self._settled():
+                return False
+            self._current = -1  # the flight has landed: look again where the bytes are
+
+    async def _comes(self) -> bool:
+        """Wait for the byte at the position where it is; False if the flight ended without it."""
+        flight = self._hold.flight
+        if flight is None:
+            return True
+        if flight.error is not None:
+            raise bare(flight.error)
+        return flight.position > self.position or await self._wait(flight)
+
+    @property
+    def entered(self) -> tuple[int, int] | None:
+        """The first and the last segment that it has been in; None while it has been in none."""
+        if self._began_at is None:
+            return None
+        return self._began_at, max(self._began_at, self._current, index_of(max(0, self.position - 1)))
+
+    def _check(self) -> None:
+        """Raises why this reader must not go on."""
+        fault = self._fault or self.entry.fault
+        if fault is not None:
+            raise bare(fault)
+
+    def found_wrong(self, index: int) -> None:
+        """A stored segment is wrong: whoever was given bytes of it must not go on."""
+        if index in self._given:
+            first, size = segment_span(index, self.version.length)
+            cause = f"bytes {first} to {first + size - 1} were found wrong on the cache disk after some of them had been sent"
+            self._fault = WrongBytes(self.entry.name, cause, next_step="read it again from its start: they are fetched anew")
+
+    async def _pass_seal(self, index: int) -> None:
+        """The last segment is nobody's before the whole shard has the digest its origin names."""
+        if self._hall.gate.holds(self.entry, index):
+            with self._hall.waiting(self):
+                await self._hall.gate.passed(self.entry, index)
+        self._check()
+
+    def _compare(self, data: bytes | memoryview) -> None:
+        """Sum up a segment that was hashed when it was here before: one that only passes through memory nobody else has whole."""
+        index = self._current
+        if index not in self._uncompared:
+            return
+        first, size = segment_span(index, self.version.length)
+        if self.position == first:
+            self._summed = index, xxhash.xxh3_64()
+        of, hasher = self._summed
+        if of != index:
+            return  # read from its middle on
+        hasher.update(data)
+        if self.position + len(data) == first + size:
+            del self._uncompared[index]
+            self._hall.gate.came_again(self.entry, index, hasher.intdigest())
+            self._check()
+
+    async def _compared(self) -> None:
+        """Keep the last bytes until what was read from memory, of segments that had been here before, proves to be the same."""
+        if not self._uncompared:
+            return
+        with self._hall.waiting(self):
+            for index, flight in self._uncompared.items():
+                await self._hall.gate.compared(self.entry, index, flight)
+        self._uncompared.clear()
+        self._check()
+
+    def _settled(self) -> bool:
+        """The shard turned out to end here."""
+        length = self.version.length
+        if length is not None:
+            self._end = length if self._end is None else min(self._end, length)
+        return self._end is not None and self.position >= self._end
+
+    async def _wait(self, flight: Flight) -> bool:
+        with self._hall.waiting(self):
+            return await flight.grown_beyond(self.position)
+
+    async def _enter(self, index: int) -> None:
+        """Be in segment ``index``: know where its bytes come from, ask for the ones after it, give back the ones before."""
+        if index == self._current:
+            return
+        if self._stays_aboard():
+            self._arrive(index)
+            return
+        self._hold.leave_flight()
+        self._hold.arrive(index)  # what it has behind it may leave for what it needs now
+        only = self._only_source()
+        if only is not None:
+            self._board(only)
+            self._arrive(index)
+            return
+        if self.entry.segments.has(index) and not await self._hall.shelf.trusted(self.entry, index):
+            self.outcome = RequestOutcome.PARTIAL if self.outcome is RequestOutcome.HIT else self.outcome
+        doubtful = index in self.entry.segments.unverified  # found wrong, or not to be read now, and the disk does not let go of it
+        self._from_store = self.entry.segments.has(index) and not doubtful
+        if self._from_store:
+            self._hall.read_segment(self.entry, index)
+        elif doubtful:
+            self._board(self._hall.private_flight(self.entry, self.position, self.shard))
+        else:
+            self._board(self._boarded(index) or self._hall.launch(self.entry, index, self.shard, 0.0, self.reader))
+        self._arrive(index)
+        self._ask_ahead(index)
+
+    def _only_source(self) -> Flight | None:
+        """Of a body that cannot be asked for twice: its one flight, also for what it has stored, so that it waits for this reader.
+
+        One that has moved on without keeping what it brought is of no use to a reader at its start: that one asks for a body of its own.
+        """
+        stream = self.entry.stream
+        if stream is None or not stream.once or stream.done:
+            return None
+        if stream.reaches(self.position):
+            return stream
+        return None if self.position else self._hall.private_flight(self.entry, 0, self.shard)
+
+    def _stays_aboard(self) -> bool:
+        """Whether the flight brings the position too: one body of many segments is not asked for anew at each of them."""
+        flight = self._hold.flight
+        if flight is None or self.entry.ranged or flight.error is not None:
+            return False
+        return flight.position > self.position or not flight.done
+
+    def _arrive(self, index: int) -> None:
+        self._hold.arrive(index)
+        if self._began_at is None:
+            self._began_at = index
+        if self._current != -1:
+            self._segments_read += 1
+        self._current = index
+
+    def _boarded(self, index: int) -> Flight | None:
+        """A flight that is in the air already; counted when somebody else asked for it."""
+        flight = self._hall.flight_of(self.entry, index)
+        if flight is not None and not self._opened_here and index > self._hold.asked_to:
+            self._hall.boarded()
+        return flight
+
+    def _board(self, flight: Flight) -> None:
+        self._hold.board(flight, self.position)
+        if flight.bypass:
+            self.outcome = RequestOutcome.BYPASS
+
+    def _go_alone(self, error: CacheError) -> None:
+        """The shared flight cannot serve this reader any further: fetch the rest of the segment for it alone."""
+        self._private_attempts += 1
+        if self._private_attempts > PRIVATE_ATTEMPTS:
+            raise OriginError(self.entry.name, f"no byte beyond {self.position} arrived in {PRIVATE_ATTEMPTS} attempts") from error
+        self._hold.leave_flight()
+        self._board(self._hall.private_flight(self.entry, self.position, self.shard))
+        self.outcome = RequestOutcome.BYPASS
+
+    def has_all(self) -> None:
+        """A descriptor of the whole shard is this reader's: all of it counts as read, from the store, at once."""
+        length, last = self.version.length or 0, self.entry.last_index or 0
+        self._began_at, self._current = 0, last
+        self.position = self._end = self.hit_bytes = length
+
+    def ask_again(self) -> None:
+        """There may be room now for the next segment of this shard, which is needed before any other shard."""
+        last = -1 if self._end is None else index_of(self._end - 1)
+        if self._current >= 0 and self._hold.asked_to <= self._current < last:
+            self._ask_ahead(self._current)
+
+    def _ask_ahead(self, index: int) -> None:
+        if not self.entry.ranged or self._end is None:
+            return
+        flight = self._hold.flight
+        bypassing = flight is not None and flight.bypass
+        breadth = self._hall.breadth(self.entry, bypassing)
+        if not self._segments_read:
+            breadth = min(breadth, FIRST_BREADTH)
+        self._hold.ask_ahead(index, min(index_of(self._end - 1), index + breadth - 1))
+
+    async def _next(self) -> bytes | memoryview:
+        """Readable bytes at the position, at most one unit, within one segment."""
+        flight = self._hold.flight
+        first, size = segment_span(self._current, self.version.length)
+        end = first + size if self._end is None else min(first + size, self._end)
+        if flight is not None and self._current not in flight.landed and self._hall.gate.knows(self.entry, self._current):
+            self._uncompared[self._current] = flight
+        if flight is not None and not flight.in_file(self.position):
+            return self._from_window(flight, end)
+        if flight is not None:
+            end = min(end, flight.stored_end)
+        departures = self.entry.segments.departures
+        data = await self._hall.shelf.read(self.entry, self.position, self._place(end - self.position))
+        if flight is not None and flight.error is not None:
+            raise bare(flight.error)  # its bytes are being given back: what was read may be holes
+        if flight is not None and flight.file is not self.entry.file:
+            raise FellBehind("the directory was removed, and with it the file that holds these bytes")
+        self._check()
+        landed = flight is None or self._current in flight.landed
+        if self.entry.segments.departures != departures or (landed and not self.entry.segments.has(self._current)):
+            self._from_store = False
+            raise FellBehind("the segment was found wrong, and left, while it was read")
+        self._given.add(self._current)
+        return data
+
+    def _place(self, size: int) -> memoryview:
+        """At most ``size`` bytes of this reader's own buffer: a chunk is used up when the next is asked for, so one buffer does."""
+        unit = self._hall.buffers.readers.unit_bytes
+        if len(self._buffer) < min(size, unit):
+            self._buffer = bytearray(min(size, unit))
+        return memoryview(self._buffer)[: min(size, unit)]
+
+    def _from_window(self, flight: Flight, end: int) -> memoryview:
+        view = flight.window.read(self.position)
+        assert view is not None, "below the watermark is in the window"
+        if flight.bypass:
+            self.outcome = RequestOutcome.BYPASS
+        return view[: min(end - self.position, self._hall.buffers.readers.unit_bytes)]
+
+    def rests(self, now: float) -> bool:
+        """Whether the client has taken nothing for ``REST_S`` (``now`` is monotonic); then all it holds goes back until it goes on."""
+        if self._handed_at is None or now - self._handed_at < REST_S:
+            return False
+        self._hold.give_up()
+        self._current = -1  # the next step looks again where the bytes are
+        return True
+
+    def moved_to(self, entry: Entry, *, opened_here: bool) -> None:
+        """Begin again in another version of the entry; raises ``ShardChanged`` where that is not what was asked for."""
+        if entry.version.identity != self.entry.version.identity or entry.version.length != self.entry.version.length:
+            raise ShardChanged(entry.name, "the origin has another version now")
+        self._hold.give_up()
+        self._hold = ReaderLease(self._hall, entry, self.shard, self.reader, self)
+        self.entry, self._opened_here = entry, opened_here
+        self._uncompared.clear()
+        self._current = -1
+
+    def close(self) -> None:
+        """Leave: every lease goes back, the flights fly on."""
+        self._hold.give_up()

@@ -1,0 +1,1 @@
+"""What is here of each shard version, its room on disk, its checksums."""

@@ -1,0 +1,226 @@
+"""Compares whole shards with the digests their origins offer.
+
+Segments land in any order and are hashed in theirs, each as soon as those before it are: read back from the page cache, in the store's read
+threads, so that at the end only the last of them is left. Who reads the end meanwhile waits at the ``DigestGate``. What is completed after
+it was released is compared all the same.
+
+A digest that differs ends the version: who is inside is cut off, its bytes go, and it is opened anew. The second time in a row its readers
+get the error. Until a verdict the index does not claim the last segment, so a kill in between turns no unchecked bytes into checked ones.
+
+Not thread-safe: the event loop's only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from typing import Protocol
+
+from forebay_proxy.cache.resident.digest_gate import DigestGate
+from forebay_proxy.cache.resident.digest_state import DigestState, DigestVerdict
+from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resident.segment_check import Finding, SegmentCheck
+from forebay_proxy.cache.resident.space import SpaceManager
+from forebay_proxy.cache.resident.suspects import SuspectVersions
+from forebay_proxy.core import events
+from forebay_proxy.core.background_tasks import BackgroundTasks
+from forebay_proxy.core.digests import Digest, first_usable
+from forebay_proxy.core.errors import DigestDiffers, ShardError
+from forebay_proxy.core.events import Events
+from forebay_proxy.core.segments import segment_count
+from forebay_proxy.core.shard import Shard
+
+__all__ = ["DigestCheck"]
+
+log = logging.getLogger("forebay")
+
+# Shards hashed at one time. Half the read threads, so that a reader whose bytes left the page cache never queues behind digests; no more
+# than there are cores, or they only slow each other down.
+AT_ONCE = min(4, os.cpu_count() or 1)
+# Answers in a row without a digest after which an origin is asked no more: it keeps none (Ceph, older uploads), and each question is a
+# request. A bucket that mixes both goes on being asked, as one answer with a digest begins the row anew.
+SILENT_AFTER = 4
+ORIGINS_MOST = 1024  # remembered; more only when clients make up buckets
+
+
+class DigestQuestion(Protocol):
+    """Who can ask an origin for the digests of a version."""
+
+    def tells_digests(self, shard: Shard) -> bool: ...
+
+    async def digests(self, shard: Shard, entry: Entry) -> tuple[Digest, ...]: ...
+
+
+class DigestCheck:
+    """The seals of all versions, and the hashing that opens them."""
+
+    outdated: Callable[[Entry], None]  # the ground; it is made after us and sets this
+
+    def __init__(
+        self, *, room: SpaceManager, gate: DigestGate, inspection: SegmentCheck, asking: DigestQuestion, distrust: SuspectVersions,
+        events: Events, chores: BackgroundTasks,
+        enabled: bool = True,
+    ) -> None:  # fmt: skip
+        self._room = room
+        self._gate = gate
+        self._inspection = inspection
+        self._asking = asking
+        self._distrust = distrust
+        self._events = events
+        self._chores = chores
+        self._enabled = enabled
+        self._waiting: dict[str, Entry] = {}  # something of them can be hashed
+        self._hashing: set[str] = set()
+        self._asks: set[asyncio.Task[object]] = set()
+        self._silent: dict[str, int] = {}  # by origin: answers in a row without a digest
+        gate.came_again = self.landed
+
+    def __repr__(self) -> str:
+        return f"<DigestCheck {len(self._hashing)} hashing, {len(self._waiting)} waiting>"
+
+    # What the origin says
+
+    def told(self, entry: Entry, offered: tuple[Digest, ...]) -> None:
+        """An answer about this version carried digests."""
+        seal = entry.seal
+        if not self._enabled or not offered or (seal is not None and seal.expected is not None):
+            return
+        digest = first_usable(offered)
+        if digest is None:
+            if not entry.unsealable:
+                entry.unsealable = True
+                self._events.emit(events.DigestChecked(offered[0].algorithm, "unchecked"))
+            return
+        if seal is None:
+            entry.seal = DigestState(digest)
+        else:
+            seal.expect(digest)
+        self.look(entry)
+
+    def begun(self, entry: Entry, shard: Shard) -> None:
+        """A flight for ``entry`` takes off: an origin that names digests only when asked is asked, once a version."""
+        if not self._enabled or entry.seal is not None or entry.unsealable or not entry.version.identity:
+            return
+        if self._asking.tells_digests(shard) and self._silent.get(entry.origin, 0) < SILENT_AFTER:
+            entry.seal = DigestState(None)
+            self._chores.spawn(self._ask(entry, entry.seal, shard), "digest")
+
+    async def _ask(self, entry: Entry, seal: DigestState, shard: Shard) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._asks.add(task)
+        try:
+            offered = await self._asking.digests(shard, entry)
+            self._heard(entry.origin, offered)
+            self.told(entry, offered)
+        except ShardError as error:
+            log.info("shard %s: its digest could not be asked for (%s)", entry.name, error.cause)
+        finally:
+            self._asks.discard(task)
+            if seal.expected is None and entry.seal is seal:
+                entry.seal, entry.unsealable = None, True
+                self._room.claim(entry)
+            seal.changed.send()
+
+    def _heard(self, origin: str, offered: tuple[Digest, ...]) -> None:
+        before = self._silent.pop(origin, 0)
+        if not offered:
+            if len(self._silent) >= ORIGINS_MOST:
+                self._silent.clear()
+            self._silent[origin] = before + 1
+
+    def stop(self) -> None:
+        """Shutdown: nothing more is hashed or asked for. What has not been compared is not claimed, and fetched again at the next start."""
+        self._enabled = False
+        self._waiting.clear()
+        for task in self._asks:
+            task.cancel()
+
+    # What has come
+
+    def landed(self, entry: Entry, index: int, checksum: int) -> None:
+        """A segment is stored, or a reader had all of one that had been here before."""
+        seal = entry.seal
+        if seal is None:
+            return
+        if seal.contradicts(index, checksum) and seal.verdict is not DigestVerdict.DIFFERS:
+            self._differs(entry, seal, f"segment {index} came a second time with other bytes than the first")
+            return
+        self.look(entry)
+
+    def look(self, entry: Entry) -> None:
+        """Something about ``entry`` changed: hash what can be hashed, and let those who wait see for themselves."""
+        seal = entry.seal
+        if seal is None:
+            return
+        if seal.verdict is DigestVerdict.PENDING and seal.expected is not None:
+            if self._is_whole(entry, seal):
+                self._judge(entry, seal)
+            elif self._enabled and entry.segments.has(seal.next) and entry.key not in self._hashing:
+                self._waiting[entry.key] = entry
+                self._start()
+        seal.changed.send()
+
+    @staticmethod
+    def _is_whole(entry: Entry, seal: DigestState) -> bool:
+        length = entry.version.length
+        return length is not None and seal.next == segment_count(length)
+
+    def _start(self) -> None:
+        """Begin the hashing that is needed soonest: readers at the gate, then shards that are being read, then the rest."""
+        while self._waiting and len(self._hashing) < AT_ONCE:
+            entry = max(self._waiting.values(), key=lambda entry: (entry.seal.waiting if entry.seal else 0, entry.readers))
+            del self._waiting[entry.key]
+            self._hashing.add(entry.key)
+            self._chores.spawn(self._hash(entry), "hash")
+
+    async def _hash(self, entry: Entry) -> None:
+        """The next segment of ``entry``."""
+        seal, goes_on = entry.seal, True
+        try:
+            if seal is not None and seal.verdict is DigestVerdict.PENDING and entry.segments.has(seal.next):
+                goes_on = False
+                goes_on = await self._hash_next(entry, seal)
+        finally:
+            self._hashing.discard(entry.key)
+            if goes_on:
+                self.look(entry)  # in line again, should it still be the one that is needed soonest
+            elif seal is not None:
+                self._gate.give_up(entry, seal)  # the disk is slow or failing, or worse: no reader waits for that
+            self._start()
+
+    async def _hash_next(self, entry: Entry, seal: DigestState) -> bool:
+        """Whether looking again can lead on."""
+        index = seal.next
+        hasher, value = seal.hasher(), entry.segments.sums[index]
+        finding = await self._inspection.look(entry, index, "digest", hasher=hasher)
+        if finding is Finding.RIGHT:
+            seal.took(hasher, value)
+        return finding in (Finding.RIGHT, Finding.GONE) or (finding is Finding.WRONG and not entry.segments.has(index))
+
+    # How it comes out
+
+    def _judge(self, entry: Entry, seal: DigestState) -> None:
+        computed = seal.computed()
+        if computed != seal.expected:
+            self._differs(entry, seal, f"the origin's digest is {seal.expected}, its bytes have {computed}")
+            return
+        seal.verdict = DigestVerdict.AGREES
+        self._distrust.trusted(entry.name)
+        self._events.emit(events.DigestChecked(computed.algorithm, "agrees"))
+        self._room.claim(entry)
+
+    def _differs(self, entry: Entry, seal: DigestState, cause: str) -> None:
+        assert seal.expected is not None
+        seal.verdict = DigestVerdict.DIFFERS
+        first = self._distrust.spoilt(entry.name)
+        entry.fault = DigestDiffers(entry.name, cause, again=not first)
+        if not first:
+            self._distrust.refuse(entry.name, entry.fault)
+        log.error("shard %s: %s; %s", entry.name, cause, "it is fetched once more" if first else "as before: its readers get an error")
+        self._events.emit(events.DigestChecked(seal.expected.algorithm, "differs"))
+        self._events.emit(events.IntegrityFailed("origin"))
+        self.outdated(entry)
+        seal.changed.send()

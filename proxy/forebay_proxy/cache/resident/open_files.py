@@ -1,0 +1,102 @@
+"""The shard files kept open: opened or made when something is written to or read from them, closed when there are too many.
+
+Not thread-safe: the event loop's only; ``Entry.file_lock`` is held while a file is made, closed or removed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+
+from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resident.space import SpaceManager
+from forebay_proxy.core.errors import DiskFailed
+from forebay_proxy.store.files.shard_file import ShardFile
+from forebay_proxy.store.store import Store
+
+__all__ = ["OpenFiles"]
+
+log = logging.getLogger("forebay")
+
+OPEN_FILES = 512  # descriptors kept for shards nobody is in; a start with 1,024 allowed must still have some for sockets
+_NOT_IT = ("ENOENT", "ESTALE", "ELOOP")  # no file has the name, or one that is not what we left there
+
+
+class OpenFiles:
+    """In the order of their last use."""
+
+    def __init__(self, room: SpaceManager, store: Store) -> None:
+        self._room = room
+        self._store = store
+        self._open: OrderedDict[str, Entry] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<OpenFiles {len(self._open)} open>"
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    async def open(self, entry: Entry) -> ShardFile:
+        """The entry's file, opened or made. The caller holds ``entry.file_lock``. Raises ``DiskFailed``, ``Leased``."""
+        if entry.file is None:
+            if entry.filed:
+                entry.file = await self._reopened(entry)
+            else:
+                entry.file = await self._store.create(entry.key, entry.version.length)
+                entry.filed = True
+        self._open[entry.key] = entry
+        self._open.move_to_end(entry.key)
+        return entry.file
+
+    async def _reopened(self, entry: Entry) -> ShardFile:
+        try:
+            file = await self._store.reopen(entry.key, entry.version.length, list(entry.segments.stored()))
+        except DiskFailed as error:
+            if error.errno_name in _NOT_IT:
+                self._open.pop(entry.key, None)
+                self._room.lost(entry)
+            raise
+        doubtful = {index for index in file.lacking if entry.segments.has(index)}
+        if doubtful:
+            log.warning("shard %s: %d segments are not whole in their file; they are verified before use", entry.name, len(doubtful))
+            entry.segments.unverified |= doubtful
+        return file
+
+    async def stored(self, entry: Entry) -> ShardFile:
+        """The file of an entry of which something is here. Raises ``DiskFailed``."""
+        async with entry.file_lock:
+            if not entry.filed:
+                raise DiskFailed("read", "ENOENT", f"the file of shard {entry.name} is gone")
+            return await self.open(entry)
+
+    async def remove(self, entry: Entry) -> None:
+        """Unlink the entry's file. The caller holds ``entry.file_lock``. Raises ``DiskFailed``, ``Leased``; all is as before then."""
+        await (await self.open(entry)).remove()
+        self._forget(entry)
+
+    async def leave_behind(self, entry: Entry) -> None:
+        """Close a file that cannot be removed, and forget it: it stays, empty, and is replaced, or found at a start."""
+        file = entry.file
+        self._forget(entry)
+        if file is not None:
+            await file.aclose()
+
+    def _forget(self, entry: Entry) -> None:
+        self._open.pop(entry.key, None)
+        self._room.without_file(entry)
+
+    async def close_idle(self) -> None:
+        """Close the files of shards nobody is in, the longest unused first, beyond ``OPEN_FILES``."""
+        surplus = len(self._open) - OPEN_FILES
+        idle = [entry for entry in self._open.values() if _unused(entry)] if surplus > 0 else []
+        for entry in idle[:surplus]:
+            async with entry.file_lock:
+                if _unused(entry) and entry.file is not None:
+                    file, entry.file = entry.file, None
+                    self._open.pop(entry.key, None)
+                    await file.aclose()
+
+
+def _unused(entry: Entry) -> bool:
+    """Nobody is in it; and no descriptor of it is out, whose end is found through this file."""
+    return entry.idle and not entry.segments.whole_leases

@@ -1,0 +1,262 @@
+"""Acts on what the room decided: withdraws claims, commits that, and only then frees the bytes; allocates what room was made for.
+
+A claim never stands for bytes that are gone. What was begun is ended even if who asked for it is cancelled: half-removed segments would be
+nobody's. What cannot be removed is put back, to be verified before anybody reads it.
+
+Not thread-safe: the event loop's only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resident.open_files import OpenFiles
+from forebay_proxy.cache.resident.retirement import Retirement
+from forebay_proxy.cache.resident.space import Slice, SpaceManager
+from forebay_proxy.core.background_tasks import BackgroundTasks, to_its_end
+from forebay_proxy.core.errors import CacheFull, DiskFailed
+from forebay_proxy.core.segments import segment_span
+from forebay_proxy.policy.eviction.ledger import Grant, Victim
+from forebay_proxy.store.files.file_io import Leased
+from forebay_proxy.store.files.shard_file import ShardFile
+from forebay_proxy.store.store import Store
+
+__all__ = ["Reclaimer"]
+
+log = logging.getLogger("forebay")
+
+
+class Reclaimer:
+    """Makes the disk what the room's books say."""
+
+    def __init__(self, room: SpaceManager, files: OpenFiles, retiring: Retirement, store: Store, chores: BackgroundTasks) -> None:
+        self.failed: Callable[[DiskFailed], None] = lambda error: None  # the cache hears of a failing disk
+        self.held: Callable[[Entry], None] = lambda entry: None  # a descriptor that is out keeps it from leaving
+        self._room = room
+        self._files = files
+        self._store = store
+        self._retiring = retiring
+        self._chores = chores
+
+    # For a grant
+
+    async def clear(self, grant: Grant[Slice]) -> None:
+        """Remove the grant's victims from the disk. Raises ``CacheFull`` where one could not be removed; the grant is closed then.
+
+        Cancelled, it ends all the same and closes the grant.
+        """
+        try:
+            await to_its_end(self._clear(grant))
+        except asyncio.CancelledError:
+            if not grant.closed:
+                self._room.ledger.release(grant)
+            raise
+
+    async def _clear(self, grant: Grant[Slice]) -> None:
+        if not grant.victims:
+            return
+        ledger, victims = self._room.ledger, list(grant.victims)
+        gone = await self._vacate([victim.subject for victim in victims])
+        stayed = [victim for victim, left in zip(victims, gone, strict=True) if not left]
+        for victim in stayed:
+            ledger.stayed(grant, victim)
+        promised = grant.bytes
+        ledger.vacated(grant)
+        if stayed:
+            ledger.release(grant)
+            raise CacheFull(f"{len(stayed)} segments could not be removed; {promised} bytes are free instead")
+
+    async def prepare(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
+        """Empty what the grant needs, and allocate the segment in the entry's file.
+
+        Raises ``CacheFull`` or ``DiskFailed``; the grant is closed then, or closed soon by a chore.
+        """
+        await self.clear(grant)
+        try:
+            await self._left(entry, index)
+        except asyncio.CancelledError:
+            self._room.ledger.release(grant)
+            raise
+        try:
+            return await self._allocate(entry, index, grant)
+        except (asyncio.CancelledError, DiskFailed) as error:
+            if isinstance(error, DiskFailed) and (error.errno_name != "ETIMEDOUT" or not entry.filed):
+                self._room.ledger.release(grant)
+            else:  # blocks may have been taken, or be taken yet
+                self._room.withdraw(entry, index)
+                self._chores.spawn(self.abandon(entry, index, grant), "abandon")
+            raise
+        except BaseException:
+            self._room.ledger.release(grant)
+            raise
+
+    @staticmethod
+    async def _left(entry: Entry, index: int) -> None:
+        """Wait until nobody removes the segment: whoever did may have put it back, and the next one may be at it already.
+
+        Only with no victims left to clear: two who wait for each other's would wait for ever.
+        """
+        while index in entry.leaving:
+            await asyncio.shield(entry.leaving[index])
+
+    async def _allocate(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
+        first, size = segment_span(index, entry.version.length)
+        async with entry.file_lock:
+            file = await self._files.open(entry)
+        if entry.segments.has(index):
+            raise CacheFull(f"segment {index} could not be removed, and stays")
+        if index in entry.writing:  # we are late: our flight has gone on without us, and another one is here
+            raise CacheFull(f"segment {index} is being written already")
+        entry.charged_bytes += grant.bytes
+        entry.writing.add(index)
+        self._room.ledger.doubt(grant)
+        try:
+            if entry.version.length is None:
+                await file.grow(first + size)
+            await file.allocate(first, size)
+        except DiskFailed as error:
+            if error.errno_name != "ETIMEDOUT":
+                entry.charged_bytes -= grant.bytes
+                entry.writing.discard(index)
+            raise
+        if self._store.can_allocate:
+            self._room.ledger.allocated(grant)
+        return file
+
+    async def abandon(self, entry: Entry | None, index: int | None, grant: Grant[Slice]) -> None:
+        """Free what was allocated for a grant that did not become a segment, and give the grant back."""
+        if entry is None or index is None:
+            with suppress(CacheFull):
+                await self.clear(grant)
+                self._room.ledger.release(grant)
+            return
+        await to_its_end(self._abandon(entry, index, grant))
+
+    async def _abandon(self, entry: Entry, index: int, grant: Grant[Slice]) -> None:
+        mine = entry.leaving.get(index)
+        try:
+            await self._free_unfinished(entry, index, grant)
+        finally:
+            if mine is not None and not mine.done():  # a fault of ours on the way: who wants the segment must not wait for that
+                entry.leaving.pop(index).set_result(None)
+
+    async def _free_unfinished(self, entry: Entry, index: int, grant: Grant[Slice]) -> None:
+        if index not in entry.writing:  # nothing of it is in the file there is now: it was never opened, or that one was removed
+            self._room.ledger.release(grant)
+            self._parted(entry, (index,), removed=True)
+            return
+        entry.writing.discard(index)
+        self._room.ledger.doubt(grant)
+        size = entry.segments.bytes_of(index)  # less than was granted if the length became known and the file could not be cut
+        self._room.fit(entry, grant, size)
+        if size:
+            entry.departing[index] = 1  # no checksum of anything: what cannot be removed is found wrong when it is next wanted
+        if await self._remove((entry, (index,))):
+            self._room.ledger.release(grant)
+        else:
+            self._room.ledger.commit(grant)
+
+    # For another reason
+
+    async def discard(self, entry: Entry, index: int) -> None:
+        """Remove one stored segment whose bytes are wrong, if it has not left already."""
+        if entry.segments.has(index):
+            await self._let_go([Victim((entry, (index,)), entry.segments.bytes_of(index))], "other")
+
+    async def evict(self, entry: Entry, reason: str = "") -> int:
+        """Remove everything of ``entry`` that is not leased; returns the bytes freed.
+
+        ``reason``: as metrics name it; "" for what plans say of it.
+        """
+        return await self._let_go(list(self._room.victims_of(entry)), reason)
+
+    async def vanished(self, entry: Entry) -> None:
+        """The directory was removed, and with it the name of the entry's file: let go of what it still holds."""
+        async with entry.file_lock:
+            indices = tuple(entry.segments.stored())
+            size = sum(map(entry.segments.bytes_of, indices))
+            self._room.vacate([Victim((entry, indices), size)] if indices else [], "other")
+            await to_its_end(self._let_vanish(entry, indices, size))
+        self._retiring.retire(entry)
+
+    async def _let_vanish(self, entry: Entry, indices: tuple[int, ...], size: int) -> None:
+        await self._files.leave_behind(entry)  # the last descriptor of an unlinked file holds its blocks
+        self._room.ledger.gone(size)
+        self._room.parted(entry, indices, removed=True)
+
+    async def work_off(self) -> None:
+        """Let go of what stands above a capacity that shrank."""
+        self._room.refresh()
+        while victims := self._room.excess():
+            if not await self._let_go(victims):
+                return
+
+    async def _let_go(self, victims: Sequence[Victim[Slice]], reason: str = "") -> int:
+        if not victims:
+            return 0
+        self._room.vacate(victims, reason)
+        return await to_its_end(self._depart(victims))
+
+    async def _depart(self, victims: Sequence[Victim[Slice]]) -> int:
+        gone = await self._vacate([victim.subject for victim in victims])
+        freed = sum(victim.bytes for victim, left in zip(victims, gone, strict=True) if left)
+        self._room.ledger.gone(freed)
+        self._room.ledger.spared(sum(victim.bytes for victim in victims) - freed)
+        return freed
+
+    # Removing
+
+    async def _vacate(self, slices: Sequence[Slice]) -> list[bool]:
+        """Commit that segments out of use are claimed no more, then free their bytes; which of them are gone."""
+        try:
+            await self._store.claims.committed()
+        except DiskFailed as error:
+            self._disk_failed(error)
+            for entry, indices in slices:
+                self._parted(entry, indices, removed=False)
+            return [False] * len(slices)
+        return [await self._remove(leaving) for leaving in slices]
+
+    async def _remove(self, leaving: Slice) -> bool:
+        """Free the bytes of some segments; False where the disk or a descriptor's lease keeps them."""
+        entry, indices = leaving
+        removed, leased = True, False
+        try:
+            async with entry.file_lock:
+                await self._free(entry, indices)
+        except (DiskFailed, Leased, CacheFull) as error:
+            removed = isinstance(error, DiskFailed) and error.errno_name == "ENOENT"  # no file, no bytes
+            leased = isinstance(error, Leased)
+            if isinstance(error, DiskFailed):
+                self._disk_failed(error)
+        except Exception:
+            removed = False  # whatever it was: it is put back and counted, and nobody waits for it for ever
+            log.exception("segments of shard %s could not be removed, for no reason that is known", entry.name)
+        self._parted(entry, indices, removed=removed)
+        if leased:
+            self.held(entry)
+        return removed
+
+    def _parted(self, entry: Entry, indices: Sequence[int], *, removed: bool) -> None:
+        self._room.parted(entry, indices, removed=removed)
+        self._retiring.retire(entry)
+
+    def _disk_failed(self, error: DiskFailed) -> None:
+        log.debug("segments cannot be removed: %s", error)  # the disk's health says so once, not once a segment
+        self.failed(error)
+
+    async def _free(self, entry: Entry, indices: tuple[int, ...]) -> None:
+        file = await self._files.open(entry)
+        unused = not entry.segments.stored_count and not entry.writing and len(entry.leaving) == len(indices)
+        if unused and not (self._store.can_punch and (entry.flying or entry.readers)):  # who came meanwhile makes a new one
+            await self._files.remove(entry)
+            return
+        if not self._store.can_punch:
+            raise CacheFull("this file system frees whole files only, and this one is in use")
+        for index in sorted(indices, reverse=True):  # from the tail: cheaper for the file system
+            await file.punch(segment_span(index, entry.version.length)[0], entry.segments.bytes_of(index))
+        entry.charged_bytes -= sum(map(entry.segments.bytes_of, indices))  # all or none: where one cannot be freed, all are put back

@@ -1,0 +1,133 @@
+"""Looks at stored segments whole: are their bytes still those that were stored? A wrong one is removed, and fetched again by who wants it.
+
+Everybody who must know comes by here: a reader of what another boot stored, ``forebay verify``, the sampling, and whoever hashes a whole
+shard (one read serves both sums). So a rotten disk is never taken for an origin that lies, nor the other way round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from enum import Enum
+
+from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resident.reclaim import Reclaimer
+from forebay_proxy.cache.resident.space import SpaceManager
+from forebay_proxy.core import events
+from forebay_proxy.core.digests import DigestHasher
+from forebay_proxy.core.errors import CacheError, DiskFailed
+from forebay_proxy.core.events import Events
+from forebay_proxy.core.segments import segment_span
+from forebay_proxy.store.files.shard_file import ShardFile
+from forebay_proxy.store.health import DiskHealth
+
+__all__ = ["Finding", "SegmentCheck"]
+
+log = logging.getLogger("forebay")
+
+# Only these say that the bytes are not there; a disk that is slow, or a file that is being closed, says nothing about them.
+_NOT_THERE = frozenset({"EIO", "ENODATA", "ENOENT", "ESTALE"})
+
+
+class Finding(Enum):
+    """What a look at a segment showed."""
+
+    RIGHT = "right"
+    WRONG = "wrong"  # other bytes than were stored, or none: it has been removed
+    GONE = "gone"  # it was not here, or left meanwhile
+    UNREAD = "unread"  # the disk did not answer; it stays, unjudged
+
+
+class SegmentCheck:
+    """Not thread-safe: the event loop's only."""
+
+    def __init__(
+        self,
+        *,
+        room: SpaceManager,
+        clearing: Reclaimer,
+        stored: Callable[[Entry], Awaitable[ShardFile]],
+        disk: DiskHealth,
+        events: Events,
+        holding: Callable[[Entry, int], AbstractContextManager[None]],
+        spoilt: Callable[[Entry, int], None],
+    ) -> None:
+        """``stored`` opens an entry's file, ``holding`` keeps a segment here, ``spoilt`` hears of one that may have been read wrong."""
+        self._room = room
+        self._clearing = clearing
+        self._stored = stored
+        self._disk = disk
+        self._events = events
+        self._holding = holding
+        self._spoilt = spoilt
+        self._at_it: dict[tuple[str, int], asyncio.Future[Finding]] = {}
+
+    async def once(self, entry: Entry, index: int) -> Finding:
+        """Look at what another boot stored, for everybody who asks meanwhile; who asks first may leave, and then the next one looks."""
+        key = entry.key, index
+        while key in self._at_it:
+            other = self._at_it[key]
+            await asyncio.wait([other])
+            if not other.cancelled():
+                return other.result()
+        mine = self._at_it[key] = asyncio.get_running_loop().create_future()
+        try:
+            finding = await self.look(entry, index, "recovery")
+            mine.set_result(finding)
+            return finding
+        finally:
+            del self._at_it[key]
+            mine.cancel()
+
+    async def look(self, entry: Entry, index: int, why: str, *, hasher: DigestHasher | None = None, gentle: bool = False) -> Finding:
+        """Compare a segment with its checksum. ``why`` (recovery, digest, verify, sample) is for metrics.
+
+        ``hasher`` gets the same bytes. ``gentle``: leave the page cache as it was.
+        """
+        if not entry.segments.has(index):
+            return Finding.GONE
+        with self._holding(entry, index):
+            finding = await self._compare(entry, index, hasher, gentle=gentle)
+            while finding is Finding.GONE and hasher is None and entry.segments.has(index):  # it was another one that left
+                finding = await self._compare(entry, index, None, gentle=gentle)
+            if finding is Finding.WRONG:
+                await self._remove(entry, index, why)
+        if finding in (Finding.RIGHT, Finding.WRONG):
+            self._events.emit(events.SegmentVerified(why, finding is Finding.RIGHT))
+        return finding
+
+    async def _compare(self, entry: Entry, index: int, hasher: DigestHasher | None, *, gentle: bool) -> Finding:
+        expected, departures = entry.segments.sums[index], entry.segments.departures
+        first, size = segment_span(index, entry.version.length)
+        found: int | None
+        try:
+            found = await (await self._stored(entry)).digest(first, size, also=hasher, gentle=gentle)
+        except DiskFailed as error:
+            self._disk.failed(error)
+            found = 0 if error.errno_name in _NOT_THERE else None
+        except CacheError:  # the disk hangs, and is not asked any more
+            found = None
+        segments = entry.segments
+        if not segments.has(index) or segments.departures != departures:
+            return Finding.GONE  # and what was read may be a hole
+        if found is None:
+            return Finding.UNREAD
+        if found != expected:
+            return Finding.WRONG
+        if index in segments.unverified:
+            segments.unverified.discard(index)
+            self._room.claim(entry)
+        return Finding.RIGHT
+
+    async def _remove(self, entry: Entry, index: int, why: str) -> None:
+        first, size = segment_span(index, entry.version.length)
+        if not entry.wrong:  # once a shard: a dying disk has thousands
+            bytes_ = f"segment {index} (bytes {first} to {first + size - 1})"
+            log.warning("shard %s: %s is not what was stored; it is fetched again when it is wanted", entry.name, bytes_)
+        entry.wrong += 1
+        if index not in entry.segments.unverified:
+            self._spoilt(entry, index)
+        self._events.emit(events.IntegrityFailed("recovery" if index in entry.segments.unverified else "read"))
+        await self._clearing.discard(entry, index)

@@ -1,0 +1,105 @@
+"""Bytes that are here: read from their file; verified before their first use where another boot of the machine stored them."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resident.open_files import OpenFiles
+from forebay_proxy.cache.resident.reclaim import Reclaimer
+from forebay_proxy.cache.resident.segment_check import Finding, SegmentCheck
+from forebay_proxy.cache.resident.space import SpaceManager
+from forebay_proxy.core.background_tasks import BackgroundTasks
+from forebay_proxy.core.errors import CacheError, DiskFailed
+from forebay_proxy.core.events import Events
+from forebay_proxy.core.segments import index_of
+from forebay_proxy.store.files.shard_file import PATIENCE_S, ShardFile
+from forebay_proxy.store.health import DiskHealth
+
+__all__ = ["SegmentReader"]
+
+FORESEEN = 2  # segments verified ahead at one time: enough for two fast readers, and six read threads stay for those who wait
+
+
+class DiskHangs(CacheError):
+    """The disk is not asked, because it did not come back with earlier answers."""
+
+
+class SegmentReader:
+    """Reads stored segments, and has those removed that turn out wrong. Not thread-safe: the event loop's only."""
+
+    inspection: SegmentCheck  # it reads through us; it is made after us and the cache sets this
+
+    def __init__(
+        self, *, room: SpaceManager, clearing: Reclaimer, files: OpenFiles, disk: DiskHealth, events: Events, chores: BackgroundTasks
+    ) -> None:
+        self._room = room
+        self._clearing = clearing
+        self._files = files
+        self._disk = disk
+        self._events = events
+        self._chores = chores
+        self._foreseen = 0
+
+    async def read(self, entry: Entry, first: int, buffer: memoryview) -> bytes | memoryview:
+        """As many bytes as ``buffer`` holds, from ``first`` on. Raises ``DiskFailed``.
+
+        In ``buffer`` where they are in memory and the loop could read them, else from the disk, in a read thread.
+        """
+        try:
+            file = entry.file or await self._opened(entry, index_of(first))
+            if file.read_now(first, buffer):
+                return buffer
+            self._must_answer()
+            return await file.read(first, len(buffer))
+        except DiskFailed as error:
+            self._disk.failed(error)
+            if entry.segments.has(index_of(first)) and error.errno_name != "ETIMEDOUT":  # one that comes late is as good as ever
+                self._chores.spawn(self._clearing.discard(entry, index_of(first)), "discard")
+            raise
+
+    async def _opened(self, entry: Entry, index: int) -> ShardFile:
+        """The file, opened; whoever is about to read ``index`` in it must not find it doubtful only now."""
+        file = await self.stored(entry)
+        if index in entry.segments.unverified:
+            raise DiskFailed("read", "ENODATA", f"segment {index} of shard {entry.name} is not whole in its file")
+        return file
+
+    async def stored(self, entry: Entry) -> ShardFile:
+        """The entry's open file; whoever removes something of it holds its lock, and may hang with the disk."""
+        self._must_answer()
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                return await self._files.stored(entry)
+        except TimeoutError:
+            raise DiskFailed("open", "ETIMEDOUT", f"no answer within {PATIENCE_S:g} s ({entry.name})") from None
+
+    def _must_answer(self) -> None:
+        if not self._disk.readable:
+            raise DiskHangs("the cache disk does not answer; only what is in memory can be read")
+
+    async def trusted(self, entry: Entry, index: int) -> bool:
+        """Verify a segment that another boot stored, or that is not whole in its file; a wrong one is removed.
+
+        False: it must not be read. Where the disk does not answer, or does not let go of it, it is still here then, and unverified.
+        """
+        if entry.file is None and entry.segments.has(index):
+            with suppress(CacheError):  # reading will tell
+                await self.stored(entry)  # what of it is not there shows when it is opened
+        while index in entry.segments.unverified:
+            if await self.inspection.once(entry, index) is not Finding.RIGHT:
+                return False
+        return True
+
+    def foresee(self, entry: Entry, index: int) -> None:
+        """Somebody will read the segment soon: verify it now if it must be, so that nobody waits for that."""
+        if index in entry.segments.unverified and self._foreseen < FORESEEN:
+            self._foreseen += 1
+            self._chores.spawn(self._foresee(entry, index), "verify ahead")
+
+    async def _foresee(self, entry: Entry, index: int) -> None:
+        try:
+            await self.trusted(entry, index)
+        finally:
+            self._foreseen -= 1

@@ -1,0 +1,438 @@
+"""ShardCache: the one owner of state. ``open`` and ``ensure`` are the only doors; a request and a prefetch walk the same path.
+
+A request, down once: ``open`` finds the version (stored and fresh, or by an *opening*: the single-flighted first ranged GET, whose body is
+already the first segment), checks that this credential may read it, and gives a ``ShardReader``. The reading asks for segments; a missing
+one becomes a *flight*: room is granted by the ledger, the limiter gives it its turn, ``Fetcher`` brings it, ``SegmentWriter`` writes it,
+and ``landed`` makes it stored. Where no room can be granted the same flight goes through memory.
+
+Freshness: a shard name means immutable bytes. A stored version is compared with the origin at its first opening in a job; bytes this
+process fetched itself in that job are not compared again. Who names no job: at the first opening of a burst of them, and after a minute.
+
+Everything here runs on one event loop and needs no locks; between two awaits the ledger's invariant holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+
+from forebay_proxy.cache.fd_lease import FdLease, FdLeases
+from forebay_proxy.cache.fetcher import Fetcher
+from forebay_proxy.cache.fill import Fill
+from forebay_proxy.cache.reader import ShardReader
+from forebay_proxy.cache.resident.digest_check import DigestCheck
+from forebay_proxy.cache.resident.digest_gate import DigestGate
+from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resident.open_files import OpenFiles
+from forebay_proxy.cache.resident.reclaim import Reclaimer
+from forebay_proxy.cache.resident.retirement import Retirement
+from forebay_proxy.cache.resident.segment_check import SegmentCheck
+from forebay_proxy.cache.resident.segment_reader import SegmentReader
+from forebay_proxy.cache.resident.space import Slice, SpaceManager
+from forebay_proxy.cache.resolver import VersionResolver
+from forebay_proxy.cache.segment_writer import SegmentWriter
+from forebay_proxy.cache.tar_check import TarCheck
+from forebay_proxy.core import events
+from forebay_proxy.core.background_tasks import BackgroundTasks
+from forebay_proxy.core.errors import CacheFull, ShardChanged
+from forebay_proxy.core.events import Events
+from forebay_proxy.core.http_range import RangeRequest, Suffix
+from forebay_proxy.core.segments import SEGMENT_BYTES, segment_span
+from forebay_proxy.core.shard import Shard
+from forebay_proxy.policy.eviction.ledger import Grant
+from forebay_proxy.policy.plans.registry import PlanRegistry
+from forebay_proxy.store.health import DiskHealth
+from forebay_proxy.store.store import Store
+from forebay_proxy.telemetry.optimum import OptimumMeter
+from forebay_proxy.telemetry.waits import OPENING, READING, Waits
+from forebay_proxy.transfer.buffer_budget import BufferBudget
+from forebay_proxy.transfer.flights import Flight, Flights
+from forebay_proxy.wire.protocol.plan import ReaderName
+
+__all__ = ["ShardCache"]
+
+
+class ShardCache:
+    """Finds, fetches, keeps and serves shards."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        room: SpaceManager,
+        clearing: Reclaimer,
+        retiring: Retirement,
+        files: OpenFiles,
+        plans: PlanRegistry,
+        flights: Flights,
+        openings: VersionResolver,
+        fetcher: Fetcher,
+        buffers: BufferBudget,
+        events: Events,
+        chores: BackgroundTasks,
+        clock: Callable[[], float],
+        origin_digests: bool = True,
+    ) -> None:
+        self.buffers = buffers
+        self.room = room
+        self.clearing = clearing
+        self.plans = plans
+        self.flights = flights
+        self.readings: set[ShardReader] = set()
+        self.waits = Waits(events, clock)
+        self.optimal = OptimumMeter(lambda: room.ledger.capacity_bytes)
+        self.waited_signal: Callable[[ReaderName | None], None] = lambda reader: None
+        self.forgotten_signal: Callable[[str], None] = lambda name: None  # the name means no version any more
+        self.spoilt_signal: Callable[[Entry], None] = lambda entry: None  # bytes of it were wrong on the disk
+        self.disk = DiskHealth(clock, events)
+        self.shelf = SegmentReader(room=room, clearing=clearing, files=files, disk=self.disk, events=events, chores=chores)
+        self.inspection = self.shelf.inspection = SegmentCheck(
+            room=room, clearing=clearing, stored=self.shelf.stored, disk=self.disk, events=events, holding=self._holding,
+            spoilt=self._spoilt,
+        )  # fmt: skip
+        self.tarlook = TarCheck(self.shelf, events)
+        self.lending = FdLeases(room, self.shelf, store)
+        clearing.held = self.lending.held
+        self.gate = DigestGate(room=room, flights=flights, events=events)
+        self.sealing = DigestCheck(
+            room=room, gate=self.gate, inspection=self.inspection, asking=fetcher, distrust=openings.distrust, events=events,
+            chores=chores, enabled=origin_digests,
+        )  # fmt: skip
+        self.ground = Fill(
+            room=room, clearing=clearing, retiring=retiring, sealing=self.sealing, disk=self.disk, events=events, chores=chores,
+            forget=openings.forget, clock=clock,
+        )  # fmt: skip
+        self._openings = openings
+        self._fetcher = fetcher
+        self._events = events
+        self._clock = clock
+        self._leased_segments = 0
+        self._resting = 0
+        openings.ground = self.ground
+        self.sealing.outdated = self.ground.outdated
+        retiring.retired = self._forget
+        plans.changed = self._moved
+        clearing.failed = store.claims.on_failure = self.disk.failed
+
+    def __repr__(self) -> str:
+        air, readers = len(self.flights), len(self.readings)
+        return f"<ShardCache {len(self.room.entries)} shards, {self.room.ledger!r}, {air} in flight, {readers} readers>"
+
+    # The doors
+
+    @asynccontextmanager
+    async def open(
+        self, shard: Shard, reader: ReaderName | None, want: RangeRequest | None, *, head: bool = False
+    ) -> AsyncIterator[ShardReader]:
+        """A reader's way into a shard, for the length of the ``async with``. Raises ``ShardError``."""
+        with nullcontext() if reader and reader.job else self._openings.bursts.inside(shard.group):
+            entry, opened_here, waited_s = await self._entry(shard, reader, want, head=head)
+            reading = self._reading(entry, shard, reader, opened_here=opened_here)
+            reading.waited_s = waited_s
+            with self._inside(reading):
+                if not head:
+                    self._note_opening(entry, shard, reader, want)
+                with self.buffers.readers.held():
+                    yield reading
+
+    def lend(self, shard: Shard, reader: ReaderName | None) -> FdLease | None:
+        """The same way into a shard that is complete here, with a descriptor of it; None: something must be waited for first (``lent``).
+
+        The caller tells the ``FdLease`` when it was passed on and when it ended. Raises ``ShardError``, and ``UseHttp`` where ``open`` is
+        the way.
+        """
+        job = reader.job if reader else ""
+        with nullcontext() if job else self._openings.bursts.inside(shard.group):
+            entry = self._openings.ready(shard, job)
+        if entry is None or self.room.entries.get(entry.key) is not entry or not self.lending.is_ready(entry):
+            self.lending.fit(self._openings.current.get(shard.name))  # before the origin is asked whether it changed
+            return None
+        return self._lend(entry, shard, reader)
+
+    async def lent(self, shard: Shard, reader: ReaderName | None) -> FdLease:
+        """As ``lend``, after everything it needs: the origin is asked, what another boot stored is verified."""
+        self.lending.fit(self._openings.current.get(shard.name))
+        entry, _, _ = await self._entry(shard, reader, None)
+        with self._inside(ShardReader(self, entry, shard, reader, opened_here=False)), self.lending.leasing(entry):
+            await self.lending.readied(entry)
+        return self._lend(entry, shard, reader)
+
+    async def _entry(
+        self, shard: Shard, reader: ReaderName | None, want: RangeRequest | None, *, head: bool = False
+    ) -> tuple[Entry, bool, float]:
+        """The version to read, whether its opening was begun here, and how many seconds ``reader`` waited for the origin's answer."""
+        job = reader.job if reader else ""
+        waited_s, opened_here, entry = 0.0, False, self._openings.ready(shard, job)
+        if entry is None:
+            with self.waits.waiting(reader, shard.name, shard.origin, OPENING) as wait:
+                entry, opened_here = await self._openings.entry(shard, job, want, head=head, reader=self._announced(reader))
+            waited_s = wait.seconds
+        entry = self.room.entries.setdefault(entry.key, entry)  # forgotten between its opening's end and here: one entry a key, always
+        return entry, opened_here, waited_s
+
+    def _lend(self, entry: Entry, shard: Shard, reader: ReaderName | None) -> FdLease:
+        descriptor = self.lending.descriptor(entry)
+        reading = self._reading(entry, shard, reader, opened_here=False)
+        entry.readers += 1
+        self.readings.add(reading)
+        reading.has_all()
+        return FdLease(reading, descriptor, *self.lending.lease(entry), self.optimal.moment, self)
+
+    def note_passed(self, lent: FdLease) -> None:
+        self._note_opening(lent.reading.entry, lent.reading.shard, lent.reading.reader, None)
+
+    def take_back(self, lent: FdLease) -> None:
+        self.lending.release(lent.reading.entry, lent.size, lent.segments)
+        self._step_out(lent.reading)
+
+    def settle(self, lent: FdLease) -> None:
+        self.lending.look(lent.reading.entry)
+        self.ground.left(lent.reading.entry)
+
+    def look_at_descriptors(self) -> None:
+        """Once a second: what maps that outlived their lease held until now may leave."""
+        for entry in self.lending.look_again():
+            self.ground.left(entry)
+
+    def count(self, lent: FdLease) -> None:
+        self._count_reading(lent.reading, lent.began)
+
+    def _reading(self, entry: Entry, shard: Shard, reader: ReaderName | None, *, opened_here: bool) -> ShardReader:
+        """It knows the epoch that its reader's plan told before this opening moved it on."""
+        reading = ShardReader(self, entry, shard, reader, opened_here=opened_here)
+        plan = self.plans.get(reader) if reader else None
+        reading.epoch = plan.epoch if plan else None
+        return reading
+
+    @contextmanager
+    def _inside(self, reading: ShardReader) -> Iterator[ShardReader]:
+        """``reading`` is inside its shard, for the length of the ``with``."""
+        reading.entry.readers += 1
+        self.readings.add(reading)
+        began = self.optimal.moment
+        try:
+            yield reading
+        except ShardChanged:
+            self.ground.outdated(reading.entry)
+            raise
+        finally:
+            self._step_out(reading)
+            self.ground.left(reading.entry)
+            self._count_reading(reading, began)
+
+    def _step_out(self, reading: ShardReader) -> None:
+        self.tarlook.ended(reading)
+        self.readings.discard(reading)
+        reading.entry.readers -= 1
+        reading.close()
+
+    def _count_reading(self, reading: ShardReader, began: int) -> None:
+        """What this reading would have cost the best schedule there is."""
+        entered, entry = reading.entered, reading.entry
+        if entered is not None:
+            self._events.emit(events.OptimalBytes(self.optimal.read(entry.key, *entered, entry.version.length, began)))
+
+    async def move(self, reading: ShardReader) -> None:
+        job = reading.reader.job if reading.reader else ""
+        entry, opened_here = await self._openings.entry(reading.shard, job)
+        entry = self.room.entries.setdefault(entry.key, entry)
+        before = reading.entry
+        reading.moved_to(entry, opened_here=opened_here)
+        entry.readers += 1
+        before.readers -= 1
+        self.ground.left(before)
+
+    @contextmanager
+    def _holding(self, entry: Entry, index: int) -> Iterator[None]:
+        """Keep a segment from leaving, without being its reader."""
+        self.lease(entry, index)
+        try:
+            yield
+        finally:
+            self.release(entry, index)
+            self.ground.left(entry)
+
+    def _spoilt(self, entry: Entry, index: int) -> None:
+        """A stored segment is wrong, and may have been read so."""
+        self.spoilt_signal(entry)
+        self._openings.distrust.spoilt(entry.name, by_origin=False)
+        entry.remade = self._openings.distrust.count(entry.name)
+        for reading in self.readings:
+            if reading.entry is entry:
+                reading.found_wrong(index)
+
+    def _note_opening(self, entry: Entry, shard: Shard, reader: ReaderName | None, want: RangeRequest | None) -> None:
+        goes_on = isinstance(want, Suffix) or (want is not None and want.first > 0)  # a broken stream resumed, or a part of a shard
+        if goes_on and reader is not None:
+            self.plans.heard(reader)
+        how = "" if goes_on else self.plans.opened(shard, reader)
+        if how not in ("", "no-plan") and reader is not None:
+            self._events.emit(events.ShardOpened(reader, how))
+        self.room.touch(entry)
+        self.ground.landed_signal()
+
+    def _forget(self, entry: Entry) -> None:
+        self._openings.forget(entry)
+        if entry.name not in self._openings.current:
+            self.plans.forget(entry.name)
+            self.forgotten_signal(entry.name)
+
+    def _moved(self, names: Iterable[str]) -> None:
+        """Plans say that these shards are used at another time than before."""
+        for name in names:
+            entry = self._openings.current.get(name)
+            if entry is not None:
+                self.room.touch(entry)
+
+    def ensure(self, entry: Entry, index: int, shard: Shard, *, need: float, need_at: float | None, reader: Hashable) -> Flight | None:
+        """Prefetch's door: a flight for segment ``index``, None if it is here or in the air. Raises ``CacheFull``."""
+        if entry.segments.has(index):
+            self.shelf.foresee(entry, index)
+            return None
+        if self.flight_of(entry, index) is not None:
+            return None
+        if not entry.ranged or self.room.entries.setdefault(entry.key, entry) is not entry:
+            raise CacheFull("this version cannot be completed any more")
+        if not self.disk.usable:
+            raise CacheFull("the cache disk is failing")
+        if self.disk.no_files and not entry.filed:
+            raise CacheFull("the file system has no inodes left for another shard")
+        size = entry.segments.bytes_of(index)
+        grant = self.room.reserve_ahead(size, need_at, reader)
+        if reader is not None:
+            self.room.displacers.note(entry.key, index, reader, size, self.room.owed_for(grant))
+        flight = self._flight(entry, index, need)
+        self._fly(entry, flight, shard, index, grant)
+        return flight
+
+    # What a reading needs
+
+    def flight_of(self, entry: Entry, index: int) -> Flight | None:
+        stream = entry.stream if entry.stream_flying else None
+        flight = stream or self.flights.find(entry.key, index)
+        if flight is not None and index in flight.landed and not entry.segments.has(index):
+            return None  # what it brought has left already (it may be waiting for the end of its body): there are holes below its watermark
+        return flight
+
+    def launch(self, entry: Entry, index: int, shard: Shard, need: float, reader: ReaderName | None) -> Flight:
+        """A flight for a segment a reader needs now."""
+        if not entry.ranged:
+            return self.private_flight(entry, segment_span(index, entry.version.length)[0], shard)
+        flight = self._flight(entry, index, need)
+        grant = self.ground.grant(entry, index, self._announced(reader))
+        flight.bypass = grant is None
+        self._fly(entry, flight, shard, index, grant)
+        return flight
+
+    def launch_ahead(self, entry: Entry, index: int, shard: Shard, need: float, reader: ReaderName | None) -> bool:
+        flight = self._flight(entry, index, need)
+        if self._announced(reader) is not None:
+            grant = self.ground.grant_inside(entry, index, reader)
+        else:
+            grant = self.ground.grant(entry, index, None)
+        if grant is None:
+            return False
+        self._fly(entry, flight, shard, index, grant)
+        return True
+
+    def _announced(self, reader: ReaderName | None) -> ReaderName | None:
+        """``reader`` if its future is known."""
+        return reader if reader is not None and self.plans.get(reader) is not None else None
+
+    def ask_inside(self) -> None:
+        """Ask again for what readers with a plan need next of the shards they are in, before anything further ahead is looked at."""
+        for reading in self.readings:
+            if self._announced(reading.reader) is not None:  # the others were refused because nothing at all may leave
+                reading.ask_again()
+
+    def private_flight(self, entry: Entry, position: int, shard: Shard) -> Flight:
+        """A fetch for one reader alone, through memory, from ``position`` to the end of its segment (or of the shard, without Range)."""
+        index = position // SEGMENT_BYTES
+        first, size = segment_span(index, entry.version.length)
+        flight = Flight(position, first + size if entry.ranged else entry.version.length, 0.0, self._clock())
+        flight.bypass = True
+        self._events.emit(events.Refetched(entry.origin, (flight.end or position) - position))
+        self._fly(entry, flight, shard, -1, None)
+        return flight
+
+    def _flight(self, entry: Entry, index: int, need: float) -> Flight:
+        first, size = segment_span(index, entry.version.length)
+        return Flight(first, first + size, need, self._clock())
+
+    def _fly(self, entry: Entry, flight: Flight, shard: Shard, index: int, grant: Grant[Slice] | None) -> None:
+        entry.flying += 1
+        self.ground.begun(entry, shard)
+        way = self._way(entry, flight, shard, grant)
+        if index < 0:
+            self.flights.take_off(flight, way)
+        else:
+            self.flights.take_off(flight, way, entry.key, index)
+
+    async def _way(self, entry: Entry, flight: Flight, shard: Shard, grant: Grant[Slice] | None) -> None:
+        landing = SegmentWriter(self.ground, self.buffers, entry, flight, grant)
+        landing.bypassing = flight.bypass
+        await self.ground.flown(entry, flight, landing, self._fetcher.fill(entry, flight, shard, landing))
+
+    def breadth(self, entry: Entry, bypassing: bool) -> int:
+        """How many ranges of one reader may be in the air now: what the origin's pace makes worth it, an even part of the room."""
+        if bypassing:
+            return 1
+        leased = max(0, self.leased_segments - len(self.flights)) * SEGMENT_BYTES
+        grantable = self.room.ledger.grantable_bytes(leased) // SEGMENT_BYTES
+        active = max(1, len(self.readings) - self._resting - self.lending.count)  # who has a descriptor asks for nothing
+        return max(1, min(self._fetcher.ranges(entry.origin), grantable // active))
+
+    def let_rest(self, now: float) -> int:
+        """Once a second: readers whose client is stuck give back what they hold (``now`` is monotonic); how many they are."""
+        self._resting = sum(reading.rests(now) for reading in self.readings)
+        return self._resting
+
+    def lease(self, entry: Entry, index: int) -> None:
+        if index not in entry.segments.leases:
+            self._leased_segments += 1
+        entry.segments.lease(index)
+
+    def release(self, entry: Entry, index: int) -> None:
+        entry.segments.release(index)
+        if index not in entry.segments.leases:
+            self._leased_segments -= 1
+            if index not in entry.segments.unread:  # read to its end, or left: only now is its room anybody's
+                self.room.displacers.read(entry.key, index)
+        self.room.touch(entry)  # what its readers have behind them may leave
+        self.ground.landed_signal()
+
+    def read_segment(self, entry: Entry, index: int) -> None:
+        self.room.displacers.hit(entry.key, index)
+        entry.segments.unread.discard(index)
+
+    def hurry(self, entry: Entry, flight: Flight, need: float) -> None:
+        if need < flight.need:
+            flight.need = need
+            self._fetcher.hurried(entry.origin)
+
+    def boarded(self) -> None:
+        self._events.emit(events.FlightBoarded())
+
+    @contextmanager
+    def waiting(self, reading: ShardReader) -> Iterator[None]:
+        """``reading`` waits for bytes, for the length of the ``with``."""
+        try:
+            with self.waits.waiting(reading.reader, reading.entry.name, reading.entry.origin, READING) as reading.wait:
+                yield
+        finally:
+            if reading.wait is not None:
+                reading.waited_s, reading.wait = reading.waited_s + reading.wait.seconds, None
+            self.waited_signal(reading.reader)
+
+    def is_reading(self, reader: ReaderName) -> bool:
+        """Whether ``reader`` is inside a shard now, or waits to be let in."""
+        return any(wait.reader == reader for wait in self.waits) or any(reading.reader == reader for reading in self.readings)
+
+    def length_of(self, name: str) -> int | None:
+        """Bytes of the version in use of the shard of this name; None where none is known."""
+        entry = self._openings.current.get(name)
+        return None if entry is None else entry.version.length
+
+    @property
+    def leased_segments(self) -> int:
+        return self._leased_segments + self.lending.segments

@@ -1,0 +1,223 @@
+"""Talking to a sidecar's ``/v1`` API from a command line: blocking, standard library only, over TCP or a unix socket.
+
+``http.client`` on purpose: it knows no proxy variables, so a corporate ``http_proxy`` never swallows a request for 127.0.0.1.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from forebay_proxy.core.errors import ConfigError, ForebayError
+from forebay_proxy.wire.protocol.keepalive import KeepAlive
+
+__all__ = ["KeepAlive", "SidecarClient", "SidecarRefused", "SidecarUnreachable"]
+
+Table = dict[str, Any]
+
+_TIMEOUT_S = 5.0  # a live sidecar answers in milliseconds; one that needs longer is no help to a person either
+_CHUNK_BYTES = 1 << 20
+_STREAM_TIMEOUT_S = 60.0  # a warm-up reports every second; a minute of silence means it is gone
+_EVICT_TIMEOUT_S = 3600.0  # it says nothing before its end, and a million files take their time
+
+
+class SidecarUnreachable(ForebayError):
+    """Nobody answers at the sidecar's address, or what answers speaks no HTTP."""
+
+    title = "Sidecar unreachable"
+
+
+class SidecarRefused(ForebayError):
+    """The sidecar answered with an error; the message is its own. ``status`` is the HTTP status."""
+
+    title = "Sidecar refused"
+
+    def __init__(self, message: str, *, next_step: str = "", status: int = 500) -> None:
+        super().__init__(message, next_step=next_step)
+        self.status = status
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+class SidecarClient:
+    """A sidecar at ``address``: ``http://host:port`` or ``unix:/path``. Raises ``ConfigError`` for any other spelling."""
+
+    def __init__(self, address: str, *, token: str = "") -> None:
+        self.address = address.rstrip("/")
+        self._headers = {"Forebay-Token": token} if token else {}
+        self._where = _parse(self.address)
+
+    def __repr__(self) -> str:
+        return f"<SidecarClient {self.address}>"
+
+    def ready(self, timeout_s: float = _TIMEOUT_S) -> None:
+        """Return if the sidecar serves; raise ``SidecarUnreachable`` or ``SidecarRefused`` (it starts, or drains) if not."""
+        self._once("GET", "/readyz", timeout_s=timeout_s)
+
+    def status(self, timeout_s: float = _TIMEOUT_S) -> Table:
+        """``GET /v1/status``."""
+        return _table(self._once("GET", "/v1/status", timeout_s=timeout_s))
+
+    def shards(self, name: str = "") -> list[Table]:
+        """``GET /v1/shards``: one entry a stored version of a shard; of the shard ``name`` alone, if one is named."""
+        path = f"/v1/shards?shard={quote(name, safe='')}" if name else "/v1/shards"
+        return list(_table(self._once("GET", path, timeout_s=_STREAM_TIMEOUT_S))["shards"])
+
+    def evict(self, selection: Mapping[str, Any]) -> Table:
+        """``POST /v1/evict`` with ``{"shards": [...]}`` or ``{"all": true}``; what was freed, and what stays because it is leased."""
+        return _table(self._once("POST", "/v1/evict", json.dumps(selection).encode(), timeout_s=_EVICT_TIMEOUT_S))
+
+    def remove_set(self, text: str) -> None:
+        """``POST /v1/sets/remove``: the set is kept filled no longer. Raises ``SidecarRefused`` (404) where there is none of that name."""
+        self._once("POST", "/v1/sets/remove", json.dumps({"set": text}).encode(), timeout_s=_TIMEOUT_S)
+
+    def allow(self, origins: Sequence[str]) -> None:
+        """``POST /v1/allow``: the sidecar may go to these origins too, in the words of ``--allow-origin``. Raises ``SidecarRefused``."""
+        self._once("POST", "/v1/allow", json.dumps({"origins": list(origins)}).encode(), timeout_s=_TIMEOUT_S)
+
+    def warm(self, content_type: str, body: bytes, headers: tuple[tuple[str, str], ...] = (), query: str = "") -> Iterator[Table]:
+        """``POST /v1/warm``; yields its events as they come. ``headers`` travel to the shards' origin."""
+        return self._events(
+            "/v1/warm" + (f"?{query}" if query else ""), body, {"Content-Type": content_type, **dict(headers)}, done="warmed"
+        )
+
+    def verify(self, selection: Mapping[str, Any], rate_bytes_s: int | None = None) -> Iterator[Table]:
+        """``POST /v1/verify`` with a selection as of ``evict``; yields its events as they come."""
+        path = "/v1/verify" + (f"?rate={rate_bytes_s}" if rate_bytes_s else "")
+        return self._events(path, json.dumps(selection).encode(), {"Content-Type": "application/json"}, done="verified")
+
+    def samples(self, target: str, headers: tuple[tuple[str, str], ...] = ()) -> tuple[int, str]:
+        """How many samples the shard at ``target`` ("/s3/bucket/key") has, and its ETag.
+
+        Raises ``SidecarRefused``: 404 it has no index, 409 not yet.
+        """
+        asked = {"If-None-Match": "*", **dict(headers)}  # the index itself is not wanted
+        with self._answer("GET", f"/v1/index{target}", None, _STREAM_TIMEOUT_S, asked) as answer:
+            count, etag = answer.headers.get("Forebay-Samples", ""), answer.headers.get("ETag", "")
+        if not (count.isascii() and count.isdigit()):
+            raise SidecarUnreachable("what answers there counts no samples", next_step="is it a Forebay of an older version?")
+        return int(count), etag
+
+    def read(self, target: str, headers: Mapping[str, str], most: int) -> tuple[int, Mapping[str, str], bytes]:
+        """Status, headers and up to ``most`` first bytes of what ``target`` ("/s3/bucket/key") gives. Raises ``SidecarRefused``."""
+        with self._answer("GET", target, None, _STREAM_TIMEOUT_S, headers) as answer:
+            return answer.status, dict(answer.headers.items()), answer.read(most)
+
+    def chunks(self, target: str, headers: Mapping[str, str]) -> Iterator[bytes]:
+        """The body of what ``target`` gives, as it comes; shorter than promised where it is cut. Raises ``SidecarRefused``."""
+        with self._answer("GET", target, None, _STREAM_TIMEOUT_S, headers) as answer:
+            while chunk := answer.read1(_CHUNK_BYTES):
+                yield chunk
+
+    def announce(self, reader: str, content_type: str, body: bytes, headers: tuple[tuple[str, str], ...] = (), query: str = "") -> None:
+        """``PUT /v1/plans/READER``: what it opens next. Raises ``SidecarRefused``."""
+        path = f"/v1/plans/{reader}" + (f"?{query}" if query else "")
+        with self._answer("PUT", path, body, _TIMEOUT_S, {"Content-Type": content_type, **dict(headers)}) as answer:
+            answer.read()
+
+    def etag(self, target: str, headers: tuple[tuple[str, str], ...] = ()) -> str:
+        """The ETag of the shard at ``target`` now; nothing of it is fetched. Raises ``SidecarRefused``."""
+        with self._answer("HEAD", target, None, _STREAM_TIMEOUT_S, dict(headers)) as answer:
+            return answer.headers.get("ETag", "")
+
+    def _events(self, path: str, body: bytes, headers: Mapping[str, str], *, done: str) -> Iterator[Table]:
+        """The lines of an answer. Raises ``SidecarUnreachable`` where they stop before the event "end": a cut looks like one to us."""
+        event: Table = {}
+        with self._answer("POST", path, body, _STREAM_TIMEOUT_S, headers) as answer:
+            for line in iter(answer.readline, b""):
+                if line.strip():
+                    event = _table(line)
+                    yield event
+        if event.get("event") != "end":
+            raise SidecarUnreachable(f"the sidecar ended before it had {done} everything", next_step="run it again")
+
+    def hold(self, job: str = "") -> KeepAlive:
+        """What keeps a sidecar started by ``run`` alive, and tells that ``job`` goes on, once ``take`` or ``ping`` was called and until
+        ``close``."""
+        return KeepAlive(self.address, self._headers.get("Forebay-Token", ""), job)
+
+    def _once(self, method: str, path: str, body: bytes | None = None, *, timeout_s: float) -> bytes:
+        with self._answer(method, path, body, timeout_s, {"Content-Type": "application/json"} if body else {}) as answer:
+            return answer.read()
+
+    @contextmanager
+    def _answer(
+        self, method: str, path: str, body: bytes | None, timeout_s: float, headers: Mapping[str, str]
+    ) -> Iterator[http.client.HTTPResponse]:
+        connection = self._connection(timeout_s)
+        try:
+            connection.request(method, path, body, {**self._headers, **headers})
+            answer = connection.getresponse()
+            if answer.status >= 400:
+                raise _refusal(self.address, answer.status, answer.read(64 * 1024))
+            yield answer
+        except (OSError, http.client.HTTPException) as error:
+            raise SidecarUnreachable(
+                f"no sidecar answers at {self.address}: {_cause(error)}", next_step="start one with 'forebay serve'"
+            ) from error
+        finally:
+            connection.close()
+
+    def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
+        kind, host, port = self._where
+        return _UnixConnection(host, timeout_s) if kind == "unix" else http.client.HTTPConnection(host, port, timeout=timeout_s)
+
+
+def _parse(address: str) -> tuple[str, str, int]:
+    """("unix", path, 0) or ("http", host, port)."""
+    if address.startswith("unix:/"):
+        return "unix", "/" + address.removeprefix("unix:").lstrip("/"), 0
+    try:
+        parts = urlsplit(address)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port, parts = None, None, urlsplit("")
+    if parts.scheme != "http" or not host or parts.path or parts.query or parts.username:
+        raise ConfigError(
+            "the sidecar's address must look like http://127.0.0.1:7070 or unix:/path", next_step="check --url and FOREBAY_URL"
+        )
+    return "http", host, port or 80
+
+
+def _table(body: bytes) -> Table:
+    try:
+        found = json.loads(body)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise SidecarUnreachable("what answers there is not a Forebay sidecar", next_step="check --url and FOREBAY_URL")
+    return found
+
+
+def _refusal(address: str, status: int, body: bytes) -> SidecarRefused:
+    """The sidecar's problem+json (RFC 9457) as an error; anything else by its status."""
+    try:
+        problem = json.loads(body)
+        text = str(problem.get("detail") or problem.get("title"))
+        return SidecarRefused(text, next_step=str(problem.get("next_step", "")), status=status)
+    except (ValueError, AttributeError):
+        words = body.decode("utf-8", "replace").strip() if len(body) < 200 else ""  # /readyz says "starting" or "draining"
+        if status != 503:
+            words = f"what answers at {address} is not a Forebay sidecar: HTTP {status} {http.client.responses.get(status, '')}".rstrip()
+            return SidecarRefused(words, next_step="check --url and FOREBAY_URL", status=status)
+        return SidecarRefused(f"the sidecar answers {status}: {words or http.client.responses.get(status, '')}", status=status)
+
+
+def _cause(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "timed out"
+    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()

@@ -1,0 +1,1 @@
+"""``forebay index``: counts the samples of shards."""

@@ -1,0 +1,292 @@
+"""``forebay index``: have the sample index of each shard made, and write down how many samples there are."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import click
+
+from forebay_proxy.cli.client import SidecarClient, SidecarRefused
+from forebay_proxy.cli.failures import Failures
+from forebay_proxy.cli.index.count_so_far import CountSoFar
+from forebay_proxy.cli.index.sizes_json import Conflict, SizesJson
+from forebay_proxy.cli.locate import locate
+from forebay_proxy.cli.options import json_option, url_option
+from forebay_proxy.cli.output import many, notice, say, say_json
+from forebay_proxy.cli.shards.warm import progress_view
+from forebay_proxy.cli.shards.warm_progress import WarmView
+from forebay_proxy.cli.sources import Batch, named_batches
+from forebay_proxy.core.errors import ConfigError
+from forebay_proxy.core.exit_codes import ExitCode
+from forebay_proxy.core.shard import Shard
+from forebay_proxy.wire.protocol.plan import encode
+from forebay_proxy.wire.protocol.reader_name import ReaderName
+from forebay_proxy.wire.urls.shard_url import parse_origin_url
+
+__all__ = ["index"]
+
+# So many shards are fetched before their indexes are asked for: enough for an origin's latency not to count, few enough to be here still
+# where the set is larger than the cache.
+_TOGETHER = 16
+_NOT_YET = 409
+_EVICTED_AT_ONCE = 1000  # names a request
+_PAUSE_S = 2.0
+_TRIES = 5  # for an index that cannot be made now: a part of the shard left meanwhile, or the disk is slow
+_DISK_TRIES = 60  # in a row, while the sidecar tries whether its disk works again, which it does once a minute or sooner
+_STATUS_S = 60.0  # a count of hours must not end because a busy sidecar takes its time
+
+
+@click.command()
+@click.argument("urls", nargs=-1)
+@click.option("--from", "lists", multiple=True, metavar="FILE", help="Also the URLs in FILE, one a line; '-' is stdin.")
+@click.option(
+    "--sizes", metavar="PATH", default="sizes.json", show_default=True,
+    help="Where to write the number of samples of each shard, by file name, as OpenCLIP reads it; '' writes none.",
+)  # fmt: skip
+@click.option("--quiet", is_flag=True, help="No progress; what has no index is still named.")
+@json_option
+@url_option
+def index(urls: tuple[str, ...], lists: tuple[str, ...], sizes: str, quiet: bool, as_json: bool, url: str | None) -> int:
+    """Make the sample index of shards ahead, and count their samples.
+
+    \b
+    Examples:
+      forebay index 's3://bucket/shard-{000000..000999}.tar'
+      forebay index shards.txt --sizes /data/laion/sizes.json
+      forebay index 'https://host/{00..99}.tar' --sizes '' --json
+
+    URLS are URLs, brace patterns, 'pipe:' commands, or files of them, one a line; '-' is stdin. A shard whose index is not known is fetched
+    into the cache for it, once; the index stays when the shard leaves. Where the set is larger than the cache, what has been counted
+    leaves for what has not. A run that was stopped is gone on with from PATH.partial. Shards that were replaced are counted again. With
+    all indexes known the ranks of a job share samples instead of shards, and end their epochs together. Exit code 1 when a shard has no
+    index: only whole, plain tars have one. The sizes are written only when all of them are known, and added to those of a file that is
+    there; one that says otherwise of the same names is left alone.
+    """
+    work = named_batches(urls, lists)
+    names = _file_names(work) if sizes else {}
+    if sizes:
+        SizesJson(Path(sizes)).check()
+    sidecar = locate(url, os.environ)
+    with progress_view(quiet=quiet, as_json=as_json) as view:
+        so_far = CountSoFar(sizes)
+        counting = _Counting(sidecar, view, sum(len(batch.shards) for batch in work), so_far)
+        try:
+            for batch in work:
+                counting.batch(batch)
+        except KeyboardInterrupt:
+            notice(f"stopped: {len(counting.counts)} of {counting.shards} shards are counted; the same command goes on from there")
+            raise
+        finally:
+            counting.failures.told()
+    written = _end(counting, names, sizes, as_json=as_json)
+    if written:
+        so_far.end()
+    return ExitCode.PART_FAILED if counting.without or (sizes and not written) else ExitCode.DONE
+
+
+class _Counting:
+    """Asks for indexes, and has fetched what is not all here. ``counts`` are samples by shard, ``without`` why others have none."""
+
+    def __init__(self, sidecar: SidecarClient, view: WarmView, shards: int, so_far: CountSoFar) -> None:
+        self.counts: dict[str, int] = {}
+        self.without: dict[str, str] = {}
+        self._sidecar = sidecar
+        self._view = view
+        self.shards = shards
+        self.failures = Failures()
+        self._so_far = so_far
+        self._bytes = 0
+        # A job of its own: what is here is compared with its origin before its count is believed.
+        self._reader = str(ReaderName(f"index-{os.getpid()}-{secrets.token_hex(4)}", "0", "0", f"{os.getpid()}.1"))
+        self._together = _TOGETHER
+        self._leaving: list[list[str]] = [[], []]  # what may leave for the rest: first what was fetched for this count, then what was here
+        self._parts: dict[str, None] = {}  # names of what was fetched in part for this count: there was no room for the rest
+        self._tried: Counter[str] = Counter()  # shards that were all here, and had no index yet
+        self._disk_tries = 0
+
+    def batch(self, batch: Batch) -> None:
+        for first in range(0, len(batch.shards), _TOGETHER):
+            self._some(batch.shards[first : first + _TOGETHER], batch.headers)
+
+    def _some(self, shards: Sequence[str], headers: tuple[tuple[str, str], ...]) -> None:
+        waiting = [shard for shard in shards if not self._count(shard, headers, last=False)]
+        while waiting:
+            asked = waiting[: self._together]
+            crowded = self._fetched(asked, headers)
+            again = [shard for shard in asked if not (shard in self.counts or shard in self.without or shard in crowded)]
+            waiting = [*crowded, *waiting[len(asked) :], *again]
+            self._tried.update(again)
+            if crowded:
+                self._make_room(asked, crowded)
+                waiting = [shard for shard in waiting if shard not in self.without]
+            elif again == waiting:
+                time.sleep(_PAUSE_S)
+
+    def _make_room(self, asked: Sequence[str], crowded: dict[str, str]) -> None:
+        """Let something leave for ``crowded``, or ask for fewer at a time; refuse what is alone and finds no room."""
+        freed, whole = self._let_go(), sum(shard in self.counts for shard in asked)
+        if whole:
+            self._together = whole  # what is begun beyond that would be fetched in parts, which leave again
+        elif self._disk_is_waited_for():
+            return
+        elif len(asked) > 1:  # parts of each keep the others out
+            self._together = 1
+            self._evict([_name(shard) for shard in crowded])
+        elif not freed and not self._evict([name for name in self._parts if name != _name(asked[0])]):
+            self._refused(asked[0], crowded[asked[0]])
+            self._leaving[0].append(_name(asked[0]))  # what is here of it
+
+    def _disk_is_waited_for(self) -> bool:
+        """Whether the sidecar's disk failed, so that room says nothing, and may be back now."""
+        if self._disk_tries >= _DISK_TRIES or self._sidecar.status(_STATUS_S)["cache"].get("disk_state") != "down":
+            return False
+        self._disk_tries += 1
+        time.sleep(_PAUSE_S)
+        return True
+
+    def _fetched(self, shards: Sequence[str], headers: tuple[tuple[str, str], ...]) -> dict[str, str]:
+        """Have ``shards`` fetched, and count them; those that found no room, and why."""
+        if self._together < _TOGETHER:
+            self._let_go()  # there was no room before: there is none now but for what has been counted
+        crowded: dict[str, str] = {}
+        shard_of = {_name(shard): shard for shard in shards}
+        encoded = encode(shards)
+        for event in self._sidecar.warm(encoded.content_type, encoded.body, headers, encoded.query):
+            shard = shard_of.get(str(event.get("shard")), "")
+            if event.get("event") == "progress":
+                self._view.progress(len(self.counts) + len(self.without), self.shards, self._bytes + event["done_bytes"])
+            elif event.get("event") == "end":
+                self._bytes += event["bytes"]
+            elif shard and event.get("result") in ("stored", "present"):
+                self._parts.pop(_name(shard), None)
+                self._leaving[event["result"] == "present"].append(_name(shard))
+                self._count(shard, headers, last=True)
+            elif shard and event.get("result") == "no-room":
+                crowded[shard] = str(event.get("error"))
+                if event.get("bytes"):
+                    self._parts[_name(shard)] = None
+            elif shard:
+                self._refused(shard, str(event.get("error") or event.get("result")), event.get("cause"), str(event.get("next_step", "")))
+        for shard in shards:
+            if shard not in self.counts and shard not in self.without and shard not in crowded:
+                self._count(shard, headers, last=True)
+        return crowded
+
+    def _let_go(self) -> bool:
+        """Whether anything left that has been counted: what was here before only where nobody reads, or has said what will be read."""
+        fetched, present = self._leaving
+        if self._evict(fetched):
+            return True
+        status = self._sidecar.status(_STATUS_S)
+        return not status.get("readers") and not status.get("plans_total") and self._evict(present)
+
+    def _evict(self, names: list[str]) -> bool:
+        freed = 0
+        while names:
+            some = names[:_EVICTED_AT_ONCE]
+            del names[:_EVICTED_AT_ONCE]
+            freed += self._sidecar.evict({"shards": some})["bytes"]
+            for name in some:
+                self._parts.pop(name, None)
+        return freed > 0
+
+    def _count(self, shard: str, headers: tuple[tuple[str, str], ...], *, last: bool) -> bool:
+        """Whether it is known now, one way or the other; ``last``: all of it was fetched, so it is asked for a few times at most."""
+        target, headers = parse_origin_url(shard).proxy_path(), (*headers, ("Forebay-Reader", self._reader))
+        try:
+            count, etag = self._sidecar.samples(target, headers)
+            if not last:
+                self._leaving[1].append(_name(shard))
+        except SidecarRefused as refused:
+            noted = self._so_far.find(shard) if refused.status == _NOT_YET else None
+            if noted is None or self._etag(target, headers) != noted[0]:
+                if refused.status == _NOT_YET and (not last or self._tried[shard] < _TRIES - 1):
+                    return False
+                self._refused(shard, str(refused), step=refused.next_step)
+                return True
+            etag, count = noted
+        self.counts[shard] = count
+        self._disk_tries = 0
+        self._so_far.note(shard, etag, count)
+        self._told({"event": "shard", "shard": _name(shard), "samples": count})
+        return True
+
+    def _etag(self, target: str, headers: tuple[tuple[str, str], ...]) -> str:
+        try:
+            return self._sidecar.etag(target, headers)
+        except SidecarRefused:
+            return ""  # its fetch will say why
+
+    def _refused(self, shard: str, why: str, cause: str | None = None, step: str = "") -> None:
+        self.without[shard] = why
+        name = _name(shard)
+        self.failures.add({"shard": name, "error": why, "cause": cause or why.removeprefix(f"shard {name}: "), "next_step": step})
+        self._told({"event": "shard", "shard": name, "samples": None, "error": why})
+
+    def _told(self, event: dict[str, Any]) -> None:
+        self._view.event(event)
+        self._view.progress(len(self.counts) + len(self.without), self.shards, self._bytes)
+
+
+def _name(shard: str) -> str:
+    """As the sidecar calls it: without what is a signature."""
+    return Shard.of(parse_origin_url(shard)).name
+
+
+def _end(counting: _Counting, names: dict[str, str], sizes: str, *, as_json: bool) -> bool:
+    """Whether the sizes were written."""
+    samples, shards = sum(counting.counts.values()), len(counting.counts)
+    written = bool(sizes) and _written(counting, names, sizes)
+    if as_json:
+        say_json(
+            {"event": "end", "shards": shards, "samples": samples, "without": len(counting.without), "sizes": sizes if written else None}
+        )
+        return written
+    if not shards:
+        say("no shard was counted")
+        return written
+    fewest, most = min(counting.counts.values(), default=0), max(counting.counts.values(), default=0)
+    say(f"{many(samples, 'sample')} in {many(shards, 'shard')} ({fewest} to {most} each){f'; {sizes} written' if written else ''}")
+    return written
+
+
+def _written(counting: _Counting, names: dict[str, str], sizes: str) -> bool:
+    """Add the counts to the file if all of them are known, and it says nothing else of these shards."""
+    if counting.without:
+        notice(f"{sizes} is not written: {len(counting.without)} of {len(names)} shards have no index")
+        return False
+    try:
+        others = SizesJson(Path(sizes)).add({names[shard]: count for shard, count in counting.counts.items()})
+    except Conflict as conflict:
+        step = "is it of another set, or older than its shards? Move it away, or name another file with --sizes"
+        notice(f"{sizes} is not written: {conflict}; {step}")
+        return False
+    if others:
+        notice(f"{sizes} told of {others} other shards, which stay in it")
+    return True
+
+
+def _file_names(work: Sequence[Batch]) -> dict[str, str]:
+    """The file name of each shard. Raises ``ConfigError`` where two have the same: sizes by name could not tell them apart."""
+    names = {shard: _file_name(shard) for batch in work for shard in batch.shards}
+    for name, count in Counter(names.values()).most_common(1):
+        if count > 1:
+            first, second = list(_named(names, name))[:2]
+            step = "index each folder by itself, with a --sizes of its own, or give --sizes ''"
+            raise ConfigError(f"two shards have the name {name}, and sizes go by name: {first} and {second}", next_step=step)
+    return names
+
+
+def _named(names: dict[str, str], name: str) -> Iterator[str]:
+    return (shard.partition("?")[0] for shard, other in names.items() if other == name)
+
+
+def _file_name(shard: str) -> str:
+    return unquote(parse_origin_url(shard).path.rpartition("/")[2])

@@ -1,0 +1,148 @@
+"""The command ``forebay``: verbs, and errors as one line that names the cause and the next step."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import click
+from click.exceptions import NoArgsIsHelpError
+
+from forebay_proxy.cli.completion import completion
+from forebay_proxy.cli.index.index import index
+from forebay_proxy.cli.output import error_line, silence_stdout
+from forebay_proxy.cli.plan.plan import plan
+from forebay_proxy.cli.run.env import env
+from forebay_proxy.cli.run.launch import launch
+from forebay_proxy.cli.run.run import run
+from forebay_proxy.cli.run.takeover import takeover
+from forebay_proxy.cli.seams import Seams
+from forebay_proxy.cli.shards.check_shard import check
+from forebay_proxy.cli.shards.evict import evict
+from forebay_proxy.cli.shards.ls import ls
+from forebay_proxy.cli.shards.sets import sets
+from forebay_proxy.cli.shards.try_shards import try_shards
+from forebay_proxy.cli.shards.verify import verify
+from forebay_proxy.cli.shards.warm import warm
+from forebay_proxy.cli.sidecars.config import config
+from forebay_proxy.cli.sidecars.ps import ps
+from forebay_proxy.cli.sidecars.serve import serve
+from forebay_proxy.cli.sidecars.status import status
+from forebay_proxy.cli.sidecars.stop import stop
+from forebay_proxy.core.errors import ForebayError
+from forebay_proxy.core.exit_codes import ExitCode, by_signal
+from forebay_proxy.core.logs import frames_of, hide_messages
+from forebay_proxy.wire.protocol.version import VERSION
+
+__all__ = ["cli", "main"]
+
+_ALIASES = {"prefetch": "warm"}  # the word users of other caches try first
+
+
+class _Verbs(click.Group):
+    """Verbs in the order a person meets them. They return exit codes; errors of the user never show a traceback."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, _ALIASES.get(cmd_name, cmd_name))
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        run = super().main
+        if not standalone_mode:
+            return run(args, prog_name, complete_var, False, **extra)
+        sys.exit(_exit_code(lambda: run(args, prog_name, complete_var, False, **extra)))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # here, before click makes a 1 of it, which means something else with us
+            silence_stdout()
+            return by_signal(signal.SIGPIPE)
+
+
+def _exit_code(invoke: Callable[[], Any]) -> int:
+    try:
+        code = invoke()
+    except NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return ExitCode.CANNOT_BEGIN
+    except click.ClickException as error:
+        return _failed(_usage_line(error))
+    except (click.Abort, KeyboardInterrupt):
+        return by_signal(signal.SIGINT)
+    except (ForebayError, OSError) as error:  # OSError: a file or directory of the user's that is not as it should be
+        return _failed(error_line(error))
+    except Exception as error:
+        click.echo(f"{frames_of(error)}\nforebay: a fault in Forebay itself; please report it with the lines above", err=True)
+        return ExitCode.FAULT
+    return code if isinstance(code, int) else ExitCode.DONE
+
+
+def _failed(line: str) -> int:
+    click.echo(f"forebay: {line}", err=True)
+    return ExitCode.CANNOT_BEGIN
+
+
+def _usage_line(error: click.ClickException) -> str:
+    text = " ".join(error.format_message().split()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    return f"{text}; see '{context.command_path} --help'" if context else text
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 140})
+@click.version_option(VERSION, prog_name="forebay")
+@click.pass_context
+def cli(context: click.Context) -> None:
+    """Forebay keeps accelerators fed: it fetches remote training shards ahead of need into a bounded disk cache.
+
+    \b
+    Examples:
+      forebay try 's3://bucket/train-{000000..000999}.tar'   what it would do for your shards, in a minute
+      forebay run -- torchrun --nproc-per-node 8 train.py    a sidecar for this node, your command, unchanged
+      forebay serve --cache-dir /nvme --cache-size 200GB     the sidecar alone
+      eval "$(forebay env)"                                  lead stock WebDataset to it
+    """
+    context.obj = context.obj or Seams()
+
+
+_VERBS = (
+    try_shards, serve, run, launch, env, check, warm, index, status, ps, stop, ls, evict, sets, verify, plan, takeover, config, completion,
+)  # fmt: skip
+# One line each, whole on a terminal of 80 columns; click would cut the first sentence of the help.
+_SHORT = {
+    "try": "Read a few of your shards directly and through Forebay.",
+    "run": "Run a command with its shards coming through Forebay.",
+    "env": "Print variables that lead stock WebDataset to the sidecar.",
+    "check": "Ask for one shard: which way it goes, what its origin says.",
+    "index": "Count samples ahead: equal steps, samples by number.",
+    "status": "What readers wait for, room, hits, origins, last errors.",
+    "ps": "List your sidecars on this node.",
+    "stop": "End the running sidecar; what is stored stays.",
+    "ls": "List the shards in the cache.",
+    "evict": "Remove shards from the cache.",
+    "verify": "Compare what is stored with its checksums.",
+    "plan": "Say what a cache can do for a run, before the run.",
+    "takeover": "Take webdataset over in a Python environment.",
+    "completion": "Make a shell complete verbs and flags.",
+}
+for verb in _VERBS:
+    verb.short_help = _SHORT.get(verb.name or "")
+    cli.add_command(verb)
+
+
+def main() -> NoReturn:
+    """Entry point of the installed command."""
+    hide_messages()
+    cli.main(prog_name="forebay")
+    raise AssertionError("unreachable: the group exits by itself")

@@ -1,0 +1,101 @@
+"""Command line options made from the settings' fields, so that flags, variables and help cannot drift apart."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_origin
+
+import click
+
+from forebay_proxy.config.settings import (
+    Settings,
+    default_text,
+    env_name,
+    field_note,
+    flag_name,
+    has_flag,
+    load,
+)
+from forebay_proxy.config.settings_file import find_files
+from forebay_proxy.core import secret_parameters
+
+__all__ = [
+    "SettingsApart",
+    "as_arguments",
+    "config_option",
+    "json_option",
+    "load_settings",
+    "one_setting",
+    "settings_options",
+    "url_option",
+]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+config_option = click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Settings file.  [FOREBAY_CONFIG; default: ./forebay.toml over $XDG_CONFIG_HOME/forebay/forebay.toml]",
+)
+url_option = click.option(
+    "--url", metavar="URL", help="The sidecar to talk to: http://host:port or unix:/path.  [FOREBAY_URL; default: the one of this node]"
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+
+
+class SettingsApart(click.Command):
+    """A verb whose own options come first in its help, and the sidecar's settings under a heading of their own."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        own, settings = list[tuple[str, str]](), list[tuple[str, str]]()
+        for parameter in self.get_params(ctx):
+            if record := parameter.get_help_record(ctx):
+                (settings if parameter.name in Settings.model_fields else own).append(record)
+        for heading, records in (("Options", own), ("Settings of a sidecar that is started", settings)):
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+
+def settings_options(function: Function) -> Function:
+    """One option a field that may be given on a command line; values reach the verb as they were written."""
+    for name in reversed([name for name in Settings.model_fields if has_flag(name)]):
+        function = one_setting(name)(function)
+    return function
+
+
+def one_setting(name: str) -> Callable[[Function], Function]:
+    """The option of one field, for a verb that needs no more of them."""
+    text = f"{Settings.model_fields[name].description}  [{env_name(name)}; default: {default_text(name)}]"
+    if _is_switch(name):
+        return click.option(f"{flag_name(name)}/--no-{name.replace('_', '-')}", name, default=None, help=text)
+    return click.option(flag_name(name), name, metavar=field_note(name, "metavar"), multiple=_is_repeatable(name), help=text)
+
+
+def _is_switch(name: str) -> bool:
+    return Settings.model_fields[name].annotation is bool
+
+
+def _is_repeatable(name: str) -> bool:
+    return get_origin(Settings.model_fields[name].annotation) is tuple
+
+
+def load_settings(flags: Mapping[str, Any], config: Path | None) -> Settings:
+    """The settings of this very process: its flags, its environment, the file they lead to. Raises ``ConfigError``."""
+    settings = load(flags, os.environ, find_files(config, os.environ, Path.cwd(), Settings.model_fields))
+    secret_parameters.also_secret(settings.secret_param)
+    return settings
+
+
+def as_arguments(flags: Mapping[str, Any], config: Path | None) -> list[str]:
+    """The given flags as a command line for another ``forebay serve`` (settings in the environment are inherited anyway)."""
+    arguments = ["--config", str(config)] if config else []
+    for name, value in flags.items():
+        if isinstance(value, bool):
+            arguments.append(flag_name(name) if value else f"--no-{name.replace('_', '-')}")
+        elif value is not None:
+            for item in value if isinstance(value, tuple) else (value,):
+                arguments += [flag_name(name), str(item)]
+    return arguments

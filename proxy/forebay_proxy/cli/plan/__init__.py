@@ -1,0 +1,1 @@
+"""``forebay plan``: what a cache would do for a run."""

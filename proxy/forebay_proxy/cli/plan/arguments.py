@@ -1,0 +1,123 @@
+"""What ``forebay plan`` was asked: the shards, how long they are, who reads them."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import click
+
+from forebay_proxy.cli.options import load_settings
+from forebay_proxy.cli.plan.flags import SETTINGS
+from forebay_proxy.cli.seams import Seams
+from forebay_proxy.cli.sources import is_list, read_list, understood
+from forebay_proxy.config.settings import Settings
+from forebay_proxy.core.errors import ConfigError
+from forebay_proxy.core.quantities import TotalBytes
+from forebay_proxy.core.shard import Shard
+from forebay_proxy.simulate.origin import SimulatedLine
+from forebay_proxy.simulate.recording import Recording
+from forebay_proxy.simulate.recordings import read_recording
+from forebay_proxy.simulate.workload import Workload, shuffled
+
+__all__ = ["PlanArguments"]
+
+
+@dataclass(frozen=True)
+class PlanArguments:
+    """The flags as parsed, and the shards that they name; ``recording`` is what ``--replay`` gave."""
+
+    settings: Settings
+    shards: list[Shard]
+    recording: Recording | None
+    flags: dict[str, Any]
+
+    @classmethod
+    def of(cls, urls: tuple[str, ...], lists: tuple[str, ...], config: Path | None, flags: dict[str, Any]) -> PlanArguments:
+        """Reads the lists and the file. Raises ``ConfigError``, ``click.UsageError``."""
+        settings = load_settings({name: flags[name] for name in SETTINGS}, config)
+        files = [*lists, *filter(is_list, urls)]
+        named = [text for text in urls if not is_list(text)]
+        shards = [Shard.of(source.url, source.headers) for source in understood(chain(named, *(read_list(path) for path in files)))]
+        if flags["file"] is not None:
+            if shards:
+                raise click.UsageError("--replay names what is read; no URLs go with it")
+            recording = read_recording(_text(flags["file"]))
+            return cls(settings, recording.shards(), recording, flags)
+        if not shards:
+            raise click.UsageError("name at least one URL, a list with --from, or a file to --replay")
+        return cls(settings, list({shard.name: shard for shard in shards}.values()), None, flags)
+
+    @property
+    def cache_bytes(self) -> int:
+        given = self.flags["cache_size"]
+        if given is None and isinstance(self.settings.cache_size, TotalBytes):
+            return self.settings.cache_size.count
+        if given is None:
+            raise click.UsageError("--cache-size is missing: how many bytes may the cache hold, as 500GB")
+        return int(given)
+
+    @property
+    def line(self) -> SimulatedLine:
+        flags = self.flags
+        return SimulatedLine(flags["origin_bandwidth"], flags["connection_rate"], flags["latency"], self.settings.origin_connections)
+
+    def need(self, **examples: str) -> None:
+        """Raises ``click.UsageError`` that names all of these flags that are not given, each with its example."""
+        given = {"cache_size"} if isinstance(self.settings.cache_size, TotalBytes) else set()
+        missing = [
+            f"--{name.replace('_', '-')} {text}" for name, text in examples.items() if self.flags[name] is None and name not in given
+        ]
+        if missing:
+            raise click.UsageError(f"an estimate needs {' and '.join(missing)} too (with your own figures)")
+
+    def lengths(self, seams: Seams) -> tuple[dict[str, int], str]:
+        """(bytes of every shard by name, how they are known). Asks the origin if nothing else tells."""
+        known = self.recording.lengths if self.recording else {}
+        size, total = self.flags["shard_size"], self.flags["dataset_size"]
+        missing = [shard for shard in self.shards if shard.name not in known]
+        if size is not None and total is not None:
+            raise click.UsageError("--shard-size and --dataset-size say the same thing; give one of them")
+        if not missing:
+            return known, "as recorded"
+        if size is not None or total is not None:
+            return {**_given(missing, size, total, sum(known.values())), **known}, "as given"
+        found = seams.survey(missing, self.settings, self.flags["ask"])
+        lengths = {shard.name: known.get(shard.name, found.lengths.get(shard.name, found.mean_bytes)) for shard in self.shards}
+        return lengths, "asked of the origin" if found.asked == found.total else f"estimated: {found.asked} of {found.total} shards asked"
+
+    def workload(self, lengths: dict[str, int]) -> Workload:
+        """As recorded; a list, or the plan of one reader, may be read otherwise: shuffled, in epochs, by many."""
+        assert self.recording is not None, "asked for a replay"
+        recording, flags = self.recording, self.flags
+        orders = list(recording.orders.values())
+        if len(orders) == 1 and len(orders[0]) == 1 and not recording.is_timed:
+            return shuffled(
+                orders[0][0], lengths, epochs=flags["epochs"] or 2, seed=flags["shuffle"], readers=flags["workers"] or 1,
+                jobs=flags["jobs"], rate=flags["rate"], stagger_s=flags["stagger"] or 0.0, ahead=flags["ahead"],
+            )  # fmt: skip
+        otherwise = {**flags, "jobs": flags["jobs"] if flags["jobs"] > 1 else None}
+        for name in ("epochs", "shuffle", "workers", "stagger", "jobs"):
+            if otherwise[name] is not None:
+                who = f"{recording.kind}, {len(orders)} {'reader' if len(orders) == 1 else 'readers'}"
+                raise click.UsageError(f"--{name} is for a list of shards; this file says itself who read what ({who})")
+        rate = flags["rate"]
+        return Workload(recording.scripts(rate / len(orders) if rate else None), lengths, flags["ahead"], barrier=recording.in_step)
+
+
+def _given(shards: list[Shard], size: int | None, total: int | None, known_bytes: int) -> dict[str, int]:
+    """``size`` bytes each, or together what is missing to ``total``: to the byte, however they divide."""
+    if size is not None:
+        return {shard.name: size for shard in shards}
+    each, more = divmod(max(0, (total or 0) - known_bytes), len(shards))
+    return {shard.name: each + (number < more) for number, shard in enumerate(shards)}
+
+
+def _text(path: str) -> str:
+    try:
+        return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}", next_step="check --replay") from error

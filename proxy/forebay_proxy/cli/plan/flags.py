@@ -1,0 +1,91 @@
+"""The flags of ``forebay plan``, and how their quantities are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from forebay_proxy.cli.options import one_setting
+from forebay_proxy.core.quantities import parse_duration, parse_rate, parse_size
+from forebay_proxy.simulate.policies import POLICIES
+from forebay_proxy.simulate.workload import ALL
+
+__all__ = ["SETTINGS", "plan_flags"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_SAMPLE = 32  # survey.SAMPLE, whose module costs the command line half a second
+SETTINGS = ("allow_origin", "file_root")  # those that decide whether the origin may be asked at all: its refusals name them
+
+
+def _quantity(parse: Callable[[str], Any]) -> Any:
+    """A click callback: ``parse`` with its own words for what is wrong."""
+
+    def callback(context: click.Context, option: click.Parameter, text: str | None) -> Any:
+        try:
+            return None if text is None else parse(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+
+    return callback
+
+
+def _bytes(text: str) -> int:
+    if text.strip().endswith("%"):
+        raise ValueError(f"{text!r}: this plan may be for another machine, whose disk it does not know; write how many bytes, as 500GB")
+    return parse_size(text)
+
+
+def _ahead(text: str) -> int:
+    if text == "all":
+        return ALL
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise ValueError(f"{text!r} is not a number of shards; write 16, or all for whole epochs")
+    return int(text)
+
+
+_size, _rate, _duration = _quantity(_bytes), _quantity(parse_rate), _quantity(parse_duration)
+_count = click.IntRange(min=1)
+
+_FLAGS = (
+    click.option("--from", "lists", multiple=True, metavar="FILE", help="Also the URLs in FILE, one a line; '-' is stdin."),
+    click.option("--cache-size", callback=_size, metavar="SIZE", help="What the cache may hold, as 500GB.  [FOREBAY_CACHE_SIZE]"),
+    click.option("--origin-bandwidth", callback=_rate, metavar="RATE", help="What origin and line give, as 10Gbit or 1.2GB/s."),
+    click.option("--rate", callback=_rate, metavar="RATE", help="What all readers of a job take together, as 800MB/s."),
+    click.option("--workers", "--readers", type=_count, metavar="N", help="Readers of a job: ranks x DataLoader workers.  [default: 1]"),
+    click.option("--shard-size", callback=_size, metavar="SIZE", help="Length of every shard, instead of asking the origin."),
+    click.option("--dataset-size", callback=_size, metavar="SIZE", help="Length of all shards together, instead of asking the origin."),
+    click.option(
+        "--ask",
+        type=_count,
+        metavar="N",
+        default=_SAMPLE,
+        show_default=True,
+        help="Of how many shards, evenly spread, the origin is asked.",
+    ),
+    *map(one_setting, SETTINGS),
+    click.option("--replay", "file", metavar="FILE", help="Replay a plan, a list or an access log through the cache's own code."),
+    click.option("--epochs", type=_count, metavar="N", help="Replay: epochs to read.  [default: 2, or as recorded]"),
+    click.option("--shuffle", type=int, metavar="SEED", help="Replay: a fresh order each epoch.  [default: as listed]"),
+    click.option("--jobs", type=_count, metavar="N", default=1, show_default=True, help="Replay: jobs that read the whole list each."),
+    click.option(
+        "--stagger", callback=_duration, metavar="TIME", help="Replay: each further job (of one job: reader) begins so much later."
+    ),
+    click.option(
+        "--ahead", callback=_quantity(_ahead), default="16", show_default=True, metavar="N|all", help="Replay: shards a reader announces."
+    ),
+    click.option(
+        "--latency", callback=_duration, default="30ms", show_default=True, metavar="TIME", help="Replay: until an origin's first byte."
+    ),
+    click.option("--connection-rate", callback=_rate, metavar="RATE", help="Replay: the most one connection brings, as 50MB/s."),
+    click.option("--policy", "policies", multiple=True, type=click.Choice(POLICIES), help="Replay: only these.  [default: all]"),
+)
+
+
+def plan_flags(function: Function) -> Function:
+    """All of them, in this order in the help."""
+    for flag in reversed(_FLAGS):
+        function = flag(function)
+    return function

@@ -1,0 +1,197 @@
+"""Joining the node's sidecar, or starting one: what ``forebay run`` does before its command.
+
+An address that was named is always used. A found sidecar is used only if it reads with the same credentials, endpoints and proxies;
+otherwise one of our own starts beside it, with a cache directory of its own. All of it happens under one lock, so of many commands that
+begin at once one starts the sidecar and the others join it. The lock is the starter's and the starting sidecar's together: should the
+starter be killed, the next one waits until that sidecar is ready, and joins it.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Literal
+
+from forebay_proxy.cli.client import KeepAlive, SidecarClient, SidecarRefused, SidecarUnreachable
+from forebay_proxy.cli.locate import named_address, token_of
+from forebay_proxy.cli.options import as_arguments
+from forebay_proxy.config.settings import Settings, load
+from forebay_proxy.config.settings_file import find_files
+from forebay_proxy.node import cache_location
+from forebay_proxy.node.runfile import RunDirectory
+from forebay_proxy.wire.protocol.keepalive import KeepAliveRefused, LaunchError
+
+__all__ = ["JoinRequest", "Joined", "join"]
+
+_START_S = 15.0  # loading the index of 100,000 segments takes 0.1 s; a loaded node with a slow disk needs a few
+_IDLE_EXIT_S = 60  # long enough for the next command of a script to join, short enough to be gone when people look
+_PROBE_S = 10.0  # as for a hold: who is given up on too early gets a second sidecar beside it
+_LAST_LINES = 5  # of a log: the cause is in the last one, what led to it before that
+
+
+@dataclass(frozen=True)
+class JoinRequest:
+    """What the person asked of ``run``: an address, or flags for a sidecar that is started."""
+
+    url: str | None
+    config: Path | None
+    flags: Mapping[str, Any]
+    job: str = ""  # it is held for
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A ready sidecar, held until the end of a ``with``. ``url`` is its http address; ``process`` and ``log`` are set if we started it."""
+
+    sidecar: SidecarClient
+    url: str
+    how: Literal["named", "joined", "started"]
+    process: subprocess.Popen[bytes] | None = None
+    log: Path | None = None
+    hold: KeepAlive | None = None
+
+    def __enter__(self) -> Joined:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.hold is not None:
+            self.hold.close()
+
+
+def join(wish: JoinRequest, environ: Mapping[str, str], program: Sequence[str]) -> Joined:
+    """A ready sidecar, held. Raises ``ForebayError`` or ``OSError`` when there is none to be had; its message is fit to be one line."""
+    address, named_by = named_address(wish.url, environ)
+    if address:
+        return _named(address, named_by, environ, wish.job)
+    directory = RunDirectory.of(environ)
+    fingerprint = directory.fingerprint(environ)
+    with directory.starting() as lock:
+        live = directory.live()
+        for record in live:
+            sidecar = SidecarClient(record.url, token=token_of(environ))
+            if record.fingerprint == fingerprint and (hold := _held(sidecar, wish.job)) is not None:
+                return Joined(sidecar, record.url, "joined", hold=hold)
+        beside = fingerprint if live else ""
+        return _Start(directory, wish, environ, beside, lock).run(program)
+
+
+def _named(address: str, named_by: str, environ: Mapping[str, str], job: str) -> Joined:
+    sidecar = SidecarClient(address, token=token_of(environ))
+    try:
+        sidecar.ready(_PROBE_S)
+        url = address if address.startswith("http") else str(sidecar.status(_PROBE_S)["url"])
+    except (SidecarUnreachable, SidecarRefused) as error:
+        raise SidecarUnreachable(f"{named_by}: {error}") from error
+    return Joined(sidecar, url.rstrip("/"), "named", hold=_held(sidecar, job))
+
+
+def _held(sidecar: SidecarClient, job: str) -> KeepAlive | None:
+    """A hold of it, which is also the proof that it serves; None where it does not, or is about to end."""
+    hold = sidecar.hold(job)
+    try:
+        hold.take(_PROBE_S)
+    except KeepAliveRefused as refused:
+        # One of an older version minds connections; one that takes no more holds, and does not drain, is kept by those it has.
+        full = refused.status == HTTPStatus.SERVICE_UNAVAILABLE and _is_ready(sidecar)
+        return hold if full or refused.status == HTTPStatus.NOT_FOUND else None
+    except LaunchError:
+        return None
+    return hold
+
+
+def _is_ready(sidecar: SidecarClient) -> bool:
+    try:
+        sidecar.ready(_PROBE_S)
+    except (SidecarUnreachable, SidecarRefused):
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class _Start:
+    """One start of a detached sidecar, which shares ``lock`` until it is ready. ``beside``: our fingerprint if others run here, else ""."""
+
+    directory: RunDirectory
+    wish: JoinRequest
+    environ: Mapping[str, str]
+    beside: str
+    lock: int
+
+    def run(self, program: Sequence[str]) -> Joined:
+        log = self.directory.new_log(f"forebay-{self.beside}" if self.beside else "forebay")
+        process = self._spawn([*program, *self._arguments()], log)
+        try:
+            ready = _first_line(process, time.monotonic() + _START_S)
+        except TimeoutError:
+            process.kill()
+            process.wait()
+            ready = b""
+        finally:
+            assert process.stdout is not None
+            process.stdout.close()
+        record = next((record for record in self.directory.live() if record.pid == process.pid), None) if ready else None
+        if record is None:
+            raise SidecarUnreachable(f"the sidecar did not start: {_last_words(log, process)} (log: {log})")
+        sidecar = SidecarClient(record.url, token=token_of(self.environ))
+        if (hold := _held(sidecar, self.wish.job)) is None:
+            raise SidecarUnreachable(f"the sidecar started and ended again: {_last_words(log, process)} (log: {log})")
+        return Joined(sidecar, record.url, "started", process, log, hold)
+
+    def _arguments(self) -> list[str]:
+        flags = dict(self.wish.flags)
+        if self._settings().idle_exit_s is None:  # neither a flag nor the environment nor the file says otherwise
+            flags["idle_exit_s"] = _IDLE_EXIT_S
+        if self.beside:
+            flags["cache_dir"] = str(self._own_cache_dir())
+        return [*as_arguments(flags, self.wish.config), "--json", "--start-lock", str(self.lock)]
+
+    def _own_cache_dir(self) -> Path:
+        return cache_location.choose(self._settings(), self.environ, cache_location.Machine.here(self.environ)).beside(self.beside).path
+
+    def _settings(self) -> Settings:
+        """What the sidecar will find; it reads flags, environment and file as we do."""
+        return load(self.wish.flags, self.environ, find_files(self.wish.config, self.environ, Path.cwd(), Settings.model_fields))
+
+    def _spawn(self, arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
+        # A session of its own: the terminal's Ctrl-C and hang-up are for the command, and others may have joined by then. Descriptors but
+        # the start's lock are closed, or a lock or pipe of the caller would stay open for as long as the sidecar lives.
+        with open(log, "ab") as stderr:
+            return subprocess.Popen(  # noqa: S603  # our own program, no shell
+                arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, env=dict(self.environ), start_new_session=True,
+                pass_fds=(self.lock,),
+            )  # fmt: skip
+
+
+def _first_line(process: subprocess.Popen[bytes], deadline: float) -> bytes:
+    """The line that says "ready", b"" if the program ended without one. Raises ``TimeoutError``."""
+    assert process.stdout is not None
+    descriptor, line = process.stdout.fileno(), b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(descriptor, selectors.EVENT_READ)
+        while not line.endswith(b"\n"):
+            if not selector.select(max(0.0, deadline - time.monotonic())):
+                raise TimeoutError
+            if not (chunk := os.read(descriptor, 4096)):
+                process.wait()
+                return b""
+            line += chunk
+    return line
+
+
+def _last_words(log: Path, process: subprocess.Popen[bytes]) -> str:
+    """The last lines it wrote, and how it ended."""
+    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    said = "; ".join(line.removeprefix("forebay: ") for line in lines[-_LAST_LINES:])
+    return "; ".join(filter(None, (said, _how_it_ended(process))))
+
+
+def _how_it_ended(process: subprocess.Popen[bytes]) -> str:
+    if process.returncode is None:
+        return "it runs, but is not to be found"
+    return f"not ready within {_START_S:.0f} s" if process.returncode < 0 else f"it ended with exit code {process.returncode}"

@@ -1,0 +1,209 @@
+"""``forebay run -- CMD``: a sidecar for this node, and the command, unchanged, beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from forebay_proxy.cli.client import KeepAlive, SidecarRefused
+from forebay_proxy.cli.options import SettingsApart, config_option, load_settings, settings_options, url_option
+from forebay_proxy.cli.output import error_line, notice
+from forebay_proxy.cli.run.command import run_command
+from forebay_proxy.cli.run.differences import differences, unknown_origins
+from forebay_proxy.cli.run.environment import fresh_job, job_variables, traps
+from forebay_proxy.cli.run.join import Joined, JoinRequest, join
+from forebay_proxy.cli.run.launchers import elsewhere, refusal
+from forebay_proxy.cli.run.summary import summary
+from forebay_proxy.cli.run.takeover_place import path_variables, takeover_folder
+from forebay_proxy.cli.run.takeover_report import TakeoverReport
+from forebay_proxy.cli.seams import Seams
+from forebay_proxy.config.settings import Settings
+from forebay_proxy.core.errors import ConfigError, ForebayError
+from forebay_proxy.core.exit_codes import ExitCode
+from forebay_proxy.node.runfile import RunDirectory
+
+__all__ = ["run"]
+
+
+@click.command(cls=SettingsApart, context_settings={"allow_interspersed_args": False})
+@click.option("--required", is_flag=True, help="Without a sidecar do not run the command either: exit 2.")
+@click.option("--quiet", is_flag=True, help="Say nothing unless something is wrong.")
+@url_option
+@settings_options
+@config_option
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.pass_obj
+def run(
+    seams: Seams, /, *, required: bool, quiet: bool, url: str | None, config: Path | None, command: tuple[str, ...], **flags: Any
+) -> int:
+    """Run COMMAND with its shards coming through this node's sidecar, which is started if there is none.
+
+    Every Python it starts has webdataset taken over as it is imported: unchanged scripts get plans, descriptors and resumed shards.
+    FOREBAY_TAKEOVER=0 leaves that out; then GOPEN_REWRITE alone leads to the sidecar, as with 'forebay env'.
+
+    \b
+    Examples:
+      forebay run -- torchrun --nproc-per-node 8 train.py
+      forebay run --cache-size 200GB -- python train.py
+      srun --ntasks-per-node=8 forebay run -- python train.py
+
+    Forebay writes to stderr only, passes signals on and exits as the command does (128 + n for signal n). If no sidecar can be had it says
+    so and runs the command all the same. A sidecar it started stays while commands use it, and 60 s more; settings below are for that one.
+    One that runs already keeps its own: what differs is said, or with --required refused; --allow-origin is handed over to it.
+    """
+    if refused := refusal(command):
+        notice(refused)
+        return ExitCode.CANNOT_BEGIN
+    if told := elsewhere(command):
+        notice(told)
+    settings = load_settings(flags, config)  # first: a value that cannot be read is a mistake of the command line, as an unknown flag is
+    with contextlib.ExitStack() as held:
+        try:
+            job = fresh_job(os.environ, socket.gethostname(), os.getpid())
+            joined = held.enter_context(join(JoinRequest(url, config, flags, job), os.environ, seams.program))
+            variables = job_variables(joined.url, os.environ, job)
+            hold = held.enter_context(joined.hold or joined.sidecar.hold(job))
+            _compare(joined, settings, required=required)
+        except (ForebayError, OSError) as error:
+            held.close()  # now: the command may run for days without it
+            return _without(error, command, required=required)
+        return _beside(joined, hold, variables, command, quiet=quiet)
+
+
+def _compare(joined: Joined, settings: Settings, *, required: bool) -> None:
+    """Say which of our settings have no effect on a sidecar that runs already, and hand ``--allow-origin`` over to it.
+
+    Raises ``ConfigError`` where they differ and ``required`` is set.
+    """
+    running = (_status(joined) or {}).get("settings") if joined.how != "started" else None
+    if not running:  # ours, or one of an older version
+        return
+    if unknown := unknown_origins(settings, running):
+        _hand_over(joined, unknown, required=required)
+    if found := differences(settings, running):
+        told = f"the sidecar at {joined.url} runs with other settings, and they count: {'; '.join(found)}"
+        step = "'forebay stop' ends it, and the next run starts one with yours"
+        if required:
+            raise ConfigError(told, next_step=step)
+        notice(f"{told}; {step}")
+
+
+def _hand_over(joined: Joined, origins: list[str], *, required: bool) -> None:
+    try:
+        joined.sidecar.allow(origins)
+    except SidecarRefused as refused:
+        if required:
+            raise
+        notice(f"the sidecar at {joined.url} does not take --allow-origin {', '.join(origins)}: {error_line(refused)}")
+    else:
+        notice(f"the sidecar at {joined.url} may go to {', '.join(origins)} from now on")
+
+
+def _without(error: Exception, command: tuple[str, ...], *, required: bool) -> int:
+    if required:
+        notice(f"{error_line(error)}; not run, because of --required")
+        return ExitCode.CANNOT_BEGIN
+    notice(f"{error_line(error)}; running without Forebay")
+    return _run(command, os.environ, None)[0]
+
+
+def _beside(joined: Joined, hold: KeepAlive, variables: Mapping[str, str], command: tuple[str, ...], *, quiet: bool) -> int:
+    hold.ping()
+    before = _status(joined)
+    taking = _takeover_variables()
+    _say_beginning(joined, before or {}, quiet=quiet, taken=bool(taking))
+    watch = _Watch(joined, hold)
+    with TakeoverReport(_report_directory() if taking else None) as report:
+        code, ran = _run(command, {**os.environ, **variables, **taking, **report.variables()}, watch)
+        if ran:
+            _say_end(joined, before, watch, report.line(), variables["FOREBAY_JOB"], quiet=quiet)
+    return code
+
+
+def _takeover_variables() -> dict[str, str]:
+    if os.environ.get("FOREBAY_TAKEOVER", "") == "0":
+        return {}
+    found = path_variables(takeover_folder(), os.environ)
+    if not found:
+        notice("webdataset is not taken over: forebay_loader is not installed beside forebay, or no PYTHONPATH can name its folder")
+    return found
+
+
+def _report_directory() -> Path | None:
+    try:
+        return RunDirectory.of(os.environ).path
+    except (ForebayError, OSError):  # a sidecar that was named needs no run directory
+        return None
+
+
+class _Watch:
+    """Keeps the sidecar from idling, and says once that it has gone: the command goes on without it."""
+
+    def __init__(self, joined: Joined, hold: KeepAlive) -> None:
+        self._joined = joined
+        self._hold = hold
+        self._said = False
+
+    def look(self) -> None:
+        if not self._hold.ping():
+            self.gone("the command goes on, reading its shards directly")
+
+    def ended(self) -> None:
+        """The command's end, and nobody tells what it read: also where the loss was said days ago, above a million lines."""
+        if self._said:
+            notice(f"the sidecar at {self._joined.url} was lost on the way: what was read afterwards came directly, uncounted")
+        else:
+            self.gone("")
+
+    def gone(self, what_now: str) -> None:
+        if not self._said:
+            self._said = True
+            log = f"; its log is {self._joined.log}" if self._joined.log else ""
+            notice("; ".join(filter(None, (f"the sidecar at {self._joined.url} is gone", what_now))) + log)
+
+
+def _run(command: tuple[str, ...], environ: Mapping[str, str], watch: _Watch | None) -> tuple[int, bool]:
+    """Its exit code, and whether it was there to be run."""
+    try:
+        return run_command(command, environ, tick=watch.look if watch else lambda: None), True
+    except FileNotFoundError:
+        quoted = len(command) == 1 and " " in command[0]
+        notice(f"{command[0]}: command not found{f'; without the quotes: forebay run -- {command[0]}' if quoted else ''}")
+        return ExitCode.NOT_FOUND, False
+    except OSError as error:
+        notice(f"{command[0]}: cannot be run: {error.strerror}")
+        return ExitCode.NOT_EXECUTABLE, False
+
+
+def _status(joined: Joined) -> dict[str, Any] | None:
+    try:
+        return joined.sidecar.status()
+    except ForebayError:
+        return None
+
+
+def _say_beginning(joined: Joined, status: Mapping[str, Any], *, quiet: bool, taken: bool) -> None:
+    for text in () if taken else traps(os.environ):  # they are traps of the way by GOPEN_REWRITE
+        notice(text)
+    if quiet:
+        return
+    notice({"named": "using", "joined": "joined", "started": "started"}[joined.how] + f" the sidecar at {joined.url}")
+    # What it decided by itself (directory, size) is said by whoever starts it; its own stderr is a log nobody reads.
+    for text in (*status.get("chosen", ()), *status.get("notices", ())) if joined.how == "started" else ():
+        notice(text)
+
+
+def _say_end(joined: Joined, before: dict[str, Any] | None, watch: _Watch, takeover: str, job: str, *, quiet: bool) -> None:
+    after = _status(joined)
+    if after is None:
+        watch.ended()
+    elif not quiet and before is not None:
+        notice(summary(before, after, job))
+    if takeover and not quiet:
+        notice(takeover)

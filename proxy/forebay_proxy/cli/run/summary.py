@@ -1,0 +1,112 @@
+"""What a command's run cost and saved: two answers of ``/v1/status`` and their difference, in one line. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from forebay_proxy.core.quantities import format_duration, format_size
+
+__all__ = ["summary"]
+
+Table = Mapping[str, Any]
+Figures = dict[str, float]
+
+_LOOK = "'forebay check URL' asks for one and says what becomes of it"
+_ANONYMOUS = "programs that name no reader (curl, say), this command's or others'"
+_RESTARTED = "the sidecar was restarted, earlier figures are lost"
+
+
+def summary(before: Table, after: Table, job: str) -> str:
+    """One line: hit and origin bytes, reader wait and errors of the command whose readers name ``job``.
+
+    A sidecar has other users. What they read meanwhile is told apart: other jobs, and programs that name no reader (curl by GOPEN_REWRITE),
+    which may be the command's own or anybody's. A fetch serves all who wait for it, so origin bytes are the command's only where nobody
+    else read.
+    """
+    restarted = before.get("instance") != after.get("instance")
+    before = {} if restarted else before
+    spent = _difference(_of_job(before, job), _of_job(after, job))
+    anonymous = _difference(before.get("anonymous", {}), after.get("anonymous", {}))
+    others = _sum(_difference(_of_job(before, name), _of_job(after, name)) for name in after.get("jobs", {}) if name != job)
+    origin = max(0, _origin_bytes(after) - _origin_bytes(before))
+    parts = [*_parts(spent, anonymous, others, origin), *_not_stored(spent, anonymous, after), *_no_tars(spent, anonymous, after)]
+    return "; ".join([*parts, *([_RESTARTED] if restarted else [])])
+
+
+def _parts(spent: Figures, anonymous: Figures, others: Figures, origin: float) -> list[str]:
+    used = [figures for figures in (spent, anonymous, others) if _used(figures)]
+    if not used:
+        return [f"no shard was read through Forebay; {_LOOK}"]
+    if used == [spent]:
+        return [_told(spent, origin)]
+    if used == [anonymous]:
+        return [_told(anonymous, origin), f"all of it by {_ANONYMOUS}"]
+    parts = [_told(spent, None) if _used(spent) else f"no reader of this command read through Forebay; {_LOOK}"]
+    if _used(anonymous):
+        parts.append(f"{_ANONYMOUS}: {_told(anonymous, None)}")
+    if _used(others):
+        parts.append(f"other jobs: {_told(others, None)}")
+    return [*parts, f"{format_size(origin)} from origins for all of them"]
+
+
+def _not_stored(spent: Figures, anonymous: Figures, after: Table) -> list[str]:
+    """Requests that found no room (they cost a fetch each time), and what the cache suffers from."""
+    count = int(spent["bypass"] + anonymous["bypass"])
+    return [*([f"{count} request{'s' if count > 1 else ''} not stored"] if count else []), *after.get("troubles", ())]
+
+
+def _no_tars(spent: Figures, anonymous: Figures, after: Table) -> list[str]:
+    """What was called a tar and is none: a trainer sees no more of a login page than "truncated header"."""
+    count = int(spent["no_tars"] + anonymous["no_tars"])
+    if not count:
+        return []
+    said = next((row["error"] for row in after.get("recent_errors", ()) if row["what"] == "no tar"), "'forebay status' tells which")
+    return [f"{count} reading{'s' if count > 1 else ''} of what is no tar, the last: {said}"]
+
+
+def _told(spent: Figures, origin: float | None) -> str:
+    sent, hit = spent["sent"], spent["hit"]
+    share = f" ({100 * hit / sent:.0f} %)" if sent else ""
+    fetched = "" if origin is None else f", {format_size(origin)} from origins, {format_size(max(0, sent - origin))} saved"
+    return (
+        f"{format_size(sent)} read, {format_size(hit)} hit{share}{fetched}; "
+        f"readers waited {format_duration(spent['wait_s'])}; {spent['errors']:.0f} error{'' if spent['errors'] == 1 else 's'}"
+    )
+
+
+def _used(spent: Figures) -> bool:
+    return bool(spent["requests"] or spent["errors"])
+
+
+def _of_job(status: Table, job: str) -> Table:
+    found: Table = status.get("jobs", {}).get(job, {})
+    return found
+
+
+def _origin_bytes(status: Table) -> float:
+    return float(status.get("bytes", {}).get("origin", 0))
+
+
+def _difference(before: Table, after: Table) -> Figures:
+    now, then = _figures(after), _figures(before)
+    return {name: max(0, now[name] - then[name]) for name in now}
+
+
+def _sum(parts: Iterable[Figures]) -> Figures:
+    found = _figures({})
+    for part in parts:
+        found = {name: value + part[name] for name, value in found.items()}
+    return found
+
+
+def _figures(tally: Table) -> Figures:
+    counted = tally.get("bytes", {})
+    return {
+        "requests": sum(tally.get("requests", {}).values()),
+        "bypass": tally.get("requests", {}).get("bypass", 0),
+        **{name: counted.get(name, 0) for name in ("sent", "hit")},
+        "wait_s": tally.get("reader_wait_s", 0.0),
+        "errors": tally.get("errors", 0),
+        "no_tars": tally.get("no_tars", 0),
+    }

@@ -1,0 +1,114 @@
+"""What the processes of a ``forebay run`` said of themselves: how many read through the sidecar, how many past it, and why.
+
+Each appends lines to one private file in the run directory (``forebay_loader.base.takeover_report`` writes them). It is theirs to fill, so
+it is read with a bound and believed in nothing but counts and short words; it goes when the run ends, or when the next one finds it left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from forebay_proxy.node.runfile import process_start_time
+
+__all__ = ["VARIABLE", "TakeoverReport"]
+
+VARIABLE = "FOREBAY_TAKEOVER_REPORT"
+_PREFIX, _SUFFIX = "forebay-run-", ".takeover"
+_MAX_BYTES = 4 << 20  # some 40,000 lines; of a job with more processes than that a part is counted
+_MAX_REASONS = 4  # the most frequent; a summary is one line
+_MAX_REASON_CHARACTERS = 120
+
+
+class TakeoverReport:
+    """One run's file, from ``__enter__`` to ``__exit__``. Where it cannot be made nothing is counted, and training goes on."""
+
+    def __init__(self, directory: Path | None) -> None:
+        self.path = directory and directory / f"{_PREFIX}{_process(os.getpid())}-{secrets.token_hex(4)}{_SUFFIX}"
+
+    def __enter__(self) -> TakeoverReport:
+        if self.path is not None:
+            _sweep(self.path.parent)
+            try:
+                os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+            except OSError:
+                self.path = None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.path is not None:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+
+    def variables(self) -> dict[str, str]:
+        """What tells the command's processes where to write."""
+        return {VARIABLE: str(self.path)} if self.path is not None else {}
+
+    def line(self) -> str:
+        """One line for a person; "" where nothing could be counted."""
+        if self.path is None:
+            return ""
+        taken, direct, reasons = self._counted()
+        if not taken and not direct:
+            return f"{_processes(0)} taken over: none opened a shard by webdataset's openers"
+        text = f"{_processes(taken)} taken over, {direct} went direct"
+        if not reasons:
+            return text
+        often = [f"{reason} ({count})" for reason, count in reasons.most_common(_MAX_REASONS)]
+        more = f"; {len(reasons) - _MAX_REASONS} reasons more" if len(reasons) > _MAX_REASONS else ""
+        if not direct:
+            text = f"{_processes(taken)} taken over, some shards went direct"
+        elif sum(reasons.values()) > direct:
+            text += " (shards of taken-over ones too)"
+        return f"{text}: {'; '.join(often)}{more}"
+
+    def _counted(self) -> tuple[int, int, Counter[str]]:
+        """Processes that read through the sidecar, those that only read past it, and reason -> processes."""
+        taken, direct, reasons = set[str](), set[str](), Counter[str]()
+        for process, why in self._said():
+            (direct if why else taken).add(process)
+            if why:
+                reasons[why] += 1
+        return len(taken), len(direct - taken), reasons
+
+    def _said(self) -> Iterator[tuple[str, str]]:
+        for line in self._content().splitlines():
+            try:
+                said = json.loads(line)
+                yield str(said["process"]), " ".join(str(said["direct"]).split())[:_MAX_REASON_CHARACTERS]
+            except (ValueError, TypeError, KeyError, RecursionError):
+                continue  # a process that was killed while it wrote
+
+    def _content(self) -> bytes:
+        if self.path is None:
+            return b""
+        try:
+            with open(os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+                return file.read(_MAX_BYTES)
+        except OSError:
+            return b""
+
+
+def _processes(count: int) -> str:
+    return f"{count} process{'' if count == 1 else 'es'}"
+
+
+def _process(pid: int) -> str:
+    """A process by a name that no later one has: its number and when it started; empty where there is none of that number."""
+    start = process_start_time(pid)
+    return "" if start is None else f"{pid}.{start}"
+
+
+def _sweep(directory: Path) -> None:
+    """Remove what runs left behind that were killed, also where something else has their number now."""
+    for path in directory.glob(f"{_PREFIX}*{_SUFFIX}"):
+        process = path.name[len(_PREFIX) :].partition("-")[0]
+        pid = process.partition(".")[0]
+        if pid.isascii() and pid.isdigit() and _process(int(pid)) != process:
+            with contextlib.suppress(OSError):
+                path.unlink()

@@ -1,0 +1,1 @@
+"""Verbs about shards: check, try, warm, verify, ls, evict, set."""

@@ -1,0 +1,120 @@
+"""``forebay check``: asks for one shard as a reader would, and says what its origin answers, what it is, and what to do."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from forebay_proxy.cli.client import SidecarClient, SidecarRefused
+from forebay_proxy.cli.locate import locate
+from forebay_proxy.cli.options import json_option, url_option
+from forebay_proxy.cli.output import plain_table, say, say_json
+from forebay_proxy.cli.run.check import check_rows
+from forebay_proxy.cli.sources import understood
+from forebay_proxy.core.errors import ConfigError
+from forebay_proxy.core.exit_codes import ExitCode
+from forebay_proxy.core.quantities import format_duration, format_size
+from forebay_proxy.core.shard import Shard
+from forebay_proxy.wire.commands.sources import Source
+from forebay_proxy.wire.tar.first_bytes import LOOK_BYTES, compression_of, why_no_tar
+
+__all__ = ["check"]
+
+
+_PIECES = {
+    True: "yes: a broken body is resumed",
+    False: "no: the origin gives the whole alone; a broken body begins anew",
+    None: "not known: nothing of it was stored",
+}
+
+
+@dataclass(frozen=True)
+class _OriginAnswer:
+    """What the sidecar passed on of the origin's answer to the first bytes."""
+
+    status: int
+    headers: Mapping[str, str]
+    first: bytes
+    seconds: float
+
+    @property
+    def length(self) -> int | None:
+        total = self.headers.get("Content-Range", "").rpartition("/")[2] if self.status == 206 else self.headers.get("Content-Length", "")
+        return int(total) if total.isascii() and total.isdigit() else None
+
+
+@click.command()
+@click.argument("shard")
+@json_option
+@url_option
+def check(shard: str, as_json: bool, url: str | None) -> int:
+    """Ask the running sidecar for the first bytes of SHARD, and say what becomes of it: way in, origin, version, ranges, tar or not.
+
+    \b
+    Examples:
+      forebay check s3://bucket/train-000000.tar
+      forebay check 'pipe:curl -sL -H "Authorization: Bearer …" https://host/train-{000000..000999}.tar'
+      forebay check https://host/a.tar --json
+
+    Of a pattern the first shard is asked for. Its first segment is stored as for any reader. Exit code 0: it can be read; 1: it cannot, and
+    the last line says what to do; 2: no sidecar runs.
+    """
+    sidecar = locate(url, os.environ)
+    source = next(understood([shard]), None)
+    if source is None:
+        raise ConfigError("the pattern stands for no URL", next_step="name one shard")
+    base = sidecar.address if sidecar.address.startswith("http") else str(sidecar.status()["url"])
+    found, code = _asked(sidecar, source)
+    if as_json:
+        say_json(found)
+        return code
+    for line in [*plain_table(check_rows(shard, base, os.environ)), "", *plain_table([(name, str(text)) for name, text in _rows(found)])]:
+        say(line)
+    return code
+
+
+def _asked(sidecar: SidecarClient, source: Source) -> tuple[dict[str, Any], int]:
+    """What was found, for programs; and the exit code."""
+    try:
+        answer = _first_bytes(sidecar, source)
+    except SidecarRefused as refused:
+        return {"readable": False, "status": refused.status, "error": str(refused), "next_step": refused.next_step}, ExitCode.PART_FAILED
+    why = why_no_tar(answer.first)
+    row = next(iter(sidecar.shards(Shard.of(source.url, source.headers).name)), {})  # not there: nothing of it was stored
+    return {
+        "readable": True, "status": answer.status, "seconds": answer.seconds, "length_bytes": answer.length,
+        "etag": answer.headers.get("ETag", ""), "stored": "stored" in answer.headers.get("Cache-Status", ""),
+        "cache_status": answer.headers.get("Cache-Status", ""), "is_tar": not why, "kind": why or compression_of(answer.first) or "tar",
+        "in_pieces": row.get("in_pieces"), "credential": [name for name, _ in source.headers],
+    }, ExitCode.PART_FAILED if why else ExitCode.DONE  # fmt: skip
+
+
+def _first_bytes(sidecar: SidecarClient, source: Source) -> _OriginAnswer:
+    started = time.monotonic()
+    asked = {"Range": f"bytes=0-{LOOK_BYTES - 1}", **dict(source.headers)}
+    status, headers, first = sidecar.read(source.url.proxy_path(), asked, LOOK_BYTES)
+    return _OriginAnswer(status, headers, first, time.monotonic() - started)
+
+
+def _rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    if not found["readable"]:
+        rows = [("origin", f"cannot be read ({found['status']}): {found['error']}")]
+        return rows + ([("do this", found["next_step"])] if found["next_step"] else [])
+    length = "of unknown length" if found["length_bytes"] is None else format_size(found["length_bytes"])
+    rows = [
+        ("origin", f"answers in {format_duration(found['seconds'])}, {length}"),
+        ("version", f"ETag {found['etag']}" if not found["etag"].startswith('"fb-') else "no ETag of the origin's own: a date, or nothing"),
+        ("in pieces", _PIECES[found["in_pieces"]]),
+        ("cache", found["cache_status"] or "-"),
+        ("it is", found["kind"]),
+    ]
+    if found["credential"]:
+        rows.append(("sent along", ", ".join(found["credential"])))
+    if not found["is_tar"]:
+        rows.append(("do this", "webdataset reads tars: look at the URL in a browser, and at the credential that travels"))
+    return rows

@@ -1,0 +1,56 @@
+"""``forebay ls``: which shards are here."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from typing import Any
+
+import click
+
+from forebay_proxy.cli.locate import locate
+from forebay_proxy.cli.options import json_option, url_option
+from forebay_proxy.cli.output import many, notice, plain_table, say, say_json
+from forebay_proxy.core.quantities import format_duration, format_size
+
+__all__ = ["ls"]
+
+
+@click.command()
+@click.argument("pattern", required=False)
+@json_option
+@url_option
+def ls(pattern: str | None, as_json: bool, url: str | None) -> int:
+    """List the shards in the running sidecar's cache, of PATTERN ('*' and '?') only if given.
+
+    \b
+    Examples:
+      forebay ls
+      forebay ls 's3://bucket/train-*'
+      forebay ls --json | jq '.shards[] | select(.complete | not)'
+    """
+    shards = [shard for shard in locate(url, os.environ).shards() if pattern is None or _matches(shard["shard"], pattern)]
+    if as_json:
+        say_json({"shards": shards})
+        return 0
+    for line in plain_table([("stored", "of", "segments", "readers", "opened", "shard"), *map(_row, shards)] if shards else []):
+        say(line)
+    total = sum(shard["stored_bytes"] for shard in shards)
+    notice(f"{many(len(shards), 'shard')}, {format_size(total)}")
+    return 0
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))  # brackets are ordinary characters of a key
+
+
+def _row(shard: dict[str, Any]) -> tuple[str, ...]:
+    length, opened = shard["length_bytes"], shard["last_opened_s_ago"]
+    return (
+        format_size(shard["stored_bytes"]),
+        "complete" if shard["complete"] else "?" if length is None else format_size(length),
+        f"{shard['segments']}/{'?' if shard['segments_total'] is None else shard['segments_total']}",
+        str(shard["readers"]),
+        "never" if opened is None else f"{format_duration(opened)} ago",
+        shard["shard"],
+    )

@@ -1,0 +1,104 @@
+"""``forebay verify``: are the stored bytes still those that were stored?"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import click
+from rich.console import Console
+
+from forebay_proxy.cli.client import SidecarClient
+from forebay_proxy.cli.locate import locate
+from forebay_proxy.cli.options import json_option, url_option
+from forebay_proxy.cli.output import many, notice, say, say_json
+from forebay_proxy.cli.shards.evict import selected, selections
+from forebay_proxy.cli.shards.verify_progress import VerifyBar, VerifyLines, VerifyQuiet, VerifyView
+from forebay_proxy.cli.sources import shown_argument
+from forebay_proxy.core.exit_codes import ExitCode
+from forebay_proxy.core.quantities import format_size, parse_size
+
+__all__ = ["verify"]
+
+
+def _rate(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
+    try:
+        size = None if text is None else parse_size(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+    if size == 0:
+        raise click.BadParameter("0 bytes a second would never end")
+    return size
+
+
+@click.command()
+@click.argument("shards", nargs=-1)
+@click.option(
+    "--rate", callback=_rate, metavar="SIZE", help="Read at most so much a second, as 2GB.  [default: 500MB, which training bears]"
+)
+@click.option("--quiet", is_flag=True, help="No progress; what is wrong is still named.")
+@json_option
+@url_option
+def verify(shards: tuple[str, ...], rate: int | None, quiet: bool, as_json: bool, url: str | None) -> int:
+    """Compare everything the running sidecar has stored, or SHARDS of it, with its checksums.
+
+    \b
+    Examples:
+      forebay verify
+      forebay verify 's3://bucket/train-*' --rate 2GB
+      forebay verify --json | jq 'select(.event == "wrong")'
+
+    What is wrong is named (shard and offset) and removed from the cache; whoever wants it next fetches it from its origin, and whoever is
+    reading it is cut off. Exit code 0: all of it is right (or nothing is stored); 1: something was wrong; 2: no sidecar answers.
+    """
+    sidecar = locate(url, os.environ)
+    totals: Counter[str] = Counter()
+    with _view(quiet=quiet, as_json=as_json) as view:
+        for event in _events(sidecar, [{"all": True}] if not shards else list(selections(selected(shards))), rate):
+            _take(event, totals, view, as_json=as_json)
+    if shards and not totals["shards"] and not as_json:
+        say(f"nothing that is stored matches {', '.join(map(shown_argument, shards))}: 0 segments verified")
+        return ExitCode.DONE
+    _say(totals, as_json=as_json)
+    return ExitCode.PART_FAILED if totals["wrong"] else ExitCode.DONE
+
+
+def _view(*, quiet: bool, as_json: bool) -> VerifyView:
+    if quiet or as_json:
+        return VerifyQuiet()
+    console = Console(stderr=True)
+    return VerifyBar(console) if console.is_terminal else VerifyLines()
+
+
+def _events(sidecar: SidecarClient, wishes: list[dict[str, Any]], rate: int | None) -> Iterator[dict[str, Any]]:
+    for wish in wishes:
+        yield from sidecar.verify(wish, rate)
+
+
+def _take(event: dict[str, Any], totals: Counter[str], view: VerifyView, *, as_json: bool) -> None:
+    if as_json and event["event"] != "end":
+        say_json(event)
+    match event["event"]:
+        case "progress":
+            view.progress(event["done_bytes"], event["bytes"])
+        case "wrong" if not as_json:
+            last = event["offset"] + event["length"] - 1
+            notice(f"wrong: {event['shard']}: bytes {event['offset']} to {last} (segment {event['segment']}); removed")
+        case "end":
+            totals.update({name: count for name, count in event.items() if name != "event"})
+
+
+def _say(totals: Counter[str], *, as_json: bool) -> None:
+    if as_json:
+        names = ("shards", "segments", "bytes", "wrong", "wrong_shards", "unread")
+        say_json({"event": "end", **{name: totals[name] for name in names}})
+        return
+    found = f"wrong: {many(totals['wrong'], 'segment')} of {many(totals['wrong_shards'], 'shard')}" if totals["wrong"] else "all right"
+    looked_at = f"{many(totals['segments'], 'segment')} of {many(totals['shards'], 'shard')}"
+    say(f"{looked_at} verified, {format_size(totals['bytes'])}: {found}")
+    if totals["unread"]:
+        notice(
+            f"{totals['unread']} segments could not be read, as the disk did not answer; they stay: see 'forebay status', then try again"
+        )

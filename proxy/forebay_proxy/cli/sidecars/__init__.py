@@ -1,0 +1,1 @@
+"""Verbs about sidecars: serve, stop, ps, status, config."""

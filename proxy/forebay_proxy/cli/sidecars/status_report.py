@@ -1,0 +1,188 @@
+"""A sidecar's status in words a person understands at three in the morning. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from forebay_proxy.cli.output import many
+from forebay_proxy.core.quantities import format_duration, format_size
+
+__all__ = ["RESULTS", "error_rows", "failure_lines", "origin_rows", "plan_rows", "reader_rows", "status_rows"]
+
+Table = Mapping[str, Any]
+Row = tuple[str, ...]
+
+ALMOST, DOUBLE = 1.005, 1.995  # times what was necessary: less rounds to nothing more, from the other on a factor says more than percents
+
+# The metrics' words for how a request was served, as people say it.
+RESULTS = {
+    "hit": "from the cache",
+    "collapsed": "shared a fetch",
+    "partial": "in part from the cache",
+    "miss": "fetched",
+    "bypass": "not stored",
+}
+
+
+def status_rows(status: Table) -> list[Row]:
+    """(what, how it is), the verdict first."""
+    rows = [
+        (
+            "sidecar",
+            f"{status['state']}, up {format_duration(status['uptime_s'])}, {status['url']}, pid {status['pid']}, {status['forebay']}",
+        ),
+        *_told("now", status.get("verdict")),
+        ("cache", _cache(status["cache"])),
+        ("", f"{many(status['cache']['shards'], 'shard')} in {status['cache_dir']}"),
+        ("read", _bytes(status["bytes"])),
+        *_necessary(status["bytes"]),
+        ("requests", ", ".join(f"{count} {RESULTS.get(result, result)}" for result, count in status["requests"].items())),
+        ("waited", f"readers {format_duration(status['reader_wait_s'])} in all"),
+        ("errors", f"{status['errors']}{', the last ones below' if status.get('recent_errors') else ''}"),
+        *_told("log", status.get("log")),
+    ]
+    rows += [("trouble", text) for text in status.get("troubles", ())]
+    for each in status.get("sets", ()):
+        rows += [("set", _declared(each)), *(("", line) for line in failure_lines(each))]
+    disk = status["cache"].get("disk_state", "normal")
+    if disk != "normal":
+        rows.append(("disk", f"{disk}: {status['cache'].get('disk_reason', '')}"))
+    rows += [("chosen", text) for text in status.get("chosen", ())]
+    return rows + [("notice", text) for text in status.get("notices", ())]
+
+
+def origin_rows(status: Table) -> list[Row]:
+    """One row an origin, under a heading; empty before the first was asked."""
+    rows = [
+        (
+            each["origin"],
+            f"{format_size(int(each['rate_bytes_s']))}/s",
+            str(each["in_flight"]),
+            _codes(each["codes_last_minute"]) or _or_dash(each["last_code"]),
+            f"{each['throttled']}",
+            f"{each['retries']}",
+            "" if each["last_error_s_ago"] is None else f"{each['last_error']}, {format_duration(each['last_error_s_ago'])} ago",
+        )
+        for each in status.get("origins", ())
+    ]
+    return [("origin", "now", "in the air", "answers", "throttled", "retries", "last error"), *rows] if rows else []
+
+
+def error_rows(status: Table) -> list[Row]:
+    """The last errors that clients were given, the newest first, under a heading; empty when there were none."""
+    rows = [
+        (time.strftime("%H:%M:%S", time.localtime(each["at"])), each["what"], f"{each['count']} x", each["error"])
+        for each in status.get("recent_errors", ())
+    ]
+    return [("error at", "status", "", "why"), *rows] if rows else []
+
+
+def reader_rows(status: Table) -> list[Row]:
+    """One row a reader that is in a shard now, or waits to be let in, under a heading; empty when nobody reads."""
+    rows = [
+        (
+            each["reader"],
+            each["shard"],
+            _position(each["position_bytes"], each["length_bytes"]),
+            format_duration(each["waited_s"]),
+            each.get("waiting_for", ""),
+        )
+        for each in status.get("readers", ())
+    ]
+    return [("reader", "shard", "position", "waited", "waits now for"), *rows] if rows else []
+
+
+def plan_rows(status: Table) -> list[Row]:
+    """One row an announced plan, under a heading; empty when there is none."""
+    rows = [
+        (
+            each["reader"],
+            _or_dash(each["set"]),
+            _or_dash(each["epoch"]),
+            f"{each['position']}/{each['length']}",
+            f"{each['rate']:.2g}/s",
+            f"{format_size(each['lead_bytes'])}, {format_duration(each['lead_s'])}",
+            "waiting" if each["waiting"] else "",
+        )
+        for each in status.get("plans", ())
+    ]
+    more = status.get("plans_total", len(rows)) - len(rows)
+    unseen = [(f"and {more} more", "", "", "", "", "", "")] if more > 0 else []
+    return [("plan of", "set", "epoch", "shard", "rate", "lead", ""), *rows, *unseen] if rows else []
+
+
+def _declared(each: Table) -> str:
+    opened = "".join(f", {job or 'readers without a name'}: {count} opened in this epoch" for job, count in each["opened"].items())
+    complete, stored = each.get("complete"), each.get("stored_bytes")
+    here = "" if complete is None or stored is None else f", {complete} of them here ({format_size(stored)})"
+    return f"{each['set']}, {each['shards']} shards{here}, {each['state']}{opened}"
+
+
+def failure_lines(declared: Table) -> list[str]:
+    """What of a declared set cannot be fetched, a line a cause, with what to do."""
+    lines = []
+    for each in declared.get("failures", ()):
+        which = each["shard"] if each["count"] == 1 else f"{each['count']} shards ({each['shard']} and others)"
+        lines.append("; ".join(text for text in (f"{which} cannot be fetched: {each['cause']}", each["next_step"]) if text))
+    return lines
+
+
+def _cache(cache: Table) -> str:
+    used = cache["stored_bytes"] + cache["reserved_bytes"] + cache["doomed_bytes"] + cache["overhead_bytes"]
+    capacity = cache["effective_bytes"]
+    share = f" ({100 * used / capacity:.0f} %)" if capacity else ""
+    text = f"{format_size(used)} of {format_size(capacity)}{share}"
+    text += f", {cache['in_flight']} segments in flight, {format_size(cache['leased_bytes'])} in use"
+    if cache.get("descriptors"):
+        text += f", {format_size(cache['descriptor_bytes'])} of it by {cache['descriptors']} descriptors"
+        if cache.get("lingering"):
+            text += f" ({cache['lingering']} by views that outlived their reader)"
+    if capacity < cache["capacity_bytes"]:
+        text += f"; asked for {format_size(cache['capacity_bytes'])}, but the disk has no more"
+    return text
+
+
+def _bytes(counted: Table) -> str:
+    share = f" ({100 * counted['hit'] / counted['sent']:.0f} %)" if counted["sent"] else ""
+    return (
+        f"{format_size(counted['sent'])}, {format_size(counted['hit'])} hit{share}, "
+        f"{format_size(counted['origin'])} from origins, {format_size(counted['saved'])} saved"
+    )
+
+
+def _necessary(counted: Table) -> list[Row]:
+    """How far from the best that was possible, in one number; nothing before the first reading has ended."""
+    optimal = counted.get("optimal", 0)
+    if not optimal:
+        return []
+    if not counted["origin"]:
+        return [("fetched", "nothing")]
+    return [("fetched", f"{_compared(counted['origin'] / optimal)} necessary with this much room, what is read ahead included")]
+
+
+def _compared(ratio: float) -> str:
+    """In the words that stand before "necessary", on the page too."""
+    if ratio < ALMOST:
+        return "no more than was"
+    if ratio < DOUBLE:
+        return f"{100 * (ratio - 1):.0f} % more than was"
+    return f"{ratio:,.{1 if ratio < 9.95 else 0}f} times what was"
+
+
+def _told(name: str, text: str | None) -> list[Row]:
+    return [(name, text)] if text else []
+
+
+def _codes(codes: Mapping[str, int]) -> str:
+    """What an origin answered in the last minute."""
+    return ", ".join(f"{count} x {'no answer' if code == '0' else code}" for code, count in codes.items())
+
+
+def _position(position: int, length: int | None) -> str:
+    return format_size(position) if length is None else f"{format_size(position)} of {format_size(length)}"
+
+
+def _or_dash(value: object) -> str:
+    return "-" if value is None else str(value)

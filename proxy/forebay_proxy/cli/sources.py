@@ -1,0 +1,135 @@
+"""The shards a person named on a command line: URLs, brace patterns, ``pipe:`` commands, files of them. Pure but for reading the files."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import click
+
+from forebay_proxy.core.errors import ConfigError
+from forebay_proxy.wire.commands.rewrite import masked_parts
+from forebay_proxy.wire.commands.sources import Source, parse_source
+from forebay_proxy.wire.urls.patterns import InvalidPattern, check_parts, expand, parse_pattern
+from forebay_proxy.wire.urls.quoting import InvalidShardUrl
+from forebay_proxy.wire.urls.shard_url import parse_origin_url
+
+__all__ = ["Batch", "batches", "declared_set", "is_list", "named_batches", "read_list", "shown_argument", "understood"]
+
+_MAX_SET = 1 << 16  # characters; the sidecar takes no more
+_BATCH = 10_000  # about 1 MB of URLs: small enough to answer quickly, large enough that requests do not count
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Origin URLs that one request asks for; ``headers`` (secret) prove who asks and belong to this host only.
+
+    ``set_name`` is the pattern they are of, where they are of one that is told without headers.
+    """
+
+    shards: tuple[str, ...]
+    headers: tuple[tuple[str, str], ...]
+    set_name: str | None = None
+
+
+def is_list(text: str) -> bool:
+    """Whether an argument names a list: "-", or a file that is there; a URL and a command never do."""
+    return text == "-" or (not _is_url_like(text) and os.path.isfile(text))
+
+
+def read_list(path: str) -> Iterator[str]:
+    """The lines of a file ("-": stdin), less blank ones and those that begin with #. Raises ``ConfigError``."""
+    try:
+        lines = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the list {path}: {getattr(error, 'strerror', None) or error}", next_step="check --from") from error
+    for line in lines.splitlines():
+        if (text := line.strip()) and not text.startswith("#"):
+            yield text
+
+
+def understood(texts: Iterable[str]) -> Iterator[Source]:
+    """Every shard that ``texts`` name, patterns expanded, in order. Raises ``ConfigError`` naming the first one that is wrong."""
+    for text in texts:
+        try:
+            for one in expand(text):
+                yield _one(one)
+        except (InvalidPattern, InvalidShardUrl) as error:
+            raise ConfigError(f"{shown_argument(text)}: {error}") from error
+
+
+def batches(texts: Iterable[str]) -> list[Batch]:
+    """All shards that ``texts`` name, grouped by pattern, and by host and headers, because those must not reach another host.
+
+    Repeated shards once; order kept within a group. Raises ``ConfigError`` as ``understood`` does.
+    """
+    groups: dict[tuple[str | None, str, tuple[tuple[str, str], ...]], list[str]] = {}
+    taken = set[tuple[str, tuple[tuple[str, str], ...]]]()
+    for text in texts:
+        set_name = declared_set(text)
+        for source in understood([text]):
+            url = source.url.text()
+            if (url, source.headers) not in taken:
+                taken.add((url, source.headers))
+                groups.setdefault((set_name, source.url.authority if source.headers else "", source.headers), []).append(url)
+    return [Batch(tuple(part), headers, name) for (name, _, headers), shards in groups.items() for part in _parts(shards)]
+
+
+def named_batches(urls: Sequence[str], lists: Sequence[str]) -> list[Batch]:
+    """``batches`` of a command's arguments, lists of URLs among them, and of its --from. Raises ``UsageError`` where nothing is named."""
+    files = [*lists, *filter(is_list, urls)]
+    work = batches(chain((text for text in urls if not is_list(text)), *(read_list(path) for path in files)))
+    if work:
+        return work
+    if files:
+        names = ", ".join("stdin" if path == "-" else path for path in files)
+        raise click.UsageError(f"{names} {'hold' if len(files) > 1 else 'holds'} no URL")
+    raise click.UsageError("name at least one URL, or a list with --from")
+
+
+def declared_set(text: str) -> str | None:
+    """The set that ``text`` declares when it is warmed; None where it is one shard, or needs headers, which no set's name carries."""
+    if len(text) > _MAX_SET:
+        return None
+    try:
+        check_parts(text)
+        parts = masked_parts(text) if "{" in text else None
+        urls = [unmask(source.url.text()) for source, unmask in parts or () if not source.headers]
+        if parts is None or len(urls) != len(parts) or sum(parse_pattern(url).count for url in urls if url) < 2:
+            return None
+    except (InvalidPattern, InvalidShardUrl):
+        return None
+    return None if None in urls else "::".join(url for url in urls if url)
+
+
+def _parts(shards: list[str]) -> Iterator[list[str]]:
+    for first in range(0, len(shards), _BATCH):
+        yield shards[first : first + _BATCH]
+
+
+def _one(text: str) -> Source:
+    if "*" in text and not text.startswith("pipe:"):
+        raise InvalidShardUrl("'*' would need a listing of the bucket; write the numbers as a pattern, as shard-{000000..000999}.tar")
+    if (source := parse_source(text)) is None:
+        if "://" in text.partition(" ")[0] and not text.startswith("pipe:"):
+            parse_origin_url(text)  # says which scheme it is, and what is written instead
+        what = "not a URL or a command that Forebay knows" if _is_url_like(text) else "neither a URL nor a file of URLs that is there"
+        raise InvalidShardUrl(f"{what}; write http(s)://, s3://, gs://, hf://, file:// or a 'pipe:' command that prints one")
+    return source
+
+
+def _is_url_like(text: str) -> bool:
+    return "://" in text or text.startswith("pipe:")
+
+
+def shown_argument(text: str) -> str:
+    """As much of it as can hold no secret: a command by its name, a URL without what follows '?'."""
+    if text.startswith("pipe:"):
+        return " ".join(text.split()[:1])
+    scheme, separator, rest = text.partition("://")
+    head, _, tail = rest.partition("/")
+    return f"{scheme}{separator}{head.rpartition('@')[2]}{'/' if tail else ''}{tail.partition('?')[0]}"[:200]

@@ -1,0 +1,1 @@
+"""Settings: the only reader of flags, environment and files."""

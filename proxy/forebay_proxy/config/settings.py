@@ -1,0 +1,306 @@
+"""Frozen settings; the only reader of flags, environment and file.
+
+One field = one flag = one ``FOREBAY_*`` variable = one key of ``forebay.toml``; precedence flag > environment > file > default. Every name,
+flag, help text and README line is derived from the fields below, so none of them can drift. ``load`` is a function of its arguments only.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, PrivateAttr, SecretStr, ValidationError, model_validator
+
+from forebay_proxy.config import layers
+from forebay_proxy.config.fields import (
+    Budget,
+    Connections,
+    Directory,
+    Endpoint,
+    File,
+    Host,
+    Limit,
+    LogLevel,
+    Names,
+    Paths,
+    Patterns,
+    Port,
+    Revalidate,
+    Seconds,
+    Share,
+    Socket,
+    Uids,
+    setting,
+)
+from forebay_proxy.config.settings_file import SettingsFile
+from forebay_proxy.core.errors import ConfigError
+from forebay_proxy.core.quantities import ShareOfDisk, TotalBytes
+from forebay_proxy.core.shard import shown_set
+
+__all__ = ["Settings", "as_json", "default_text", "env_name", "field_note", "flag_name", "has_flag", "load", "value_text"]
+
+MOST_SET = 1 << 16  # characters of a pattern, as the sidecar takes it
+
+Source = Literal["flag", "environment", "file", "default"]
+
+
+class Settings(BaseModel):
+    """Everything a sidecar can be told. Inside, sizes are bytes and durations seconds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    host: Host = setting(
+        "127.0.0.1", "Address to listen on; loopback, because any other one needs a token and strict origins.", metavar="ADDRESS"
+    )
+    port: Port | None = setting(
+        None,
+        "Port to listen on (0: any free one); an explicit one that is taken is an error.",
+        metavar="PORT",
+        unset="7070, else next free",
+    )
+    socket: Socket = setting(None, "Unix socket to listen on, mode 0600; 'off' for none.", metavar="PATH", unset="beside the run file")
+    cache_dir: Directory = setting(
+        None,
+        "Where shards are stored; a local disk, because flock and sparse files must hold.",
+        metavar="PATH",
+        unset="$SLURM_TMPDIR, $TMPDIR or $XDG_CACHE_HOME, the first on a local disk",
+    )
+    cache_size: Limit = setting(
+        None,
+        "Most bytes the cache directory may take, everything counted; 200GB, 200GiB, 75%.",
+        metavar="SIZE",
+        unset="75 % of free space, at most 500 GB; 20 GiB in a container",
+    )
+    free_floor: Share = setting(
+        0.05, "Share of the disk that stays free whatever the cache size says; 5 %, as other programs write there too.", metavar="SHARE"
+    )
+    allow_network_fs: bool = setting(
+        False, "Allow a cache directory on a network file system; refused by default, as a home shared by all nodes is a poor cache."
+    )
+    allow_origin: Names = setting(
+        (), "Origin that may be reached; needed for loopback only: scheme://host[:port], s3://bucket, https://*.org, 10.0.0.0/8.",
+        metavar="ORIGIN", unset="any public or private one",
+    )  # fmt: skip
+    strict_origins: bool = setting(False, "Reach nothing but --allow-origin and operator-named endpoints; off, as your own uid may roam.")
+    allow_uid: Uids = setting(
+        (), "Other user id that may connect; none, because cached bytes were read with your credentials.", metavar="UID", unset="only yours"
+    )
+    allow_profile: Names = setting(
+        (),
+        "AWS profile that requests may name; only AWS_PROFILE by default, as each profile is another credential.",
+        metavar="NAME",
+        unset="AWS_PROFILE only",
+    )
+    gs_endpoint: Endpoint = setting(
+        None,
+        "Where gs:// requests and the sidecar's Google credentials go; for private endpoints, as an emulator is STORAGE_EMULATOR_HOST's.",
+        metavar="URL",
+        unset="Google, or STORAGE_EMULATOR_HOST without credentials",
+    )
+    gs_anonymous: bool = setting(
+        False, "Read gs:// without credentials; off, as Google's own are found by themselves, and where there are none none are sent."
+    )
+    pass_header: Names = setting(
+        (),
+        "Request header that travels to the origin beside Authorization, Cookie and X-*; no other, as it may be meant for us.",
+        metavar="NAME",
+        unset="no further ones",
+    )
+    secret_param: Names = setting(
+        (), "Query parameter that is a secret beside the known ones: neither stored nor shown; none, as others may name bytes.",
+        metavar="NAME", unset="no further ones",
+    )  # fmt: skip
+    file_root: Paths = setting(
+        (), "Directory below which file:// shards may be read; none, because a URL must not open any file.", metavar="PATH", unset="none"
+    )
+    token: SecretStr | None = setting(
+        None, "What clients must send as Forebay-Token; environment or file only, as a command line is public.", unset="none", flag=False
+    )
+    revalidate: Revalidate = setting(
+        "job",
+        "When a stored shard is compared with its origin (job, never, or a time as 1h); once a job costs one HEAD a shard.",
+        metavar="job|never|TTL",
+    )
+    origin_digests: bool = setting(
+        True, "Give out a shard's end once the whole has the digest its origin names; on, as a checksum in C costs 0.1 to 1.5 s a GB."
+    )
+    verify_every_s: Budget = setting(
+        5.0,
+        "How often one stored segment is compared with its checksum; every 5 s reads 2 MB/s, and 500 GB once in 4 days. 0: never.",
+        metavar="SECONDS",
+    )
+    prefetch: bool = setting(True, "Fetch ahead what plans announce; on, since this is what hides the origin's latency.")
+    set: Patterns = setting(
+        (), "Pattern of shards to fetch ahead for programs that announce nothing; none, because only you know what will be read.",
+        metavar="PATTERN", unset="none",
+    )  # fmt: skip
+    origin_connections: Connections = setting(
+        64, "Most requests one origin gets at once; 64 fill 25 Gbit/s at 50 MB/s each, and throttling halves what is used.", metavar="COUNT"
+    )
+    connect_timeout_s: Seconds = setting(
+        10.0, "Longest wait for a connection to an origin; several SYN retries fit in 10 s.", metavar="SECONDS"
+    )
+    idle_timeout_s: Seconds = setting(
+        15.0, "Longest silence of an origin inside a body before it is asked again; far below any NCCL watchdog.", metavar="SECONDS"
+    )
+    retry_budget_s: Budget = setting(
+        300.0,
+        "How long a fetch goes on asking a failing origin; 5 min outlast most outages and end before a NCCL watchdog.",
+        metavar="SECONDS",
+    )
+    drain_timeout_s: Budget = setting(
+        20.0,
+        "How long running answers may end after SIGTERM; 20 s, as Kubernetes and Slurm kill after 30 s and the last commit comes then.",
+        metavar="SECONDS",
+    )
+    idle_exit_s: Seconds | None = setting(
+        None,
+        "Exit once nobody has held or read it for so long; set by 'forebay run' and fb.sidecar() to 60.",
+        metavar="SECONDS",
+        unset="never",
+    )
+    access_log: File = setting(
+        None, "File that gets a JSON line for each answer about a shard, as 'plan --replay' takes it; none, as it grows 0.4 kB an answer.",
+        metavar="FILE", unset="none",
+    )  # fmt: skip
+    log_level: LogLevel = setting("info", "Least severe log lines that are written; info is a few lines an hour.", metavar="LEVEL")
+
+    _sources: dict[str, Source] = PrivateAttr(default_factory=dict)
+    _notices: tuple[str, ...] = PrivateAttr(default=())
+
+    @model_validator(mode="after")
+    def _guarded_when_reachable(self) -> Settings:
+        if not _is_loopback(self.host) and not (self.token and self.strict_origins):
+            raise ValueError(
+                f"--host {self.host} lets other machines in: "
+                "that needs FOREBAY_TOKEN (what clients must send) and --strict-origins with --allow-origin"
+            )
+        return self
+
+    def source_of(self, name: str) -> Source:
+        """Where the value of field ``name`` came from."""
+        return self._sources.get(name, "default")
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What the person who wrote the settings should hear once: the file that was read, misspelt variables, an exposed token."""
+        return self._notices
+
+
+def env_name(name: str) -> str:
+    """``cache_dir`` -> ``FOREBAY_CACHE_DIR``."""
+    return layers.PREFIX + name.upper()
+
+
+def flag_name(name: str) -> str:
+    """``cache_dir`` -> ``--cache-dir``."""
+    return "--" + name.replace("_", "-")
+
+
+def field_note(name: str, key: str) -> str:
+    """What a field says about itself beside its description: ``metavar``, ``unset``, or "" when it says nothing."""
+    extra = Settings.model_fields[name].json_schema_extra
+    return str(extra.get(key, "")) if isinstance(extra, dict) else ""
+
+
+def has_flag(name: str) -> bool:
+    """Whether the field may be given on a command line."""
+    return field_note(name, "flag") == "True"
+
+
+def default_text(name: str) -> str:
+    """The default as a person reads it."""
+    default = Settings.model_fields[name].default
+    if default is None or default == ():
+        return field_note(name, "unset")
+    return value_text(default)
+
+
+def value_text(value: Any) -> str:
+    """A plain value as a person writes it."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def as_json(settings: Settings) -> dict[str, dict[str, Any]]:
+    """Each setting's ``value``, as JSON can say it and without secrets, and its ``source``: flag, environment, file or default."""
+    return {name: {"value": _told(settings, name), "source": settings.source_of(name)} for name in Settings.model_fields}
+
+
+def _told(settings: Settings, name: str) -> Any:
+    """A pattern may hold what proves who asks: a signature, a header of its command."""
+    return [shown_set(text, MOST_SET) for text in settings.set] if name == "set" else _plain(getattr(settings, name))
+
+
+def _plain(value: Any) -> Any:
+    """As JSON can say it: sizes as bytes or a percentage, secrets masked."""
+    match value:
+        case SecretStr():
+            return "(set)"
+        case TotalBytes(count):
+            return count
+        case ShareOfDisk(ratio):
+            return f"{ratio * 100:g}%"
+        case Path():
+            return str(value)
+        case tuple():
+            return [_plain(item) for item in value]
+    return value
+
+
+def load(flags: Mapping[str, Any], environ: Mapping[str, str], files: Sequence[SettingsFile]) -> Settings:
+    """Settings from ``flags`` (field name -> value; None or () is "not given"), ``environ`` and ``files``, of which a later one is nearer.
+
+    Raises ``ConfigError`` naming every wrong value and where it was written.
+    """
+    given = {name: value for name, value in flags.items() if value is not None and value != ()}
+    variables, notices = layers.from_environ(environ, Settings.model_fields)
+    problems = [problem for file in files for problem in file.problems]
+    merged = {name: _Written("file", value, f"{name} in {file.path}") for file in files for name, value in file.table.items()}
+    merged.update({name: _Written("environment", value, env_name(name)) for name, value in variables.items()})
+    merged.update({name: _Written("flag", value, flag_name(name)) for name, value in given.items()})
+    try:
+        settings = Settings.model_validate({name: written.value for name, written in merged.items()})
+    except ValidationError as error:
+        problems += _problems(error, merged)
+    if problems:
+        raise ConfigError("; ".join(problems), next_step="see 'forebay config show' for what is read from where")
+    settings._sources = {name: written.source for name, written in merged.items()}
+    settings._notices = (*notices, *(text for file in files for text in file.notices))
+    return settings
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A value as it was given, and where."""
+
+    source: Source
+    value: Any
+    where: str
+
+    def shown(self, name: str) -> str:
+        # An address that is refused may be so because somebody wrote a password into it.
+        return self.where if name == "token" or "@" in str(self.value) else f"{self.where} = {str(self.value)!r}"
+
+
+def _problems(error: ValidationError, merged: Mapping[str, _Written]) -> list[str]:
+    """One text a wrong field: where it was written, what stands there, what would be right."""
+    found: dict[str, str] = {}
+    for item in error.errors(include_url=False, include_input=False):
+        name = str(item["loc"][0]) if item["loc"] else ""
+        message = "write on or off" if item["type"] == "bool_parsing" else item["msg"].removeprefix("Value error, ")
+        if name in merged:
+            message = f"{merged[name].shown(name)}: {message}"
+        found.setdefault(name, message)  # a union reports once per member; the first is the one people mean
+    return list(found.values())
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"

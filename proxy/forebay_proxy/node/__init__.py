@@ -1,0 +1,1 @@
+"""This machine: run file, the cache's place, mounts, fingerprints of credentials."""

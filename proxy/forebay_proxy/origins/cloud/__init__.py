@@ -1,0 +1,1 @@
+"""What is special about S3, Google's storage, the Hub and Azure."""

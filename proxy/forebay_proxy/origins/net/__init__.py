@@ -1,0 +1,1 @@
+"""Where the sidecar may dial, through which proxy, trusting whom."""

@@ -1,0 +1,36 @@
+"""How this sidecar meets the outside: through which proxy, trusting whom, and by which mark it knows itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from forebay_proxy.core.request_loop import LoopGuard
+from forebay_proxy.origins.net.proxies import Proxies
+from forebay_proxy.origins.net.trust import Trust
+
+__all__ = ["HEEDED", "Egress", "heeded"]
+
+# Variables of everybody that decide how origins are reached; both spellings of the proxies'. No settings of ours: they mean what they mean.
+HEEDED = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "AWS_CA_BUNDLE")
+
+
+@dataclass(frozen=True, slots=True)
+class Egress:
+    """The plain one: no proxy, the system's authorities, no mark."""
+
+    proxies: Proxies = field(default_factory=Proxies)
+    trust: Trust = field(default_factory=Trust)
+    echo: LoopGuard = field(default_factory=LoopGuard)
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str], instance: str) -> Egress:
+        """As the operator's environment has it. Raises ``ConfigError``."""
+        return cls(Proxies.of(environ), Trust.of(environ), LoopGuard(instance))
+
+
+def heeded(environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    """(name, value as people may see it) of those variables that are set: a proxy's user and password are masked."""
+    spellings = [spelling for name in HEEDED for spelling in ((name.lower(), name) if name.endswith("_PROXY") else (name,))]
+    return [(name, re.sub(r"(?s)^(\w+://)?.*@", r"\1***@", environ[name])) for name in spellings if environ.get(name)]

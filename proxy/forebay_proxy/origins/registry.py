@@ -1,0 +1,69 @@
+"""Where shards live: one ``Origin`` per kind of place, found by scheme."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from forebay_proxy.core.errors import InvalidShard
+from forebay_proxy.core.events import Events
+from forebay_proxy.origins.base import Origin, OriginBody
+from forebay_proxy.origins.cloud.gs import GsOrigin, emulator_endpoint
+from forebay_proxy.origins.cloud.hf import HfOrigin
+from forebay_proxy.origins.cloud.s3 import S3Origin
+from forebay_proxy.origins.file import FileOrigin
+from forebay_proxy.origins.http import HttpOrigin
+from forebay_proxy.origins.net.egress import Egress
+from forebay_proxy.origins.net.guard import Guard
+
+__all__ = ["Egress", "Guard", "Origin", "OriginBody", "Origins"]
+
+
+class Origins:
+    """The origins of one sidecar. They share a guard and one HTTP session; ``aclose`` ends them all."""
+
+    def __init__(self, http: HttpOrigin, s3: S3Origin, gs: GsOrigin, hf: HfOrigin, file: FileOrigin) -> None:
+        self._by_scheme: dict[str, Origin] = {"http": http, "https": http, "s3": s3, "gs": gs, "hf": hf, "file": file}
+        self._to_close: tuple[Origin, ...] = (file, hf, gs, s3, http)  # http moves the bytes of those before it
+
+    @classmethod
+    def create(
+        cls,
+        *,
+        guard: Guard,
+        events: Events,
+        file_roots: Iterable[Path] = (),
+        profiles: frozenset[str] = frozenset(),
+        gs_endpoint: str = "",
+        gs_anonymous: bool = False,
+        environ: Mapping[str, str] = os.environ,
+        connect_timeout_s: float = 10.0,
+        idle_timeout_s: float = 15.0,
+        user_agent: str = "forebay",
+        outward: Egress | None = None,
+    ) -> Origins:
+        """Build all of them. Opens nothing yet: neither a session nor the SDKs of AWS and Google.
+
+        ``environ``: STORAGE_EMULATOR_HOST, HF_ENDPOINT and the hub's token; what the SDKs read, they read themselves.
+        """
+        http = HttpOrigin(
+            guard=guard, events=events, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s, user_agent=user_agent,
+            outward=outward,
+        )  # fmt: skip
+        s3 = S3Origin(http, guard=guard, profiles=profiles)
+        emulator = "" if gs_endpoint else emulator_endpoint(environ.get("STORAGE_EMULATOR_HOST", ""))
+        gs = GsOrigin(http, guard=guard, endpoint=gs_endpoint or emulator, anonymous=gs_anonymous or bool(emulator))
+        hf = HfOrigin(http, guard=guard, events=events, environ=environ)
+        return cls(http, s3, gs, hf, FileOrigin(file_roots, events=events, idle_timeout_s=idle_timeout_s))
+
+    def of(self, scheme: str) -> Origin:
+        """The origin for a scheme. Raises ``InvalidShard`` (400) for one that is not served."""
+        origin = self._by_scheme.get(scheme)
+        if origin is not None:
+            return origin
+        raise InvalidShard(f"{scheme}://", "unknown scheme", next_step="use an http, https, s3, gs, hf or file URL")
+
+    async def aclose(self) -> None:
+        for origin in self._to_close:
+            await origin.aclose()

@@ -1,0 +1,1 @@
+"""Decides, and does nothing: plans, eviction, schedule."""

@@ -1,0 +1,1 @@
+"""Who holds bytes, who may come in, and which leave first."""

@@ -1,0 +1,239 @@
+"""Who gets disk, and what leaves for it: the ledger, the order of leaving and the displacers behind one door. Pure.
+
+The half of ``Room`` that decides. It has no files, no tasks and no events: it names victims, and the caller takes them out of use (and
+tells ``touch``). So the simulator (``replay``) drives these very decisions with entries that have no bytes.
+
+Not thread-safe: the event loop's only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping
+from typing import Generic, Protocol, TypeVar
+
+from forebay_proxy.core.errors import CacheFull
+from forebay_proxy.core.segments import Segments
+from forebay_proxy.policy.eviction.eviction_queue import EvictionQueue
+from forebay_proxy.policy.eviction.ledger import Grant, Ledger, Victim
+from forebay_proxy.policy.eviction.prefetch_debt import PrefetchDebts
+from forebay_proxy.policy.plans.next_use import NextUse, Rank
+from forebay_proxy.policy.plans.registry import PlanRegistry
+
+__all__ = ["AdmissionPolicy", "HeldBytes"]
+
+REFRESHED = 1024  # shards put in their place again each second: 10 ms, and a cache of a terabyte in a few seconds
+
+
+class HeldBytes(Protocol):
+    """What must be known of a shard version to decide whether it leaves."""
+
+    key: str
+    name: str
+    group: str
+    segments: Segments
+    readers: int
+    stale: bool  # the origin has another version now
+    stuck_until: float  # something of it could not be removed: not tried again before
+    ranged: bool  # False: it stays or leaves whole
+
+    @property
+    def idle(self) -> bool:
+        """Nobody is inside, nothing of it is in the air, nothing is being removed."""
+        ...
+
+
+H = TypeVar("H", bound=HeldBytes)
+
+
+class AdmissionPolicy(Generic[H]):
+    """The shards that are here, in the order in which they leave. A victim's subject is an entry with the segments that leave together."""
+
+    def __init__(
+        self, ledger: Ledger[tuple[H, tuple[int, ...]]], plans: PlanRegistry, clock: Callable[[], float], can_punch: Callable[[], bool]
+    ) -> None:
+        """``can_punch``: whether single segments can be given up; else shards leave whole."""
+        self.ledger = ledger
+        self.entries: dict[str, H] = {}
+        self.displacers = PrefetchDebts()
+        self.still: Mapping[Hashable, None] = {}  # readers that stand still: their lead is theirs until others want the room
+        self.gave_back: Callable[[Hashable], None] = lambda reader: None  # the lead of one of these is nobody's any more
+        self._granted: tuple[Grant[tuple[H, tuple[int, ...]]], Mapping[Hashable, int]] | None = None  # the last one, and who owes for it
+        self._plans = plans
+        self._clock = clock
+        self._can_punch = can_punch
+        self._leaving = EvictionQueue(self._use_of)
+
+    def __repr__(self) -> str:
+        return f"<AdmissionPolicy {self.ledger!r}, {len(self.entries)} shards>"
+
+    # In what order shards leave
+
+    def use_of(self, entry: H) -> NextUse:
+        """When an entry is used next, whoever is inside it now."""
+        use = NextUse(Rank.DEAD, 0.0) if entry.stale else self._plans.next_use(entry.name, entry.group)
+        if use.rank > Rank.READ and use.plan is None and self.displacers.is_given(entry.key):
+            return NextUse(Rank.READ, use.order)  # only who stands still has announced it
+        return use
+
+    def _use_of(self, key: str) -> NextUse | None:
+        entry = self.entries.get(key)
+        if entry is None or not entry.segments.stored_count:
+            return None
+        use = self.use_of(entry)
+        if entry.readers and not (use.rank <= Rank.READ and self._has_passed(entry)):
+            return self._plans.inside(entry.name)
+        if use.rank != Rank.READ:
+            return use
+        return NextUse(Rank.READ, -entry.segments.tail if self._leaves_in_parts(entry) else 0.0, then=use.order)
+
+    def _has_passed(self, entry: H) -> bool:
+        return self._leaves_in_parts(entry) and entry.segments.has_passed
+
+    def _leaves_in_parts(self, entry: H) -> bool:
+        return entry.ranged and self._can_punch()
+
+    def touch(self, entry: H) -> None:
+        """Something happened to ``entry`` that may change when it leaves."""
+        self._leaving.touch(entry.key)
+
+    def refresh(self, count: int = REFRESHED) -> None:
+        """Once a second: put some shards where they belong now; time alone has moved them."""
+        self._leaving.refresh(count)
+
+    def in_order(self) -> Generator[tuple[NextUse, H], None, None]:
+        """Everything stored, first to leave first. To be closed by who does not walk it to its end."""
+        order = self._leaving.order()
+        try:
+            for use, key in order:
+                yield use, self.entries[key]
+        finally:
+            order.close()  # type: ignore[attr-defined]
+
+    def candidates(self, before: NextUse | None) -> Iterator[Victim[tuple[H, tuple[int, ...]]]]:
+        """What may leave, first to leave first; with ``before`` only what is used later than that.
+
+        Of a shard that is read for the last time in this epoch, what all its readers have behind them is used no sooner than any other
+        shard read in this epoch: else each reader would keep a whole shard from those that are still needed.
+        """
+        order, now = self.in_order(), self._clock()
+        inside: list[H] = []
+        try:
+            for use, entry in order:
+                if before is not None and use >= before:
+                    return
+                if entry.stuck_until > now:
+                    continue
+                if entry.readers and use.rank < Rank.NOW:
+                    inside.append(entry)
+                    yield from self._single(entry, entry.segments.passed())
+                else:
+                    yield from self.victims_of(entry)
+        finally:
+            order.close()
+        for entry in inside:
+            yield from self._single(entry, entry.segments.before_readers())
+
+    def victims_of(self, entry: H) -> Iterator[Victim[tuple[H, tuple[int, ...]]]]:
+        """What of ``entry`` may leave now, first to leave first."""
+        segments = entry.segments
+        if self._leaves_in_parts(entry):
+            yield from self._single(entry, segments.may_leave())
+        elif entry.idle and segments.stored_count and not segments.is_held:
+            whole = tuple(segments.stored())
+            yield Victim((entry, whole), sum(segments.bytes_of(index) for index in whole))
+
+    @staticmethod
+    def _single(entry: H, indices: Iterator[int]) -> Iterator[Victim[tuple[H, tuple[int, ...]]]]:
+        return (Victim((entry, (index,)), entry.segments.bytes_of(index)) for index in indices)
+
+    # Who gets room
+
+    def reserve(self, size: int, reader: Hashable = None) -> Grant[tuple[H, tuple[int, ...]]]:
+        """Room for a demanded segment: whatever is not leased may leave for it. Raises ``CacheFull``.
+
+        ``reader``: who owes for what leaves though it is needed; None where its future is not known.
+        """
+        return self._reserve(size, None, reader)
+
+    def reserve_ahead(
+        self, size: int, need_at: float | None, reader: Hashable, *, inside: bool = False
+    ) -> Grant[tuple[H, tuple[int, ...]]]:
+        """Room for a prefetched segment: free room, what has been read, and at most two segments a reader that are needed later still.
+
+        All that was prefetched and is unread stays within half the cache: it is room that nobody uses yet. ``inside``: it is for a
+        reader that is in that very shard already, and will have read it in a moment. Raises ``CacheFull``.
+        """
+        if not inside:
+            self.may_come_ahead(size, reader)
+        try:
+            return self._reserve(size, NextUse(Rank.LATER, float("-inf")), reader)
+        except CacheFull:
+            if need_at is None or not self._may_displace(reader, size):
+                raise
+            return self._reserve(size, NextUse(Rank.AHEAD, -need_at), reader)
+
+    def may_come_ahead(self, size: int, reader: Hashable) -> None:
+        """Raises ``CacheFull`` where so much more, prefetched for ``reader`` (None: for nobody in particular), would be too much unread."""
+        half = self.ledger.capacity_bytes // 2
+        if reader is not None and self.displacers.unread_bytes + size > half:
+            self.give_back(self.displacers.unread_bytes + size - half, reader)
+        unread = self.displacers.unread_bytes
+        if reader is not None and unread + size > half:
+            raise CacheFull(f"{unread} prefetched bytes are unread, and half of {self.ledger.capacity_bytes} may be")
+
+    def give_back(self, size: int, reader: Hashable) -> None:
+        """Let ``size`` bytes of lead, or what there is, be nobody's that other readers than ``reader`` have who stand still."""
+        until = self.displacers.unread_bytes - size
+        for other in list(self.still):
+            if self.displacers.unread_bytes <= until:
+                return
+            if other != reader:
+                keys = self.displacers.give_back(other)
+                if keys:
+                    self.gave_back(other)
+                    self._touch_all(keys)
+
+    def take_again(self, reader: Hashable) -> None:
+        """``reader`` moves again: what nobody took of its lead is its lead as before."""
+        self._touch_all(self.displacers.take_again(reader, self.ledger.capacity_bytes // 2))
+
+    def _touch_all(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            entry = self.entries.get(key)
+            if entry is not None:
+                self.touch(entry)
+
+    def _may_displace(self, reader: Hashable, size: int) -> bool:
+        """Whether something needed may leave for ``reader``; what lies on a segment that is itself needed again is owed no more."""
+        if not self.displacers.may(reader, size):
+            for key, index in self.displacers.debts(reader):
+                entry = self.entries.get(key)
+                if entry is None or self._is_needed(entry):
+                    self.displacers.settle(key, index)
+        return self.displacers.may(reader, size)
+
+    def _is_needed(self, entry: H) -> bool:
+        return self.use_of(entry).rank > Rank.READ
+
+    def _reserve(self, size: int, before: NextUse | None, reader: Hashable) -> Grant[tuple[H, tuple[int, ...]]]:
+        grant = self.ledger.reserve(size, lambda: self.candidates(before))
+        self._granted = grant, self._owed_for(grant, reader)
+        return grant
+
+    def _owed_for(self, grant: Grant[tuple[H, tuple[int, ...]]], reader: Hashable) -> Mapping[Hashable, int]:
+        """Who owes how much of the grant's room: ``reader`` for what leaves though it is needed, others what they owed of it before."""
+        owed: Counter[Hashable] = Counter()
+        for victim in grant.victims:
+            entry, indices = victim.subject
+            needed = self._is_needed(entry)
+            for index in indices:
+                if needed and reader is not None:
+                    owed[reader] += entry.segments.bytes_of(index)
+                if not needed or self.displacers.is_lead(entry.key, index):
+                    owed.update(self.displacers.owed_on(entry.key, index))
+        return owed
+
+    def owed_for(self, grant: Grant[tuple[H, tuple[int, ...]]]) -> Mapping[Hashable, int]:
+        """What is owed of the room of ``grant``, the last one: to be noted with the segment that comes into it."""
+        return self._granted[1] if self._granted is not None and self._granted[0] is grant else {}

@@ -1,0 +1,264 @@
+"""Who holds how many bytes, and who must leave when someone new arrives. Pure.
+
+The invariant, after every call: ``stored + reserved + doomed + overhead <= capacity``, all in allocated bytes. (While a shrunk capacity
+is being worked off the left side may be larger; then nothing is granted.)
+
+Theory of operation. Bytes are reserved *before* they are asked of an origin. ``reserve`` takes what is free and, where that is not enough,
+names victims: their bytes turn from stored to doomed at once, and from doomed to reserved when the caller has removed them (``vacated``).
+No byte is promised twice, and no moment exists in which more is on the disk than the sum says. A grant ends in ``commit`` (bytes landed:
+stored) or in ``release``. The shape is bazel-remote's Reserve/Add/Unreserve; the doomed state is ours.
+
+The books hear of the disk a moment late: blocks are given, and taken back, by threads that tell afterwards. So they know two figures, what
+the disk holds of ours at least and at most; in between is what is *in doubt*: being allocated, being cut, doomed, swept. Whoever compares
+with the file system's own count, which is taken in a thread too, compares with the range over the whole time that took (``watch``).
+
+Not thread-safe: the event loop's only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from forebay_proxy.core.errors import CacheFull
+
+__all__ = ["Grant", "Ledger", "Victim"]
+
+OVERHEAD_STEP_BYTES = 2**20  # the index grows by pages of 4 KiB; a step keeps the figure ahead of it between two measurements
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, slots=True)
+class Victim(Generic[S]):
+    """Something that may leave: ``subject`` is the caller's own handle, ``bytes`` what its leaving frees."""
+
+    subject: S
+    bytes: int
+
+
+@dataclass(slots=True, eq=False)
+class Grant(Generic[S]):
+    """A right to ``bytes`` of disk. ``owed`` of them are still held by ``victims`` that the caller must remove first."""
+
+    bytes: int
+    victims: list[Victim[S]] = field(default_factory=list)
+    owed: int = 0
+    on_disk: bool = False  # its blocks are allocated
+    in_doubt: bool = False  # they are being allocated or given back: the disk may count them or not
+    closed: bool = False
+
+
+class Ledger(Generic[S]):
+    """Four sums and a bound; see the module's text for the rules."""
+
+    def __init__(self, capacity_bytes: int) -> None:
+        self.configured_bytes = capacity_bytes
+        self.capacity_bytes = capacity_bytes  # effective: what others on the disk leave us
+        self.stored_bytes = 0
+        self.reserved_bytes = 0
+        self.doomed_bytes = 0
+        self.overhead_bytes = 0
+        self.unallocated_bytes = 0  # of the reserved ones: promised, and the disk still counts them as free
+        self._in_doubt_bytes = 0  # of the unallocated ones
+        self._measured_bytes = 0  # what the overhead really was when it was last looked at
+        self._swept_bytes = 0  # of that, what may be gone already
+        self._watched = (0, 0)
+        self.peak_bytes = 0
+
+    def __repr__(self) -> str:
+        mib = 2**20
+        return (
+            f"<Ledger {self.used_bytes / mib:.1f}/{self.capacity_bytes / mib:.1f} MiB: stored {self.stored_bytes / mib:.1f}, "
+            f"reserved {self.reserved_bytes / mib:.1f}, doomed {self.doomed_bytes / mib:.1f}, overhead {self.overhead_bytes / mib:.1f}>"
+        )
+
+    @property
+    def used_bytes(self) -> int:
+        return self.stored_bytes + self.reserved_bytes + self.doomed_bytes + self.overhead_bytes
+
+    @property
+    def on_disk_bytes(self) -> int:
+        """What the disk counts as taken by us."""
+        return self.used_bytes - self.unallocated_bytes
+
+    def watch(self) -> None:
+        """From here on ``watched`` notes what the disk may hold."""
+        self._watched = (self._least_bytes, self._most_bytes)
+
+    def watched(self) -> tuple[int, int]:
+        """(the least, the most) the disk can have held of ours at any one moment since ``watch``."""
+        return self._watched
+
+    @property
+    def _least_bytes(self) -> int:
+        return self.stored_bytes + self.reserved_bytes - self.unallocated_bytes + self._measured_bytes - self._swept_bytes
+
+    @property
+    def _most_bytes(self) -> int:
+        return self._least_bytes + self.doomed_bytes + self._in_doubt_bytes + self._swept_bytes
+
+    @property
+    def free_bytes(self) -> int:
+        return max(0, self.capacity_bytes - self.used_bytes)
+
+    def grantable_bytes(self, leased_bytes: int) -> int:
+        """Room that could be made: everything but overhead, reserved, doomed and leased."""
+        return max(0, self.capacity_bytes - self.overhead_bytes - self.reserved_bytes - self.doomed_bytes - leased_bytes)
+
+    def reserve(self, size: int, leaving: Callable[[], Iterable[Victim[S]]]) -> Grant[S]:
+        """Promise ``size`` bytes, taking victims from ``leaving()`` in its order where free room does not do.
+
+        Raises ``CacheFull`` with the numbers, and changes nothing, when that is not enough.
+        """
+        missing = size - (self.capacity_bytes - self.used_bytes)
+        victims = self.choose(missing, leaving) if missing > 0 else []
+        freed = sum(victim.bytes for victim in victims)
+        if missing > freed:
+            raise CacheFull(
+                f"{size} bytes do not fit: {self.used_bytes} of {self.capacity_bytes} bytes are in use and {freed} of them may leave"
+            )
+        self.stored_bytes -= freed
+        self.doomed_bytes += freed
+        owed = max(0, missing)
+        self.reserved_bytes += size - owed
+        self.unallocated_bytes += size - owed
+        self._changed()
+        return Grant(size, victims, owed)
+
+    @staticmethod
+    def choose(missing: int, leaving: Callable[[], Iterable[Victim[S]]]) -> list[Victim[S]]:
+        """As many of ``leaving()``, in its order, as hold ``missing`` bytes; all of them where that is not enough."""
+        chosen: list[Victim[S]] = []
+        for victim in leaving():
+            chosen.append(victim)
+            missing -= victim.bytes
+            if missing <= 0:
+                break
+        return chosen
+
+    def vacated(self, grant: Grant[S]) -> None:
+        """The victims of ``grant`` are gone from the disk: what they owed it is reserved now, the rest of their bytes is free."""
+        self.doomed_bytes -= sum(victim.bytes for victim in grant.victims)
+        self.reserved_bytes += grant.owed
+        self.unallocated_bytes += grant.owed
+        grant.victims.clear()
+        grant.owed = 0
+        self._changed()
+
+    def stayed(self, grant: Grant[S], victim: Victim[S]) -> None:
+        """``victim`` could not be removed: it is stored again, and the grant must be released (it is smaller than promised)."""
+        grant.victims.remove(victim)
+        self.doomed_bytes -= victim.bytes
+        self.stored_bytes += victim.bytes
+        lost = min(grant.owed, victim.bytes)
+        grant.owed -= lost
+        grant.bytes -= lost
+        self._changed()
+
+    def shrink(self, grant: Grant[S], size: int) -> None:
+        """The grant needs only ``size`` bytes: give the rest back (a shard turned out to be shorter)."""
+        surplus = grant.bytes - size
+        if surplus > 0 and not grant.owed:
+            self.reserved_bytes -= surplus
+            if not grant.on_disk:
+                self.unallocated_bytes -= surplus
+            if grant.in_doubt:
+                self._in_doubt_bytes -= surplus
+            grant.bytes = size
+            self._changed()
+
+    def doubt(self, grant: Grant[S]) -> None:
+        """The disk begins to give the blocks of ``grant``, or to take them back: until it says how that went, both may be."""
+        if grant.on_disk:
+            grant.on_disk = False
+            self.unallocated_bytes += grant.bytes
+        if not grant.in_doubt:
+            grant.in_doubt = True
+            self._in_doubt_bytes += grant.bytes
+        self._changed()
+
+    def join(self, grant: Grant[S], other: Grant[S]) -> None:
+        """What ``other``, whose victims are gone, was promised is ``grant``'s from now on."""
+        assert not other.owed, "a grant ends after its victims"
+        assert not other.closed, "a grant ends once"
+        other.closed = True
+        grant.bytes += other.bytes
+
+    def allocated(self, grant: Grant[S]) -> None:
+        """The disk has given the blocks of ``grant``."""
+        self._settle(grant)
+        grant.on_disk = True
+        self.unallocated_bytes -= grant.bytes
+        self._changed()
+
+    def _settle(self, grant: Grant[S]) -> None:
+        if grant.in_doubt:
+            grant.in_doubt = False
+            self._in_doubt_bytes -= grant.bytes
+
+    def commit(self, grant: Grant[S], size: int | None = None) -> None:
+        """The bytes of ``grant`` (or ``size`` of them) are on the disk to stay; what is left over is free again."""
+        self._close(grant)
+        self.reserved_bytes -= grant.bytes
+        self.stored_bytes += grant.bytes if size is None else size
+        self._changed()
+
+    def release(self, grant: Grant[S]) -> None:
+        """Give a grant back. Only once its victims are gone, or were never needed."""
+        self._close(grant)
+        self.reserved_bytes -= grant.bytes
+        self._changed()
+
+    def _close(self, grant: Grant[S]) -> None:
+        assert not grant.closed, "a grant ends once"
+        assert not grant.owed, "a grant ends after its victims"
+        grant.closed = True
+        self._settle(grant)
+        if not grant.on_disk:
+            self.unallocated_bytes -= grant.bytes
+
+    def doom(self, size: int) -> None:
+        """Stored bytes are about to be removed for another reason than a grant (stale, evicted by hand, shrinking)."""
+        self.stored_bytes -= size
+        self.doomed_bytes += size
+        self._changed()
+
+    def gone(self, size: int) -> None:
+        """Doomed bytes are off the disk."""
+        self.doomed_bytes -= size
+        self._changed()
+
+    def spared(self, size: int) -> None:
+        """Doomed bytes could not be removed."""
+        self.doomed_bytes -= size
+        self.stored_bytes += size
+        self._changed()
+
+    def found(self, size: int) -> None:
+        """At start: bytes the disk already holds for shards."""
+        self.stored_bytes += size
+        self._changed()
+
+    def measured_overhead(self, size: int, swept: int = 0) -> None:
+        """What index, log, lock and directories hold now, rounded up to the next step and one more for what comes before the next look;
+        ``swept`` of it are being removed.
+        """
+        self.overhead_bytes = (size // OVERHEAD_STEP_BYTES + 2) * OVERHEAD_STEP_BYTES
+        self._measured_bytes, self._swept_bytes = size, swept
+        self._changed()
+
+    def excess_bytes(self) -> int:
+        """How far the sums stand above a capacity that shrank."""
+        return max(0, self.used_bytes - self.doomed_bytes - self.capacity_bytes)
+
+    def take_peak(self) -> int:
+        """The highest sum since the last call."""
+        peak, self.peak_bytes = self.peak_bytes, self.used_bytes
+        return peak
+
+    def _changed(self) -> None:
+        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
+        least, most = self._watched
+        self._watched = (min(least, self._least_bytes), max(most, self._most_bytes))

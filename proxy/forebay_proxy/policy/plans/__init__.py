@@ -1,0 +1,1 @@
+"""What readers announced, and when a shard is used next."""

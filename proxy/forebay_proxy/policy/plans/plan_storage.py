@@ -1,0 +1,213 @@
+"""Plans as numbers: taken in slices, mentioned, swept behind their readers, and cleared away in slices. Pure.
+
+What the book promises ``Plans``: a plan that is not live is nowhere ahead, however much of it is written down; nothing here runs longer
+than a slice; and what was taken is given back to the catalog, whichever way the taking ended.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from math import inf
+
+from forebay_proxy.core.shard import Shard
+from forebay_proxy.policy.plans import plan_bounds
+from forebay_proxy.policy.plans.reader_plan import ReaderPlan
+from forebay_proxy.policy.plans.reverse_index import INDEX_BITS, INDEX_MASK, ReverseIndex
+from forebay_proxy.policy.plans.shard_ids import ShardIds
+from forebay_proxy.policy.plans.templates import Entries, Picked
+from forebay_proxy.wire.protocol.plan import ReaderName
+
+__all__ = ["SLICE", "PlanStorage"]
+
+SLICE = 128  # entries: half a millisecond of the event loop where each is a new name
+
+
+class PlanStorage:
+    """Every plan that is written down, live or not. Not thread-safe: the event loop's only."""
+
+    def __init__(self, catalog: ShardIds, tell: Callable[[Iterable[int]], None]) -> None:
+        """``tell`` hears of the numbers that are needed at another time than before."""
+        self._catalog = catalog
+        self._tell = tell
+        self._mentions = ReverseIndex()
+        self._by_serial: list[ReaderPlan | None] = [None]
+        self._vacant: list[int] = []
+        self._clearing: deque[Iterator[None]] = deque()
+        self.entries_held = 0  # of all plans, what is read or withdrawn already but not cleared away included
+        self.own_bytes = 0  # of the names of shards that plans keep beside the catalog
+
+    def __repr__(self) -> str:
+        return f"<PlanStorage of {self.entries_held} entries, {len(self._clearing)} to be cleared away>"
+
+    # Writing down
+
+    @contextmanager
+    def entering(self, reader: ReaderName, epoch: int | None, set_name: str | None, now: float) -> Iterator[ReaderPlan]:
+        """A new plan, not live yet; one that has not been live at the end either is cleared away."""
+        serial = self._vacant.pop() if self._vacant else len(self._by_serial)
+        plan = ReaderPlan(reader, epoch, set_name, now, serial, since=now)
+        self._by_serial[serial : serial + 1] = [plan]  # in the place of a former one, or behind all
+        try:
+            yield plan
+        finally:
+            if not plan.live and not plan.ended:
+                self.clear(plan, 1)
+
+    def take(self, plan: ReaderPlan, entries: Entries, instead_of: ReaderPlan | None = None) -> Iterator[None]:
+        """Write ``entries`` into ``plan``, in slices. Raises ``PlansFull``, ``InvalidShardUrl``."""
+        spare = len(instead_of) if instead_of is not None else 0  # both are here for a moment
+        count = len(entries)
+        while self._clearing and not plan_bounds.fits(self.entries_held + count - spare):
+            self.tidy(1)
+            yield
+        plan_bounds.check_entries(self.entries_held + count - spare)
+        if isinstance(entries, Picked):
+            plan.dress = entries.template.dress
+        for start in range(0, count, SLICE):
+            numbers = self._catalog.hold(entries, start, start + SLICE)
+            plan.numbers.extend(numbers)
+            self.entries_held += len(numbers)
+            self._keep(plan, self._catalog.strangers(numbers, entries, start))
+            plan_bounds.check_entries(self.entries_held - spare)
+            plan_bounds.check_names(self._catalog.held_bytes + self.own_bytes)
+            self.tidy(1)  # so clearing away keeps up with taking
+            yield
+
+    def copy(self, plan: ReaderPlan, source: ReaderPlan) -> Iterator[None]:
+        """Write what is ahead in ``source`` into ``plan``, in slices."""
+        numbers = source.numbers[source.position :]
+        plan.dress = source.dress
+        for start in range(0, len(numbers), SLICE):
+            part = numbers[start : start + SLICE]
+            self._catalog.hold_again(part)
+            plan.numbers.extend(part)
+            self.entries_held += len(part)
+            self._keep(plan, {number: source.own[number] for number in part if number in source.own})
+            yield
+
+    def _keep(self, plan: ReaderPlan, own: dict[int, Shard]) -> None:
+        before = len(plan.own)
+        plan.own.update(own)
+        if len(plan.own) > before:
+            self.own_bytes += sum(len(shard.name) for shard in islice(plan.own.values(), before, None))
+
+    def exchange_credentials(self, plan: ReaderPlan, other: ReaderPlan) -> None:
+        """The same shards were announced once more, perhaps with fresher credentials."""
+        plan.own, other.own = other.own, plan.own
+        plan.dress, other.dress = other.dress, plan.dress
+
+    def mention(self, plan: ReaderPlan) -> Iterator[None]:
+        """Let all of ``plan`` be found by shard, in slices. It is not ahead before it is live."""
+        while plan.mentioned < len(plan):
+            self._mention(plan)
+            yield
+
+    def _mention(self, plan: ReaderPlan) -> None:
+        start, add, serial = plan.mentioned, self._mentions.add, plan.serial
+        for index, number in enumerate(plan.numbers[start : start + SLICE], start):
+            add(number, serial, index)
+        plan.mentioned = min(len(plan), start + SLICE)
+
+    def extend(self, plan: ReaderPlan, more: ReaderPlan) -> Iterator[None]:
+        """Move the entries of ``more`` behind those of ``plan``, in slices, for as long as that lives."""
+        if not plan.numbers:
+            plan.dress = more.dress
+        foreign = more.dress != plan.dress
+        self._keep(plan, more.own)
+        moved = 0
+        try:
+            while moved < len(more) and plan.live:
+                part = more.numbers[moved : moved + SLICE]
+                plan.numbers.extend(part)
+                moved += len(part)
+                if foreign:
+                    shard, put_on = self._catalog.shard, more.dress.put_on if more.dress is not None else None
+                    bare = {number: shard(number) for number in part if number not in more.own}
+                    self._keep(plan, {number: one if put_on is None else put_on(one) for number, one in bare.items()})
+                self._mention(plan)
+                self._tell(part)
+                yield
+        finally:
+            del more.numbers[:moved]
+
+    # Clearing away
+
+    def sweep(self, plan: ReaderPlan, slices: int) -> None:
+        """Nothing that the reader has passed is mentioned any more: so many slices of it now, the rest with ``tidy``."""
+        self._begin(self._sweeping(plan), slices)
+
+    def sweep_one(self, plan: ReaderPlan) -> bool:
+        """The same where it is one shard, of which nobody is told; False where it is not one."""
+        if plan.position - plan.swept != 1:
+            return False
+        self._mentions.remove(plan.numbers[plan.swept], plan.serial, plan.swept)
+        plan.swept = plan.position
+        return True
+
+    def clear(self, plan: ReaderPlan, slices: int) -> None:
+        """Nothing of ``plan``, which ended, is kept: so many slices of it now, the rest with ``tidy``."""
+        self._begin(self._ending(plan), slices)
+
+    def tidy(self, slices: int | None = None) -> None:
+        """Clear away so many slices of what is left; all of it without a number."""
+        while self._clearing and slices != 0:
+            if next(self._clearing[0], self) is self:
+                self._clearing.popleft()
+            slices = None if slices is None else slices - 1
+
+    def _begin(self, clearing: Iterator[None], slices: int) -> None:
+        if all(next(clearing, self) is not self for _ in range(slices)):
+            self._clearing.append(clearing)
+
+    def _sweeping(self, plan: ReaderPlan) -> Iterator[None]:
+        while plan.swept < (stop := plan.position if plan.live else plan.mentioned):
+            start, remove, serial = plan.swept, self._mentions.remove, plan.serial
+            part = plan.numbers[start : min(stop, start + SLICE)]
+            for index, number in enumerate(part, start):
+                remove(number, serial, index)
+            plan.swept += len(part)
+            self._tell(part)
+            yield
+
+    def _ending(self, plan: ReaderPlan) -> Iterator[None]:
+        yield from self._sweeping(plan)
+        plan.position = plan.swept = plan.mentioned = 0
+        while plan.numbers:
+            part = plan.numbers[-SLICE:]
+            del plan.numbers[-len(part) :]
+            self._catalog.release(part)
+            self.entries_held -= len(part)
+            yield
+        self.own_bytes -= sum(len(shard.name) for shard in plan.own.values())
+        plan.own = {}
+        self._by_serial[plan.serial] = None
+        self._vacant.append(plan.serial)
+        if not self.entries_held:
+            self._mentions.clear()
+
+    # Asking
+
+    def ahead(self, number: int) -> Iterator[tuple[ReaderPlan, int]]:
+        """Where live plans mention the shard ahead of their readers. Nothing may be changed before it is read to its end."""
+        for mention in self._mentions.of(number):
+            plan, index = self._by_serial[mention >> INDEX_BITS], mention & INDEX_MASK
+            if plan is not None and plan.live and index >= plan.position:
+                yield plan, index
+
+    def first(self, number: int) -> tuple[float, ReaderPlan | None, int]:
+        """(when the shard is opened by some live plan, which, at which index); never and none if it is ahead of nobody."""
+        need, first, at = inf, None, 0
+        for mention in self._mentions.of(number):  # not by way of ``ahead``: a generator costs more than what it finds
+            plan, index = self._by_serial[mention >> INDEX_BITS], mention & INDEX_MASK
+            if plan is not None and plan.live and index >= plan.position and (when := plan.need_at(index)) < need:
+                need, first, at = when, plan, index
+        return need, first, at
+
+    def next_mention(self, plan: ReaderPlan, number: int) -> int | None:
+        """Where ``plan`` mentions the shard next."""
+        if plan.position < len(plan) and plan.numbers[plan.position] == number:
+            return plan.position
+        return self._mentions.first_from(number, plan.serial, plan.position)

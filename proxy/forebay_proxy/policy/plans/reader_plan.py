@@ -1,0 +1,113 @@
+"""One reader's announced future: where it stands in it, and how fast it goes. Pure."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import inf
+
+from forebay_proxy.core.shard import Shard
+from forebay_proxy.policy.plans.templates import TemplateCredential
+from forebay_proxy.wire.protocol.plan import ReaderName
+
+__all__ = ["START_RATE", "ReaderPlan"]
+
+START_RATE = 0.2  # shards a second before anything is measured: 50 MB/s of 250 MB shards
+RATE_WEIGHT = 0.3  # of the newest interval in the running mean: three openings to forget a burst
+# How far back a repeat is looked for: 1 ms. A reader that opens again what it passed before that is called unplanned, no more.
+REMEMBERED = 1 << 16
+
+
+@dataclass(slots=True, eq=False)
+class ReaderPlan:
+    """``numbers[position:]`` is what the reader has not opened yet, as numbers of the catalog. ``Plans`` alone changes it.
+
+    A plan that is replaced, or from which the past is cut off, is another object: an index is good for as long as the object is.
+    """
+
+    reader: ReaderName
+    epoch: int | None
+    set_name: str | None
+    heard_at: float
+    serial: int  # of this plan among all that live; mentions name it
+    numbers: array[int] = field(default_factory=lambda: array("I"))
+    position: int = 0
+    first: int = 0  # how many entries the reader announced before these, over its life; what is told twice, or lost, shows by it
+    opened_at: float | None = None
+    rate: float = START_RATE
+    live: bool = False  # taken whole, and not withdrawn
+    ended: bool = False  # it was live
+    since: float = 0.0  # when the need of the first shard is reckoned from, until one was opened
+    dress: TemplateCredential | None = None  # the credential that goes with what came as indices
+    own: dict[int, Shard] = field(default_factory=dict)  # shards whose credential or URL here is not the catalog's
+    swept: int = 0  # its mentions are those from here
+    mentioned: int = 0  # to here
+    moved: Callable[[ReaderPlan], None] | None = None  # who keeps an order of its shards hears that all their needs are others now
+    _zero: float = inf  # when index 0 is needed, and how long until the next one is: need_at is asked a hundred thousand times a second
+    _step: float = 0.0
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def need_at(self, index: int) -> float:
+        """When the shard at ``index`` will be opened, on the plans' clock, at the reader's measured rate; never if it was withdrawn.
+
+        A moment, not a distance: it stands still while time passes, so that a heap keyed by it stays in order.
+        """
+        return self._zero + index * self._step
+
+    def says(self, other: ReaderPlan) -> bool:
+        """Whether ``other`` announces what is ahead here; or, sent again within its epoch, what was announced here at first."""
+        if (self.epoch, self.set_name) != (other.epoch, other.set_name):
+            return False
+        if self.numbers[self.position :] == other.numbers:
+            return True
+        # Without an epoch, or after its end, the same list again may as well be the next pass over an unshuffled set.
+        return self.epoch is not None and self.position < len(self) and self.numbers == other.numbers
+
+    def go_live(self) -> None:
+        """From now on it counts."""
+        self.live = True
+        self._reckon()
+
+    def end(self) -> None:
+        """It was withdrawn or replaced."""
+        self.live, self.ended = False, True
+        self._zero = inf
+        if self.moved is not None:
+            self.moved(self)
+
+    def pause(self) -> None:
+        """The reader stands still: what it announced is needed at no known time, until it opens a shard or ``go_on``."""
+        self._zero = inf
+        if self.moved is not None:
+            self.moved(self)
+
+    def go_on(self) -> None:
+        """It moves again."""
+        if self.live:
+            self._reckon()
+
+    def advance(self, position: int, now: float) -> None:
+        """The reader opened the shard before ``position``. What it passed over it did not read: one opening, whatever the distance."""
+        if self.opened_at is not None and now > self.opened_at:
+            self.rate += RATE_WEIGHT * (1.0 / (now - self.opened_at) - self.rate)
+        self.opened_at = now
+        self.position = position
+        self._reckon()
+
+    def _reckon(self) -> None:
+        self._step = 1.0 / self.rate
+        last = self.since if self.opened_at is None else self.opened_at + self._step
+        self._zero = last - self.position * self._step
+        if self.moved is not None:
+            self.moved(self)
+
+    def has_passed(self, number: int) -> bool:
+        """Whether the reader has opened or passed over this shard lately."""
+        try:
+            self.numbers.index(number, max(0, self.position - REMEMBERED), self.position)
+        except ValueError:
+            return False
+        return True

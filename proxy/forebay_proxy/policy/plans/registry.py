@@ -1,0 +1,309 @@
+"""What each reader opens next, when a shard is needed again, and what to fetch first. Pure; the clock is an argument.
+
+Turn-taking rule. A reader's plan is a list of shards and a position in it, moved by the reader's own openings: opening the shard at the
+position or any later one moves it there (what was passed over counts as *skipped*); a shard that was passed already is a *repeat*, one that
+is not in the plan at all *unplanned*, and neither moves anything. Time of need of a planned shard = its distance from the position divided
+by the reader's measured rate (shards a second).
+*Nearest need first* over all readers decides what is fetched; *farthest use first* decides who leaves.
+
+A plan of half a million shards is taken, and forgotten, in slices: ``replacing`` and ``appending`` yield between them. Until the last slice
+of a new plan the old one counts; what was withdrawn counts no more at once, and is cleared away later (``tidy``).
+
+Without plans the same ordering runs on guesses (``EpochTracker``). ``next_use`` is the one function that orders: see ``NextUse`` for the
+ranks, and ``uses`` for how they are found.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+
+from forebay_proxy.core.shard import Shard
+from forebay_proxy.policy.plans.epochs import Epoch, EpochTracker
+from forebay_proxy.policy.plans.live_jobs import ANONYMOUS, LiveJobs
+from forebay_proxy.policy.plans.next_use import NextUse, Rank
+from forebay_proxy.policy.plans.plan_bounds import PlanGap, PlansFull, check_readers
+from forebay_proxy.policy.plans.plan_storage import SLICE, PlanStorage
+from forebay_proxy.policy.plans.reader_plan import START_RATE, ReaderPlan
+from forebay_proxy.policy.plans.shard_ids import ShardIds
+from forebay_proxy.policy.plans.shard_sets import ShardSets
+from forebay_proxy.policy.plans.templates import Entries, Picked
+from forebay_proxy.policy.plans.use_order import UseOrder
+from forebay_proxy.wire.protocol.plan import ReaderName
+
+__all__ = ["SILENCE_S", "START_RATE", "PlanGap", "PlanRegistry", "PlansFull", "ReaderPlan"]
+
+SILENCE_S = 60.0  # the contract: a plan ends after this much silence of its reader
+CUT_FROM = 4096  # so many opened shards, and half of the plan, are worth cutting off
+AT_ONCE = 8  # slices of clearing away that are done on the spot: nearly always all of it
+EACH_SECOND = 32  # and of what was left, with every look for silent readers: some 10 ms
+
+
+class PlanRegistry:
+    """All readers' plans and passes. Not thread-safe: the event loop's only."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.catalog = ShardIds()
+        self._book = PlanStorage(self.catalog, self._tell)
+        self._plans: dict[ReaderName, ReaderPlan] = {}
+        self.sets = ShardSets()
+        self.jobs = LiveJobs(clock)
+        self._passes = EpochTracker(self.sets, self.jobs)
+        self.read_in_set: Callable[[str, str, str, int], None] = lambda key, name, job, epoch: None  # a shard of a listed set was opened
+        self._planning: Counter[str] = Counter()  # job -> how many of its readers have a plan
+        self._uses = UseOrder(self.catalog, self._book, self._passes, self._planning, self._change)
+        self.changed: Callable[[Iterable[str]], None] = lambda names: None  # of those, which are now used at another time than before
+        self.advanced: Callable[[ReaderPlan], None] = lambda plan: None  # a reader moved, or its plan was replaced, extended or withdrawn
+
+    def __repr__(self) -> str:
+        ahead = sum(len(plan) - plan.position for plan in self._plans.values())
+        return f"<PlanRegistry {len(self._plans)} readers, {ahead} shards ahead, {len(self._passes)} groups>"
+
+    def __len__(self) -> int:
+        return len(self._plans)
+
+    # What readers say
+
+    def replace(
+        self, reader: ReaderName, shards: Entries, epoch: int | None = None, set_name: str | None = None, at: int | None = None
+    ) -> None:
+        """Take ``shards`` as what ``reader`` opens next, in order, instead of anything it said before. Raises ``PlansFull``."""
+        for _ in self.replacing(reader, shards, epoch, set_name, at):
+            pass
+
+    def append(
+        self, reader: ReaderName, shards: Entries, epoch: int | None = None, set_name: str | None = None, at: int | None = None
+    ) -> None:
+        """Add ``shards`` behind what ``reader`` announced; the same as ``replace`` if it announced nothing. Raises ``PlansFull``."""
+        for _ in self.appending(reader, shards, epoch, set_name, at):
+            pass
+
+    def replacing(
+        self, reader: ReaderName, entries: Entries, epoch: int | None = None, set_name: str | None = None, at: int | None = None
+    ) -> Iterator[None]:
+        """``replace`` in slices: yields between them. Closed before its end, nothing was taken. Raises ``InvalidShardUrl`` too.
+
+        ``at`` is how many entries the reader announced before these.
+        """
+        before = self._plans.get(reader)
+        if before is None:
+            check_readers(len(self._plans))
+        with self._book.entering(reader, epoch, set_name, self._clock()) as plan:
+            yield from self._book.take(plan, entries, instead_of=before)
+            before = self._plans.get(reader)
+            if before is not None and before.says(plan):
+                before.heard_at = self._clock()
+                before.first = before.first if at is None else at + len(plan) - len(before)
+                self._book.exchange_credentials(before, plan)
+                return
+            plan.first = at or 0
+            yield from self._book.mention(plan)
+            yield from self._publish(plan)
+
+    def appending(
+        self, reader: ReaderName, entries: Entries, epoch: int | None = None, set_name: str | None = None, at: int | None = None
+    ) -> Iterator[None]:
+        """``append`` in slices. Closed before its end, the plan holds the first of ``entries``, or none.
+
+        With ``at`` (how many entries the reader announced before these) what is held already is stepped over: a message may come twice.
+        Raises ``PlanGap`` where entries are missing in between.
+        """
+        plan = self._plans.get(reader)
+        end = plan.first + len(plan) if plan is not None else 0
+        if at is not None and at > end:
+            raise PlanGap(end, at)
+        if plan is None:
+            yield from self.replacing(reader, entries, epoch, set_name, at)
+            return
+        plan.heard_at = self._clock()
+        if at is not None:
+            entries = _after(entries, end - at)
+        if plan.position >= max(CUT_FROM, len(plan) // 2):
+            yield from self._cut(plan)
+        with self._book.entering(reader, plan.epoch, plan.set_name, self._clock()) as more:
+            yield from self._book.take(more, entries)
+            plan = self._plans.get(reader)
+            if plan is None:  # withdrawn meanwhile
+                more.first = end
+                yield from self._book.mention(more)
+                yield from self._publish(more)
+                return
+            yield from self._book.extend(plan, more)
+        if plan.live:
+            self.advanced(plan)
+
+    def _cut(self, plan: ReaderPlan) -> Iterator[None]:
+        """Drop what the reader has opened already, so that a plan appended to for days does not grow."""
+        with self._book.entering(plan.reader, plan.epoch, plan.set_name, plan.heard_at) as rest:
+            yield from self._book.copy(rest, plan)
+            yield from self._book.mention(rest)
+            if self._plans.get(plan.reader) is plan:
+                start = len(plan) - len(rest)
+                rest.first = plan.first + start
+                rest.position = plan.position - start  # further on than when the copying began, perhaps
+                yield from self._publish(rest)
+
+    def _publish(self, plan: ReaderPlan) -> Iterator[None]:
+        """From here on ``plan`` is its reader's."""
+        before = self._plans.get(plan.reader)
+        if before is None:
+            check_readers(len(self._plans))  # others may have come between two slices
+            self._planning[plan.reader.job] += 1
+        else:
+            plan.rate, plan.opened_at = before.rate, before.opened_at
+            before.end()
+            self._passes.ended(plan.reader.job, before.epoch)
+        self._passes.began(plan.set_name, plan.reader.job, plan.epoch, self._clock())
+        self._plans[plan.reader] = plan
+        plan.go_live()
+        self.advanced(plan)
+        if before is not None:
+            self._book.clear(before, AT_ONCE)
+        for start in range(plan.position, len(plan), SLICE):
+            self._tell(plan.numbers[start : start + SLICE])
+            yield
+
+    def withdraw(self, reader: ReaderName) -> bool:
+        """Forget what ``reader`` announced and has not read; False if there was nothing."""
+        plan = self._plans.pop(reader, None)
+        if plan is None:
+            return False
+        self._planning[reader.job] -= 1
+        if not self._planning[reader.job]:
+            del self._planning[reader.job]
+        plan.end()
+        self._passes.ended(reader.job, plan.epoch)
+        self.advanced(plan)
+        self._book.clear(plan, AT_ONCE)
+        return True
+
+    def tidy(self, slices: int | None = None) -> None:
+        """Clear away so many slices of what was withdrawn, replaced or passed over; all of it without a number."""
+        self._book.tidy(slices)
+
+    def _tell(self, numbers: Iterable[int]) -> None:
+        self._uses.tell(numbers)
+
+    def _change(self, names: Iterable[str]) -> None:
+        self.changed(names)
+
+    # What readers do
+
+    def opened(self, shard: Shard, reader: ReaderName | None) -> str:
+        """A reader opened ``shard``. Returns how that fits its plan: "planned", "skipped", "repeated", "unplanned" or "no-plan"."""
+        now = self._clock()
+        plan = self._plans.get(reader) if reader else None
+        told = (plan.set_name, plan.epoch) if plan is not None else (None, None)
+        job = reader.job if reader else ANONYMOUS
+        for key, epoch in self._passes.opened(shard, job, now, *told):
+            self.read_in_set(key, shard.name, job, epoch)
+        if plan is None:
+            return "no-plan"
+        plan.heard_at = now
+        index = plan.position
+        hashed = hash(shard.name)
+        if index == len(plan.numbers) or self.catalog.hash_of(plan.numbers[index]) != hashed:  # not the next one, as nearly always
+            number = self.catalog.number(shard.name)
+            if number is None:
+                return "unplanned"
+            later = self._book.next_mention(plan, number)
+            if later is None:
+                return "repeated" if plan.has_passed(number) else "unplanned"
+            index = later
+        skipped = index > plan.position
+        plan.advance(index + 1, now)
+        if self._book.sweep_one(plan):  # nearly always
+            self._uses.tell_of(hashed, shard.name)
+        else:
+            self._book.sweep(plan, AT_ONCE)
+        self.advanced(plan)
+        return "skipped" if skipped else "planned"
+
+    def declare(self, shard: Shard) -> None:
+        """Somebody asked for ``shard`` ahead of any job: until a job reads its group, it counts as unread."""
+        self._passes.declare(shard, self._clock())
+
+    def declare_set(self, text: str, *, for_good: bool = True) -> str:
+        """Somebody declared the set ``text``, or until nobody has read it for hours; its key in ``sets``."""
+        return self._passes.declare_set(text, self._clock(), for_good=for_good)
+
+    def undeclare_set(self, key: str) -> None:
+        """Nobody waits for the set ``key`` but the jobs that read it."""
+        self._passes.undeclare_set(key)
+
+    def heard(self, reader: ReaderName) -> None:
+        """The reader is alive (it reads on, or sent something)."""
+        plan = self._plans.get(reader)
+        if plan is not None:
+            plan.heard_at = self._clock()
+
+    def expire(self, alive: Callable[[ReaderName], bool]) -> list[ReaderName]:
+        """End the plans of readers silent for ``SILENCE_S`` who are not ``alive`` (inside a shard); returns whose they were."""
+        now = self._clock()
+        gone = [reader for reader, plan in self._plans.items() if now - plan.heard_at > SILENCE_S and not alive(reader)]
+        for reader in gone:
+            self.withdraw(reader)
+        self._passes.expire(now)
+        self.tidy(EACH_SECOND)
+        return gone
+
+    # What follows from it
+
+    def need_at(self, name: str) -> float | None:
+        """When some reader opens the shard by its plan, on the plans' clock; None if nobody announced it."""
+        need, first, _ = self._uses.first(name)
+        return need if first is not None else None
+
+    def mentions(self, name: str) -> Iterator[tuple[ReaderPlan, int]]:
+        """(plan, index) of each announcement of the shard that is still ahead of its reader."""
+        number = self.catalog.number(name)
+        return iter(()) if number is None else self._book.ahead(number)
+
+    def next_use(self, name: str, group_name: str) -> NextUse:
+        """When the shard is used next, as far as plans and guesses tell. Whoever asks is told through ``changed``, until ``forget``."""
+        return self._uses.next(name, group_name, self._clock(), SILENCE_S)
+
+    def inside(self, name: str) -> NextUse:
+        """The use of a shard that a reader is inside."""
+        return NextUse(Rank.NOW, -(self._passes.last_opened(name) or 0.0))
+
+    def shard_at(self, plan: ReaderPlan, index: int) -> Shard:
+        """The shard that ``plan`` announces at ``index``, with the credential that came with it."""
+        number = plan.numbers[index]
+        own = plan.own.get(number)
+        if own is not None:
+            return own
+        shard = self.catalog.shard(number)
+        return shard if plan.dress is None else plan.dress.put_on(shard)
+
+    def get(self, reader: ReaderName) -> ReaderPlan | None:
+        return self._plans.get(reader)
+
+    def all(self) -> list[ReaderPlan]:
+        return list(self._plans.values())
+
+    def passes_of(self, key: str) -> dict[str, Epoch]:
+        """Each job's pass over the set ``key``."""
+        return self._passes.of(key)
+
+    def live_passes_of(self, key: str) -> dict[str, Epoch]:
+        """``passes_of``, of jobs that go on."""
+        return self._passes.live(key, self._clock())
+
+    def has_read(self, key: str, name: str) -> bool:
+        """Whether every job that reads the set ``key`` has read the shard in its present epoch; False while none does."""
+        return self._passes.has_read(key, name, self._clock())
+
+    def last_opened(self, name: str) -> float | None:
+        return self._passes.last_opened(name)
+
+    def forget(self, name: str) -> None:
+        """The shard left the cache for good: its last opening is of no more use."""
+        self._passes.forget(name)
+        self._uses.forget(name)
+
+
+def _after(entries: Entries, count: int) -> Entries:
+    """``entries`` less the first ``count``."""
+    return Picked(entries.template, entries.indices[count:]) if isinstance(entries, Picked) else entries[count:]

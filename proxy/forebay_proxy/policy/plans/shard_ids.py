@@ -1,0 +1,188 @@
+"""Shards by number: every name that a plan or a set mentions has one, whatever way it came. Pure.
+
+A list brings its shards with it. A *template* (a brace pattern and indices into it; LAION-5B is 585,270 URLs in one nested brace string)
+brings none: of each of its shards the catalog knows which template it is from and at which index, which is eight bytes, and makes the name
+or the shard when somebody asks. Numbers are held by whoever mentions them, once a mention, and given back with the last one.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from weakref import WeakValueDictionary
+
+from forebay_proxy.core.shard import Shard
+from forebay_proxy.policy.plans.name_table import NameTable
+from forebay_proxy.policy.plans.templates import Block, Entries, PatternBlock, Picked, Template
+from forebay_proxy.wire.urls.quoting import InvalidShardUrl
+
+__all__ = ["ShardIds"]
+
+
+class ShardIds:
+    """Every name with a number. Not thread-safe: the event loop's only."""
+
+    def __init__(self) -> None:
+        self._table = NameTable()
+        self._holds = array("I", [0])  # by number: how often it is mentioned
+        self._block = array("I", [0])  # by number: where among the blocks; 0 for a shard of a list
+        self._index = array("I", [0])  # by number: which text of its block
+        self._shards: dict[int, Shard] = {}  # by number: those of lists
+        self._blocks: list[Block | None] = [None]
+        self._vacant: list[int] = []  # places among the blocks
+        self.held_bytes = 0  # of names and patterns, roughly what they take in memory beside the arrays
+        self._texts: WeakValueDictionary[str, PatternBlock] = WeakValueDictionary()
+
+    def __repr__(self) -> str:
+        return f"<ShardIds {len(self)} names, {len(self._shards)} of them from lists>"
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    # What is there
+
+    def number(self, name: str) -> int | None:
+        """The number of the shard named so; None if nothing mentions it."""
+        return self._table.find(hash(name)) or None
+
+    def name(self, number: int) -> str:
+        """The name of a number that somebody holds."""
+        block = self._blocks[self._block[number]]
+        return self._shards[number].name if block is None else block.name(self._index[number])
+
+    def shard(self, number: int) -> Shard:
+        """The shard of a number that somebody holds, as it was first mentioned; made on demand for a template, then without headers."""
+        block = self._blocks[self._block[number]]
+        return self._shards[number] if block is None else block.shard(self._index[number])
+
+    def hash_of(self, number: int) -> int:
+        """``hash`` of the name of a number that somebody holds."""
+        return self._table.hash_of(number)
+
+    def strangers(self, numbers: Sequence[int], entries: Entries, start: int) -> dict[int, Shard]:
+        """Those of ``entries[start:]``, whose ``numbers`` these are, that ``shard`` would give otherwise: another credential, or URL."""
+        if isinstance(entries, Picked):
+            return self._strangers_of(entries.template, numbers, entries.indices[start : start + len(numbers)])
+        return {
+            number: shard
+            for number, shard in zip(numbers, entries[start : start + len(numbers)], strict=True)
+            if self._shards.get(number) is not shard and shard != self.shard(number)
+        }
+
+    def _strangers_of(self, template: Template, numbers: Sequence[int], indices: Sequence[int]) -> dict[int, Shard]:
+        found, block, place = dict[int, Shard](), template.block, template.block.place
+        for number, index in zip(numbers, indices, strict=True):
+            if place and self._block[number] == place:
+                continue
+            other = self._blocks[self._block[number]]
+            same = other is not None and other.text(self._index[number]) == block.text(index)
+            if not same and block.shard(index) != self.shard(number):
+                found[number] = template.shard(index)
+            block.drop(index)  # it is known by another text
+        return found
+
+    def template(self, text: str, headers: tuple[tuple[str, str], ...] = (), first: int = 0) -> Template:
+        """The shards that a brace pattern stands for; ``headers`` are for the host of the one at ``first``.
+
+        Raises ``InvalidPattern``, and ``InvalidShardUrl`` where the headers would have no host.
+        """
+        block = self._texts.get(text)
+        if block is None:
+            block = self._texts[text] = PatternBlock(text)
+        return Template(block, headers, first)
+
+    # Who mentions it
+
+    def ids(self, entries: Entries) -> array[int]:
+        """The numbers of ``entries``, each held once more for each time it is there. Raises ``InvalidShardUrl``, and then holds nothing."""
+        return self.hold(entries, 0, len(entries))
+
+    def hold(self, entries: Entries, start: int, stop: int) -> array[int]:
+        """The same for a slice of ``entries``."""
+        numbers = array("I")
+        try:
+            if isinstance(entries, Picked):
+                block = entries.template.block
+                for index in entries.indices[start:stop]:
+                    numbers.append(self._hold_text(block, index))
+            else:
+                for shard in entries[start:stop]:
+                    numbers.append(self._hold_shard(shard))
+        except InvalidShardUrl as error:
+            place = start + len(numbers)
+            self.release(numbers)
+            raise InvalidShardUrl(f"entry {place}: {error}") from None
+        return numbers
+
+    def hold_again(self, numbers: Iterable[int]) -> None:
+        """Numbers that somebody holds are mentioned once more."""
+        for number in numbers:
+            self._holds[number] += 1
+
+    def _hold_text(self, block: Block, index: int) -> int:
+        hashed = hash(block.name(index))
+        number = self._table.find(hashed)
+        if number:
+            self._holds[number] += 1
+            return number
+        number = self._new(hashed)
+        if not block.place:
+            self._place(block)
+        block.owned += 1
+        self._block[number], self._index[number] = block.place, index
+        return number
+
+    def _hold_shard(self, shard: Shard) -> int:
+        hashed = hash(shard.name)
+        number = self._table.find(hashed)
+        if number:
+            self._holds[number] += 1
+            return number
+        number = self._new(hashed)
+        self._shards[number] = shard
+        self.held_bytes += len(shard.name)
+        return number
+
+    def _new(self, hashed: int) -> int:
+        number = self._table.add(hashed)
+        if number < len(self._holds):
+            self._holds[number] = 1
+        else:
+            self._holds.append(1)
+            self._block.append(0)
+            self._index.append(0)
+        return number
+
+    def _place(self, block: Block) -> None:
+        """``block`` owns its first number: from now on it stays as long as it owns any."""
+        if self._vacant:
+            block.place = self._vacant.pop()
+            self._blocks[block.place] = block
+        else:
+            block.place = len(self._blocks)
+            self._blocks.append(block)
+        self.held_bytes += block.weight
+
+    def release(self, numbers: Iterable[int]) -> None:
+        """Hold each of ``numbers`` once less; who is held no more is forgotten."""
+        for number in numbers:
+            self._holds[number] -= 1
+            if not self._holds[number]:
+                self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        block = self._blocks[self._block[number]]
+        if block is None:
+            self.held_bytes -= len(self._shards.pop(number).name)
+        else:
+            self._block[number] = 0
+            block.owned -= 1
+            block.drop(self._index[number])
+            if not block.owned:
+                self._vacant.append(block.place)
+                self._blocks[block.place], block.place = None, 0
+                self.held_bytes -= block.weight
+        self._table.remove(number)
+        if not len(self):
+            self._holds, self._block, self._index = array("I", [0]), array("I", [0]), array("I", [0])
+            self._blocks, self._vacant = [None], []

@@ -1,0 +1,1 @@
+"""Descriptors of complete shards over a unix socket."""

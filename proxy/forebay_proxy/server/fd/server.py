@@ -1,0 +1,308 @@
+"""The fd door: a unix socket of its own, where a reader asks for a complete shard and gets a descriptor of it.
+
+A client connects once and asks for one shard after the other. What is in memory is answered in the turn of the loop in which its line came:
+no stream, no parser, no task and no timer stands between, because this is what an opening costs (a thread would cost more than all of it:
+opening a file we hold open, and locking it, never wait for the disk). A task is begun only where the origin must be asked, or the disk. The
+reader is inside the shard until a line ends its lease, or its connection closes, by whatever end.
+
+A shard that cannot be passed, and every failure, is answered with a line that says so: HTTP serves it, or says more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Protocol
+
+from forebay_proxy.cache.fd_lease import FdLease, UseHttp
+from forebay_proxy.core.errors import ConfigError, ForebayError
+from forebay_proxy.core.events import (
+    ClientRefused,
+    DoorAnswered,
+    Events,
+    LeaseEnded,
+    RequestDone,
+    RequestOutcome,
+    Served,
+)
+from forebay_proxy.core.logs import frames_of
+from forebay_proxy.core.shard import Shard
+from forebay_proxy.policy.plans.live_jobs import ANONYMOUS, LiveJobs, Presence
+from forebay_proxy.server.fd.session import FdConnection
+from forebay_proxy.server.http.shard_route import credential_headers
+from forebay_proxy.server.net.access import Access
+from forebay_proxy.server.net.listen import UnixListener, fits
+from forebay_proxy.server.net.peers import unix_peer
+from forebay_proxy.server.net.process_limits import client_places
+from forebay_proxy.wire.protocol.fd import (
+    FdRequest,
+    InvalidFdRequest,
+    decode_request,
+    door_path,
+    encode_answer,
+    encode_refusal,
+)
+from forebay_proxy.wire.protocol.plan import ReaderName
+from forebay_proxy.wire.urls.quoting import InvalidShardUrl
+from forebay_proxy.wire.urls.shard_url import parse_origin_url
+
+__all__ = ["FdServer", "WholeDoor", "default_socket"]
+
+log = logging.getLogger("forebay")
+
+ACCEPTED = 32  # connections a turn of the loop: a job's workers open their first shards in the same instant, and others want to be served
+KNOWN = 4096  # shards whose names are not read anew each time: every rank asks for them, and every epoch
+KNOWN_LINE_BYTES = 4096  # of a longer request nothing is kept: 4,096 of the longest would be a quarter of a gigabyte
+BOOKS_S = 0.001
+FULL_S = 1.0  # before the next try when this process has no descriptors left
+
+
+class WholeDoor(Protocol):
+    """What of the cache the fd door uses."""
+
+    def lend(self, shard: Shard, reader: ReaderName | None) -> FdLease | None: ...
+
+    async def lent(self, shard: Shard, reader: ReaderName | None) -> FdLease: ...
+
+
+class FdServer:
+    """Listens, lets our own user in, passes descriptors. ``last_active`` tells an idle sidecar when to go, as does ``in_use``."""
+
+    def __init__(
+        self,
+        *,
+        cache: WholeDoor,
+        access: Access,
+        events: Events,
+        group: asyncio.TaskGroup,
+        clock: Callable[[], float],
+        pass_headers: Iterable[str] = (),
+        instance: str = "",
+        most: int | None = None,
+        jobs: LiveJobs | None = None,
+    ) -> None:
+        """``most`` connections at a time, and as many leases: a quarter of all descriptors, since HTTP takes up to half, shard files and
+        origins the rest. A lease costs us none, but what a client has not taken yet counts as open in the kernel.
+        """
+        self.last_active = clock()
+        self._cache = cache
+        self._access = access
+        self._events = events
+        self._group = group
+        self._clock = clock
+        self._shard = lru_cache(KNOWN)(partial(_shard, frozenset(name.lower() for name in pass_headers)))
+        self._instance = instance
+        self._most = client_places() // 2 if most is None else most
+        self._loop = asyncio.get_running_loop()
+        self._listener: UnixListener | None = None
+        self._again: asyncio.TimerHandle | None = None
+        self._visits: set[FdConnection] = set()
+        self._jobs = jobs or LiveJobs(clock)
+        self._leases = 0
+        self._books: list[Callable[[], None]] = []
+
+    def __repr__(self) -> str:
+        return f"<FdServer {self.path or 'closed'}, {len(self)} connections>"
+
+    def __len__(self) -> int:
+        """How many are connected."""
+        return len(self._visits)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a client is inside a shard, or waits for one; a connection alone is kept only for the next question."""
+        return self._leases > 0 or any(visit.asking for visit in self._visits)
+
+    @property
+    def path(self) -> Path | None:
+        """Where it is; None while it is closed."""
+        return self._listener.path if self._listener else None
+
+    def open(self, path: Path) -> None:
+        """Listen at ``path``. Raises ``ConfigError``."""
+        self._listener = UnixListener(path)
+        self._loop.add_reader(self._listener.socket, self._accept)
+
+    def open_beside(self, http_socket: Path | None, *, can_lend: bool) -> None:
+        """Listen beside the HTTP socket, where there is one and a lease holds. Without the door all is served over HTTP."""
+        if http_socket is None:
+            return
+        if not can_lend:
+            log.info("no fd door: a lease on a file does not hold on this file system; complete shards are served over HTTP too")
+            return
+        try:
+            self.open(Path(door_path(str(http_socket))))
+        except ConfigError as error:
+            log.warning("no fd door, complete shards are served over HTTP too: %s", error)
+
+    async def aclose(self) -> None:
+        """Let nobody in, end all leases of ours. What clients have mapped stays theirs: the kernel holds that. Safe to repeat."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            if self._again is not None:
+                self._again.cancel()
+            self._loop.remove_reader(listener.socket)
+            listener.remove()
+            listener.socket.close()
+        tasks = [task for visit in list(self._visits) if (task := visit.leave()) is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._keep_books()
+
+    # Who comes
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTED):
+            if self._listener is None:
+                return
+            try:
+                client, _ = self._listener.socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._pause(error)
+                return
+            self._enter(client)
+
+    def _pause(self, error: OSError) -> None:
+        """No descriptors left (EMFILE): a listener that stays readable would turn the loop for nothing."""
+        assert self._listener is not None
+        log.warning("the fd door takes nobody for %g s: %s", FULL_S, error.strerror)
+        self._loop.remove_reader(self._listener.socket)
+        self._again = self._loop.call_later(FULL_S, self._reopen)
+
+    def _reopen(self) -> None:
+        if self._listener is not None:
+            self._loop.add_reader(self._listener.socket, self._accept)
+
+    def _enter(self, client: socket.socket) -> None:
+        client.setblocking(False)
+        if self._access.is_stranger(unix_peer(client)):
+            self._events.emit(ClientRefused("uid"))
+            _turn_away(client, encode_refusal(403, "another user's sidecar", self._instance))
+        elif len(self._visits) >= self._most:
+            self._events.emit(DoorAnswered("refused"))
+            _turn_away(client, encode_refusal(503, "too many descriptors are out", self._instance))
+        else:
+            visit = FdConnection(self, self._loop, client, Presence(self._jobs))
+            self._visits.add(visit)
+            visit.come()
+
+    def gone(self, visit: FdConnection) -> None:
+        self._visits.discard(visit)
+        self.last_active = self._clock()
+
+    # What they ask
+
+    def ask(self, visit: FdConnection, line: bytes) -> asyncio.Task[None] | None:
+        """Answer ``line``, or begin what its answer waits for, and return that."""
+        started = self._clock()
+        try:
+            if self._leases >= self._most:
+                raise UseHttp("refused", "too many descriptors are out")
+            asked = decode_request(line)
+            shard = (self._shard if len(line) <= KNOWN_LINE_BYTES else self._shard.__wrapped__)(asked.shard, asked.headers)
+            visit.presence.asks(asked.reader.job if asked.reader else ANONYMOUS)
+            lent = self._cache.lend(shard, asked.reader)
+            if lent is not None:
+                self._pass(visit, asked, lent, started)
+                return None
+        except Exception as error:
+            self._refuse(visit, error)
+            return None
+        waiting = self._wait(visit, asked, shard, started)
+        try:
+            return self._group.create_task(waiting, name="descriptor")
+        except RuntimeError:  # everything is coming down
+            waiting.close()
+            visit.leave()
+            return None
+
+    async def _wait(self, visit: FdConnection, asked: FdRequest, shard: Shard, started: float) -> None:
+        try:
+            self._pass(visit, asked, await self._cache.lent(shard, asked.reader), started)
+        except Exception as error:
+            self._refuse(visit, error)
+
+    def _pass(self, visit: FdConnection, asked: FdRequest, lent: FdLease, started: float) -> None:
+        """Raises ``ConnectionError`` where nobody takes it. The books are kept when the client has it already."""
+        reading = lent.reading
+        visit.pass_on(lent, asked.lease, encode_answer(reading.position, reading.version.etag(reading.key), self._instance))
+        self._leases += 1
+        lent.asked_at, lent.answered_s = started, self._clock() - started
+        self.later(lent.passed)
+        self._events.emit(DoorAnswered("passed"))  # a hit, with all its bytes: how many of them are read nobody hears
+        self._events.emit(_done(lent, lent.answered_s, None))
+
+    def took_back(self, lent: FdLease) -> None:
+        """The client has ended that lease. Nothing is held by it any more; whoever ends one asks for the next shard in the same breath."""
+        self._leases -= 1
+        self.last_active = self._clock()
+        lent.end()
+        self.later(partial(self._settle, lent))
+
+    def _settle(self, lent: FdLease) -> None:
+        lent.settle()
+        lent.count()
+        reading = lent.reading
+        served = Served(reading.shard.name, reading.reader, reading.epoch, reading.position, None, 0.0, "", lent.asked_at)
+        self._events.emit(LeaseEnded(_done(lent, self._clock() - lent.asked_at, served)))
+
+    def later(self, call: Callable[[], None]) -> None:
+        """``call`` concerns nobody who waits: plans and sums. Workers begin an epoch together, and each is answered before any of it."""
+        if not self._books:
+            self._loop.call_later(BOOKS_S, self._keep_books)
+        self._books.append(call)
+
+    def _keep_books(self) -> None:
+        books, self._books = self._books, []
+        for call in books:
+            try:
+                call()
+            except Exception as error:  # a fault of ours with one of them is not the others'
+                log.error("a fault in Forebay itself: %s\n%s", type(error).__name__, frames_of(error))
+
+    def _refuse(self, visit: FdConnection, error: Exception) -> None:
+        if isinstance(error, UseHttp):
+            self._say(visit, 503 if error.reason == "refused" else 409, str(error), error.reason)
+        elif isinstance(error, (InvalidFdRequest, InvalidShardUrl)):
+            self._say(visit, 400, str(error), "refused")
+            if isinstance(error, InvalidFdRequest):  # who knows what the next line would be the rest of
+                visit.leave()
+        elif isinstance(error, ForebayError):  # the same over HTTP, where all of it is told
+            self._say(visit, error.status, error.title, "refused")
+        elif isinstance(error, ConnectionError):
+            log.debug("a client left before its descriptor came")
+            visit.leave()
+        else:
+            log.error("a fault in Forebay itself: %s\n%s", type(error).__name__, frames_of(error))
+            self._say(visit, 500, "a fault in Forebay itself", "refused")
+
+    def _say(self, visit: FdConnection, status: int, title: str, answer: str) -> None:
+        self._events.emit(DoorAnswered(answer))
+        visit.say(encode_refusal(status, title, self._instance))
+
+
+def default_socket(path: Path) -> tuple[Path | None, tuple[str, ...]]:
+    """``path``, where nobody has named another, if it can be a socket and the door lie beside it; else None, and what is to be said."""
+    if fits(Path(door_path(str(path)))):
+        return path, ()
+    return None, (f"no unix socket and no fd door, all is served over HTTP: {path} is too long for the kernel; --socket names another",)
+
+
+def _shard(pass_headers: frozenset[str], text: str, headers: tuple[tuple[str, str], ...]) -> Shard:
+    return Shard.of(parse_origin_url(text), credential_headers(headers, pass_headers))
+
+
+def _done(lent: FdLease, seconds: float, served: Served | None) -> RequestDone:
+    size, reader = lent.reading.position, lent.reading.reader
+    return RequestDone("GET", 200, RequestOutcome.HIT, size, lent.answered_s, seconds, size, reader.job if reader else "", served)
+
+
+def _turn_away(client: socket.socket, line: bytes) -> None:
+    with client, suppress(OSError):
+        client.send(line)

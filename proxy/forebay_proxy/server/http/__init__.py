@@ -1,0 +1,1 @@
+"""The HTTP side: shards, plans, status, the page."""

@@ -1,0 +1,120 @@
+"""What loaders and people send to our own paths, read and checked: plans, readers, evict lists. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from urllib.parse import parse_qsl
+
+from forebay_proxy.background.verifier import RATE_BYTES_S
+from forebay_proxy.core.errors import InvalidRequest
+from forebay_proxy.core.shard import Shard
+from forebay_proxy.policy.plans.siblings import Siblings
+from forebay_proxy.policy.plans.templates import Listed
+from forebay_proxy.wire.protocol.plan import (
+    NDJSON,
+    InvalidPlan,
+    PlanBody,
+    PlanTooLong,
+    ReaderName,
+    decode,
+    go_on,
+)
+from forebay_proxy.wire.urls.quoting import InvalidShardUrl
+
+__all__ = [
+    "COMMAND_BODY_BYTES", "MAX_ORIGINS", "MAX_PATTERNS", "PLAN_BODY_BYTES",
+    "parse_origins", "parse_patterns", "parse_plan", "parse_rate", "parse_reader", "parse_set", "shards_of",
+]  # fmt: skip
+
+PLAN_BODY_BYTES = 64 * 1024 * 1024  # the contract
+COMMAND_BODY_BYTES = 1024 * 1024  # an evict list; a pattern says the same in a hundred bytes
+MAX_PATTERNS = 10_000
+MAX_ORIGINS = 100  # a command line of a person's
+
+
+def parse_plan(
+    content_type: str,
+    body: bytes,
+    query: str,
+    headers: tuple[tuple[str, str], ...],
+    expand: bool = True,
+    breathe: Callable[[], None] = go_on,
+) -> tuple[PlanBody, Sequence[Shard]]:
+    """A plan and its shards; with ``expand`` all of them made, indices too, without only what was listed, and only when asked for.
+
+    Runs in the parser's own thread for large bodies, and then calls ``breathe`` every millisecond: touches nothing but its arguments.
+    """
+    try:
+        plan = decode(content_type, body, query, expand=expand, breathe=breathe)
+        return plan, shards_of(plan.shards, headers) if expand else Listed(plan.shards, headers, plan.size)
+    except PlanTooLong as error:
+        step = f"send NDJSON ({NDJSON}, a JSON string a line), or a pattern with indices"
+        raise InvalidRequest(str(error), status=413, next_step=step) from error
+    except (InvalidPlan, InvalidShardUrl) as error:
+        step = 'send {"shards": ["s3://bucket/00000.tar", …]}, or NDJSON with one URL a line as application/x-ndjson'
+        raise InvalidRequest(str(error), next_step=step) from error
+
+
+def shards_of(texts: Iterable[str], headers: tuple[tuple[str, str], ...] = ()) -> list[Shard]:
+    """The shards that ``texts`` name. ``headers`` go to the first one's host and to no other. Raises ``InvalidShardUrl``."""
+    siblings = Siblings(headers)
+    return [siblings.shard(text) for text in texts]
+
+
+def parse_reader(target: str) -> ReaderName:
+    try:
+        return ReaderName.parse(target.partition("?")[0].removeprefix("/v1/plans/"))
+    except ValueError as error:
+        raise InvalidRequest(f"the plan's reader: {error}", next_step="use /v1/plans/{job}/{rank}/{worker}/{opener}") from error
+
+
+def parse_rate(query: str) -> float:
+    """Bytes a second from the ``rate`` of a verify request's query; the default without one. Raises ``InvalidRequest``."""
+    text = dict(parse_qsl(query)).get("rate", str(RATE_BYTES_S))
+    if not (text.isascii() and text.isdigit() and 0 < len(text) < 16 and int(text)):
+        raise InvalidRequest(f"rate is {text[:40]!r}, not a number of bytes a second", next_step="leave it out, or write ?rate=500000000")
+    return float(text)
+
+
+def parse_patterns(body: bytes) -> list[str] | None:
+    """What an evict body names; None for everything. Raises ``InvalidRequest`` naming the first bad entry."""
+    step = 'send {"shards": ["s3://bucket/train-*.tar"]} or {"all": true}'
+    try:
+        wish = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest("the body is not JSON", next_step=step) from error
+    if isinstance(wish, dict) and set(wish) == {"all"} and wish["all"] is True:
+        return None
+    shards = wish.get("shards") if isinstance(wish, dict) and set(wish) == {"shards"} else None
+    if not isinstance(shards, list) or not 0 < len(shards) <= MAX_PATTERNS:
+        raise InvalidRequest(f"the body names neither all nor a list of 1 to {MAX_PATTERNS} shards", next_step=step)
+    for index, text in enumerate(shards):
+        if not isinstance(text, str) or not text:
+            raise InvalidRequest(f"entry {index} of shards is not a URL or pattern", next_step=step)
+    return shards
+
+
+def parse_set(body: bytes) -> str:
+    """The name in a body that ends a set. Raises ``InvalidRequest``."""
+    try:
+        wish = json.loads(body)
+    except (ValueError, RecursionError):
+        wish = None
+    name = wish.get("set") if isinstance(wish, dict) and set(wish) == {"set"} else None
+    if not isinstance(name, str) or not name:
+        raise InvalidRequest("the body names no set", next_step='send {"set": "s3://bucket/{000..999}.tar"}, as GET /v1/status has it')
+    return name
+
+
+def parse_origins(body: bytes) -> list[str]:
+    """What an allow body names. Raises ``InvalidRequest``."""
+    step = 'send {"origins": ["https://host:8443"]}, in the words of --allow-origin'
+    try:
+        wish = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest("the body is not JSON", next_step=step) from error
+    origins = wish.get("origins") if isinstance(wish, dict) and set(wish) == {"origins"} else None
+    if not isinstance(origins, list) or not 0 < len(origins) <= MAX_ORIGINS or not all(isinstance(each, str) and each for each in origins):
+        raise InvalidRequest(f"the body is not a list of 1 to {MAX_ORIGINS} origins", next_step=step)
+    return origins

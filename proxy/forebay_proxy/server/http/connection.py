@@ -1,0 +1,220 @@
+"""One client connection: limits of the parser and of patience, socket buffers, who is behind it, and parser errors in our own words."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable
+from functools import partial
+
+from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
+from aiohttp.http_parser import RawRequestMessage
+from aiohttp.streams import StreamReader
+
+from forebay_proxy.core.errors import InvalidRequest
+from forebay_proxy.policy.plans.live_jobs import LiveJobs, Presence
+from forebay_proxy.server.http.problem import SERVER, answer_error
+from forebay_proxy.server.http.request_boundary import RequestBoundary
+from forebay_proxy.server.net.connection_limit import ConnectionLimit
+from forebay_proxy.server.net.peers import Peer, is_listening, peer_of
+
+__all__ = ["Connection", "ConnectionServer"]
+
+log = logging.getLogger("forebay")
+
+# Large enough that a target of 20 kB, too long for us, still reaches our own answer. The two differ so that the parser's complaint tells
+# which of them it was.
+MAX_LINE_BYTES = 64 * 1024
+MAX_FIELD_BYTES = 32 * 1024  # tokens in Authorization reach 16 kB
+MAX_FIELDS = 100  # loaders send ten; with the field's limit this bounds what a header can make us hold
+# A client that goes away behind a shut-down side holds room no longer than the second of these. The first look comes soon, and each waits
+# twice as long: who shuts down both sides and closes at once, as a hold does, may be seen between the two.
+FIRST_LOOK_S, LOOK_S = 0.01, 0.5
+# From the first byte of a request to the end of its header: it fits into one packet, so this is a client that has gone or drips on purpose.
+HEADER_S = 30.0
+# One chunk of 1 MiB in the kernel while the next is read. Left to itself Linux keeps a new connection's buffer so small that the loop
+# wakes up for every 100 kB: less than half the throughput. Twice this is what the kernel counts, and 64 readers pay it.
+SEND_BUFFER_BYTES = 1024 * 1024
+# What a client still sends after we have answered (a refused body) is read this long, so that it sees the answer and not a reset.
+LINGER_S = 2.0
+# What a client beyond the bound is told. Written by hand: it must cost less than the connection it refuses.
+_FULL_BODY = (
+    b'{"type": "urn:forebay:problem:too-many-connections", "title": "Too many connections", "status": 503, "retryable": true, '
+    b'"detail": "every place is taken by a connection that is being answered", "next_step": "use fewer connections, or ask again"}\n'
+)
+_FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nServer: forebay\r\nContent-Type: application/problem+json\r\nRetry-After: 2\r\n"
+    b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(_FULL_BODY), _FULL_BODY)
+)
+
+
+class Connection(web.RequestHandler):
+    """aiohttp's connection with our limits, and ``peer``: who is at the other end; ``presence``: of which job.
+
+    A ``Guest`` of the server's crowd.
+    """
+
+    __slots__ = ("_boundary", "_header_timer", "_leaving_timer", "peer", "presence", "stranger")
+
+    stranger: bool
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is being answered or waits to be."""
+        return self._waiter is not None and not self._waiter.done() and not self._messages
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._header_timer: asyncio.TimerHandle | None = None
+        self._leaving_timer: asyncio.TimerHandle | None = None
+        self._boundary = RequestBoundary()
+        self.peer: Peer = peer_of(transport)  # at once: later its client may be gone, and the kernel with nothing to tell
+        assert isinstance(self._manager, ConnectionServer)
+        self.stranger = self._manager.is_stranger(self.peer)
+        self.presence = Presence(self._manager.jobs)
+        assert isinstance(transport, asyncio.WriteTransport)
+        transport.set_write_buffer_limits(high=0)  # a drained transport holds nothing; see outflow.py
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._stop_timer()
+        if self._leaving_timer is not None:
+            self._leaving_timer.cancel()
+        self.presence.end()
+        super().connection_lost(exc)
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # what asyncio asks; aiohttp answers nothing, which closes
+        """The client sends no more. Whether it still listens: one that has only shut down its sending side is owed its answers.
+
+        One that has closed is not waited for, and the answer that was meant for it is cancelled, for it holds room. Nothing tells us
+        when the first becomes the second, so that is looked at again.
+        """
+        if self.idle or self.transport is None or not is_listening(self.transport, self.peer):
+            return False
+        if len(self._messages) + (self._current_request is not None) == 1:
+            self.close()  # once the answer is out; with more to answer the end comes with the next look
+        self._leaving_timer = self._loop.call_later(FIRST_LOOK_S, self._look_whether_it_listens, FIRST_LOOK_S)
+        return True
+
+    def _look_whether_it_listens(self, waited_s: float) -> None:
+        self._leaving_timer = None
+        if self.transport is None:
+            return
+        if self.idle:
+            self.transport.close()
+        elif not is_listening(self.transport, self.peer):
+            self.transport.abort()
+        else:
+            again_s = min(LOOK_S, 2 * waited_s)
+            self._leaving_timer = self._loop.call_later(again_s, self._look_whether_it_listens, again_s)
+
+    def data_received(self, data: bytes) -> None:
+        seen = self._request_count
+        super().data_received(data)
+        count = self._request_count - seen
+        self._boundary.parsed(data, *(self._newest() if count else (None, None)), count)
+        if count:
+            self._stop_timer()
+            assert isinstance(self._manager, ConnectionServer | None)
+            if self._manager is not None:
+                self._manager.crowd.heard(self)
+        if self._boundary.partial and self._header_timer is None:  # a part of a header, maybe behind a request that is being answered
+            self._header_timer = self._loop.call_later(HEADER_S, self._header_overdue)
+
+    def _newest(self) -> tuple[StreamReader | None, int | None]:
+        """The body of the request that was parsed last, and its announced length."""
+        message, payload = self._messages[-1]
+        length = message.headers.get("Content-Length") if isinstance(message, RawRequestMessage) else None
+        return payload, None if length is None else int(length)
+
+    def turn_away(self, *, newcomer: bool) -> None:
+        """No place for it any more; a newcomer is told so, an idle one sees an ordinary end of keep-alive."""
+        if self.transport is not None:
+            if newcomer:
+                self.transport.write(_FULL)
+            self.force_close()
+
+    def _header_overdue(self) -> None:
+        self._header_timer = None
+        if not self._boundary.partial:
+            return
+        if not self.idle:  # its turn has not come yet: looked at again, or the end of an answer would have to be heard of here
+            self._header_timer = self._loop.call_later(HEADER_S, self._header_overdue)
+        else:
+            log.debug("a request header did not end within %g s", HEADER_S)
+            self.force_close()
+
+    def _stop_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
+
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        """What the parser refuses, as a problem; no traceback, because a malformed request is no fault of ours."""
+        log.debug("malformed request refused: %s", type(exc).__name__)
+        response = answer_error(_parser_error(exc, message))
+        response.headers["Server"] = SERVER
+        response.force_close()
+        return response
+
+
+class ConnectionServer(web.Server):
+    """Makes a ``Connection`` for each client, as many as ``crowd`` takes."""
+
+    def __init__(
+        self,
+        handler: Callable[[web.BaseRequest], object],
+        *,
+        is_stranger: Callable[[Peer], bool] = lambda peer: False,
+        crowd: ConnectionLimit | None = None,
+        jobs: LiveJobs | None = None,
+    ) -> None:
+        # Cancelled when its client leaves: a handler that waits for an origin must not hold its lease until bytes come.
+        super().__init__(handler, handler_cancellation=True)  # type: ignore[arg-type]
+        self.is_stranger = is_stranger
+        self.crowd = crowd or ConnectionLimit()
+        self.jobs = jobs or LiveJobs(time.monotonic)
+
+    def __call__(self) -> Connection:
+        return Connection(
+            self,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type]  # none: a request line holds queries, and a query may hold a secret
+            auto_decompress=False,  # no bomb unfolds in a plan
+            max_line_size=MAX_LINE_BYTES,
+            max_field_size=MAX_FIELD_BYTES,
+            max_headers=MAX_FIELDS,
+            lingering_time=LINGER_S,
+        )
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        assert isinstance(handler, Connection)
+        leaver = self.crowd.enter(handler)
+        if leaver is not None:
+            assert isinstance(leaver, Connection)
+            # In the next turn: this connection's own task has not begun to wait yet.
+            asyncio.get_running_loop().call_soon(partial(leaver.turn_away, newcomer=leaver is handler))
+
+    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
+        super().connection_lost(handler, exc)
+        assert isinstance(handler, Connection)
+        self.crowd.leave(handler)
+
+
+def _parser_error(exc: BaseException | None, message: str | None) -> InvalidRequest:
+    if not isinstance(exc, LineTooLong):
+        cause = (message or "").splitlines()[0][:200] if message else "it cannot be parsed"
+        return InvalidRequest(f"malformed HTTP request: {cause}", next_step="send one well-formed HTTP/1.1 request at a time")
+    if exc.args[1] == MAX_LINE_BYTES:
+        return InvalidRequest(
+            f"the request target is longer than {MAX_LINE_BYTES} bytes", status=414, next_step="a shard URL has at most 8192 bytes"
+        )
+    return InvalidRequest(
+        f"a header field is longer than {MAX_FIELD_BYTES} bytes", status=431, next_step="send a shorter header, above all a shorter token"
+    )

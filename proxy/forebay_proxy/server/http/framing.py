@@ -1,0 +1,151 @@
+"""How a request is framed: its target, its headers, its body. What is not plain enough to be trusted is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestPayloadError
+
+from forebay_proxy.core.errors import ClientGone, InvalidRequest
+from forebay_proxy.wire.urls.quoting import MAX_URL_BYTES
+
+__all__ = ["BadFraming", "Bodies", "Busy", "HeldBodies", "checked_path", "read_body"]
+
+# A plan of 64 MiB over a slow link still moves; a client that says nothing for this long has gone or drips on purpose.
+BODY_SILENCE_S = 30.0
+# Four of the largest plans at once. They are parsed one after the other, so that more of them would only wait in memory.
+BODIES_MOST_BYTES = 256 * 1024 * 1024
+
+# A repeated one of these lets two readers of one request disagree about it: the root of request smuggling.
+_SINGLE = ("Host", "Range", "Content-Length", "Transfer-Encoding", "If-Range", "Forebay-Reader", "Forebay-Token")
+
+
+class BadFraming(InvalidRequest):
+    """Where this request ends cannot be trusted; the connection is closed after the answer."""
+
+
+class Busy(InvalidRequest):
+    """The request is fine, but there are too many like it at this moment."""
+
+    retryable = True
+    title = "Too many requests"
+
+    def __init__(self, message: str, *, next_step: str, status: int = 429) -> None:
+        super().__init__(message, next_step=next_step, status=status)
+
+
+class Bodies:
+    """How much of request bodies is held in memory, all clients together. Not thread-safe: the event loop's only."""
+
+    def __init__(self, most_bytes: int = BODIES_MOST_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self.held_bytes = 0
+
+    @contextmanager
+    def holding(self) -> Iterator[HeldBodies]:
+        """Room that grows as bytes come and is given back at the end."""
+        holding = HeldBodies(self)
+        try:
+            yield holding
+        finally:
+            self.held_bytes -= holding.size_bytes
+
+    def take(self, count: int) -> None:
+        """Raises ``Busy`` where ``count`` more bytes are too many."""
+        if self.held_bytes + count > self._most_bytes:
+            raise Busy(
+                f"{self.held_bytes} bytes of other request bodies are being read, and {self._most_bytes} are taken at once",
+                next_step="send it again in a moment",
+            )
+        self.held_bytes += count
+
+
+class HeldBodies:
+    """One body's part."""
+
+    def __init__(self, bodies: Bodies) -> None:
+        self._bodies = bodies
+        self.size_bytes = 0
+
+    def grow(self, count: int) -> None:
+        self._bodies.take(count)
+        self.size_bytes += count
+
+
+def checked_path(request: web.BaseRequest) -> str:
+    """The raw target less its query; raises ``InvalidRequest`` for what is no plain request for a path of ours."""
+    target = request.raw_path
+    if len(target) > MAX_URL_BYTES:
+        raise InvalidRequest(
+            f"the target has {len(target)} bytes, and {MAX_URL_BYTES} are taken", status=414, next_step="use a shorter name"
+        )
+    _check_framing(request)
+    if not target.startswith("/"):
+        step = "write http://127.0.0.1:7070/https/host/path instead of using this address as http_proxy"
+        raise BadFraming("the request target is not a path: Forebay is no forward proxy", next_step=step)
+    return target.partition("?")[0]
+
+
+async def read_body(request: web.BaseRequest, limit_bytes: int, holding: HeldBodies) -> bytes:
+    """The whole body, at most ``limit_bytes``; a longer one is refused (413) before it is read where its length is announced.
+
+    ``holding`` grows with it. A client silent for ``BODY_SILENCE_S`` has left (``ClientGone``).
+    """
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise InvalidRequest("an encoded request body", status=415, next_step="send it without Content-Encoding")
+    if (request.content_length or 0) > limit_bytes:
+        raise _too_large(f"{request.content_length} bytes", limit_bytes)
+    await _invite(request)
+    parts: list[bytes] = []
+    size = 0
+    try:
+        while part := await _more(request):
+            holding.grow(len(part))
+            parts.append(part)
+            size += len(part)
+            if size > limit_bytes:
+                raise _too_large("more", limit_bytes)
+    except RequestPayloadError as error:
+        raise ClientGone("the client left in the middle of its request body") from error
+    return b"".join(parts)
+
+
+async def _more(request: web.BaseRequest) -> bytes:
+    try:
+        async with asyncio.timeout(BODY_SILENCE_S):
+            return await request.content.readany()
+    except TimeoutError as error:
+        raise ClientGone(f"the client was silent for {BODY_SILENCE_S:g} s in the middle of its request body") from error
+
+
+def _check_framing(request: web.BaseRequest) -> None:
+    """Raises ``BadFraming`` for repeated headers and for a body where none belongs."""
+    for name in _SINGLE:
+        if len(request.headers.getall(name, ())) > 1:
+            raise BadFraming(f"the header {name} is there more than once", next_step="send it once")
+    if request.method in ("GET", "HEAD") and _announces_body(request):
+        step = "send GET and HEAD without Content-Length and Transfer-Encoding"
+        raise BadFraming(f"{request.method} with a body", next_step=step)
+
+
+def _announces_body(request: web.BaseRequest) -> bool:
+    return "Transfer-Encoding" in request.headers or request.headers.get("Content-Length", "0") != "0"
+
+
+async def _invite(request: web.BaseRequest) -> None:
+    """curl waits a second for this before it sends a body of some size."""
+    if request.headers.get("Expect", "").lower() == "100-continue" and request.version >= (1, 1):
+        assert request.transport is not None
+        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+
+def _too_large(found: str, limit_bytes: int) -> InvalidRequest:
+    step = (
+        "send it in parts (POST appends), or as a pattern with indices"
+        if limit_bytes > 1 << 20
+        else "use a pattern: s3://bucket/train-*.tar"
+    )
+    return InvalidRequest(f"the body holds {found}, and {limit_bytes} bytes are taken", status=413, next_step=step)

@@ -1,0 +1,134 @@
+"""Errors as ``application/problem+json`` (RFC 9457): what is wrong, with which shard, the numbers, and what to do next."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+
+from aiohttp import web
+
+from forebay_proxy.core.errors import ForebayError, OriginUnavailable, RangeNotSatisfiable, ShardError
+from forebay_proxy.core.shard import shown
+
+__all__ = [
+    "SERVER",
+    "Draining",
+    "InternalFault",
+    "MethodNotAllowed",
+    "NoSuchPath",
+    "PreconditionFailed",
+    "answer_error",
+    "describe",
+    "headers_of",
+    "in_words",
+]
+
+SERVER = "forebay"  # of every answer; versions are nobody's business who may not ask for /v1/status
+CONTENT_TYPE = "application/problem+json"
+# The fetch behind a 502/503/504 has already been repeated for minutes; 2 s keeps sixty-four workers from asking again at once, and
+# curl takes the longer of this and its own delay.
+_RETRY_AFTER_S = 2
+_RETRY_AFTER_MAX_S = 3600
+_RETRY_STATUSES = frozenset({429, 502, 503, 504})
+
+
+class InternalFault(ForebayError):
+    """Forebay itself went wrong. What exactly is in the log, not in the answer."""
+
+
+class NoSuchPath(ForebayError):
+    """Neither a shard nor one of our own paths."""
+
+    status = 404
+    title = "No such path"
+
+
+class MethodNotAllowed(ForebayError):
+    """The path exists, the method does not. ``allow`` are the methods that do."""
+
+    status = 405
+    title = "Method not allowed"
+
+    def __init__(self, message: str, *, allow: tuple[str, ...], next_step: str = "") -> None:
+        super().__init__(message, next_step=next_step)
+        self.allow = allow
+
+
+class Draining(ForebayError):
+    """The sidecar is shutting down: what is being answered ends, nothing new begins."""
+
+    status = 503
+    retryable = True
+    title = "Shutting down"
+
+
+class PreconditionFailed(ShardError):
+    """If-Match names a version that is not the one here. ``etag`` is the one that is."""
+
+    status = 412
+    title = "Precondition failed"
+
+    def __init__(self, shard: str, cause: str, *, etag: str, next_step: str = "") -> None:
+        super().__init__(shard, cause, next_step=next_step)
+        self.etag = etag
+
+
+def describe(error: ForebayError) -> dict[str, object]:
+    """The members of the problem document. ``type`` is a stable name made from the class; the rest is for people and for numbers."""
+    document: dict[str, object] = {
+        "type": f"urn:forebay:problem:{_kebab(_public_name(type(error)))}",
+        "title": error.title,
+        "status": error.status,
+        "detail": in_words(error),
+        "retryable": error.retryable,
+    }
+    if error.step:
+        document["next_step"] = error.step
+    if isinstance(error, ShardError):
+        document["shard"] = shown(error.shard)
+    if isinstance(error, RangeNotSatisfiable) and error.length is not None:
+        document["length_bytes"] = error.length
+    if isinstance(error, PreconditionFailed):
+        document["etag"] = error.etag
+    return document
+
+
+def headers_of(error: ForebayError) -> dict[str, str]:
+    """The header fields that belong to the status: Allow, Content-Range, Retry-After."""
+    headers = {"Cache-Control": "no-store"}
+    if isinstance(error, MethodNotAllowed):
+        headers["Allow"] = ", ".join(error.allow)
+    if isinstance(error, RangeNotSatisfiable) and error.length is not None:
+        headers["Content-Range"] = f"bytes */{error.length}"
+    if error.status in _RETRY_STATUSES:
+        headers["Retry-After"] = str(_retry_after_s(error))
+    return headers
+
+
+def answer_error(error: ForebayError, *, extra: Mapping[str, str] | None = None) -> web.Response:
+    """The whole response for ``error``."""
+    body = json.dumps(describe(error)).encode() + b"\n"  # ASCII: surrogates of odd bytes in a URL come out as \\udcXX
+    return web.Response(status=error.status, body=body, headers={**headers_of(error), **(extra or {})}, content_type=CONTENT_TYPE)
+
+
+def in_words(error: ForebayError) -> str:
+    """The message, with a shard's name shown as ``shown`` allows."""
+    if isinstance(error, ShardError):
+        return f"shard {shown(error.shard)}: {error.cause}"
+    return str(error)
+
+
+def _retry_after_s(error: ForebayError) -> int:
+    wish = error.retry_after_s if isinstance(error, OriginUnavailable) else None
+    return _RETRY_AFTER_S if wish is None else max(1, min(_RETRY_AFTER_MAX_S, math.ceil(wish)))
+
+
+def _public_name(kind: type) -> str:
+    """The name of the first class that others know: a module's own kinds of an error are not part of what is promised."""
+    return next(known.__name__ for known in kind.__mro__ if not known.__name__.startswith("_"))
+
+
+def _kebab(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()

@@ -1,0 +1,90 @@
+"""``GET /v1/index/<shard path>``: the sample index of a shard, to whoever may read that shard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from typing import Protocol
+
+from aiohttp import web
+
+from forebay_proxy.core import http_range
+from forebay_proxy.core.errors import ClientGone, InvalidShard
+from forebay_proxy.core.shard import Shard, Version, shown
+from forebay_proxy.server.http.body_writer import BodyWriter, cut
+from forebay_proxy.server.http.problem import SERVER, MethodNotAllowed
+from forebay_proxy.server.http.request_record import RequestRecord
+from forebay_proxy.server.http.shard_response import joined
+from forebay_proxy.server.http.shard_route import INSTANCE, credential_headers, reader_of
+from forebay_proxy.wire.protocol.plan import ReaderName
+from forebay_proxy.wire.tar.sample_index import count_in
+from forebay_proxy.wire.urls.quoting import InvalidShardUrl
+from forebay_proxy.wire.urls.shard_url import parse_proxy_target
+
+__all__ = ["INDEX_PATH", "IndexDoor", "IndexRoute"]
+
+INDEX_PATH = "/v1/index"
+SAMPLES = "Forebay-Samples"  # how many; GET with If-None-Match: * gives it without the index
+CONTENT_TYPE = "application/vnd.forebay.samples"
+_PIECE_BYTES = 1 << 20
+
+
+class IndexDoor(Protocol):
+    """What gives indexes."""
+
+    def asked(
+        self, shard: Shard, reader: ReaderName | None, *, only_kept: bool = False
+    ) -> AbstractAsyncContextManager[tuple[bytes, str, Version]]:
+        """The encoded index, the shard's ETag, its version; ``only_kept``: if it is made already. Raises ``ShardError``."""
+        ...
+
+
+class IndexRoute:
+    """Answers requests below ``INDEX_PATH``; what follows it is the shard's path and query, as at the door of shards."""
+
+    def __init__(self, indexes: IndexDoor, pass_headers: Iterable[str] = (), instance: str = "") -> None:
+        self._indexes = indexes
+        self._pass_headers = frozenset(name.lower() for name in pass_headers)
+        self._own = {"Server": SERVER, **({INSTANCE: instance} if instance else {})}
+
+    async def answer(self, request: web.BaseRequest, exchange: RequestRecord, via: str = "") -> web.StreamResponse:
+        """Raises the ``ForebayError`` that says why not."""
+        if request.method not in ("GET", "HEAD"):
+            step = "nobody can put an index; the sidecar makes it of the shard itself"
+            raise MethodNotAllowed(f"{request.method} of a sample index", allow=("GET", "HEAD"), next_step=step)
+        reader = reader_of(request)
+        exchange.reader = reader
+        shard = replace(self._shard(request), via=via)
+        only_kept = "only-if-cached" in request.headers.get("Cache-Control", "")
+        async with self._indexes.asked(shard, reader, only_kept=only_kept) as (encoded, etag, _):
+            headers = {"ETag": etag, SAMPLES: str(count_in(encoded)), "Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
+            if not http_range.if_none_match(joined(request.headers, "If-None-Match"), etag):
+                return web.Response(status=304, headers=headers)
+            headers |= {"Content-Type": CONTENT_TYPE, "Content-Length": str(len(encoded))}
+            if request.method == "HEAD":
+                return web.Response(headers=headers)
+            return await self._send(request, exchange, headers, encoded)
+
+    async def _send(self, request: web.BaseRequest, exchange: RequestRecord, headers: dict[str, str], encoded: bytes) -> web.StreamResponse:
+        exchange.answered(200)
+        response = web.StreamResponse(status=200, headers=headers | self._own)
+        try:
+            writer = await response.prepare(request)
+            assert writer is not None
+            outflow, view = BodyWriter(writer, chunked=False), memoryview(encoded)
+            for first in range(0, len(view), _PIECE_BYTES):
+                await outflow.send(view[first : first + _PIECE_BYTES])
+        except (ClientGone, ConnectionError):
+            cut(request.transport)
+            exchange.abort("client_gone")
+        return response
+
+    def _shard(self, request: web.BaseRequest) -> Shard:
+        target = request.raw_path[len(INDEX_PATH) :]
+        try:
+            url = parse_proxy_target(target)
+        except InvalidShardUrl as error:
+            step = f"write {INDEX_PATH} and then the shard's path, as {INDEX_PATH}/s3/bucket/00000.tar"
+            raise InvalidShard(shown(target.partition("?")[0].rpartition("@")[2])[:200], str(error), next_step=step) from error
+        return Shard.of(url, credential_headers(request.headers.items(), self._pass_headers))

@@ -1,0 +1,237 @@
+"""GET and HEAD of a shard: open it, decide the answer, pass the bytes on as they come.
+
+The header waits for the first byte of the body: until then a failure is still an answer with a status and a reason, and curl and training
+code repeat such a request by themselves. After it, only cutting the connection tells the client that the body is not all there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import replace
+from typing import Protocol, TypeVar
+
+from aiohttp import web
+
+from forebay_proxy.core.errors import (
+    ClientGone,
+    InvalidRequest,
+    InvalidShard,
+    OriginError,
+    ShardChanged,
+    ShardError,
+    TruncatedShard,
+)
+from forebay_proxy.core.events import RequestOutcome
+from forebay_proxy.core.http_range import RangeRequest
+from forebay_proxy.core.shard import Shard, Version, shown
+from forebay_proxy.policy.plans.live_jobs import ANONYMOUS
+from forebay_proxy.server.http.body_writer import BodyWriter, cut
+from forebay_proxy.server.http.connection import Connection
+from forebay_proxy.server.http.problem import SERVER, MethodNotAllowed
+from forebay_proxy.server.http.request_record import RequestRecord
+from forebay_proxy.server.http.s3_requests import object_target, speaks_s3
+from forebay_proxy.server.http.shard_response import ShardRequest, ShardResponse, cache_status, decide
+from forebay_proxy.wire.protocol.plan import ReaderName
+from forebay_proxy.wire.urls.quoting import InvalidShardUrl
+from forebay_proxy.wire.urls.shard_url import parse_proxy_target
+
+__all__ = ["INSTANCE", "CacheDoor", "RouteReader", "ShardRoute", "asks", "closing", "credential_headers", "reader_of"]
+
+log = logging.getLogger("forebay")
+
+INSTANCE = "Forebay-Instance"  # of every answer but refusals: by another one than before, a reader knows that its plan is lost
+
+Chunk = bytes | memoryview
+T = TypeVar("T")
+
+
+class RouteReader(Protocol):
+    """An opened shard. ``outcome`` is right once ``begin`` has returned, ``waited_s`` (seconds) at the end.
+
+    ``hit_bytes``: of the chunks that were handed out, those from the store.
+    """
+
+    outcome: RequestOutcome
+    hit_bytes: int
+    waited_s: float
+    epoch: int | None
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def version(self) -> Version: ...
+
+    async def begin(self, first: int, last: int | None) -> RequestOutcome:
+        """Ask for the bytes ``first`` to ``last``, both inclusive; ``last`` None: to the end."""
+        ...
+
+    def chunks(self) -> AsyncIterator[Chunk]:
+        """Those bytes in order. A chunk is used up when the next is asked for. Ends only at a proven end, else raises ``ShardError``."""
+        ...
+
+
+REOPENED = 2  # a shard that changes a third time before its first byte is not worth waiting for
+
+
+class CacheDoor(Protocol):
+    """What of the cache the HTTP face uses to read."""
+
+    def open(
+        self, shard: Shard, reader: ReaderName | None, want: RangeRequest | None, *, head: bool = False
+    ) -> AbstractAsyncContextManager[RouteReader]: ...
+
+
+class ShardRoute:
+    """Answers requests whose target names a shard. ``pass_headers`` travel to the origin beside Authorization, Cookie and X-*."""
+
+    def __init__(self, cache: CacheDoor, pass_headers: Iterable[str] = (), instance: str = "") -> None:
+        self._cache = cache
+        self._own = {"Server": SERVER, **({INSTANCE: instance} if instance else {})}
+        self._pass_headers = frozenset(name.lower() for name in pass_headers)
+
+    async def answer(self, request: web.BaseRequest, exchange: RequestRecord, via: str = "") -> web.StreamResponse:
+        """``via``: the sidecars the request has passed. Raises the ``ForebayError`` that says why not, as long as no header is out."""
+        if request.method not in ("GET", "HEAD"):
+            step = "write to the origin itself; what is cached of the old bytes is noticed by its version"
+            raise MethodNotAllowed(f"{request.method} of a shard: Forebay only reads", allow=("GET", "HEAD"), next_step=step)
+        shard = replace(self._shard(request), via=via)
+        reader = reader_of(request)
+        asks(request, reader)
+        exchange.shard, exchange.reader = shard.name, reader
+        asked = ShardRequest.of(request.method, request.headers)
+        for _ in range(REOPENED):
+            with suppress(ShardChanged):  # no header is out: who has seen nothing of a version need not hear that it is gone
+                return await self._opened(request, exchange, shard, reader, asked)
+        return await self._opened(request, exchange, shard, reader, asked)
+
+    async def _opened(
+        self, request: web.BaseRequest, exchange: RequestRecord, shard: Shard, reader: ReaderName | None, asked: ShardRequest
+    ) -> web.StreamResponse:
+        """The answer for the version that the shard has now. Raises ``ShardError`` as long as no header is out."""
+        head = request.method == "HEAD"
+        async with self._cache.open(shard, reader, asked.range, head=head) as reading:
+            answer = decide(asked, shard.name, reading.version, reading.key)
+            exchange.length, exchange.epoch = reading.version.length, reading.epoch
+            exchange.range = (answer.first, answer.last) if answer.status == 206 and answer.last is not None else None
+            if head or answer.empty:
+                return web.Response(status=answer.status, headers=answer.headers)  # no byte was come by, so no Cache-Status either
+            _refuse_old_client(request, shard, answer)
+            exchange.outcome = await reading.begin(answer.first, answer.last)
+            try:
+                return await _stream(request, shard, answer, reading, exchange, self._own)
+            finally:  # a disk that fails on the way makes it a bypass
+                exchange.outcome, exchange.waited_s = reading.outcome, reading.waited_s
+
+    def _shard(self, request: web.BaseRequest) -> Shard:
+        target = request.raw_path
+        if speaks_s3(target, request.headers):
+            target = object_target(target, request.headers)
+        try:
+            url = parse_proxy_target(target)
+        except InvalidShardUrl as error:
+            step = "write /s3/bucket/key or /https/host/path after this address"
+            raise InvalidShard(_without_userinfo(target.partition("?")[0])[:200], str(error), next_step=step) from error
+        return Shard.of(url, credential_headers(request.headers.items(), self._pass_headers))
+
+
+def _without_userinfo(path: str) -> str:
+    """A target's path as people and logs may see it; what could not be parsed may hold a password anywhere before its last ``@``."""
+    scheme = path[1:].partition("/")[0]
+    return path if "@" not in path else f"/{scheme}/…@{path.rpartition('@')[2]}"
+
+
+def credential_headers(headers: Iterable[tuple[str, str]], pass_headers: frozenset[str] = frozenset()) -> tuple[tuple[str, str], ...]:
+    """The request headers that travel: Authorization, Cookie, X-* but not X-Forwarded-*, and ``pass_headers`` (lower case)."""
+
+    def travels(name: str) -> bool:
+        name = name.lower()
+        own = name in ("authorization", "cookie") or (name.startswith("x-") and not name.startswith("x-forwarded-"))
+        return own or name in pass_headers
+
+    return tuple((name, value) for name, value in headers if travels(name))
+
+
+def reader_of(request: web.BaseRequest) -> ReaderName | None:
+    """Who asks, from ``Forebay-Reader``; None without it. Raises ``InvalidRequest`` for one that is not ``job/rank/worker/opener``."""
+    text = request.headers.get("Forebay-Reader")
+    if text is None:
+        return None
+    try:
+        return ReaderName.parse(text)
+    except ValueError as error:
+        raise InvalidRequest(f"Forebay-Reader: {error}", next_step="send job/rank/worker/opener, or leave the header out") from error
+
+
+def asks(request: web.BaseRequest, reader: ReaderName | None) -> None:
+    """The connection is one of the reader's job from now on."""
+    if isinstance(request.protocol, Connection):
+        request.protocol.presence.asks(reader.job if reader else ANONYMOUS)
+
+
+def _refuse_old_client(request: web.BaseRequest, shard: Shard, answer: ShardResponse) -> None:
+    if answer.length is None and request.version < (1, 1):
+        cause = "its length is unknown, and HTTP/1.0 cannot tell the end of such a body from a cut"
+        raise InvalidRequest(f"shard {shown(shard.name)}: {cause}", status=505, next_step="ask with HTTP/1.1")
+
+
+async def _stream(
+    request: web.BaseRequest, shard: Shard, answer: ShardResponse, reading: RouteReader, exchange: RequestRecord, own: Mapping[str, str]
+) -> web.StreamResponse:
+    async with closing(reading.chunks()) as chunks:
+        counted = _counted(chunks, shard, answer.length)
+        first = await anext(counted, b"")
+        exchange.answered(answer.status)
+        response = web.StreamResponse(status=answer.status, headers=answer.headers | {"Cache-Status": cache_status(reading.outcome), **own})
+        try:
+            writer = await response.prepare(request)
+            assert writer is not None
+            outflow = BodyWriter(writer, chunked=answer.length is None)
+            await _copy(first, counted, outflow, exchange, reading)
+        except (ClientGone, ConnectionError):
+            _end_early(request, exchange, "client_gone")
+        except ShardError as error:
+            cause = f"shard {shown(shard.name)}: {error.cause}"
+            log.warning("cut after %d bytes: %s", exchange.bytes_sent, cause)
+            _end_early(request, exchange, "changed" if isinstance(error, ShardChanged) else "origin_failed", cause)
+        return response
+
+
+async def _copy(first: Chunk, chunks: AsyncIterator[Chunk], outflow: BodyWriter, exchange: RequestRecord, reading: RouteReader) -> None:
+    """A chunk counts once all of it is sent, as a hit too: what was taken from the store for a client that left was no use to anybody."""
+    chunk: Chunk | None = first
+    while chunk is not None:
+        await outflow.send(chunk)
+        exchange.bytes_sent += len(chunk)
+        exchange.hit_bytes = reading.hit_bytes
+        chunk = await anext(chunks, None)
+
+
+async def _counted(chunks: AsyncIterator[Chunk], shard: Shard, promised: int | None) -> AsyncIterator[Chunk]:
+    """``chunks``, held to the length the header promises: whatever went wrong before, no wrong body looks right."""
+    count = 0
+    async for chunk in chunks:
+        count += len(chunk)
+        if promised is not None and count > promised:
+            raise OriginError(shard.name, f"more than the {promised} bytes promised came")
+        yield chunk
+    if promised is not None and count < promised:
+        raise TruncatedShard(shard.name, f"{count} of {promised} bytes came")
+
+
+def _end_early(request: web.BaseRequest, exchange: RequestRecord, reason: str, cause: str = "") -> None:
+    cut(request.transport)
+    exchange.abort(reason, cause)
+
+
+@asynccontextmanager
+async def closing(items: AsyncIterator[T]) -> AsyncIterator[AsyncIterator[T]]:
+    """End a generator here and now, not when the garbage collector finds it: it holds a lease."""
+    try:
+        yield items
+    finally:
+        close = getattr(items, "aclose", None)
+        if close is not None:
+            await close()

@@ -1,0 +1,1 @@
+"""Sockets and peers: who is at the other end, and whether they may talk."""

@@ -1,0 +1,142 @@
+"""Who is at the other end of a connection, as the kernel knows it.
+
+A unix socket carries the client's credentials (SO_PEERCRED). For loopback TCP the kernel is asked once a connection, over netlink
+(inet_diag, 8-20 us), which uid owns the client's end of exactly this pair of addresses. Where that netlink family does not exist
+(some sandboxes), ``/proc/net/tcp`` tells the same, slower. A uid that cannot be learnt is None, and None is nobody's uid.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import select
+import socket
+import struct
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+__all__ = ["Peer", "Where", "is_listening", "loopback_uid", "peer_of", "unix_peer"]
+
+_NETLINK_SOCK_DIAG = 4
+_SOCK_DIAG_BY_FAMILY = 20
+_NLM_F_REQUEST = 1
+_ALL_STATES = 0xFFF  # a client that has already shut down its sending side is still somebody
+_NO_COOKIE = b"\xff" * 8
+_NLMSG_HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, port id
+_UID_OFFSET = _NLMSG_HEADER.size + 4 + 48 + 12  # inet_diag_msg: 4 bytes of state, sockid (48), expires, rqueue, wqueue, then uid, inode
+_UCRED = struct.Struct("=iII")  # pid, uid, gid
+
+Address = tuple[str, int]
+
+
+class Where(Enum):
+    """How a client reached us."""
+
+    LOOPBACK = "loopback"
+    UNIX = "unix"
+    REMOTE = "remote"
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A client's end. ``uid`` is None for a remote one and where the kernel does not tell; ``local`` is our address, "" for unix."""
+
+    where: Where
+    uid: int | None
+    local: str = ""
+
+
+def peer_of(transport: asyncio.BaseTransport) -> Peer:
+    """Look the client of ``transport`` up. Asks the kernel: call it once a connection, as soon as it is there."""
+    sock = transport.get_extra_info("socket")
+    if sock.family == socket.AF_UNIX:
+        return unix_peer(sock)
+    theirs, ours = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+    if not theirs or not ours:
+        return Peer(Where.REMOTE, None)  # gone before it was accepted
+    theirs, ours = theirs[:2], ours[:2]
+    if not ipaddress.ip_address(theirs[0].partition("%")[0]).is_loopback:
+        return Peer(Where.REMOTE, None, ours[0])
+    return Peer(Where.LOOPBACK, loopback_uid(theirs, ours), ours[0])
+
+
+def is_listening(transport: asyncio.BaseTransport, peer: Peer) -> bool:
+    """Whether a client that sends no more still reads. Asks the kernel; of a client on another machine it knows nothing: False."""
+    sock = transport.get_extra_info("socket")
+    if peer.where is Where.UNIX:
+        poll = select.poll()
+        poll.register(sock.fileno(), select.POLLHUP)
+        return not poll.poll(0)
+    theirs, ours = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+    # The end of a process that closed it belongs to nobody.
+    return peer.where is Where.LOOPBACK and loopback_uid(theirs[:2], ours[:2]) is not None
+
+
+def unix_peer(sock: socket.socket) -> Peer:
+    """Who is at the other end of a unix socket's connection."""
+    return Peer(Where.UNIX, _peer_credential(sock))
+
+
+def loopback_uid(theirs: Address, ours: Address) -> int | None:
+    """The uid that owns the client's end ``theirs`` of a loopback TCP connection to ``ours``; None when the kernel knows no such end."""
+    try:
+        return _uid_by_netlink(theirs, ours)
+    except OSError:
+        return _uid_by_proc(theirs, ours)
+
+
+def _peer_credential(sock: socket.socket) -> int:
+    uid: int = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[1]
+    return uid
+
+
+def _uid_by_netlink(theirs: Address, ours: Address) -> int | None:
+    family = socket.AF_INET6 if ":" in theirs[0] else socket.AF_INET
+    # The client's end is asked for: to the kernel its source is our peer.
+    ends = struct.pack(">HH", theirs[1], ours[1]) + _packed(family, theirs[0]) + _packed(family, ours[0])
+    sockid = ends + struct.pack("=I", 0) + _NO_COOKIE
+    query = struct.pack("=BBBBI", family, socket.IPPROTO_TCP, 0, 0, _ALL_STATES) + sockid
+    header = _NLMSG_HEADER.pack(_NLMSG_HEADER.size + len(query), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 1, 0)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as netlink:
+        netlink.send(header + query)
+        # The kernel answers inside send(), so nothing is waited for here.
+        answer = netlink.recv(8192, socket.MSG_DONTWAIT)
+    return _uid_in(answer)
+
+
+def _uid_in(answer: bytes) -> int | None:
+    kind = _NLMSG_HEADER.unpack_from(answer)[1]
+    if kind == _SOCK_DIAG_BY_FAMILY:
+        uid, inode = struct.unpack_from("=II", answer, _UID_OFFSET)
+        # A client that has closed its end owns no inode, and the kernel then says uid 0: anybody could pass for root by not waiting.
+        return int(uid) if inode else None
+    code = -struct.unpack_from("=i", answer, _NLMSG_HEADER.size)[0]
+    if code == 2:  # ENOENT: the client is already gone
+        return None
+    raise OSError(code, os.strerror(code))
+
+
+def _packed(family: int, address: str) -> bytes:
+    """16 bytes, network order, as inet_diag wants them in either family."""
+    return socket.inet_pton(family, address.partition("%")[0]).ljust(16, b"\0")
+
+
+def _uid_by_proc(theirs: Address, ours: Address) -> int | None:
+    table = Path("/proc/net/tcp6" if ":" in theirs[0] else "/proc/net/tcp")
+    wanted = [_proc_form(theirs), _proc_form(ours)]
+    try:
+        with table.open(encoding="ascii") as lines:
+            next(lines, None)
+            return next((int(cells[7]) for cells in map(str.split, lines) if cells[1:3] == wanted and cells[9] != "0"), None)
+    except OSError:
+        return None
+
+
+def _proc_form(address: Address) -> str:
+    """``0100007F:1B9E``: the address in 32-bit words of host order."""
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    packed = socket.inet_pton(family, address[0].partition("%")[0])
+    words = struct.unpack(f"={len(packed) // 4}I", packed)
+    return "".join(f"{word:08X}" for word in words) + f":{address[1]:04X}"

@@ -1,0 +1,184 @@
+"""Runs a workload against a simulated cache, and says what it cost. Pure and deterministic."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from forebay_proxy.policy.plans.registry import PlanRegistry
+from forebay_proxy.simulate.ahead import SimulatedAnnouncer, Unheard
+from forebay_proxy.simulate.clock import SimulatedClock
+from forebay_proxy.simulate.origin import SimulatedLine, SimulatedOrigin
+from forebay_proxy.simulate.policies import POLICIES, CachePolicy, LeastRecent, Never, Ours
+from forebay_proxy.simulate.readers import Announcing, SimulatedReader
+from forebay_proxy.simulate.workload import Script, Workload
+from forebay_proxy.simulate.world import SimulatedWorld
+
+__all__ = ["SimulatedEpoch", "SimulatedOutcome", "SimulatedRun", "replay"]
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedEpoch:
+    """What happened between the end of the epoch before and the moment when the last reader had ended this one."""
+
+    read_bytes: int
+    origin_bytes: int
+    waited_s: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedOutcome:
+    """One policy's figures. ``waited_s`` is summed over the readers; ``optimal_bytes`` is what no policy could have gone below, for the
+    order in which these readers really read."""
+
+    policy: str
+    capacity_bytes: int
+    dataset_bytes: int
+    readers: int
+    read_bytes: int
+    origin_bytes: int
+    optimal_bytes: int
+    waited_s: float
+    seconds: float
+    peak_bytes: int
+    evicted_unread_bytes: int
+    bypassed_segments: int
+    epochs: tuple[SimulatedEpoch, ...]
+
+    @property
+    def hit_bytes(self) -> int:
+        """Bytes read that no origin had to send, as ``bytes.saved`` of ``/v1/status``: what is read ahead of need was sent all the same."""
+        return max(0, self.read_bytes - self.origin_bytes)
+
+    @property
+    def hit_ratio(self) -> float:
+        return self.hit_bytes / self.read_bytes if self.read_bytes else 0.0
+
+    @property
+    def wait_ratio(self) -> float:
+        """Of the readers' time, how much they waited."""
+        return self.waited_s / (self.readers * self.seconds) if self.seconds else 0.0
+
+
+class SimulatedRun:
+    """One simulation, step by step: tests look at it between two events."""
+
+    def __init__(
+        self, workload: Workload, line: SimulatedLine, capacity_bytes: int, policy: str = "ours", *, overhead_bytes: int = 0
+    ) -> None:
+        """``overhead_bytes``: of the capacity, what the sidecar's own index and log take. Raises ``ValueError`` for an unknown policy."""
+        self.workload = workload
+        self.policy = policy
+        self.clock = SimulatedClock()
+        self.plans = PlanRegistry(self.clock)
+        self.keeping = self._keeping(policy, capacity_bytes)
+        self.keeping.ledger.overhead_bytes = overhead_bytes
+        self.world = SimulatedWorld(self.clock, self.keeping, SimulatedOrigin(self.clock, line), workload.lengths.__getitem__)
+        self._announcing = self._told()
+        self.readers = {
+            script.reader: SimulatedReader(self.world, script, self._announcing, self._epoch_read) for script in workload.scripts
+        }
+        self._still_reading: Counter[tuple[str, int]] = Counter()  # (job, epoch) -> readers that have not ended it
+        self._still_in: Counter[int] = Counter()  # epoch -> the same over all jobs
+        self._epochs: list[SimulatedEpoch] = []
+        self.epoch_signal: Callable[[str, int], None] = lambda job, epoch: None  # all readers of a job have ended an epoch
+        self._following: dict[str, list[Script]] = {}  # job -> who begins when it has ended
+        for script in workload.scripts:
+            for number in map(script.number, range(len(script.epochs))):
+                self._still_reading[script.reader.job, number] += 1
+                self._still_in[number] += 1
+            if script.after is None:
+                self.clock.at(script.begins_at, self._beginning(script, 0))
+            else:
+                self._following.setdefault(script.after, []).append(script)
+
+    def __repr__(self) -> str:
+        return f"<SimulatedRun {self.policy}, {self.world!r}>"
+
+    def _keeping(self, policy: str, capacity_bytes: int) -> CachePolicy:
+        match policy:
+            case "ours":
+                return Ours(capacity_bytes, self.plans, self.clock)
+            case "lru":
+                return LeastRecent(capacity_bytes)
+            case "never-evict":
+                return Never(capacity_bytes)
+            case _:
+                raise ValueError(f"{policy!r} is no policy of the simulator; known are {', '.join(POLICIES)}")
+
+    def _told(self) -> Announcing:
+        return SimulatedAnnouncer(self.world, self.plans, self.keeping, self.workload) if isinstance(self.keeping, Ours) else Unheard()
+
+    def _beginning(self, script: Script, epoch: int) -> Callable[[], None]:
+        def begin() -> None:
+            self.readers[script.reader].begin(epoch)
+            self._follow(script.reader.job)
+
+        return begin
+
+    def _follow(self, job: str) -> None:
+        """Let those begin who wait for the end of ``job``, if this is it."""
+        if job in self._following and all(reader.ended for name, reader in self.readers.items() if name.job == job):
+            for script in self._following.pop(job):
+                self.clock.at(self.clock.now + script.begins_at, self._beginning(script, 0))
+
+    def _epoch_read(self, script: Script, epoch: int) -> None:
+        job, number = script.reader.job, script.number(epoch)
+        self._still_reading[job, number] -= 1
+        self._still_in[number] -= 1
+        if not self._still_in[number]:
+            self._epochs.append(self._since(self._epochs))
+        if not self._still_reading[job, number]:
+            self.epoch_signal(job, number)
+        if not self.workload.barrier:
+            self.clock.at(self.clock.now, self._beginning(script, epoch + 1))
+        elif not self._still_reading[job, number]:
+            for other in self.workload.scripts:
+                place = other.place(number) if other.reader.job == job else None
+                if place is not None:
+                    self.clock.at(self.clock.now, self._beginning(other, place + 1))
+
+    def _since(self, before: Sequence[SimulatedEpoch]) -> SimulatedEpoch:
+        return SimulatedEpoch(
+            self.world.counts["read_bytes"] - sum(epoch.read_bytes for epoch in before),
+            self.world.origin.sent_bytes - sum(epoch.origin_bytes for epoch in before),
+            self.waited_s - sum(epoch.waited_s for epoch in before),
+            self.clock.now - sum(epoch.seconds for epoch in before),
+        )
+
+    @property
+    def waited_s(self) -> float:
+        return sum(reader.waited_s for reader in self.readers.values())
+
+    @property
+    def ended(self) -> bool:
+        """Whether every reader has read everything."""
+        return all(reader.ended for reader in self.readers.values())
+
+    def finish(self) -> SimulatedOutcome:
+        """To the end. Raises ``RuntimeError`` when a reader is left waiting, which would be a fault of the simulator or of the rules."""
+        while self.clock.step():
+            pass
+        if not self.ended:
+            waiting = next(reader for reader in self.readers.values() if not reader.ended)
+            raise RuntimeError(f"{waiting!r} never came to its end: {self.world!r}")
+        return self.outcome()
+
+    def outcome(self) -> SimulatedOutcome:
+        """The figures so far."""
+        world, ledger = self.world, self.keeping.ledger
+        return SimulatedOutcome(
+            self.policy, ledger.capacity_bytes, self.workload.dataset_bytes, len(self.readers),
+            world.counts["read_bytes"], world.origin.sent_bytes, world.optimal.bytes, self.waited_s,
+            sum(epoch.seconds for epoch in self._epochs), ledger.peak_bytes, world.counts["evicted_unread_bytes"],
+            world.counts["bypassed"], tuple(self._epochs),
+        )  # fmt: skip
+
+
+def replay(
+    workload: Workload, line: SimulatedLine, capacity_bytes: int, policies: Sequence[str] = POLICIES, *, overhead_bytes: int = 0
+) -> list[SimulatedOutcome]:
+    """What each of ``policies`` makes of the same readers, line and capacity."""
+    return [SimulatedRun(workload, line, capacity_bytes, policy, overhead_bytes=overhead_bytes).finish() for policy in policies]

@@ -1,0 +1,1 @@
+"""The owned directory on disk: its lock, its recovery, its garbage, its health."""

@@ -1,0 +1,325 @@
+"""The cache directory: its layout, its one owner, and what in it is not ours.
+
+    <cache dir>/lock            held with flock by the one process that owns the directory; says who that is, as JSON
+                hmac.key        32 random bytes, the key of the credential HMACs in index rows
+                index/          the index database
+                index-broken/   a damaged index, kept for whoever wants to know
+                shards/<key>    one sparse file a shard version
+                samples/<key>   the sample index of one
+
+Everything is reached from open directory descriptors, follows no symbolic link, and belongs to our uid; names are made here, never taken
+from input. What we did not make is reported, counted against the bound, and left alone. Blocking; not thread-safe.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import secrets
+import stat
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from forebay_proxy.core.errors import ConfigError
+from forebay_proxy.store.files.file_io import is_plain
+from forebay_proxy.store.lock import (
+    HMAC_KEY,
+    LOCK,
+    hmac_key,
+    take_lock,
+    write_key,
+    write_lock,
+)
+
+__all__ = ["Directory", "Scan", "StoredFile"]
+
+INDEX, BROKEN, SHARDS, SAMPLES = "index", "index-broken", "shards", "samples"
+_OURS = frozenset({LOCK, HMAC_KEY, INDEX, BROKEN, SHARDS, SAMPLES})
+_LOG = re.compile(r"forebay\.log(\.\d+)?")
+_KEY = re.compile(r"[0-9a-f]{64}")
+_GET_GENERATION = 0x80007601 | struct.calcsize("l") << 16  # FS_IOC_GETVERSION
+_OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """One shard file as found: its size, the bytes the disk allocates for it, how many names it has, when it last changed (wall clock).
+
+    ``retouched``: its times were set, as whatever copies with them does. A write moves both together.
+    """
+
+    size: int
+    allocated: int
+    names: int = 1
+    changed_at: float = 0.0
+    retouched: bool = False
+
+
+@dataclass(slots=True)
+class Scan:
+    """What lies in the directory: shard files and sample indexes by key, and the names of what is not ours."""
+
+    files: dict[str, StoredFile] = field(default_factory=dict)
+    samples: dict[str, int] = field(default_factory=dict)  # sample indexes: allocated bytes by key, the oldest first
+    unknown: list[str] = field(default_factory=list)
+
+
+class Directory:
+    """An owned cache directory. ``shards``, ``index`` and ``samples`` are open descriptors of the folders in it."""
+
+    def __init__(self, path: Path, *, root: int, lock: int, shards: int, index: int, samples: int, key: bytes) -> None:
+        self.path = path
+        self.shards = shards
+        self.index = index
+        self.samples = samples
+        self.hmac_key = key
+        self._root = root
+        self._lock = lock
+        self._foreign_bytes = 0
+        self._said = ("", "", "")  # in the lock file
+
+    def __repr__(self) -> str:
+        return f"<Directory {self.path}>"
+
+    @classmethod
+    def open(cls, path: Path, who: str) -> Directory:
+        """Make what is missing and take the lock. Raises ConfigError: one line, and what to do about it."""
+        path = Path(os.path.abspath(path))
+        with ExitStack() as undo, _config_errors(path):
+            root = _kept(undo, _open_root(path))
+            lock = _kept(undo, take_lock(root, path))
+            write_lock(lock, who, "", "")
+            shards = _kept(undo, _open_folder(root, path, SHARDS))
+            index = _kept(undo, _open_folder(root, path, INDEX))
+            samples = _kept(undo, _open_folder(root, path, SAMPLES))
+            owned = cls(path, root=root, lock=lock, shards=shards, index=index, samples=samples, key=hmac_key(root))
+            owned._said = (who, "", "")
+            undo.pop_all()
+            return owned
+
+    def place(self) -> str:
+        """A word for this very folder of shards that no copy of it has, wherever it lies and whatever its path.
+
+        Device and inode, and the inode's generation, because numbers are used again. A device number may change with a remount, and an
+        inode's on some overlays: then what is here is verified before its first use, which costs time and nothing else.
+        """
+        state = os.fstat(self.shards)
+        return f"{state.st_dev:x}.{state.st_ino:x}.{_generation(self.shards):x}"
+
+    def announce(self, who: str, url: str, instance: str, *, ending: bool = False) -> None:
+        """Say in the lock file where we listen, or that we are about to give the directory up."""
+        self._said = (who, url, instance)
+        write_lock(self._lock, who, url, instance, ending=ending)
+
+    def in_place(self) -> bool:
+        """Whether the path, the lock file and the shards' folder are still those we hold. Raises OSError.
+
+        The index is not asked: it is set aside by ourselves, and notices for itself when it was removed.
+        """
+        try:
+            named = ((LOCK, self._lock), (SHARDS, self.shards))
+            return os.path.samestat(os.stat(self.path, follow_symlinks=False), os.fstat(self._root)) and all(
+                os.path.samestat(os.stat(name, dir_fd=self._root, follow_symlinks=False), os.fstat(fd)) for name, fd in named
+            )
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except PermissionError:
+            return True  # nothing says otherwise; whether it can be written shows by itself
+
+    def own_anew(self) -> bool:
+        """Take the directory again after it, or something in it, was removed. True: the shards are gone. Raises ConfigError.
+
+        Made anew only where it was: were the disk unmounted, its shards would fill the one underneath. Taken only under the rules of the
+        start, and without shards in it: whoever put them there, nobody has counted them. All descriptors keep their numbers.
+        """
+        self._check_ground()
+        with ExitStack() as undo, _config_errors(self.path):
+            root = _kept(undo, _open_root(self.path))
+            lock = _kept(undo, os.dup(self._lock) if self._is_ours(root, LOCK, self._lock) else take_lock(root, self.path))
+            lost = not self._is_ours(root, SHARDS, self.shards)
+            shards = _kept(undo, _open_folder(root, self.path, SHARDS))
+            if lost and os.listdir(shards):
+                raise ConfigError(f"cache directory {self.path} was replaced by one with shards of its own", next_step="restart")
+            index = _kept(undo, _open_folder(root, self.path, INDEX))
+            samples = _kept(undo, _open_folder(root, self.path, SAMPLES))
+            write_lock(lock, *self._said)
+            write_key(root, self.hmac_key)
+            held = ((root, self._root), (lock, self._lock), (shards, self.shards), (index, self.index), (samples, self.samples))
+            for fresh, ours in held:
+                os.dup2(fresh, ours, inheritable=False)
+        return lost
+
+    def _check_ground(self) -> None:
+        with _config_errors(self.path):
+            try:
+                there = os.stat(self.path, follow_symlinks=False)
+            except FileNotFoundError:
+                there = os.stat(self.path.parent)
+            if there.st_dev != os.fstat(self._root).st_dev:
+                raise ConfigError(
+                    f"cache directory {self.path} is not on the file system it was on at the start", next_step="mount it again, or restart"
+                )
+
+    @staticmethod
+    def _is_ours(root: int, name: str, fd: int) -> bool:
+        try:
+            return os.path.samestat(os.stat(name, dir_fd=root, follow_symlinks=False), os.fstat(fd))
+        except FileNotFoundError:
+            return False
+
+    def scan(self) -> Scan:
+        """Look at everything once. Raises OSError."""
+        found = Scan()
+        foreign = 0
+        for entry in _entries(self._root):
+            if entry.name not in _OURS and not _LOG.fullmatch(entry.name):
+                found.unknown.append(entry.name)
+                foreign += _tree_bytes(entry.name, self._root) if entry.is_dir(follow_symlinks=False) else 0
+        for entry in _entries(self.shards):
+            state = entry.stat(follow_symlinks=False)
+            if _KEY.fullmatch(entry.name) and is_plain(state):
+                retouched = state.st_mtime_ns != state.st_ctime_ns
+                found.files[entry.name] = StoredFile(state.st_size, state.st_blocks * 512, state.st_nlink, state.st_ctime, retouched)
+            else:
+                found.unknown.append(f"{SHARDS}/{entry.name}")
+                foreign += state.st_blocks * 512
+        foreign += self._scan_samples(found)
+        self._foreign_bytes = foreign
+        return found
+
+    def _scan_samples(self, found: Scan) -> int:
+        """Note the sample indexes; allocated bytes of what else lies there."""
+        foreign, times = 0, dict[str, float]()
+        for entry in _entries(self.samples):
+            state = entry.stat(follow_symlinks=False)
+            if _KEY.fullmatch(entry.name) and is_plain(state) and state.st_nlink == 1:
+                found.samples[entry.name], times[entry.name] = state.st_blocks * 512, state.st_mtime
+            else:
+                found.unknown.append(f"{SAMPLES}/{entry.name}")
+                foreign += state.st_blocks * 512
+        found.samples = dict(sorted(found.samples.items(), key=lambda item: times[item[0]]))
+        return foreign
+
+    def overhead(self) -> int:
+        """Allocated bytes of everything but shard files and sample indexes; folders that are not ours as of the last scan."""
+        total = self._foreign_bytes + sum(os.fstat(fd).st_blocks for fd in (self._root, self.shards, self.samples)) * 512
+        with suppress(FileNotFoundError):  # the directory was removed
+            total += sum(_bytes(entry) for entry in _entries(self._root) if not entry.is_dir(follow_symlinks=False))
+        return total + sum(_tree_bytes(name, self._root) for name in (INDEX, BROKEN))
+
+    def set_index_aside(self) -> None:
+        """Keep the index as ``index-broken`` (the newest one only) and begin an empty one. Raises OSError."""
+        with suppress(OSError):
+            _empty(BROKEN, self._root)
+        try:
+            os.rename(INDEX, BROKEN, src_dir_fd=self._root, dst_dir_fd=self._root)
+        except FileNotFoundError:
+            pass  # nothing to keep
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+            os.rename(INDEX, f"{BROKEN}-{secrets.token_hex(4)}", src_dir_fd=self._root, dst_dir_fd=self._root)
+        fresh = _open_folder(self._root, self.path, INDEX)
+        os.dup2(fresh, self.index, inheritable=False)  # the number stays: it is in the database's name
+        os.close(fresh)
+
+    def close(self) -> None:
+        """Give the directory up."""
+        with suppress(OSError):
+            os.ftruncate(self._lock, 0)
+        for fd in (self.index, self.shards, self.samples, self._lock, self._root):
+            os.close(fd)
+
+
+@contextmanager
+def _config_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"cache directory {path} cannot be used: {error.strerror}", next_step="name another with --cache-dir") from error
+
+
+def _generation(fd: int) -> int:
+    """0 where the file system keeps none; there inode numbers are not used again (tmpfs), or nothing better is to be had."""
+    try:
+        return int.from_bytes(fcntl.ioctl(fd, _GET_GENERATION, bytes(8)), "little")
+    except OSError:
+        return 0
+
+
+def _kept(undo: ExitStack, fd: int) -> int:
+    undo.callback(os.close, fd)
+    return fd
+
+
+def _open_root(path: Path) -> int:
+    for part in (*reversed(path.parents), path):
+        with suppress(FileExistsError):
+            if not part.exists():
+                part.mkdir(mode=0o700)
+    if path.is_symlink():
+        raise ConfigError(f"cache directory {path} is a symbolic link", next_step=f"name the directory itself: {os.path.realpath(path)}")
+    return _own(os.open(path, _OPEN_DIRECTORY), str(path))
+
+
+def _open_folder(root: int, path: Path, name: str) -> int:
+    with suppress(FileExistsError):
+        os.mkdir(name, 0o700, dir_fd=root)
+    return _own(os.open(name, _OPEN_DIRECTORY, dir_fd=root), f"{path}/{name}")
+
+
+def _own(fd: int, name: str) -> int:
+    """``fd`` if nobody but us may write there; closed and refused otherwise."""
+    state = os.fstat(fd)
+    problem = ""
+    if state.st_uid != os.geteuid():
+        problem = f"belongs to uid {state.st_uid}, not to us (uid {os.geteuid()})"
+    elif state.st_mode & 0o022:
+        problem = f"may be written by others (mode {stat.S_IMODE(state.st_mode):04o})"
+    if not problem:
+        return fd
+    os.close(fd)
+    raise ConfigError(f"cache directory {name} {problem}", next_step="chmod go-w it, or name another with --cache-dir")
+
+
+def _empty(name: str, directory: int) -> None:
+    fd = os.open(name, _OPEN_DIRECTORY, dir_fd=directory)
+    try:
+        for file in os.listdir(fd):
+            os.unlink(file, dir_fd=fd)
+    finally:
+        os.close(fd)
+
+
+def _entries(directory: int) -> Iterator[os.DirEntry[str]]:
+    """The entries of an open directory; through a descriptor of its own, because a position is shared among duplicates."""
+    fd = os.open(".", _OPEN_DIRECTORY, dir_fd=directory)
+    try:
+        with os.scandir(fd) as entries:
+            yield from entries  # an entry is looked at through ``fd``: not after it is closed
+    finally:
+        os.close(fd)
+
+
+def _bytes(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat(follow_symlinks=False).st_blocks * 512
+    except FileNotFoundError:  # SQLite came between: its side files come and go
+        return 0
+
+
+def _tree_bytes(name: str, directory: int) -> int:
+    """Allocated bytes of a folder and all in it; what cannot be read counts nothing."""
+    total = 0
+    with suppress(FileNotFoundError):
+        for _, _, names, fd in os.fwalk(name, dir_fd=directory):
+            total += os.fstat(fd).st_blocks * 512
+            for file in names:
+                with suppress(OSError):
+                    total += os.stat(file, dir_fd=fd, follow_symlinks=False).st_blocks * 512
+    return total

@@ -1,0 +1,1 @@
+"""One shard file, and the threads that wait for the disk."""

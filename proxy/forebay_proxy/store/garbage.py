@@ -1,0 +1,140 @@
+"""What a start found and nothing claims: counted until it is gone, removed while we serve.
+
+Files nobody claims are unlinked; of the files that stay, ranges nobody claims are punched, and always before the file is first opened for
+anything else: nobody may write into a range that is about to be punched. What cannot be removed now (a client still holds the file, the
+disk fails) is tried again at the next pass. The event loop's only; what blocks runs in the write pool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+
+from forebay_proxy.core.errors import CacheError
+from forebay_proxy.store.files import file_io
+from forebay_proxy.store.files.fallocate import Abilities
+from forebay_proxy.store.files.thread_pools import Pool
+
+__all__ = ["GarbageSweep"]
+
+TELL_BYTES = 2**26  # how much is freed before the ledger hears of it: it measures the index too, which is no matter of microseconds
+
+
+class GarbageSweep:
+    """``freed`` is called as files leave, ``tidied`` with key and allocated bytes of a kept file whose unclaimed ranges are gone."""
+
+    def __init__(self, pool: Pool, directory: int, abilities: Abilities) -> None:
+        self.freed: Callable[[], None] = lambda: None
+        self.tidied: Callable[[str, int], None] = lambda key, allocated_bytes: None
+        self._pool = pool
+        self._directory = directory
+        self._abilities = abilities
+        self._garbage: dict[str, int] = {}
+        self._unclaimed: dict[str, Sequence[tuple[int, int]]] = {}
+        self._busy = asyncio.Lock()  # one file at a time, and nobody makes or opens that one meanwhile
+        self.running = False
+        self._untold_bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<GarbageSweep {len(self._garbage)} files to remove, {len(self._unclaimed)} to tidy>"
+
+    def __len__(self) -> int:
+        """Files that are not as they should be yet."""
+        return len(self._garbage) + len(self._unclaimed)
+
+    @property
+    def garbage_bytes(self) -> int:
+        """Allocated bytes of files to remove. (Unclaimed ranges are in the figure of the file they belong to.)"""
+        return sum(self._garbage.values())
+
+    def add(self, garbage: Mapping[str, int], unclaimed: Mapping[str, Sequence[tuple[int, int]]]) -> None:
+        """Files to remove, with their allocated bytes, and ranges to punch."""
+        self._garbage.update(garbage)
+        if self._abilities.punch:
+            self._unclaimed.update(unclaimed)
+
+    async def run(self) -> int:
+        """Remove and punch all that can be; how many files are left. A pass that is under way already is not joined."""
+        if self.running:
+            return len(self)
+        self.running = True
+        try:
+            for key in list(self._garbage):
+                await self._remove(key)
+            for key in list(self._unclaimed):
+                async with self._busy:
+                    await self._tidy(key)
+        finally:
+            self.running = False
+            self._tell()
+        return len(self)
+
+    @asynccontextmanager
+    async def apart(self, key: str) -> AsyncIterator[None]:
+        """The file of ``key`` is made or opened for the length of the ``async with``: nobody is at it, and nobody punches it later."""
+        if key not in self._garbage and key not in self._unclaimed:
+            yield
+            return
+        async with self._busy:
+            await self._tidy(key)
+            self._unclaimed.pop(key, None)  # could it not be punched now, then never: somebody is about to write there
+            yield
+
+    def replaced(self, key: str) -> None:
+        """A new file took the place of whatever was there."""
+        if self._garbage.pop(key, None) is not None:
+            self.freed()
+
+    async def _remove(self, key: str) -> None:
+        async with self._busy:
+            if key not in self._garbage:
+                return  # replaced meanwhile
+            before = self._garbage[key]
+            left = await self._pool.run(_unlink, key, self._directory, self._abilities)
+            if left is None:
+                del self._garbage[key]
+            else:
+                self._garbage[key] = left
+        self._untold_bytes += before - (left or 0)
+        if self._untold_bytes >= TELL_BYTES:
+            self._tell()
+
+    async def _tidy(self, key: str) -> None:
+        ranges = self._unclaimed.get(key)
+        if ranges is None:
+            return
+        found = await self._pool.run(_punch, key, self._directory, ranges, self._abilities)
+        if found is not None:
+            self._unclaimed.pop(key, None)
+            self.tidied(key, found)
+
+    def _tell(self) -> None:
+        if self._untold_bytes:
+            self._untold_bytes = 0
+            self.freed()
+
+
+def _unlink(key: str, directory: int, abilities: Abilities) -> int | None:
+    """The bytes that the file still holds; None: it is gone."""
+    try:
+        file_io.unlink(key, directory, abilities)
+    except FileNotFoundError:
+        return None
+    except (CacheError, OSError):  # held, or a disk that fails: it is counted, and tried again
+        with suppress(OSError):
+            return os.stat(key, dir_fd=directory, follow_symlinks=False).st_blocks * 512
+        return 0
+    return None
+
+
+def _punch(key: str, directory: int, ranges: Sequence[tuple[int, int]], abilities: Abilities) -> int | None:
+    """The bytes the file holds then; None: it could not be done."""
+    try:
+        file_io.punch(key, directory, None, ranges, abilities)
+        return os.stat(key, dir_fd=directory, follow_symlinks=False).st_blocks * 512
+    except FileNotFoundError:
+        return 0
+    except (CacheError, OSError):
+        return None

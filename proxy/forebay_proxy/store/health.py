@@ -1,0 +1,179 @@
+"""Whether the cache directory may be written, and read, now. A failing disk means bypass, never a failed client. Pure.
+
+Three states, and what leads from one to the next:
+
+    normal    -> unstable   an operation failed: that segment passes through memory, the others are tried as before
+    unstable  -> normal     nothing failed for ``CALM_S``, and something worked since (if nothing was tried: a probe)
+    any       -> down       ``MANY`` failures within ``WINDOW_S``; or one that no other operation can escape: the file system is read-only,
+                            gone or hung, the directory was removed, the index cannot be written
+    down      -> unstable   a probe worked: a small file written, synced, read back and removed. One failure within ``CALM_S`` of that is
+                            enough to be down again, and every return to ``down`` doubles the pause before the next probe
+
+While it is down nothing is written but probes, one at a time. Reads go on (a read-only remount still has the bytes), unless it hangs.
+
+Not every error is the disk's fault. A file that somebody deleted or cut is fetched again, and a full disk is a smaller cache
+(``headroom.py``): both are counted, the second shows as ``unstable``, and neither stops the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Literal
+
+from forebay_proxy.core import events
+from forebay_proxy.core.errors import DiskFailed
+from forebay_proxy.core.events import Events
+
+__all__ = ["SPACE", "DiskHealth", "State"]
+
+log = logging.getLogger("forebay")
+
+State = Literal["normal", "unstable", "down"]
+
+MANY = 8  # half of the ranges one reader may have in the air: one bad spot of a disk is hit by fewer, a dead disk by all
+WINDOW_S = 10.0  # failures further apart than this are spots, not an outage
+CALM_S = 10.0  # a segment takes up to some seconds to land: shorter, and a trial would end before anything was tried
+FIRST_PROBE_S = 1.0
+LAST_PROBE_S = 60.0  # a probe costs an fsync; a mended disk is used again within a minute
+
+SPACE = frozenset({"ENOSPC", "EDQUOT"})
+_FILES_OWN = frozenset({"ENOENT", "ENODATA", "ESTALE", "EBADF"})  # of one file: deleted, cut, replaced, or closed by ourselves
+_EVERYTHING = frozenset({"EROFS", "ENODEV", "ENXIO", "ENOTCONN", "ESHUTDOWN", "ETIMEDOUT"})
+_WHOLE = frozenset({"index commit", "create", "load", "look"})  # operations that do not depend on one file being there
+
+
+class DiskHealth:
+    """The state, and who may do what in it. One log line and one event a change. Not thread-safe: the event loop's only."""
+
+    def __init__(self, clock: Callable[[], float], events: Events) -> None:
+        self.state: State = "normal"
+        self.reason = ""  # of the state; empty while it is normal
+        self.hung = False  # an operation did not come back: reading would not either
+        self.no_files = False  # the file system has no inodes left for new files
+        self.space_refused: Callable[[DiskFailed], None] = lambda error: None  # the headroom listens
+        self._clock = clock
+        self._events = events
+        self._failures: deque[float] = deque(maxlen=MANY)
+        self._failed_at = float("-inf")
+        self._worked_at = float("-inf")
+        self._trial_until = float("-inf")
+        self._pause_s = FIRST_PROBE_S
+        self._probe_at = 0.0
+        self._probing = False
+
+    def __repr__(self) -> str:
+        return f"<DiskHealth {self.state}{f', {self.reason}' if self.reason else ''}>"
+
+    @property
+    def usable(self) -> bool:
+        """Whether segments may be written and removed now."""
+        return self.state != "down"
+
+    @property
+    def readable(self) -> bool:
+        """Whether stored bytes may be asked of the disk now. (What is in memory may always be had.)"""
+        return not self.hung
+
+    # What operations tell
+
+    def failed(self, error: DiskFailed) -> None:
+        """An operation failed."""
+        self._events.emit(events.DiskOperationFailed(error.operation, error.errno_name))
+        if error.errno_name in SPACE:
+            self.space_refused(error)
+        if error.errno_name in _FILES_OWN and error.operation not in _WHOLE:
+            return
+        if error.errno_name == "ETIMEDOUT":
+            self.hung = True
+        self._failed_at = now = self._clock()
+        if self.state == "down":
+            return
+        if self._is_fatal(error) or now < self._trial_until or self._are_many(error, now):
+            self._go_down(str(error))
+        elif self.state == "normal":
+            self._change("unstable", str(error))
+            log.warning("%s; what fails is passed through memory", error)
+
+    @staticmethod
+    def _is_fatal(error: DiskFailed) -> bool:
+        return error.errno_name in _EVERYTHING or (error.errno_name in _FILES_OWN and error.operation in _WHOLE)
+
+    def _are_many(self, error: DiskFailed, now: float) -> bool:
+        """Whether failures are so many that trying is in vain. A full disk fails sixteen at once: those have one cause, and an answer."""
+        if error.errno_name in SPACE and error.operation != "index commit":
+            return False
+        self._failures.append(now)
+        return len(self._failures) == MANY and now - self._failures[0] < WINDOW_S
+
+    def worked(self) -> None:
+        """A segment was stored: by a disk that is slow, or has come back, or was never bad."""
+        self._worked_at = self._clock()
+        self._calm()
+
+    def lost(self, reason: str) -> None:
+        """The directory is not where it was: removed, replaced, unmounted."""
+        if self.state != "down":
+            self._go_down(reason)
+
+    # Probes
+
+    @property
+    def probe_due(self) -> bool:
+        """Whether the disk should be probed now."""
+        if self._probing:
+            return False
+        if self.state == "down":
+            return self._clock() >= self._probe_at
+        return self.state == "unstable" and self._worked_at <= self._failed_at and self._clock() - self._failed_at >= CALM_S
+
+    def probe_begun(self) -> None:
+        self._probing = True
+
+    def probed(self, error: DiskFailed | None) -> None:
+        """A probe ended."""
+        self._probing = False
+        if error is not None:
+            self._events.emit(events.DiskOperationFailed("probe", error.errno_name))
+            self._failed_at = self._clock()
+            self.hung = self.hung or error.errno_name == "ETIMEDOUT"
+            if self.state == "down":
+                self._postpone()
+            else:
+                self._go_down(str(error))
+            return
+        self.hung = False
+        self._worked_at = self._clock()
+        if self.state == "down":
+            self._trial_until = self._clock() + CALM_S
+            self._failed_at = self._clock()  # calm begins now
+            self._change("unstable", f"on trial since it was down ({self.reason})")
+            log.warning("the cache disk answers again: shards are stored again")
+        self._calm()
+
+    def calm_down(self) -> None:
+        """Time has passed: call once a second."""
+        self._calm()
+
+    def _calm(self) -> None:
+        now = self._clock()
+        if self.state == "unstable" and now - self._failed_at >= CALM_S and self._worked_at >= self._failed_at:
+            self._pause_s = FIRST_PROBE_S
+            self._failures.clear()
+            self._change("normal", "")
+            log.warning("the cache disk works again: nothing failed for %g s", CALM_S)
+
+    def _go_down(self, reason: str) -> None:
+        self._change("down", reason)
+        self._failures.clear()
+        log.error("%s; shards are passed through memory until the directory works again, which is tried in %g s", reason, self._pause_s)
+        self._postpone()
+
+    def _postpone(self) -> None:
+        self._probe_at = self._clock() + self._pause_s
+        self._pause_s = min(LAST_PROBE_S, 2 * self._pause_s)
+
+    def _change(self, state: State, reason: str) -> None:
+        self.state, self.reason = state, reason
+        self._events.emit(events.DiskChanged(state))

@@ -1,0 +1,1 @@
+"""The index database: which segments of which shard version are here."""

@@ -1,0 +1,188 @@
+"""One index row: what is claimed about one version of one shard, and its JSON. Pure.
+
+A row read back is material to judge: every field has one type and one shape, and the key must follow from name and identity, so that
+no row can speak for another shard's file. Anything else is refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+import sys
+from array import array
+from dataclasses import dataclass
+from typing import Any
+
+from forebay_proxy.core.segments import MOST_BYTES, segment_count
+from forebay_proxy.core.shard import Pin, PinKind, Version, store_key
+
+__all__ = ["MAX_ROW_BYTES", "InvalidRow", "Row", "decode", "encode"]
+
+_KEY = re.compile(r"[0-9a-f]{64}")
+_MAC = re.compile(r"[0-9a-f]{32}")
+_UNFIT = re.compile("[\x00-\x1f\x7f\ud800-\udc7f\udd00-\udfff]")  # texts of a row go back into headers, and into a hash
+_FIELDS = frozenset({"url", "identity", "pin", "length", "encoding", "type", "access", "boot", "sums"})
+_OPTIONAL = frozenset({"modified", "chosen"})  # rows of origins that tell no date, or one variant only, and of earlier sidecars, have none
+MAX_ROW_BYTES = 2**26  # the row of the longest shard takes 45 MB
+
+
+class InvalidRow(ValueError):
+    """The text is not a row of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What is claimed about one version of one shard.
+
+    ``url`` is the shard's canonical name, ``length`` in bytes or None while unknown, ``access`` the HMACs of the credentials that may
+    read it (empty: everybody who may talk to us), ``boot`` the kernel boot and the folder it was written in, ``sums`` an
+    ``array("Q")`` with one xxh3_64 a segment, 0 where the segment is not here, ``chosen`` the HMAC of what chose this variant, "" for
+    nothing.
+    """
+
+    key: str
+    url: str
+    identity: str
+    pin_kind: PinKind
+    pin_value: str
+    length: int | None
+    encoding: str
+    content_type: str
+    access: tuple[str, ...]
+    boot: str
+    sums: array[int]
+    modified: str = ""
+    settled: bool = False
+    chosen: str = ""
+
+    @classmethod
+    def of(cls, url: str, version: Version, access: tuple[str, ...], boot: str, sums: array[int], chosen: str = "") -> Row:
+        """The row of one version; the key follows."""
+        key, pin = store_key(url, version.identity, chosen), version.pin
+        length, encoding, content_type, modified = version.length, version.encoding, version.content_type, version.modified
+        return cls(
+            key, url, version.identity, pin.kind, pin.value, length, encoding, content_type, access, boot, sums, modified, version.settled,
+            chosen,
+        )  # fmt: skip
+
+    @property
+    def version(self) -> Version:
+        pin = Pin(self.pin_kind, self.pin_value)
+        return Version(self.identity, pin, self.length, self.encoding, self.content_type, self.modified, self.settled)
+
+
+def encode(row: Row) -> str:
+    """The row's JSON text, ASCII only. Raises ValueError for a row that could not be read back."""
+    if row.key != store_key(row.url, row.identity, row.chosen) or not row.identity:
+        raise ValueError(f"row of {row.url}: the key does not follow from name and identity")
+    fields: dict[str, Any] = {
+        "url": row.url,
+        "identity": row.identity,
+        "pin": [row.pin_kind.value, row.pin_value],
+        "length": row.length,
+        "encoding": row.encoding,
+        "type": row.content_type,
+        "access": row.access,
+        "boot": row.boot,
+        "sums": base64.b64encode(_little_endian(row.sums).tobytes()).decode("ascii"),
+    }
+    if row.modified:
+        fields["modified"] = [row.modified, row.settled]
+    if row.chosen:
+        fields["chosen"] = row.chosen
+    return json.dumps(fields, separators=(",", ":"))
+
+
+def decode(key: str, text: str) -> Row:
+    """The row stored under ``key``. Raises InvalidRow unless ``text`` has exactly the shape ``encode`` gives."""
+    if not _KEY.fullmatch(key):
+        raise InvalidRow("key")
+    fields = _parsed(text)
+    length, sums = _length(fields["length"]), _sums(fields["sums"])
+    if length is not None and len(sums) != segment_count(length):
+        raise InvalidRow("sums do not fit the length")
+    version = Version(
+        _text(fields, "identity"), _pin(fields["pin"]), length, _text(fields, "encoding"), _text(fields, "type"), *_modified(fields)
+    )  # fmt: skip
+    row = Row.of(_text(fields, "url"), version, _access(fields["access"]), _text(fields, "boot"), sums, _chosen(fields))
+    if row.key != key or not row.identity:
+        raise InvalidRow("the key does not follow from name and identity")
+    return row
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRow("not JSON") from error
+    if not isinstance(fields, dict) or fields.keys() - _OPTIONAL != _FIELDS:
+        raise InvalidRow("other fields")
+    return fields
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    return _checked(fields[name], name)
+
+
+def _checked(value: object, name: str) -> str:
+    if not isinstance(value, str) or _UNFIT.search(value):
+        raise InvalidRow(name)
+    return value
+
+
+def _pin(value: object) -> Pin:
+    if not isinstance(value, list) or len(value) != 2:
+        raise InvalidRow("pin")
+    try:
+        kind = PinKind(value[0])
+    except ValueError as error:
+        raise InvalidRow("pin") from error
+    pin = Pin(kind, _checked(value[1], "pin"))
+    if bool(pin) != bool(pin.value):
+        raise InvalidRow("pin")
+    return pin
+
+
+def _modified(fields: dict[str, Any]) -> tuple[str, bool]:
+    value = fields.get("modified", ["", False])
+    if not isinstance(value, list) or len(value) != 2 or not isinstance(value[1], bool):
+        raise InvalidRow("modified")
+    return _checked(value[0], "modified"), value[1]
+
+
+def _length(value: object) -> int | None:
+    if value is None:
+        return None
+    if type(value) is not int or not 0 <= value <= MOST_BYTES:
+        raise InvalidRow("length")
+    return value
+
+
+def _access(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(mac, str) and _MAC.fullmatch(mac) for mac in value):
+        raise InvalidRow("access")
+    return tuple(value)
+
+
+def _chosen(fields: dict[str, Any]) -> str:
+    return _access([fields["chosen"]])[0] if "chosen" in fields else ""
+
+
+def _sums(value: object) -> array[int]:
+    try:
+        raw = base64.b64decode(value, validate=True) if isinstance(value, str) else b"?"
+    except (binascii.Error, ValueError) as error:
+        raise InvalidRow("sums") from error
+    if len(raw) % 8:
+        raise InvalidRow("sums")
+    return _little_endian(array("Q", raw))
+
+
+def _little_endian(sums: array[int]) -> array[int]:
+    if sys.byteorder == "little":
+        return sums
+    swapped = sums[:]
+    swapped.byteswap()
+    return swapped

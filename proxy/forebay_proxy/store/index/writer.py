@@ -1,0 +1,142 @@
+"""What is claimed to be on disk: changes of the index, gathered and committed together. The event loop's only.
+
+A change is committed within 100 ms; who must know (a claim is withdrawn before its bytes are punched) awaits ``committed()``, which
+hurries the commit, and shares it with everybody who waits. One commit runs at a time. A commit that failed is told to those who wait
+and to ``on_failure``; its changes stay, and go with the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+
+from forebay_proxy.core.errors import DiskFailed
+from forebay_proxy.core.waiter import settle
+from forebay_proxy.store.index.row import Row, encode
+
+__all__ = ["Commit", "IndexWriter"]
+
+Commit = Callable[[Mapping[str, "str | None"]], Awaitable[None]]  # key -> JSON text, or None to drop; raises DiskFailed
+
+COMMIT_WITHIN_S = 0.1  # what a kill may cost is fetched again; a row of a 5 GB shard is 7 kB, written once, not once a segment
+RETRY_S = 1.0  # after a failure, unless somebody hurries
+
+
+class IndexWriter:
+    """Puts and drops rows. ``on_commit`` is called after each commit, ``on_failure`` after each that failed."""
+
+    def __init__(self, commit: Commit) -> None:
+        self._commit = commit
+        self._pending: dict[str, str | None] = {}
+        self._batch: dict[str, str | None] = {}  # being committed now
+        self._waiting: list[asyncio.Future[None]] = []  # for the pending changes
+        self._flying: list[asyncio.Future[None]] | None = None  # for those being committed now
+        self._asked = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._closed = False
+        self._task: asyncio.Task[None] | None = None
+        self.on_commit: Callable[[], None] = lambda: None
+        self.on_failure: Callable[[DiskFailed], None] = lambda error: None
+
+    def __repr__(self) -> str:
+        return f"<IndexWriter {len(self._pending)} pending{', committing' if self._flying is not None else ''}>"
+
+    def start(self) -> None:
+        """Begin to commit; ``aclose`` ends it."""
+        self._task = asyncio.create_task(self._run(), name="claims")
+
+    def put(self, row: Row) -> None:
+        """Claim what ``row`` says from now on; the newest wins. The row is read at once: its sums may change afterwards."""
+        self._change(row.key, encode(row))
+
+    def drop(self, key: str) -> None:
+        """Claim nothing of ``key`` any more."""
+        self._change(key, None)
+
+    def _change(self, key: str, text: str | None) -> None:
+        if self._closed:
+            raise _closed()
+        self._pending[key] = text
+        self._asked.set()
+
+    def unsettled(self, key: str) -> bool:
+        """Whether the index on the disk does not say yet what is claimed of ``key``."""
+        return key in self._pending or key in self._batch
+
+    async def committed(self) -> None:
+        """Return once every change made before this call is on disk. Raises DiskFailed if the commit that tried failed."""
+        if self._pending:
+            self._hurry.set()
+            batch = self._waiting
+        elif self._flying is not None:
+            batch = self._flying
+        else:
+            return
+        if self._closed:
+            raise _closed()
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        batch.append(waiter)
+        await waiter
+
+    async def aclose(self) -> None:
+        """Commit what is pending, once, and end. A failure goes to ``on_failure``; a kill would have lost the same."""
+        self._closed = True
+        self._asked.set()
+        self._hurry.set()
+        if self._task is not None:
+            await self._task
+
+    async def _run(self) -> None:
+        pause_s = COMMIT_WITHIN_S
+        closing = False
+        try:
+            while not closing:
+                await self._due(pause_s)
+                closing = self._closed  # seen before the batch is taken: no change comes after it
+                pause_s = COMMIT_WITHIN_S if await self._commit_batch() else RETRY_S
+        finally:
+            self._closed = True
+            for waiter in self._waiting:
+                settle(waiter, _closed())
+
+    async def _due(self, pause_s: float) -> None:
+        await self._asked.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._hurry.wait()
+
+    async def _commit_batch(self) -> bool:
+        batch, self._pending = self._pending, {}
+        self._batch = batch
+        self._flying, self._waiting = self._waiting, []
+        self._asked.clear()
+        self._hurry.clear()
+        if not batch:
+            self._flying = None
+            return True
+        error: DiskFailed | None = None
+        try:
+            await self._commit(batch)
+        except DiskFailed as failure:
+            error = failure
+            self._pending = batch | self._pending
+            self._asked.set()
+        except BaseException as failure:
+            self._land(DiskFailed("index commit", "ECANCELED", repr(failure)))
+            raise
+        self._land(error)
+        return error is None
+
+    def _land(self, error: DiskFailed | None) -> None:
+        waiters, self._flying, self._batch = self._flying or [], None, {}
+        for waiter in waiters:
+            settle(waiter, error)
+        if error is None:
+            self.on_commit()
+        else:
+            self.on_failure(error)
+
+
+def _closed() -> DiskFailed:
+    return DiskFailed("index commit", "EBADF", "the index is closed")

@@ -1,0 +1,93 @@
+"""What rows and files say to each other at a start: which claims hold, what must leave. Pure: it looks at nothing, and removes nothing.
+
+Bytes are written before their claim is committed, and a claim is withdrawn before its bytes are punched. So after a kill at any instant
+every claim has its bytes, and what is allocated without a claim is garbage: a row without its file is dropped, a file without its row is
+removed, an allocated range without a claim is punched. Removing takes its time (half a millisecond a segment), so it is only decided
+here: it is done by the ``Sweep`` while we serve, and what is garbage counts against the bound until it is gone.
+
+Files may also have been put back from a copy, in place, under this very boot. Then they are not those the rows speak of: times that were
+set betray what copies with times, and a file that changed long after its row was committed was changed by somebody else. Such rows are
+kept without their boot, so that each segment is verified before its first use. A fetch or an eviction that a kill interrupted may look
+the same, and costs the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from forebay_proxy.core.segments import SEGMENT_BYTES, stored_bytes
+from forebay_proxy.store.directory import Scan, StoredFile
+from forebay_proxy.store.index.row import Row
+
+__all__ = ["RecoveredShard", "recover"]
+
+Range = tuple[int, int]  # offset and length in bytes
+# A row is committed within 0.1 s of the write it tells of. What is written or punched later without another commit (a segment that was in
+# the air at a kill, an eviction on a slow disk) makes a shard doubted for nothing, which costs a checksum of each segment once; a file put
+# back by hand within this time of its row is trusted, which costs wrong bytes. So it is short.
+_LATER_S = 2.0
+
+
+@dataclass(slots=True)
+class RecoveredShard:
+    """``allocated``: bytes of each kept shard's file; ``garbage``: those of files nothing claims; ``unclaimed``: ranges to punch.
+
+    ``doubted``: keys of kept rows whose files something else changed.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    allocated: dict[str, int] = field(default_factory=dict)
+    dropped: list[str] = field(default_factory=list)
+    doubted: list[str] = field(default_factory=list)
+    garbage: dict[str, int] = field(default_factory=dict)
+    unclaimed: dict[str, list[Range]] = field(default_factory=dict)
+    unclaimed_bytes: int = 0
+
+
+def recover(rows: Iterable[Row], scan: Scan, committed_at: Mapping[str, float]) -> RecoveredShard:
+    """Which rows hold, and what of the files must leave. Later rows of one key win. ``committed_at``: of each, by the wall clock."""
+    result = RecoveredShard()
+    files = dict(scan.files)
+    for row in {row.key: row for row in rows}.values():
+        file = files.get(row.key)
+        if file is None or not _fits(row, file):
+            result.dropped.append(row.key)
+            continue
+        del files[row.key]
+        if file.retouched or file.changed_at > committed_at.get(row.key, 0.0) + _LATER_S:
+            result.doubted.append(row.key)
+            result.rows.append(replace(row, boot=""))
+        else:
+            result.rows.append(row)
+        result.allocated[row.key] = file.allocated
+        surplus = file.allocated - stored_bytes(row.sums, row.length)
+        if surplus > 0:
+            result.unclaimed[row.key] = list(_unclaimed(row, file.size))
+            result.unclaimed_bytes += surplus
+    result.garbage = {key: file.allocated for key, file in files.items()}
+    return result
+
+
+def _fits(row: Row, file: StoredFile) -> bool:
+    """Whether the file can hold what is claimed: a file cut short by somebody else holds nothing we could name, and one with a second
+    name may be written by who gave it that.
+    """
+    if file.names != 1:
+        return False
+    if row.length is not None:
+        return file.size == row.length
+    claimed = [index for index, value in enumerate(row.sums) if value]
+    return not claimed or claimed[-1] * SEGMENT_BYTES < file.size
+
+
+def _unclaimed(row: Row, size: int) -> Iterator[Range]:
+    """Each run without claims, in order."""
+    first = 0
+    for index, value in enumerate(row.sums):
+        if value:
+            if index * SEGMENT_BYTES > first:
+                yield first, index * SEGMENT_BYTES - first
+            first = (index + 1) * SEGMENT_BYTES
+    if first < size:
+        yield first, size - first

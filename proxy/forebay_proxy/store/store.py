@@ -1,0 +1,274 @@
+"""The store: sparse shard files and the index of what is claimed of them, in one cache directory with one owner.
+
+Opening takes the directory's lock and probes what its file system can do; ``load`` finds out which rows and files agree, ``sweep`` removes
+the rest; from then on ``claims`` is the index, and ``create`` and ``reopen`` hand out shard files. The store counts nothing and decides
+nothing: who holds how many bytes is the ledger's, who leaves is the cache's. The event loop's only; all that blocks runs in the pools.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import TypeVar, TypeVarTuple
+
+import diskcache
+
+from forebay_proxy.core.errors import ConfigError, DiskFailed
+from forebay_proxy.node.mounts import file_system_type, is_network, read_mounts
+from forebay_proxy.store.boot_id import boot_id
+from forebay_proxy.store.directory import Directory
+from forebay_proxy.store.file_table import ShardFiles
+from forebay_proxy.store.files import fallocate
+from forebay_proxy.store.files.disk_errors import disk_errors, disk_failed
+from forebay_proxy.store.files.fallocate import Abilities
+from forebay_proxy.store.files.shard_file import ShardFile
+from forebay_proxy.store.files.thread_pools import Overdue, Pools
+from forebay_proxy.store.garbage import GarbageSweep
+from forebay_proxy.store.index.database import IndexBroken, IndexDatabase, LoadedIndex
+from forebay_proxy.store.index.writer import IndexWriter
+from forebay_proxy.store.probe import Look, look, probe
+from forebay_proxy.store.recovery import recover
+from forebay_proxy.store.sample_index_files import SampleFiles
+from forebay_proxy.store.start_report import StartReport, describe
+
+__all__ = ["StartReport", "Store"]
+
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
+
+
+class Store:
+    """The owner of one cache directory.
+
+    ``claims.on_commit`` and ``claims.on_failure`` tell of the index. ``on_index_lost`` is called when the index had to be begun anew
+    while running: the caller then puts every row again. ``on_shards_lost``: the directory was removed, and made anew without them.
+    ``boot_id`` names the kernel's boot and this very folder of shards: a row that says anything else was written before or elsewhere,
+    and what it claims is verified before its first use.
+    """
+
+    def __init__(self, directory: Directory, pools: Pools, abilities: Abilities, boot_id: str, who: str) -> None:
+        self.boot_id = boot_id
+        self.claims = IndexWriter(self._commit)
+        self.on_index_lost: Callable[[], None] = lambda: None
+        self.on_shards_lost: Callable[[], None] = lambda: None
+        self._directory = directory
+        self._pools = pools
+        self._abilities = abilities
+        self._who = who
+        self._index = IndexDatabase(directory.index)
+        self._measured_bytes = 0  # after the last commit
+        self.sweeping = GarbageSweep(pools.writes, directory.shards, abilities)
+        self.files = ShardFiles(directory, pools, abilities, self.sweeping)
+        self.samples = SampleFiles(directory.samples, pools)
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<Store {self.path}, {len(self.files.open)} files open, {self.sweeping!r}>"
+
+    @classmethod
+    async def open(cls, directory: Path, *, who: str) -> Store:
+        """Own ``directory``, making it if needed. Raises ConfigError: another owner, or a place that cannot be written."""
+        async with AsyncExitStack() as undo:
+            pools = Pools.start()
+            undo.push_async_callback(pools.aclose)
+            owned = await pools.writes.run(Directory.open, directory, who, undo=Directory.close)
+            undo.callback(owned.close)
+            try:
+                abilities = await pools.writes.run(fallocate.probe, owned.shards)
+            except OSError as error:
+                raise ConfigError(f"cache directory {owned.path} cannot be written: {error.strerror}") from error
+            undo.pop_all()
+        # Of a copy of this directory, made while it was in use, rows and files are of different moments: they are trusted here only.
+        return cls(owned, pools, abilities, f"{boot_id()} {owned.place()}", who)
+
+    @property
+    def path(self) -> Path:
+        """The cache directory, absolute."""
+        return self._directory.path
+
+    @property
+    def idle(self) -> bool:
+        """Whether the disk is asked for nothing now."""
+        return self._pools.reads.idle and self._pools.writes.idle
+
+    @property
+    def can_punch(self) -> bool:
+        """Whether part of a shard can leave; else only a whole one can."""
+        return self._abilities.punch
+
+    @property
+    def can_allocate(self) -> bool:
+        """Whether blocks can be reserved before they are written; else a write may still run out of space."""
+        return self._abilities.allocate
+
+    @property
+    def can_lend(self) -> bool:
+        """Whether a lease on a passed descriptor holds: not on another machine's file system, whatever it answers."""
+        return self._abilities.lock and not is_network(file_system_type(self.path, read_mounts()))
+
+    @property
+    def hmac_key(self) -> bytes:
+        """32 secret bytes that outlive the process: the key of credential HMACs in rows."""
+        return self._directory.hmac_key
+
+    def announce(self, url: str, instance: str) -> None:
+        """Say in the lock file where we serve: a second owner-to-be is told."""
+        self._directory.announce(self._who, url, instance)
+
+    def leaving(self) -> None:
+        """Say in the lock file that the directory is given up soon: a second owner-to-be waits."""
+        self._directory.announce(self._who, "", "", ending=True)
+
+    async def load(self) -> StartReport:
+        """Read the index and compare it with the files; the index may be written from then on. Raises ConfigError: it cannot be read.
+
+        Nothing is removed here, so that the time does not grow with what a killed process, or a lost index, left behind: see ``sweep``.
+        """
+        loaded = StartReport()
+        try:
+            with disk_errors("load", str(self.path)):
+                index = await self._load_index(loaded)
+                scan = await self._pools.reads.run(self._directory.scan)
+        except DiskFailed as error:
+            raise ConfigError(f"cache directory {self.path} cannot be used: {error}", next_step="name another with --cache-dir") from error
+        found = recover(index.rows, scan, index.committed_at)
+        loaded.rows, loaded.allocated, loaded.unknown = found.rows, found.allocated, scan.unknown
+        loaded.rows_doubted = len(found.doubted)
+        loaded.rows_refused, loaded.rows_without_file = index.refused, len(found.dropped)
+        loaded.files_without_row, loaded.unclaimed_bytes = len(found.garbage), found.unclaimed_bytes if self.can_punch else 0
+        self.sweeping.add(found.garbage, found.unclaimed)
+        self.samples.found(scan.samples)
+        loaded.allocated_bytes = self.measure() + sum(found.allocated.values())
+        describe(loaded)
+        self.claims.start()
+        await self._drop(found.dropped)
+        return loaded
+
+    async def _load_index(self, loaded: StartReport) -> LoadedIndex:
+        try:
+            return await self._pools.index.run(self._index.load)
+        except (IndexBroken, sqlite3.Error) as error:
+            # Only an index that is out of the way claims nothing: were it left, and readable again at the next start, its rows would
+            # speak of files that were replaced meanwhile.
+            await self._pools.index.run(self._directory.set_index_aside)
+            loaded.notices.append(f"the index was damaged ({error}): kept as index-broken; all shards will be fetched again")
+        try:
+            return await self._pools.index.run(self._index.load)
+        except (IndexBroken, sqlite3.Error) as error:
+            raise disk_failed("load", error, "index") from error
+
+    async def _drop(self, keys: list[str]) -> None:
+        """No file of these may be made anew before the index says that nothing of them is here."""
+        for key in keys:
+            self.claims.drop(key)
+        if keys:
+            with suppress(DiskFailed):  # told to ``on_failure``; it goes with the next commit
+                await self.claims.committed()
+
+    async def _commit(self, changes: Mapping[str, str | None]) -> None:
+        try:
+            self._measured_bytes = await self._pools.index.run(self._commit_and_measure, changes)
+        except (sqlite3.Error, diskcache.Timeout, OSError) as error:
+            failure = disk_failed("index commit", error, f"{len(changes)} rows")
+            if failure.errno_name == "EUCLEAN" or isinstance(error, FileNotFoundError):  # damaged, or removed under us
+                await self._begin_index_anew()
+            raise failure from error
+
+    def _commit_and_measure(self, changes: Mapping[str, str | None]) -> int:
+        self._index.commit(changes)
+        return self._directory.overhead()
+
+    async def _begin_index_anew(self) -> None:
+        """An empty index claims nothing, which is always safe."""
+        with suppress(OSError, sqlite3.Error, IndexBroken):  # the next commit will tell
+            await self._pools.index.run(self._index.close)
+            await self._pools.index.run(self._directory.set_index_aside)
+            await self._pools.index.run(self._index.load)
+            self.on_index_lost()
+
+    async def look(self, patience_s: float) -> Look:
+        """How full the disk is, and whether the directory is where it was. Raises DiskFailed."""
+        return await self._watched("look", look, self._directory, patience_s=patience_s)
+
+    async def probe(self, patience_s: float) -> None:
+        """Write, sync and read back a small file. Raises DiskFailed."""
+        await self._watched("probe", probe, self._directory.shards, patience_s=patience_s)
+
+    async def _watched(self, operation: str, function: Callable[[*Args], T], *args: *Args, patience_s: float) -> T:
+        try:
+            with disk_errors(operation, str(self.path)):
+                return await self._pools.watch.run(function, *args, patience_s=patience_s)
+        except Overdue as overdue:
+            raise DiskFailed(operation, "ETIMEDOUT", f"{overdue} ({self.path})") from None
+
+    async def own_anew(self, patience_s: float) -> None:
+        """Take the directory again after it was removed or replaced. Raises ConfigError, DiskFailed.
+
+        ``on_shards_lost`` is called if its shards are gone, else ``on_index_lost``; also when it took longer than anybody waited.
+        """
+        try:
+            with disk_errors("create", str(self.path)):
+                self._owned_anew(await self._pools.index.run(self._own_anew, patience_s=patience_s, undo=self._owned_anew))
+        except Overdue as overdue:
+            raise DiskFailed("create", "ETIMEDOUT", f"{overdue} ({self.path})") from None
+
+    def _owned_anew(self, lost: bool) -> None:
+        if lost:
+            self.on_shards_lost()
+        else:
+            self.on_index_lost()
+
+    def _own_anew(self) -> bool:
+        """In the index's thread: no commit meets it half-way."""
+        self._index.close()
+        lost = self._directory.own_anew()
+        self.boot_id = f"{self.boot_id.partition(' ')[0]} {self._directory.place()}"
+        self._index = IndexDatabase(self._directory.index)
+        with suppress(IndexBroken, sqlite3.Error):  # the next commit will tell
+            self._index.load()
+        return lost
+
+    @property
+    def overhead_bytes(self) -> int:
+        """What ``measure`` says, without asking the disk: as it was after the last commit."""
+        return self._measured_bytes + self.sweeping.garbage_bytes + self.samples.bytes
+
+    def measure(self) -> int:
+        """Allocated bytes of all that is not a live shard file: index, lock, key, log, folders, unknown files and garbage."""
+        self._measured_bytes = self._directory.overhead()
+        return self.overhead_bytes
+
+    async def sweep(self) -> int:
+        """Remove what ``load`` found and nothing claims; how many files are left. A pass that runs already is not waited for."""
+        return await self.sweeping.run()
+
+    def disown(self, key: str, allocated_bytes: int) -> None:
+        """A file that ``load`` kept means nothing to us: its row is dropped, it is removed at the next sweep."""
+        self.claims.drop(key)
+        self.sweeping.add({key: allocated_bytes}, {})
+
+    async def create(self, key: str, length: int | None) -> ShardFile:
+        """A new sparse file of ``length`` bytes (None: empty, it grows). Raises DiskFailed, or Leased if an old file is stuck there."""
+        return await self.files.create(key, length)
+
+    async def reopen(self, key: str, length: int | None = None, claimed: Sequence[int] = ()) -> ShardFile:
+        """A file that ``load`` kept or ``create`` made, and that was closed since. Raises DiskFailed.
+
+        ``ESTALE``: what has its name is another file, or one of another size than ``length``. Its ``lacking`` are those of the segments
+        ``claimed`` that are not wholly in it.
+        """
+        return await self.files.reopen(key, length, claimed)
+
+    async def aclose(self) -> None:
+        """Commit what is pending, close all files, give the directory up. Safe to repeat."""
+        if self._closed:
+            return
+        self._closed = True
+        async with AsyncExitStack() as stack:
+            stack.callback(self._directory.close)
+            stack.push_async_callback(self._pools.aclose)
+            stack.push_async_callback(self._pools.index.run, self._index.close)
+            stack.push_async_callback(self.files.aclose)
+            stack.push_async_callback(self.claims.aclose)

@@ -1,0 +1,1 @@
+"""Listens to the facts of other rooms and keeps what people ask about: metrics, waits, origins, errors."""

@@ -1,0 +1,156 @@
+"""Plain counters for people: what ``/v1/status`` and the summary of ``forebay run`` show. Pure; a listener of events.
+
+Not read back from the metrics on purpose: those are bounded for a time series database, these are exact for the jobs a person looks at.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from forebay_proxy.core.events import (
+    Aborted,
+    Event,
+    NotTar,
+    OptimalBytes,
+    OriginBytes,
+    ReaderWaited,
+    RequestDone,
+    RequestOutcome,
+)
+
+__all__ = ["MAX_JOBS", "ORDINARY", "Counters", "JobCounters"]
+
+MAX_JOBS = 256  # the jobs heard from last; a node runs a handful at a time, and each costs about a kilobyte
+_MAX_JOB_CHARS = 256
+# A precondition or a range answered by the book is part of resuming, not an error; 499 is a client that left before there was an answer.
+ORDINARY = frozenset({412, 416, 499})
+
+_NO_FAULTS = frozenset({"", "client_gone"})  # how a response may end
+
+
+@dataclass(slots=True)
+class JobCounters:
+    """One job's share. Origin bytes are missing: a fetch serves every job that waits for it, so they belong to none."""
+
+    requests: dict[str, int] = field(default_factory=lambda: {outcome.value: 0 for outcome in RequestOutcome})
+    sent_bytes: int = 0
+    hit_bytes: int = 0
+    reader_wait_s: float = 0
+    errors: int = 0
+    no_tars: int = 0
+
+    def request(self, fact: RequestDone) -> None:
+        if fact.outcome is not None:
+            self.requests[fact.outcome.value] += 1
+            self.sent_bytes += fact.bytes_sent
+            self.hit_bytes += fact.hit_bytes
+        if fact.code >= 400 and fact.code not in ORDINARY:
+            self.errors += 1
+
+    def snapshot(self) -> dict[str, object]:
+        return {
+            "requests": dict(self.requests),
+            "bytes": {"sent": self.sent_bytes, "hit": self.hit_bytes},
+            "reader_wait_s": self.reader_wait_s,
+            "errors": self.errors,
+            "no_tars": self.no_tars,
+        }
+
+
+class Counters:
+    """Since the start of this sidecar: requests by outcome, bytes, waits and errors, in all and by job. Not thread-safe.
+
+    ``errors`` counts answers of 400 and above (but ``ORDINARY`` ones) and responses cut for another reason than the client's own leaving.
+    ``no_tars`` counts readings of shards whose name says tar, and which are none.
+    """
+
+    def __init__(self) -> None:
+        self._total = JobCounters()
+        self._anonymous = JobCounters()  # who names no reader: curl, a browser, any other program
+        self._jobs: OrderedDict[str, JobCounters] = OrderedDict()
+        self._origin_bytes = self._optimal_bytes = 0
+        self._counters: dict[type, Callable[[Any], None]] = {
+            Aborted: self._aborted,
+            NotTar: self._not_tar,
+            OptimalBytes: self._optimal,
+            OriginBytes: self._origin,
+            ReaderWaited: self._waited,
+            RequestDone: self._request_done,
+        }
+
+    def listen(self, event: Event) -> None:
+        count = self._counters.get(type(event))
+        if count is not None:
+            count(event)
+
+    @property
+    def answered(self) -> int:
+        """How many readings of shards have ended."""
+        return sum(self._total.requests.values())
+
+    def snapshot(self) -> dict[str, object]:
+        """The keys ``requests``, ``bytes``, ``reader_wait_s``, ``errors``, ``no_tars``, ``jobs`` and ``anonymous`` of ``/v1/status``.
+
+        ``bytes.optimal`` is the least that any schedule could have fetched for the readings that have ended. ``bytes.saved`` is what the
+        origin did not have to send: bytes sent less origin bytes, at least 0 (prefetch runs ahead of readers).
+        """
+        total = self._total
+        saved = max(0, total.sent_bytes - self._origin_bytes)
+        return {
+            "requests": dict(total.requests),
+            "bytes": {
+                "sent": total.sent_bytes,
+                "hit": total.hit_bytes,
+                "origin": self._origin_bytes,
+                "optimal": self._optimal_bytes,
+                "saved": saved,
+            },
+            "reader_wait_s": total.reader_wait_s,
+            "errors": total.errors,
+            "no_tars": total.no_tars,
+            "jobs": {job: tally.snapshot() for job, tally in self._jobs.items()},
+            "anonymous": self._anonymous.snapshot(),
+        }
+
+    def _request_done(self, fact: RequestDone) -> None:
+        self._total.request(fact)
+        if fact.job:
+            self._job(fact.job).request(fact)
+        elif fact.served is not None:  # others are no readers: they ask for the page, the metrics, a plan
+            self._anonymous.request(fact)
+            self._anonymous.errors += fact.served.cut not in _NO_FAULTS
+
+    def _waited(self, fact: ReaderWaited) -> None:
+        self._total.reader_wait_s += fact.seconds
+        (self._job(fact.job) if fact.job else self._anonymous).reader_wait_s += fact.seconds
+
+    def _aborted(self, fact: Aborted) -> None:
+        if fact.reason in _NO_FAULTS:
+            return
+        self._total.errors += 1
+        if fact.job:
+            self._job(fact.job).errors += 1
+
+    def _not_tar(self, fact: NotTar) -> None:
+        self._total.no_tars += 1
+        (self._job(fact.job) if fact.job else self._anonymous).no_tars += 1
+
+    def _origin(self, fact: OriginBytes) -> None:
+        self._origin_bytes += fact.count
+
+    def _optimal(self, fact: OptimalBytes) -> None:
+        self._optimal_bytes += fact.count
+
+    def _job(self, name: str) -> JobCounters:
+        """The job's tally; the job unheard for longest makes room."""
+        name = name[:_MAX_JOB_CHARS]
+        tally = self._jobs.get(name)
+        if tally is None:
+            tally = self._jobs[name] = JobCounters()
+            if len(self._jobs) > MAX_JOBS:
+                self._jobs.popitem(last=False)
+        self._jobs.move_to_end(name)
+        return tally

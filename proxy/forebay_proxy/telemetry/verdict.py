@@ -1,0 +1,79 @@
+"""One sentence on how it goes: for the first line of ``forebay status``, of the page, and the end of ``forebay run``. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from forebay_proxy.core.quantities import format_size
+from forebay_proxy.telemetry.long_waits import LONG_S
+from forebay_proxy.telemetry.origin_board import OriginBoard
+from forebay_proxy.telemetry.waits import Wait, Waits
+
+__all__ = ["verdict"]
+
+MUCH = 0.05  # as the alert ReaderStarved: below it prefetch hides what there is
+NORMAL = "normal"
+
+
+def verdict(
+    waits: Waits, board: OriginBoard, *, readers: int, disk_state: str, disk_reason: str, in_flight: Mapping[str, int],
+    refused: tuple[str, float] | None = None,
+) -> str:  # fmt: skip
+    """What a person should know first: who waits for what; else the cache disk; else that all is well.
+
+    ``refused``: the last error that a client was given, and how many seconds ago, if that was lately.
+    """
+    told = _waiting(waits, board) or _waited(waits, board, in_flight)
+    if disk_state != NORMAL:
+        told = f"the cache disk is {disk_state} ({disk_reason}): bytes pass through memory" + (f"; {told}" if told else "")
+    if told:
+        return told
+    share = waits.share()
+    if not readers and share is None:
+        last = f"; who asked last, {refused[1]:.0f} s ago, was told: {refused[0]}" if refused else ""
+        return f"nobody has read in the last minute{last}"
+    return f"data arrives as fast as it is read: readers waited {_percent(share or 0.0)} of the last minute"
+
+
+def _waiting(waits: Waits, board: OriginBoard) -> str:
+    """Who waits right now, and has for long."""
+    long = [wait for wait in waits if waits.seconds(wait) >= LONG_S]
+    if not long:
+        return ""
+    first = min(long, key=lambda wait: wait.since)
+    same = sum(wait.origin == first.origin for wait in long)
+    who = f"{same} readers wait" if same > 1 else "a reader waits"
+    return f"{who} for {first.origin}, {waits.seconds(first):.0f} s by now: {_trouble(first, board)}"
+
+
+def _trouble(wait: Wait, board: OriginBoard) -> str:
+    error = board.error_since(wait.origin, wait.since)
+    return (error or "no answer yet") + _failing(wait.origin, board)
+
+
+def _failing(origin: str, board: OriginBoard) -> str:
+    """How often it refused in the last minute, by status."""
+    bad = [f"{count} x {code or 'no answer'}" for code, count in board.refusals(origin).items()]
+    return f" ({', '.join(bad)} in the last minute)" if bad else ""
+
+
+def _waited(waits: Waits, board: OriginBoard, in_flight: Mapping[str, int]) -> str:
+    """The last minute's waits, where they are more than prefetch hides."""
+    share = waits.share()
+    if share is None or share < MUCH:
+        return ""
+    return f"readers waited {_percent(share)} of the last minute{_busiest(board, in_flight)}"
+
+
+def _busiest(board: OriginBoard, in_flight: Mapping[str, int]) -> str:
+    found = board.busiest()
+    if found is None:
+        return ""
+    origin, rate_bytes_s = found
+    if rate_bytes_s < 1 and not in_flight.get(origin):  # idle now: it says nothing of the minute before
+        return ""
+    return f"; {origin} brings {format_size(int(rate_bytes_s))}/s now, {in_flight.get(origin, 0)} requests in the air"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"

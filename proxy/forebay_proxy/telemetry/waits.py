@@ -1,0 +1,104 @@
+"""Who waits for bytes that are not here, for what, and since when: counted while a wait lasts, not only once it is over. Pure.
+
+A reader waits in two places: for an origin's first answer (an *opening*, all its retries included) and for bytes inside a shard. Both are
+reader wait. A wait of five minutes must not be a zero for five minutes, so ``look``, once a second, counts what every wait has grown by;
+the end of a wait counts the rest. The sum of all ``ReaderWaited`` is therefore right at every second, and exact at the end.
+
+Not thread-safe: the event loop's only.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from forebay_proxy.core.events import Events, ReaderWaited
+from forebay_proxy.wire.protocol.plan import ReaderName
+
+__all__ = ["OPENING", "READING", "Wait", "Waits"]
+
+OPENING, READING = "opening", "reading"
+MINUTE_S = 60
+
+
+@dataclass(slots=True, eq=False)
+class Wait:
+    """One reader's wait. ``since`` and ``counted_until`` are on the clock of ``Waits``; ``shard`` is a name, not for logs as it is."""
+
+    reader: ReaderName | None
+    shard: str
+    origin: str
+    what: str  # OPENING or READING
+    since: float
+    counted_until: float
+
+    @property
+    def seconds(self) -> float:
+        """How long it had lasted when it was counted last; once it is over, all of it."""
+        return self.counted_until - self.since
+
+
+class Waits:
+    """The waits of now, and what share of the last minute the readers waited."""
+
+    def __init__(self, events: Events, clock: Callable[[], float]) -> None:
+        self._events = events
+        self._clock = clock
+        self._now: dict[int, Wait] = {}
+        self._waited_s = 0.0  # since the last look
+        self._minute: deque[tuple[float, int]] = deque(maxlen=MINUTE_S)  # by look: seconds waited, readers there were
+
+    def __repr__(self) -> str:
+        return f"<Waits {len(self._now)} now>"
+
+    def __len__(self) -> int:
+        return len(self._now)
+
+    def __iter__(self) -> Iterator[Wait]:
+        """The waits of now, the longest first."""
+        return iter(tuple(self._now.values()))
+
+    def openings(self) -> int:
+        """How many readers wait for an origin's first answer."""
+        return sum(wait.what == OPENING for wait in self._now.values())
+
+    def readers(self) -> set[ReaderName | None]:
+        """Who waits now; None: somebody without a name."""
+        return {wait.reader for wait in self._now.values()}
+
+    def seconds(self, wait: Wait) -> float:
+        """How long ``wait`` has lasted by now."""
+        return self._clock() - wait.since
+
+    @contextmanager
+    def waiting(self, reader: ReaderName | None, shard: str, origin: str, what: str) -> Iterator[Wait]:
+        """``reader`` waits for the length of the ``with``."""
+        now = self._clock()
+        wait = Wait(reader, shard, origin, what, now, now)
+        self._now[id(wait)] = wait
+        try:
+            yield wait
+        finally:
+            del self._now[id(wait)]
+            self._count(wait)
+
+    def look(self, readers: int) -> None:
+        """Once a second: count what the waits have grown by. ``readers``: how many there are, waiting or not."""
+        for wait in self._now.values():
+            self._count(wait)
+        self._minute.append((self._waited_s, readers))
+        self._waited_s = 0.0
+
+    def share(self) -> float | None:
+        """What part of their time the readers of the last minute waited, 0 to 1; None while nobody has read in it."""
+        readers = sum(count for _, count in self._minute)
+        return min(1.0, sum(seconds for seconds, _ in self._minute) / readers) if readers else None
+
+    def _count(self, wait: Wait) -> None:
+        now = self._clock()
+        seconds, wait.counted_until = now - wait.counted_until, now
+        if seconds > 0:
+            self._waited_s += seconds
+            self._events.emit(ReaderWaited(wait.reader.job if wait.reader else "", seconds, wait.reader))

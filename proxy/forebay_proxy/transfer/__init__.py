@@ -1,0 +1,1 @@
+"""Requests in the air: single flight, limits, retries, buffers."""

@@ -1,0 +1,93 @@
+"""Calls that many want and one makes: an opening, a look whether a version still holds. Not thread-safe: the event loop's only."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, TypeVar
+
+from forebay_proxy.core.background_tasks import cancel_soon
+from forebay_proxy.core.errors import ForebayError, bare
+
+__all__ = ["SingleFlight"]
+
+log = logging.getLogger("forebay")
+
+T = TypeVar("T")
+
+
+class SingleFlight(Generic[T]):
+    """One running call per key, shared by all who ask for it. Who leaves cancels nothing: the call runs to its end.
+
+    An error reaches those who wait now, each as a copy of its own, and is forgotten.
+    """
+
+    def __init__(self, group: asyncio.TaskGroup) -> None:
+        self._group = group
+        self._calls: dict[object, asyncio.Future[T]] = {}
+        self._tasks: dict[asyncio.Task[None], object] = {}
+        self._ending = False
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def __contains__(self, key: object) -> bool:
+        return self._find(key) is not None
+
+    def _find(self, key: object) -> asyncio.Future[T] | None:
+        """The call to join. One that has ended is none, although its callbacks run a turn later: its error is not for who comes now."""
+        future = self._calls.get(key)
+        return None if future is None or future.done() else future
+
+    def _forget(self, key: object, future: asyncio.Future[T]) -> None:
+        if self._calls.get(key) is future:  # or the next call is there already
+            del self._calls[key]
+
+    def start(self, key: object, call: Callable[[asyncio.Future[T]], Coroutine[Any, Any, None]]) -> asyncio.Future[T]:
+        """The running call for ``key``, else a new one. ``call`` is given the future and may resolve it before it ends."""
+        future = self._find(key)
+        if future is None:
+            future = asyncio.get_running_loop().create_future()
+            future.add_done_callback(lambda done: done.cancelled() or done.exception())  # heard even if nobody waits any more
+            self._calls[key] = future
+            future.add_done_callback(lambda done: self._forget(key, done))
+            task = self._group.create_task(self._run(key, future, call), name=f"call {key}")
+            self._tasks[task] = key
+            task.add_done_callback(self._tasks.pop)
+            if self._ending:
+                cancel_soon(task)
+        return future
+
+    async def join(self, key: object, call: Callable[[asyncio.Future[T]], Coroutine[Any, Any, None]]) -> T:
+        future = self.start(key, call)
+        await asyncio.wait((future,))  # who leaves cancels the wait only
+        if (error := future.exception()) is not None:
+            raise bare(error)
+        return future.result()
+
+    async def _run(self, key: object, future: asyncio.Future[T], call: Callable[[asyncio.Future[T]], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await call(future)
+        except asyncio.CancelledError:
+            if not future.done():
+                future.set_exception(ForebayError("the sidecar is shutting down"))
+            raise
+        except Exception as error:
+            if not isinstance(error, ForebayError):
+                log.exception("an opening failed unexpectedly")
+            if not future.done():
+                future.set_exception(error)
+        else:
+            assert future.done(), "a call resolves its future"
+
+    def cancel(self) -> None:
+        """Shutdown, as ``Flights.cancel``."""
+        self._ending = True
+        self.drop(lambda key: False)
+
+    def drop(self, wanted: Callable[[Any], bool]) -> None:
+        """A drain: every call ends now but those of a ``wanted`` key."""
+        for task, key in self._tasks.items():
+            if not wanted(key):
+                cancel_soon(task)

@@ -1,0 +1,1 @@
+"""Which shard a ``pipe:`` command fetches."""

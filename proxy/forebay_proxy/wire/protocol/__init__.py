@@ -1,0 +1,1 @@
+"""What sidecar and loader say to each other: plans, descriptors, names, the run file."""

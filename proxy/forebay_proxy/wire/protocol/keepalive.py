@@ -1,0 +1,207 @@
+"""One open connection that keeps a sidecar alive: ``GET /v1/hold``, which answers and then says nothing until one of the two ends it.
+
+A sidecar that was started for a command or a notebook ends some time after the last hold has gone; one started by hand minds none. The
+kernel closes the connection of a process that dies, so nobody has to be asked whether they still live, and no thread asks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import weakref
+from contextlib import suppress
+from typing import Optional
+from urllib.parse import quote, unquote, urlsplit
+
+__all__ = ["KeepAlive", "KeepAliveRefused", "LaunchError", "hold"]
+
+# A live sidecar answers in milliseconds, one on a node with more work than cores after seconds; and who is given up on has been replaced by
+# a second sidecar, or the job reads without one. Nobody waits so long for a dead one: the kernel refuses its connection at once.
+ANSWER_S = 10.0
+MAX_HEADER_BYTES = 16 * 1024  # ours has two hundred bytes
+_STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})[ \r]")
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,9}) *(?:\r|$)", re.IGNORECASE)
+
+
+class LaunchError(OSError):
+    """There is no sidecar to be had; the message says why and what to do, fit to be one line."""
+
+
+class KeepAliveRefused(LaunchError):
+    """Something answers there, but takes no hold: ``status`` 503 while it drains, 404 for one that knows none."""
+
+    def __init__(self, text: str, status: int) -> None:
+        super().__init__(text)
+        self.status = status
+
+    def __reduce__(self) -> "tuple[type[KeepAliveRefused], tuple[str, int]]":
+        return type(self), (str(self), self.status)
+
+
+class KeepAlive:
+    """A held sidecar at ``endpoint``. A forked child drops its copy: the hold is the process's that took it."""
+
+    def __init__(self, endpoint: str, token: str = "", job: str = "") -> None:
+        """``job``: which goes on for as long as it is held; what it has read is kept until then."""
+        self.endpoint = endpoint
+        self._job = job
+        self._token = token
+        self._socket: Optional[socket.socket] = None
+        _HOLDS.add(self)
+
+    def __repr__(self) -> str:
+        return f"<KeepAlive of {self.endpoint}, {'held' if self._socket else 'not held'}>"
+
+    def take(self, timeout_s: float = ANSWER_S) -> None:
+        """Hold it from now on. Raises ``KeepAliveRefused`` where it takes none, ``LaunchError`` where nobody answers."""
+        self.close()
+        made = None
+        try:
+            made = _connect(self.endpoint, timeout_s)
+            status, why = _ask(made, self._token, self._job)
+            if status != 200:
+                raise KeepAliveRefused(f"the sidecar at {self.endpoint} takes no hold: HTTP {status}{why}", status)
+            made.setblocking(False)  # from here on it is only looked at
+            self._socket, made = made, None
+        except LaunchError:
+            raise
+        except OSError as error:
+            raise LaunchError(f"no sidecar answers at {self.endpoint}: {_cause(error)}; start one with 'forebay serve'") from error
+        finally:
+            if made is not None:
+                made.close()
+
+    def alive(self) -> bool:
+        """Whether the sidecar still keeps its end open. Asks nobody, takes microseconds."""
+        if self._socket is None:
+            return False
+        try:
+            # It sends nothing more, so an empty read is the end; a peek, because a proxy in between may say something.
+            return self._socket.recv(1, socket.MSG_PEEK) != b""
+        except (BlockingIOError, InterruptedError):
+            return True
+        except OSError:
+            return False
+
+    def ping(self) -> bool:
+        """``alive``, or taken anew from a sidecar that was started again at the same address. Never raises."""
+        if self.alive():
+            return True
+        try:
+            self.take()
+        except LaunchError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Let go of it. Safe to repeat."""
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # a child that was forked without Python's hooks may have a copy of it
+        self.drop()
+
+    def drop(self) -> None:
+        """Close this process's copy only; the connection is somebody else's."""
+        held, self._socket = self._socket, None
+        if held is not None:
+            held.close()
+
+    def __enter__(self) -> KeepAlive:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+_HOLDS: "weakref.WeakSet[KeepAlive]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for held in list(_HOLDS):
+        held.drop()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def hold(endpoint: str, token: str = "", timeout_s: float = ANSWER_S, job: str = "") -> KeepAlive:
+    """Hold the sidecar at ``http://host:port`` or ``unix:/path`` until the result is closed.
+
+    Raises ``KeepAliveRefused``, ``LaunchError``.
+    """
+    taken = KeepAlive(endpoint, token, job)
+    taken.take(timeout_s)
+    return taken
+
+
+def _connect(endpoint: str, timeout_s: float) -> socket.socket:
+    try:
+        parts = urlsplit(endpoint)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port, parts = None, None, urlsplit("")
+    if parts.scheme == "http" and host:
+        return socket.create_connection((host, port or 80), timeout_s)
+    if parts.scheme != "unix" or not parts.path:
+        raise LaunchError("the sidecar's address must look like http://127.0.0.1:7070 or unix:/path; check FOREBAY_URL")
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        made.settimeout(timeout_s)
+        made.connect(unquote(parts.path))
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _ask(connection: socket.socket, token: str, job: str) -> tuple[int, str]:
+    """The status of the answer, and why it is not 200. By hand: ``http.client`` would take the connection for its own after the header."""
+    fields = ["GET /v1/hold HTTP/1.1", f"Host: {_host(connection)}"]
+    if token:
+        if not (token.isascii() and token.isprintable()):
+            raise LaunchError("FOREBAY_TOKEN holds what no header can carry")
+        fields.append(f"Forebay-Token: {token}")
+    if job:
+        fields.append(f"Forebay-Job: {quote(job)}")
+    connection.sendall("\r\n".join([*fields, "", ""]).encode("ascii"))
+    received = b""
+    while b"\r\n\r\n" not in received:
+        data = connection.recv(4096)
+        if not data or len(received) > MAX_HEADER_BYTES:
+            raise ConnectionError("it broke off before it answered")
+        received += data
+    found = _STATUS.match(received)
+    if found is None:
+        raise ConnectionError("what answers there speaks no HTTP")
+    status = int(found[1])
+    return status, "" if status == 200 else _why(connection, received)
+
+
+def _why(connection: socket.socket, received: bytes) -> str:
+    """The words of a refusal (RFC 9457), as they go on behind its status; "" where it says nothing of the kind."""
+    header, _, body = received.partition(b"\r\n\r\n")
+    length = _LENGTH.search(header)
+    wanted = min(int(length[1]), MAX_HEADER_BYTES) if length else 0
+    while len(body) < wanted and (data := connection.recv(4096)):
+        body += data
+    try:
+        problem = json.loads(body)
+        said = "".join(f"{mark}{problem[name]}" for mark, name in ((": ", "detail"), ("; ", "next_step")) if problem.get(name))
+        return said[:500] if said.isprintable() else ""
+    except (ValueError, AttributeError, RecursionError):
+        return ""
+
+
+def _host(connection: socket.socket) -> str:
+    if connection.family == socket.AF_UNIX:
+        return "localhost"
+    host, port = connection.getpeername()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _cause(error: OSError) -> str:
+    if isinstance(error, socket.timeout):
+        return "timed out"
+    return (error.strerror or str(error) or type(error).__name__).lower()

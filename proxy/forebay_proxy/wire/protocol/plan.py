@@ -1,0 +1,268 @@
+"""A plan on the wire: which shards a reader will open, in order, as JSON, as NDJSON, or as indices into a brace pattern. Pure.
+
+One bad entry spoils the whole body: the error names the first, and nothing is taken.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from array import array
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import islice
+from typing import Any, Callable, Iterable, Iterator, NamedTuple, NoReturn, Optional, Sequence
+from urllib.parse import parse_qsl, urlencode
+
+from forebay_proxy.wire.protocol import chunked_json
+from forebay_proxy.wire.protocol.reader_name import InvalidReader, ReaderName
+from forebay_proxy.wire.urls.patterns import InvalidPattern, Pattern, check_parts, parse_pattern
+from forebay_proxy.wire.urls.quoting import MAX_URL_BYTES, InvalidShardUrl
+from forebay_proxy.wire.urls.shard_url import parse_origin_url
+
+__all__ = [
+    "MAX_BODY_BYTES", "NDJSON", "Encoded", "InvalidPlan", "InvalidReader", "PlanBody", "PlanTooLong",
+    "ReaderName", "decode", "encode", "go_on",
+]  # fmt: skip
+
+MAX_BODY_BYTES = 64 << 20  # the server answers 413 above it; 585,270 URLs of 100 bytes fit
+MAX_PLAN_BYTES = 512 << 20  # the URLs of one plan together; a short pattern with many indices could name more
+NDJSON = "application/x-ndjson"
+_JSON = "application/json"
+_JSON_LIMIT = 1 << 20  # above it one list would be parsed in one breath; lines, and numbers, can be told apart
+_AT_A_TIME = 512  # entries looked at between two breaths: 1 ms
+_KNOWN_PATTERNS = 16  # each of a job's readers brings the same one
+_KNOWN_TEXT = 1 << 14  # of which each character takes some 64 bytes
+_FIELDS = ("shards", "epoch", "set", "indices", "at")
+_MAX_WHOLE = (1 << 53) - 1
+_MAX_SET = 1 << 16
+
+# Nearly every entry: nothing to decode, nothing to decide. The others go through the parser, which is ten times slower.
+_PLAIN = re.compile(
+    r"(?:s3|gs)://[A-Za-z0-9][A-Za-z0-9._-]{0,254}(?:/(?!\.)[A-Za-z0-9._=:@,+-]+)+"
+    r"|https?://(?=[^/]{1,253}/)[a-z](?:[a-z0-9-]{0,60}[a-z0-9])?(?:\.[a-z](?:[a-z0-9-]{0,60}[a-z0-9])?)*(?:/(?!\.)[A-Za-z0-9._=:@,+-]+)+"
+)
+
+
+class InvalidPlan(ValueError):
+    """The body is no plan. The message names the first bad entry and its index, and says what would be right."""
+
+
+class PlanTooLong(InvalidPlan):
+    """It would have to be parsed in one breath."""
+
+
+@dataclass(frozen=True)
+class PlanBody:
+    """``shards`` are origin URLs in the order of use; ``epoch`` and ``set`` (a pattern or a name) are None where not told.
+
+    ``at`` is how many entries the reader announced before the first one of this message, over its whole life; None where not told.
+    With ``indices`` the plan is those of the texts that the pattern ``set`` stands for, and ``shards`` is empty.
+    """
+
+    shards: list[str]
+    epoch: Optional[int] = None
+    set: Optional[str] = None
+    at: Optional[int] = None
+    indices: Optional[array[int]] = None
+    size: int = field(default=0, compare=False)  # characters of all shards
+
+
+class Encoded(NamedTuple):
+    """A request body with its content type and the query (without "?") that goes with it."""
+
+    content_type: str
+    body: bytes
+    query: str
+
+
+def encode(
+    shards: Sequence[str] = (),
+    *,
+    epoch: Optional[int] = None,
+    set: Optional[str] = None,
+    indices: Optional[Sequence[int]] = None,
+    at: Optional[int] = None,
+) -> Encoded:
+    """A plan as the smallest of the three forms that carries it: ``indices`` into ``set``, else JSON, above 1 MiB NDJSON."""
+    named = {name: value for name, value in (("epoch", epoch), ("set", set), ("at", at)) if value is not None}
+    if indices is not None:
+        return Encoded(_JSON, _compact({**named, "indices": list(indices)}), "")
+    body = _compact({**named, "shards": list(shards)})
+    if len(body) <= _JSON_LIMIT:
+        return Encoded(_JSON, body, "")
+    return Encoded(NDJSON, b"".join(_compact(shard) + b"\n" for shard in shards), urlencode(named))
+
+
+def go_on() -> None:
+    """Nobody waits."""
+
+
+def decode(content_type: str, body: bytes, query: str = "", *, expand: bool = True, breathe: Callable[[], None] = go_on) -> PlanBody:
+    """The plan in ``body``. ``query`` (``epoch=3&set=…``) speaks for NDJSON, whose lines have no room for it.
+
+    ``expand=False`` leaves indices what they are (checked against the pattern; its texts are not), instead of naming every URL.
+    ``breathe`` is called every millisecond or so.
+
+    Anything that is not NDJSON is read as JSON, whatever it is called: ``curl -d`` calls it a form. Raises ``InvalidPlan``.
+    """
+    if content_type.partition(";")[0].strip().lower() == NDJSON:
+        return _from_lines(body, query, breathe)
+    cut = chunked_json.cut_list(body, "indices") if len(body) > chunked_json.PIECE_BYTES else None
+    rest = body if cut is None else cut.rest
+    if len(rest) > _JSON_LIMIT:
+        raise PlanTooLong(f"a JSON list of {len(rest)} bytes, and {_JSON_LIMIT} are taken")
+    content = _parsed(rest, "the body")
+    if not isinstance(content, dict):
+        raise InvalidPlan('the body is not a JSON object; write {"shards": ["s3://bucket/00000.tar", …]}')
+    unknown = next((name for name in content if name not in _FIELDS), None)
+    if unknown is not None:
+        raise InvalidPlan(f"unknown field {unknown[:40]!r}; known are {', '.join(_FIELDS)}")
+    named, epoch, at = _set(content.get("set")), _whole("epoch", content.get("epoch")), _whole("at", content.get("at"))
+    if "indices" not in content:
+        shards, size = _checked(_shards(content), breathe)
+        return PlanBody(shards, epoch, named, at, size=size)
+    found = content["indices"]
+    parts: Iterable[list[Any]] = [found] if isinstance(found, list) else []
+    if cut is not None and found == [None]:
+        parts = chunked_json.numbers(body, cut.begin, cut.end)
+    pattern, indices = _indices(content, named, parts, breathe)
+    if not expand:
+        return PlanBody([], epoch, named, at, indices)
+    many = len(indices) > pattern.count // 4
+    shards, size = _checked(map(_listed(pattern, named or "").__getitem__ if many else pattern.at, indices), breathe)
+    return PlanBody(shards, epoch, named, at, size=size)
+
+
+def _from_lines(body: bytes, query: str, breathe: Callable[[], None]) -> PlanBody:
+    fields = dict(parse_qsl(query, keep_blank_values=True))
+    epoch, at = (_whole(name, _number(fields.get(name))) for name in ("epoch", "at"))
+    shards, size = _checked(_lines(body), breathe)
+    return PlanBody(shards, epoch, _set(fields.get("set")), at, size=size)
+
+
+def _number(text: Optional[str]) -> Any:
+    """A query's number; what is none stays as it is."""
+    return int(text) if text is not None and re.fullmatch("[0-9]{1,16}", text) else text
+
+
+def _lines(body: bytes) -> Iterator[Any]:
+    """The JSON values of the lines: hundreds in one breath; one by one, ten times slower, only to name a bad one."""
+    count = 0
+    for lines in chunked_json.lines(body):
+        try:
+            entries = json.loads(b"[" + b",\n".join(lines) + b"]")  # a newline ends no string, so no two lines melt into one
+        except (ValueError, RecursionError):
+            entries = None
+        if not isinstance(entries, list) or len(entries) != len(lines):
+            entries = [_parsed(line, f"entry {index}") for index, line in enumerate(lines, count)]
+        yield from entries
+        count += len(lines)
+
+
+def _shards(content: dict[str, Any]) -> list[Any]:
+    shards = content.get("shards")
+    if not isinstance(shards, list):
+        raise InvalidPlan('the field shards is missing or not a list; write {"shards": ["s3://bucket/00000.tar", …]}')
+    return shards
+
+
+def _indices(
+    content: dict[str, Any], named: Optional[str], parts: Iterable[list[Any]], breathe: Callable[[], None]
+) -> tuple[Pattern, array[int]]:
+    """The pattern that ``named`` is, and the indices into it, each of which has a text there."""
+    if named is None or "shards" in content:
+        raise InvalidPlan('indices point into a pattern: write {"set": "s3://bucket/{000..999}.tar", "indices": [17, 3]}')
+    try:
+        check_parts(named)
+        pattern = _pattern(named)
+    except InvalidPattern as error:
+        raise InvalidPlan(f"set: {error}") from None
+    if not isinstance(content["indices"], list):
+        raise InvalidPlan("the field indices is not a list of whole numbers")
+    indices = array("I")
+    try:
+        for part in parts:
+            # Ten times quicker than one by one.
+            if part and ({*map(type, part)} != {int} or min(part) < 0 or max(part) >= pattern.count):
+                _refuse_bad_index(part, pattern.count, len(indices))
+            indices.extend(part)
+            breathe()
+    except InvalidPlan:
+        raise
+    except (ValueError, RecursionError):
+        raise InvalidPlan(f"the field indices is not a list of whole numbers: look behind indices[{len(indices)}]") from None
+    return pattern, indices
+
+
+def _pattern(text: str) -> Pattern:
+    return _known_pattern(text) if len(text) <= _KNOWN_TEXT else parse_pattern(text)
+
+
+@lru_cache(_KNOWN_PATTERNS)
+def _known_pattern(text: str) -> Pattern:
+    return parse_pattern(text)
+
+
+def _refuse_bad_index(indices: list[Any], count: int, before: int) -> NoReturn:
+    bad = next(place for place, index in enumerate(indices) if type(index) is not int or not 0 <= index < count)
+    raise InvalidPlan(f"indices[{before + bad}] is not a whole number from 0 to {count - 1}")
+
+
+def _listed(pattern: Pattern, template: str) -> list[str]:
+    """All texts of ``pattern``, which is quicker than naming many of them one by one."""
+    if pattern.count * len(template) > MAX_PLAN_BYTES:  # no text is longer than its template
+        raise InvalidPlan(f"set: the pattern stands for more than {MAX_PLAN_BYTES >> 20} MiB of URLs; list the shards in parts (POST)")
+    return list(pattern)
+
+
+def _checked(entries: Iterable[Any], breathe: Callable[[], None]) -> tuple[list[str], int]:
+    """The URLs, and how long they are together."""
+    shards: list[str] = []
+    total, coming = 0, iter(entries)
+    while part := list(islice(coming, _AT_A_TIME)):
+        for index, entry in enumerate(part, len(shards)):
+            if not isinstance(entry, str):
+                raise InvalidPlan(f"entry {index} is not a string; write a URL such as s3://bucket/00000.tar")
+            if len(entry) > MAX_URL_BYTES or not _PLAIN.fullmatch(entry):
+                _refuse_bad_url(index, entry)
+            total += len(entry)
+            if total > MAX_PLAN_BYTES:
+                limit = f"the URLs are longer than {MAX_PLAN_BYTES >> 20} MiB together"
+                raise InvalidPlan(f"entry {index}: {limit}; send the plan in parts (POST)")
+        shards += part
+        breathe()
+    return shards, total
+
+
+def _refuse_bad_url(index: int, entry: str) -> None:
+    try:
+        parse_origin_url(entry)
+    except InvalidShardUrl as error:
+        raise InvalidPlan(f"entry {index}: {error}") from None
+
+
+def _whole(name: str, value: Any) -> Optional[int]:
+    if value is not None and (type(value) is not int or not 0 <= value <= _MAX_WHOLE):
+        raise InvalidPlan(f"{name} is not a whole number from 0 to {_MAX_WHOLE}")
+    return value
+
+
+def _set(value: Any) -> Optional[str]:
+    if value is not None and (not isinstance(value, str) or not value or len(value) > _MAX_SET or not value.isprintable()):
+        raise InvalidPlan(f"set is not a pattern or a name of 1 to {_MAX_SET} printable characters")
+    return value
+
+
+def _parsed(text: bytes, what: str) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise InvalidPlan(f"{what} is nested too deep") from None
+    except ValueError as error:
+        place = f" at character {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
+        raise InvalidPlan(f"{what} is not JSON{place}") from None
+
+
+def _compact(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode("ascii")

@@ -1,0 +1,75 @@
+"""Where a node's sidecar says it lives: the run file, found and judged. Both sides read it; stdlib only.
+
+The run file is 0600 in a directory of our own: ``$XDG_RUNTIME_DIR``, else ``/tmp/forebay-<uid>`` (0700). It is a hint, never an
+authority: one whose process is gone, whose start time differs (the pid was used again), or which somebody else could have written
+is treated as absent. An ``XDG_RUNTIME_DIR`` that is not ours alone (left over from ``sudo -E``) counts as unset.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from typing import Any, Mapping, Optional
+
+__all__ = ["RUN_FILE_NAME", "private_directory", "process_start_time", "read_run_file", "runtime_directory"]
+
+RUN_FILE_NAME = "forebay.json"
+MAX_RUN_FILE_BYTES = 64 * 1024  # a few hundred bytes are normal; more is not ours
+
+
+def runtime_directory(environ: Optional[Mapping[str, str]] = None) -> str:
+    """The directory of the run file and the default sockets; it may not exist yet."""
+    named = (os.environ if environ is None else environ).get("XDG_RUNTIME_DIR", "")
+    return named if os.path.isabs(named) else f"/tmp/forebay-{os.getuid()}"  # noqa: S108  # owner and mode are checked before use
+
+
+def private_directory(environ: Optional[Mapping[str, str]] = None) -> Optional[str]:
+    """The run directory if it exists, is ours and nobody else may write to it; None otherwise."""
+    for directory in (runtime_directory(environ), runtime_directory({})):
+        try:
+            found = os.lstat(directory)
+        except OSError:
+            continue
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022:
+            return directory
+    return None
+
+
+def read_run_file(environ: Optional[Mapping[str, str]] = None) -> Optional[dict[str, Any]]:
+    """What a live sidecar of this user wrote, or None. Never raises."""
+    directory = private_directory(environ)
+    try:
+        described = json.loads(_own_text(os.path.join(directory, RUN_FILE_NAME))) if directory else None
+    except (OSError, ValueError):
+        return None
+    return described if isinstance(described, dict) and _is_alive(described) else None
+
+
+def process_start_time(pid: int) -> Optional[int]:
+    """Start of a process in clock ticks since boot (field 22 of ``/proc/<pid>/stat``); None when there is no such process.
+
+    One that has ended and was not waited for is none: a container's first process often waits for nobody.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The second field is the command in parentheses and may itself hold spaces and parentheses.
+            fields = file.read().rpartition(b")")[2].split()
+            return None if fields[0] in (b"Z", b"X") else int(fields[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _own_text(path: str) -> bytes:
+    """The content of a private regular file of ours."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+            raise PermissionError(path)
+        return file.read(MAX_RUN_FILE_BYTES)
+
+
+def _is_alive(described: Mapping[str, Any]) -> bool:
+    pid, start = described.get("pid"), described.get("start_time")
+    return isinstance(pid, int) and pid > 0 and start is not None and process_start_time(pid) == start

@@ -1,0 +1,1 @@
+"""Tar headers, members and samples, and the form of a sample index."""

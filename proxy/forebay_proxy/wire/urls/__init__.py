@@ -1,0 +1,1 @@
+"""One shard's URL in its spellings, and patterns of many."""

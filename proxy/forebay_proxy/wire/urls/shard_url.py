@@ -1,0 +1,237 @@
+"""One shard's URL in its three spellings: what people write (origin), what clients ask us for (proxy), and the parts. Pure.
+
+http and https keep path and query as received. s3, gs and hf URLs are *literal*, as their command lines read them: ``%``, ``#`` and
+spaces are ordinary characters of the key, and only s3 knows options, which follow the last ``?``; a key that holds a ``?`` itself is
+therefore written with one more ``?`` at its end. file URLs are percent-encoded (RFC 8089).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Callable, Mapping
+
+from forebay_proxy.wire.urls.hosts import canonical_authority
+from forebay_proxy.wire.urls.quoting import (
+    MAX_URL_BYTES,
+    InvalidShardUrl,
+    check_text,
+    checked_key,
+    decoded,
+    encoded,
+    quoted,
+)
+from forebay_proxy.wire.urls.s3_options import canonical_options, parse_options
+
+__all__ = ["SCHEMES", "ShardUrl", "file_url", "object_url", "parse_origin_url", "parse_proxy_target", "proxy_url"]
+
+SCHEMES = ("http", "https", "s3", "gs", "hf", "file")
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class ShardUrl:
+    """Where a shard lives, canonical. Built by the functions of this module; equal URLs compare equal.
+
+    ``scheme`` is one of ``SCHEMES``. ``authority`` is ``host[:port]`` (http, https), the bucket (s3, gs), the first part (hf: "datasets")
+    or "" (file). ``path`` starts with "/" and is percent-encoded. ``query`` has no "?": as received (http, https), options in canonical
+    order (s3), else "".
+    """
+
+    scheme: str
+    authority: str
+    path: str
+    query: str = field(default="", repr=False)  # may hold a signature
+
+    def text(self) -> str:
+        """The origin URL; ``parse_origin_url`` reads it back to an equal value."""
+        if self.scheme in ("http", "https", "file"):
+            return f"{self.scheme}://{self.authority}{self._tail()}"
+        key = self.key()
+        mark = "?" if self.query or (self.scheme == "s3" and "?" in key) else ""
+        return f"{self.scheme}://{self.authority}/{key}{mark}{self.query}"
+
+    def proxy_path(self) -> str:
+        """The request target to ask a Forebay for; shell-safe, and its path ends as the shard's name does."""
+        authority = self.authority.replace("[", "%5B").replace("]", "%5D")  # curl would read [::1] as a range of its own
+        return f"/{self.scheme}{'/' if authority else ''}{authority}{self._tail()}"
+
+    def options(self) -> dict[str, str]:
+        """The s3 options, decoded; empty for every other scheme."""
+        return parse_options(self.query) if self.scheme == "s3" else {}
+
+    def key(self) -> str:
+        """The literal name without its leading slash. Octets that are not UTF-8 (file only) are lone surrogates."""
+        return decoded(self.path[1:])
+
+    def _tail(self) -> str:
+        return f"{self.path}?{self.query}" if self.query else self.path
+
+
+def parse_origin_url(text: str) -> ShardUrl:
+    """The shard that an origin URL names; userinfo and fragment of http URLs are dropped.
+
+    Raises ``InvalidShardUrl``.
+    """
+    check_text(text)
+    scheme, _, rest = text.partition(":")
+    parse = _ORIGINS.get(scheme.lower())
+    if parse is None or not (rest.startswith("//") or scheme.lower() == "file"):
+        raise InvalidShardUrl(_unknown(scheme if rest.startswith("//") else ""))
+    return _fitting(parse(scheme.lower(), rest))
+
+
+def parse_proxy_target(raw_target: str) -> ShardUrl:
+    """The shard that a raw request target (``/https/host/path?query``, nothing decoded) asks for. Raises ``InvalidShardUrl``."""
+    check_text(raw_target)
+    if "#" in raw_target:
+        raise InvalidShardUrl("a request target holds no '#'; write it as %23")
+    path, _, query = raw_target.partition("?")
+    slash, scheme, rest = path[:1], *_head(path[1:])
+    parse = _TARGETS.get(scheme.lower())
+    if parse is None or slash != "/":
+        raise InvalidShardUrl(_unknown(scheme))
+    return _fitting(parse(scheme.lower(), rest[1:], query))
+
+
+def proxy_url(base: str, url: ShardUrl) -> str:
+    """``url`` through the Forebay at ``base`` ("http://127.0.0.1:7070")."""
+    return base.rstrip("/") + url.proxy_path()
+
+
+def object_url(scheme: str, bucket: str, key: str, options: Mapping[str, str] | None = None) -> ShardUrl:
+    """The URL of a literal ``key`` in an s3 or gs ``bucket`` (hf: in the first part). Raises ``InvalidShardUrl``."""
+    check_text(key)
+    if not _BUCKET.fullmatch(bucket):
+        raise InvalidShardUrl(_bad_bucket(scheme, bucket))
+    try:
+        checked_key(key).encode("utf-8")
+    except UnicodeEncodeError:
+        raise InvalidShardUrl(f"the name of a {scheme} object is UTF-8 text; this one is not") from None
+    return _fitting(ShardUrl(scheme, bucket, "/" + quoted(key), canonical_options(options or {})))
+
+
+def file_url(path: str) -> ShardUrl:
+    """The URL of the file at an absolute, literal ``path``; repeated slashes are one. Raises ``InvalidShardUrl``."""
+    if not path.startswith("/"):
+        raise InvalidShardUrl("a file URL needs an absolute path: file:///nas/shard.tar")
+    key = checked_key(re.sub("/+", "/", path)[1:])
+    return _fitting(ShardUrl("file", "", "/" + quoted(key)))
+
+
+def _origin_http(scheme: str, rest: str) -> ShardUrl:
+    place, _, query = rest[2:].partition("#")[0].partition("?")
+    return _http(scheme, *_head(place), query)
+
+
+def _target_http(scheme: str, rest: str, query: str) -> ShardUrl:
+    authority, path = _head(rest)
+    return _http(scheme, decoded(authority), path, query)
+
+
+def _http(scheme: str, authority: str, path: str, query: str) -> ShardUrl:
+    return ShardUrl(scheme, canonical_authority(scheme, authority), _without_dots(encoded(path)), encoded(query))
+
+
+def _origin_s3(scheme: str, rest: str) -> ShardUrl:
+    place, mark, query = rest[2:].rpartition("?")
+    bucket, key = _head(place if mark else query)
+    return object_url(scheme, bucket, key[1:], parse_options(query) if mark else {})
+
+
+def _target_s3(scheme: str, rest: str, query: str) -> ShardUrl:
+    bucket, key = _head(rest)
+    return object_url(scheme, decoded(bucket), decoded(key[1:]), parse_options(query, blanks=True))
+
+
+def _origin_object(scheme: str, rest: str) -> ShardUrl:
+    bucket, key = _head(rest[2:])
+    return object_url(scheme, bucket, key[1:])
+
+
+def _target_object(scheme: str, rest: str, query: str) -> ShardUrl:
+    _no_query(scheme, query)
+    bucket, key = _head(rest)
+    return object_url(scheme, decoded(bucket), decoded(key[1:]))
+
+
+def _origin_file(scheme: str, rest: str) -> ShardUrl:
+    path, _, query = rest.partition("#")[0].partition("?")
+    _no_query(scheme, query)
+    host, path = _head(path[2:]) if path.startswith("//") else ("", path)
+    if host.lower() not in ("", "localhost"):
+        raise InvalidShardUrl("a file URL names no host; write three slashes: file:///nas/shard.tar")
+    return file_url(decoded(path))
+
+
+def _target_file(scheme: str, rest: str, query: str) -> ShardUrl:
+    _no_query(scheme, query)
+    return file_url("/" + decoded(rest))
+
+
+_ORIGINS: dict[str, Callable[[str, str], ShardUrl]] = {
+    "http": _origin_http, "https": _origin_http, "s3": _origin_s3, "gs": _origin_object, "hf": _origin_object, "file": _origin_file,
+}  # fmt: skip
+_TARGETS: dict[str, Callable[[str, str, str], ShardUrl]] = {
+    "http": _target_http, "https": _target_http, "s3": _target_s3, "gs": _target_object, "hf": _target_object, "file": _target_file,
+}  # fmt: skip
+
+
+def _head(text: str) -> tuple[str, str]:
+    """``text`` cut before its first slash."""
+    head, slash, tail = text.partition("/")
+    return head, slash + tail
+
+
+def _without_dots(path: str) -> str:
+    """``path`` less its dot segments (RFC 3986, 5.2.4), as every HTTP client sends it; at least "/"."""
+    kept: list[str] = []
+    segments = path.split("/")[1:]
+    for segment in segments:
+        if _plain(segment) == "..":
+            del kept[-1:]
+        elif _plain(segment) != ".":
+            kept.append(segment)
+    if segments and _plain(segments[-1]) in (".", ".."):
+        kept.append("")
+    return "/" + "/".join(kept)
+
+
+def _plain(segment: str) -> str:
+    return segment.lower().replace("%2e", ".")  # clients treat %2e%2e as dots too
+
+
+def _no_query(scheme: str, query: str) -> None:
+    if query:
+        raise InvalidShardUrl(f"a {scheme} URL takes no query; a question mark that belongs to the name is written %3F")
+
+
+def _fitting(url: ShardUrl) -> ShardUrl:
+    if len(url.proxy_path()) > MAX_URL_BYTES:
+        raise InvalidShardUrl(f"the URL is longer than {MAX_URL_BYTES} bytes once percent-encoded; a shard needs a shorter name")
+    return url
+
+
+# What people write for stores that are reached under another scheme.
+_AZURE = "write the blob's https URL with its SAS: https://ACCOUNT.blob.core.windows.net/CONTAINER/shard.tar?sv=...&sig=..."
+_OTHER_S3 = "name the store's S3 endpoint: s3://bucket/shard.tar?endpoint=https://HOST"
+_HINTS = {
+    **dict.fromkeys(("az", "azure", "abfs", "abfss", "wasb", "wasbs"), _AZURE),
+    **dict.fromkeys(("r2", "oss", "tos", "cos", "obs", "s3a", "s3n"), _OTHER_S3),
+}
+
+
+def _unknown(scheme: str) -> str:
+    hint = _HINTS.get(scheme.lower())
+    if hint is not None:
+        return f"{scheme.lower()} URLs are not read; {hint}"
+    shown = f" {scheme!r}" if re.fullmatch(r"[A-Za-z0-9+.-]{1,20}", scheme) else ""
+    return f"unknown scheme{shown}; Forebay reads {', '.join(SCHEMES)}, as s3://bucket/shard.tar or https://host/shard.tar"
+
+
+def _bad_bucket(scheme: str, bucket: str) -> str:
+    if not bucket:
+        return f"the bucket is empty; write {scheme}://bucket/path/to/shard.tar"
+    if "@" in bucket:
+        return f"{scheme}:// URLs hold no credentials; name a profile (?profile=name) or use the environment of the sidecar"
+    return "the bucket's name may hold letters, digits, '.', '-' and '_'"

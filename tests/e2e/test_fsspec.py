@@ -1,0 +1,121 @@
+"""``forebay::https://…`` by fsspec: other people's programs read the same bytes, through the sidecar. Real programs, nginx and S3."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import random
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from support import nginx as servers
+from support.clients import needs_clients, told
+from support.fsspec_programs import PROGRAMS, TARS
+from support.s3_servers import S3Server, moto  # noqa: F401
+from support.sidecar import Sidecar, environment, running
+
+SAMPLES = 12
+
+
+@dataclass(frozen=True)
+class Place:
+    origin: servers.Nginx
+    sidecar: Sidecar
+    directory: Path
+
+    @property
+    def environ(self) -> dict[str, str]:
+        quiet = {"HF_HOME": str(self.directory / "hf"), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "0"}
+        return {**environment(self.directory), "PYTHONPATH": "", "FOREBAY_URL": self.sidecar.url, **quiet}
+
+    def read(self, name: str, prefix: str) -> object:
+        return told("fsspec_programs.py", name, prefix, self.origin.base(), environ=self.environ)
+
+
+def write_tars(directory: Path) -> None:
+    """Samples of a picture's bytes and a text, as webdataset has them."""
+    dice = random.Random(1)
+    for shard, name in enumerate(TARS):
+        with tarfile.open(directory / name, "w") as tar:
+            for number in range(SAMPLES):
+                for ending, data in (("bin", dice.randbytes(20_000)), ("txt", f"{shard} {number}".encode())):
+                    member = tarfile.TarInfo(f"{shard}{number:04}.{ending}")
+                    member.size = len(data)
+                    tar.addfile(member, io.BytesIO(data))
+
+
+@pytest.fixture
+def placed(place: Path) -> Iterator[Place]:
+    files = place / "files"
+    files.mkdir()
+    write_tars(files)
+    told("tables.py", str(files / "x.parquet"), environ=os.environ)
+    with (
+        servers.nginx(place / "nginx", files) as origin,
+        running(place, "--cache-size", "100MB", allow=[origin.base()]) as sidecar,
+    ):
+        yield Place(origin, sidecar, place)
+
+
+@needs_clients
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "duckdb"])
+def test_it_reads_the_same_and_through_the_sidecar(placed: Place, name: str) -> None:
+    """As without: the first time, and again when all of it is here and the origin serves nothing more."""
+    direct = placed.read(name, "")
+    assert placed.read(name, "forebay::") == direct
+    fetched = placed.sidecar.status()["bytes"]["origin"]
+    assert fetched <= sum(path.stat().st_size for path in (placed.directory / "files").iterdir()), "each byte once"
+    assert placed.read(name, "forebay::") == direct
+    assert placed.sidecar.status()["bytes"]["origin"] == fetched
+    if name != "missing":
+        assert placed.sidecar.status()["bytes"]["sent"] > 0
+
+
+@needs_clients
+def test_duckdb_reads_over_fsspec(placed: Place) -> None:
+    """Which it cannot over fsspec's own http: that tells no date."""
+    assert placed.read("duckdb", "forebay::") == [[5000, sum(number * number for number in range(5000))]]
+
+
+@needs_clients
+def test_s3_by_its_path_needs_no_s3_library(place: Path, moto: S3Server) -> None:  # noqa: F811
+    """``forebay://s3/bucket/key`` and ``forebay::s3://bucket/key``: with the sidecar's keys, and a bucket's listing by s3fs."""
+    (place / "files").mkdir()
+    write_tars(place / "files")
+    with moto.client() as client:
+        client.create_bucket(Bucket="tars")
+        for name in TARS:
+            client.put_object(Bucket="tars", Key=f"a b/{name}", Body=(place / "files" / name).read_bytes())
+    code = (
+        "import fsspec, json, hashlib, sys\n"
+        "def sha(data): return hashlib.sha256(data).hexdigest()\n"
+        "def read(url, **options):\n"
+        "    with fsspec.open(url, 'rb', **options) as file: return sha(file.read())\n"
+        "found = [read('forebay://s3/tars/a%20b/0001.tar')]\n"
+        "found.append('s3fs' in sys.modules)\n"
+        "found.append(read('forebay::s3://tars/a b/0001.tar'))\n"
+        "fs, path = fsspec.url_to_fs('forebay::s3://tars/a b/*.tar', s3={'client_kwargs': {'region_name': 'us-east-1'}})\n"
+        "found.append([sha(fs.cat_file(name)) for name in fs.glob(path)])\n"
+        "print(json.dumps(found))\n"
+    )
+    (place / "program.py").write_text(code)
+    with running(place, "--cache-size", "100MB", allow=[moto.url], environ=moto.environ) as sidecar:
+        environ = {**environment(place), "PYTHONPATH": "", "FOREBAY_URL": sidecar.url, **moto.environ}
+        plain, library, chained, globbed = told(str(place / "program.py"), environ=environ)
+    sums = [hashlib.sha256((place / "files" / name).read_bytes()).hexdigest() for name in TARS]
+    assert (plain, library, chained) == (sums[1], False, sums[1])
+    assert globbed == sums
+
+
+@needs_clients
+def test_without_a_sidecar_the_target_reads(place: Path, placed: Place) -> None:
+    """None named, or one that is gone: a warning, and the same bytes from the origin."""
+    direct = placed.read("reading", "")
+    unnamed = {name: value for name, value in placed.environ.items() if name != "FOREBAY_URL"}
+    for environ in ({**unnamed, "XDG_RUNTIME_DIR": str(place / "none")}, {**unnamed, "FOREBAY_URL": "http://127.0.0.1:9"}):
+        (place / "none").mkdir(mode=0o700, exist_ok=True)
+        assert told("fsspec_programs.py", "reading", "forebay::", placed.origin.base(), environ=environ) == direct

@@ -1,0 +1,150 @@
+"""A sidecar that is stopped: it costs one silence, is then known not to answer, and is used again when it does."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import nginx as servers
+from support.nginx import Nginx
+from support.sidecar import Sidecar, environment, start
+from support.tars import tar_shard
+
+STOPPED_S = 12.0  # more than a look and the question behind it, at the door and by HTTP
+SHARDS, SAMPLES, SIZE = 8, 16, 1_200_000  # 19 MB a shard: more than sockets and buffers hold, so the stop is felt
+
+_TRAINING = """
+import json, sys, time
+import forebay_loader as fb
+from torch.utils.data import DataLoader
+
+def told(sample):
+    return sample["__url__"], sample["__key__"], len(sample["bin"]), dict(fb.counters())
+
+stop_at, workers, urls = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+limits = fb.Limits(silence_s=4)
+data = fb.WebDataset(urls, shardshuffle=False, limits=limits).map(told)
+found = iter(DataLoader(data, batch_size=None, num_workers=workers, prefetch_factor=1) if workers else data)
+seen, began = [], time.monotonic()
+
+def wait(word):
+    print(word, flush=True)
+    sys.stdin.readline()
+
+while True:
+    if len(seen) == stop_at:
+        wait("stop")
+    if len(seen) == 6 * 16:
+        wait("continue")
+        time.sleep(0.5)
+    before = time.monotonic()
+    sample = next(found, None)
+    if sample is None:
+        break
+    seen.append([*sample, time.monotonic() - before])
+print(json.dumps(seen), flush=True)
+"""
+
+
+@pytest.fixture
+def origin(place: Path) -> Iterator[Nginx]:
+    (place / "files").mkdir()
+    (place / "files/bucket").symlink_to(".")  # for s3, whose paths begin with it
+    for shard in range(SHARDS):
+        (place / f"files/{shard:03d}.tar").write_bytes(tar_shard(shard, SAMPLES, SIZE))
+    with servers.nginx(place / "nginx", place / "files") as made:
+        yield made
+
+
+def train(
+    place: Path, sidecar: Sidecar, urls: list[str], stop_at: int, workers: int = 0, *, stopped_s: float | None = None, **environ: str
+) -> tuple[list[Any], str]:
+    """Stops the sidecar before sample ``stop_at``, lets it go on before the seventh shard, or ``stopped_s`` later."""
+    command = [sys.executable, "-c", _TRAINING, str(stop_at), str(workers), *urls]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment(place, **environ), text=True, **pipes) as training:  # type: ignore[call-overload]
+        for line in training.stdout:
+            if line not in ("stop\n", "continue\n"):
+                break
+            sidecar.process.send_signal(signal.SIGSTOP if line == "stop\n" else signal.SIGCONT)
+            if line == "stop\n" and stopped_s is not None:
+                threading.Timer(stopped_s, sidecar.process.send_signal, [signal.SIGCONT]).start()
+            training.stdin.write("\n")
+            training.stdin.flush()
+        said = training.stderr.read()
+    assert training.returncode == 0, said
+    return json.loads(line), said
+
+
+@pytest.mark.parametrize(
+    ("stop_at", "door", "workers"),
+    [(0, False, 0), (0, True, 1), (18, False, 1), (18, True, 0), (32, False, 0), (32, True, 0)],
+    ids=[
+        "before the first shard",
+        "door, before the first shard, worker",
+        "inside one, worker",
+        "door, inside one",
+        "between two",
+        "door, between",
+    ],
+)
+def test_one_silence_and_no_more(stop_at: int, workers: int, door: bool, place: Path, origin: Nginx) -> None:
+    """Every sample once; the first shard waits for one silence, none of those behind it for more than 5 s; later it serves again."""
+    sidecar = start(place, "--cache-size", "400MB", "--socket", str(place / "s"), allow=[origin.base()])
+    try:
+        urls = [origin.url(f"{shard:03d}.tar") for shard in range(SHARDS)]
+        if door:
+            for url in urls:
+                sidecar.ask(sidecar.proxied(url).removeprefix(sidecar.url))
+        environ = {"FOREBAY_SOCKET": str(place / "s")} if door else {"FOREBAY_URL": sidecar.url, "FOREBAY_FD": "0"}
+        seen, said = train(place, sidecar, urls, stop_at, workers, **environ)
+    finally:
+        sidecar.process.send_signal(signal.SIGCONT)
+        sidecar.terminate()
+    keys = [(url, key, size) for url, key, size, *_ in seen]
+    assert len(keys) == len(set(keys)) == SHARDS * SAMPLES
+    assert {size for *_, size in keys} == {SIZE}
+    waits = sorted((wait for *_, wait in seen), reverse=True)
+    assert waits[1] < 5, waits[:4]  # beside the one silence
+    assert waits[0] < 20, waits[:4]
+    counters = seen[-1][3]
+    assert 1 <= counters["fallback_total"] <= 6
+    assert counters["opened"] >= 1 + stop_at // 16
+    assert "runs but does not answer" in said
+    first, last = seen[6 * SAMPLES - 1][3], counters
+    assert last["opened"] > first["opened"]  # it is used again
+
+
+@pytest.mark.parametrize(
+    ("stop_at", "door", "workers"),
+    [(0, False, 0), (0, True, 2), (18, False, 2), (32, True, 0)],
+    ids=["before the first shard", "door, workers", "inside one, workers", "door, between"],
+)
+def test_one_that_goes_on_is_waited_for_where_no_other_way_leads_to_the_shard(
+    stop_at: int, workers: int, door: bool, place: Path, origin: Nginx
+) -> None:
+    """s3, which neither webdataset nor this machine can open: every sample once, and one warning, however many wait."""
+    sidecar = start(place, "--cache-size", "400MB", "--socket", str(place / "s"), allow=[origin.base()])
+    try:
+        urls = [f"s3://bucket/{shard:03d}.tar?endpoint={origin.base()}&unsigned=1" for shard in range(SHARDS)]
+        if door:
+            for url in urls:
+                sidecar.ask(sidecar.proxied(url).removeprefix(sidecar.url))
+        environ = {"FOREBAY_SOCKET": str(place / "s")} if door else {"FOREBAY_URL": sidecar.url, "FOREBAY_FD": "0"}
+        seen, said = train(place, sidecar, urls, stop_at, workers, stopped_s=STOPPED_S, **environ)
+    finally:
+        sidecar.process.send_signal(signal.SIGCONT)
+        sidecar.terminate()
+    keys = [(url, key, size) for url, key, size, *_ in seen]
+    assert len(keys) == len(set(keys)) == SHARDS * SAMPLES
+    assert {size for *_, size in keys} == {SIZE}
+    assert all(counts["fallback_total"] == counts["failed"] == 0 for *_, counts, _ in seen)
+    assert said.count("runs but does not answer") == 1, said
+    assert "no other way leads to it: waiting" in said

@@ -1,0 +1,123 @@
+"""``forebay index`` of sets that the cache cannot hold, that were replaced, and whose count was stopped on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.sidecar import FOREBAY, Sidecar, environment, running, small_segments, wait_until
+from support.tarmaking import written
+
+SHARDS = 12
+CACHE = 12 << 20  # of it some 10 MB are for shards
+
+
+def make(path: Path, samples: int, size: int) -> None:
+    chance = random.Random(samples)
+    path.write_bytes(written([(f"{number:03}.bin", chance.randbytes(size)) for number in range(samples)], tarfile.USTAR_FORMAT))
+
+
+@pytest.fixture
+def shards(place: Path) -> Path:
+    """Thrice what the cache holds, 10 to 21 samples each."""
+    found = place / "shards"
+    found.mkdir()
+    for number in range(SHARDS):
+        make(found / f"{number}.tar", 10 + number, 2_500_000 // (10 + number))
+    return found
+
+
+@pytest.fixture
+def sidecar(place: Path, shards: Path) -> Iterator[Sidecar]:
+    with running(place, "--cache-size", str(CACHE), "--file-root", str(shards), program=small_segments(1 << 16)) as found:
+        yield found
+
+
+def command(shards: Path, sidecar: Sidecar, *arguments: str, count: int = SHARDS) -> list[str]:
+    """Quiet: on a busy machine it would tell how far it is, and nothing but faults is to be on stderr."""
+    return [*FOREBAY, "index", f"file://{shards}/{{0..{count - 1}}}.tar", "--url", sidecar.url, "--quiet", *arguments]
+
+
+def index(place: Path, shards: Path, sidecar: Sidecar, *arguments: str, count: int = SHARDS) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(shards, sidecar, *arguments, count=count), env=environment(place), cwd=place, capture_output=True, text=True, check=False
+    )
+
+
+def expected(count: int = SHARDS) -> dict[str, int]:
+    return {f"{number}.tar": 10 + number for number in range(count)}
+
+
+def test_a_set_larger_than_the_cache(place: Path, shards: Path, sidecar: Sidecar) -> None:
+    """All of it is counted, each shard fetched once; and again, also where nothing that was counted is left."""
+    done = index(place, shards, sidecar)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads((place / "sizes.json").read_text()) == expected()
+    assert not (place / "sizes.json.partial").exists()
+    total = sum(file.stat().st_size for file in shards.iterdir())
+    assert sidecar.metric("forebay_origin_bytes_total") == pytest.approx(total, rel=0.02)
+    assert index(place, shards, sidecar).returncode == 0
+    assert sidecar.metric("forebay_origin_bytes_total") == pytest.approx(total, rel=0.02)
+
+
+def test_a_shard_that_cannot_be_held(place: Path, shards: Path, sidecar: Sidecar) -> None:
+    """It alone has none, whatever it kept others from; what comes after it is counted."""
+    make(shards / "5.tar", 15, (CACHE + (4 << 20)) // 15)
+    done = index(place, shards, sidecar)
+    assert done.returncode == 1
+    assert "11 shards" in done.stdout
+    assert "1 of 12 shards have no index" in done.stderr
+    assert "5.tar" in done.stderr
+    assert "6.tar" not in done.stderr
+
+
+def test_shards_that_fit_one_at_a_time(place: Path, shards: Path, sidecar: Sidecar) -> None:
+    """Parts of several would keep each other out for ever; also beside a small one, whose place is too small for the rest of any."""
+    for number in range(1, 5):
+        make(shards / f"{number}.tar", 10 + number, 7_000_000 // (10 + number))
+    make(shards / "0.tar", 10, 70_000)
+    done = index(place, shards, sidecar, count=5)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads((place / "sizes.json").read_text()) == expected(5)
+
+
+def test_replaced_shards_are_counted_again(place: Path, shards: Path, sidecar: Sidecar) -> None:
+    """Also by a sidecar that has their index, and had it a moment ago."""
+    assert index(place, shards, sidecar, "--sizes", "before.json").returncode == 0
+    make(shards / "0.tar", 33, 70_000)
+    make(shards / "11.tar", 7, 300_000)
+    assert index(place, shards, sidecar, "--sizes", "after.json").returncode == 0
+    assert json.loads((place / "after.json").read_text()) == {**expected(), "0.tar": 33, "11.tar": 7}
+
+
+def test_a_count_that_was_killed_is_gone_on_with(place: Path, shards: Path) -> None:
+    """Elsewhere even, where no index is left; a shard that was replaced meanwhile is counted again, and a torn line is passed over."""
+    partial = place / "sizes.json.partial"
+    with running(place, "--cache-size", str(CACHE), "--file-root", str(shards), program=small_segments(1 << 16)) as first:
+        counting = subprocess.Popen(command(shards, first), env=environment(place), cwd=place, stderr=subprocess.DEVNULL)
+        wait_until(lambda: partial.exists() and partial.read_text().count("\n") >= 4)
+        counting.send_signal(signal.SIGKILL)
+        counting.wait()
+    noted = [json.loads(line) for line in partial.read_text().splitlines()]
+    assert 4 <= len(noted) < SHARDS
+    names = [os.path.basename(line["shard"]) for line in noted]
+    replaced = names[0]
+    time.sleep(0.01)
+    make(shards / replaced, 40, 50_000)
+    with partial.open("a") as file:
+        file.write('{"shard": "file:///torn')
+    with running(place, "--cache-size", str(CACHE), "--file-root", str(shards), program=small_segments(1 << 16), cache="another") as second:
+        done = index(place, shards, second)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert json.loads((place / "sizes.json").read_text()) == {**expected(), replaced: 40}
+        stored = sum((shards / f"{number}.tar").stat().st_size for number in range(SHARDS) if f"{number}.tar" not in names[1:])
+        assert second.metric("forebay_origin_bytes_total") == pytest.approx(stored, rel=0.02)
+    assert not partial.exists()

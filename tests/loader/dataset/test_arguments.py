@@ -1,0 +1,121 @@
+"""What the arguments of a data set come to."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from forebay_loader.base.timeouts import Limits
+from forebay_loader.dataset.arguments import Arguments, with_positional
+
+pytestmark = pytest.mark.webdataset
+
+
+def asked(**how: Any) -> Arguments:
+    """Everything at its default but this."""
+    usual: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fields(Arguments)) | {"limits": Limits()}
+    return Arguments(**{**usual, "resampled": False, "detshuffle": False, **how})
+
+
+@pytest.mark.parametrize(
+    ("value", "shuffles"), [(None, False), (False, False), (0, False), (-1, False), (True, True), (1, True), (100, True)]
+)
+def test_shardshuffle(value: Any, shuffles: bool) -> None:
+    """True and any size permute; None, False and 0 leave the list."""
+    assert asked(shardshuffle=value).shuffles is shuffles
+
+
+def test_draws_leave_nothing_to_shuffle() -> None:
+    """resampled, by either name, wins over both shuffles."""
+    for how in ({"resampled": True}, {"mode": "resampled"}):
+        made = asked(shardshuffle=True, detshuffle=True, **how)
+        assert (made.draws, made.shuffles, made.shuffle_buffer) == (True, False, 0)
+
+
+@pytest.mark.parametrize(("value", "size"), [(True, 100), (7, 7), (None, 0), (0, 0)])
+def test_detshuffle(value: Any, size: int) -> None:
+    """webdataset's own buffer, of the size it would have, instead of a permutation."""
+    made = asked(shardshuffle=value, detshuffle=True)
+    assert (made.shuffles, made.shuffle_buffer) == (False, size)
+
+
+def test_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given, else WDS_SEED, else 0."""
+    monkeypatch.delenv("WDS_SEED", raising=False)
+    assert [asked().seed_number, asked(seed=5).seed_number] == [0, 5]
+    monkeypatch.setenv("WDS_SEED", "9")
+    assert [asked().seed_number, asked(seed=0).seed_number] == [9, 0]
+
+
+def test_by_position() -> None:
+    """Values take the names in order; more than there are is an error that gives both numbers."""
+    assert with_positional({"a": 1, "b": 2}, (7,), ("b", "c")) == {"a": 1, "b": 7}
+    with pytest.raises(TypeError, match="takes 2 arguments here by position, 3 were given"):
+        with_positional({}, (1, 2, 3), ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"shardshuffle": "yes"}, "shardshuffle takes True, False, None or a number; got 'yes'"),
+        ({"shardshuffle": [3]}, "shardshuffle takes"),
+        ({"data_parallel": 3}, r"data_parallel takes \(rank, size\), two whole numbers such as \(0, 8\); got 3"),
+        ({"data_parallel": "12"}, "data_parallel takes"),
+        ({"data_parallel": (0, 1, 2)}, "data_parallel takes"),
+        ({"data_parallel": (0, "two")}, "data_parallel takes"),
+        ({"data_parallel": (0.5, 2)}, "data_parallel takes"),
+        ({"epoch": "x"}, "epoch takes a whole number from 0, a callable that gives one, or an object with value"),
+        ({"epoch": 1.5}, "epoch takes"),
+        ({"epoch": [1]}, "epoch takes"),
+        ({"ahead": "many"}, "ahead takes a number of shards, 0 for none; got 'many'"),
+        ({"limits": 60}, r"limits takes fb.Limits\(…\); got 60"),
+        ({"handler": "warn"}, "handler takes a function of an exception"),
+        ({"select_files": ".jpg"}, "select_files takes a function of a file's name"),
+        ({"rename_files": {}}, "rename_files takes"),
+    ],
+)
+def test_a_wrong_kind_is_named(how: dict[str, Any], words: str) -> None:
+    """In our words, where it is given: the argument, what it takes, what it got."""
+    fb = pytest.importorskip("forebay_loader.dataset.web_dataset")
+    with pytest.raises(TypeError, match=words):
+        fb.WebDataset("s3://bucket/{0..3}.tar", **how)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"data_parallel": ("1", "2")}, {"data_parallel": [1, 2]}, {"epoch": 3}, {"epoch": lambda: 3}, {"epoch": SimpleNamespace(value=3)},
+        {"shardshuffle": 100.0}, {"ahead": False}, {"ahead": 4}, {"handler": None},
+    ],
+    ids=lambda given: str(given).partition(" at 0x")[0],  # workers that share the tests must give them one name
+)  # fmt: skip
+def test_what_stands_for_the_right_kind_is_taken(how: dict[str, Any]) -> None:
+    """Digits as a launcher's variables hold them, lists, callables, objects with a value."""
+    fb = pytest.importorskip("forebay_loader.dataset.web_dataset")
+    fb.WebDataset("s3://bucket/{0..3}.tar", nodesplitter=iter, **how)
+
+
+def test_a_negative_epoch_or_number_is_a_value() -> None:
+    """Not a wrong kind: the number is."""
+    fb = pytest.importorskip("forebay_loader.dataset.web_dataset")
+    for how in ({"epoch": -1}, {"ahead": -1}, {"data_parallel": (2, 2)}):
+        with pytest.raises(ValueError, match=next(iter(how))):
+            fb.WebDataset("s3://bucket/{0..3}.tar", **how)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"batches_per_epoch": "all"}, "batches_per_epoch takes a number of batches, at least one; got 'all'"),
+        ({"steps_timeout_s": "1h"}, "steps_timeout_s takes a number of seconds above 0; got '1h'"),
+        ({"counts": 7}, "counts takes a dict of samples by URL or file name, or a function of the URLs; got 7"),
+    ],
+)
+def test_the_loader_names_a_wrong_kind(how: dict[str, Any], words: str) -> None:
+    """``fb.WebLoader`` too."""
+    loader = pytest.importorskip("forebay_loader.loading.web_loader")
+    with pytest.raises(TypeError, match=words):
+        loader.WebLoader([1, 2], **how)

@@ -1,0 +1,275 @@
+"""The drop-in in real webdataset pipelines and real DataLoader workers."""
+
+from __future__ import annotations
+
+import gc
+import io
+import pickle
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.fake_proxy import Cut, FakeServer, Refuse
+from support.tars import expected, tar_shard
+
+import forebay_loader as fb
+from forebay_loader.stream.webdataset_openers import gopen_module
+
+wds = pytest.importorskip("webdataset")
+torch_data = pytest.importorskip("torch.utils.data")
+from webdataset import cache  # noqa: E402  # it is there
+
+pytestmark = pytest.mark.webdataset
+
+SHARDS = 6
+NAMES_COPIES = hasattr(cache, "FileCache")  # webdataset 1.x
+QUICK = fb.Limits(resume_s=0.3, open_s=0.1, pause_s=0.01, jitter_s=0.0)
+PATTERN = f"s3://bucket/{{000..{SHARDS - 1:03d}}}.tar"
+COMMANDS = [f"pipe:aws s3 cp s3://bucket/{n:03d}.tar -" for n in range(SHARDS)]
+
+
+@pytest.fixture
+def shards(proxy: FakeServer) -> FakeServer:
+    """A sidecar with tar shards in it."""
+    for number in range(SHARDS):
+        proxy.put(f"/s3/bucket/{number:03d}.tar", tar_shard(number))
+    return proxy
+
+
+@pytest.fixture(autouse=True)
+def fresh_forkserver() -> Iterator[None]:
+    """A fork server keeps the environment it was started in; no test inherits another's."""
+    yield
+    stop: Callable[[], None] = forkserver._forkserver._stop
+    stop()
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """webdataset 1.x warns where shardshuffle is not set; this is not about that."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*shardshuffle.*")
+        warnings.filterwarnings("ignore", category=DeprecationWarning)
+        yield
+
+
+def gopen_pipe(url: str, mode: str = "rb", bufsize: int = 8192) -> io.BytesIO:
+    """Stands for webdataset's own opener of ``COMMANDS``."""
+    return io.BytesIO(tar_shard(int(url.rpartition("/")[2][:3])))
+
+
+gopen_pipe.__module__ = "webdataset.gopen"
+
+
+def dataset(urls: Any = PATTERN, **how: Any) -> Any:
+    return fb.WebDataset(urls, **{"shardshuffle": None, "limits": QUICK, **how})
+
+
+def contents(samples: Iterable[dict[str, Any]]) -> dict[str, bytes]:
+    """Key -> bytes; a key that comes twice fails."""
+    found: dict[str, bytes] = {}
+    for sample in samples:
+        assert sample["__key__"] not in found
+        assert sample["txt"] == sample["__key__"].encode()
+        found[sample["__key__"]] = sample["bin"]
+    return found
+
+
+def loaded(data: Any, start: str, **how: Any) -> list[dict[str, Any]]:
+    """Everything two workers give."""
+    return list(torch_data.DataLoader(data, batch_size=None, num_workers=2, multiprocessing_context=start, **how))
+
+
+def test_every_sample_once(shards: FakeServer) -> None:
+    """fb.WebDataset gives every sample of every shard, through the sidecar."""
+    made = dataset()
+    assert isinstance(made, wds.WebDataset)
+    assert contents(made) == expected(SHARDS)
+    assert fb.counters()["opened"] == SHARDS
+    assert len({request.connection for request in shards.requests if request.method == "GET"}) == 1
+
+
+def test_url_stays_the_original(shards: FakeServer) -> None:
+    """__url__ is what was written, whatever was opened."""
+    assert {sample["__url__"] for sample in dataset(COMMANDS)} == set(COMMANDS)
+
+
+def test_plan_and_openings_agree(shards: FakeServer) -> None:
+    """What is announced is what is opened next, under one name."""
+    list(dataset())
+    opened = [request for request in shards.requests if request.target.startswith("/s3/")]
+    assert len({request.headers["Forebay-Reader"] for request in opened}) == 1
+    assert {request.target for request in shards.plans} == {f"/v1/plans/{opened[0].headers['Forebay-Reader']}"}
+
+
+def test_fluid_interface_and_arguments(shards: FakeServer) -> None:
+    """Arguments and fluid stages work as there."""
+    made = dataset(select_files=lambda name: name.endswith(".txt")).decode().to_tuple("__key__", "txt").batched(4)
+    batches = list(made)
+    assert sorted(key for batch in batches for key in batch[0]) == sorted(expected(SHARDS))
+
+
+def test_resampled(shards: FakeServer) -> None:
+    """An endless source is read only as far ahead as announced."""
+    made = dataset(resampled=True).with_epoch(40)
+    assert len(list(made)) == 40
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
+def test_workers(shards: FakeServer, start: str) -> None:
+    """Two workers of any start method give every sample once, each under a name of its own."""
+    assert contents(loaded(dataset(COMMANDS), start)) == expected(SHARDS)
+    names = {request.headers["Forebay-Reader"] for request in shards.requests if request.method == "GET"}
+    assert {name.split("/")[2] for name in names} == {"0", "1"}
+    assert {name.split("/")[0] for name in names} == {"job-1"}
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
+def test_stock_pipeline_with_enable(shards: FakeServer, start: str) -> None:
+    """An unchanged webdataset pipeline under enable() reads through the sidecar in any worker."""
+    fb.enable(limits=QUICK)
+    made = wds.DataPipeline(wds.SimpleShardList(COMMANDS), wds.split_by_worker, wds.tarfile_to_samples())
+    assert contents(loaded(made, start, worker_init_fn=fb.worker_init)) == expected(SHARDS)
+    assert len([request for request in shards.requests if request.target.startswith("/s3/")]) == SHARDS
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_stock_pipeline_with_ahead(shards: FakeServer, start: str) -> None:
+    """A pipeline with fb.ahead() in it needs no worker_init_fn: unpickling the stage enables."""
+    fb.enable(limits=QUICK)
+    made = wds.DataPipeline(wds.SimpleShardList(COMMANDS), wds.split_by_worker, fb.ahead(), wds.tarfile_to_samples())
+    assert contents(loaded(made, start)) == expected(SHARDS)
+    plans = {request.target.removeprefix("/v1/plans/") for request in shards.plans}
+    opened = {request.headers["Forebay-Reader"] for request in shards.requests if request.target.startswith("/s3/")}
+    assert plans == opened
+
+
+def test_tarfile_to_samples(shards: FakeServer) -> None:
+    """fb.tarfile_to_samples() is a stage for any pipeline, without enable(), and can be pickled."""
+    stage = pickle.loads(pickle.dumps(fb.tarfile_to_samples(limits=QUICK)))
+    made = wds.DataPipeline(wds.SimpleShardList(PATTERN), wds.split_by_worker, stage)
+    assert contents(loaded(made, "fork")) == expected(SHARDS)
+
+
+def test_cut_shards_lose_nothing(shards: FakeServer) -> None:
+    """Every shard cut in its middle: all samples, each once."""
+    for number in range(SHARDS):
+        shards.fault(f"/s3/bucket/{number:03d}.tar", Cut(9_000), Cut(7))
+    assert contents(dataset()) == expected(SHARDS)
+    assert fb.counters()["resumed"] == 2 * SHARDS
+
+
+def test_a_missing_shard_reaches_the_handler(shards: FakeServer) -> None:
+    """A 404 is one exception to the handler; the other shards go on."""
+    del shards.shown["/s3/bucket/002.tar"]
+    met: list[Exception] = []
+    found = contents(dataset(handler=lambda error: met.append(error) or True))
+    assert sorted(found) == sorted(key for key in expected(SHARDS) if not key.startswith("002"))
+    assert [type(error) for error in met] == [fb.ShardReadError]
+
+
+def test_a_missing_shard_is_raised(shards: FakeServer) -> None:
+    """Without a handler it is raised, with the shard's name."""
+    shards.fault("/s3/bucket/000.tar", Refuse(404, "not there"))
+    with pytest.raises(fb.ShardReadError, match=r"s3://bucket/000\.tar.*not there"):
+        list(dataset())
+
+
+def test_handler_that_stops(shards: FakeServer) -> None:
+    """A handler that returns False ends the pass."""
+    del shards.shown["/s3/bucket/002.tar"]
+    assert sorted(contents(dataset(handler=lambda error: False))) == sorted(key for key in expected(2))
+
+
+def test_error_in_a_worker_keeps_its_kind(shards: FakeServer) -> None:
+    """A worker's error arrives in the main process as what it was."""
+    shards.shown.clear()
+    with pytest.raises(fb.ShardReadError, match="no shard"):
+        loaded(dataset(), "fork")
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # webdataset leaves local files to the garbage collector
+def test_local_and_unknown_stay_webdatasets(shards: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Local files and unknown commands are opened as this webdataset does, in their place among ours."""
+    local = tmp_path / "900.tar"
+    local.write_bytes(tar_shard(4))
+    monkeypatch.setitem(gopen_module().gopen_schemes, "mine", lambda url, mode, bufsize: io.BytesIO(tar_shard(5)))
+    urls = [*COMMANDS[:4], str(local), "mine://x"]
+    samples = list(dataset(urls))
+    assert contents(samples) == expected(SHARDS)
+    assert list(dict.fromkeys(sample["__url__"] for sample in samples)) == urls
+    gc.collect()
+
+
+def test_cache_dir(shards: FakeServer, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Where the installed webdataset's samples name a copy, there is one; else cache_dir is dropped. One notice."""
+    cache = tmp_path / "cache"
+    for _ in range(2):
+        samples = list(dataset(cache_dir=str(cache)))
+        assert contents(samples) == expected(SHARDS)
+        if NAMES_COPIES:
+            assert {sample["__local_path__"] for sample in samples} == {str(cache / f"{number:03d}.tar") for number in range(SHARDS)}
+            assert [(cache / f"{number:03d}.tar").read_bytes() for number in range(SHARDS)] == [tar_shard(n) for n in range(SHARDS)]
+        else:
+            assert not cache.exists()
+    assert not cache.exists() or len(list(cache.iterdir())) == SHARDS  # nothing half made
+    assert len([record for record in caplog.records if "cache_dir" in record.getMessage()]) == 1
+
+
+@pytest.mark.skipif(not NAMES_COPIES, reason="0.2.86 names no copies")
+def test_a_bound_on_copies_and_none_at_all(shards: FakeServer, tmp_path: Path) -> None:
+    """cache_size is webdataset's: its cleaner keeps to it between shards; 0 is no cache."""
+    list(dataset(cache_dir=str(tmp_path / "none"), cache_size=0))
+    assert not (tmp_path / "none").exists()
+    made = dataset(cache_dir=str(tmp_path), cache_size=2 * len(tar_shard(0)))
+    cache = made.pipeline[-2]._opening._cache
+    cache.cleaner.interval = None  # not once in 30 s
+    list(made)
+    assert 0 < len(list(tmp_path.glob("*.tar"))) <= 3
+
+
+@pytest.mark.skipif(not NAMES_COPIES, reason="0.2.86 names no copies")
+def test_a_copy_that_cannot_be_made(shards: FakeServer, tmp_path: Path) -> None:
+    """The handler is asked, and nothing half made stays."""
+    shards.put("/s3/bucket/001.tar", b"not a tar" * 100)
+    errors: list[Exception] = []
+
+    def told(error: Exception) -> bool:
+        errors.append(error)
+        return True
+
+    found = contents(dataset(cache_dir=str(tmp_path), handler=told))
+    assert found == {key: value for key, value in expected(SHARDS).items() if not key.startswith("001")}
+    assert ["001.tar is not a tar archive" in str(error) for error in errors] == [True]
+    assert sorted(path.name for path in tmp_path.iterdir() if "001" in path.name) == []
+
+
+def test_cache_dir_of_the_environment(shards: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """WDS_CACHE, which webdataset reads itself, makes no copy either."""
+    monkeypatch.setenv("WDS_CACHE", str(tmp_path))
+    before = sorted(tmp_path.iterdir())
+    assert contents(dataset()) == expected(SHARDS)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_sidecar_lost_mid_epoch(shards: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sidecar dies for good in the middle: the same samples, by webdataset's own way."""
+
+    monkeypatch.setitem(gopen_module().gopen_schemes, "pipe", gopen_pipe)
+    shards.fault("/s3/bucket/002.tar", Cut(9_000, lambda: threading.Thread(target=shards.stop).start()))
+    assert contents(dataset(COMMANDS)) == expected(SHARDS)
+    counts = fb.counters()
+    assert (counts["opened"], counts["resumed_direct"], counts["opened_direct"]) == (3, 1, 3)
+
+
+def test_same_as_stock(shards: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sample for sample what stock webdataset gives, keys and values alike."""
+
+    stock: Callable[..., Any] = wds.WebDataset
+    ours = list(dataset(COMMANDS))
+    monkeypatch.setitem(gopen_module().gopen_schemes, "pipe", gopen_pipe)
+    assert ours == list(stock(COMMANDS, shardshuffle=None))

@@ -1,0 +1,149 @@
+"""Names of readers, as launchers leave them behind."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from forebay_loader.identity import reader_name as reader_module
+from forebay_loader.identity.reader_name import (
+    NameClaims,
+    OwnName,
+    ensure_job,
+    next_opener,
+    rank_of,
+    reader_name,
+    worker_of,
+)
+from forebay_proxy.wire.protocol.reader_name import ReaderName
+from forebay_proxy.wire.protocol.runfile import process_start_time
+
+
+@pytest.mark.parametrize(
+    ("environ", "job"),
+    [
+        ({"FOREBAY_JOB": "a", "SLURM_JOB_ID": "7"}, "a"),
+        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "2", "TORCHELASTIC_RUN_ID": "r"}, "7.2"),
+        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "2", "SLURM_STEP_NUM_TASKS": "16"}, "7.2"),
+        ({"FOREBAY_JOB": "a/b c"}, "a_b_c"),
+        ({"FOREBAY_JOB": ".."}, "_"),
+        ({"FOREBAY_JOB": "x" * 500}, "x" * 64),
+    ],
+)
+def test_job_from_a_launcher(environ: dict[str, str], job: str) -> None:
+    """The launcher's own name for the job is used, made fit for a path."""
+    assert ensure_job(environ) == job
+    assert ensure_job(environ) == job
+
+
+@pytest.mark.parametrize(
+    ("environ", "called"),
+    [
+        ({"TORCHELASTIC_RUN_ID": "100"}, "100"),
+        ({"TORCHELASTIC_RUN_ID": "100", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}, "100"),
+        ({"TORCHELASTIC_RUN_ID": "x" * 90}, "x" * 30),
+        ({"SLURM_JOB_ID": "5"}, "5"),
+        ({"SLURM_JOB_ID": "5", "SLURM_STEP_ID": "4294967290"}, "5"),
+        ({"SLURM_JOB_ID": "5", "SLURM_STEP_ID": "4294967291", "TORCHELASTIC_RUN_ID": "100"}, "5"),
+        ({"SLURM_JOB_ID": "5", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1"}, "5.0"),
+    ],
+    ids=["run id", "one rank", "long run id", "allocation", "shell of salloc", "batch script", "srun --pty"],
+)
+def test_what_outlives_a_run_is_no_run(environ: dict[str, str], called: str) -> None:
+    """A given id, an allocation or a shell may hold many runs: the process tells them apart, and its children inherit the name."""
+    job = ensure_job(environ)
+    assert job.startswith(called)
+    assert job.endswith(f"-{os.getpid()}-{process_start_time(os.getpid())}")
+    assert len(job) <= 64
+    assert environ["FOREBAY_JOB"] == job == ensure_job(environ)
+
+
+def test_job_without_a_launcher() -> None:
+    """Host, pid and start make a name that children inherit; torchrun's "none" is no name."""
+    environ = {"TORCHELASTIC_RUN_ID": "none"}
+    job = ensure_job(environ)
+    assert f"-{os.getpid()}-" in job
+    assert environ["FOREBAY_JOB"] == job
+    assert ensure_job(environ) == job
+
+
+@pytest.mark.parametrize(
+    ("environ", "rank"), [({"RANK": "3", "SLURM_PROCID": "5"}, 3), ({"SLURM_PROCID": "5"}, 5), ({"RANK": "x"}, 0), ({}, 0)]
+)
+def test_rank(environ: dict[str, str], rank: int) -> None:
+    """RANK, else Slurm's, else 0."""
+    assert rank_of(environ) == rank
+
+
+def test_rank_of_an_initialised_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.distributed speaks where the environment is silent, if it was initialised."""
+    group = SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, get_rank=lambda: 6)
+    monkeypatch.setitem(__import__("sys").modules, "torch.distributed", group)
+    assert rank_of({}) == 6
+
+
+def test_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The DataLoader's worker id; 0 in the main process."""
+    assert worker_of() == 0
+    monkeypatch.setitem(__import__("sys").modules, "torch.utils.data", SimpleNamespace(get_worker_info=lambda: SimpleNamespace(id=4)))
+    assert worker_of() == 4
+
+
+def test_name_is_one_the_sidecar_takes() -> None:
+    """The whole name parses on the other side; the opener is this process's."""
+    name = ReaderName.parse(reader_name(next_opener(), {"FOREBAY_JOB": "j", "RANK": "2"}))
+    assert (name.job, name.rank, name.worker) == ("j", "2", "0")
+    assert name.opener.startswith(f"{os.getpid()}.")
+    assert reader_name(environ={"FOREBAY_JOB": "j"}).endswith(f"/{os.getpid()}.0")
+
+
+def test_openers_differ() -> None:
+    """Two sequences of one process have different names."""
+    assert next_opener() != next_opener()
+
+
+def test_claims_give_each_announcer_its_opening() -> None:
+    """Two readers that announce one URL get one opening each, in that order; then it is nobody's."""
+    claims = NameClaims()
+    claims.announce("u", "a")
+    claims.announce("u", "b")
+    assert [claims.opening("u"), claims.opening("u")] == ["a", "b"]
+    assert claims.opening("u") == reader_name()
+
+
+def test_claims_can_be_taken_back() -> None:
+    """What will not be opened is forgotten, for its announcer alone."""
+    claims = NameClaims()
+    claims.announce("u", "a")
+    claims.announce("u", "b")
+    claims.forget("u", "a")
+    claims.forget("never", "a")
+    assert claims.opening("u") == "b"
+
+
+def test_claims_are_bounded() -> None:
+    """The oldest announcements go first."""
+    claims = NameClaims(limit=2)
+    for url in "xyz":
+        claims.announce(url, url)
+    assert claims.opening("x") == reader_name()
+    assert claims.opening("z") == "z"
+
+
+def test_our_own_name_follows_what_it_is_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made once, and anew when a variable or the process changes."""
+    made = list[str]()
+    monkeypatch.setattr(reader_module, "reader_name", lambda: made.append(reader_name()) or made[-1])
+    monkeypatch.setenv("FOREBAY_JOB", "a")
+    own = OwnName()
+    assert own.now() == own.now() == reader_name()
+    assert len(made) == 1
+    monkeypatch.setenv("RANK", "7")
+    assert own.now() == reader_name()
+    monkeypatch.setattr(os, "getpid", lambda: 77)
+    assert own.now() == "a/7/0/77.0"
+    monkeypatch.delenv("FOREBAY_JOB")
+    assert own.now() == own.now() == reader_name() != made[0]
+    assert len(made) == 4

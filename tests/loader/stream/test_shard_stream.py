@@ -1,0 +1,550 @@
+"""A shard's stream against every fault on its way; bytes are always compared."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from support.fake_proxy import Cut, FakeServer, Held, Refuse, free_port, ramp
+
+from forebay_loader import Limits, ProxyUnreachable, ShardChanged, ShardReadError, counters
+from forebay_loader.stream.shard_stream import ShardStream, open_stream
+from forebay_proxy.wire.commands.sources import parse_source
+from forebay_proxy.wire.urls.shard_url import proxy_url
+
+QUICK = Limits(resume_s=0.4, open_s=0.1, pause_s=0.01, jitter_s=0.0)  # where the sidecar is gone for good: the wait is in vain
+PATIENT = Limits(resume_s=60.0, open_s=60.0, pause_s=0.01, longest_pause_s=0.05, jitter_s=0.0)  # where it is there, or comes back
+HASTY = Limits(silence_s=0.3, pause_s=0.01, jitter_s=0.0)  # where somebody is silent for ever
+READER = "job-1/0/0/1.1"
+BODY = ramp(1_000_000)
+CUT = 400_000
+
+
+class World:
+    """One shard at a fake origin, shown by a fake sidecar too."""
+
+    def __init__(self, proxy: FakeServer, origin: FakeServer) -> None:
+        self.proxy = proxy
+        self.origin = origin
+        self.url = f"{origin.url}/data/x.tar"
+        self.target = f"/http/127.0.0.1:{origin.port}/data/x.tar"
+        self.show(BODY)
+
+    def show(self, body: bytes, **how: object) -> None:
+        self.proxy.put(self.target, body, **how)
+        self.origin.put("/data/x.tar", body, **how)
+
+    def open(self, limits: Limits = PATIENT, text: str = "", own: Callable[[str], object] | None = None) -> ShardStream:
+        source = parse_source(text or self.url)
+        assert source is not None
+        return open_stream(source, READER, limits=limits, own_open=own)
+
+    def direct(self) -> list[str]:
+        """The Range header of each request that reached the origin."""
+        return [request.headers.get("Range", "") for request in self.origin.requests]
+
+
+@pytest.fixture
+def world(proxy: FakeServer, origin: FakeServer) -> World:
+    return World(proxy, origin)
+
+
+def own(body: bytes) -> Callable[[str], io.BytesIO]:
+    return lambda text: io.BytesIO(body)
+
+
+# Without faults
+
+
+@pytest.mark.parametrize("size", [0, 1, 10_240, 262_144, 262_145, 1_000_000])
+@pytest.mark.parametrize("framing", ["length", "chunked"])
+def test_whole_shard(world: World, size: int, framing: str) -> None:
+    """Any length, known or not, arrives whole through the sidecar alone."""
+    world.show(BODY[:size], framing=framing)
+    with world.open() as stream:
+        assert stream.read() == BODY[:size]
+        assert stream.read(1) == b""
+    assert world.origin.requests == []
+    assert counters()["opened"] == 1
+    assert counters()["bytes_proxy"] == size
+
+
+def test_read_gives_as_much_as_asked(world: World) -> None:
+    """Every read but the last gives exactly n bytes, as tarfile expects."""
+    with world.open() as stream:
+        parts = list(iter(lambda: stream.read(10_240), b""))
+    assert b"".join(parts) == BODY
+    assert {len(part) for part in parts[:-1]} == {10_240}
+
+
+def test_readinto(world: World) -> None:
+    """readinto fills the buffer it is given."""
+    room = bytearray(300_000)
+    with world.open() as stream:
+        assert stream.readinto(room) == 300_000
+        assert stream.readable()
+    assert room == BODY[:300_000]
+
+
+def test_read_after_close(world: World) -> None:
+    """A closed stream says so."""
+    stream = world.open()
+    stream.close()
+    with pytest.raises(ValueError, match="closed"):
+        stream.read(1)
+
+
+def test_reader_and_credential_headers_travel(world: World) -> None:
+    """The sidecar learns who reads, and what the command would have sent, less what would break the request."""
+    text = f"pipe:curl -s -L {world.url} -H 'Authorization: Bearer secret-1'"
+    with world.open(text=text) as stream:
+        stream.read()
+    (request,) = world.proxy.requests
+    assert request.headers["Forebay-Reader"] == READER
+    assert request.headers["Authorization"] == "Bearer secret-1"
+    assert request.headers["Accept-Encoding"] == "identity"
+    assert "secret-1" not in repr(stream)
+
+
+def test_one_connection_for_many_shards(world: World) -> None:
+    """Shards read to their end one after the other share one connection."""
+    for _ in range(5):
+        with world.open() as stream:
+            assert stream.read() == BODY
+    assert len({request.connection for request in world.proxy.requests}) == 1
+
+
+def test_connection_is_free_before_close(world: World) -> None:
+    """The last byte frees the connection: webdataset opens the next shard while it still holds the old one."""
+    first, second = world.open(), None
+    assert first.read(len(BODY)) == BODY
+    second = world.open()
+    assert second.read() == BODY
+    assert len({request.connection for request in world.proxy.requests}) == 1
+    first.close()
+    second.close()
+
+
+def test_connection_closed_while_idle(world: World) -> None:
+    """A sidecar that restarted between two shards costs no wait and no error."""
+    with world.open() as stream:
+        stream.read()
+    world.proxy.stop()
+    world.proxy.start()
+    with world.open() as stream:
+        assert stream.read() == BODY
+    assert counters()["fallback_total"] == 0
+
+
+def test_unix_socket(world: World, tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sidecar is reached through its socket as well."""
+    with FakeServer(f"{tmp_path}/s").running() as server:
+        server.shown = world.proxy.shown
+        monkeypatch.delenv("FOREBAY_URL")
+        monkeypatch.setenv("FOREBAY_SOCKET", server.socket_path)
+        with world.open() as stream:
+            assert stream.read() == BODY
+        assert len(server.requests) == 1
+
+
+def test_changed_variable_is_followed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FOREBAY_URL is read at each open."""
+    with FakeServer().running() as other:
+        other.shown = world.proxy.shown
+        monkeypatch.setenv("FOREBAY_URL", other.url)
+        with world.open() as stream:
+            assert stream.read() == BODY
+        assert len(other.requests) == 1
+    assert world.proxy.requests == []
+
+
+def test_token_is_sent(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FOREBAY_TOKEN proves us to a sidecar on another address."""
+    monkeypatch.setenv("FOREBAY_TOKEN", "t-1")
+    with world.open() as stream:
+        stream.read()
+    assert world.proxy.requests[0].headers["Forebay-Token"] == "t-1"
+
+
+# The sidecar breaks and comes back
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked"])
+@pytest.mark.parametrize("after", [0, 1, CUT, len(BODY) - 1, len(BODY)])
+def test_cut_mid_body(world: World, after: int, framing: str) -> None:
+    """A cut anywhere is resumed at the next byte, whether the length is known or not."""
+    world.show(BODY, framing=framing)
+    world.proxy.fault(world.target, Cut(after))
+    with world.open() as stream:
+        assert stream.read() == BODY
+    assert world.origin.requests == []
+    again = world.proxy.asked(world.target)[1:]
+    if again and after:
+        assert again[0].headers["Range"] == f"bytes={after}-"
+        assert again[0].headers["If-Match"] == world.proxy.shown[world.target].etag
+
+
+def test_many_cuts(world: World) -> None:
+    """Each byte that arrives starts the patience anew: any number of cuts is survived."""
+    world.proxy.fault(world.target, *[Cut(90_000)] * 10)
+    with world.open() as stream:
+        assert stream.read() == BODY
+    assert counters()["resumed"] == 10
+    assert counters()["fallback_total"] == 0
+
+
+def test_sidecar_restarts_mid_body(world: World) -> None:
+    """A sidecar that dies and comes back within the limit is waited for."""
+    restarter = threading.Timer(0.2, world.proxy.start)
+    world.proxy.fault(world.target, Cut(CUT, lambda: threading.Thread(target=stop_then(world.proxy, restarter)).start()))
+    with world.open() as stream:
+        assert stream.read() == BODY
+    restarter.join()
+    assert world.origin.requests == []
+    assert counters()["resumed"] == 1
+
+
+def stop_then(proxy: FakeServer, timer: threading.Timer) -> Callable[[], None]:
+    def act() -> None:
+        proxy.stop()
+        timer.start()
+
+    return act
+
+
+def test_restarted_sidecar_without_ranges(world: World) -> None:
+    """A 200 to our Range is read from 0, what was delivered is skipped and compared."""
+    world.show(BODY, ranges=False)
+    world.proxy.fault(world.target, Cut(CUT))
+    with world.open() as stream:
+        assert stream.read() == BODY
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504, 429])
+def test_trouble_is_waited_for(world: World, status: int) -> None:
+    """Origin trouble, told by the sidecar, is waited for as it wishes."""
+    world.proxy.fault(world.target, *[Refuse(status, headers=(("Retry-After", "0"),))] * 3)
+    with world.open() as stream:
+        assert stream.read() == BODY
+    assert len(world.proxy.requests) == 4
+    assert world.origin.requests == []
+
+
+def test_silent_sidecar_that_turns(world: World) -> None:
+    """Silence of a sidecar whose /healthz answers is borne: it is asked again, not left."""
+    gate = threading.Event()
+    world.proxy.fault(world.target, Held(CUT, gate), Held(0, gate))
+    try:
+        with world.open(HASTY) as stream:
+            assert stream.read() == BODY
+    finally:
+        gate.set()
+    assert len([request for request in world.proxy.requests if request.target == "/healthz"]) >= 2
+    assert world.origin.requests == []
+
+
+# The sidecar is gone for good
+
+
+def test_http_goes_on_at_the_origin(world: World) -> None:
+    """An http source is resumed at its origin, from the same byte, held to the same version."""
+    world.proxy.fault(world.target, Cut(CUT, lambda: threading.Thread(target=world.proxy.stop).start()))
+    with world.open(QUICK) as stream:
+        assert stream.read() == BODY
+    assert world.direct() == [f"bytes={CUT}-"]
+    assert world.origin.requests[0].headers["If-Match"] == world.origin.shown["/data/x.tar"].etag
+    assert counters()["resumed_direct"] == counters()["fallback_total"] == 1
+    assert counters()["bytes_direct"] == len(BODY) - CUT
+
+
+def test_made_up_etag_is_not_sent_to_the_origin(world: World) -> None:
+    """An ETag the sidecar made says nothing to the origin: the rest is proven by comparing from byte 0."""
+    world.proxy.put(world.target, BODY, etag='"fb-123"')
+    world.proxy.fault(world.target, Cut(CUT, lambda: threading.Thread(target=world.proxy.stop).start()))
+    with world.open(QUICK) as stream:
+        assert stream.read() == BODY
+    assert world.direct() == [""]
+
+
+def test_origin_that_hides_its_etag_in_ranges(world: World) -> None:
+    """A 206 without an ETag proves nothing; the origin is read from 0 and compared."""
+    world.origin.put("/data/x.tar", BODY, etag="", honours_if_match=False)
+    world.proxy.fault(world.target, Cut(CUT, lambda: threading.Thread(target=world.proxy.stop).start()))
+    with world.open(QUICK) as stream:
+        assert stream.read() == BODY
+    assert world.direct() == [f"bytes={CUT}-", ""]
+
+
+def test_origin_is_resumed_too(world: World) -> None:
+    """Without the sidecar a cut at the origin is resumed as well."""
+    world.proxy.stop()
+    world.origin.fault("/data/x.tar", Cut(CUT), Cut(100_000))
+    with world.open(Limits(open_s=0.1, pause_s=0.01, jitter_s=0.0)) as stream:
+        assert stream.read() == BODY
+    assert world.direct() == ["", f"bytes={CUT}-", f"bytes={CUT + 100_000}-"]
+
+
+def test_dead_at_open(world: World) -> None:
+    """A new open waits for the sidecar, then reads at the origin; the next does not wait again."""
+    world.proxy.stop()
+    for _ in range(2):
+        with world.open(QUICK) as stream:
+            assert stream.read() == BODY
+    assert world.direct() == ["", ""]
+    assert counters()["opened_direct"] == counters()["fallback_total"] == 2
+
+
+def test_sidecar_that_comes_up_while_an_open_waits(world: World) -> None:
+    """A sidecar that starts within the wait is used."""
+    world.proxy.stop()
+    starter = threading.Timer(0.1, world.proxy.start)
+    starter.start()
+    with world.open() as stream:
+        assert stream.read() == BODY
+    starter.join()
+    assert world.origin.requests == []
+
+
+def test_no_sidecar_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any address the shard is read at its origin."""
+    monkeypatch.delenv("FOREBAY_URL")
+    with world.open(QUICK) as stream:
+        assert stream.read() == BODY
+    assert counters()["opened_direct"] == 1
+
+
+def test_trouble_beyond_the_limit(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """A sidecar that answers 503 for longer than the limit is left for the origin; nobody is asked whether it runs."""
+    world.proxy.fault(world.target, *[Refuse(503)] * 1000)
+    with world.open(QUICK) as stream:
+        assert stream.read() == BODY
+    assert world.direct() == [""]
+    assert "going on without the sidecar" in caplog.text
+    assert "Is it running?" not in caplog.text
+
+
+def test_a_long_wait_is_told(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """Once, while it lasts: whoever mistyped a host need not wait for the end of all patience to read why nothing moves."""
+    world.proxy.fault(world.target, *[Refuse(503, "no such host")] * 3)
+    with world.open(replace(PATIENT, tell_s=0.0)) as stream:
+        assert stream.read() == BODY
+    (told,) = [record.getMessage() for record in caplog.records if "asking the sidecar again, for up to 60 s" in record.getMessage()]
+    assert "no such host" in told
+
+
+def test_other_sources_start_again(world: World) -> None:
+    """What is no http source goes on webdataset's own way; the delivered part is skipped and compared."""
+    text = "pipe:aws s3 cp s3://bucket/x.tar -"
+    world.proxy.put("/s3/bucket/x.tar", BODY)
+    world.proxy.fault("/s3/bucket/x.tar", Cut(CUT, lambda: threading.Thread(target=world.proxy.stop).start()))
+    asked: list[str] = []
+    with world.open(QUICK, text=text, own=lambda command: asked.append(command) or io.BytesIO(BODY)) as stream:
+        assert stream.read() == BODY
+    assert asked == [text]
+    assert counters()["resumed_direct"] == 1
+
+
+def test_short_pipe_is_no_end(world: World) -> None:
+    """webdataset's own way is held to the length that is known: `|| true` hides nothing."""
+    world.proxy.put("/s3/bucket/x.tar", BODY)
+    world.proxy.fault("/s3/bucket/x.tar", Cut(CUT, lambda: threading.Thread(target=world.proxy.stop).start()))
+    with (
+        world.open(QUICK, text="pipe:aws s3 cp s3://bucket/x.tar -", own=own(BODY[:-1])) as stream,
+        pytest.raises(ShardReadError, match="999999"),
+    ):
+        stream.read()
+
+
+def test_bare_s3_has_no_other_way(world: World) -> None:
+    """Without sidecar and without an opener of webdataset's, the error says so."""
+    world.proxy.stop()
+    with pytest.raises(ProxyUnreachable, match=r"s3://bucket/x\.tar.*no opener of its own for s3"):
+        world.open(QUICK, text="s3://bucket/x.tar")
+    assert counters()["failed"] == 1
+
+
+def test_failed_command_keeps_its_secret(world: World) -> None:
+    """An error of webdataset's own opener is told without the command's text."""
+
+    def fail(text: str) -> object:
+        raise OSError("(('tool --token secret-2',), {}): exit 22 (read)")
+
+    world.proxy.stop()
+    with pytest.raises(ShardReadError, match="exit code 22") as caught:
+        world.open(QUICK, text="pipe:aws s3 cp s3://bucket/x.tar -", own=fail)
+    assert "secret-2" not in f"{caught.value!s}{caught.value.__cause__}"
+
+
+def test_a_failure_tells_what_was_tried_before(world: World) -> None:
+    """The exit code of the last way's command alone would not say what the sidecar knew."""
+
+    def fail(text: str) -> object:
+        raise OSError("(('tool',), {}): exit 6 (read)")
+
+    world.proxy.fault("/s3/bucket/x.tar", *[Refuse(503, "no such host")] * 1000)
+    with pytest.raises(ShardReadError, match=r"exit code 6 \(before that the sidecar said: .*no such host") as caught:
+        world.open(QUICK, text="pipe:aws s3 cp s3://bucket/x.tar -", own=fail)
+    assert caught.value.args == (str(caught.value),)
+
+
+# The shard changed
+
+
+def test_changed_at_the_sidecar(world: World) -> None:
+    """Another version after a cut is an error, never a mix."""
+    world.proxy.fault(world.target, Cut(CUT, lambda: world.proxy.put(world.target, ramp(1_000_000, seed=1))))
+    with world.open() as stream, pytest.raises(ShardChanged):
+        stream.read()
+    assert counters()["changed"] == 1
+
+
+@pytest.mark.parametrize("honours", [True, False])
+def test_changed_at_the_origin(world: World, honours: bool) -> None:
+    """Another version at the origin is seen, whether it honours If-Match or ignores it."""
+    world.origin.put("/data/x.tar", ramp(1_000_000, seed=1), honours_if_match=honours)
+    world.proxy.fault(world.target, Cut(CUT, lambda: threading.Thread(target=world.proxy.stop).start()))
+    with world.open(QUICK) as stream, pytest.raises(ShardChanged):
+        stream.read()
+
+
+@pytest.mark.parametrize(
+    "body", [ramp(1_000_000, seed=1), BODY[: CUT - 1], BODY + b"x", b"\0" + BODY[1:]], ids=["other", "shorter", "longer", "first byte"]
+)
+def test_changed_elsewhere(world: World, body: bytes) -> None:
+    """webdataset's own way must deliver what was delivered, and no more than was promised."""
+    world.proxy.put("/s3/bucket/x.tar", BODY)
+    world.proxy.fault("/s3/bucket/x.tar", Cut(CUT, lambda: threading.Thread(target=world.proxy.stop).start()))
+    with world.open(QUICK, text="pipe:aws s3 cp s3://bucket/x.tar -", own=own(body)) as stream, pytest.raises(ShardChanged):
+        stream.read()
+
+
+def test_changed_length_without_ranges(world: World) -> None:
+    """Without ranges the length already tells another version."""
+    world.origin.put("/data/x.tar", BODY + b"x", ranges=False, honours_if_match=False)
+    world.proxy.fault(world.target, Cut(CUT, lambda: threading.Thread(target=world.proxy.stop).start()))
+    with world.open(QUICK) as stream, pytest.raises(ShardChanged, match="1000001 bytes long now, was 1000000"):
+        stream.read()
+
+
+# Refusals
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 405])
+def test_refusal_is_final(world: World, status: int) -> None:
+    """A 4xx is raised at once, with the sidecar's own words and without asking the origin."""
+    world.proxy.fault(world.target, Refuse(status, "use --allow-origin"))
+    with pytest.raises(ShardReadError, match=r"use --allow-origin.*HTTP") as caught:
+        world.open()
+    assert caught.value.status == status
+    assert world.origin.requests == []
+
+
+def test_origin_refusal_is_final(world: World) -> None:
+    """Without the sidecar the origin's 404 is final too."""
+    world.proxy.stop()
+    world.origin.shown.clear()
+    with pytest.raises(ShardReadError, match="404"):
+        world.open(QUICK)
+
+
+def test_file_outside_the_roots(world: World, tmp_path: object) -> None:
+    """A file the sidecar may not serve is read as `cat` would, without a warning or a count of loss."""
+    told: list[str] = []
+    source = parse_source(f"pipe:cat {tmp_path}/x.tar")
+    assert source is not None
+    with open_stream(source, READER, limits=QUICK, own_open=own(BODY), refused=told.append) as stream:
+        assert stream.read() == BODY
+    assert told == ["file"]
+    assert counters()["fallback_total"] == 0
+
+
+def test_query_is_not_shown(world: World) -> None:
+    """A signature in the URL is in no message."""
+    with pytest.raises(ShardReadError) as caught:
+        world.open(text=f"{world.url}?X-Amz-Signature=secret-1")
+    assert "secret-1" not in str(caught.value).split("no shard")[0]
+
+
+# Odd origins, asked directly
+
+
+def test_close_delimited_tar(world: World) -> None:
+    """A body without framing ends where the tar archive's two zero blocks say so."""
+    world.proxy.stop()
+    body = BODY + bytes(1024)
+    world.origin.put("/data/x.tar", body, framing="close")
+    with world.open(QUICK) as stream:
+        assert stream.read() == body
+
+
+def test_close_delimited_cut(world: World) -> None:
+    """A body without framing and without its zero blocks was cut."""
+    world.proxy.stop()
+    world.origin.put("/data/x.tar", BODY, framing="close", ranges=False)
+    with world.open(QUICK) as stream, pytest.raises(ShardReadError, match="before the tar archive's end"):
+        stream.read()
+
+
+def test_redirect_keeps_credentials_home(world: World) -> None:
+    """A redirect to another host is followed without what proves the asker, with what asks for the rest."""
+    world.proxy.fault(world.target, Cut(CUT, lambda: threading.Thread(target=world.proxy.stop).start()))
+    with FakeServer().running() as elsewhere:
+        elsewhere.put("/y.tar", BODY)
+        world.origin.fault("/data/x.tar", Refuse(302, headers=(("Location", f"{elsewhere.url}/y.tar"),)))
+        with world.open(QUICK, text=f"pipe:curl -L -H 'Authorization: Bearer a' {world.url}") as stream:
+            assert stream.read() == BODY
+        (request,) = elsewhere.requests
+    assert world.origin.requests[0].headers["Authorization"] == "Bearer a"
+    assert "Authorization" not in request.headers
+    assert request.headers["Range"] == f"bytes={CUT}-"
+
+
+def test_loopback_is_reached_without_the_system_proxy(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """http_proxy does not catch a loopback origin."""
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
+    world.proxy.stop()
+    with world.open(QUICK) as stream:
+        assert stream.read() == BODY
+
+
+# Processes
+
+
+def test_fork_in_the_middle(world: World) -> None:
+    """A child that inherits a half-read stream goes on by itself; the parent's bytes stay the parent's."""
+    world.proxy.put(world.target, body := ramp(3_000_000))
+    stream = world.open()
+    head = stream.read(10_000)
+    inbox, outbox = os.pipe()
+    child = os.fork()
+    if not child:
+        with os.fdopen(outbox, "wb") as out:
+            out.write(stream.read())
+        os._exit(0)
+    os.close(outbox)
+    with os.fdopen(inbox, "rb") as found:
+        assert head + found.read() == body
+    os.waitpid(child, 0)
+    assert head + stream.read() == body
+    stream.close()
+
+
+def test_own_url_is_opened_as_the_shard(world: World) -> None:
+    """A proxy URL names the same shard."""
+    source = parse_source(world.url)
+    assert source is not None
+    assert proxy_url(world.proxy.url, source.url) == f"{world.proxy.url}{world.target}"
+
+
+def test_one_warning_a_node(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """However many shards lose the sidecar, the log says it once."""
+    world.proxy.stop()
+    for _ in range(3):
+        with world.open(QUICK) as stream:
+            stream.read()
+    warned = [record for record in caplog.records if "without the sidecar" in record.getMessage()]
+    assert len(warned) == 1

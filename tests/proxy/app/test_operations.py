@@ -1,0 +1,123 @@
+"""What a person asks of the cache."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from support.house import SEGMENT, building, data_of, small_segments
+
+from forebay_proxy.app import operations
+from forebay_proxy.background import selection
+
+A = "https://o/set/a.tar"
+B = "https://o/set/b-1.tar"
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_segments(monkeypatch)
+
+
+async def test_shards_are_described(tmp_path: Path) -> None:
+    """By name, with what is here of them."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, data_of(2 * SEGMENT + 1))
+        await world.get(A, first=2 * SEGMENT, last=2 * SEGMENT)
+        await world.quiet()
+        world.clock.advance(7)
+        (told,) = world.house.shards()
+        assert told == {
+            "shard": A, "key": world.entry(A).key, "length_bytes": 2 * SEGMENT + 1, "stored_bytes": 1, "segments": 1,
+            "segments_total": 3, "complete": False, "in_pieces": True, "identity": 'etag:"v1"', "readers": 0,
+            "last_opened_s_ago": told["last_opened_s_ago"],
+        }  # fmt: skip
+        assert (world.house.shards(A), world.house.shards(B)) == ([told], [])
+
+
+async def test_a_whole_opening_is_dated(tmp_path: Path) -> None:
+    """Seconds ago."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, data_of(10))
+        await world.get(A)
+        world.clock.advance(7)
+        assert world.house.shards()[0]["last_opened_s_ago"] == 7
+
+
+@pytest.mark.parametrize(("pattern", "gone"), [("*", 2), ("*/a.tar", 1), (B, 1), ("*[ab]*", 0), ("*?.tar", 2), ("nothing", 0)])
+async def test_patterns_name_what_leaves(tmp_path: Path, pattern: str, gone: int) -> None:
+    """``*`` and ``?``; a bracket is a bracket."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, data_of(2 * SEGMENT))
+        world.origin.put(B, data_of(2 * SEGMENT))
+        await world.get(A)
+        await world.get(B)
+        await world.quiet()
+        told = await world.house.evict([pattern])
+        assert told == {"shards": gone, "bytes": gone * 2 * SEGMENT, "leased": 0}
+        assert len(world.house.shards()) == 2 - gone
+
+
+@pytest.mark.parametrize("command", ["evict", "verify"])
+async def test_a_long_list_does_not_hold_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    """Others have their turn while patterns are made ready, and while they are compared with one name."""
+    monkeypatch.setattr(selection, "SLICE_S", 0.0)
+    async with building(tmp_path / "c") as world:
+        for number in range(5):
+            world.origin.put(f"https://o/set/{number}.tar", data_of(10))
+            await world.get(f"https://o/set/{number}.tar")
+        await world.quiet()
+        patterns = [f"https://o/other/{number}-*" for number in range(1000)]
+
+        async def ask() -> int:
+            if command == "evict":
+                return (await world.house.evict(patterns))["shards"]
+            return [event async for event in world.house.verify(patterns, 1e12)][-1]["shards"]  # type: ignore[return-value]
+
+        asking = asyncio.create_task(ask())
+        turns = 0
+        while not asking.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns >= 1000 + 5 * (1000 // 64)
+        assert asking.result() == 0
+
+
+async def test_shards_leave_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One write of the index for many: one for each took a minute for ten thousand small shards."""
+    async with building(tmp_path / "c") as world:
+        for number in range(100):
+            world.origin.put(f"{A}{number}", data_of(10, number))
+            await world.get(f"{A}{number}")
+        await world.quiet()
+        waits, most, committed = 0, 0, world.cache.clearing._store.claims.committed
+
+        async def counting() -> None:
+            nonlocal waits, most
+            waits += 1
+            most = max(most, waits)
+            try:
+                await committed()
+            finally:
+                waits -= 1
+
+        monkeypatch.setattr(world.cache.clearing._store.claims, "committed", counting)
+        assert (await world.house.evict(None))["shards"] == 100
+        assert most == operations._AT_ONCE
+
+
+async def test_nothing_of_everything_stays(tmp_path: Path) -> None:
+    """Not a file, not a row."""
+    async with building(tmp_path / "c") as world:
+        origin = world.origin
+        for number in range(5):
+            origin.put(f"{A}{number}", data_of(3 * SEGMENT, number))
+            await world.get(f"{A}{number}")
+        await world.quiet()
+        await world.house.evict(None)
+        await world.quiet()
+        assert world.allocated() == 0
+        assert not world.room.entries
+    async with building(tmp_path / "c", origin=origin) as world:
+        assert not world.room.entries

@@ -1,0 +1,186 @@
+"""Where each reader is in its plan, and how far the cache is ahead of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from support.house import SEGMENT, World, building, data_of, reader, shard_of, small_segments, until
+
+from forebay_proxy.app.plan_status import PlanStatus
+from forebay_proxy.core.events import Evicted, OptimalBytes, OriginBytes
+from forebay_proxy.telemetry.plan_adherence import PlanAdherence
+from forebay_proxy.wire.protocol.plan import ReaderName
+
+SHARDS = [f"https://o/set/{number}.tar" for number in range(6)]
+
+
+@pytest.fixture
+async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    small_segments(monkeypatch)
+    async with building(tmp_path / "c", segments=100) as made:
+        for number, shard in enumerate(SHARDS):
+            made.origin.put(shard, data_of(2 * SEGMENT, number))
+        yield made
+
+
+def asked(world: World) -> PlanStatus:
+    following = PlanAdherence()
+    world.events.listen(following.listen)
+    return PlanStatus(cache=world.cache, plans=world.plans, prefetcher=world.prefetcher, following=following, clock=world.clock)
+
+
+async def test_one_reader_is_told_whole(world: World) -> None:
+    """Position, pace, lead, silence, and how it kept to its plan."""
+    announced = asked(world)
+    world.plans.replace(reader(), [shard_of(name) for name in SHARDS[:5]], 3, "s3://b/" + "x" * 300)
+    for name in (SHARDS[0], SHARDS[2], SHARDS[0], SHARDS[5]):
+        world.clock.advance(2.0)
+        await world.get(name, reader())
+    world.clock.advance(1.0)
+    (row,) = announced.page()["plans"]
+    assert (row["reader"], row["job"], row["epoch"], row["position"], row["length"]) == (str(reader()), "job", 3, 3, 5)
+    assert row["openings"] == {"planned": 1, "skipped": 1, "repeated": 1, "unplanned": 1}
+    assert (row["silent_s"], row["waiting"]) == (1.0, False)
+    assert len(row["set"]) == 201
+    assert row["rate"] == world.plans.all()[0].rate
+    json.dumps(row)
+
+
+async def test_a_lead_is_the_time_until_something_is_missing(world: World) -> None:
+    """Two shards of what comes next are here: until they are read at the reader's pace, and what is left of its present one."""
+    announced = asked(world)
+    for name in SHARDS[1:3]:
+        await world.get(name)
+    world.plans.replace(reader(), [shard_of(name) for name in SHARDS[:4]])
+    await world.get(SHARDS[0], reader())
+    await until(lambda: announced.lead(world.plans.all()[0]).bytes >= 4 * SEGMENT)
+    plan = world.plans.all()[0]
+    lead = announced.lead(plan)
+    until_next = plan.need_at(1) - world.clock()
+    assert lead.seconds == pytest.approx(until_next + lead.bytes / (2 * SEGMENT) / plan.rate)
+    assert announced.leads() == {"job": lead}
+
+
+async def test_a_reader_at_its_end_has_no_lead_and_spoils_none(world: World) -> None:
+    """It needs nothing more; the others' least is the job's."""
+    announced = asked(world)
+    world.plans.replace(reader(1), [shard_of(SHARDS[0])])
+    world.plans.replace(reader(2), [shard_of(SHARDS[1]), shard_of(SHARDS[2])])
+    await world.get(SHARDS[0], reader(1))
+    await world.get(SHARDS[1], reader(2))
+    first, second = sorted(world.plans.all(), key=lambda plan: plan.reader.worker)
+    assert (announced.lead(first).bytes, announced.lead(first).seconds) == (0, 0.0)
+    assert announced.leads() == {"job": announced.lead(second)}
+    assert announced.lead(second).seconds > 0
+
+
+async def test_who_waits_is_told(world: World) -> None:
+    """While its bytes are held up, and no longer; the wait is counted for it."""
+    announced = asked(world)
+    world.plans.replace(reader(), [shard_of(SHARDS[0])])
+    gate = world.origin.remotes[SHARDS[0]].hold(10)
+    reading = asyncio.create_task(world.get(SHARDS[0], reader()))
+    await until(lambda: any(each.wait for each in world.cache.readings))
+    world.clock.advance(1.5)
+    assert announced.page()["plans"][0]["waiting"]
+    gate.open()
+    await reading
+    row = announced.page()["plans"][0]
+    assert not row["waiting"]
+    assert row["waited_s"] == 1.5
+
+
+async def test_who_waits_for_the_first_answer_waits_too(world: World) -> None:
+    """Before anything is known of the shard; and counted while it lasts."""
+    announced = asked(world)
+    world.plans.replace(reader(), [shard_of(SHARDS[0])])
+    gate = world.origin.remotes[SHARDS[0]].hold()
+    reading = asyncio.create_task(world.get(SHARDS[0], reader()))
+    await until(lambda: bool(len(world.cache.waits)))
+    world.clock.advance(20)
+    world.cache.waits.look(1)
+    row = announced.page()["plans"][0]
+    assert (row["waiting"], row["waited_s"]) == (True, 20)
+    gate.open()
+    await reading
+    assert announced.page()["plans"][0]["waiting"] is False
+
+
+async def test_pages_follow_one_another(world: World) -> None:
+    """In the order of names, numbers as numbers; of one job only where one is named."""
+    announced = asked(world)
+    for worker in (10, 9, 2):
+        world.plans.replace(reader(worker), [shard_of(SHARDS[0])])
+    world.plans.replace(reader(0, "other"), [shard_of(SHARDS[0])])
+    first = announced.page("job", None, 2)
+    assert ([row["reader"] for row in first["plans"]], first["total"]) == ([str(reader(2)), str(reader(9))], 3)
+    second = announced.page("job", ReaderName.parse(first["next"]), 2)
+    assert ([row["reader"] for row in second["plans"]], second["next"], second["total"]) == ([str(reader(10))], None, 3)
+    assert announced.page("nobody") == {"total": 0, "plans": [], "next": None}
+
+
+async def test_a_thousand_readers_do_not_hold_the_loop(world: World) -> None:
+    """1,024 readers with a share of 585,270 shards: a page of them, and the leads of all, each well under 20 ms."""
+    announced = asked(world)
+    shards = [shard_of(f"https://o/big/{number:06}.tar") for number in range(20_000)]
+    for number in range(1024):
+        start = number * 571 % 19_000
+        world.plans.replace(reader(number), shards[start : start + 571])
+    world.prefetcher.wake()
+    assert _quickest(lambda: json.dumps(announced.page())) < 0.02
+    assert _quickest(announced.leads) < 0.02
+    assert len(announced.page()["plans"]) == 256
+
+
+def _quickest(ask: object) -> float:
+    """Of five times: others use this machine too."""
+    taken = []
+    for _ in range(5):
+        start = time.thread_time()
+        ask()  # type: ignore[operator]
+        taken.append(time.thread_time() - start)
+    return min(taken)
+
+
+async def test_the_least_possible_beside_the_real(world: World) -> None:
+    """Read twice with room for all, by whomever: what was fetched is the least there is, and a look at the beginning costs one segment."""
+    for who in (reader(1), reader(2)):
+        for name in SHARDS[:3]:
+            await world.get(name, who)
+    assert sum(fact.count for fact in world.of(OptimalBytes)) == 6 * SEGMENT
+    assert sum(fact.count for fact in world.of(OriginBytes)) == 6 * SEGMENT
+    async with world.opened(SHARDS[3]) as reading:
+        await world.taken(reading, 10)
+    assert world.of(OptimalBytes)[-1].count == SEGMENT
+
+
+async def test_readers_of_one_shard_at_once_cost_once(world: World) -> None:
+    """The second opens while the first is inside; a part counts the segments that it touches."""
+    async with world.opened(SHARDS[0], reader(1)) as first:
+        await world.taken(first, SEGMENT + 1)
+        await world.get(SHARDS[0], reader(2))
+    await world.get(SHARDS[1], reader(1), SEGMENT, SEGMENT + 5)
+    assert [fact.count for fact in world.of(OptimalBytes)] == [2 * SEGMENT, 0, SEGMENT]
+
+
+async def test_what_leaves_unread_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fetched ahead, never read, evicted: that is what the metric of evictions before use adds up, and nothing that was read."""
+    small_segments(monkeypatch)
+    async with building(tmp_path / "small", segments=4) as world:
+        for number, name in enumerate(SHARDS):
+            world.origin.put(name, data_of(2 * SEGMENT, number))
+        async for _ in world.house.warm([shard_of(SHARDS[0])]):
+            pass
+        for name in SHARDS[1:]:
+            await world.get(name)
+            await world.quiet()
+        left = {used: sum(fact.bytes for fact in world.of(Evicted) if fact.used is used) for used in (True, False)}
+        stays = world.openings.current.get(SHARDS[0])
+        unread = 2 - (stays.segments.stored_count if stays else 0)
+    assert left[False] == unread * SEGMENT
+    assert left[True] >= 4 * SEGMENT

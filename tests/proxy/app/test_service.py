@@ -1,0 +1,130 @@
+"""The parts put together: what a sidecar does by itself once a second."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.face import request, talk
+
+from forebay_proxy.app import service
+from forebay_proxy.app.service import ServiceInfo, serve
+from forebay_proxy.app.shutdown import Shutdown
+from forebay_proxy.background import prefetcher
+from forebay_proxy.cache import resolver
+from forebay_proxy.config.settings import load
+from forebay_proxy.core.errors import ConfigError
+from forebay_proxy.core.exit_codes import ExitCode
+from forebay_proxy.store.files import file_io
+
+pytestmark = pytest.mark.each_python
+
+
+async def test_a_failed_opening_is_tried_again_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planned shard appears at its origin later; nobody asks, and it comes."""
+    monkeypatch.setattr(prefetcher, "FAILED_S", 0.1)
+    monkeypatch.setattr(resolver, "REMEMBERED_S", 0.0)
+    monkeypatch.setattr(service, "TICK_S", 0.02)
+    root, run = tmp_path / "root", tmp_path / "run"
+    root.mkdir()
+    run.mkdir(mode=0o700)
+    environ = {"XDG_RUNTIME_DIR": str(run), "HOME": str(tmp_path)}
+    settings = load({"port": 0, "cache_dir": tmp_path / "cache", "cache_size": "64MiB", "file_root": [str(root)]}, environ, ())
+    known: asyncio.Future[ServiceInfo] = asyncio.get_running_loop().create_future()
+    ending = Shutdown(0.0)
+    running = asyncio.create_task(serve(settings, announce=known.set_result, environ=environ, ending=ending))
+    try:
+        port = (await asyncio.wait_for(known, 60)).port
+        shard = root / "late.tar"
+        body = json.dumps({"shards": [f"file://{shard}"]}).encode()
+        sent = request("PUT", "/v1/plans/job/0/0/0", {"Content-Type": "application/json"}, body)
+        assert (await talk(port, sent)).status == 204
+        async with asyncio.timeout(60):
+            while b'error="ShardNotFound"' not in (await talk(port, request("GET", "/metrics"))).body:
+                await asyncio.sleep(0.01)
+            shard.write_bytes(bytes(range(256)))
+            while not any(known["complete"] for known in (await talk(port, request("GET", "/v1/shards"))).json["shards"]):
+                await asyncio.sleep(0.01)
+    finally:
+        ending.asked.set()
+        await asyncio.wait_for(running, 60)
+
+
+@asynccontextmanager
+async def serving(place: Path) -> AsyncIterator[int]:
+    """The port of a sidecar of the files below ``place / "root"``; at the end of the ``with`` it ends in good order."""
+    (place / "run").mkdir(mode=0o700, exist_ok=True)
+    environ = {"XDG_RUNTIME_DIR": str(place / "run"), "HOME": str(place)}
+    given: dict[str, Any] = {"port": 0, "cache_dir": place / "cache", "cache_size": "64MiB", "file_root": [str(place / "root")]}
+    known: asyncio.Future[ServiceInfo] = asyncio.get_running_loop().create_future()
+    ending = Shutdown(0.0)
+    running = asyncio.create_task(serve(load(given, environ, ()), announce=known.set_result, environ=environ, ending=ending))
+    try:
+        yield (await asyncio.wait_for(known, 60)).port
+    finally:
+        ending.asked.set()
+        assert await asyncio.wait_for(running, 60) == ExitCode.DONE
+
+
+async def test_what_has_come_is_written_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that has left got its last bytes from memory: they are on their way to the disk at the end, and here at the next start."""
+    ending, write, drop = threading.Event(), file_io.write_pieces, service._House._drop_unread
+
+    def late(*arguments: Any) -> None:
+        assert ending.wait(60)
+        write(*arguments)
+
+    def dropped(house: service._House) -> None:
+        drop(house)
+        ending.set()
+
+    monkeypatch.setattr(file_io, "write_pieces", late)
+    monkeypatch.setattr(service._House, "_drop_unread", dropped)
+    monkeypatch.setattr(service, "LANDING_S", 60.0)
+    (tmp_path / "root").mkdir()
+    shard = tmp_path / "root" / "a.tar"
+    shard.write_bytes(bytes(range(256)) * 20)
+    async with serving(tmp_path) as port:
+        assert (await talk(port, request("GET", f"/file{shard}"))).body == shard.read_bytes()
+        known = (await talk(port, request("GET", "/v1/shards"))).json["shards"]
+        assert [one["complete"] for one in known] == [False]
+    async with serving(tmp_path) as port:
+        known = (await talk(port, request("GET", "/v1/shards"))).json["shards"]
+        assert [one["complete"] for one in known] == [True]
+        assert (await talk(port, request("GET", f"/file{shard}"))).body == shard.read_bytes()
+
+
+async def test_what_keeps_it_from_beginning_comes_out_as_itself(tmp_path: Path) -> None:
+    """A port that is taken is found inside the task group: no group comes out, and no older Python makes a fault of it (3.11.2 did)."""
+    run = tmp_path / "run"
+    run.mkdir(mode=0o700)
+    environ = {"XDG_RUNTIME_DIR": str(run), "HOME": str(tmp_path)}
+    ending = Shutdown(0.0)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        settings = load({"port": port, "cache_dir": tmp_path / "cache", "cache_size": "64MiB"}, environ, ())
+        with pytest.raises(ConfigError, match=f"port {port} of 127.0.0.1 is taken"):
+            await serve(settings, announce=lambda info: None, environ=environ, ending=ending)
+    assert ending.code == ExitCode.CANNOT_BEGIN
+
+
+async def test_a_fault_ends_it_with_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A fault of ours is no ConfigError: exit code 3, and its name in the log."""
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    run = tmp_path / "run"
+    run.mkdir(mode=0o700)
+    environ = {"XDG_RUNTIME_DIR": str(run), "HOME": str(tmp_path)}
+    monkeypatch.setattr(service, "adopt", broken)
+    settings = load({"port": 0, "cache_dir": tmp_path / "cache", "cache_size": "64MiB"}, environ, ())
+    assert await serve(settings, announce=lambda info: None, environ=environ) == ExitCode.FAULT
+    assert "a fault in Forebay itself: ZeroDivisionError" in caplog.text

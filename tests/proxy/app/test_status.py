@@ -1,0 +1,87 @@
+"""How things stand, told to whoever asks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.house import SEGMENT, World, building, data_of, reader, shard_of, small_segments
+
+from forebay_proxy.app import status as standing_module
+from forebay_proxy.app.plan_status import PlanStatus
+from forebay_proxy.app.status import StatusReport
+from forebay_proxy.core.events import RequestDone, RequestOutcome
+from forebay_proxy.telemetry.counters import Counters
+from forebay_proxy.telemetry.origin_board import OriginBoard
+from forebay_proxy.telemetry.plan_adherence import PlanAdherence
+from forebay_proxy.telemetry.recent_errors import RecentErrors
+
+A = "https://o/set/a.tar"
+B = "https://o/set/b.tar"
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_segments(monkeypatch)
+    assert standing_module.SEGMENT_BYTES == SEGMENT
+
+
+def announced_of(world: World) -> PlanStatus:
+    return PlanStatus(cache=world.cache, plans=world.plans, prefetcher=world.prefetcher, following=PlanAdherence(), clock=world.clock)
+
+
+async def test_levels_and_status_agree_with_the_ledger(tmp_path: Path) -> None:
+    """A reader inside, a plan ahead, bytes here."""
+    async with building(tmp_path / "c", segments=100) as world:
+        asked = StatusReport(
+            cache=world.cache, plans=world.plans, announced=announced_of(world), tally=Counters(), limiters=world.limiters,
+            instance="ab" * 8,
+            watch=world.watch, clock=world.clock, board=OriginBoard(world.clock), recent_errors=RecentErrors(world.clock),
+        )  # fmt: skip
+        world.origin.put(A, data_of(2 * SEGMENT))
+        world.origin.put(B, data_of(3 * SEGMENT))
+        await world.get(B)
+        world.plans.replace(reader(), [shard_of(A), shard_of(B)])
+        async with world.opened(A, reader()) as reading:
+            await world.taken(reading, 10)
+            await world.quiet()
+            usage, status = asked.usage(), asked.status()
+            assert (usage.stored_bytes, usage.shards, usage.segments, usage.readers, usage.plans) == (5 * SEGMENT, 2, 5, 1, 1)
+            assert usage.leased_bytes == 2 * SEGMENT
+            assert usage.peak_bytes >= 5 * SEGMENT
+            assert usage.lead_bytes == {"job": 3 * SEGMENT}
+            assert status["cache"]["stored_bytes"] == usage.stored_bytes
+            (told,) = status["readers"]
+            assert (told["reader"], told["shard"], told["length_bytes"]) == (str(reader()), A, 2 * SEGMENT)
+            (plan,) = status["plans"]
+            assert (plan["position"], plan["length"], plan["lead_bytes"], status["plans_total"]) == (1, 2, 3 * SEGMENT, 1)
+            assert status["leads"] == {"job": {"bytes": 3 * SEGMENT, "seconds": usage.lead_s["job"]}}
+            assert asked.announced()["instance"] == "ab" * 8
+            assert asked.announced()["plans"] == status["plans"]
+
+
+async def test_it_can_be_asked_before_it_listens(tmp_path: Path) -> None:
+    """Nothing is known of directory and notices then."""
+    async with building(tmp_path / "c") as world:
+        asked = StatusReport(
+            cache=world.cache, plans=world.plans, announced=announced_of(world), tally=Counters(), limiters=world.limiters, instance="x",
+            watch=world.watch, clock=world.clock, board=OriginBoard(world.clock), recent_errors=RecentErrors(world.clock),
+        )  # fmt: skip
+        status = asked.status()
+        assert (status["cache_dir"], status["notices"], status["readers"]) == (None, [], [])
+        assert asked.usage().avail_bytes == 0
+
+
+async def test_who_read_between_two_looks_was_there(tmp_path: Path) -> None:
+    """Small warm shards take milliseconds each: their reader is never seen inside one, and "nobody has read" is not true."""
+    async with building(tmp_path / "c") as world:
+        tally, errors = Counters(), RecentErrors(world.clock)
+        asked = StatusReport(
+            cache=world.cache, plans=world.plans, announced=announced_of(world), tally=tally, limiters=world.limiters, instance="x",
+            watch=world.watch, clock=world.clock, board=OriginBoard(world.clock), recent_errors=errors,
+        )  # fmt: skip
+        assert asked.readers_lately() == 0
+        tally.listen(RequestDone("GET", 200, RequestOutcome.HIT, 10, 0.001, 0.001))
+        assert [asked.readers_lately(), asked.readers_lately()] == [1, 0]
+        errors.listen(RequestDone("GET", 404, None, 0, 0.001, 0.001, error="shard s3://b/a.tar: not there"))
+        assert asked.status()["verdict"].endswith("was told: shard s3://b/a.tar: not there")

@@ -1,0 +1,271 @@
+"""The disk looked after: how full it is, whether it is where it was, whether it works again."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import shutil
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.house import SEGMENT, World, building, data_of, small_segments
+from support.shelves import stored
+
+from forebay_proxy.background import disk_monitor
+from forebay_proxy.core import events
+from forebay_proxy.core.errors import DiskFailed
+from forebay_proxy.policy.eviction import headroom
+from forebay_proxy.store.files import file_io
+from forebay_proxy.store.health import CALM_S, FIRST_PROBE_S
+from forebay_proxy.store.probe import Look
+
+A = "https://o/set/a.tar"
+B = "https://o/set/b.tar"
+WELL = Look(free_bytes=10**9, size_bytes=10**10, free_files=10**6, files=10**7, in_place=True)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_segments(monkeypatch)
+
+
+def seeing(world: World, monkeypatch: pytest.MonkeyPatch, look: Look | DiskFailed) -> None:
+    """The next looks find this."""
+
+    async def found(patience_s: float) -> Look:
+        if isinstance(look, DiskFailed):
+            raise look
+        return look
+
+    monkeypatch.setattr(world.store, "look", found)
+
+
+async def test_a_look_sees_the_real_disk(tmp_path: Path) -> None:
+    """Nothing is wrong, and nothing changes."""
+    async with building(tmp_path / "c", segments=4) as world:
+        await world.watch.look()
+        seen = world.watch.seen
+        assert seen is not None
+        assert seen.in_place
+        assert 0 < (seen.free_bytes or 0) < seen.size_bytes
+        assert world.ledger.capacity_bytes == 4 * SEGMENT
+        assert not world.of(events.DiskChanged)
+
+
+async def test_what_others_take_is_worked_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes promised but not yet on the disk are free there still, and ours."""
+    async with building(tmp_path / "c", segments=8) as world:
+        await stored(world, A, 6)
+        seeing(world, monkeypatch, replace(WELL, free_bytes=0))
+        grant = world.room.reserve(SEGMENT)
+        await world.watch.look()
+        assert world.ledger.capacity_bytes == 6 * SEGMENT, "the promised one is not on the disk"
+        await world.quiet()
+        assert list(world.entry(A).segments.stored()) == [0, 1, 2, 3, 4]
+        world.ledger.release(grant)
+        seeing(world, monkeypatch, WELL)
+        await world.watch.look()
+        assert world.ledger.capacity_bytes == 8 * SEGMENT
+
+
+async def test_what_comes_and_goes_while_the_disk_is_counted_is_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file system's count and the books' are taken at two moments: what landed or left in between was free and held, or neither."""
+    async with building(tmp_path / "c", segments=8) as world:
+        await stored(world, A, 3)
+        disk = 6 * SEGMENT
+
+        async def landing(patience_s: float) -> Look:
+            counted = replace(WELL, free_bytes=disk - world.ledger.stored_bytes)
+            await stored(world, B, 2)
+            return counted
+
+        async def leaving(patience_s: float) -> Look:
+            await world.clearing.evict(world.entry(B))
+            counted = replace(WELL, free_bytes=disk - world.ledger.stored_bytes)
+            await stored(world, B, 2)
+            return counted
+
+        seeing(world, monkeypatch, replace(WELL, free_bytes=disk - 3 * SEGMENT))
+        for between in (None, landing, leaving):
+            if between is not None:
+                monkeypatch.setattr(world.store, "look", between)
+            await world.watch.look()
+            assert world.ledger.capacity_bytes == disk
+
+
+async def test_a_quota_is_learned_from_its_first_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It shows in no free-space figure: afterwards segments replace one another, instead of each of them failing."""
+    monkeypatch.setattr(headroom, "MARGIN_BYTES", SEGMENT)
+    real, quota, held = file_io.allocate, 6 * SEGMENT, [0]
+
+    def allocate(fd: int, offset: int, length: int, abilities: Any) -> None:
+        held[0] = 0
+        for file in (tmp_path / "c/shards").iterdir():
+            with suppress(FileNotFoundError):  # another thread may be removing it
+                held[0] += file.stat().st_blocks * 512
+        if held[0] + length > quota:
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+        real(fd, offset, length, abilities)
+
+    monkeypatch.setattr(file_io, "allocate", allocate)
+    async with building(tmp_path / "c", segments=64) as world:
+        seeing(world, monkeypatch, WELL)
+        for number in range(20):
+            name, data = f"https://o/set/{number}.tar", data_of(2 * SEGMENT, number)
+            world.origin.put(name, data)
+            assert await world.get(name) == data
+            await world.quiet()
+            await world.watch.look()
+            await world.quiet()
+        assert world.ledger.capacity_bytes <= quota
+        assert len(world.of(events.DiskOperationFailed)) <= 4, (
+            "of 34 that find no room: those that were under way when the first was refused"
+        )
+        assert world.entry("https://o/set/19.tar").segments.complete
+        assert world.ledger.stored_bytes >= quota // 2
+
+
+async def test_without_inodes_no_file_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shard that has a file goes on; a new one passes by, and at the next look the one needed last makes way."""
+    async with building(tmp_path / "c") as world:
+        data, other = data_of(3 * SEGMENT), data_of(SEGMENT, 1)
+        world.origin.put(A, data)
+        world.origin.put(B, other)
+        await world.get(A, None, 0, SEGMENT - 1)
+        seeing(world, monkeypatch, replace(WELL, free_files=3))
+        await world.watch.look()
+        await world.quiet()
+        assert await world.get(B) == other
+        assert await world.get(A) == data
+        await world.quiet()
+        assert world.entry(A).segments.complete
+        assert events.ReservationRefused("inodes") in world.facts
+        await world.watch.look()
+        await world.quiet()
+        assert not world.room.entries, "its inode is for whoever comes next"
+        seeing(world, monkeypatch, WELL)
+        await world.watch.look()
+        assert await world.get(B) == other
+        await world.quiet()
+        assert world.entry(B).segments.complete
+
+
+async def test_a_file_system_without_inodes_to_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is not few."""
+    async with building(tmp_path / "c") as world:
+        seeing(world, monkeypatch, replace(WELL, free_files=None, files=0, free_bytes=None))
+        await world.watch.look()
+        await stored(world, A, 2)
+        assert world.entry(A).segments.complete
+
+
+async def test_a_disk_that_hangs_is_left_alone_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Down by a look that did not come back; a probe that works, a calm while, and it is normal."""
+    async with building(tmp_path / "c") as world:
+        seeing(world, monkeypatch, DiskFailed("look", "ETIMEDOUT", "no answer"))
+        await world.watch.look()
+        assert (world.cache.disk.state, world.cache.disk.readable) == ("down", False)
+        world.origin.put(A, data_of(SEGMENT))
+        assert await world.get(A) == data_of(SEGMENT)
+        assert world.ledger.stored_bytes == 0
+        seeing(world, monkeypatch, WELL)
+        world.clock.advance(FIRST_PROBE_S)
+        await world.watch.look()
+        assert world.cache.disk.state == "unstable"
+        world.clock.advance(CALM_S)
+        await world.watch.look()
+        assert world.cache.disk.state == "normal"
+        await world.quiet()
+
+
+async def test_a_removed_directory_is_made_anew(tmp_path: Path) -> None:
+    """What it held is given up, open files too; the next shards are stored in the new one, and a start finds them."""
+    path = tmp_path / "c"
+    async with building(path) as world:
+        data = await stored(world, A, 3)
+        async with world.opened(A) as inside:
+            assert (await world.taken(inside, 10))[:10] == data[:10]
+            shutil.rmtree(path)
+            await world.watch.look()
+            assert world.cache.disk.state == "down"
+            world.clock.advance(FIRST_PROBE_S)
+            await world.watch.look()
+            rest = b"".join([bytes(chunk) async for chunk in inside.chunks()])
+            assert data.endswith(rest)
+        await world.quiet()
+        assert world.cache.disk.state == "unstable"
+        assert world.ledger.stored_bytes <= 2 * SEGMENT, "what the reader inside asked for since"
+        assert await world.get(A) == data
+        await world.quiet()
+        assert world.entry(A).segments.complete
+        key = world.store.hmac_key
+    async with building(path) as world:
+        assert world.entry(A).segments.complete
+        assert world.store.hmac_key == key
+
+
+async def test_a_directory_that_is_somebody_elses_now(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is not taken: told once, tried again and again, and used again when it is ours again."""
+    path = tmp_path / "c"
+    async with building(path) as world:
+        data = await stored(world, A, 2)
+        path.rename(tmp_path / "ours")
+        (path / "shards").mkdir(parents=True)
+        (path / "shards" / ("0" * 64)).write_bytes(b"another's")
+        path.chmod(0o700)
+        with caplog.at_level(logging.ERROR, "forebay"):
+            for _ in range(8):
+                await world.watch.look()
+                world.clock.advance(20)
+        assert world.cache.disk.state == "down"
+        assert sum("shards of its own" in record.getMessage() for record in caplog.records) == 1
+        assert await world.get(A) == data, "from the files that are open"
+        assert world.of(events.DiskOperationFailed)[-1].operation == "probe"
+        shutil.rmtree(path)
+        (tmp_path / "ours").rename(path)
+        world.clock.advance(100)
+        await world.watch.look()
+        assert world.cache.disk.state == "unstable"
+        assert await world.get(A) == data
+        assert len(world.origin.asked(A)) == 2, "nothing was fetched anew"
+
+
+async def test_working_off_that_hangs_stops_no_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever touches the disk is done beside it, one at a time."""
+    async with building(tmp_path / "c") as world:
+        gate, passes = asyncio.Event(), 0
+
+        async def stuck() -> None:
+            nonlocal passes
+            passes += 1
+            await gate.wait()
+
+        monkeypatch.setattr(world.clearing, "work_off", stuck)
+        for _ in range(5):
+            async with asyncio.timeout(60):
+                await world.watch.look()
+            await asyncio.sleep(0)
+        assert passes == 1
+        gate.set()
+        await world.quiet()
+        await world.watch.look()
+        await world.quiet()
+        assert passes == 2
+
+
+async def test_it_looks_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a second, until cancelled."""
+    monkeypatch.setattr(disk_monitor, "LOOK_S", 0.01)
+    async with building(tmp_path / "c") as world:
+        running = asyncio.create_task(world.watch.run())
+        async with asyncio.timeout(60):
+            while world.watch.seen is None:
+                await asyncio.sleep(0.005)
+        running.cancel()
+        result: list[Any] = await asyncio.gather(running, return_exceptions=True)
+        assert isinstance(result[0], asyncio.CancelledError)

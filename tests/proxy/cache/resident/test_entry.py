@@ -1,0 +1,134 @@
+"""One version of a shard: who may read it, what may be claimed of it."""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+from support.house import shard_of
+
+from forebay_proxy.cache.resident.entry import PROOF_S, Entry, fresh_key
+from forebay_proxy.core.segments import SEGMENT_BYTES
+from forebay_proxy.core.shard import Pin, PinKind, Version, store_key
+from forebay_proxy.store.index.row import Row
+
+NAME = "https://o/a.tar"
+SHARD = shard_of(NAME)
+
+
+def version_of(etag: str = "1", length: int | None = 2 * SEGMENT_BYTES, encoding: str = "") -> Version:
+    return Version(f'etag:"{etag}"', Pin(PinKind.ETAG, f'"{etag}"'), length, encoding)
+
+
+def entry_of(version: Version | None = None, *, ranged: bool = True, transient: bool = False) -> Entry:
+    version = version or version_of()
+    return Entry(store_key(NAME, version.identity), SHARD, version, ranged=ranged, transient=transient)
+
+
+async def test_everybody_may_read_what_needed_no_credential() -> None:
+    """It was shown to who brings none; who brings one may be shown something else, and asks first."""
+    entry = entry_of()
+    assert entry.may_read("", 0.0)
+    assert not entry.may_read("mac", 0.0)
+    entry.proved("mac", 0.0)
+    assert entry.may_read("mac", 1.0)
+    entry.refuse("mac")
+    assert not entry.may_read("mac", 1.0)
+    assert entry.may_read("", 1.0)
+
+
+async def test_a_credential_is_let_in_by_fetching_or_by_proof() -> None:
+    """A proof lasts ten minutes, a fetch for good; what is shown to nobody in particular is still not proved to somebody."""
+    entry = entry_of()
+    entry.access = {"one"}
+    assert entry.may_read("one", 0.0)
+    assert not entry.may_read("two", 0.0)
+    assert not entry.may_read("", 0.0)
+    entry.proved("two", 100.0)
+    assert entry.may_read("two", 100.0 + PROOF_S - 1)
+    assert not entry.may_read("two", 100.0 + PROOF_S + 1)
+    entry.admit("three")
+    assert entry.may_read("three", 0.0)
+    entry.admit("")
+    assert entry.may_read("", 0.0)
+    assert entry.may_read("one", 0.0)
+    assert not entry.may_read("four", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        (version_of(), True),
+        (version_of(length=None), True),
+        (version_of("2"), False),
+        (version_of(length=5), False),
+        (version_of(encoding="gzip"), False),
+    ],
+)
+async def test_a_version_is_identity_length_and_encoding(other: Version, same: bool) -> None:
+    """A length nobody knows contradicts nothing."""
+    assert entry_of().same_version(other) is same
+
+
+async def test_without_identity_nothing_is_the_same() -> None:
+    """Two answers cannot be told apart."""
+    nameless = Version("", Pin(), 5)
+    assert not entry_of(nameless).same_version(nameless)
+
+
+async def test_what_may_outlive_the_process() -> None:
+    """Something with identity and length that is not stale, and whole if it cannot be asked in pieces."""
+    assert entry_of().durable
+    assert not entry_of(transient=True).durable
+    assert not entry_of(version_of(length=None)).durable
+    assert not entry_of(ranged=False).durable
+    stale = entry_of()
+    stale.stale = True
+    assert not stale.durable
+    whole = entry_of(ranged=False)
+    whole.segments.land(0, 1)
+    whole.segments.land(1, 1)
+    assert whole.durable
+
+
+async def test_a_row_comes_back_as_it_was() -> None:
+    """Sums, credentials, version; of the same boot it is trusted."""
+    entry = entry_of()
+    entry.access = {"b", "a"}
+    entry.segments.land(1, 77)
+    again = Entry.of_row(SHARD, entry.row("boot"), "boot")
+    assert (again.key, again.access, list(again.segments.stored()), again.version) == (entry.key, {"a", "b"}, [1], entry.version)
+    assert not again.segments.unverified
+
+
+async def test_segments_of_another_boot_are_verified_first() -> None:
+    """All of them; and until all are, nothing new is claimed to be trusted."""
+    row = Row.of(NAME, version_of(), (), "old", array("Q", [5, 6]))
+    entry = Entry.of_row(SHARD, row, "new")
+    assert entry.segments.unverified == {0, 1}
+    entry.segments.unverified.discard(0)
+    assert Entry.of_row(SHARD, entry.row("new"), "new").segments.unverified == {0, 1}
+    entry.segments.unverified.discard(1)
+    assert not Entry.of_row(SHARD, entry.row("new"), "new").segments.unverified
+
+
+async def test_a_segment_in_doubt_makes_the_row_one_to_verify() -> None:
+    """Also where the entry itself is of this boot: a removal may have failed half-way."""
+    row = Row.of(NAME, version_of(), (), "boot", array("Q", [5, 6]))
+    entry = Entry.of_row(SHARD, row, "boot")
+    entry.segments.unverified.add(1)
+    assert Entry.of_row(SHARD, entry.row("boot"), "boot").segments.unverified == {0, 1}
+
+
+async def test_a_length_that_became_known_changes_only_the_length() -> None:
+    """The version stays what it was."""
+    entry = entry_of(version_of(length=None))
+    assert entry.last_index is None
+    entry.settle(SEGMENT_BYTES + 1)
+    assert (entry.version, entry.last_index) == (version_of(length=SEGMENT_BYTES + 1), 1)
+
+
+async def test_fresh_keys_are_nobody_elses() -> None:
+    """Not the version's own, and another each time."""
+    version = version_of()
+    assert len({fresh_key(SHARD, version, 1), fresh_key(SHARD, version, 2), store_key(NAME, version.identity)}) == 3

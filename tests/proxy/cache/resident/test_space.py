@@ -1,0 +1,146 @@
+"""Who leaves, who may have room: nothing leaves that somebody holds."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from support.house import SEGMENT, building, data_of, reader, shard_of, small_segments
+from support.shelves import stored
+
+from forebay_proxy.core.errors import CacheFull
+from forebay_proxy.policy.eviction.prefetch_debt import DISPLACED_PER_READER
+
+A = "https://o/set/a.tar"
+B = "https://o/set/b.tar"
+C = "https://o/set/c.tar"
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_segments(monkeypatch)
+
+
+async def test_who_was_opened_last_leaves_first(tmp_path: Path) -> None:
+    """A set that does not fit keeps a fixed part; LRU would keep nothing of it."""
+    async with building(tmp_path / "c", segments=2) as world:
+        for name in (A, B, C):
+            await stored(world, name, 1)
+        assert {entry.name for entry in world.room.entries.values()} == {A, C}
+
+
+async def test_tails_leave_before_heads_of_other_shards(tmp_path: Path) -> None:
+    """What is missing is spread over the set: no shard lacks everything while another has all."""
+    async with building(tmp_path / "c", segments=4) as world:
+        for name in (A, B, C):
+            await stored(world, name, 2)
+        assert {entry.name: list(entry.segments.stored()) for entry in world.room.entries.values()} == {A: [0], B: [0], C: [0, 1]}
+
+
+async def test_the_tail_leaves_before_the_head(tmp_path: Path) -> None:
+    """A partly evicted shard answers its first byte at once."""
+    async with building(tmp_path / "c", segments=4) as world:
+        await stored(world, A, 3)
+        await stored(world, B, 2, 1)
+        assert list(world.entry(A).segments.stored()) == [0, 1]
+
+
+async def test_a_shard_without_range_leaves_whole(tmp_path: Path) -> None:
+    """Part of it could not be completed."""
+    async with building(tmp_path / "c", segments=4) as world:
+        world.origin.put(A, data_of(3 * SEGMENT), ranged=False)
+        await world.get(A)
+        await world.quiet()
+        await stored(world, B, 2, 1)
+        assert A not in world.openings.current
+
+
+async def test_what_is_leased_never_leaves(tmp_path: Path) -> None:
+    """There is no room then."""
+    async with building(tmp_path / "c", segments=1) as world:
+        await stored(world, A, 1)
+        async with world.opened(A) as held:
+            await world.taken(held, 10)
+            with pytest.raises(CacheFull):
+                world.room.reserve(SEGMENT)
+
+
+async def test_prefetch_displaces_at_most_two_a_reader(tmp_path: Path) -> None:
+    """And only what is needed later than what it fetches; reading them makes room for two more."""
+    async with building(tmp_path / "c", segments=4) as world:
+        await stored(world, A, 4)
+        late, near = reader(1), reader(2)
+        world.plans.replace(near, [shard_of(B)])
+        world.plans.replace(late, [shard_of(C), shard_of(A)])
+        now = world.clock()
+        for number in range(DISPLACED_PER_READER):
+            grant = world.room.reserve_ahead(SEGMENT, now, near)
+            assert world.room.owed_for(grant) == {near: SEGMENT}
+            world.room.displacers.note(world.entry(A).key, 100 + number, near, owed=world.room.owed_for(grant))
+            await world.clearing.clear(grant)
+            world.ledger.release(grant)
+            taken = world.room.ledger.reserve(SEGMENT, list)  # somebody else had that room
+            world.ledger.commit(taken)
+        with pytest.raises(CacheFull):
+            world.room.reserve_ahead(SEGMENT, now, near)
+        world.room.displacers.settle(world.entry(A).key, 100)
+        world.room.displacers.settle(world.entry(A).key, 100)
+        world.room.displacers.settle(world.entry(A).key, 101)
+        assert not world.room.displacers.owed()
+        with pytest.raises(CacheFull):
+            world.room.reserve_ahead(SEGMENT, now + 10**6, near)
+        world.ledger.doom(2 * SEGMENT)
+        world.ledger.gone(2 * SEGMENT)
+
+
+async def test_a_displacement_that_fails_is_not_counted_for_ever(tmp_path: Path) -> None:
+    """The flight failed: its reader may displace again."""
+    async with building(tmp_path / "c", segments=5, retry_budget_s=0.0) as world:
+        await stored(world, A, 4)
+        world.origin.put(B, data_of(3 * SEGMENT, 1))
+        world.plans.replace(reader(2), [shard_of(B)])
+        world.plans.replace(reader(1), [shard_of(C), shard_of(A)])
+        entry, _ = await world.openings.entry(shard_of(B), "job", need=2000.0)
+        await world.quiet()
+        world.origin.remotes[B].fail(times=10)
+        assert world.cache.ensure(entry, 1, shard_of(B), need=2000.0, need_at=world.clock(), reader=reader(2)) is not None
+        assert world.room.displacers.owed()
+        await world.quiet()
+        assert not world.room.displacers.owed()
+
+
+async def test_a_hit_ends_what_is_owed_of_its_room(tmp_path: Path) -> None:
+    """It was kept from one reading to the next: that is what room is for."""
+    async with building(tmp_path / "c", segments=6) as world:
+        await stored(world, A, 2)
+        key = world.entry(A).key
+        for index in range(2):
+            world.room.displacers.note(key, index, reader(1), owed={reader(1): SEGMENT}, is_lead=False)
+        world.room.displacers.read(key, 0)
+        await world.get(A, reader(2))
+        assert world.room.displacers.owed() == {reader(1): SEGMENT}, "the second was not read before"
+        await world.get(A, reader(2))
+        assert not world.room.displacers.owed()
+
+
+async def test_lead_does_not_eat_what_is_kept(tmp_path: Path) -> None:
+    """Room that a needed segment left for is inherited by whoever takes it next: a reader's two are two however many it reads."""
+    async with building(tmp_path / "c", segments=6) as world:
+        near, late = reader(2), reader(1)
+        world.origin.put(A, data_of(6 * SEGMENT))
+        await world.get(A, late)
+        await world.quiet()
+        world.plans.replace(near, [shard_of(B)])
+        world.plans.replace(late, [shard_of(C), shard_of(A)])
+        world.origin.put(B, data_of(6 * SEGMENT, 1))
+        async with world.opened(B, near):
+            entry, now = world.entry(B), world.clock()
+            for index in range(2, 6):
+                with suppress(CacheFull):
+                    world.cache.ensure(entry, index, shard_of(B), need=2000.0, need_at=now, reader=near)
+                await world.quiet()
+                if entry.segments.has(index):
+                    await world.get(B, near, first=index * SEGMENT, last=index * SEGMENT)
+            assert world.entry(A).segments.stored_count == 6 - DISPLACED_PER_READER  # the demanded one is the first of them
+            assert world.room.displacers.owed() == {near: DISPLACED_PER_READER * SEGMENT}

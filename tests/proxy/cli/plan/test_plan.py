@@ -1,0 +1,204 @@
+"""forebay plan: what a person is told before the run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from support.cli import invoke
+from support.replays import LINE, small
+
+from forebay_proxy.cli.main import cli
+from forebay_proxy.cli.plan.report import chart
+from forebay_proxy.cli.seams import Seams
+from forebay_proxy.config.settings import Settings
+from forebay_proxy.core.errors import ShardNotFound
+from forebay_proxy.core.shard import Shard
+from forebay_proxy.simulate.outcome import replay
+from forebay_proxy.simulate.survey import Survey, sample_of
+from forebay_proxy.simulate.workload import shuffled
+from forebay_proxy.wire.urls.shard_url import parse_origin_url
+
+PATTERN = "s3://b/{000..099}.tar"
+RUN = ("--cache-size", "50GB", "--origin-bandwidth", "2Gbit", "--rate", "800MB/s", "--workers", "8")
+
+
+@dataclass
+class Asked:
+    """Stands in for the origins: every shard is ``length`` bytes long."""
+
+    length: int = 10**9
+    count: int = 0
+
+    def __call__(self, shards: Sequence[Shard], settings: Settings, count: int) -> Survey:
+        asked = sample_of(shards, count)
+        self.count += len(asked)
+        return Survey({shard.name: self.length for shard in asked}, len(asked), len(shards))
+
+
+def test_an_estimate() -> None:
+    """Working set, hits beside LRU's, times, and the verdict last; nobody is asked where the length is given."""
+    asked = Asked()
+    result = invoke("plan", PATTERN, "--shard-size", "1GB", *RUN, seams=Seams(survey=asked))
+    assert (result.exit_code, asked.count) == (0, 0)
+    lines = result.stdout.splitlines()
+    assert lines[0].split("  ")[-1].strip() == "100 GB in 100 shards (as given)"
+    assert any(line.endswith("takes 800 MB/s, with 8 readers (--workers)") for line in lines)
+    assert any(line.endswith("gives 250 MB/s (2 Gbit/s)") for line in lines)
+    assert any("LRU" in line and "15.3 GB (15 %)" in line for line in lines)
+    assert lines[-1].startswith("origin-bound: the accelerator waits 38 % of the time; a cache of 68.9 GB would end that")
+
+
+def test_lengths_are_asked_of_the_origin() -> None:
+    """Of a sample, and it is said."""
+    asked = Asked()
+    result = invoke("plan", PATTERN, *RUN, seams=Seams(survey=asked))
+    assert asked.count == 32
+    assert "100 GB in 100 shards (estimated: 32 of 100 shards asked)" in result.stdout
+    assert "(asked of the origin)" in invoke("plan", PATTERN, *RUN, "--ask", "100", seams=Seams(survey=asked)).stdout
+
+
+def test_an_estimate_for_programs() -> None:
+    """One JSON document; bytes, seconds, ratios."""
+    value = json.loads(invoke("plan", PATTERN, "--dataset-size", "100GB", *RUN, "--json").stdout)
+    assert (value["dataset_bytes"], value["shards"], value["cache_bytes"]) == (100 * 10**9, 100, 50 * 10**9)
+    assert value["hit_bytes"] + value["origin_bytes"] == value["dataset_bytes"]
+    assert value["epoch_s"] == pytest.approx(value["origin_bytes"] / 0.25e9)
+
+
+def test_a_replay(tmp_path: Path) -> None:
+    """A row a policy, the optimum, a chart."""
+    path = tmp_path / "list.txt"
+    path.write_text("https://o/set/{00..31}.tar\n")
+    flags = (
+        "--shard-size",
+        "32MiB",
+        "--cache-size",
+        "512MiB",
+        "--rate",
+        "200MB/s",
+        "--shuffle",
+        "1",
+        "--epochs",
+        "2",
+        "--origin-bandwidth",
+        "300MB/s",
+    )
+    result = invoke("plan", "--replay", str(path), *flags)
+    assert result.exit_code == 0, result.stderr
+    reads, origin, *table = result.stdout.splitlines()
+    assert reads == "list: 32 shards, 1.1 GB (as given); 1 reader reading 200 MB/s, announcing 16 shards"
+    assert origin == "cache: 537 MB; origin: 300 MB/s, first byte after 30 ms, 64 requests at once"
+    assert [line.split()[0] for line in table[1:6]] == ["policy", "ours", "lru", "never-evict", "the"]
+    assert "█" in result.stdout
+    assert max(map(len, table)) <= 80
+    value = json.loads(invoke("plan", "--replay", str(path), *flags, "--policy", "ours", "--json").stdout)
+    (ours,) = value["policies"]
+    assert (ours["policy"], len(ours["epochs"]), ours["read_bytes"]) == ("ours", 2, 2 * 2**30)
+
+
+def test_a_log_keeps_its_readers_and_moments() -> None:
+    """From stdin; flags that would say otherwise are refused."""
+    lines = [
+        {"t": number * 10.0, "reader": f"j/0/{number % 2}/1.0", "shard": f"s3://b/{number // 2}.tar", "length": 1000} for number in range(4)
+    ]
+    text = "\n".join(map(json.dumps, lines))
+    value = json.loads(invoke("plan", "--replay", "-", "--cache-size", "1GB", "--json", stdin=text).stdout)
+    ours = value["policies"][0]
+    assert (value["kind"], ours["readers"], ours["origin_bytes"]) == ("access log", 2, 2000)
+    assert ours["seconds"] >= 30.0
+    refused = invoke_refused("plan", "--replay", "-", "--cache-size", "1GB", "--shuffle", "1", stdin=text)
+    assert "--shuffle is for a list of shards" in refused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "name at least one URL"),
+        ((PATTERN, "--shard-size", "1GB", "--rate", "1GB/s", "--origin-bandwidth", "1GB/s"), "an estimate needs --cache-size 500GB too"),
+        ((PATTERN, "--shard-size", "1GB", "--cache-size", "1GB", "--rate", "1GB/s"), "an estimate needs --origin-bandwidth 10Gbit too"),
+        ((PATTERN,), "needs --cache-size 500GB and --origin-bandwidth 10Gbit and --rate 800MB/s too"),
+        ((PATTERN, *RUN, "--cache-size", "75%"), "write how many bytes, as 500GB"),
+        ((PATTERN, *RUN, "--rate", "10Gb"), "'10Gb' is not a rate"),
+        ((PATTERN, *RUN, "--shard-size", "1GB", "--dataset-size", "9GB"), "say the same thing"),
+        ((PATTERN, "--replay", "-"), "--replay names what is read"),
+        ((PATTERN, *RUN, "--ahead", "none"), "'none' is not a number of shards"),
+        (("--replay", "-", "--cache-size", "1GB", "--shard-size", "900TB"), "hours of simulating"),
+        (("nosuch.txt", *RUN), "neither a URL nor a file of URLs that is there"),
+    ],
+)
+def test_what_is_wrong_is_said(arguments: tuple[str, ...], said: str) -> None:
+    """In one line, with exit code 2."""
+    assert said in invoke_refused("plan", *arguments, stdin="s3://b/{0..9}.tar")
+
+
+def invoke_refused(*arguments: str, stdin: str | None = None) -> str:
+    """The message of a command line that is refused."""
+    result = invoke(*arguments, stdin=stdin)
+    assert result.exit_code == 2, result.output
+    return result.stderr
+
+
+def test_an_origin_that_refuses() -> None:
+    """The verb ends with the origin's own words."""
+
+    def survey(shards: Sequence[Shard], settings: Settings, count: int) -> Survey:
+        raise ShardNotFound(shards[0].name, "404")
+
+    result = invoke("plan", PATTERN, *RUN, seams=Seams(survey=survey))
+    assert result.exit_code == 2
+    assert "s3://b/000.tar" in result.stderr
+
+
+def test_a_loopback_origin_is_asked_once_it_is_allowed() -> None:
+    """The flag that the refusal names is one of this verb."""
+    asked = list[tuple[str, ...]]()
+
+    def survey(shards: Sequence[Shard], settings: Settings, count: int) -> Survey:
+        asked.append(settings.allow_origin)
+        return Survey({shard.name: 10 for shard in shards}, len(shards), len(shards))
+
+    url = "http://127.0.0.1:9/{0..3}.tar"
+    assert invoke("plan", url, *RUN, "--allow-origin", "http://127.0.0.1:9", seams=Seams(survey=survey)).exit_code == 0
+    assert asked == [("http://127.0.0.1:9",)]
+
+
+def test_a_total_is_dealt_out_to_the_byte() -> None:
+    """However many shards it is divided by."""
+    value = json.loads(invoke("plan", "s3://b/{0..2}.tar", "--dataset-size", "100", *RUN, "--json").stdout)
+    assert value["dataset_bytes"] == 100
+
+
+def test_short_shards_count_as_a_segment_each() -> None:
+    """What a replay costs is not told by its bytes: a million tiny shards are a million openings."""
+    shards = [Shard.of(parse_origin_url(f"s3://b/{number}.tar")) for number in range(10)]
+    lengths = {shard.name: 1000 for shard in shards[1:]} | {shards[0].name: 20 * 2**20}
+    assert shuffled(shards, lengths, epochs=2).read_segments == 2 * (9 + 3)
+
+
+def test_a_replay_without_rates_says_so() -> None:
+    """What is not limited is named, or the times would be taken for real ones."""
+    lines = invoke("plan", "--replay", "-", "--cache-size", "1GB", "--shard-size", "1MB", stdin="s3://b/{0..9}.tar").stdout.splitlines()
+    assert "as fast as bytes come (no --rate)" in lines[0]
+    assert "without a limit (no --origin-bandwidth)" in lines[1]
+
+
+def test_the_help_fits_80_columns() -> None:
+    """Examples too: a terminal that breaks them makes them useless."""
+    text = invoke("plan", "--help").stdout
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_chart_is_to_scale() -> None:
+    """A ratio of a half is half a bar."""
+    lines = chart(replay(small([[range(4)] * 2]), LINE, 2 * 8 * 2**20, ["never-evict"]))
+    assert lines[2].count("█") == 20
+    assert lines[2].endswith("50.0 %")
+
+
+def test_help_has_examples() -> None:
+    """As every verb's."""
+    assert "Examples:" in (cli.commands["plan"].help or "")

@@ -1,0 +1,114 @@
+"""Running a command as if Forebay were not there: signals and exit codes, with real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.cli import environment
+
+pytestmark = pytest.mark.each_python
+
+# Says "ready" when its handlers stand, then tells what it receives until the third signal ends it.
+TELLER = """
+import os, signal, sys
+def tell(number, frame):
+    os.write(1, (signal.Signals(number).name + "\\n").encode())  # print may be interrupted in the middle of itself
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT):
+    signal.signal(number, tell)
+print("ready", flush=True)
+for line in iter(sys.stdin.readline, ""):
+    pass
+"""
+RUNNER = (
+    "import sys, os; from forebay_proxy.cli.run.command import run_command; sys.exit(run_command(sys.argv[1:], os.environ, lambda: None))"
+)
+
+
+def start(tmp_path: Path, *command: str, **popen: object) -> subprocess.Popen[str]:
+    arguments = [sys.executable, "-c", RUNNER, *command]
+    return subprocess.Popen(arguments, env=environment(tmp_path), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **popen)  # type: ignore[call-overload, no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [("exit 0", 0), ("exit 7", 7), ("exit 255", 255), ("kill -9 $$", 137), ("kill -TERM $$", 143), ("kill -USR1 $$", 138)],
+)
+def test_the_exit_code_is_the_commands(tmp_path: Path, script: str, code: int) -> None:
+    """Its own, or 128 + n for the signal that ended it."""
+    with start(tmp_path, "sh", "-c", script) as process:
+        process.communicate()
+    assert process.returncode == code
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT"])
+def test_signals_are_passed_on_once(tmp_path: Path, name: str) -> None:
+    """The command hears each signal that run receives, and run goes on waiting for it."""
+    with start(tmp_path, sys.executable, "-c", TELLER) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.Signals[name])
+        assert process.stdout.readline() == f"{name}\n"
+        rest, _ = process.communicate("")
+    assert (rest, process.returncode) == ("", 0)
+
+
+def test_a_signal_that_ends_the_command_ends_run_with_128_plus_n(tmp_path: Path) -> None:
+    """SIGTERM from a scheduler: the command dies of it, run says so."""
+    with start(tmp_path, sys.executable, "-c", "print('ready', flush=True); import time; time.sleep(60)") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.terminate()
+        process.communicate()
+    assert process.returncode == 143
+
+
+def test_ctrl_c_arrives_once(tmp_path: Path) -> None:
+    """From a terminal both get SIGINT by the kernel; it is not sent a second time."""
+    master, slave = os.openpty()
+    script = (
+        "import fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
+        "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    )
+    arguments = [sys.executable, "-c", script, "-c", RUNNER, sys.executable, "-c", TELLER]
+    with subprocess.Popen(arguments, env=environment(tmp_path), stdin=slave, stdout=subprocess.PIPE, text=True) as process:
+        os.close(slave)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        os.write(master, b"\x03")
+        assert process.stdout.readline() == "SIGINT\n"
+        os.write(master, b"\x04")  # end of input: the command ends
+        assert process.stdout.read() == ""
+        assert process.wait() == 0
+    os.close(master)
+
+
+def test_what_was_ignored_stays_ignored(tmp_path: Path) -> None:
+    """nohup's SIGHUP reaches neither run nor its command."""
+    script = "import signal; print(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, flush=True); input()"
+    with start(tmp_path, sys.executable, "-c", script, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "True\n"
+        process.send_signal(signal.SIGHUP)
+        process.communicate("\n")
+    assert process.returncode == 0
+
+
+def test_the_command_starts_with_an_open_signal_mask(tmp_path: Path) -> None:
+    """What run blocks to wait for signals is not inherited."""
+    script = "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, []), signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)"
+    with start(tmp_path, sys.executable, "-c", script) as process:
+        out, _ = process.communicate()
+    assert out == "set() True\n"
+
+
+def test_a_child_of_run_that_ends_is_not_the_command(tmp_path: Path) -> None:
+    """The sidecar may die during the run; only the command's end counts."""
+    runner = f"import subprocess; other = subprocess.Popen(['sh', '-c', 'sleep 0.1']); {RUNNER}"
+    with subprocess.Popen([sys.executable, "-c", runner, "sh", "-c", "sleep 0.4; exit 5"], env=environment(tmp_path)) as process:
+        process.wait()
+    assert process.returncode == 5

@@ -1,0 +1,93 @@
+"""What a command's environment says so that its shards come through a sidecar."""
+
+from __future__ import annotations
+
+import pytest
+
+from forebay_proxy.cli.run.environment import fresh_job, job_variables, rewrite_variables, traps
+from forebay_proxy.core.errors import ConfigError
+from forebay_proxy.wire.commands.gopen_rules import rewritten
+from forebay_proxy.wire.protocol.reader_name import ReaderName
+
+pytestmark = pytest.mark.each_python
+
+BASE = "http://127.0.0.1:7071"
+
+
+def test_rewrite_rules_lead_to_the_sidecar() -> None:
+    """Stock WebDataset opens s3:// URLs through it."""
+    rules = rewrite_variables(BASE, {})["GOPEN_REWRITE"]
+    assert rewritten(rules, "pipe:aws s3 cp s3://b/shard-000000.tar -").startswith(f"{BASE}/s3/b/shard-000000.tar")
+
+
+def test_a_persons_own_rules_stay_in_front() -> None:
+    """The first rule that matches wins, and theirs is the first."""
+    rules = rewrite_variables(BASE, {"GOPEN_REWRITE": "s3://mine/=/nas/mine/"})["GOPEN_REWRITE"]
+    assert rewritten(rules, "s3://mine/a.tar") == "/nas/mine/a.tar"
+    assert rewritten(rules, "s3://b/a.tar") == f"{BASE}/s3/b/a.tar"
+
+
+def test_asking_twice_changes_nothing_and_a_new_address_replaces_the_old() -> None:
+    """Rules of an earlier eval never shadow the living sidecar."""
+    first = rewrite_variables(BASE, {"GOPEN_REWRITE": "a=b"})
+    assert rewrite_variables(BASE, first) == first
+    moved = rewrite_variables("http://127.0.0.1:7072", first)
+    assert "7071" not in moved["GOPEN_REWRITE"]
+
+
+@pytest.mark.parametrize(
+    ("environ", "upper", "lower"),
+    [
+        ({}, "127.0.0.1,localhost,::1", "127.0.0.1,localhost,::1"),
+        ({"NO_PROXY": ".corp"}, ".corp,127.0.0.1,localhost,::1", ".corp,127.0.0.1,localhost,::1"),
+        ({"NO_PROXY": "a", "no_proxy": "localhost, b"}, "a,127.0.0.1,localhost,::1", "localhost,b,127.0.0.1,::1"),
+        ({"no_proxy": "*"}, "*", "*"),
+    ],
+)
+def test_no_proxy_grows_in_both_spellings(environ: dict[str, str], upper: str, lower: str) -> None:
+    """Programs read one or the other; what was there stays."""
+    found = rewrite_variables(BASE, environ)
+    assert (found["NO_PROXY"], found["no_proxy"]) == (upper, lower)
+
+
+def test_a_sidecar_elsewhere_is_not_proxied_either() -> None:
+    """Its host joins the list."""
+    assert rewrite_variables("http://node7:7070", {})["NO_PROXY"].endswith(",node7")
+
+
+def test_an_address_no_rule_can_hold_is_one_line() -> None:
+    """Colons and brackets of IPv6 do not fit a rewrite rule."""
+    with pytest.raises(ConfigError, match=r"\[::1\]"):
+        rewrite_variables("http://[::1]:7070", {})
+
+
+def test_each_run_is_a_job_of_its_own() -> None:
+    """Two runs never share a name, and the name fits a reader's."""
+    first, second = (fresh_job({}, "node/7 ü", 42) for _ in range(2))
+    assert first != second
+    assert ReaderName(first, "0", "0", "1.1")
+
+
+def test_tasks_of_one_slurm_step_are_one_job() -> None:
+    """srun starts a forebay run per task; they train one model."""
+    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
+    assert fresh_job(step, "a", 1) == fresh_job(step, "b", 2) == "7.0"
+
+
+def test_run_names_sidecar_and_job() -> None:
+    """The command learns both."""
+    found = job_variables(BASE, {}, "job-1")
+    assert set(found) == {"FOREBAY_URL", "FOREBAY_JOB", "GOPEN_REWRITE", "NO_PROXY", "no_proxy"}
+    assert (found["FOREBAY_URL"], found["FOREBAY_JOB"]) == (BASE, "job-1")
+
+
+def test_under_wds_secure_no_rule_is_set() -> None:
+    """WebDataset would refuse to open anything with one; a taken-over process needs none."""
+    assert "GOPEN_REWRITE" not in job_variables(BASE, {"WDS_SECURE": "1"}, "job-1")
+
+
+def test_traps_are_named_with_their_mend() -> None:
+    """Settings of WebDataset that work against a sidecar."""
+    assert traps({}) == []
+    assert traps({"WDS_SECURE": "0"}) == []
+    assert ["WDS_SECURE" in found or "WDS_CACHE" in found for found in traps({"WDS_SECURE": "1", "WDS_CACHE": "/x"})] == [True, True]

@@ -1,0 +1,363 @@
+"""forebay run: join or start, run the command untouched, say what it cost. Real processes; the sidecar is the fake one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import MagicMock
+
+import pytest
+from click.testing import CliRunner
+from support.cli import environment, program
+from support.fake_sidecar import FakeSidecar, tally_of
+
+from forebay_proxy.cli.client import SidecarClient
+from forebay_proxy.cli.run.join import Joined
+from forebay_proxy.cli.run.run import _Watch, run
+from forebay_proxy.cli.run.takeover_place import takeover_folder
+from forebay_proxy.core.errors import ConfigError
+from forebay_proxy.node.runfile import RunDirectory, RunFile, process_start_time
+
+pytestmark = pytest.mark.each_python
+
+NAMES = ("FOREBAY_URL", "FOREBAY_JOB", "GOPEN_REWRITE", "NO_PROXY", "no_proxy")
+SHOW = f"import json, os; print(json.dumps({{name: os.environ.get(name) for name in {NAMES}}}))"
+
+
+class Node:
+    """A run directory of the test's own, and whatever sidecars come to live in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir(mode=0o700)
+        self.environ = environment(path)
+        self.directory = RunDirectory(path)
+
+    def forebay(self, *arguments: str, fake: tuple[str, ...] = (), **variables: str) -> subprocess.CompletedProcess[str]:
+        environ = {**self.environ, **variables}
+        return subprocess.run(
+            [*program("--idle-exit-s", "30", *fake), *arguments],
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            cwd=self.path,
+            check=False,
+        )
+
+    def sidecars(self) -> list[RunFile]:
+        return self.directory.live()
+
+    def end(self) -> None:
+        for record in self.sidecars():
+            if record.pid != os.getpid():
+                os.kill(record.pid, signal.SIGTERM)
+                while process_start_time(record.pid) == record.start_time and not is_zombie(record.pid):
+                    time.sleep(0.01)
+
+
+def is_zombie(pid: int) -> bool:
+    """Ended, though nobody in this container collects orphans."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    node = Node(tmp_path / "run")
+    yield node
+    node.end()
+
+
+def test_a_sidecar_is_started_and_named_to_the_command(node: Node) -> None:
+    """The command finds address, job, rewrite rules and proxy exceptions; stdout is its own alone."""
+    done = node.forebay("run", "--", sys.executable, "-c", SHOW)
+    assert done.returncode == 0
+    seen = json.loads(done.stdout)
+    (record,) = node.sidecars()
+    assert seen["FOREBAY_URL"] == record.url
+    assert seen["FOREBAY_JOB"]
+    assert f"{record.url}/s3/" in seen["GOPEN_REWRITE"]
+    assert "127.0.0.1,localhost" in seen["NO_PROXY"]
+    assert seen["no_proxy"] == seen["NO_PROXY"]
+    assert "started the sidecar" in done.stderr
+    assert record.started_by == "run"
+
+
+def test_the_next_run_joins_it(node: Node) -> None:
+    """One sidecar a node; each run is a job of its own."""
+    first, second = (node.forebay("run", "--", sys.executable, "-c", SHOW) for _ in range(2))
+    assert "joined" in second.stderr
+    assert len(node.sidecars()) == 1
+    assert json.loads(first.stdout)["FOREBAY_JOB"] != json.loads(second.stdout)["FOREBAY_JOB"]
+
+
+def test_two_that_begin_at_once_start_one(node: Node) -> None:
+    """The lock lets one start it; all the others join."""
+    argv = [*program("--idle-exit-s", "30"), "run", "--", sys.executable, "-c", SHOW]
+    processes = [subprocess.Popen(argv, env=node.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    outputs = [process.communicate(timeout=240) for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4
+    assert len({json.loads(out)["FOREBAY_URL"] for out, _ in outputs}) == 1
+    assert len({json.loads(out)["FOREBAY_JOB"] for out, _ in outputs}) == 4
+    assert sorted("started" in err for _, err in outputs) == [False, False, False, True]
+
+
+def test_tasks_of_one_srun_share_sidecar_and_job(node: Node) -> None:
+    """srun --ntasks-per-node=3 forebay run: one starts it, the others join, and together they are one job."""
+    argv = [*program("--idle-exit-s", "30"), "run", "--", sys.executable, "-c", SHOW]
+    step = {**node.environ, "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1"}
+    tasks = [{**step, "SLURM_PROCID": str(task)} for task in range(3)]
+    processes = [subprocess.Popen(argv, env=task, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for task in tasks]
+    outputs = [process.communicate(timeout=240) for process in processes]
+    assert {json.loads(out)["FOREBAY_JOB"] for out, _ in outputs} == {"7.1"}
+    assert sorted("started" in err for _, err in outputs) == [False, False, True]
+
+
+TAKEOVER = "import json, os; print(json.dumps([os.environ.get(name) for name in ('PYTHONPATH', 'FOREBAY_TAKEOVER_REPORT')]))"
+
+
+def test_the_command_is_taken_over(node: Node) -> None:
+    """Our folder is first on its PYTHONPATH, and what was there follows; the file it reports to is gone afterwards."""
+    done = node.forebay("run", "--", sys.executable, "-c", TAKEOVER)
+    path, report = json.loads(done.stdout)
+    assert path == os.pathsep.join([str(takeover_folder()), node.environ["PYTHONPATH"]])
+    assert Path(report).parent == node.path
+    assert not Path(report).exists()
+
+
+def test_takeover_can_be_turned_off(node: Node) -> None:
+    """FOREBAY_TAKEOVER=0: the environment of way 1 and nothing else."""
+    done = node.forebay("run", "--", sys.executable, "-c", TAKEOVER, FOREBAY_TAKEOVER="0")
+    assert json.loads(done.stdout) == [node.environ["PYTHONPATH"], None]
+
+
+@pytest.mark.parametrize(("quiet", "said"), [((), True), (("--quiet",), False)])
+def test_the_end_says_who_was_taken_over(node: Node, quiet: tuple[str, ...], said: bool) -> None:
+    """In one line, unless nothing is to be said."""
+    code = 'import os; open(os.environ[\'FOREBAY_TAKEOVER_REPORT\'], \'a\').write(\'{"process": "1.1", "direct": ""}\')'
+    done = node.forebay("run", *quiet, "--", sys.executable, "-c", code)
+    assert ("forebay: 1 process taken over, 0 went direct\n" in done.stderr) is said
+
+
+def test_other_credentials_get_a_sidecar_of_their_own(node: Node) -> None:
+    """A found sidecar is used only if it reads as we would; ours has its own directory, and is found again."""
+    node.forebay("run", "--cache-dir", "/c/forebay", "--", "true")
+    node.forebay("run", "--cache-dir", "/c/forebay", "--", "true", AWS_PROFILE="other")
+    again = node.forebay("run", "--cache-dir", "/c/forebay", "--", "true", AWS_PROFILE="other")
+    main, other = node.sidecars()
+    assert "joined" in again.stderr
+    assert main.fingerprint != other.fingerprint
+    assert (main.cache_dir, other.cache_dir) == ("/c/forebay", f"/c/forebay-{other.fingerprint}")
+
+
+def test_an_address_that_was_named_is_always_used(node: Node) -> None:
+    """FOREBAY_URL wins over the run file, whatever its credentials."""
+    with FakeSidecar() as fake:
+        done = node.forebay("run", "--", sys.executable, "-c", SHOW, FOREBAY_URL=fake.url, AWS_PROFILE="other")
+        assert json.loads(done.stdout)["FOREBAY_URL"] == fake.url
+        assert node.sidecars() == []
+
+
+def test_a_stale_run_file_is_replaced(node: Node) -> None:
+    """After kill -9 of the sidecar the next run starts another."""
+    node.forebay("run", "--", "true")
+    (old,) = node.sidecars()
+    os.kill(old.pid, signal.SIGKILL)
+    while process_start_time(old.pid) == old.start_time and not is_zombie(old.pid):
+        time.sleep(0.01)
+    done = node.forebay("run", "--", "true")
+    assert "started" in done.stderr
+    assert [record.url for record in node.sidecars() if record.pid != old.pid] != [old.url]
+
+
+@pytest.mark.parametrize(
+    ("fake", "variables", "words"),
+    [
+        ((), {"FOREBAY_URL": "http://127.0.0.1:1"}, "FOREBAY_URL: no sidecar answers at http://127.0.0.1:1"),
+        (("--fail", "cache directory /x cannot be written"), {}, "did not start: cache directory /x cannot be written"),
+        ((), {"FOREBAY_URL": "nonsense"}, "must look like"),
+    ],
+)
+def test_without_a_sidecar_the_command_runs_all_the_same(node: Node, fake: tuple[str, ...], variables: dict[str, str], words: str) -> None:
+    """One line on stderr; the environment is what it was; the exit code is the command's."""
+    done = node.forebay("run", "--", sys.executable, "-c", f"{SHOW}; raise SystemExit(7)", fake=fake, **variables)
+    assert done.returncode == 7
+    assert json.loads(done.stdout) == {name: variables.get(name) for name in NAMES}
+    assert words in done.stderr
+    assert "running without Forebay" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_hold_goes_before_a_command_runs_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sidecar was joined and its variables cannot be made: it is let go at once, and the command runs all the same."""
+    verb, hold = sys.modules["forebay_proxy.cli.run.run"], MagicMock()
+    joined = Joined(SidecarClient("http://127.0.0.1:1"), "http://127.0.0.1:1", "joined", hold=hold)
+    closed: list[bool] = []
+
+    def no_variables(*_: object) -> dict[str, str]:
+        raise ConfigError("GOPEN_REWRITE makes no sense")
+
+    def command(*_: object) -> tuple[int, bool]:
+        closed.append(hold.close.called)
+        return 5, True
+
+    monkeypatch.setattr(verb, "join", lambda *_: joined)
+    monkeypatch.setattr(verb, "job_variables", no_variables)
+    monkeypatch.setattr(verb, "_run", command)
+    done = CliRunner().invoke(run, ["--", "true"], obj=MagicMock(), standalone_mode=False)
+    assert (done.return_value, closed) == (5, [True])
+
+
+def test_required_means_no_command_without_a_sidecar(node: Node) -> None:
+    """--required: exit 2, nothing run."""
+    done = node.forebay("run", "--required", "--", "sh", "-c", "echo ran", FOREBAY_URL="http://127.0.0.1:1")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--required" in done.stderr
+
+
+@pytest.mark.parametrize(("flags", "variables"), [((), {"FOREBAY_CACHE_SIZE": "100XB"}), (("--cache-size", "200XB"), {})])
+def test_wrong_settings_are_a_mistake_of_the_command_line(node: Node, flags: tuple[str, ...], variables: dict[str, str]) -> None:
+    """As an unknown flag is: exit 2 and no command, whether a sidecar runs or not. A run without Forebay would cost more than this line."""
+    done = node.forebay("run", *flags, "--", "echo", "ran", **variables)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "00XB" in done.stderr
+
+
+def test_streams_pass_through(node: Node) -> None:
+    """stdin, stdout and stderr are the command's; bytes are bytes."""
+    data = bytes(range(256)) * 1000
+    argv = [*program("--idle-exit-s", "30"), "run", "--quiet", "--", "sh", "-c", "cat; echo oops >&2; exit 3"]
+    done = subprocess.run(argv, input=data, capture_output=True, env=node.environ, timeout=240, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (3, data, b"oops\n")
+
+
+def test_a_command_that_is_not_there_is_127(node: Node) -> None:
+    """As shells say it."""
+    done = node.forebay("run", "--", "no-such-command-here")
+    assert done.returncode == 127
+    assert done.stderr.endswith("forebay: no-such-command-here: command not found\n")  # and nothing of what was read, as nothing ran
+    done = node.forebay("run", "--", "python train.py")
+    assert done.stderr.endswith("python train.py: command not found; without the quotes: forebay run -- python train.py\n")
+
+
+def test_a_command_that_cannot_be_executed_is_126(node: Node) -> None:
+    """A file without the bit, and a directory."""
+    (node.path / "data").write_text("x")
+    for name in ("data", "."):
+        done = node.forebay("run", "--", f"{node.path}/{name}")
+        assert done.returncode == 126
+        assert "cannot be run: Permission denied" in done.stderr
+
+
+@pytest.mark.parametrize("srun", ["srun", "/usr/bin/srun"])
+def test_run_srun_is_refused_with_the_right_line(node: Node, srun: str) -> None:
+    """It would put one sidecar beside srun and none on the nodes."""
+    done = node.forebay("run", "--", srun, "--ntasks-per-node=8", "python", "train.py")
+    assert done.returncode == 2
+    assert "srun --ntasks-per-node=8 forebay run -- python train.py" in done.stderr
+    assert node.sidecars() == []
+
+
+def test_a_connection_is_held_while_the_command_runs(node: Node) -> None:
+    """The sidecar lives while connections last; the end of run gives it back."""
+    with FakeSidecar() as fake:
+        argv = [*program(), "run", "--quiet", "--url", fake.url, "--", "sh", "-c", "echo up; read line"]
+        with subprocess.Popen(argv, env=node.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            fake.wait_for_connections(1)
+            process.communicate("\n")
+        fake.wait_for_connections(0)
+
+
+def test_the_summary_is_a_difference(node: Node) -> None:
+    """Only what the command's own job read while it ran, and what was fetched meanwhile."""
+    with FakeSidecar() as fake:
+        fake.status = {**fake.status, "jobs": {"other": tally_of(5, 10**9, 10**9)}}
+        argv = [*program(), "run", "--url", fake.url, "--", "sh", "-c", "echo $FOREBAY_JOB; read line"]
+        with subprocess.Popen(
+            argv, env=node.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            job = process.stdout.readline().strip()
+            jobs = {**fake.status["jobs"], job: tally_of(6, 3 * 10**9, 10**9, 2.5, 1)}
+            fake.status = {**fake.status, "jobs": jobs, "bytes": {"origin": 2 * 10**9}}
+            _, stderr = process.communicate("\n")
+    line = "3.0 GB read, 1.0 GB hit (33 %), 2.0 GB from origins, 1.0 GB saved; readers waited 2.5 s; 1 error"
+    assert stderr.splitlines()[-2] == f"forebay: {line}"
+
+
+def test_a_sidecar_that_dies_meanwhile_is_named(node: Node) -> None:
+    """The command's exit code is untouched; the log of a sidecar that run started is named."""
+    argv = [*program("--idle-exit-s", "30"), "run", "--", "sh", "-c", "echo up; read line; exit 4"]
+    with subprocess.Popen(
+        argv, env=node.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        (record,) = node.sidecars()
+        os.kill(record.pid, signal.SIGKILL)
+        _, stderr = process.communicate("\n")
+    assert process.returncode == 4
+    assert f"is gone; its log is {node.path}/forebay.log" in stderr
+
+
+def test_a_sidecar_that_is_gone_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """While the command runs; and in the end that what followed was not counted."""
+    with FakeSidecar() as fake:
+        sidecar = SidecarClient(fake.url)
+        hold = sidecar.hold()
+        watch = _Watch(Joined(sidecar, fake.url, "joined"), hold)
+        watch.look()
+        assert capsys.readouterr().err == ""
+    with hold:
+        hold.close()
+        watch.look()
+        watch.look()
+    assert capsys.readouterr().err == f"forebay: the sidecar at {fake.url} is gone; the command goes on, reading its shards directly\n"
+    watch.ended()
+    assert f"the sidecar at {fake.url} was lost on the way" in capsys.readouterr().err
+
+
+def test_it_outlives_its_run(node: Node) -> None:
+    """The sidecar is no child of the terminal: it stays for the next command."""
+    node.forebay("run", "--", "true")
+    (record,) = node.sidecars()
+    assert os.getsid(record.pid) == record.pid
+
+
+def test_it_ends_when_idle(node: Node) -> None:
+    """By itself, and takes its run file with it; it was there while its command ran."""
+    done = node.forebay("run", "--idle-exit-s", "0.3", "--", "cat", str(node.path / "forebay.json"))
+    told = json.loads(done.stdout)
+    while process_start_time(told["pid"]) == told["start_time"] and not is_zombie(told["pid"]):
+        time.sleep(0.02)
+    assert node.sidecars() == []
+    assert not (node.path / "forebay.json").exists()
+
+
+def test_no_descriptor_of_the_caller_stays_open_in_it(node: Node) -> None:
+    """A lock or pipe of the caller must not live as long as the sidecar."""
+    reader, writer = os.pipe()
+    os.set_inheritable(writer, True)
+    argv = [*program("--idle-exit-s", "30"), "run", "--quiet", "--", "true"]
+    subprocess.run(argv, env=node.environ, pass_fds=[writer], check=True, timeout=240)
+    os.close(writer)
+    assert len(node.sidecars()) == 1
+    assert os.read(reader, 1) == b""  # end of file: nobody else holds the other end
+    os.close(reader)
+
+
+def test_its_log_is_private(node: Node) -> None:
+    """Beside the run file, 0600."""
+    node.forebay("run", "--", "true")
+    assert (node.path / "forebay.log").stat().st_mode & 0o777 == 0o600

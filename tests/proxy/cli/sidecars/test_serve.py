@@ -1,0 +1,76 @@
+"""forebay serve: what it says once it listens, and the settings it hands over."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from support.cli import invoke
+
+from forebay_proxy.cli.seams import SaidReady, Seams
+from forebay_proxy.config.settings import Settings
+from forebay_proxy.core.quantities import TotalBytes
+
+pytestmark = pytest.mark.each_python
+
+
+@dataclass(frozen=True)
+class Info:
+    url: str = "http://127.0.0.1:7071"
+    socket: Path | None = Path("/run/user/1/forebay.sock")
+    cache_dir: Path = Path("/nvme/forebay")
+    instance: str = "00112233aabbccdd"
+    capacity_bytes: int = 200 * 10**9
+    notices: tuple[str, ...] = ("cache size 20 GiB; --cache-size changes it",)
+
+
+@dataclass
+class Service:
+    seen: list[Settings] = field(default_factory=list)
+
+    def __call__(self, settings: Settings, announce: Callable[[SaidReady], None]) -> int:
+        self.seen.append(settings)
+        announce(Info())
+        return 0
+
+
+def test_it_says_where_and_how_much() -> None:
+    """Address, socket, directory and capacity on stdout; notices on stderr."""
+    result = invoke("serve", seams=Seams(serve=Service()))
+    assert result.exit_code == 0
+    for part in ("http://127.0.0.1:7071", "/run/user/1/forebay.sock", "/nvme/forebay", "200 GB"):
+        assert part in result.stdout
+    assert result.stderr == "forebay: cache size 20 GiB; --cache-size changes it\n"
+
+
+def test_json_is_one_ready_line() -> None:
+    """A program reads one line and knows where the sidecar is."""
+    result = invoke("serve", "--json", seams=Seams(serve=Service()))
+    assert json.loads(result.stdout) == {
+        "event": "ready", "url": "http://127.0.0.1:7071", "socket": "/run/user/1/forebay.sock", "pid": os.getpid(),
+        "instance": "00112233aabbccdd", "cache_dir": "/nvme/forebay", "capacity_bytes": 200 * 10**9,
+    }  # fmt: skip
+    assert result.stdout.count("\n") == 1
+
+
+def test_flags_reach_the_service() -> None:
+    """Switches, repeated flags and quantities arrive as settings."""
+    service = Service()
+    flags = ["--no-prefetch", "--allow-origin", "s3://a", "--allow-origin", "s3://b", "--cache-size", "1GB", "--socket", "off"]
+    invoke("serve", *flags, seams=Seams(serve=service))
+    (settings,) = service.seen
+    assert (settings.prefetch, settings.allow_origin, settings.cache_size, settings.socket) == (
+        False,
+        ("s3://a", "s3://b"),
+        TotalBytes(10**9),
+        "",
+    )
+
+
+def test_its_exit_code_is_the_services() -> None:
+    """What the service returns is what the shell sees."""
+    assert invoke("serve", seams=Seams(serve=lambda settings, announce: 3)).exit_code == 3

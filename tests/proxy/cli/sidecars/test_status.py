@@ -1,0 +1,173 @@
+"""forebay status: the verdict first, plain where nobody watches, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.cli import environment, invoke
+from support.fake_sidecar import FakeSidecar
+
+pytestmark = pytest.mark.each_python
+
+READER = {"reader": "job/0/1/7.1", "shard": "s3://b/a.tar", "position_bytes": 5 * 10**6, "length_bytes": 10**9, "waited_s": 0.25}
+PLAN = {"reader": "job/0/1/7.1", "epoch": None, "set": "s3://b/{0..9}.tar", "position": 3, "length": 10}
+PLAN |= {"rate": 0.5, "lead_bytes": 2 * 10**9, "lead_s": 14.0, "waiting": True}
+
+
+@pytest.fixture
+def sidecar(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSidecar]:
+    with FakeSidecar() as fake:
+        counted = {"sent": 4 * 10**9, "hit": 3 * 10**9, "origin": 10**9, "optimal": 996 * 10**6, "saved": 3 * 10**9}
+        fake.status = {**fake.status, "bytes": counted, "readers": [READER], "plans": [PLAN], "notices": ["the disk is full"]}
+        monkeypatch.setenv("FOREBAY_URL", fake.url)
+        yield fake
+
+
+def test_it_reads_at_three_in_the_morning(sidecar: FakeSidecar) -> None:
+    """State, room, hits, waits, errors, readers and plans, aligned and without decoration."""
+    lines = invoke("status").stdout.splitlines()
+    assert lines[0].startswith(f"sidecar   ready, up 3 h 12 min, {sidecar.url}, pid {os.getpid()}")
+    assert lines[1] == "cache     4.0 GB of 8.0 GB (50 %), 2 segments in flight, 200 MB in use; asked for 10.0 GB, but the disk has no more"
+    assert lines[3] == "read      4.0 GB, 3.0 GB hit (75 %), 1.0 GB from origins, 3.0 GB saved"
+    assert lines[4] == "fetched   no more than was necessary with this much room, what is read ahead included"
+    assert lines[8] == "notice    the disk is full"
+    assert lines[11].split() == ["job/0/1/7.1", "s3://b/a.tar", "5.0", "MB", "of", "1.0", "GB", "0.2", "s"]
+    assert lines[14].split() == ["job/0/1/7.1", "s3://b/{0..9}.tar", "-", "3/10", "0.5/s", "2.0", "GB,", "14", "s", "waiting"]
+
+
+@pytest.mark.parametrize(
+    ("origin", "optimal", "words"),
+    [
+        (1000, 1000, "no more than was necessary with this much room"),
+        (999, 1000, "no more than was necessary with this much room"),
+        (1020, 1000, "2 % more than was necessary with this much room"),
+        (1994, 1000, "99 % more than was necessary with this much room"),
+        (2000, 1000, "2.0 times what was necessary with this much room"),
+        (2400, 1000, "2.4 times what was necessary with this much room"),
+        (9960, 1000, "10 times what was necessary with this much room"),
+        (1_234_567, 1000, "1,235 times what was necessary with this much room"),
+        (0, 1000, "nothing"),
+        (1000, 0, None),
+    ],
+)
+def test_what_was_fetched_beside_what_was_necessary(sidecar: FakeSidecar, origin: int, optimal: int, words: str | None) -> None:
+    """In words that are right for every number; nothing of it before the first reading has ended."""
+    sidecar.status = {**sidecar.status, "bytes": {**sidecar.status["bytes"], "origin": origin, "optimal": optimal}}
+    found = [line for line in invoke("status").stdout.splitlines() if line.startswith("fetched ")]
+    assert [line.split(None, 1)[1].removesuffix(", what is read ahead included") for line in found] == ([] if words is None else [words])
+
+
+def test_why_it_is_slow_stands_at_the_top(sidecar: FakeSidecar) -> None:
+    """The verdict, then which origin does what, which errors there were, and what each reader waits for."""
+    origin = {"origin": "https://o", "rate_bytes_s": 1.5e6, "in_flight": 3, "codes_last_minute": {"503": 88, "0": 1}, "last_code": 503}
+    origin |= {"throttled": 88, "retries": 89, "last_error": "503 Service Unavailable", "last_error_s_ago": 2.0}
+    error = {"at": 1e9, "what": "404", "error": "shard https://o/x.tar: not there", "job": "", "count": 2}
+    reader = READER | {"length_bytes": None, "position_bytes": 0, "waited_s": 29.9, "waiting_for": "https://o: 503 Service Unavailable"}
+    said = "a reader waits for https://o, 30 s by now: 503 Service Unavailable"
+    found = {"verdict": said, "origins": [origin], "recent_errors": [error], "readers": [reader], "log": "/run/forebay.log"}
+    sidecar.status = {**sidecar.status, **found, "chosen": ["cache size 20 GiB"]}
+    text = invoke("status").stdout
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert lines[1] == f"now {said}"
+    assert "log /run/forebay.log" in lines
+    assert "chosen cache size 20 GiB" in lines
+    assert "https://o 1.5 MB/s 3 88 x 503, 1 x no answer 88 89 503 Service Unavailable, 2.0 s ago" in lines
+    assert any(line.endswith("404 2 x shard https://o/x.tar: not there") for line in lines)
+    assert "job/0/1/7.1 s3://b/a.tar 0 B 30 s https://o: 503 Service Unavailable" in lines
+
+
+def test_a_declared_set_is_shown(sidecar: FakeSidecar) -> None:
+    """Whether it comes, and how far each job is."""
+    sets = [{"set": "s3://b/{0..9}.tar", "shards": 10, "state": "waits for room", "opened": {"": 3}}]
+    sidecar.status = {**sidecar.status, "sets": sets}
+    lines = invoke("status").stdout.splitlines()
+    assert "set       s3://b/{0..9}.tar, 10 shards, waits for room, readers without a name: 3 opened in this epoch" in lines
+    sidecar.status["sets"] = [sets[0] | {"complete": 4, "stored_bytes": 5_000_000}]
+    assert any("10 shards, 4 of them here (5.0 MB), waits for room" in line for line in invoke("status").stdout.splitlines())
+
+
+def test_what_of_a_set_cannot_be_fetched_is_shown_with_its_next_step(sidecar: FakeSidecar) -> None:
+    """By ``status`` and by ``set ls``."""
+    failures = [
+        {"count": 2, "shard": "s3://b/1.tar", "cause": "not a tar archive: a page", "next_step": "look at the token"},
+        {"count": 1, "shard": "s3://b/7.tar", "cause": "404", "next_step": ""},
+    ]
+    one = {
+        "set": "s3://b/{0..9}.tar",
+        "shards": 10,
+        "complete": 7,
+        "stored_bytes": 7,
+        "state": "fetching",
+        "opened": {},
+        "failures": failures,
+    }
+    sidecar.status = {**sidecar.status, "sets": [one]}
+    said = ["2 shards (s3://b/1.tar and others) cannot be fetched: not a tar archive: a page; look at the token"]
+    said += ["s3://b/7.tar cannot be fetched: 404"]
+    lines = [line.strip() for line in invoke("status").stdout.splitlines()]
+    assert [line for line in lines if "cannot be fetched" in line] == said
+    assert invoke("set", "ls").stderr.splitlines() == [f"forebay: s3://b/{{0..9}}.tar: {line}" for line in said]
+
+
+def test_an_idle_one_says_no_more_than_it_knows() -> None:
+    """No readers, no plans, nothing served: no empty tables, no division."""
+    with FakeSidecar() as fake:
+        assert len(invoke("status", "--url", fake.url).stdout.splitlines()) == 7
+
+
+def test_json_is_the_sidecars_own(sidecar: FakeSidecar) -> None:
+    """Nothing added, nothing lost."""
+    assert json.loads(invoke("status", "--json").stdout) == sidecar.status
+
+
+def test_a_dead_one_is_one_line_and_exit_2() -> None:
+    """Cause and next step."""
+    result = invoke("status", "--url", "http://127.0.0.1:1")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "forebay: no sidecar answers at http://127.0.0.1:1: connection refused; start one with 'forebay serve'\n"
+
+
+def test_watch_shows_it_again_until_ctrl_c(sidecar: FakeSidecar, tmp_path: Path) -> None:
+    """One JSON line an interval; SIGINT ends it without a traceback."""
+    argv = [sys.executable, "-m", "forebay_proxy", "status", "--watch", "--json", "--interval", "0.1"]
+    environ = environment(tmp_path, PYTHONUNBUFFERED="1")
+    with subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for _ in range(3):
+            assert json.loads(process.stdout.readline())["state"] == "ready"
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate()
+    assert process.returncode == 130
+    assert stderr.strip() == ""
+
+
+def test_on_a_terminal_it_has_colour_and_the_same_words(sidecar: FakeSidecar, tmp_path: Path) -> None:
+    """A person at a real terminal sees the same facts."""
+    master, slave = pty.openpty()
+    argv = [sys.executable, "-m", "forebay_proxy", "status"]
+    environ = environment(tmp_path, TERM="xterm", COLUMNS="200")
+    environ.pop("NO_COLOR", None)
+    with subprocess.Popen(argv, env=environ, stdout=slave, stdin=slave) as process:
+        os.close(slave)
+        screen = b""
+        while True:
+            try:
+                chunk = os.read(master, 65536)
+            except OSError:  # the other end is closed
+                break
+            if not chunk:
+                break
+            screen += chunk
+    os.close(master)
+    assert process.returncode == 0
+    assert b"\x1b[" in screen
+    assert b"3.0 GB hit (75 %)" in screen
+    assert b"job/0/1/7.1" in screen

@@ -1,0 +1,121 @@
+"""Talking to a sidecar: addresses, answers, refusals, and a connection that is held."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+from support.fake_sidecar import FakeSidecar
+
+from forebay_proxy.cli.client import SidecarClient, SidecarRefused, SidecarUnreachable
+from forebay_proxy.core.errors import ConfigError
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def test_status_over_tcp() -> None:
+    """What the sidecar says comes back as a table."""
+    with FakeSidecar() as fake:
+        assert SidecarClient(fake.url).status() == fake.status
+        assert SidecarClient(fake.url + "/").status() == fake.status
+
+
+def test_status_over_a_unix_socket(tmp_path: Path) -> None:
+    """The same API behind a path."""
+    with FakeSidecar(on_unix=tmp_path / "s") as fake:
+        assert SidecarClient(f"unix:{tmp_path / 's'}").status() == fake.status
+        assert SidecarClient(f"unix://{tmp_path / 's'}").status() == fake.status
+
+
+def test_no_proxy_variable_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A corporate http_proxy never sees a request for the sidecar."""
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
+    with FakeSidecar() as fake:
+        SidecarClient(fake.url).ready()
+
+
+def test_the_token_is_sent() -> None:
+    """A sidecar that asks for a token gets it; without it the refusal is the sidecar's own words."""
+    with FakeSidecar(token="t") as fake:
+        SidecarClient(fake.url, token="t").ready()
+        with pytest.raises(SidecarRefused, match="must send the header") as caught:
+            SidecarClient(fake.url).ready()
+        assert (caught.value.status, caught.value.next_step) == (403, "mend it")
+
+
+def test_nobody_there_is_unreachable() -> None:
+    """The address and the cause are named."""
+    address = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(SidecarUnreachable, match=f"{address}: connection refused"):
+        SidecarClient(address).status()
+
+
+def test_silence_is_unreachable() -> None:
+    """A sidecar that accepts and says nothing is given up on."""
+    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(SidecarUnreachable, match="timed out"):
+        SidecarClient(f"http://127.0.0.1:{server.getsockname()[1]}").ready(timeout_s=0.05)
+
+
+def test_another_server_is_no_sidecar() -> None:
+    """An answer that is no JSON table is named for what it is."""
+    with FakeSidecar() as fake:
+        fake.status = ["not", "a", "table"]  # type: ignore[assignment]
+        with pytest.raises(SidecarUnreachable, match="not a Forebay"):
+            SidecarClient(fake.url).status()
+    answer = b"HTTP/1.1 404 Not Found\r\nContent-Length: 21\r\n\r\n<html>nginx</html>   "
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def serve() -> None:
+            peer, _ = server.accept()
+            with peer:
+                peer.recv(4096)
+                peer.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(
+            SidecarRefused, match=f"answers at http://127.0.0.1:{port} is not a Forebay sidecar: HTTP 404 Not Found$"
+        ) as caught:
+            SidecarClient(f"http://127.0.0.1:{port}").ready()
+        thread.join()
+    assert caught.value.next_step == "check --url and FOREBAY_URL"
+
+
+@pytest.mark.parametrize(
+    "address", ["", "127.0.0.1:7070", "https://h:1", "http://", "http://h:99999", "http://u:p@h:1", "http://h/path", "unix:relative"]
+)
+def test_addresses_that_are_none(address: str) -> None:
+    """The message shows what an address looks like and never repeats one, which might hold a password."""
+    with pytest.raises(ConfigError, match=r"http://127\.0\.0\.1:7070") as caught:
+        SidecarClient(address)
+    assert "u:p" not in str(caught.value)
+
+
+def test_a_held_connection_lasts_and_comes_back() -> None:
+    """It is one connection for all pings; a sidecar that went away is no error."""
+    with FakeSidecar() as fake:
+        hold = SidecarClient(fake.url).hold()
+        with hold:
+            assert fake.open_connections == 0
+            assert hold.ping()
+            assert hold.ping()
+            fake.wait_for_connections(1)
+        fake.wait_for_connections(0)
+    assert not hold.ping()
+
+
+def test_warm_events_come_as_they_are() -> None:
+    """The stream's lines are the events; headers for the origin travel with the request."""
+    with FakeSidecar() as fake:
+        body = json.dumps({"shards": ["s3://b/a.tar"]}).encode()
+        events = list(SidecarClient(fake.url).warm("application/json", body, (("Authorization", "Bearer x"),)))
+    assert [event["event"] for event in events] == ["progress", "shard", "end"]
+    method, path, headers, sent = fake.requests[0]
+    assert (method, path, headers["Authorization"], sent) == ("POST", "/v1/warm", "Bearer x", body)

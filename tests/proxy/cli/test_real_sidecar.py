@@ -1,0 +1,244 @@
+"""The verbs against the real sidecar: started by run, used, kept while needed, gone afterwards."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.cli import environment
+from support.tarmaking import hand_header
+
+from forebay_proxy.node.runfile import RunDirectory, process_start_time
+
+pytestmark = pytest.mark.each_python
+
+FOREBAY = (sys.executable, "-P", "-m", "forebay_proxy")
+READ = "import os, sys, urllib.request as r; sys.stdout.buffer.write(r.urlopen(os.environ['FOREBAY_URL'] + sys.argv[1]).read())"
+
+STORED = """
+import json, os, time, urllib.request as r
+while json.load(r.urlopen(os.environ["FOREBAY_URL"] + "/v1/status"))["cache"]["in_flight"]:
+    time.sleep(0.01)
+"""
+
+
+class Place:
+    """A user of their own: run directory, cache directory, and an origin with one shard of 3 MB."""
+
+    def __init__(self, path: Path, port: int, data: bytes) -> None:
+        self.path, self.data = path, data
+        self.shard = f"http://127.0.0.1:{port}/a.tar"
+        self.proxy_path = f"/http/127.0.0.1:{port}/a.tar"
+        (path / "run").mkdir(mode=0o700)
+        settings = {
+            "FOREBAY_ALLOW_ORIGIN": f"http://127.0.0.1:{port}", "FOREBAY_CACHE_DIR": str(path / "cache"), "FOREBAY_CACHE_SIZE": "200MB",
+            "FOREBAY_PORT": "0", "HOME": str(path),
+        }  # fmt: skip
+        self.environ = environment(path / "run", **settings)
+        self.directory = RunDirectory(path / "run")
+
+    def forebay(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            [*FOREBAY, *arguments],
+            env={**self.environ, **variables},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=240,
+            check=False,
+        )
+
+    def wait_until_gone(self, pid: int, start: int) -> None:
+        while process_start_time(pid) == start:
+            time.sleep(0.02)
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    (tmp_path / "www").mkdir()
+    data = hand_header(b"a.bin", 2_998_464) + os.urandom(3_000_000 - 512)
+    (tmp_path / "www" / "a.tar").write_bytes(data)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=tmp_path / "www")) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        place = Place(tmp_path, server.server_address[1], data)
+        yield place
+        for record in place.directory.live():
+            os.kill(record.pid, signal.SIGTERM)
+            place.wait_until_gone(record.pid, record.start_time)
+        server.shutdown()
+        thread.join()
+
+
+def test_run_starts_it_and_the_command_reads_through_it(place: Place) -> None:
+    """Bytes are the origin's; the second reading is a hit; the summary says both."""
+    script = f'python() {{ "{sys.executable}" -c "$@"; }}; python "$1" "$2"; python "$3"; python "$1" "$2"'
+    done = place.forebay("run", "--idle-exit-s", "30", "--", "sh", "-c", script, "sh", READ, place.proxy_path, STORED)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == place.data * 2
+    assert b"6.0 MB read, 3.0 MB hit (50 %), 3.0 MB from origins, 3.0 MB saved" in done.stderr
+
+
+def test_status_ls_warm_and_evict_agree(place: Place) -> None:
+    """What one verb does the others see."""
+    place.forebay("run", "--idle-exit-s", "30", "--", "true")
+    warm = place.forebay("warm", place.shard)
+    assert (warm.returncode, warm.stdout) == (0, b"1 shard stored, 0 already here, 0 without room, 0 failed; 3.0 MB\n"), warm.stderr
+    (shard,) = json.loads(place.forebay("ls", "--json").stdout)["shards"]
+    assert (shard["shard"], shard["complete"], shard["length_bytes"]) == (place.shard, True, 3_000_000)
+    assert json.loads(place.forebay("status", "--json").stdout)["cache"]["shards"] == 1
+    assert b"1 shard in" in place.forebay("status").stdout
+    while b"1 shard being read" in (gone := place.forebay("evict", place.shard)).stderr:  # its samples are counted just now
+        time.sleep(0.2)
+    assert gone.stdout == b"1 shard evicted, 3.0 MB freed\n", gone.stderr
+    assert place.forebay("ls").stdout == b""
+
+
+def test_a_shard_that_is_not_there_fails_by_name(place: Place) -> None:
+    """warm: exit code 1, the shard once in the line."""
+    place.forebay("run", "--idle-exit-s", "30", "--", "true")
+    missing = place.shard.replace("a.tar", "none.tar")
+    done = place.forebay("warm", missing, "--quiet")
+    assert done.returncode == 1
+    assert done.stderr.decode().count(missing) == 1
+    assert b"404" in done.stderr
+
+
+def test_it_lives_while_a_run_holds_it_and_no_longer(place: Place) -> None:
+    """An idle time shorter than the command: the held connection keeps it, and its end lets it go."""
+    argv = [*FOREBAY, "run", "--quiet", "--idle-exit-s", "1", "--", "sh", "-c", "echo up; read line"]
+    with subprocess.Popen(argv, env=place.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        (record,) = place.directory.live()
+        time.sleep(3)
+        assert place.directory.live() == [record]
+        process.communicate("\n")
+    place.wait_until_gone(record.pid, record.start_time)
+    assert place.directory.live() == []
+    assert not Path(str(record.socket)).exists()
+
+
+def test_a_second_serve_on_one_directory_says_who_owns_it(place: Place) -> None:
+    """Exit code 2, one line with the owner's address."""
+    place.forebay("run", "--idle-exit-s", "30", "--", "true")
+    (record,) = place.directory.live()
+    done = place.forebay("serve")
+    assert done.returncode == 2
+    assert done.stderr.count(b"\n") == 1
+    assert record.url.encode() in done.stderr
+
+
+def test_a_port_that_is_taken_is_one_line(place: Place) -> None:
+    """Exit code 2: a supervisor need not try again. Found deep inside the start, where an older Python made a fault of it."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = place.forebay("serve", "--port", str(port))
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1), done.stderr
+    assert f"port {port} of 127.0.0.1 is taken".encode() in done.stderr
+
+
+def test_a_run_that_joins_says_what_has_no_effect(place: Place) -> None:
+    """Flags, variables: what differs is named with both values, once; with --required the command does not run."""
+    place.forebay("run", "--idle-exit-s", "30", "--", "true")
+    asked = ("run", "--cache-size", "1TB", "--port", "9999")
+    joined = place.forebay(*asked, "--", "echo", "ran", FOREBAY_REVALIDATE="never")
+    told = b"runs with other settings, and they count: --port 0, not 9999; --cache-size 200 MB, not 1.0 TB; --revalidate job, not never"
+    assert told in joined.stderr
+    assert b"'forebay stop' ends it" in joined.stderr
+    assert joined.stdout == b"ran\n"
+    refused = place.forebay(*asked, "--required", "--", "echo", "ran")
+    assert (refused.returncode, refused.stdout) == (2, b"")
+    same = place.forebay("run", "--", "true")
+    assert b"other settings" not in same.stderr
+
+
+def test_origins_are_handed_over_to_the_one_that_runs(place: Place) -> None:
+    """A user's own --allow-origin is worth as much later as at the start; ``config show --running`` has it."""
+    origin = place.environ.pop("FOREBAY_ALLOW_ORIGIN")
+    place.forebay("run", "--idle-exit-s", "30", "--", "true")
+    refused = place.forebay("run", "--", sys.executable, "-c", READ, place.proxy_path)
+    assert refused.returncode != 0
+    read = place.forebay("run", "--allow-origin", origin, "--", sys.executable, "-c", READ, place.proxy_path)
+    assert read.stdout == place.data
+    assert f"may go to {origin} from now on".encode() in read.stderr
+    (row,) = [line for line in place.forebay("config", "show", "--running").stdout.splitlines() if line.startswith(b"allow_origin")]
+    assert origin.encode() in row
+
+
+def test_strict_origins_are_handed_nothing(place: Place) -> None:
+    """Their list is closed when the sidecar starts; the run goes on with the sidecar as it is, and says why."""
+    origin = place.environ.pop("FOREBAY_ALLOW_ORIGIN")
+    place.forebay("run", "--idle-exit-s", "30", "--strict-origins", "--", "true")
+    done = place.forebay("run", "--allow-origin", origin, "--strict-origins", "--", "echo", "ran")
+    assert done.stdout == b"ran\n"
+    assert b"strict origins allow what the start named, and nothing later" in done.stderr
+    assert b"running without Forebay" not in done.stderr
+
+
+def test_stop_ends_it(place: Place) -> None:
+    """The process is gone when the verb returns."""
+    place.forebay("run", "--idle-exit-s", "30", "--", "true")
+    (record,) = place.directory.live()
+    done = place.forebay("stop")
+    assert (done.returncode, place.directory.live()) == (0, [])
+    assert process_start_time(record.pid) != record.start_time
+
+
+def test_other_credentials_get_a_directory_of_their_own(place: Place) -> None:
+    """Two sidecars side by side, each found by its own environment; env leads to the right one."""
+    place.forebay("run", "--idle-exit-s", "30", "--", "true")
+    place.forebay("run", "--idle-exit-s", "30", "--", "true", AWS_PROFILE="other")
+    main, other = place.directory.live()
+    assert other.cache_dir == f"{main.cache_dir}-{other.fingerprint}"
+    assert main.url.encode() in place.forebay("env").stdout
+    assert other.url.encode() in place.forebay("env", AWS_PROFILE="other").stdout
+
+
+@pytest.mark.parametrize("directory", ["/proc/none", "/dev/null/x"])
+def test_a_directory_that_cannot_be_is_one_line(place: Place, directory: str) -> None:
+    """serve: exit code 2. run: the command runs, and the line says why it is without."""
+    done = place.forebay("serve", "--cache-dir", directory)
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
+    assert f"cache directory {directory} cannot be created".encode() in done.stderr
+    done = place.forebay("run", "--cache-dir", directory, "--", "echo", "ran")
+    assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (0, b"ran\n", 1)
+    assert b"cannot be created" in done.stderr
+
+
+def test_defaults_are_said_with_their_flags(place: Place) -> None:
+    """Directory and size chosen by rule are said by whoever starts a sidecar, ``run`` and ``fb.sidecar()`` (``launch``)."""
+    environ = {"FOREBAY_CACHE_DIR": "", "FOREBAY_CACHE_SIZE": "", "TMPDIR": "", "XDG_CACHE_HOME": str(place.path / "xdg")}
+    done = place.forebay("run", "--idle-exit-s", "30", "--", "true", **environ)
+    assert b"--cache-dir changes it" in done.stderr
+    assert b"--cache-size changes it" in done.stderr
+    place.forebay("stop", **environ)
+    told = json.loads(place.forebay("launch", "--idle-exit-s", "1", **environ).stdout)
+    assert ["--cache-dir changes it" in text for text in told["notices"]].count(True) == 1
+    assert ["--cache-size changes it" in text for text in told["notices"]].count(True) == 1
+
+
+def test_a_sidecar_from_code_that_is_joined_is_told_what_differs(place: Place) -> None:
+    """``fb.sidecar()``: the same options again are no news; others are named with both values; origins are handed over."""
+    origin = place.environ.pop("FOREBAY_ALLOW_ORIGIN")
+    asked = ("launch", "--cache-size", "150MB")
+    assert json.loads(place.forebay(*asked, "--idle-exit-s", "30").stdout)["without_effect"] is None
+    assert json.loads(place.forebay(*asked).stdout)["without_effect"] == []
+    assert json.loads(place.forebay("launch").stdout)["without_effect"] == ["--cache-size 150 MB, not 200 MB"]
+    assert json.loads(place.forebay(*asked, "--allow-origin", origin).stdout)["without_effect"] == []
+    read = place.forebay("run", "--", sys.executable, "-c", READ, place.proxy_path)
+    assert read.stdout == place.data

@@ -1,0 +1,158 @@
+"""Which slices are here, held, or missing."""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay_proxy.core.segments import (
+    BLOCK_BYTES,
+    SEGMENT_BYTES,
+    Segments,
+    allocated,
+    index_of,
+    segment_count,
+    segment_span,
+    stored_bytes,
+)
+
+
+@given(st.integers(0, 40 * SEGMENT_BYTES))
+def test_the_segments_of_a_shard_fill_it(length: int) -> None:
+    """One behind the other, without gap or overlap, none of them empty."""
+    position = 0
+    for index in range(segment_count(length)):
+        first, size = segment_span(index, length)
+        assert (first, index_of(first), index_of(first + size - 1)) == (position, index, index)
+        assert 0 < size <= SEGMENT_BYTES
+        position += size
+    assert position == length
+
+
+@given(st.integers(0, 10**9))
+def test_a_disk_allocates_whole_blocks(size: int) -> None:
+    """Never less than asked, never a whole block more."""
+    assert size <= allocated(size) < size + BLOCK_BYTES
+    assert allocated(size) % BLOCK_BYTES == 0
+
+
+def test_an_unknown_length_means_whole_segments() -> None:
+    """What comes last is as large as any, until the end is known."""
+    assert segment_span(3, None) == (3 * SEGMENT_BYTES, SEGMENT_BYTES)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["land", "leave", "lease", "release"]), st.integers(0, 5))))
+def test_segments_agree_with_two_sets(steps: list[tuple[str, int]]) -> None:
+    """Landing, leaving and leases against a set and a list; who may leave goes from the tail."""
+    segments, here, held = Segments(6 * SEGMENT_BYTES), set[int](), list[int]()
+    for step, index in steps:
+        if step == "land":
+            segments.land(index, index * 7)
+            here.add(index)
+        elif step == "leave":
+            segments.leave(index)
+            here.discard(index)
+        elif step == "lease":
+            segments.lease(index)
+            held.append(index)
+        elif index in held:
+            segments.release(index)
+            held.remove(index)
+        assert set(segments.stored()) == here
+        assert segments.stored_count == len(here)
+        assert segments.complete == (len(here) == 6)
+        assert list(segments.may_leave()) == sorted(here - set(held), reverse=True)
+
+
+def test_a_sum_of_zero_is_still_here() -> None:
+    """0 means absent, so it is written as 1."""
+    segments = Segments(SEGMENT_BYTES)
+    segments.land(0, 0)
+    assert (segments.has(0), segments.sums[0]) == (True, 1)
+
+
+def test_a_shard_of_unknown_length_grows_and_settles() -> None:
+    """It is complete only once its end is known."""
+    segments = Segments(None)
+    segments.land(0, 5)
+    segments.land(1, 6)
+    assert not segments.complete
+    segments.settle(SEGMENT_BYTES + 1)
+    assert segments.complete
+    assert segments.bytes_of(1) == BLOCK_BYTES
+
+
+def test_a_leased_segment_that_leaves_is_noticed() -> None:
+    """Readers look again when a departure was counted; of unleased ones nobody needs to know."""
+    segments = Segments(2 * SEGMENT_BYTES)
+    segments.land(0, 1)
+    segments.land(1, 1)
+    segments.lease(0)
+    segments.leave(1)
+    assert segments.departures == 0
+    segments.leave(0)
+    assert segments.departures == 1
+
+
+def test_a_lease_is_given_back_once() -> None:
+    """One too many is a fault, and shows."""
+    segments = Segments(SEGMENT_BYTES)
+    segments.lease(0)
+    segments.release(0)
+    with pytest.raises(KeyError):
+        segments.release(0)
+
+
+@given(st.integers(1, 6 * SEGMENT_BYTES), st.data())
+def test_stored_bytes_are_those_of_each_segment(length: int, data: st.DataObject) -> None:
+    """Counted at once as counted one by one; the last segment may be shorter than the others."""
+    sums = array("Q", data.draw(st.lists(st.sampled_from([0, 7]), min_size=segment_count(length), max_size=segment_count(length))))
+    segments = Segments(length, sums)
+    assert stored_bytes(sums, length) == sum(segments.bytes_of(index) for index in segments.stored())
+    assert segments.stored_count == len(list(segments.stored()))
+
+
+def test_what_all_readers_have_behind_them() -> None:
+    """Stored and below the last of them, tails first; nothing while nobody holds anything."""
+    segments = Segments(5 * SEGMENT_BYTES)
+    for index in (0, 1, 2, 4):
+        segments.land(index, 1)
+    assert not segments.has_passed
+    segments.lease(3)
+    assert list(segments.passed()) == [2, 1, 0]
+    assert list(segments.before_readers()) == [4]
+    segments.lease(1)
+    assert list(segments.passed()) == [0]
+    assert list(segments.before_readers()) == [4, 2]
+
+
+def test_a_lease_on_the_whole_keeps_everything() -> None:
+    """Nothing of it may leave, whether readers have passed it or not; what leaves all the same is noticed."""
+    segments = Segments(3 * SEGMENT_BYTES, array("Q", [1, 2, 3]))
+    segments.lease(2)
+    assert (list(segments.passed()), list(segments.may_leave())) == ([1, 0], [1, 0])
+    segments.whole_leases += 1
+    assert (list(segments.passed()), list(segments.may_leave()), list(segments.before_readers())) == ([], [], [])
+    assert (segments.is_held, segments.is_leased(0), segments.has_passed) == (True, True, False)
+    segments.leave(0)
+    assert segments.departures == 1
+
+
+@given(st.lists(st.tuples(st.sampled_from(["land", "leave", "lease"]), st.integers(0, 4))))
+def test_the_tail_is_the_first_to_leave(steps: list[tuple[str, int]]) -> None:
+    """Of a shard of five, as a share of it; of what all readers have behind them while there are any."""
+    segments = Segments(5 * SEGMENT_BYTES)
+    for step, index in steps:
+        if step == "land":
+            segments.land(index, 1)
+        elif step == "leave":
+            segments.leave(index)
+        elif index in segments.leases:
+            segments.release(index)
+        else:
+            segments.lease(index)
+        first = next(segments.passed() if segments.leases else segments.may_leave(), 0)
+        assert segments.tail == first / 5

@@ -1,0 +1,209 @@
+"""Run files: found while their process lives, never trusted when somebody else could have written them."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from forebay_proxy.core.errors import ConfigError
+from forebay_proxy.node.runfile import RunDirectory, RunFile, process_start_time
+from forebay_proxy.wire.protocol.runfile import read_run_file
+
+
+def own_record(**changes: object) -> RunFile:
+    start = process_start_time(os.getpid())
+    assert start is not None
+    record = RunFile("http://127.0.0.1:7070", None, os.getpid(), start, "00112233aabbccdd", "/cache", "f" * 16, "serve")
+    return replace(record, **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
+    (tmp_path / "run").mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    return RunDirectory.of(os.environ)
+
+
+def test_what_is_announced_is_found(directory: RunDirectory) -> None:
+    """A live sidecar's record reads back as it was written."""
+    with directory.claim("f" * 16) as claim:
+        claim.announce(own_record())
+        assert directory.live() == [own_record()]
+    assert directory.live() == []
+
+
+def test_the_training_side_reads_the_same_file(directory: RunDirectory) -> None:
+    """wire/runfile.py, which workers use, finds what is announced here."""
+    with directory.claim("f" * 16) as claim:
+        claim.announce(own_record())
+        assert read_run_file(os.environ) == asdict(own_record())
+
+
+def test_it_is_private(directory: RunDirectory) -> None:
+    """The directory is 0700, everything in it 0600."""
+    directory.fingerprint({})
+    directory.new_log("forebay")
+    with directory.claim("f" * 16) as claim, directory.starting():
+        claim.announce(own_record())
+        assert stat.S_IMODE(directory.path.stat().st_mode) == 0o700
+        assert {stat.S_IMODE(path.stat().st_mode) for path in directory.path.iterdir()} == {0o600}
+        assert not list(directory.path.glob(".forebay-*"))
+
+
+def test_a_dead_process_is_not_found(directory: RunDirectory) -> None:
+    """A run file outlives kill -9; its sidecar does not."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    with directory.claim("f" * 16) as claim:
+        claim.announce(own_record(pid=process.pid))
+        assert directory.live() == []
+
+
+def test_a_pid_that_was_used_again_is_not_found(directory: RunDirectory) -> None:
+    """Same pid, other start time: another process."""
+    with directory.claim("f" * 16) as claim:
+        claim.announce(own_record(start_time=own_record().start_time - 1))
+        assert directory.live() == []
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"url": 1}', json.dumps({**asdict(own_record()), "pid": -1}), "\xff" * 10])
+def test_nonsense_is_ignored(directory: RunDirectory, text: str) -> None:
+    """A half or foreign file is as good as none."""
+    path = directory.path / "forebay.json"
+    path.write_text(text)
+    path.chmod(0o600)
+    assert directory.live() == []
+
+
+def test_fields_of_a_newer_version_are_ignored(directory: RunDirectory) -> None:
+    """A record may say more than we know."""
+    with directory.claim("f" * 16) as claim:
+        claim.path.write_text(json.dumps({**asdict(own_record()), "novelty": 1}))
+        claim.path.chmod(0o600)
+        assert directory.live() == [own_record()]
+
+
+def test_a_file_others_could_have_written_is_ignored(directory: RunDirectory) -> None:
+    """Group or world access, a link, a pipe: none of it is ours."""
+    path = directory.path / "forebay.json"
+    path.write_text(json.dumps(asdict(own_record())))
+    path.chmod(0o620)
+    assert directory.live() == []
+    path.rename(directory.path / "elsewhere")
+    (directory.path / "elsewhere").chmod(0o600)
+    path.symlink_to(directory.path / "elsewhere")
+    assert directory.live() == []
+    path.unlink()
+    os.mkfifo(path, 0o600)
+    assert directory.live() == []
+
+
+def test_a_stale_file_is_replaced(directory: RunDirectory) -> None:
+    """A run file whose owner died takes no name."""
+    (directory.path / "forebay.json").write_text(json.dumps(asdict(own_record(pid=2**22 - 1))))
+    with directory.claim("f" * 16) as claim:
+        assert claim.path.name == "forebay.json"
+        claim.announce(own_record())
+        assert directory.live() == [own_record()]
+
+
+def test_each_live_sidecar_has_a_name_of_its_own(directory: RunDirectory) -> None:
+    """The first is forebay, the next carries its fingerprint, a third its pid too; all are found, the main one first."""
+    with directory.claim("a" * 16) as first, directory.claim("b" * 16) as second, directory.claim("b" * 16) as third:
+        assert [claim.path.stem for claim in (first, second, third)] == [
+            "forebay",
+            f"forebay-{'b' * 16}",
+            f"forebay-{'b' * 16}-{os.getpid()}",
+        ]
+        assert len({claim.socket for claim in (first, second, third)}) == 3
+        for number, claim in enumerate((third, second, first)):
+            claim.announce(own_record(instance=str(number)))
+        found = [record.instance for record in directory.live()]
+        assert found[0] == "2"
+        assert set(found) == {"0", "1", "2"}
+
+
+def test_a_claim_ends_with_its_process(directory: RunDirectory) -> None:
+    """The kernel gives the name back, also after kill -9."""
+    script = (
+        "import os, sys; from forebay_proxy.node.runfile import RunDirectory; claim = RunDirectory.of(os.environ).claim('a');"
+        "print(claim.path.stem, flush=True); sys.stdin.read()"
+    )
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "forebay\n"
+        with directory.claim("b") as claim:
+            assert claim.path.stem == "forebay-b"
+        holder.kill()
+        holder.wait()
+    with directory.claim("b") as claim:
+        assert claim.path.stem == "forebay"
+
+
+def test_who_starts_waits_for_who_starts(directory: RunDirectory) -> None:
+    """The starting lock lets one in at a time."""
+    order: list[str] = []
+    inside = threading.Event()
+
+    def second() -> None:
+        inside.wait()
+        with directory.starting():
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    thread.start()
+    with directory.starting():
+        inside.set()
+        thread.join(0.05)
+        order.append("first")
+    thread.join()
+    assert order == ["first", "second"]
+
+
+def test_the_key_is_made_once(directory: RunDirectory) -> None:
+    """Fingerprints of one directory are comparable, those of two are not."""
+    environ = {"AWS_PROFILE": "x"}
+    assert directory.fingerprint(environ) == RunDirectory.of(os.environ).fingerprint(environ)
+    (directory.path / "forebay.key").unlink()
+    before = directory.fingerprint(environ)
+    (directory.path / "forebay.key").write_bytes(b"short")
+    assert directory.fingerprint(environ) != before
+
+
+def test_no_value_is_stored(directory: RunDirectory) -> None:
+    """Nothing in the directory holds a credential."""
+    directory.fingerprint({"AWS_SECRET_ACCESS_KEY": "hush-hush"})
+    assert not any(b"hush" in path.read_bytes() for path in directory.path.iterdir())
+
+
+def test_a_directory_others_may_write_to_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody could put a run file of theirs there."""
+    open_to_all = tmp_path / "open"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    monkeypatch.setattr("forebay_proxy.node.runfile.runtime_directory", lambda environ: str(open_to_all))
+    with pytest.raises(ConfigError, match="others may write"):
+        RunDirectory.of({})
+
+
+def test_a_runtime_directory_that_is_gone_counts_as_unset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """XDG_RUNTIME_DIR of a login that ended cannot be made again; the directory in /tmp serves."""
+    fallback = tmp_path / "fallback"
+    monkeypatch.setattr("forebay_proxy.node.runfile.runtime_directory", lambda environ: environ.get("XDG_RUNTIME_DIR", str(fallback)))
+    assert RunDirectory.of({"XDG_RUNTIME_DIR": str(tmp_path / "no" / "such")}).path == fallback
+
+
+def test_the_log_before_is_kept(directory: RunDirectory) -> None:
+    """A sidecar that died is asked about after the next one has started."""
+    directory.new_log("forebay").write_text("first")
+    directory.new_log("forebay").write_text("second")
+    assert (directory.path / "forebay.log.1").read_text() == "first"

@@ -1,0 +1,71 @@
+"""A body that stays silent ends; one whose taker is slow does not."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from aiohttp import StreamReader
+from aiohttp.base_protocol import BaseProtocol
+
+from forebay_proxy.origins.net.idle_timeout import IdleTimeout
+
+
+def stream() -> StreamReader:
+    """A body whose connection is there."""
+    loop = asyncio.get_running_loop()
+    protocol = BaseProtocol(loop)
+    protocol.connection_made(asyncio.Transport())
+    return StreamReader(protocol, 2**16, loop=loop)
+
+
+async def test_pieces_come_as_they_were_received() -> None:
+    """Not gathered, not cut."""
+    content = stream()
+    content.feed_data(b"ab")
+    content.feed_data(b"cde")
+    content.feed_eof()
+    with IdleTimeout(content, 5.0) as silence:
+        assert [await silence.next(), await silence.next(), await silence.next()] == [b"ab", b"cde", b""]
+
+
+async def test_silence_ends_a_wait() -> None:
+    """After the limit, counted from when the wait began."""
+    with IdleTimeout(stream(), 0.05) as silence, pytest.raises(TimeoutError):
+        await silence.next()
+
+
+async def test_what_the_taker_needs_is_not_silence() -> None:
+    """Several limits pass between two pieces that were there all the time."""
+    content, silent = stream(), asyncio.Event()
+    content.feed_data(b"a")
+    content.feed_data(b"b")
+    with IdleTimeout(content, 0.02) as silence:
+        assert await silence.next() == b"a"
+        asyncio.get_running_loop().call_later(0.1, silent.set)
+        await silent.wait()
+        assert await silence.next() == b"b"
+
+
+async def test_pieces_in_time_renew_it() -> None:
+    """The limit is for each wait, not for all of them."""
+    content = stream()
+
+    async def feed() -> None:
+        for _ in range(6):
+            await asyncio.sleep(0.4)
+            content.feed_data(b"x")
+
+    with IdleTimeout(content, 2.0) as silence:
+        task = asyncio.create_task(feed())
+        assert [await silence.next() for _ in range(6)] == [b"x"] * 6
+        await task
+
+
+async def test_no_timer_is_left_behind() -> None:
+    """Leaving the ``with`` cancels it."""
+    content = stream()
+    with IdleTimeout(content, 0.01):
+        pass
+    await asyncio.sleep(0.05)
+    assert content.exception() is None

@@ -1,0 +1,289 @@
+"""answer.py: what an origin's answer says."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from email.utils import format_datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay_proxy.core.errors import (
+    OriginError,
+    OriginUnavailable,
+    RangeNotSatisfiable,
+    ShardChanged,
+    ShardError,
+    ShardForbidden,
+    ShardNotFound,
+)
+from forebay_proxy.core.segments import MOST_BYTES
+from forebay_proxy.core.shard import ByteRange, Pin, PinKind
+from forebay_proxy.origins.response import OriginResponse, check_pin, error_of, placement, version_of
+
+DATE = "Wed, 21 Oct 2026 07:28:00 GMT"
+NAME = "https://h/x.tar"
+
+
+def partial(said: str, status: int = 206, **headers: str) -> OriginResponse:
+    return OriginResponse(status, {"content-range": said, **{name.replace("_", "-"): value for name, value in headers.items()}})
+
+
+def test_a_strong_etag_is_identity_and_pin() -> None:
+    """The best an ordinary origin can say."""
+    version = version_of({"etag": '"abc"', "last-modified": DATE}, 10)
+    assert (version.identity, version.pin, version.length) == ('etag:"abc"', Pin(PinKind.ETAG, '"abc"'), 10)
+
+
+def test_a_weak_etag_needs_the_length_and_cannot_pin() -> None:
+    """If-Match compares strongly (RFC 9110), so a weak validator is no pin; the date is."""
+    version = version_of({"etag": 'W/"abc"', "last-modified": DATE}, 10)
+    assert (version.identity, version.pin) == ('weak:W/"abc":10', Pin(PinKind.MODIFIED, DATE))
+    assert version_of({"etag": 'W/"abc"'}, 10).pin == Pin()
+
+
+def test_a_date_needs_the_length() -> None:
+    """Last-Modified alone tells too little; without a length there is no identity."""
+    assert version_of({"last-modified": DATE}, 10).identity == f"modified:{DATE}:10"
+    assert version_of({"last-modified": DATE}, None).identity == ""
+    assert version_of({"last-modified": "yesterday"}, 10).identity == ""
+
+
+@pytest.mark.parametrize(
+    ("date", "settled"),
+    [(None, False), ("never", False), (DATE, False), ("Wed, 21 Oct 2026 07:28:01 GMT", True), ("Wed, 21 Oct 2026 07:27:59 GMT", False)],
+)
+def test_a_date_counts_once_its_second_is_over(date: str | None, settled: bool) -> None:
+    """By the origin's own clock: until then another version may get the same."""
+    headers = {"etag": '"abc"', "last-modified": DATE, **({"date": date} if date else {})}
+    version = version_of(headers, 10)
+    assert (version.modified, version.settled) == (DATE, settled)
+
+
+def test_nothing_said_is_no_identity() -> None:
+    """An origin without validators has versions that cannot be told apart."""
+    version = version_of({}, 10)
+    assert version.identity == ""
+    assert not version.pin
+
+
+def test_a_version_id_is_the_identity_and_the_etag_still_the_pin() -> None:
+    """S3 version ids and GCS generations name the bytes; the word "null" does not."""
+    assert version_of({"etag": '"a"', "x-amz-version-id": "v7"}, 1).identity == "s3:v7"
+    assert version_of({"etag": '"a"', "x-goog-generation": "17"}, 1).identity == "gs:17"
+    assert version_of({"etag": '"a"', "x-amz-version-id": "null"}, 1).identity == 'etag:"a"'
+    assert version_of({"etag": '"a"', "x-amz-version-id": "v7"}, 1).pin.value == '"a"'
+
+
+@pytest.mark.parametrize("etag", ['"', "abc", '"a"b"', "W/abc", ""])
+def test_a_malformed_etag_is_no_pin(etag: str) -> None:
+    """What cannot be compared is not sent back."""
+    assert not version_of({"etag": etag}, 1).pin
+
+
+def test_an_encoding_is_recorded() -> None:
+    """gzip nobody asked for is part of the version; identity is not an encoding."""
+    assert version_of({"content-encoding": "GZIP"}, 1).encoding == "gzip"
+    assert version_of({"content-encoding": "identity"}, 1).encoding == ""
+
+
+@given(st.integers(0, 10**6), st.integers(1, 10**6), st.integers(1, 10**7))
+def test_a_true_range_is_taken(first: int, count: int, total: int) -> None:
+    """Whatever a correct server answers is accepted and says where the bytes are."""
+    if first >= total:
+        return
+    last = min(first + count, total) - 1
+    placed = placement(NAME, partial(f"bytes {first}-{last}/{total}"), ByteRange(first, first + count - 1))
+    assert (placed.first, placed.count, placed.total, placed.ranged) == (first, last - first + 1, total, True)
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["bytes 1-9/100", "bytes 0-10/100", "bytes 0-9/5", "bytes */100", "items 0-9/100", "bytes 9-0/100", "", "bytes 0-9", "bytes -1-9/100"],
+)
+def test_another_range_than_asked_is_an_error(said: str) -> None:
+    """Wrong bytes would be stored under the right name."""
+    with pytest.raises(OriginError):
+        placement(NAME, partial(said), ByteRange(0, 9))
+
+
+def test_a_shorter_range_is_a_beginning() -> None:
+    """RFC 9110 lets an origin send less than asked; the fetch asks on from there."""
+    assert placement(NAME, partial("bytes 0-4/100"), ByteRange(0, 9)).count == 5
+
+
+def test_an_unknown_total_stays_unknown() -> None:
+    """A star is legal."""
+    assert placement(NAME, partial("bytes 0-9/*"), ByteRange(0, 9)).total is None
+
+
+def test_a_200_with_the_asked_range_counts_as_206() -> None:
+    """`rclone serve s3` answers so; a 200 with another range is an error."""
+    assert placement(NAME, partial("bytes 5-9/100", status=200), ByteRange(5, 9)).ranged
+    with pytest.raises(OriginError):
+        placement(NAME, partial("bytes 0-99/100", status=200), ByteRange(5, 9))
+
+
+def test_a_200_is_the_whole_shard() -> None:
+    """No Range support: the body starts at 0 whatever was asked."""
+    placed = placement(NAME, OriginResponse(200, {"content-length": "100"}), ByteRange(5, 9))
+    assert (placed.first, placed.count, placed.total, placed.ranged) == (0, 100, 100, False)
+
+
+def test_contradicting_lengths_are_an_error() -> None:
+    """Content-Range and Content-Length must agree."""
+    with pytest.raises(OriginError, match="contradict"):
+        placement(NAME, partial("bytes 0-9/100", content_length="11"), ByteRange(0, 9))
+
+
+def test_a_206_nobody_asked_for_is_an_error() -> None:
+    """Part of a shard must not pass for the whole."""
+    with pytest.raises(OriginError):
+        placement(NAME, partial("bytes 0-9/100"), None)
+
+
+def test_a_pin_is_checked_even_where_the_origin_ignored_it() -> None:
+    """Another ETag than the pin is another version; an answer without one says nothing."""
+    pin = Pin(PinKind.ETAG, '"a"')
+    check_pin(NAME, {"etag": '"a"'}, pin)
+    check_pin(NAME, {}, pin)
+    check_pin(NAME, {"etag": '"b"'}, Pin())
+    with pytest.raises(ShardChanged):
+        check_pin(NAME, {"etag": '"b"'}, pin)
+    with pytest.raises(ShardChanged):
+        check_pin(NAME, {"last-modified": DATE}, Pin(PinKind.MODIFIED, "Tue, 20 Oct 2026 07:28:00 GMT"))
+
+
+def length_of(answer: OriginResponse, asked: ByteRange) -> int | None:
+    error = error_of(NAME, answer, asked=asked)
+    assert isinstance(error, RangeNotSatisfiable)
+    return error.length
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "shown"),
+    [
+        (400, OriginError, 502), (401, ShardForbidden, 401), (403, ShardForbidden, 403), (404, ShardNotFound, 404),
+        (410, ShardNotFound, 404), (408, OriginUnavailable, 503), (412, ShardChanged, 502), (416, RangeNotSatisfiable, 416),
+        (429, OriginUnavailable, 503), (500, OriginUnavailable, 503), (503, OriginUnavailable, 503), (599, OriginUnavailable, 503),
+        (304, OriginError, 502), (302, OriginError, 502), (418, OriginError, 502), (204, OriginError, 502),
+    ],
+)  # fmt: skip
+def test_each_status_has_its_error(status: int, kind: type[ShardError], shown: int) -> None:
+    """The class decides who retries; the status is what a client sees."""
+    error = error_of(NAME, OriginResponse(status, {}), pinned=True)
+    assert type(error) is kind
+    assert error.status == shown
+    assert str(status) in str(error)
+
+
+def test_412_without_a_pin_is_nonsense() -> None:
+    """A condition nobody sent cannot fail."""
+    assert type(error_of(NAME, OriginResponse(412, {}), pinned=False)) is OriginError
+
+
+@pytest.mark.parametrize(("status", "throttled"), [(429, True), (503, True), (500, False), (502, False), (408, False)])
+def test_throttling_is_told_from_trouble(status: int, throttled: bool) -> None:
+    """The limiter halves on one and waits on the other."""
+    error = error_of(NAME, OriginResponse(status, {}), pinned=False)
+    assert isinstance(error, OriginUnavailable)
+    assert error.throttled is throttled
+
+
+def test_retry_after_is_seconds_or_a_date() -> None:
+    """Both forms of RFC 9110; nonsense and the past are no wish."""
+    then = datetime(2026, 1, 1, 0, 1, tzinfo=UTC)
+
+    def wish(text: str) -> float | None:
+        error = error_of(NAME, OriginResponse(503, {"retry-after": text}), pinned=False, now=lambda: then.timestamp() - 60)
+        assert isinstance(error, OriginUnavailable)
+        return error.retry_after_s
+
+    assert wish("7") == 7.0
+    assert wish(format_datetime(then, usegmt=True)) == 60.0
+    assert wish("Thu, 01 Jan 1970 00:00:00 GMT") == 0.0
+    assert wish("soon") is None
+    assert wish("-5") is None
+    assert wish("") is None
+
+
+def test_416_tells_the_length() -> None:
+    """bytes */N is where the shard ends."""
+    error = error_of(NAME, OriginResponse(416, {"content-range": "bytes */1234"}), pinned=False)
+    assert isinstance(error, RangeNotSatisfiable)
+    assert error.length == 1234
+    assert length_of(OriginResponse(416, {}), ByteRange(7)) is None
+
+
+def test_416_without_a_length_may_still_tell_it() -> None:
+    """S3 writes it into the body; and what lacks its first byte is empty."""
+    assert length_of(OriginResponse(416, {}, b"<ActualObjectSize>12</ActualObjectSize>"), ByteRange(12)) == 12
+    assert length_of(OriginResponse(416, {}), ByteRange(0, 0)) == 0
+
+
+def test_an_s3_body_explains_and_repeats_no_secret() -> None:
+    """Code and a message in plain words reach the person; a message that repeats what we sent does not."""
+    plain = b"<Error><Code>AccessDenied</Code><Message>Request has expired.</Message></Error>"
+    assert "AccessDenied (Request has expired.)" in str(error_of(NAME, OriginResponse(403, {}, plain), pinned=False))
+    for echo in (b"No &amp; never: https://h/k?X-Amz-Signature=secret done", b"wrong: Bearer s3cr3tT0ken", b"{'Cookie': 'secret'}"):
+        text = str(error_of(NAME, OriginResponse(403, {}, b"<Code>AccessDenied</Code><Message>%s</Message>" % echo), pinned=False))
+        assert "AccessDenied" in text
+        assert "secret" not in text
+        assert "s3cr3t" not in text
+
+
+def test_slow_down_is_throttling_whatever_the_status() -> None:
+    """Some S3 servers say SlowDown with a 400."""
+    error = error_of(NAME, OriginResponse(400, {}, b"<Error><Code>SlowDown</Code></Error>"), pinned=False)
+    assert isinstance(error, OriginUnavailable)
+    assert error.throttled
+
+
+@pytest.mark.parametrize("said", ["", " ", "null", " null "])
+@pytest.mark.parametrize("name", ["x-amz-version-id", "x-goog-generation"])
+def test_an_empty_version_header_is_no_version(name: str, said: str) -> None:
+    """A gateway may send it with every object; what the ETag says counts."""
+    if "null" in said and name != "x-amz-version-id":
+        return
+    assert version_of({name: said, "etag": '"abc"'}, 10).identity == 'etag:"abc"'
+
+
+@pytest.mark.parametrize("etag", ['""', 'W/""'])
+def test_an_empty_etag_says_nothing(etag: str) -> None:
+    """It is the same for all versions."""
+    version = version_of({"etag": etag, "last-modified": DATE}, 10)
+    assert (version.identity, version.pin) == (f"modified:{DATE}:10", Pin(PinKind.MODIFIED, DATE))
+    assert version_of({"etag": etag}, 10).identity == ""
+
+
+@pytest.mark.parametrize(
+    ("raw", "pinned"),
+    [(b'"\xe9t\xe9"', False), (b'"a\x80"', False), (b'"\xff\xfe"', False), ('"été"'.encode(), True), ('"シ"'.encode(), True)],
+)
+def test_an_etag_that_cannot_be_sent_back_is_no_pin(raw: bytes, *, pinned: bool) -> None:
+    """Bytes that are no UTF-8 would go out as others, and match nothing; they still tell versions apart."""
+    etag = raw.decode("utf-8", "surrogateescape")
+    version = version_of({"etag": etag, "last-modified": DATE}, 10)
+    assert version.identity == f"etag:{etag}"
+    assert version.pin == (Pin(PinKind.ETAG, etag) if pinned else Pin(PinKind.MODIFIED, DATE))
+
+
+@pytest.mark.parametrize("length", [MOST_BYTES + 1, 2**48, 2**62, 10**18])
+def test_a_length_beyond_the_bound_is_refused_in_words(length: int) -> None:
+    """By Content-Length, by the total of a Content-Range, and by the place of the bytes where there is no total."""
+    asked = ByteRange(length - 1, length - 1)
+    for answer, wanted in (
+        (OriginResponse(200, {"content-length": str(length)}), None),
+        (partial(f"bytes 0-0/{length}"), ByteRange(0, 0)),
+        (partial(f"bytes {length - 1}-{length - 1}/*"), asked),
+        (partial(f"bytes 0-0/{length}", status=200), ByteRange(0, 0)),
+    ):
+        with pytest.raises(OriginError) as caught:
+            placement(NAME, answer, wanted)
+        assert not caught.value.retryable
+        for word in (NAME, str(length), str(MOST_BYTES)):
+            assert word in str(caught.value)
+    with pytest.raises(OriginError):
+        placement(NAME, OriginResponse(200, {"content-length": "9" * 5000}), None)
+    assert placement(NAME, partial(f"bytes 0-0/{MOST_BYTES}"), ByteRange(0, 0)).total == MOST_BYTES

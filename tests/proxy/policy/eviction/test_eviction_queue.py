@@ -1,0 +1,183 @@
+"""In what order shards leave."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.house import FakeClock, reader, shard_of
+from support.lengths import examples
+
+from forebay_proxy.policy.eviction.eviction_queue import EvictionQueue
+from forebay_proxy.policy.plans.next_use import NextUse, Rank
+from forebay_proxy.policy.plans.registry import PlanRegistry
+
+KEYS = [f"k{number}" for number in range(3)]
+few = st.integers(0, 1).map(float)
+uses = st.builds(NextUse, st.sampled_from([Rank.READ, Rank.AHEAD]), few, then=few)  # few: a key comes back to where it was
+
+
+@given(st.lists(st.tuples(st.sampled_from(KEYS), st.one_of(st.none(), uses), st.one_of(st.none(), st.integers(0, 4)))))
+def test_the_order_is_that_of_a_sorted_list(steps: list[tuple[str, NextUse | None, int | None]]) -> None:
+    """Any changes, each touched; the order is taken now and then, often only in part."""
+    now: dict[str, NextUse] = {}
+    leaving = EvictionQueue(now.get)
+    for key, use, taken in steps:
+        if use is None:
+            now.pop(key, None)
+        else:
+            now[key] = use
+        leaving.touch(key)
+        if taken is None:
+            continue
+        order = leaving.order()
+        got = [item for item, _ in zip(order, range(taken), strict=False)]
+        order.close()  # type: ignore[attr-defined]
+        assert [use for use, _ in got] == sorted(now.values())[:taken]
+        assert all(now[key] == use for use, key in got)
+        assert len({key for _, key in got}) == len(got)
+    assert sorted(leaving.order()) == sorted((use, key) for key, use in now.items())
+    assert sorted(key for _, key in leaving.order()) == sorted(now)
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), uses, min_size=1), st.dictionaries(st.sampled_from(KEYS), uses))
+def test_who_stays_longer_than_it_seemed_sinks_by_itself(before: dict[str, NextUse], later: dict[str, NextUse]) -> None:
+    """Without a touch: what rose towards staying is found out when it comes to the top."""
+    now = dict(before)
+    leaving = EvictionQueue(now.get)
+    for key in now:
+        leaving.touch(key)
+    for key, use in later.items():
+        if key in now:
+            now[key] = max(now[key], use)
+    assert [use for use, _ in leaving.order()] == sorted(now.values())
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), uses, min_size=1), st.dictionaries(st.sampled_from(KEYS), uses))
+def test_a_refresh_finds_what_changed_by_mere_time(before: dict[str, NextUse], later: dict[str, NextUse]) -> None:
+    """Whatever direction, after one round of it."""
+    now = dict(before)
+    leaving = EvictionQueue(now.get)
+    for key in now:
+        leaving.touch(key)
+    now.update({key: use for key, use in later.items() if key in now})
+    leaving.refresh(3)
+    leaving.refresh(100)
+    leaving.refresh(100)
+    assert [use for use, _ in leaving.order()] == sorted(now.values())
+
+
+def test_touching_again_and_again_costs_no_memory() -> None:
+    """Old entries are thrown out."""
+    now = {"a": NextUse(Rank.READ, 0.0)}
+    leaving = EvictionQueue(now.get)
+    for number in range(1000):
+        now["a"] = NextUse(Rank.READ, float(number))
+        leaving.touch("a")
+    assert len(leaving) == 1
+    assert len(leaving._guesses) < 100
+
+
+# With plans
+
+GROUP = "https://o/set/"
+SHARDS = [shard_of(f"{GROUP}{number}.tar") for number in range(12)]
+NAMES = [shard.name for shard in SHARDS]
+
+
+class Stored:
+    """Plans, and every shard stored under its name: whoever moves is touched, as the cache does it."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.plans = PlanRegistry(self.clock)
+        self.leaving = EvictionQueue(self.use)
+        self.plans.changed = lambda names: [self.leaving.touch(name) for name in names] and None
+        for name in NAMES:
+            self.leaving.touch(name)
+
+    def use(self, name: str) -> NextUse:
+        return self.plans.next_use(name, GROUP)
+
+
+_moves = st.one_of(
+    st.tuples(st.just("replace"), st.integers(0, 2), st.lists(st.integers(0, 11), max_size=12), st.just(0.0)),
+    st.tuples(st.just("append"), st.integers(0, 2), st.lists(st.integers(0, 11), max_size=4), st.just(0.0)),
+    st.tuples(st.just("withdraw"), st.integers(0, 2), st.just([0]), st.just(0.0)),
+    st.tuples(st.just("opened"), st.integers(0, 2), st.lists(st.integers(0, 11), min_size=1, max_size=2), st.floats(0.01, 100)),
+    st.tuples(st.just("take"), st.integers(1, 12), st.just([0]), st.just(0.0)),
+)
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(st.lists(_moves, max_size=25))
+def test_the_order_is_that_of_sorting_by_next_use(script: list[tuple[str, int, list[int], float]]) -> None:
+    """After any advances, rates, replacements; announced by several readers, often more than once; taken in whole or in part."""
+    world = Stored()
+    for what, number, indices, seconds in script:
+        if what == "take":
+            order = world.leaving.order()
+            got = [use for (use, _), _ in zip(order, range(number), strict=False)]
+            order.close()  # type: ignore[attr-defined]
+            assert got == sorted(map(world.use, NAMES))[:number]
+        elif what == "opened":
+            for index in indices:
+                world.clock.advance(seconds)
+                world.plans.opened(SHARDS[index], reader(number))
+                for name in NAMES:  # a pass moved: the cache finds that out by ``refresh``
+                    if world.use(name).plan is None:
+                        world.leaving.touch(name)
+        elif what == "withdraw":
+            world.plans.withdraw(reader(number))
+            for name in NAMES:
+                if world.use(name).plan is None:
+                    world.leaving.touch(name)
+        else:
+            getattr(world.plans, what)(reader(number), [SHARDS[index] for index in indices])
+            for name in NAMES:
+                if world.use(name).plan is None:
+                    world.leaving.touch(name)
+    order_now = list(world.leaving.order())
+    assert [use for use, _ in order_now] == sorted(map(world.use, NAMES))
+    assert sorted(key for _, key in order_now) == sorted(NAMES)
+
+
+def test_a_slower_reader_moves_all_its_shards_at_once() -> None:
+    """Nothing is touched, and what it needs is farther than the other's from then on."""
+    world = Stored()
+    world.plans.replace(reader(0), SHARDS[:6])
+    world.plans.replace(reader(1), SHARDS[6:])
+    for index in (0, 6, 1, 7):
+        world.clock.advance(1)
+        world.plans.opened(SHARDS[index], reader(index // 6))
+    world.plans.changed = lambda names: None
+    world.clock.advance(1000)
+    world.plans.opened(SHARDS[2], reader(0))
+    world.clock.advance(0.01)
+    world.plans.opened(SHARDS[8], reader(1))
+    announced = [key for use, key in world.leaving.order() if use.rank is Rank.AHEAD]
+    assert announced == sorted(NAMES[3:6] + NAMES[9:], key=world.use)
+
+
+def test_a_withdrawn_plan_is_no_reason_to_stay() -> None:
+    """Even before anybody is told: its shards come first of the announced, and sink to where they belong."""
+    world = Stored()
+    world.plans.replace(reader(0), SHARDS[:3])
+    world.plans.replace(reader(1), SHARDS[:6])
+    world.plans.changed = lambda names: None
+    world.plans.withdraw(reader(0))
+    announced = [key for use, key in world.leaving.order() if use.rank is Rank.AHEAD]
+    assert announced == NAMES[5::-1]
+
+
+def test_advancing_again_and_again_costs_no_memory() -> None:
+    """Entries of readers that moved on are thrown out."""
+    world = Stored()
+    for _ in range(300):
+        world.plans.replace(reader(0), SHARDS)
+        for shard in SHARDS:
+            world.clock.advance(1)
+            world.plans.opened(shard, reader(0))
+            world.leaving.touch(NAMES[0])
+    assert len(world.leaving._readers) < 200
+    assert len(world.leaving._announced) < 200
+    assert world.leaving._entries < 200

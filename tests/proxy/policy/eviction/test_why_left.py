@@ -1,0 +1,53 @@
+"""Why segments left, as metrics name it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from support.house import SEGMENT, World, building, data_of, reader, shard_of, small_segments
+
+from forebay_proxy.core import events
+from forebay_proxy.transfer.limiter import DEMAND
+
+NAMES = [f"https://o/set/{number}.tar" for number in range(12)]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_segments(monkeypatch)
+
+
+def reasons(world: World) -> Counter[str]:
+    return Counter(fact.reason for fact in world.of(events.Evicted))
+
+
+async def test_what_a_person_evicts_is_told_as_that(tmp_path: Path) -> None:
+    """Read or not."""
+    async with building(tmp_path / "c", segments=8) as world:
+        for seed, name in enumerate(NAMES[:2]):
+            world.origin.put(name, data_of(SEGMENT, seed))
+        await world.get(NAMES[0], reader())
+        await world.openings.entry(shard_of(NAMES[1]), "job", need=DEMAND + 1)
+        await world.quiet()
+        assert (await world.house.evict(["*"]))["shards"] == 2
+        assert reasons(world) == {"admin": 2}
+
+
+async def test_what_nobody_read_is_told_as_that(tmp_path: Path) -> None:
+    """Fetched ahead for somebody who never came; what was read before it left is a guess, and what is wrong neither."""
+    async with building(tmp_path / "c", segments=4) as world:
+        for seed, name in enumerate(NAMES):
+            world.origin.put(name, data_of(SEGMENT, seed))
+        nobodys = ["https://o/other/0.tar", "https://o/other/1.tar"]
+        for name in nobodys:
+            world.origin.put(name, data_of(SEGMENT, 99))
+            await world.openings.entry(shard_of(name), "job", need=DEMAND + 1)
+        await world.quiet()
+        for name in NAMES[2:8]:
+            await world.get(name, reader())
+        await world.quiet()
+        assert reasons(world) == {"unused": 2, "guess": 2}
+        await world.clearing.discard(world.entry(NAMES[7]), 0)
+        assert reasons(world)["other"] == 1

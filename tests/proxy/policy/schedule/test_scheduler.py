@@ -1,0 +1,483 @@
+"""What to fetch next: cursors that never pass what is missing, and turns that starve nobody."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.house import FakeClock, reader, shard_of
+from support.lengths import examples
+
+from forebay_proxy.core.segments import SEGMENT_BYTES as SEGMENT
+from forebay_proxy.core.segments import segment_count
+from forebay_proxy.core.shard import Shard
+from forebay_proxy.policy.plans.registry import PlanRegistry
+from forebay_proxy.policy.schedule import scheduler as lookahead_module
+from forebay_proxy.policy.schedule.revalidations import AT_ONCE
+from forebay_proxy.policy.schedule.scheduler import CHECKS_AHEAD, FRONT, PrefetchRequest, PrefetchScheduler
+
+SHARDS = [shard_of(f"https://{'ab'[number % 2]}/set/{number}.tar") for number in range(12)]
+LONG = [shard_of(f"https://a/set/{number}.tar") for number in range(100, 200)]
+
+
+@dataclass
+class Stock:
+    """A cache that holds what it is told to."""
+
+    lengths: dict[str, int] = field(default_factory=dict)  # of every shard there is
+    known: set[str] = field(default_factory=set)
+    here: set[tuple[str, int]] = field(default_factory=set)
+    stale: set[tuple[str, str]] = field(default_factory=set)  # (shard, job) to be compared first
+    stuck: set[str] = field(default_factory=set)  # origins that take no more
+    room: int = 1 << 50
+
+    def capacity(self) -> int:
+        return self.room
+
+    def length(self, name: str) -> int | None:
+        return self.lengths[name] if name in self.known else None
+
+    def has(self, name: str, index: int) -> bool:
+        return (name, index) in self.here
+
+    def fresh(self, name: str, job: str) -> bool:
+        return (name, job) not in self.stale
+
+    def takes(self, origin: str) -> bool:
+        return origin not in self.stuck
+
+
+class Desk:
+    """Plans, a stock, and the look-ahead over them."""
+
+    def __init__(self, shards: list[Shard] | None = None, segments: int = 2, *, known: bool = True) -> None:
+        self.clock = FakeClock()
+        self.plans = PlanRegistry(self.clock)
+        self.stock = Stock()
+        self.ahead = PrefetchScheduler(self.plans, self.stock)
+        self.plans.advanced = self.ahead.advanced
+        for shard in shards or [*SHARDS, *LONG]:
+            self.stock.lengths[shard.name] = segments * SEGMENT
+            if known:
+                self.stock.known.add(shard.name)
+
+    def take(self, wish: PrefetchRequest) -> None:
+        """Fetch it, in no time."""
+        name = wish.shard.name
+        if wish.index is not None:
+            self.stock.here.add((name, wish.index))
+            return
+        if name not in self.stock.known:
+            self.stock.known.add(name)
+            if self.stock.lengths[name]:
+                self.stock.here.add((name, 0))
+        self.stock.stale -= {(name, wish.plan.reader.job)}
+        self.ahead.opened(name)
+
+    def wishes(self, most: int = 10_000) -> list[tuple[str, int | None]]:
+        """Everything wished for until nothing is, taken at once."""
+        told: list[tuple[str, int | None]] = []
+        while len(told) < most:
+            wish = self.ahead.next()
+            if wish is None and not self.ahead.paused:
+                break
+            if wish is not None:
+                told.append((wish.shard.name, wish.index))
+                self.take(wish)
+                self.ahead.taken(wish)
+        return told
+
+
+def names(shards: list[Shard]) -> list[str]:
+    return [shard.name for shard in shards]
+
+
+def test_a_reader_is_served_in_the_order_of_its_plan() -> None:
+    """Segment by segment."""
+    desk = Desk()
+    desk.plans.replace(reader(), LONG[:2])
+    assert desk.wishes() == [(LONG[0].name, 0), (LONG[0].name, 1), (LONG[1].name, 0), (LONG[1].name, 1)]
+
+
+def test_heads_of_the_next_shards_come_before_tails_of_far_ones() -> None:
+    """Two readers of long shards: each segment has its own part of the reading time."""
+    desk = Desk(segments=4)
+    desk.plans.replace(reader(0), LONG[:2])
+    desk.clock.advance(0.1)  # the second is needed a little later, by less than a segment takes
+    desk.plans.replace(reader(1), LONG[2:4])
+    order = desk.wishes()
+    assert order[:4] == [(LONG[0].name, 0), (LONG[2].name, 0), (LONG[0].name, 1), (LONG[2].name, 1)]
+
+
+def test_a_shard_that_is_not_known_is_opened_first() -> None:
+    """Its opening brings the first segment; the others come after, once its length is known."""
+    desk = Desk(known=False)
+    desk.plans.replace(reader(), LONG[:1])
+    assert desk.wishes() == [(LONG[0].name, None), (LONG[0].name, 1)]
+
+
+def test_few_are_opened_while_no_length_is_known() -> None:
+    """A quarter of the window each: shards may be of any size."""
+    desk = Desk(known=False)
+    desk.plans.replace(reader(), LONG)
+    opened = [wish for _ in range(20) if (wish := desk.ahead.next()) is not None]
+    assert [wish.shard.name for wish in opened] == names(LONG[:4])
+    desk.take(opened[0])
+    assert len(desk.wishes(40)) > 6
+
+
+def test_a_window_ends_the_look_ahead() -> None:
+    """All of them together are at most half the cache; moving on opens them again."""
+    desk = Desk()
+    desk.stock.room = 16 * SEGMENT
+    desk.plans.replace(reader(0), LONG[:50])
+    desk.plans.replace(reader(1), LONG[50:])
+    assert len(desk.wishes()) == 8
+    assert desk.ahead.ahead_bytes(reader(0)) == 4 * SEGMENT
+    desk.plans.opened(LONG[0], reader(0))
+    assert desk.ahead.ahead_bytes(reader(0)) == 2 * SEGMENT
+    assert [name for name, _ in desk.wishes()] == [LONG[2].name] * 2
+
+
+def test_an_eviction_brings_the_cursor_back() -> None:
+    """Also where the window is full of what lies beyond."""
+    desk = Desk()
+    desk.stock.room = 16 * SEGMENT
+    desk.plans.replace(reader(), LONG)
+    assert len(desk.wishes()) == 8
+    desk.stock.here.discard((LONG[1].name, 1))
+    desk.ahead.evicted(LONG[1].name, 1)
+    assert desk.wishes() == [(LONG[1].name, 1)]
+
+
+def test_a_stuck_origin_holds_up_its_own_shards_only() -> None:
+    """Neither other readers nor the same reader's shards elsewhere; and when it goes on, the nearest are first."""
+    desk = Desk()
+    desk.plans.replace(reader(0), SHARDS)
+    desk.stock.stuck.add("https://a")
+    assert {name for name, _ in desk.wishes()} == set(names(SHARDS[1::2]))
+    desk.stock.stuck.clear()
+    assert desk.wishes() == [(shard.name, index) for shard in SHARDS[::2] for index in (0, 1)]
+
+
+def test_what_fails_is_looked_past_until_it_is_forgiven() -> None:
+    """It takes no place in the window."""
+    desk = Desk()
+    desk.stock.room = 8 * SEGMENT
+    desk.ahead.failed(LONG[0].name)
+    desk.plans.replace(reader(), LONG)
+    assert [name for name, _ in desk.wishes()] == [LONG[1].name] * 2 + [LONG[2].name] * 2
+    desk.ahead.forgiven(LONG[0].name)
+    assert desk.wishes() == [(LONG[0].name, 0), (LONG[0].name, 1)]
+
+
+def test_who_finds_no_room_stands_aside() -> None:
+    """The others are asked for; room is tried by the nearest first, and one refusal ends the trying."""
+    desk = Desk()
+    for number in range(3):
+        desk.plans.replace(reader(number), LONG[10 * number : 10 * number + 10])
+        desk.clock.advance(0.1)
+    refused = []
+    for _ in range(3):
+        wish = desk.ahead.next()
+        assert wish is not None
+        refused.append(wish.shard.name)
+        desk.ahead.refused(wish.plan.reader)
+    assert refused == [LONG[0].name, LONG[10].name, LONG[20].name]
+    assert desk.ahead.next() is None
+    desk.ahead.room()
+    again = desk.ahead.next()
+    assert again is not None
+    assert again.shard.name == LONG[0].name
+    desk.ahead.refused(again.plan.reader)
+    assert desk.ahead.next() is None
+    desk.ahead.settled(reader(2))
+    mine = desk.ahead.next()
+    assert mine is not None
+    assert mine.plan.reader == reader(2)
+    desk.ahead.room()
+    assert len(desk.wishes()) == 59  # and all goes on where it stood
+
+
+def test_an_opening_without_room_is_wished_for_again() -> None:
+    """When there may be some."""
+    desk = Desk(known=False)
+    desk.plans.replace(reader(), LONG[:1])
+    assert desk.ahead.next() is not None
+    desk.ahead.unopened(LONG[0].name)
+    assert desk.ahead.next() is None
+    desk.ahead.room()
+    assert desk.wishes() == [(LONG[0].name, None), (LONG[0].name, 1)]
+
+
+def test_a_wait_lengthens_the_window_but_not_while_there_is_no_room() -> None:
+    """Bytes win over lead."""
+    desk = Desk()
+    desk.plans.replace(reader(), LONG)
+    before = desk.ahead.window_bytes(reader())
+    desk.ahead.waited(reader())
+    assert desk.ahead.window_bytes(reader()) == 2 * before
+    assert desk.ahead.next() is not None
+    desk.ahead.refused(reader())
+    desk.ahead.waited(reader())
+    assert desk.ahead.window_bytes(reader()) == before
+
+
+def test_a_reader_that_waits_is_reckoned_at_its_jobs_best_rate() -> None:
+    """It is slow because its bytes are missing; else the fast ones would leave it ever further behind."""
+    desk = Desk()
+    for number in (0, 1):
+        desk.plans.replace(reader(number), LONG[40 * number : 40 * number + 40])
+    for step in range(6):  # the first opens twice as often
+        desk.clock.advance(1.0)
+        desk.plans.opened(LONG[step], reader(0))
+        if step % 2:
+            desk.plans.opened(LONG[40 + step // 2], reader(1))
+    first = Counter(name in names(LONG[40:]) for name, _ in desk.wishes(12))
+    desk.ahead.waited(reader(1))
+    second = Counter(name in names(LONG[40:]) for name, _ in desk.wishes(12))
+    assert second[True] > first[True]
+
+
+def test_jobs_share_an_origin_by_bytes() -> None:
+    """Within one segment, however many readers each has and however soon they need what."""
+    desk = Desk()
+    for number in range(5):
+        desk.plans.replace(reader(number, "many"), LONG[10 * number : 10 * number + 10])
+    desk.clock.advance(100.0)
+    desk.plans.replace(reader(9, "one"), LONG[50:])
+    given_to: Counter[bool] = Counter()
+    for name, _ in desk.wishes(40):
+        given_to[name in names(LONG[50:])] += 1
+        assert abs(given_to[True] - given_to[False]) <= 1
+
+
+def test_who_wants_nothing_saves_up_no_turns() -> None:
+    """A job that comes back takes its turn with the others, and no more; who is alone gets all."""
+    desk = Desk()
+    desk.plans.replace(reader(0, "first"), LONG[:50])
+    assert len(desk.wishes(24)) == 24
+    desk.plans.replace(reader(0, "second"), LONG[50:])
+    told = Counter(name in names(LONG[50:]) for name, _ in desk.wishes(16))
+    assert told == {True: 8, False: 8}
+
+
+def test_what_is_stored_is_compared_ahead_and_in_order() -> None:
+    """A few shards ahead of the reader, so many at once, without waiting for room."""
+    desk = Desk()
+    for shard in LONG:
+        desk.stock.here |= {(shard.name, 0), (shard.name, 1)}
+        desk.stock.stale.add((shard.name, "job"))
+    desk.stock.room = 4 * SEGMENT
+    desk.plans.replace(reader(), LONG)
+    told = [wish for _ in range(20) if (wish := desk.ahead.next()) is not None]
+    assert [(wish.shard.name, wish.index) for wish in told] == [(shard.name, None) for shard in LONG[: min(CHECKS_AHEAD, AT_ONCE)]]
+    for wish in told:
+        desk.take(wish)
+    assert desk.wishes() == []
+    desk.plans.opened(LONG[0], reader())
+    assert desk.wishes() == [(LONG[CHECKS_AHEAD].name, None)]
+
+
+def test_a_question_whose_reader_went_is_asked_for_another() -> None:
+    """The shard is compared all the same for who still wants it."""
+    desk = Desk()
+    desk.stock.here |= {(LONG[0].name, 0), (LONG[0].name, 1)}
+    desk.stock.stale |= {(LONG[0].name, "job")}
+    desk.plans.replace(reader(0), LONG[:1])
+    desk.plans.replace(reader(1), LONG[:1])
+    desk.plans.withdraw(reader(0))
+    wish = desk.ahead.next()
+    assert wish is None or wish.plan.reader == reader(1)
+    assert wish is not None or desk.ahead.next() is not None
+
+
+def test_a_withdrawn_plan_is_forgotten() -> None:
+    """Nothing more is wished for it, and its share of the windows is the others'."""
+    desk = Desk()
+    desk.stock.room = 16 * SEGMENT
+    desk.plans.replace(reader(0), LONG[:50])
+    desk.plans.replace(reader(1), LONG[50:])
+    desk.plans.withdraw(reader(0))
+    assert len(desk.ahead) == 1
+    assert {name for name, _ in desk.wishes()} == set(names(LONG[50:54]))
+
+
+def test_what_is_appended_is_wished_for() -> None:
+    """Also where the cursor had come to the end."""
+    desk = Desk()
+    desk.plans.replace(reader(), LONG[:1])
+    desk.wishes()
+    desk.plans.append(reader(), LONG[1:2])
+    assert desk.wishes() == [(LONG[1].name, 0), (LONG[1].name, 1)]
+
+
+def test_a_long_walk_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cursor that passes thousands of stored shards lets others run in between, and goes on."""
+    monkeypatch.setattr(lookahead_module, "STEPS", 10)
+    desk = Desk()
+    desk.stock.here = {(shard.name, index) for shard in LONG[:-1] for index in (0, 1)}
+    desk.stock.room = 1 << 60
+    desk.plans.replace(reader(), LONG)
+    for _ in range(30):
+        desk.ahead.waited(reader())
+    assert desk.ahead.next() is None
+    assert desk.ahead.paused
+    assert desk.wishes() == [(LONG[-1].name, 0), (LONG[-1].name, 1)]
+
+
+# Any order of events
+
+KINDS = (
+    "next refuse land evict open fail forgive room stick free settle wait next land replace append withdraw forget".split()  # noqa: SIM905
+)
+STEP = st.tuples(st.sampled_from(KINDS), st.integers(0, 40))
+
+
+class Chaos(Desk):
+    """Readers, an origin and a disk that do anything; wishes are taken, and land when they land."""
+
+    def __init__(self) -> None:
+        super().__init__(SHARDS, known=False)
+        for number, shard in enumerate(SHARDS):
+            self.stock.lengths[shard.name] = [0, SEGMENT // 2, SEGMENT, 3 * SEGMENT][number % 4]
+        self.stock.room = 24 * SEGMENT
+        self.pending: list[PrefetchRequest] = []
+        self.failed: set[str] = set()
+        self.told: list[tuple[str, int | None]] = []
+
+    def step(self, what: str, number: int) -> None:
+        shard, who = SHARDS[number % len(SHARDS)], reader(number % 3, f"job{number % 2}")
+        self.clock.advance(0.5)
+        match what:
+            case "next" | "refuse":
+                self._next(refuse=what == "refuse")
+            case "land" if self.pending:
+                self.take(self.pending.pop(number % len(self.pending)))
+            case "evict":
+                gone = {place for place in self.stock.here if place[0] == shard.name and not self._in_air(place)}
+                for place in sorted(gone)[:1]:
+                    self.stock.here.discard(place)
+                    self.ahead.evicted(*place)
+            case "forget" if not any(wish.shard.name == shard.name for wish in self.pending):
+                self.stock.known.discard(shard.name)
+                self.stock.here = {place for place in self.stock.here if place[0] != shard.name}
+                self.ahead.missing(shard.name)
+            case "open":
+                self.plans.opened(shard, who)
+            case "fail":
+                self.failed.add(shard.name)
+                self.pending = [wish for wish in self.pending if wish.shard.name != shard.name]
+                self.ahead.failed(shard.name)
+            case "forgive":
+                self.failed.discard(shard.name)
+                self.ahead.forgiven(shard.name)
+            case "room":
+                self.ahead.room()
+            case "stick":
+                self.stock.stuck.add(shard.origin)
+            case "free":
+                self.stock.stuck.discard(shard.origin)
+            case "settle":
+                self.ahead.settled(who)
+            case "wait":
+                self.ahead.waited(who)
+            case "replace":
+                self.plans.replace(who, SHARDS[number % 7 :] + SHARDS[: number % 5])
+            case "append":
+                self.plans.append(who, SHARDS[number % 9 : number % 9 + 3])
+            case "withdraw":
+                self.plans.withdraw(who)
+
+    def _in_air(self, place: tuple[str, int]) -> bool:
+        return any((wish.shard.name, wish.index) == place for wish in self.pending)
+
+    def _next(self, *, refuse: bool) -> None:
+        wish = self.ahead.next()
+        if wish is None:
+            return
+        self.told.append((wish.shard.name, wish.index))
+        if refuse:
+            self.ahead.refused(wish.plan.reader)
+            return
+        assert not any((other.shard.name, other.index) == (wish.shard.name, wish.index) for other in self.pending), wish
+        assert wish.shard.name not in self.failed
+        assert self.stock.takes(wish.shard.origin)
+        if wish.index is None:
+            assert wish.shard.name not in self.stock.known
+        else:
+            assert not self.stock.has(wish.shard.name, wish.index)
+            self.stock.here.add((wish.shard.name, wish.index))  # in the air
+        self.pending.append(wish)
+        self.ahead.taken(wish)
+
+    def check(self) -> None:
+        """No cursor has passed anything that is missing."""
+        for outlook in self.ahead._outlooks.values():
+            waiting = {index for lane in outlook.lanes.values() for index in lane.indices}
+            assert outlook.ahead_bytes == sum(outlook.passed.values())
+            assert all(index >= outlook.plan.position for index in outlook.passed)
+            for index in set(range(outlook.plan.position, outlook.front)) - waiting:
+                shard = self.plans.shard_at(outlook.plan, index)
+                opening = any(wish.shard.name == shard.name and wish.index is None for wish in self.pending)
+                if shard.name in self.failed or opening:
+                    continue
+                length = self.stock.length(shard.name)
+                assert length is not None, shard
+                assert all(self.stock.has(shard.name, segment) for segment in range(segment_count(length))), shard
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(st.lists(STEP, max_size=80))
+def test_no_order_of_events_loses_anything(steps: list[tuple[str, int]]) -> None:
+    """Never two wishes for one segment; no cursor beyond what is missing; and in the end everything announced comes."""
+    desk, twin = Chaos(), Chaos()
+    for what, number in steps:
+        for each in (desk, twin):
+            each.step(what, number)
+        desk.check()
+    assert desk.told == twin.told  # same plans, same clock, same decisions
+    for name in sorted(desk.failed):
+        desk.ahead.forgiven(name)
+    desk.failed.clear()
+    desk.stock.stuck.clear()
+    desk.stock.room = 1 << 50
+    for _ in range(200):
+        desk.ahead.room()
+        for wish in desk.pending:
+            desk.take(wish)
+        desk.pending.clear()
+        for plan in desk.plans.all():
+            desk.ahead.waited(plan.reader)
+        desk.wishes()
+    for plan in desk.plans.all():
+        for index in range(plan.position, len(plan)):
+            name = desk.plans.shard_at(plan, index).name
+            assert name in desk.stock.known
+            assert all(desk.stock.has(name, segment) for segment in range(segment_count(desk.stock.lengths[name])))
+
+
+def test_the_front_stays_near() -> None:
+    """However long the plan: what lies far ahead costs nothing."""
+    desk = Desk(known=False)
+    desk.plans.replace(reader(), LONG)
+    assert desk.ahead._outlooks[reader()].front == FRONT
+
+
+def test_what_readers_leave_is_used_by_those_who_stay() -> None:
+    """A second later, though nothing of theirs has changed."""
+    desk = Desk(LONG, segments=4)
+    desk.stock.room = 64 * SEGMENT
+    desk.plans.replace(reader(0), LONG)
+    for number in range(1, 4):
+        desk.plans.replace(reader(number), [])
+    assert len(desk.wishes()) == 8
+    for number in range(1, 4):
+        desk.plans.withdraw(reader(number))
+    desk.ahead.look_again()
+    assert len(desk.wishes()) == 24
+    desk.ahead.look_again()
+    assert desk.wishes() == []

@@ -1,0 +1,432 @@
+"""Our own paths: health, status, metrics, plans, evict, warm, and the page."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import AsyncIterator
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from support import face as face_module
+from support.face import Reply, World, listening, read_to_end, request, talk
+from support.fake_cache import fake_plan, fake_status
+
+from forebay_proxy.background.verifier import RATE_BYTES_S
+from forebay_proxy.core.errors import OriginUnavailable
+from forebay_proxy.core.events import Aborted, RequestDone
+from forebay_proxy.server.http import admin_bodies
+
+PLAN = "/v1/plans/train/0/3/7.1"
+URLS = ["s3://b/0.tar", "https://h.example/1.tar?x=1"]
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with listening() as made:
+        yield made
+
+
+async def send(world: World, method: str, target: str, value: object, headers: dict[str, str] | None = None) -> Reply:
+    return await world.ask(method, target, headers, json.dumps(value).encode())
+
+
+async def test_health_and_readiness(world: World) -> None:
+    """Alive while the loop turns; ready until it drains; the rest is still answered then."""
+    assert [(await world.ask("GET", path)).status for path in ("/healthz", "/readyz")] == [200, 200]
+    await world.face.drain()
+    ready = await world.ask("GET", "/readyz")
+    assert (ready.status, ready.body) == (503, b"draining\n")
+    assert [(await world.ask("GET", path)).status for path in ("/healthz", "/v1/status")] == [200, 200]
+
+
+async def test_metrics_come_with_their_type(world: World) -> None:
+    """Prometheus refuses answers without one."""
+    reply = await world.ask("GET", "/metrics")
+    assert (reply.body, reply.headers["content-type"]) == (b"forebay_up 1\n", "text/plain; version=0.0.4")
+
+
+async def test_status_is_completed_by_what_the_face_knows(world: World) -> None:
+    """State, address and socket; the rest as the service gives it."""
+    status = (await world.ask("GET", "/v1/status")).json
+    assert (status["state"], status["url"], status["socket"]) == ("ready", f"http://127.0.0.1:{world.port}", None)
+    assert status["cache"]["effective_bytes"] == 9_000_000
+
+
+async def test_shards_and_plans_are_listed(world: World) -> None:
+    """With the instance, by which a reader notices a restart."""
+    assert (await world.ask("GET", "/v1/shards")).json == {"shards": [{"shard": "s3://b/0.tar", "complete": True}]}
+    plans = (await world.ask("GET", "/v1/plans")).json
+    assert (plans["instance"], plans["total"], plans["plans"][0]["reader"]) == ("0123456789abcdef", 1, "job/0/1/7.1")
+
+
+async def test_an_unclear_question_about_plans_is_refused(world: World) -> None:
+    """With what would be right, and not answered as if nothing had been asked."""
+    reply = await world.ask("GET", "/v1/plans?limit=all")
+    assert (reply.status, "?limit=" in reply.problem["next_step"]) == (400, True)
+
+
+async def test_head_is_get_without_a_body(world: World) -> None:
+    """For every page of ours."""
+    reply = await world.ask("HEAD", "/v1/status")
+    assert (reply.status, reply.body, int(reply.headers["content-length"]) > 100) == (200, b"", True)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [
+        ("POST", "/v1/status", "GET, HEAD"),
+        ("GET", "/v1/evict", "POST"),
+        ("GET", PLAN, "PUT, POST, DELETE"),
+        ("DELETE", "/v1/plans", "GET, HEAD"),
+    ],
+)
+async def test_another_method_is_405(world: World, method: str, path: str, allow: str) -> None:
+    """It says which there are."""
+    reply = await world.ask(method, path)
+    assert (reply.status, reply.headers["allow"]) == (405, allow)
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1", "/v1/", "/v2/status", "/v1/status/", "//v1/status", "/page/", "/page/../server.py", "/page/%2e%2e/server.py", "/.."]
+)
+async def test_another_path_is_404(world: World, path: str) -> None:
+    """Nothing is guessed, and no file is reached by a path."""
+    assert (await world.ask("GET", path)).status == 404
+
+
+async def test_put_replaces_post_appends_delete_withdraws(world: World) -> None:
+    """204 each, with epoch and set as sent."""
+    body = {"shards": URLS, "epoch": 3, "set": "laion"}
+    assert [(await send(world, method, PLAN, body)).status for method in ("PUT", "POST")] == [204, 204]
+    assert (await world.ask("DELETE", PLAN)).status == 204
+    reader = "train/0/3/7.1"
+    assert world.plans.calls == [("replace", reader, URLS, 3, "laion"), ("append", reader, URLS, 3, "laion"), ("withdraw", reader)]
+    assert [event.job for event in world.of(RequestDone)] == ["train"] * 3
+
+
+async def test_lines_are_a_plan_too(world: World) -> None:
+    """NDJSON with epoch and set in the query."""
+    body = "".join(json.dumps(url) + "\n" for url in URLS).encode()
+    reply = await world.ask("PUT", f"{PLAN}?epoch=2&set=x", {"Content-Type": "application/x-ndjson"}, body)
+    assert (reply.status, world.plans.calls) == (204, [("replace", "train/0/3/7.1", URLS, 2, "x")])
+
+
+async def test_indices_into_a_pattern_are_a_plan_too(world: World) -> None:
+    """Also above the limit for lists: they are short however many."""
+    indices = list(range(860_000, 1_000_000))
+    reply = await send(world, "PUT", PLAN, {"set": "s3://b/{000000..999999}.tar", "indices": indices})
+    assert reply.status == 204
+    assert len(world.plans.calls[0][2]) == 140_000
+
+
+async def test_the_credential_of_a_plan_goes_with_its_shards(world: World) -> None:
+    """As that of a GET does: to the host named first, and no further."""
+    shards = ["https://a.example/0.tar", "https://b.example/1.tar"]
+    await send(world, "PUT", PLAN, {"shards": shards}, {"Authorization": "Bearer t", "X-Forwarded-For": "f"})
+    assert [shard.credential.headers for shard in world.plans.shards] == [(("Authorization", "Bearer t"),), ()]
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        (b"not json", "JSON"),
+        (b"[1, 2]", "object"),
+        (b'{"shards": "s3://b/0.tar"}', "list"),
+        (b'{"shards": ["s3://b/0.tar", "ftp://x/1.tar"]}', "entry 1"),
+        (b'{"shards": ["s3://b/0.tar", 7]}', "entry 1"),
+        (b'{"shards": ["s3://b/0.tar", "s3:///x"]}', "entry 1"),
+        (b'{"shards": [], "epoch": "x"}', "epoch"),
+        (b'{"shardz": []}', "shardz"),
+        (b"[" * 100_000, "nested"),
+    ],
+)
+async def test_a_bad_plan_is_400_naming_the_first_bad_entry_and_takes_nothing(world: World, body: bytes, names: str) -> None:
+    """Half a plan would be worse than none."""
+    reply = await world.ask("PUT", PLAN, body=body)
+    assert (reply.status, world.plans.calls) == (400, [])
+    assert names in reply.problem["detail"]
+    assert reply.problem["next_step"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/plans/", "/v1/plans/a/b/c", "/v1/plans/a/b/c/d/e", "/v1/plans/a//c/d", "/v1/plans/a/%2e%2e/c/d", "/v1/plans/a/b/c/%0a"]
+)
+async def test_a_plan_of_no_reader_is_400(world: World, path: str) -> None:
+    """Before its body is looked at."""
+    assert (await send(world, "PUT", path, {"shards": URLS})).status == 400
+    assert world.plans.calls == []
+
+
+async def test_a_long_list_must_be_lines(world: World) -> None:
+    """Above 1 MiB; the answer says how."""
+    reply = await send(world, "PUT", PLAN, {"shards": [f"s3://bucket/{index:08}.tar" for index in range(45_000)]})
+    assert (reply.status, "application/x-ndjson" in reply.problem["next_step"], world.plans.calls) == (413, True, [])
+
+
+async def test_the_same_list_as_lines_is_taken(world: World) -> None:
+    """And is parsed beside the loop, which goes on answering."""
+    body = "".join(f'"s3://bucket/{index:08}.tar"\n' for index in range(45_000)).encode()
+    reply = await world.ask("PUT", PLAN, {"Content-Type": "application/x-ndjson"}, body)
+    assert (reply.status, len(world.plans.calls[0][2])) == (204, 45_000)
+
+
+async def test_a_large_plan_is_parsed_beside_the_loop(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it is, others are answered."""
+    parsing, go_on = threading.Event(), threading.Event()
+    true_decode = admin_bodies.decode
+
+    def held_decode(content_type: str, body: bytes, query: str, **how: bool):  # type: ignore[no-untyped-def]
+        parsing.set()
+        assert go_on.wait(60)
+        return true_decode(content_type, body, query, **how)
+
+    monkeypatch.setattr(admin_bodies, "decode", held_decode)
+    body = b'"s3://bucket/0.tar"\n' * 20_000
+    put = asyncio.create_task(world.ask("PUT", PLAN, {"Content-Type": "application/x-ndjson"}, body))
+    while not parsing.is_set():
+        await asyncio.sleep(0)
+    assert (await world.ask("GET", "/healthz")).status == 200
+    go_on.set()
+    assert (await put).status == 204
+
+
+async def test_a_body_announced_too_large_is_refused_unread(world: World) -> None:
+    """413 at once: nothing of the 65 MiB has been sent yet."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
+    writer.write(request("PUT", PLAN, {"Content-Length": str(65 << 20)}))
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
+    assert b" 413 " in head
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_a_body_that_grows_too_large_is_refused(world: World) -> None:
+    """Chunked, it announces nothing; it is not read to its end."""
+    chunk = b"100000\r\n" + b" " * (1 << 20) + b"\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
+    writer.write(b"POST /v1/evict HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk * 2)
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
+    assert b" 413 " in head
+    writer.close()
+    await writer.wait_closed()
+    assert world.house.evicted == []
+
+
+async def test_a_client_that_waits_for_the_invitation_gets_it(world: World) -> None:
+    """curl sends a body of some size only after 100 Continue, or after a second."""
+    body = json.dumps({"all": True}).encode()
+    reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
+    writer.write(request("POST", "/v1/evict", {"Content-Length": str(len(body)), "Expect": "100-continue"}))
+    assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    writer.write(body)
+    assert (await read_to_end(reader)).status == 200
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_an_encoded_body_is_415(world: World) -> None:
+    """Nothing is unfolded here."""
+    assert (await world.ask("PUT", PLAN, {"Content-Encoding": "gzip"}, b"\x1f\x8b")).status == 415
+
+
+async def test_a_client_that_leaves_in_its_body_takes_nothing_with_it(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """A torn plan is no plan; a normal end, no traceback."""
+    _, writer = await asyncio.open_connection("127.0.0.1", world.port)
+    writer.write(request("PUT", PLAN, {"Content-Length": "100"}) + b'{"shards": [')
+    await writer.drain()
+    while not world.face.connections:
+        await asyncio.sleep(0)
+    writer.close()
+    await writer.wait_closed()
+    await world.until(RequestDone)
+    assert (world.plans.calls, [record for record in caplog.records if record.levelname != "DEBUG"]) == ([], [])
+
+
+async def test_evict_by_pattern_and_all(world: World) -> None:
+    """What matched, and what stays because somebody reads it."""
+    reply = await send(world, "POST", "/v1/evict", {"shards": ["s3://b/*.tar", "s3://b/0?.tar"]})
+    assert reply.json == {"shards": 1, "bytes": 10, "leased": 0}
+    await send(world, "POST", "/v1/evict", {"all": True})
+    assert world.house.evicted == [["s3://b/*.tar", "s3://b/0?.tar"], None]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"x",
+        b"[]",
+        b"{}",
+        b'{"all": false}',
+        b'{"all": 1}',
+        b'{"shards": []}',
+        b'{"shards": [""]}',
+        b'{"shards": ["a", 7]}',
+        b'{"shards": ["a"], "all": true}',
+    ],
+)
+async def test_an_unclear_evict_takes_nothing(world: World, body: bytes) -> None:
+    """A slip must not empty the cache."""
+    reply = await world.ask("POST", "/v1/evict", {"Content-Length": str(len(body))}, body)
+    assert (reply.status, world.house.evicted, "all" in reply.problem["next_step"]) == (400, [], True)
+
+
+async def test_warm_streams_a_line_an_event(world: World) -> None:
+    """As they happen, the last one says the end."""
+    reply = await send(world, "POST", "/v1/warm", {"shards": URLS})
+    events = [json.loads(line) for line in reply.body.splitlines()]
+    assert (reply.headers["content-type"], reply.complete) == ("application/x-ndjson", True)
+    assert [event["event"] for event in events] == ["shard", "shard", "end"]
+
+
+async def test_warm_shows_each_event_at_once(world: World) -> None:
+    """The first line is there while the second shard is still being fetched; leaving ends it."""
+    world.house.warm_gate = asyncio.Event()
+    body = json.dumps({"shards": URLS}).encode()
+    reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
+    writer.write(request("POST", "/v1/warm", body=body))
+    assert b"s3://b/0.tar" in await asyncio.wait_for(reader.readuntil(b"}\n"), 60)
+    writer.transport.abort()
+    async with asyncio.timeout(60):
+        await world.house.warm_left.wait()
+    assert await world.until(Aborted) == [Aborted("client_gone")]
+
+
+async def test_verify_streams_a_line_an_event(world: World) -> None:
+    """The house is told what and how fast."""
+    reply = await send(world, "POST", "/v1/verify?rate=1000", {"shards": ["s3://b/*"]})
+    assert [json.loads(line)["event"] for line in reply.body.splitlines()] == ["progress", "end"]
+    await send(world, "POST", "/v1/verify", {"all": True})
+    assert world.house.verified == [(["s3://b/*"], 1000.0), (None, float(RATE_BYTES_S))]
+
+
+@pytest.mark.parametrize("query", ["rate=0", "rate=-5", "rate=fast", "rate=1e9", "rate=" + "9" * 20])
+async def test_an_unclear_rate_begins_nothing(world: World, query: str) -> None:
+    """400 and what would be right."""
+    reply = await send(world, "POST", f"/v1/verify?{query}", {"all": True})
+    assert (reply.status, world.house.verified) == (400, [])
+    assert "?rate=" in reply.problem["next_step"]
+
+
+async def test_one_verification_at_a_time(world: World) -> None:
+    """A second one is told to wait; when the first one's client leaves it ends, and another may begin."""
+    world.house.warm_gate = asyncio.Event()
+    body = b'{"all": true}'
+    reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
+    writer.write(request("POST", "/v1/verify", body=body))
+    await asyncio.wait_for(reader.readuntil(b"progress"), 60)
+    assert (await send(world, "POST", "/v1/verify", {"all": True})).status == 429
+    writer.transport.abort()
+    async with asyncio.timeout(60):
+        await world.house.warm_left.wait()
+    world.house.warm_gate.set()
+    assert (await send(world, "POST", "/v1/verify", {"all": True})).status == 200
+
+
+async def test_a_warm_that_breaks_is_cut(world: World) -> None:
+    """Without the last line, and without a clean end."""
+    world.house.warm_error = OriginUnavailable("s3://b/0.tar", "503")
+    assert not (await send(world, "POST", "/v1/warm", {"shards": URLS})).complete
+    assert world.house.warm_left.is_set()
+
+
+async def test_the_page_loads_nothing_from_elsewhere(world: World) -> None:
+    """Its policy forbids it, and its files do not try."""
+    reply = await world.ask("GET", "/")
+    assert (reply.status, reply.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "default-src 'none'" in reply.headers["content-security-policy"]
+    assert reply.headers["x-content-type-options"] == "nosniff"
+    for path in re.findall(r'(?:src|href)="([^"]+)"', reply.body.decode()):
+        assert path.startswith(("/page/", "/v1/", "/metrics", "data:")), path
+        if not path.startswith("data:"):
+            assert (await world.ask("GET", path)).status == 200
+    for name in ("status.html", "status.css", "status.js"):
+        text = files("forebay_proxy").joinpath("page", name).read_text()
+        assert [word for word in ("http://", "https://", "innerHTML", "style=", "eval(") if word in text] == []
+
+
+needs_chromium = pytest.mark.skipif(
+    shutil.which("chromium") is None, reason="needs chromium: scripts/test installs it when run as root on Debian"
+)
+
+
+async def in_chromium(world: World, profile: Path, *flags: str) -> str:
+    """The page's document after its script has run."""
+    command = [
+        "chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}", "--virtual-time-budget=3000",
+        "--no-first-run", *flags, "--dump-dom", f"http://127.0.0.1:{world.port}/",
+    ]  # fmt: skip
+    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    out, _ = await asyncio.wait_for(process.communicate(), 60)
+    return out.decode()
+
+
+@needs_chromium
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_a_real_browser_shows_the_status(world: World, tmp_path: Path, scheme: str) -> None:
+    """Chromium passes the checks meant for foreign pages, runs the script, and the numbers are there."""
+    dark = ["--force-dark-mode", "--blink-settings=preferredColorScheme=0"] if scheme == "dark" else []
+    dom = await in_chromium(world, tmp_path, *dark)
+    assert ">ready</p>" in dom
+    assert "1.00 MB (33.3 %)" in dom
+    assert "job/0/1/7.1" in dom
+    assert '>25 %</span> <span id="regret-word">more than was necessary</span>' in dom
+    assert "least lead of job: 2.5 s, 5.00 MB" in dom
+
+
+@needs_chromium
+@pytest.mark.parametrize("count", [1, 8, 64, 300])
+async def test_a_real_browser_shows_every_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, count: int) -> None:
+    """Who waits is told by a shape and a word; long names break, they do not widen the page; what is not shown is counted."""
+    name = "a-long-job-name-" + "x" * 110
+    plans = [fake_plan(f"{name}/0/{number}/7.1", position=number % 90, waiting=number % 8 == 0) for number in range(count)]
+    status = fake_status() | {"plans": plans[:256], "plans_total": count}
+    monkeypatch.setattr(face_module, "fake_status", lambda: status)
+    async with listening() as world:
+        dom = await in_chromium(world, tmp_path, "--window-size=600,800")
+    assert dom.count(">\u25b2</span> waits</td>") == len([plan for plan in plans[:200] if plan["waiting"]])
+    assert dom.count("<progress") == min(count, 200) + 1
+    assert (f"and {count - 200} more: see the JSON" in dom) == (count > 200)
+
+
+@needs_chromium
+async def test_a_real_browser_shows_declared_sets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What it is, what goes on, what is here, who reads it; what is not counted yet claims nothing; without sets there is no table."""
+    sets = [
+        {
+            "set": "s3://b/{000000..585269}.tar", "shards": 585_270, "complete": 292_635, "stored_bytes": 5_000_000,
+            "state": "waits for room", "opened": {"train-7": 1234, "": 5},
+            "failures": [{"count": 2, "shard": "s3://b/1.tar", "cause": "no tar", "next_step": "look"}],
+        },
+        {"set": "<b>s3://x</b>", "shards": 1, "complete": None, "stored_bytes": None, "state": "waits for its first reader", "opened": {}},
+    ]  # fmt: skip
+    status = fake_status() | {"sets": sets}
+    monkeypatch.setattr(face_module, "fake_status", lambda: status)
+    async with listening() as world:
+        dom = await in_chromium(world, tmp_path)
+        table = dom[dom.index('id="sets-section"') : dom.index('id="plans-title"')]
+        for text in (
+            "s3://b/{000000..585269}.tar</td>", "waits for room<p",
+            "2 shards (s3://b/1.tar and others) cannot be fetched: no tar; look</p></td>",
+            '<progress max="585270" value="292635">',
+            "292,635 of 585,270 shards</td>",
+            "5.00 MB</td>", "train-7: 1,234 \u00b7 readers without a name: 5</td>",
+            "&lt;b&gt;s3://x&lt;/b&gt;", "<td>1 shard</td>", "nobody reads it</td>",
+        ):  # fmt: skip
+            assert text in table, text
+        assert "hidden" not in table[: table.index(">")]
+        status["sets"] = []
+        assert 'id="sets-section" aria-labelledby="sets-title" hidden' in await in_chromium(world, tmp_path)
+
+
+async def test_many_requests_share_a_connection(world: World) -> None:
+    """Status pages and probes do not open one a second."""
+    sent = b"".join(request("GET", "/healthz", close=False) for _ in range(50)) + request("GET", "/healthz")
+    await talk(world.port, sent)
+    assert len(world.of(RequestDone)) == 51

@@ -1,0 +1,138 @@
+"""fallocate(2): blocks are reserved and given back, and what the file system can do is found by trying."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from forebay_proxy.store.files import fallocate
+from forebay_proxy.store.files.fallocate import Abilities
+
+KIB64 = 65536
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[int]:
+    fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    yield fd
+    os.close(fd)
+
+
+@pytest.fixture
+def fd(directory: int, tmp_path: Path) -> Iterator[int]:
+    if fallocate.probe(directory) != Abilities(allocate=True, punch=True):
+        pytest.skip("the file system of the temporary directory has no fallocate")
+    fd = os.open(tmp_path / "file", os.O_CREAT | os.O_RDWR)
+    os.ftruncate(fd, 4 * KIB64)
+    yield fd
+    os.close(fd)
+
+
+def allocated(fd: int) -> int:
+    return os.fstat(fd).st_blocks * 512
+
+
+def answer(monkeypatch: pytest.MonkeyPatch, *codes: int) -> list[int]:
+    """Make the system call answer with these errnos (0: success), and list the modes it was asked for."""
+    asked: list[int] = []
+
+    def call(fd: int, mode: int, offset: int, length: int) -> int:
+        code = codes[min(len(asked), len(codes) - 1)]
+        asked.append(mode)
+        ctypes.set_errno(code)
+        return -1 if code else 0
+
+    monkeypatch.setattr(fallocate, "_fallocate", call)
+    return asked
+
+
+def test_allocate_takes_blocks_and_leaves_the_size(fd: int) -> None:
+    """Reserved blocks count at once; the file's size is as before."""
+    fallocate.allocate(fd, KIB64, KIB64)
+    assert allocated(fd) >= KIB64
+    assert os.fstat(fd).st_size == 4 * KIB64
+
+
+def test_punch_gives_blocks_back(fd: int) -> None:
+    """A punched range frees its blocks, reads as zeros, and its neighbours stay."""
+    os.pwrite(fd, b"x" * 4 * KIB64, 0)
+    os.fdatasync(fd)
+    before = allocated(fd)
+    fallocate.punch(fd, KIB64, KIB64)
+    assert allocated(fd) <= before - KIB64
+    assert os.pread(fd, 4 * KIB64, 0) == b"x" * KIB64 + bytes(KIB64) + b"x" * 2 * KIB64
+
+
+def test_a_failure_is_an_oserror(fd: int) -> None:
+    """The errno of the call comes out."""
+    with pytest.raises(OSError, match="Invalid argument") as caught:
+        fallocate.allocate(fd, 0, 0)
+    assert caught.value.errno == errno.EINVAL
+
+
+def test_an_interrupted_call_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """EINTR is no failure."""
+    asked = answer(monkeypatch, errno.EINTR, 0)
+    fallocate.allocate(0, 0, 1)
+    assert len(asked) == 2
+
+
+def test_probe_leaves_nothing(directory: int, tmp_path: Path) -> None:
+    """The file it tries on is gone afterwards."""
+    fallocate.probe(directory)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_probe_without_nameless_files(directory: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where O_TMPFILE is not known, a named file is used and unlinked."""
+    expected = fallocate.probe(directory)
+    monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY)  # what an old kernel sees: EISDIR
+    assert fallocate.probe(directory) == expected
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_probe_of_a_file_system_without_fallocate(directory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both abilities are absent."""
+    answer(monkeypatch, errno.EOPNOTSUPP)
+    assert fallocate.probe(directory) == Abilities(allocate=False, punch=False)
+
+
+def test_probe_does_not_believe_a_punch_that_frees_nothing(directory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer of 0 that left the blocks is no ability to punch."""
+    answer(monkeypatch, 0)
+    assert not fallocate.probe(directory).punch
+
+
+def test_probe_on_a_full_disk(directory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ENOSPC says that the call is known."""
+    answer(monkeypatch, errno.ENOSPC)
+    assert fallocate.probe(directory).allocate
+
+
+def test_a_system_without_the_call(directory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No such function: ENOSYS, and no ability."""
+    monkeypatch.setattr(fallocate, "_fallocate", None)
+    assert fallocate.probe(directory) == Abilities(allocate=False, punch=False)
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_probe_of_locks(directory: int, monkeypatch: pytest.MonkeyPatch, holds: bool) -> None:
+    """A shared lock of one opening keeps another from an exclusive one; where it does not, no descriptor is passed."""
+    if not holds:
+        monkeypatch.setattr("fcntl.flock", lambda fd, operation: None)
+    assert fallocate.probe(directory).lock is holds
+
+
+def test_probe_of_a_file_system_that_refuses_locks(directory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error is no lock."""
+
+    def refuse(fd: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    assert not fallocate.probe(directory).lock

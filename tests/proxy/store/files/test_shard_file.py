@@ -1,0 +1,502 @@
+"""One stored shard: bytes go in and come out, blocks are taken and given back, and nothing leaves while a client holds it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import xxhash
+from support.house import until
+from support.stores import held_by_a_child, make_row, ramp, sum_of
+
+from forebay_proxy.core.errors import DiskFailed
+from forebay_proxy.core.segments import SEGMENT_BYTES, segment_span
+from forebay_proxy.store import file_table
+from forebay_proxy.store.files import fallocate, file_io, shard_file
+from forebay_proxy.store.files.file_io import Leased
+from forebay_proxy.store.files.shard_file import ShardFile
+from forebay_proxy.store.store import Store
+
+LENGTH = 2 * SEGMENT_BYTES + 5000  # the tail ends inside a block
+KEY = make_row(length=LENGTH).key
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    store = await Store.open(tmp_path, who="serve")
+    yield store
+    await store.aclose()
+
+
+@pytest.fixture
+async def file(store: Store) -> ShardFile:
+    if not (store.can_punch and store.can_allocate):
+        pytest.skip("the file system of the temporary directory has no fallocate")
+    return await store.create(KEY, LENGTH)
+
+
+async def fill(file: ShardFile) -> None:
+    for index in range(3):
+        data = ramp(KEY, index, LENGTH)
+        await file.allocate(index * SEGMENT_BYTES, len(data))
+        await file.write(index * SEGMENT_BYTES, data)
+
+
+async def test_a_new_file_is_sparse_and_of_full_length(file: ShardFile, tmp_path: Path) -> None:
+    """No blocks yet; on ext4 a punch beyond the size would free nothing, so the size is there from the start."""
+    assert file.allocated_bytes() == 0
+    assert (tmp_path / "shards" / KEY).stat().st_size == LENGTH
+    assert (tmp_path / "shards" / KEY).stat().st_mode & 0o777 == 0o600
+
+
+async def test_two_ranges_given_back_at_once_are_both_freed(
+    tmp_path: Path, store: Store, file: ShardFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One left allocated and unwritten would be taken for a segment that is here by the next start."""
+    real, reached, gate = fallocate.punch, threading.Event(), threading.Event()
+
+    def slow(*args: Any) -> None:
+        reached.set()
+        gate.wait(60)
+        real(*args)
+
+    for index in range(2):
+        await file.allocate(index * SEGMENT_BYTES, SEGMENT_BYTES)
+    monkeypatch.setattr(fallocate, "punch", slow)
+    fd = os.open(tmp_path / "shards" / KEY, os.O_RDWR)
+    releases = [asyncio.create_task(store._pools.writes.run(file_io.release, fd, 0, SEGMENT_BYTES))]
+    await until(reached.is_set)
+    releases.append(asyncio.create_task(store._pools.writes.run(file_io.release, fd, SEGMENT_BYTES, SEGMENT_BYTES)))
+    await asyncio.wait(releases[1:], timeout=0.2)  # it must not have given up by then; it may wait
+    gate.set()
+    await asyncio.gather(*releases)
+    os.close(fd)
+    assert file.allocated_bytes() == 0
+
+
+async def test_bytes_read_back(file: ShardFile) -> None:
+    """Written in any order, read across segments."""
+    await fill(file)
+    expected = b"".join(ramp(KEY, index, LENGTH) for index in range(3))
+    assert await file.read(0, LENGTH) == expected
+    assert await file.read(SEGMENT_BYTES - 10, 20) == expected[SEGMENT_BYTES - 10 : SEGMENT_BYTES + 10]
+
+
+async def test_read_now_has_what_was_just_written(file: ShardFile) -> None:
+    """Warm bytes come without a thread, where the file system can tell."""
+    await fill(file)
+    data = bytearray(2**20)
+    if not file.read_now(0, memoryview(data)):
+        pytest.skip("no RWF_NOWAIT here")
+    assert data == ramp(KEY, 0, LENGTH)[: 2**20]
+
+
+async def test_read_now_is_whole_or_nothing(file: ShardFile) -> None:
+    """A range that ends behind the file is not cut short."""
+    assert not file.read_now(LENGTH - 10, memoryview(bytearray(20)))
+
+
+async def test_read_now_where_it_is_not_supported(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """False sends the reader to the pool."""
+
+    def refuse(*args: object) -> int:
+        raise OSError(errno.EOPNOTSUPP, "no")
+
+    monkeypatch.setattr(os, "preadv", refuse)
+    assert not file.read_now(0, memoryview(bytearray(10)))
+
+
+async def test_a_file_cut_under_us_is_a_disk_failure(file: ShardFile, tmp_path: Path) -> None:
+    """Fewer bytes than asked for never pass as all."""
+    os.truncate(tmp_path / "shards" / KEY, 100)
+    with pytest.raises(DiskFailed, match="ENODATA"):
+        await file.read(0, 200)
+    with pytest.raises(DiskFailed, match="ENODATA"):
+        await file.digest(0, 200)
+
+
+async def test_digest_is_that_of_the_range(file: ShardFile) -> None:
+    """Whole segments and the short tail."""
+    await fill(file)
+    for index in range(3):
+        data = ramp(KEY, index, LENGTH)
+        assert await file.digest(index * SEGMENT_BYTES, len(data)) == sum_of(data)
+
+
+async def test_a_digest_of_zero_is_told_as_one(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """0 means absent."""
+
+    class Zero:
+        def update(self, data: object) -> None: ...
+
+        def intdigest(self) -> int:
+            return 0
+
+    monkeypatch.setattr(xxhash, "xxh3_64", Zero)
+    assert await file.digest(0, 10) == 1
+
+
+async def test_allocated_bytes_are_counted_before_they_are_written(file: ShardFile) -> None:
+    """A reservation is real: blocks are taken, the size stays."""
+    await file.allocate(0, SEGMENT_BYTES)
+    assert SEGMENT_BYTES <= file.allocated_bytes() <= SEGMENT_BYTES + 65536
+
+
+async def test_punch_frees_a_segment_and_leaves_its_neighbours(file: ShardFile) -> None:
+    """Its blocks are gone, the bytes beside it are not."""
+    await fill(file)
+    before = file.allocated_bytes()
+    await file.punch(SEGMENT_BYTES, SEGMENT_BYTES)
+    assert before - file.allocated_bytes() >= SEGMENT_BYTES
+    assert await file.read(0, SEGMENT_BYTES) == ramp(KEY, 0, LENGTH)
+    assert await file.read(2 * SEGMENT_BYTES, 5000) == ramp(KEY, 2, LENGTH)
+    assert await file.read(SEGMENT_BYTES, 10) == bytes(10)
+
+
+async def test_punch_frees_the_last_block_too(file: ShardFile) -> None:
+    """A tail that ends inside a block leaves nothing behind."""
+    await fill(file)
+    await file.punch(2 * SEGMENT_BYTES, 5000)
+    await file.punch(0, 2 * SEGMENT_BYTES)
+    assert file.allocated_bytes() == 0
+
+
+async def test_punch_begins_at_the_tail(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped half-way, the head of the range is what is left."""
+    await fill(file)
+    offsets = []
+    real = fallocate.punch
+
+    def noted(fd: int, offset: int, length: int) -> None:
+        offsets.append(offset)
+        real(fd, offset, length)
+
+    monkeypatch.setattr(fallocate, "punch", noted)
+    await file.punch(0, LENGTH)
+    assert offsets == [2 * SEGMENT_BYTES, SEGMENT_BYTES, 0]
+
+
+async def test_nothing_leaves_while_a_client_holds_the_file(file: ShardFile, tmp_path: Path) -> None:
+    """LOCK_SH of a passed descriptor forbids punch and removal; both work once it is gone."""
+    await fill(file)
+    before = file.allocated_bytes()
+    with held_by_a_child(tmp_path / "shards" / KEY):
+        with pytest.raises(Leased):
+            await file.punch(0, SEGMENT_BYTES)
+        with pytest.raises(Leased):
+            await file.remove()
+        assert file.allocated_bytes() == before
+        assert await file.read(0, 10) == ramp(KEY, 0, LENGTH)[:10]
+    await file.punch(0, SEGMENT_BYTES)
+    await file.remove()
+    assert not (tmp_path / "shards" / KEY).exists()
+
+
+async def test_our_own_descriptor_is_no_lease(file: ShardFile, tmp_path: Path) -> None:
+    """Two punches in a row: the lock of the first does not outlive it."""
+    await file.punch(0, SEGMENT_BYTES)
+    await file.punch(0, SEGMENT_BYTES)
+
+
+async def test_a_file_put_in_its_place_is_not_punched(file: ShardFile, tmp_path: Path) -> None:
+    """The name must still mean the file we have open."""
+    path = tmp_path / "shards" / KEY
+    path.rename(path.with_name("moved"))
+    path.write_bytes(b"other")
+    with pytest.raises(DiskFailed, match="ESTALE"):
+        await file.punch(0, SEGMENT_BYTES)
+    assert path.read_bytes() == b"other"
+
+
+async def test_a_file_of_unknown_length_grows_and_settles(store: Store) -> None:
+    """It grows before each allocation, never shrinks by growing, and is cut to the length once that is known."""
+    file = await store.create(KEY, None)
+    await file.grow(SEGMENT_BYTES)
+    await file.grow(100)
+    await file.allocate(0, SEGMENT_BYTES)
+    await file.write(0, b"x" * 1000)
+    await file.settle(1000)
+    assert await file.read(0, 1000) == b"x" * 1000
+    with pytest.raises(DiskFailed, match="ENODATA"):
+        await file.read(0, 1001)
+    if store.can_punch:
+        assert file.allocated_bytes() < SEGMENT_BYTES
+
+
+async def test_remove_unlinks_and_closes(file: ShardFile, tmp_path: Path) -> None:
+    """Blocks and descriptor are gone, later calls fail."""
+    await fill(file)
+    await file.remove()
+    assert list((tmp_path / "shards").iterdir()) == []
+    with pytest.raises(DiskFailed, match="EBADF"):
+        await file.read(0, 1)
+    assert not any(KEY in os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.islink(f"/proc/self/fd/{fd}"))
+
+
+async def test_removing_what_is_gone_already(file: ShardFile, tmp_path: Path) -> None:
+    """Somebody deleted the file: removal only lets go of it."""
+    (tmp_path / "shards" / KEY).unlink()
+    await file.remove()
+    with pytest.raises(DiskFailed, match="EBADF"):
+        await file.write(0, b"x")
+
+
+async def test_writing_to_a_deleted_file_fails_and_reading_goes_on(file: ShardFile, tmp_path: Path) -> None:
+    """Bytes nobody can see must not fill the disk; those that are there are still the shard's."""
+    await fill(file)
+    (tmp_path / "shards" / KEY).unlink()
+    for attempt in (file.write(0, b"x"), file.allocate(0, 10), file.grow(2 * LENGTH), file.sync(), file.punch(0, 10)):
+        with pytest.raises(DiskFailed, match="ENOENT"):
+            await attempt
+    assert await file.read(0, 100) == ramp(KEY, 0, LENGTH)[:100]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT])
+async def test_a_failed_write_names_its_errno(file: ShardFile, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """Operation and errno are facts the caller decides by."""
+
+    def fail(*args: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "pwrite", fail)
+    with pytest.raises(DiskFailed) as caught:
+        await file.write(0, b"x")
+    assert (caught.value.operation, caught.value.errno_name) == ("write", errno.errorcode[code])
+
+
+async def test_a_short_write_is_continued(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pwrite may take less than it is given."""
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: real(fd, bytes(data[:3]), offset))
+    await file.write(5, b"0123456789")
+    assert await file.read(5, 10) == b"0123456789"
+
+
+async def test_a_cancelled_allocation_is_given_back(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for it any more, so nobody will give it back: the ledger's figure stays true."""
+    entered, leave = threading.Event(), threading.Event()
+    real = fallocate.allocate
+
+    def slow(fd: int, offset: int, length: int) -> None:
+        entered.set()
+        assert leave.wait(60)
+        real(fd, offset, length)
+
+    monkeypatch.setattr(fallocate, "allocate", slow)
+    allocating = asyncio.create_task(file.allocate(0, SEGMENT_BYTES))
+    await asyncio.get_running_loop().run_in_executor(None, entered.wait, 30)
+    allocating.cancel()
+    leave.set()
+    with pytest.raises(asyncio.CancelledError):
+        await allocating
+    assert file.allocated_bytes() == 0
+
+
+@pytest.mark.parametrize("count", [1, 3, 2000])
+async def test_pieces_are_written_and_hashed_in_order(file: ShardFile, count: int) -> None:
+    """One call for many pieces, also for more than the kernel takes at once."""
+    pieces: list[bytes | memoryview] = [bytes([number % 256]) * 7 for number in range(count)]
+    hasher = xxhash.xxh3_64()
+    await file.write_pieces(5, pieces, hasher)
+    whole = b"".join(pieces)
+    assert await file.read(5, len(whole)) == whole
+    assert hasher.intdigest() == xxhash.xxh3_64_intdigest(whole)
+
+
+async def test_sync_happens_once_when_asked(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writing, punching and closing never wait for the disk to be safe; sync() does, once."""
+    calls: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", calls.append)
+    monkeypatch.setattr(os, "fsync", calls.append)
+    await fill(file)
+    await file.punch(0, SEGMENT_BYTES)
+    assert calls == []
+    await file.sync()
+    assert len(calls) == 1
+
+
+async def test_closing_waits_for_calls_in_flight(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread finds its descriptor closed, or used again for another file."""
+    entered, leave = threading.Event(), threading.Event()
+    real = os.pwrite
+
+    def slow(fd: int, data: memoryview, offset: int) -> int:
+        entered.set()
+        assert leave.wait(60)
+        return real(fd, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", slow)
+    writing = asyncio.create_task(file.write(0, b"x"))
+    await asyncio.get_running_loop().run_in_executor(None, entered.wait, 30)
+    closing = asyncio.create_task(file.aclose())
+    await asyncio.sleep(0)
+    writing.cancel()
+    await asyncio.wait([writing, closing], timeout=0.02)
+    assert not writing.done()
+    assert not closing.done()
+    leave.set()
+    await closing
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+
+
+async def test_a_cancelled_close_can_be_made_again(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is open until a close went through."""
+    entered, leave = threading.Event(), threading.Event()
+
+    def slow(fd: int) -> None:
+        entered.set()
+        assert leave.wait(60)
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    syncing = asyncio.create_task(file.sync())
+    await asyncio.get_running_loop().run_in_executor(None, entered.wait, 30)
+    closing = asyncio.create_task(file.aclose())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    leave.set()
+    await syncing
+    assert file.allocated_bytes() == 0
+    await file.aclose()
+    with pytest.raises(DiskFailed, match="EBADF"):
+        file.allocated_bytes()
+
+
+async def test_a_cancelled_removal_leaves_no_descriptor(file: ShardFile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """If the thread had unlinked the file when its waiter was cancelled, the file is closed as well."""
+    entered, leave = threading.Event(), threading.Event()
+    real = os.unlink
+
+    def slow(path: str, *, dir_fd: int) -> None:
+        entered.set()
+        assert leave.wait(60)
+        real(path, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "unlink", slow)
+    removing = asyncio.create_task(file.remove())
+    await asyncio.get_running_loop().run_in_executor(None, entered.wait, 30)
+    removing.cancel()
+    leave.set()
+    with pytest.raises(asyncio.CancelledError):
+        await removing
+    with pytest.raises(DiskFailed, match="EBADF"):
+        file.allocated_bytes()
+
+
+async def test_a_failed_allocation_gives_back_what_it_got(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system may reserve half and then say that it is full."""
+    real = fallocate.allocate
+
+    def half(fd: int, offset: int, length: int) -> None:
+        real(fd, offset, length // 2)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(fallocate, "allocate", half)
+    with pytest.raises(DiskFailed, match="ENOSPC"):
+        await file.allocate(SEGMENT_BYTES, SEGMENT_BYTES)
+    assert file.allocated_bytes() == 0
+
+
+async def test_a_call_that_hangs_is_not_waited_for(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ETIMEDOUT; its descriptor stays until it has come back, and nothing is freed under it."""
+    monkeypatch.setattr(shard_file, "PATIENCE_S", 0.1)
+    gate, order, real_write, real_punch = threading.Event(), list[str](), file_io.write, file_io.punch
+
+    def hangs(fd: int, offset: int, data: bytes) -> None:
+        assert gate.wait(60)
+        real_write(fd, offset, data)
+        order.append("written")
+
+    def punch(*args: Any) -> None:
+        order.append("punched")
+        real_punch(*args)
+
+    monkeypatch.setattr(file_io, "write", hangs)
+    monkeypatch.setattr(file_io, "punch", punch)
+    await file.allocate(0, SEGMENT_BYTES)
+    with pytest.raises(DiskFailed, match="no answer within") as raised:
+        await file.write(0, bytes(range(256)) * 256)
+    assert raised.value.errno_name == "ETIMEDOUT"
+    freeing = asyncio.create_task(file.punch(0, SEGMENT_BYTES))
+    closing = asyncio.create_task(file.aclose())
+    await asyncio.wait([freeing, closing], timeout=0.1)
+    assert (freeing.done(), closing.done()) == (False, False)
+    closing.cancel()
+    gate.set()
+    await freeing
+    assert order == ["written", "punched"]
+    assert file.allocated_bytes() == 0, "what came late was freed too"
+
+
+async def test_a_file_that_is_made_late_is_nobodys(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it has been, nobody else may make it; then it is replaced like any leftover."""
+    monkeypatch.setattr(file_table, "PATIENCE_S", 0.1)
+    gate, real = threading.Event(), file_io.create
+
+    def hangs(*args: Any) -> int:
+        assert gate.wait(60)
+        return real(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(file_io, "create", hangs)
+        with pytest.raises(DiskFailed, match="no answer within"):
+            await store.create(KEY, LENGTH)
+    with pytest.raises(DiskFailed, match="has not come back"):
+        await store.create(KEY, LENGTH)
+    gate.set()
+    async with asyncio.timeout(60):
+        while KEY in store.files.open:
+            await asyncio.sleep(0.01)
+    made = await store.create(KEY, LENGTH)
+    await made.write(0, b"mine")
+    assert await made.read(0, 4) == b"mine"
+
+
+async def test_writing_beyond_a_cut_is_refused(file: ShardFile, tmp_path: Path) -> None:
+    """Somebody cut the file: writing at its old length would make zeros of what was cut off."""
+    path = next((tmp_path / "shards").iterdir())
+    size = path.stat().st_size
+    os.truncate(path, size // 2)
+    for attempt in (
+        file.write(size - 10, b"x" * 10),
+        file.allocate(size // 2, 4096),
+        file.write_pieces(size - 1, [b"x"], xxhash.xxh3_64()),
+    ):
+        with pytest.raises(DiskFailed, match="ENODATA"):
+            await attempt
+    assert path.stat().st_size == size // 2
+
+
+async def test_what_lacks_is_told_at_opening(store: Store) -> None:
+    """Segments with a hole in them, or beyond the end; one that was written whole never does."""
+    length = 4 * SEGMENT_BYTES - 5000
+    key = make_row(length=length).key
+    file = await store.create(key, length)
+    for index in (0, 2, 3):
+        await file.write(index * SEGMENT_BYTES, b"\0" * segment_span(index, length)[1])
+    await file.punch(2 * SEGMENT_BYTES + 8192, 4096)
+    await file.aclose()
+    file = await store.reopen(key, length, range(4))
+    assert file.lacking == {1, 2}
+    await file.aclose()
+    with pytest.raises(DiskFailed, match="ESTALE"):
+        await store.reopen(key, length + 1)
+
+
+async def test_removing_a_file_with_a_second_name(file: ShardFile, tmp_path: Path, store: Store) -> None:
+    """It loses the name we gave it, its bytes stay for whoever gave it the other; it is closed, and the name is free."""
+    path = next((tmp_path / "shards").iterdir())
+    await file.write(0, b"x" * 4096)
+    (tmp_path / "copy").hardlink_to(path)
+    await file.remove()
+    assert not path.exists()
+    assert (tmp_path / "copy").read_bytes()[:4096] == b"x" * 4096
+    await (await store.create(file.key, 4096)).aclose()

@@ -1,0 +1,294 @@
+"""The index on disk: text rows go in and come out; whatever else lies in the database is refused, and never run."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import diskcache
+import pytest
+from support.stores import make_row
+
+from forebay_proxy.store.index.database import IndexBroken, IndexDatabase, RowDisk, RowRefused
+from forebay_proxy.store.index.row import encode
+
+ROW = make_row()
+OTHER = make_row("s3://b/1.tar")
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[IndexDatabase]:
+    fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    index = IndexDatabase(fd)
+    index.load()
+    yield index
+    index.close()
+    os.close(fd)
+
+
+def plant(folder: Path, **columns: Any) -> None:
+    """Write a row as whoever can write the file could."""
+    cells = {"key": OTHER.key, "raw": 1, "mode": 1, "filename": None, "value": encode(OTHER), **columns}
+    connection = sqlite3.connect(folder / "cache.db")
+    with connection:
+        connection.execute("INSERT INTO Cache (key, raw, mode, filename, value) VALUES (:key, :raw, :mode, :filename, :value)", cells)
+    connection.close()
+
+
+def keys(folder: Path) -> list[Any]:
+    connection = sqlite3.connect(folder / "cache.db")
+    rows = connection.execute("SELECT key FROM Cache").fetchall()
+    connection.close()
+    return [key for (key,) in rows]
+
+
+class Payload:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+def test_rows_come_back(index: IndexDatabase) -> None:
+    """What was committed is loaded, in another life too."""
+    index.commit({ROW.key: encode(ROW), OTHER.key: encode(OTHER)})
+    assert sorted(row.key for row in index.load().rows) == sorted([ROW.key, OTHER.key])
+
+
+def test_a_row_is_replaced_and_dropped(index: IndexDatabase) -> None:
+    """The newest text of a key holds; None takes it away; dropping twice is no error."""
+    newer = make_row(sums=[1, 2])
+    index.commit({ROW.key: encode(ROW)})
+    index.commit({ROW.key: encode(newer)})
+    assert index.load().rows == [newer]
+    index.commit({ROW.key: None})
+    index.commit({ROW.key: None})
+    assert index.load().rows == []
+
+
+def test_a_commit_is_all_or_nothing(index: IndexDatabase) -> None:
+    """A change that cannot be written takes the whole commit with it, and the next one works."""
+    changes: dict[str, Any] = {ROW.key: encode(ROW), OTHER.key: b"no text"}
+    with pytest.raises(RowRefused):
+        index.commit(changes)
+    assert index.load().rows == []
+    index.commit({ROW.key: encode(ROW)})
+    assert index.load().rows == [ROW]
+
+
+def test_only_the_owner_may_read_it(index: IndexDatabase, tmp_path: Path) -> None:
+    """Database and side files have mode 0600, whatever the umask."""
+    index.commit({ROW.key: encode(ROW)})
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
+
+
+def test_a_name_with_a_dollar_is_that_name(tmp_path: Path) -> None:
+    """diskcache would expand variables in the directory's name."""
+    folder = tmp_path / "$HOME"
+    folder.mkdir()
+    fd = os.open(folder, os.O_RDONLY)
+    index = IndexDatabase(fd)
+    index.load()
+    index.commit({ROW.key: encode(ROW)})
+    index.close()
+    os.close(fd)
+    assert (folder / "cache.db").stat().st_size > 0
+
+
+def test_a_pickled_value_is_never_unpickled(index: IndexDatabase, tmp_path: Path) -> None:
+    """A row in pickle mode is refused, deleted, and its payload not run."""
+    index.commit({ROW.key: encode(ROW)})
+    plant(tmp_path, mode=4, value=pickle.dumps(Payload(tmp_path / "ran")))
+    loaded = index.load()
+    assert (loaded.rows, loaded.refused) == ([ROW], 1)
+    assert not (tmp_path / "ran").exists()
+    assert keys(tmp_path) == [ROW.key]
+
+
+def test_a_pickled_key_is_never_unpickled(index: IndexDatabase, tmp_path: Path) -> None:
+    """raw=0 means a pickled key to diskcache."""
+    index.commit({ROW.key: encode(ROW)})
+    plant(tmp_path, key=pickle.dumps(Payload(tmp_path / "ran")), raw=0)
+    assert index.load().refused == 1
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("mode", [1, 2, 3, 4])
+def test_a_file_named_by_a_row_is_not_touched(index: IndexDatabase, tmp_path: Path, mode: int) -> None:
+    """Neither read nor, when the row is refused or replaced, deleted."""
+    index.commit({ROW.key: encode(ROW)})
+    outside = tmp_path.parent / "x"
+    outside.write_bytes(pickle.dumps(Payload(tmp_path / "ran")))
+    plant(tmp_path, mode=mode, filename="../x", value=None)
+    index.commit({OTHER.key: encode(OTHER)})
+    assert outside.exists()
+    plant(tmp_path, key="a" * 64, mode=mode, filename="../x", value=None)
+    assert index.load().refused == 1
+    assert outside.exists()
+    assert not (tmp_path / "ran").exists()
+    outside.unlink()
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"value": "{"}, {"value": "{}"}, {"value": b"{}"}, {"value": 7}, {"value": None}, {"value": 1.5}, {"value": "\x00"},
+        {"value": encode(ROW)}, {"value": "é"}, {"key": 7}, {"key": b"a" * 64}, {"key": "../../x"}, {"key": None}, {"raw": None},
+        {"raw": 2}, {"mode": 0}, {"mode": None}, {"mode": "1x"}, {"filename": ""},
+    ],
+)  # fmt: skip
+def test_a_row_of_another_shape_is_refused(index: IndexDatabase, tmp_path: Path, columns: dict[str, Any]) -> None:
+    """Counted and deleted; the good row beside it is loaded."""
+    index.commit({ROW.key: encode(ROW)})
+    plant(tmp_path, **columns)
+    loaded = index.load()
+    assert (loaded.rows, loaded.refused) == ([ROW], 1)
+    assert index.load().refused == 0
+
+
+def test_text_that_is_not_utf8_refuses_its_row_only(index: IndexDatabase, tmp_path: Path) -> None:
+    """SQLite stores any bytes as text."""
+    index.commit({ROW.key: encode(ROW)})
+    connection = sqlite3.connect(tmp_path / "cache.db")
+    with connection:
+        connection.execute("INSERT INTO Cache (key, raw, mode, value) VALUES (CAST(x'ff' AS TEXT), 1, 1, CAST(x'fe' AS TEXT))")
+    connection.close()
+    loaded = index.load()
+    assert (loaded.rows, loaded.refused) == ([ROW], 1)
+
+
+def test_the_disk_stores_text_only(tmp_path: Path) -> None:
+    """Through diskcache itself nothing but text goes in or comes out."""
+    make: Any = RowDisk  # untyped base
+    disk = make(str(tmp_path))
+    assert disk.fetch(1, None, "text", False) == "text"
+    for attempt in (
+        lambda: disk.put(("a",)), lambda: disk.get(b"x", 0), lambda: disk.get("x", 0), lambda: disk.store({"a": 1}, False),
+        lambda: disk.store(b"x", False), lambda: disk.store("x", True), lambda: disk.fetch(4, None, b"x", False),
+        lambda: disk.fetch(3, "../x", None, False), lambda: disk.fetch(1, "x", "text", False), disk.filename,
+    ):  # fmt: skip
+        with pytest.raises(RowRefused):
+            attempt()
+    (tmp_path / "file").touch()
+    disk.remove("file")
+    assert (tmp_path / "file").exists()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "INSERT INTO Settings VALUES ('sqlite_writable_schema', 1)",
+        "INSERT INTO Settings VALUES ('disk_evil', 1)",
+        "UPDATE Settings SET value = '1; x' WHERE key = 'sqlite_mmap_size'",
+        "DROP TABLE Settings",
+        "CREATE VIEW Extra AS SELECT 1",
+        "ALTER TABLE Cache DROP COLUMN value",
+    ],
+)
+def test_a_database_of_another_make_is_broken(index: IndexDatabase, tmp_path: Path, sql: str) -> None:
+    """diskcache runs what it finds among its settings: it never opens such a database."""
+    index.commit({ROW.key: encode(ROW)})
+    connection = sqlite3.connect(tmp_path / "cache.db")
+    with connection:
+        connection.execute(sql)
+    connection.close()
+    with pytest.raises(IndexBroken):
+        index.load()
+
+
+def test_what_is_no_database_is_broken(index: IndexDatabase, tmp_path: Path) -> None:
+    """Told from a failing disk, so that the start can go on without it."""
+    (tmp_path / "cache.db").write_bytes(b"x" * 8192)
+    with pytest.raises(IndexBroken):
+        index.load()
+
+
+def test_a_truncated_database_is_broken(index: IndexDatabase, tmp_path: Path) -> None:
+    """Half of a database is none."""
+    index.commit({row.key: encode(row) for row in (make_row(f"s3://b/{number}") for number in range(200))})
+    index.close()
+    os.truncate(tmp_path / "cache.db", (tmp_path / "cache.db").stat().st_size // 2)
+    with pytest.raises(IndexBroken):
+        index.load()
+
+
+@pytest.mark.parametrize("name", ["cache.db", "cache.db-wal"])
+def test_a_link_in_place_of_a_file_is_broken(tmp_path: Path, name: str) -> None:
+    """Nothing outside the folder is opened in its place."""
+    outside = tmp_path / "outside"
+    outside.touch()
+    folder = tmp_path / "index"
+    folder.mkdir()
+    (folder / name).symlink_to(outside)
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        with pytest.raises(IndexBroken):
+            IndexDatabase(fd).load()
+    finally:
+        os.close(fd)
+    assert outside.stat().st_size == 0
+
+
+def test_a_deleted_database_is_missed_at_the_next_commit(index: IndexDatabase, tmp_path: Path) -> None:
+    """SQLite alone would go on writing into a file without a name."""
+    index.commit({ROW.key: encode(ROW)})
+    (tmp_path / "cache.db").unlink()
+    with pytest.raises(FileNotFoundError):
+        index.commit({ROW.key: encode(ROW)})
+
+
+def test_a_killed_writer_leaves_what_it_committed(tmp_path: Path) -> None:
+    """The log of a process that died is read at the next start."""
+    script = f"""
+import os
+from forebay_proxy.store.index.database import IndexDatabase
+index = IndexDatabase(os.open({str(tmp_path)!r}, os.O_RDONLY))
+index.load()
+index.commit({{{ROW.key!r}: {encode(ROW)!r}}})
+os.kill(os.getpid(), 9)
+"""
+    subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, check=False)
+    assert (tmp_path / "cache.db-wal").stat().st_size > 0
+    fd = os.open(tmp_path, os.O_RDONLY)
+    assert IndexDatabase(fd).load().rows == [ROW]
+    os.close(fd)
+
+
+def test_the_log_stays_small(index: IndexDatabase, tmp_path: Path) -> None:
+    """Many commits of large rows do not let the write-ahead log outgrow what the ledger sets aside (1 MiB a step)."""
+    rows = [make_row(f"s3://b/{number}.tar", length=2**33) for number in range(4)]
+    for number in range(200):
+        index.commit({row.key: encode(row) for row in rows[: number % 4 + 1]})
+    assert (tmp_path / "cache.db-wal").stat().st_size < 2 * 2**20
+
+
+def test_settings_hold(index: IndexDatabase, tmp_path: Path) -> None:
+    """Nothing is evicted, mapped, or kept in files, whatever diskcache's defaults are."""
+    index.commit({ROW.key: encode(ROW)})
+    make: Any = diskcache.Cache  # untyped
+    with make(str(tmp_path), disk=RowDisk) as cache:
+        assert (cache.eviction_policy, cache.cull_limit, cache.size_limit, cache.statistics) == ("none", 0, 2**62, 0)
+        assert (cache.disk_min_file_size, cache.sqlite_mmap_size, cache.sqlite_cache_size) == (2**30, 0, -2000)
+        assert cache.sqlite_wal_autocheckpoint == 256
+
+
+def test_a_database_that_cannot_be_opened_leaves_no_descriptor(index: IndexDatabase, tmp_path: Path) -> None:
+    """Its error may be kept for long; the blocks of the file it was about must not be."""
+    index.commit({ROW.key: encode(ROW)})
+    index.close()
+    for name in ("cache.db-wal", "cache.db-shm"):
+        (tmp_path / name).unlink(missing_ok=True)
+    (tmp_path / "cache.db").write_bytes(b"x" * 8192)
+    with pytest.raises(sqlite3.DatabaseError) as kept:
+        index.commit({ROW.key: encode(ROW)})
+    held = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+    assert not [path for path in held if path.startswith(str(tmp_path / "cache.db"))], kept

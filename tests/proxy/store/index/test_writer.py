@@ -1,0 +1,255 @@
+"""Changes of the index: gathered, committed together, never lost silently."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import AsyncIterator, Mapping
+
+import pytest
+from support.stores import make_row
+
+from forebay_proxy.core.errors import DiskFailed
+from forebay_proxy.store.index import writer as module
+from forebay_proxy.store.index.row import Row, decode, encode
+from forebay_proxy.store.index.writer import IndexWriter
+
+FULL = DiskFailed("index commit", "ENOSPC", "test")
+
+
+class Disk:
+    """Commits into memory; holds each commit while the gate is closed, and fails while told to."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, str] = {}
+        self.commits: list[dict[str, str | None]] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.begun = asyncio.Event()
+        self.fail: DiskFailed | None = None
+
+    async def commit(self, changes: Mapping[str, str | None]) -> None:
+        self.begun.set()
+        await self.gate.wait()
+        if self.fail:
+            raise self.fail
+        self.commits.append(dict(changes))
+        for key, text in changes.items():
+            if text is None:
+                self.rows.pop(key, None)
+            else:
+                self.rows[key] = text
+
+
+@pytest.fixture
+def disk() -> Disk:
+    return Disk()
+
+
+@pytest.fixture
+async def claims(disk: Disk) -> AsyncIterator[IndexWriter]:
+    claims = IndexWriter(disk.commit)
+    claims.start()
+    yield claims
+    disk.gate.set()
+    await claims.aclose()
+
+
+def row(number: int, *sums: int) -> Row:
+    return make_row(f"s3://b/{number}.tar", sums=list(sums) or None)
+
+
+async def test_a_change_is_committed_without_being_asked_for(claims: IndexWriter, disk: Disk) -> None:
+    """Nobody waits, and the row is on disk soon."""
+    done = asyncio.Event()
+    claims.on_commit = done.set
+    claims.put(row(1))
+    await asyncio.wait_for(done.wait(), 60)
+    assert disk.rows == {row(1).key: encode(row(1))}
+
+
+async def test_many_changes_make_one_commit(claims: IndexWriter, disk: Disk) -> None:
+    """What is pending goes together, and everybody who waits is told at once."""
+
+    async def change(number: int) -> None:
+        claims.put(row(number))
+        await claims.committed()
+
+    await asyncio.gather(*(change(number) for number in range(50)))
+    assert len(disk.commits) == 1
+    assert len(disk.rows) == 50
+
+
+async def test_the_newest_row_wins(claims: IndexWriter, disk: Disk) -> None:
+    """Of several changes of one key the last is committed."""
+    claims.put(row(1, 5, 5))
+    claims.put(row(1, 5, 0))
+    await claims.committed()
+    assert list(decode(row(1).key, disk.rows[row(1).key]).sums) == [5, 0]
+
+
+async def test_a_dropped_row_is_gone(claims: IndexWriter, disk: Disk) -> None:
+    """drop() after put() leaves nothing; dropping what is not there does no harm."""
+    claims.put(row(1))
+    claims.drop(row(1).key)
+    claims.drop(row(2).key)
+    await claims.committed()
+    assert disk.rows == {}
+
+
+async def test_a_row_is_read_when_it_is_put(claims: IndexWriter, disk: Disk) -> None:
+    """The caller may go on changing its sums."""
+    sums = array("Q", [1, 2])
+    claims.put(Row.of("s3://b/1.tar", row(1).version, (), "boot", sums))
+    sums[0] = 0
+    await claims.committed()
+    assert list(decode(row(1).key, disk.rows[row(1).key]).sums) == [1, 2]
+
+
+async def test_nothing_to_commit_is_committed(claims: IndexWriter, disk: Disk) -> None:
+    """Without changes committed() returns at once."""
+    await claims.committed()
+    assert disk.commits == []
+
+
+async def test_a_change_during_a_commit_waits_for_the_next(claims: IndexWriter, disk: Disk) -> None:
+    """committed() covers what was put before it, even if another commit is under way."""
+    disk.gate.clear()
+    claims.put(row(1))
+    first = asyncio.create_task(claims.committed())
+    await disk.begun.wait()
+    claims.put(row(2))
+    second = asyncio.create_task(claims.committed())
+    disk.gate.set()
+    await first
+    assert row(2).key not in disk.rows or second.done()
+    await second
+    assert row(2).key in disk.rows
+
+
+async def test_waiting_for_a_commit_under_way(claims: IndexWriter, disk: Disk) -> None:
+    """Who asks while the last change is being committed waits for just that."""
+    disk.gate.clear()
+    claims.put(row(1))
+    first = asyncio.create_task(claims.committed())
+    await disk.begun.wait()
+    second = asyncio.create_task(claims.committed())
+    await asyncio.sleep(0)
+    assert not second.done()
+    disk.gate.set()
+    await asyncio.gather(first, second)
+    assert len(disk.commits) == 1
+
+
+async def test_a_failed_commit_is_told_and_kept(claims: IndexWriter, disk: Disk) -> None:
+    """The waiter and the listener hear of it, and the change goes with the next commit."""
+    failures: list[DiskFailed] = []
+    claims.on_failure = failures.append
+    disk.fail = FULL
+    claims.put(row(1))
+    with pytest.raises(DiskFailed, match="ENOSPC"):
+        await claims.committed()
+    assert failures == [FULL]
+    disk.fail = None
+    claims.put(row(2))
+    await claims.committed()
+    assert disk.rows.keys() == {row(1).key, row(2).key}
+
+
+async def test_a_failed_change_does_not_undo_a_newer_one(claims: IndexWriter, disk: Disk) -> None:
+    """What was put while the commit failed is newer than what failed."""
+    disk.gate.clear()
+    disk.fail = FULL
+    claims.put(row(1, 7, 7))
+    first = asyncio.create_task(claims.committed())
+    await disk.begun.wait()
+    claims.drop(row(1).key)
+    disk.gate.set()
+    with pytest.raises(DiskFailed):
+        await first
+    disk.fail = None
+    await claims.committed()
+    assert disk.rows == {}
+
+
+async def test_a_failed_commit_is_tried_again_unasked(claims: IndexWriter, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody needs to put anything for the retry."""
+    monkeypatch.setattr(module, "RETRY_S", 0.01)
+    done = asyncio.Event()
+    claims.on_commit = done.set
+    claims.on_failure = lambda error: setattr(disk, "fail", None)
+    disk.fail = FULL
+    claims.put(row(1))
+    await asyncio.wait_for(done.wait(), 60)
+    assert row(1).key in disk.rows
+
+
+async def test_who_stops_waiting_stops_nothing(claims: IndexWriter, disk: Disk) -> None:
+    """A cancelled waiter leaves the commit alone."""
+    disk.gate.clear()
+    claims.put(row(1))
+    waiter = asyncio.create_task(claims.committed())
+    await disk.begun.wait()
+    waiter.cancel()
+    disk.gate.set()
+    await claims.committed()
+    assert row(1).key in disk.rows
+
+
+async def test_closing_commits_what_is_pending(disk: Disk) -> None:
+    """Also what came while a commit was under way; afterwards changes are refused."""
+    claims = IndexWriter(disk.commit)
+    claims.start()
+    disk.gate.clear()
+    claims.put(row(1))
+    waiter = asyncio.create_task(claims.committed())
+    await disk.begun.wait()
+    claims.put(row(2))
+    closing = asyncio.create_task(claims.aclose())
+    await asyncio.sleep(0)
+    disk.gate.set()
+    await asyncio.gather(closing, waiter)
+    assert disk.rows.keys() == {row(1).key, row(2).key}
+    with pytest.raises(DiskFailed, match="closed"):
+        claims.put(row(3))
+
+
+async def test_closing_on_a_failing_disk_ends(disk: Disk) -> None:
+    """One try, one report, no hanging."""
+    claims = IndexWriter(disk.commit)
+    failures: list[DiskFailed] = []
+    claims.start()
+    claims.on_failure = failures.append
+    disk.fail = FULL
+    claims.put(row(1))
+    await asyncio.wait_for(claims.aclose(), 60)
+    assert failures == [FULL]
+
+
+async def test_a_broken_writer_leaves_nobody_waiting(disk: Disk) -> None:
+    """An error nobody foresaw reaches those who wait, and who closes."""
+
+    async def commit(changes: Mapping[str, str | None]) -> None:
+        raise ZeroDivisionError
+
+    claims = IndexWriter(commit)
+    claims.start()
+    claims.put(row(1))
+    with pytest.raises(DiskFailed, match="ZeroDivisionError"):
+        await claims.committed()
+    with pytest.raises(ZeroDivisionError):
+        await claims.aclose()
+
+
+async def test_a_change_is_unsettled_until_it_is_on_the_disk(claims: IndexWriter, disk: Disk) -> None:
+    """Pending, and while it is being committed."""
+    disk.gate.clear()
+    claims.put(row(1, 5, 6))
+    key = row(1).key
+    assert claims.unsettled(key)
+    waiting = asyncio.create_task(claims.committed())
+    await disk.begun.wait()
+    assert (claims.unsettled(key), claims.unsettled("another")) == (True, False)
+    disk.gate.set()
+    await waiting
+    assert not claims.unsettled(key)

@@ -1,0 +1,505 @@
+"""The store: one owner, a start from whatever a kill left behind, and failures that are told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.stores import held_by_a_child, make_row, ramp, sum_of
+
+from forebay_proxy.core.errors import ConfigError, DiskFailed
+from forebay_proxy.core.segments import SEGMENT_BYTES
+from forebay_proxy.store.files import fallocate
+from forebay_proxy.store.files.file_io import Leased
+from forebay_proxy.store.index.database import IndexDatabase
+from forebay_proxy.store.index.row import Row
+from forebay_proxy.store.store import StartReport, Store
+
+LENGTH = 2 * SEGMENT_BYTES
+MIB = 2**20
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    store = await Store.open(tmp_path / "cache", who="serve")
+    await store.load()
+    yield store
+    await store.aclose()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 32 MiB."""
+    path = tmp_path / "small"
+    path.mkdir()
+    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m,mode=700", "none", path], check=False).returncode:
+        pytest.skip("only root can mount a small file system")
+    yield path
+    subprocess.run(["umount", "--lazy", path], check=True)
+
+
+async def stored(store: Store, name: str, present: set[int]) -> Row:
+    """A shard with these segments written and claimed; its file is closed again."""
+    empty = make_row(name, boot=store.boot_id)
+    file = await store.create(empty.key, LENGTH)
+    sums = [0, 0]
+    for index in present:
+        data = ramp(empty.key, index, LENGTH)
+        await file.allocate(index * SEGMENT_BYTES, len(data))
+        await file.write(index * SEGMENT_BYTES, data)
+        sums[index] = sum_of(data)
+    row = make_row(name, sums=sums, boot=store.boot_id)
+    store.claims.put(row)
+    await store.claims.committed()
+    await file.aclose()
+    return row
+
+
+def corrupt_once(real: Any) -> Any:
+    """IndexDatabase.commit that meets a damaged page the first time; SQLite's cache hides damage made from outside."""
+    damaged = [True]
+
+    def commit(index: IndexDatabase, changes: Any) -> None:
+        if damaged and damaged.pop():
+            error = sqlite3.DatabaseError("database disk image is malformed")
+            error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+            raise error
+        real(index, changes)
+
+    return commit
+
+
+def fill_up(disk: Path) -> Path:
+    """Leave no room at all; the file that takes it."""
+    path = disk / "ballast"
+    with path.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    return path
+
+
+async def next_life(path: Path) -> StartReport:
+    store = await Store.open(path, who="serve")
+    try:
+        loaded = await store.load()
+        await store.sweep()
+        return loaded
+    finally:
+        await store.aclose()
+
+
+async def test_an_empty_directory_loads_empty(store: Store) -> None:
+    """Nothing known, nothing to say, and only overhead allocated."""
+    fresh = await next_life(store.path.with_name("other"))
+    assert (fresh.rows, fresh.unknown, fresh.notices) == ([], [], [])
+    assert fresh.allocated_bytes < 2 * MIB  # most of it kept for the index
+
+
+async def test_what_was_claimed_is_there_in_the_next_life(store: Store) -> None:
+    """Rows, bytes and figures."""
+    row = await stored(store, "s3://b/0", {0, 1})
+    await store.aclose()
+    again = await Store.open(store.path, who="serve")
+    loaded = await again.load()
+    assert loaded.rows == [row]
+    assert loaded.allocated_bytes == sum(loaded.allocated.values()) + again.measure()
+    file = await again.reopen(row.key)
+    assert await file.digest(SEGMENT_BYTES, SEGMENT_BYTES) == row.sums[1]
+    await again.aclose()
+
+
+async def test_two_owners(store: Store) -> None:
+    """The second is refused with the address of the first, and the first works on."""
+    store.announce("http://127.0.0.1:7070", "feed")
+    with pytest.raises(ConfigError, match=f"owned by pid {os.getpid()}, serving http://127.0.0.1:7070"):
+        await Store.open(store.path, who="serve")
+    await stored(store, "s3://b/0", {0})
+
+
+async def test_a_refused_open_leaves_no_thread(tmp_path: Path) -> None:
+    """What was started for it ends with it."""
+    (tmp_path / "file").touch()
+    before = {thread.name for thread in threading.enumerate()}
+    with pytest.raises(ConfigError):
+        await Store.open(tmp_path / "file", who="serve")
+    assert {thread.name for thread in threading.enumerate()} == before
+
+
+async def test_a_directory_where_no_file_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found at the start, in one line, and the lock is given back."""
+
+    def fail(directory: int) -> None:
+        raise OSError(30, "Read-only file system")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fallocate, "probe", fail)
+        with pytest.raises(ConfigError, match="cannot be written: Read-only file system"):
+            await Store.open(tmp_path, who="serve")
+    await next_life(tmp_path)
+
+
+async def test_one_file_is_open_once(store: Store) -> None:
+    """Two descriptors of one shard would be two owners of it."""
+    row = make_row()
+    file = await store.create(row.key, LENGTH)
+    with pytest.raises(ValueError, match="open already"):
+        await store.reopen(row.key)
+    await file.aclose()
+    await (await store.reopen(row.key)).aclose()
+
+
+async def test_a_missing_file_is_a_disk_failure(store: Store) -> None:
+    """And it may be tried again."""
+    for _ in range(2):
+        with pytest.raises(DiskFailed, match="ENOENT"):
+            await store.reopen(make_row().key)
+
+
+async def test_a_file_of_an_earlier_life_does_not_show_through(store: Store) -> None:
+    """create() begins with holes, whatever lay there."""
+    row = make_row()
+    (store.path / "shards" / row.key).write_bytes(b"old" * 1000)
+    file = await store.create(row.key, LENGTH)
+    assert await file.read(0, 100) == bytes(100)
+    assert file.allocated_bytes() == 0
+
+
+async def test_a_withdrawn_claim_is_gone_after_a_restart(store: Store) -> None:
+    """Withdraw, commit, then punch: the order that makes a kill harmless."""
+    row = await stored(store, "s3://b/0", {0, 1})
+    file = await store.reopen(row.key)
+    withdrawn = make_row("s3://b/0", sums=[row.sums[0], 0], boot=store.boot_id)
+    store.claims.put(withdrawn)
+    await store.claims.committed()
+    await file.punch(SEGMENT_BYTES, SEGMENT_BYTES)
+    await store.aclose()
+    assert (await next_life(store.path)).rows == [withdrawn]
+
+
+async def test_a_crash_between_withdrawal_and_punch(store: Store) -> None:
+    """Allocated without a claim: freed at the start."""
+    row = await stored(store, "s3://b/0", {0, 1})
+    withdrawn = make_row("s3://b/0", sums=[1, 0], boot=store.boot_id)
+    store.claims.put(withdrawn)
+    await store.aclose()
+    again = await Store.open(store.path, who="serve")
+    loaded = await again.load()
+    assert loaded.rows == [withdrawn]
+    assert loaded.allocated_bytes >= LENGTH, "what is not freed yet is counted"
+    assert await again.sweep() == 0
+    if store.can_punch:
+        assert loaded.unclaimed_bytes >= SEGMENT_BYTES
+        assert (store.path / "shards" / row.key).stat().st_blocks * 512 < LENGTH
+    await again.aclose()
+
+
+WRITER = """
+import asyncio, sys
+from pathlib import Path
+from forebay_proxy.core.segments import SEGMENT_BYTES
+from forebay_proxy.store.store import Store
+from support.stores import make_row, ramp, sum_of
+
+async def main():
+    store = await Store.open(Path(sys.argv[1]), who="serve")
+    await store.load()
+    for number in range(1000):
+        name, length = f"s3://b/{number}", 2 * SEGMENT_BYTES
+        key, sums = make_row(name).key, [0, 0]
+        file = await store.create(key, length)
+        for index in range(2):
+            data = ramp(key, index, length)
+            await file.allocate(index * SEGMENT_BYTES, SEGMENT_BYTES)
+            for first in range(0, len(data), 2**20):
+                await file.write(index * SEGMENT_BYTES + first, data[first : first + 2**20])
+            sums[index] = sum_of(data)
+            store.claims.put(make_row(name, sums=sums, boot=store.boot_id))
+            if number % 3 == 0:
+                await store.claims.committed()
+                print(key, index, flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("lines", [1, 2, 4])
+async def test_a_killed_writer_leaves_no_false_claim(tmp_path: Path, lines: int) -> None:
+    """kill -9 at any instant: all that was said to be committed is claimed, and every claim has its bytes."""
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    child = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], env=environ, stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    told = [child.stdout.readline().split() for _ in range(lines)]
+    child.send_signal(signal.SIGKILL)
+    told += [line.split() for line in child.stdout if line.endswith("\n")]
+    child.wait()
+    child.stdout.close()
+    store = await Store.open(tmp_path, who="serve")
+    loaded = await store.load()
+    claims = {row.key: row for row in loaded.rows}
+    assert all(claims[key].sums[int(index)] for key, index in told)
+    assert await store.sweep() == 0
+    files = {path.name for path in (tmp_path / "shards").iterdir()}
+    assert files == claims.keys()
+    for row in loaded.rows:
+        file = await store.reopen(row.key)
+        for index, value in enumerate(row.sums):
+            if value:
+                assert await file.digest(index * SEGMENT_BYTES, SEGMENT_BYTES) == value
+        if store.can_punch:
+            assert file.allocated_bytes() <= sum(SEGMENT_BYTES for value in row.sums if value) + 65536
+    await store.aclose()
+
+
+async def test_a_file_without_row_is_removed_and_told(store: Store) -> None:
+    """Created, never claimed; what is not ours is named and left."""
+    await store.create(make_row().key, LENGTH)
+    (store.path / "shards" / "notes\n").touch()
+    await store.aclose()
+    loaded = await next_life(store.path)
+    assert loaded.files_without_row == 1
+    assert loaded.unknown == ["shards/notes\n"]
+    assert all("\n" not in notice for notice in loaded.notices)
+    assert any("1 shard files that nothing claims" in notice for notice in loaded.notices)
+    assert (store.path / "shards" / "notes\n").exists()
+
+
+async def test_a_row_without_file_leaves_the_index(store: Store) -> None:
+    """Dropped at the start, and not found again by the next."""
+    row = await stored(store, "s3://b/0", {0})
+    await store.aclose()
+    (store.path / "shards" / row.key).unlink()
+    assert (await next_life(store.path)).rows_without_file == 1
+    assert (await next_life(store.path)).rows_without_file == 0
+
+
+async def test_a_poisoned_row_is_refused_and_told(store: Store) -> None:
+    """The others load; the poisoned one is counted and its shard removed as unclaimed."""
+    row = await stored(store, "s3://b/0", {0})
+    await store.aclose()
+    poison = make_row("s3://b/1")
+    (store.path / "shards" / poison.key).write_bytes(b"x")
+    connection = sqlite3.connect(store.path / "index" / "cache.db")
+    with connection:
+        connection.execute("INSERT INTO Cache (key, raw, mode, filename) VALUES (?, 1, 3, '../../x')", (poison.key,))
+    connection.close()
+    loaded = await next_life(store.path)
+    assert (loaded.rows, loaded.rows_refused, loaded.files_without_row) == ([row], 1, 1)
+    assert any("1 index rows refused" in notice for notice in loaded.notices)
+
+
+@pytest.mark.parametrize("damage", ["text", "half", "folder"])
+async def test_a_damaged_index_does_not_stop_the_start(store: Store, damage: str) -> None:
+    """It is kept aside, the shards are fetched again, and the notice says so; the new index works."""
+    await stored(store, "s3://b/0", {0})
+    await store.aclose()
+    database = store.path / "index" / "cache.db"
+    if damage == "half":
+        os.truncate(database, 5000)
+    else:
+        database.unlink()
+        database.write_text("not a database" * 100) if damage == "text" else database.mkdir()
+    again = await Store.open(store.path, who="serve")
+    loaded = await again.load()
+    assert (loaded.rows, loaded.files_without_row) == ([], 1)
+    assert "damaged" in loaded.notices[0]
+    assert "index-broken" in loaded.notices[0]
+    assert (store.path / "index-broken" / "cache.db").exists()
+    row = await stored(again, "s3://b/0", {0})
+    await again.aclose()
+    assert (await next_life(store.path)).rows == [row]
+
+
+async def test_a_held_unclaimed_file_is_counted_until_it_is_free(store: Store) -> None:
+    """A client outlived us and the claim: its bytes are overhead, create() is refused, and sweep() removes it later."""
+    row = await stored(store, "s3://b/0", {0})
+    store.claims.drop(row.key)
+    await store.aclose()
+    path = store.path / "shards" / row.key
+    again = await Store.open(store.path, who="serve")
+    with held_by_a_child(path):
+        await again.load()
+        assert again.measure() >= SEGMENT_BYTES
+        assert await again.sweep() == 1
+        with pytest.raises(Leased):
+            await again.create(row.key, LENGTH)
+    assert await again.sweep() == 0
+    assert again.measure() < 2 * MIB
+    assert not path.exists()
+    await again.aclose()
+
+
+async def test_a_stuck_file_that_is_free_gives_way(store: Store) -> None:
+    """create() takes its place, and it counts no longer."""
+    row = await stored(store, "s3://b/0", {0})
+    store.claims.drop(row.key)
+    await store.aclose()
+    again = await Store.open(store.path, who="serve")
+    with held_by_a_child(store.path / "shards" / row.key):
+        await again.load()
+    await again.create(row.key, LENGTH)
+    assert again.measure() < 2 * MIB
+    assert await again.sweep() == 0
+    assert (store.path / "shards" / row.key).exists()
+    await again.aclose()
+
+
+async def test_allocation_on_a_full_disk(small_disk: Path) -> None:
+    """ENOSPC is told by name, nothing of the range stays taken, and what was stored is still right."""
+    store = await Store.open(small_disk, who="serve")
+    await store.load()
+    row = await stored(store, "s3://b/0", {0, 1})
+    file = await store.create(make_row("s3://b/1", length=4 * SEGMENT_BYTES).key, 4 * SEGMENT_BYTES)
+    await file.allocate(0, SEGMENT_BYTES)
+    before = file.allocated_bytes()
+    with pytest.raises(DiskFailed) as caught:
+        await file.allocate(SEGMENT_BYTES, 2 * SEGMENT_BYTES)
+    assert (caught.value.operation, caught.value.errno_name) == ("allocate", "ENOSPC")
+    assert file.allocated_bytes() == before
+    with pytest.raises(DiskFailed, match="write failed with ENOSPC"):
+        await file.write(SEGMENT_BYTES, bytes(2 * SEGMENT_BYTES))
+    reader = await store.reopen(row.key)
+    assert await reader.digest(0, SEGMENT_BYTES) == row.sums[0]
+    await store.aclose()
+
+
+async def test_the_index_on_a_full_disk(small_disk: Path) -> None:
+    """A commit that finds no room is told, kept, and made once there is room; a reserved range is not touched."""
+    store = await Store.open(small_disk, who="serve")
+    await store.load()
+    await stored(store, "s3://b/0", {0})
+    ballast = fill_up(small_disk)
+    failures: list[DiskFailed] = []
+    store.claims.on_failure = failures.append
+    big = [make_row(f"s3://c/{number}", length=2**33, boot=store.boot_id) for number in range(100)]
+    for row in big:
+        store.claims.put(row)
+    with pytest.raises(DiskFailed, match="index commit failed with ENOSPC"):
+        await store.claims.committed()
+    assert failures
+    ballast.unlink()
+    await store.claims.committed()
+    await store.aclose()
+    loaded = await next_life(small_disk)
+    assert len(loaded.rows) == 1
+    assert loaded.rows_without_file == 100
+
+
+async def test_a_claim_is_withdrawn_on_a_full_disk(small_disk: Path) -> None:
+    """Somebody else took all there is: room kept for the index lets us evict all the same, again and again."""
+    store = await Store.open(small_disk, who="serve")
+    await store.load()
+    rows = [await stored(store, f"s3://b/{number}", {0}) for number in range(3)]
+    for row in rows:
+        fill_up(small_disk)
+        store.claims.drop(row.key)
+        await store.claims.committed()
+        file = await store.reopen(row.key)
+        await file.remove()
+        store.claims.drop(row.key)
+        await store.claims.committed()  # the next commit, whatever it is, takes the room again
+    await store.aclose()
+    (small_disk / "ballast").unlink()
+    assert (await next_life(small_disk)).rows == []
+
+
+async def test_a_start_on_a_full_disk(small_disk: Path) -> None:
+    """What is stored is served; nothing needs room to start."""
+    store = await Store.open(small_disk, who="serve")
+    await store.load()
+    row = await stored(store, "s3://b/0", {0})
+    await store.aclose()
+    fill_up(small_disk)
+    loaded = await next_life(small_disk)
+    assert loaded.rows == [row]
+    assert loaded.unknown == ["ballast"]
+
+
+async def test_a_directory_removed_under_us(store: Store) -> None:
+    """Every change is a DiskFailed with ENOENT; closing still works."""
+    file = await store.create(make_row().key, LENGTH)
+    shutil.rmtree(store.path)
+    store.claims.put(make_row())
+    for attempt in (file.write(0, b"x"), store.create("b" * 64, 10), store.reopen("c" * 64), store.claims.committed()):
+        with pytest.raises(DiskFailed, match="ENOENT"):
+            await attempt
+    assert store.measure() >= 0
+
+
+@pytest.mark.parametrize("damage", ["deleted", "corrupt"])
+async def test_an_index_lost_while_running_is_begun_anew(store: Store, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit fails loudly, the caller is asked to put every row again, and then all is on disk."""
+    row = await stored(store, "s3://b/0", {0})
+    if damage == "deleted":
+        (store.path / "index" / "cache.db").unlink()
+    else:
+        monkeypatch.setattr(IndexDatabase, "commit", corrupt_once(IndexDatabase.commit))
+    store.on_index_lost = lambda: store.claims.put(row)
+    other = make_row("s3://b/1", boot=store.boot_id)
+    await store.create(other.key, LENGTH)
+    store.claims.put(other)
+    with pytest.raises(DiskFailed):
+        await store.claims.committed()
+    await store.claims.committed()
+    await store.aclose()
+    assert {row.key for row in (await next_life(store.path)).rows} == {row.key, other.key}
+
+
+async def test_measure_follows_the_index(store: Store) -> None:
+    """Told after each commit, so that the ledger can take it in."""
+    before, seen = store.measure(), []
+    store.claims.on_commit = lambda: seen.append(store.measure())
+    for number in range(100):
+        store.claims.put(make_row(f"s3://b/{number}", length=2**33))
+    await store.claims.committed()
+    assert seen[-1] - before > 100 * 1024 * 8
+
+
+async def test_the_hmac_key_and_boot_id(store: Store) -> None:
+    """One is secret and stays, the other is the kernel's."""
+    assert len(store.hmac_key) == 32
+    boot, _, place = store.boot_id.partition(" ")
+    assert boot == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    state = (store.path / "shards").stat()
+    assert place.startswith(f"{state.st_dev:x}.{state.st_ino:x}.")
+    assert store.hmac_key.hex() not in repr(store)
+
+
+async def test_closing_says_goodbye(store: Store) -> None:
+    """The lock file names nobody, no descriptor into the directory is left, and the next owner may come."""
+    await store.create(make_row().key, LENGTH)
+    await store.aclose()
+    assert (store.path / "lock").read_text() == ""
+    links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+    assert not [link for link in links if os.path.islink(link) and str(store.path) in os.readlink(link)]
+    await next_life(store.path)
+
+
+async def test_a_cancelled_create_leaves_no_descriptor(store: Store) -> None:
+    """Whoever stops waiting leaves nothing open, and the key is free again."""
+    creating = asyncio.create_task(store.create(make_row().key, LENGTH))
+    await asyncio.sleep(0)
+    creating.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await creating
+    assert not [fd for fd in os.listdir("/proc/self/fd") if make_row().key in (os.path.realpath(f"/proc/self/fd/{fd}"))]
+    await store.create(make_row().key, LENGTH)
+
+
+async def test_no_row_holds_a_secret(store: Store) -> None:
+    """The index knows HMACs of credentials, and no key."""
+    await stored(store, "s3://b/0", {0})
+    content = (store.path / "index" / "cache.db-wal").read_bytes()
+    assert store.hmac_key not in content
+    assert json.dumps(store.hmac_key.hex()).encode() not in content

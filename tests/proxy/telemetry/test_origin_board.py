@@ -1,0 +1,80 @@
+"""How each origin does, in numbers and words."""
+
+from __future__ import annotations
+
+import pytest
+from support.house import FakeClock
+
+from forebay_proxy.core.events import FetchRetried, FlightBoarded, OriginAnswered, OriginBytes, OriginFailed
+from forebay_proxy.telemetry import origin_board as module
+from forebay_proxy.telemetry.origin_board import OriginBoard
+
+O = "https://o"  # noqa: E741
+
+
+def test_a_row_says_what_a_person_asks() -> None:
+    """Rate now, in the air, last code, throttled, retries, last error and when."""
+    clock = FakeClock()
+    board = OriginBoard(clock)
+    for fact in (
+        OriginAnswered(O, "GET", 206, 0.1), OriginBytes(O, 50_000_000, "demand"), OriginAnswered(O, "GET", 503, 0.1),
+        OriginFailed(O, "throttled", "503 Service Unavailable"), FetchRetried(O, "throttled", resumed=False), FlightBoarded(),
+    ):  # fmt: skip
+        board.listen(fact)
+    clock.advance(4)
+    (row,) = board.rows({O: 3})
+    assert row == {
+        "origin": O, "in_flight": 3, "rate_bytes_s": 5_000_000, "bytes": 50_000_000, "requests": 2, "last_code": 503,
+        "last_answer_s_ago": 4, "codes_last_minute": {"206": 1, "503": 1}, "throttled": 1, "retries": 1, "failures": 1,
+        "last_error": "503 Service Unavailable", "last_error_s_ago": 4,
+    }  # fmt: skip
+    assert board.busiest() == (O, 5_000_000)
+    assert board.refusals(O) == {503: 1}
+
+
+def test_now_is_ten_seconds_and_codes_are_a_minute() -> None:
+    """What was fast once is not fast now."""
+    clock = FakeClock()
+    board = OriginBoard(clock)
+    board.listen(OriginBytes(O, 100, "demand"))
+    board.listen(OriginAnswered(O, "GET", 0, 1.0))
+    clock.advance(12)
+    (row,) = board.rows({})
+    assert (row["rate_bytes_s"], row["codes_last_minute"], row["last_answer_s_ago"]) == (0, {"0": 1}, None)
+    clock.advance(60)
+    assert board.rows({})[0]["codes_last_minute"] == {}
+
+
+def test_an_error_counts_from_a_moment_on() -> None:
+    """What went wrong before a wait began, and was followed by something good, does not explain it."""
+    clock = FakeClock()
+    board = OriginBoard(clock)
+    for good in (OriginAnswered(O, "GET", 206, 0.1), OriginBytes(O, 1, "demand")):
+        board.listen(OriginFailed(O, "reset"))
+        board.listen(good)
+        assert board.error_since(O, clock()) == "reset"
+        assert board.error_since(O, clock() + 1) == ""
+    assert board.error_since("https://other", 0) == ""
+
+
+def test_an_origin_that_is_left_alone_explains_who_begins_to_wait() -> None:
+    """A 503 that names a minute is the reason for all of it; a shard that is not there is nobody else's, and an old error no news."""
+    clock = FakeClock()
+    board = OriginBoard(clock)
+    board.listen(OriginAnswered(O, "GET", 206, 0.1))
+    board.listen(OriginAnswered(O, "GET", 503, 0.1))
+    board.listen(OriginFailed(O, "throttled", "503 Service Unavailable"))
+    assert board.error_since(O, clock() + 50) == "503 Service Unavailable"
+    assert board.error_since(O, clock() + 70) == ""
+    board.listen(OriginAnswered(O, "GET", 404, 0.1))
+    board.listen(OriginFailed(O, "status", "the origin answered 404"))
+    assert board.error_since(O, clock() + 50) == ""
+
+
+def test_the_one_unheard_for_longest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client may name any number of hosts."""
+    monkeypatch.setattr(module, "MOST_ORIGINS", 2)
+    board = OriginBoard(FakeClock())
+    for origin in ("https://a", "https://b", "https://a", "https://c"):
+        board.listen(OriginBytes(origin, 1, "demand"))
+    assert [row["origin"] for row in board.rows({})] == ["https://c", "https://a"]

@@ -1,0 +1,131 @@
+"""One running call for all who ask for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from forebay_proxy.core.errors import CacheFull, ForebayError
+from forebay_proxy.transfer.single_flight import SingleFlight
+
+
+@pytest.fixture
+async def group() -> AsyncIterator[asyncio.TaskGroup]:
+    async with asyncio.TaskGroup() as made:
+        yield made
+
+
+async def turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+class Calls:
+    def __init__(self) -> None:
+        self.count = 0
+        self.gate = asyncio.Event()
+        self.error: Exception | None = None
+
+    async def call(self, future: asyncio.Future[int]) -> None:
+        self.count += 1
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        future.set_result(self.count)
+
+
+async def test_one_call_serves_all(group: asyncio.TaskGroup) -> None:
+    """Whoever of them leaves, the others are served."""
+    single, calls = SingleFlight[int](group), Calls()
+    waiting = [asyncio.create_task(single.join("k", calls.call)) for _ in range(4)]
+    await turns()
+    waiting[0].cancel()
+    waiting[2].cancel()
+    await turns()
+    calls.gate.set()
+    assert [await waiting[1], await waiting[3]] == [1, 1]
+    assert (calls.count, len(single), "k" in single) == (1, 0, False)
+
+
+async def test_a_call_everybody_left_runs_to_its_end(group: asyncio.TaskGroup) -> None:
+    """What it brought is of use to the next."""
+    single, calls = SingleFlight[int](group), Calls()
+    waiting = asyncio.create_task(single.join("k", calls.call))
+    await turns()
+    waiting.cancel()
+    await turns()
+    again = asyncio.create_task(single.join("k", calls.call))
+    await turns()
+    calls.gate.set()
+    assert await again == 1
+
+
+async def test_a_failure_is_told_once_and_forgotten(group: asyncio.TaskGroup) -> None:
+    """To all who wait; the next call is a new one."""
+    single, calls = SingleFlight[int](group), Calls()
+    calls.error = CacheFull("x")
+    waiting = [asyncio.create_task(single.join("k", calls.call)) for _ in range(3)]
+    await turns()
+    calls.gate.set()
+    told = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [(type(error), str(error)) for error in told] == [(CacheFull, "x")] * 3
+    assert len({id(error) for error in (*told, calls.error)}) == 4, "each has frames of its own"
+    calls.error = None
+    assert await single.join("k", calls.call) == 2
+
+
+async def test_a_call_may_answer_before_it_ends(group: asyncio.TaskGroup) -> None:
+    """An opening's waiters go on while its body lands; the next caller begins anew."""
+    single, gate = SingleFlight[int](group), asyncio.Event()
+    answers = iter([1, 2])
+
+    async def call(future: asyncio.Future[int]) -> None:
+        future.set_result(next(answers))
+        await gate.wait()
+
+    assert await single.join("k", call) == 1
+    assert await single.join("k", call) == 2
+    gate.set()
+
+
+@pytest.mark.parametrize("begun", [True, False])
+async def test_shutdown_tells_who_waits_for_a_call(begun: bool) -> None:
+    """Nobody waits for ever, whenever it comes."""
+    async with asyncio.TaskGroup() as group:
+        single, calls = SingleFlight[int](group), Calls()
+        one = single.start("k", calls.call)
+        if begun:
+            await turns()
+        single.cancel()
+        two = single.start("l", calls.call)
+        await turns()
+    for future in (one, two):
+        with pytest.raises(ForebayError, match="shutting down"):
+            await future
+
+
+async def test_a_failure_is_not_for_who_comes_in_the_same_turn(group: asyncio.TaskGroup) -> None:
+    """Between the failure and the turn in which it is told, a new call begins; the old one's end takes nothing of it away."""
+    single = SingleFlight[int](group)
+    failed: list[asyncio.Future[int]] = []
+
+    async def fail(future: asyncio.Future[int]) -> None:
+        failed.append(future)
+        future.set_exception(CacheFull("x"))
+        assert "k" not in single
+        succeeding.append(single.start("k", succeed))
+
+    async def succeed(future: asyncio.Future[int]) -> None:
+        await gate.wait()
+        future.set_result(7)
+
+    succeeding: list[asyncio.Future[int]] = []
+    gate = asyncio.Event()
+    with pytest.raises(CacheFull):
+        await single.join("k", fail)
+    await turns()
+    assert "k" in single
+    gate.set()
+    assert await succeeding[0] == 7

@@ -1,0 +1,188 @@
+"""Joining or starting from a training process: real processes, the sidecar is the fake one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.cli import environment, program
+from support.fake_sidecar import FakeSidecar
+
+from forebay_proxy.core.errors import ConfigError
+from forebay_proxy.node.runfile import RunDirectory
+from forebay_proxy.wire.protocol import launch
+from forebay_proxy.wire.protocol.launch import LaunchedSidecar, LaunchError, forebay_program, join_or_start
+
+IDLE = ("--idle-exit-s", "30")
+
+
+class Node:
+    """A run directory of the test's own."""
+
+    def __init__(self, path: Path) -> None:
+        path.mkdir(mode=0o700)
+        self.environ = {name: value for name, value in environment(path).items() if name != "FOREBAY_URL"}
+        self.directory = RunDirectory(path)
+
+    def join(self, *fake: str, **variables: str) -> LaunchedSidecar:
+        return join_or_start((), {**self.environ, **variables}, program=program(*IDLE, *fake))
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    node = Node(tmp_path / "run")
+    yield node
+    for record in node.directory.live():
+        os.kill(record.pid, signal.SIGTERM)
+
+
+def test_one_is_started_and_the_next_joins_it(node: Node) -> None:
+    """Both hold it; where it logs is known to whoever started it."""
+    with node.join() as first, node.join() as second:
+        assert (first.how, second.how) == ("started", "joined")
+        assert first.endpoint == second.endpoint == node.directory.live()[0].url
+        assert first.log == str(node.directory.path / "forebay.log")
+        assert first.hold is not None
+        assert first.hold.alive()
+
+
+def test_of_many_at_once_one_starts_it(node: Node) -> None:
+    """As `srun --ntasks-per-node=4` does: one sidecar, nobody fails."""
+    found: list[LaunchedSidecar] = []
+    threads = [threading.Thread(target=lambda: found.append(node.join())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(held.how for held in found) == ["joined", "joined", "joined", "started"]
+    assert len(node.directory.live()) == 1
+    for held in found:
+        held.close()
+
+
+def test_a_starter_that_is_killed_leaves_its_sidecar_to_the_next(node: Node, tmp_path: Path) -> None:
+    """The lock is the sidecar's too until it is ready: nobody starts a second one on the same directory."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    command = [*program(*IDLE, "--gate", str(gate)), "launch"]
+    with subprocess.Popen(command, env=node.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as starter:
+        writer = os.open(gate, os.O_WRONLY)  # returns once the sidecar stands before it
+        starter.kill()
+        starter.communicate()
+    with pytest.raises(ConfigError, match="has not ended"), node.directory.starting(within_s=0.1):
+        pass
+    os.close(writer)
+    with node.join() as held:
+        assert held.how == "joined"
+    assert len(node.directory.live()) == 1
+
+
+def test_a_starter_that_is_killed_with_its_sidecar_lets_the_next_go_on(node: Node, tmp_path: Path) -> None:
+    """The kernel gives the lock back."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    command = [*program(*IDLE, "--gate", str(gate)), "launch"]
+    with subprocess.Popen(command, env=node.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as starter:
+        writer = os.open(gate, os.O_WRONLY)
+        (child,) = Path(f"/proc/{starter.pid}/task/{starter.pid}/children").read_text().split()
+        starter.kill()
+        os.kill(int(child), signal.SIGKILL)
+        starter.communicate()
+    os.close(writer)
+    with node.join() as held:
+        assert held.how == "started"
+
+
+def test_one_with_other_credentials_is_not_joined(node: Node) -> None:
+    """It would be served what the other may read; the second has a directory of its own."""
+    with node.join() as first, node.join(AWS_ACCESS_KEY_ID="other") as second:
+        assert (first.how, second.how) == ("started", "started")
+        assert first.endpoint != second.endpoint
+    assert len({record.cache_dir for record in node.directory.live()}) == 2
+
+
+def test_a_named_one_is_used_and_nothing_started(node: Node) -> None:
+    """FOREBAY_URL wins over everything; it is held all the same."""
+    with FakeSidecar() as fake, node.join(FOREBAY_URL=fake.url + "/") as held:
+        assert (held.how, held.endpoint) == ("named", fake.url)
+        fake.wait_for_connections(1)
+    assert node.directory.live() == []
+
+
+def test_a_named_one_that_is_not_there_is_an_error(node: Node) -> None:
+    """Whoever named it wants that one."""
+    with pytest.raises(LaunchError, match="FOREBAY_URL: no sidecar answers"):
+        node.join(FOREBAY_URL="http://127.0.0.1:1")
+
+
+def test_one_that_will_not_start_says_why(node: Node) -> None:
+    """Its last lines, and its exit code."""
+    with pytest.raises(LaunchError, match=r"directory /x is on NFS; it ended with exit code 2 .*forebay\.log"):
+        node.join("--fail", "directory /x is on NFS")
+    assert node.directory.live() == []
+
+
+def test_a_wrong_option_is_named(node: Node) -> None:
+    """As the command line would say it, and it leads to the help of the verb whose options they are."""
+    with pytest.raises(LaunchError, match=r"No such option '--cachesize'.*see 'forebay serve --help'"):
+        join_or_start(("--cachesize", "3"), node.environ, program=program())
+
+
+def test_a_program_that_cannot_be_run(node: Node) -> None:
+    """One line."""
+    with pytest.raises(LaunchError, match="/no/such/forebay: cannot be run: No such file or directory"):
+        join_or_start((), node.environ, program=("/no/such/forebay",))
+
+
+def test_one_that_says_nothing_in_time_is_given_up(node: Node) -> None:
+    """Training is not kept waiting for ever."""
+    with pytest.raises(LaunchError, match="not ready in time"):
+        join_or_start((), node.environ, program=(sys.executable, "-c", "import sys; sys.stdin.read()"), timeout_s=0.3)
+
+
+def test_the_sidecar_is_nobodys_child(node: Node) -> None:
+    """A session of its own: Ctrl-C of the training is not for it."""
+    with node.join():
+        (record,) = node.directory.live()
+        assert os.getsid(record.pid) == record.pid
+
+
+def test_what_holds_it_leaves_no_process_behind(node: Node) -> None:
+    """`forebay launch` has ended by the time the sidecar is handed over."""
+    with node.join():
+        children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+        assert not [pid for pid in children if b"\0launch\0" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def test_the_command_of_the_environment_it_was_installed_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`forebay run` lends its packages to other interpreters; the sidecar runs on its own."""
+    command = tmp_path / "bin" / "forebay"
+    command.parent.mkdir()
+    command.write_text("#!/bin/sh\n")
+    command.chmod(0o755)
+    monkeypatch.setattr(
+        launch, "__file__", str(tmp_path / "lib" / "python3.12" / "site-packages" / "forebay_proxy" / "wire" / "protocol" / "launch.py")
+    )
+    assert forebay_program({}) == [str(command)]
+    assert launch._surroundings([str(command)], {"PYTHONPATH": "/train", "HOME": "/h"}) == {"HOME": "/h"}
+
+
+def test_this_interpreter_where_it_has_all_a_sidecar_needs() -> None:
+    """A source tree, or an editable install."""
+    assert forebay_program({}) == [sys.executable, "-P", "-m", "forebay_proxy"]
+
+
+def test_the_one_on_path_where_this_interpreter_lacks_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And if there is none, the error says what to install."""
+    monkeypatch.setattr(launch, "_NEEDS", ("no_such_module_of_ours",))
+    with pytest.raises(LaunchError, match="pip install forebay"):
+        forebay_program({"PATH": str(tmp_path)})
+    (tmp_path / "forebay").write_text("#!/bin/sh\n")
+    (tmp_path / "forebay").chmod(0o755)
+    assert forebay_program({"PATH": str(tmp_path)}) == [str(tmp_path / "forebay")]

@@ -1,0 +1,214 @@
+"""A plan survives its three forms, and one bad entry is named and spoils it all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay_proxy.wire.protocol import plan
+from forebay_proxy.wire.protocol import plan as module
+from forebay_proxy.wire.protocol.plan import NDJSON, InvalidPlan, PlanBody, decode, encode
+from forebay_proxy.wire.urls.patterns import MAX_PARTS, parse_pattern
+from forebay_proxy.wire.urls.quoting import InvalidShardUrl
+from forebay_proxy.wire.urls.shard_url import object_url, parse_origin_url
+
+JSON = "application/json"
+keys = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=20).filter(
+    lambda key: not {".", ".."} & set(key.split("/"))
+)
+shards = st.lists(keys.map(lambda key: object_url("s3", "b", key).text()), max_size=5)
+names = st.text(min_size=1, max_size=20).filter(str.isprintable)
+
+
+@given(shards, st.none() | st.integers(0, 2**53 - 1), st.none() | names)
+def test_json_round_trip(given_shards: list[str], epoch: int | None, name: str | None) -> None:
+    """What a loader encodes, the sidecar decodes."""
+    content_type, body, query = encode(given_shards, epoch=epoch, set=name)
+    assert (content_type, query) == (JSON, "")
+    assert decode(content_type, body, query) == PlanBody(given_shards, epoch, name)
+
+
+@given(shards, st.none() | st.integers(0, 2**53 - 1), st.none() | names)
+def test_lines_round_trip(given_shards: list[str], epoch: int | None, name: str | None) -> None:
+    """The same as lines, with epoch and set in the query."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan, "_JSON_LIMIT", 0)
+        content_type, body, query = encode(given_shards, epoch=epoch, set=name)
+    assert content_type == NDJSON
+    assert decode(content_type, body, query) == PlanBody(given_shards, epoch, name)
+
+
+def test_a_large_list_goes_as_lines() -> None:
+    """Above 1 MiB a list is NDJSON; nothing is lost."""
+    urls = [f"s3://bucket/some/prefix/{index:06d}.tar" for index in range(40_000)]
+    content_type, body, query = encode(urls, epoch=3, set="s3://bucket/some/prefix/{000000..039999}.tar")
+    assert content_type == NDJSON
+    assert decode(content_type, body, query).shards == urls
+
+
+def test_indices_pick_from_the_expanded_pattern() -> None:
+    """A template and numbers say the same as the URLs, in the order given."""
+    content_type, body, query = encode(set="s3://b/{000000..585269}.tar", indices=[17, 3, 585_269], epoch=1)
+    assert decode(content_type, body, query) == PlanBody(
+        ["s3://b/000017.tar", "s3://b/000003.tar", "s3://b/585269.tar"], 1, "s3://b/{000000..585269}.tar"
+    )
+
+
+def test_shards_alone_are_enough() -> None:
+    """Epoch and set are optional, and the content type of ``curl -d`` does no harm."""
+    assert decode("application/x-www-form-urlencoded", b'{"shards": ["s3://b/k"]}') == PlanBody(["s3://b/k"])
+
+
+def test_lines_may_be_blank_and_end_as_windows_ends_them() -> None:
+    """Blank lines count for nothing."""
+    assert decode("application/x-ndjson; charset=utf-8", b'\n"s3://b/1"\r\n\n"s3://b/2"').shards == ["s3://b/1", "s3://b/2"]
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"", "the body is not JSON at character 0"),
+        (b"{", "not JSON"),
+        (b"\xff", "not JSON"),
+        (b"[" * 100_000, "nested too deep"),
+        (b'{"shards": ' + b"9" * 5000 + b"}", "not JSON"),
+        (b"[]", '{"shards": ['),
+        (b'"s3://b/k"', '{"shards": ['),
+        (b"{}", "shards is missing"),
+        (b'{"shards": "s3://b/k"}', "not a list"),
+        (b'{"shard": ["s3://b/k"]}', "unknown field 'shard'; known are shards, epoch, set, indices"),
+        (b'{"shards": ["s3://b/0", 7, 8]}', "entry 1 is not a string"),
+        (b'{"shards": ["s3://b/0", ["s3://b/1"]]}', "entry 1 is not a string"),
+        (b'{"shards": ["s3://b/0", "s3://b/1", "ftp://h/2", "x"]}', "entry 2: unknown scheme 'ftp'"),
+        (b'{"shards": ["pipe:cat /x"]}', "entry 0: unknown scheme"),
+        (b'{"shards": ["s3://b/\\ud800"]}', "entry 0: the URL holds a lone surrogate"),
+        (b'{"shards": ["s3://b/' + b"x" * 9000 + b'"]}', "entry 0: the URL is longer than 8192 bytes"),
+        (b'{"shards": [], "epoch": -1}', "epoch is not a whole number"),
+        (b'{"shards": [], "epoch": true}', "epoch is not a whole number"),
+        (b'{"shards": [], "epoch": 1.5}', "epoch is not a whole number"),
+        (b'{"shards": [], "set": ""}', "set is not a pattern"),
+        (b'{"shards": [], "set": 7}', "set is not a pattern"),
+        (b'{"shards": [], "set": "a\\u0000"}', "set is not a pattern"),
+        (b'{"indices": [1]}', "indices point into a pattern"),
+        (b'{"set": "s3://b/{0..9}", "indices": [1], "shards": []}', "indices point into a pattern"),
+        (b'{"set": "s3://b/{0..9}", "indices": 1}', "indices is not a list"),
+        (b'{"set": "s3://b/{0..9}", "indices": [0, 10]}', "indices[1] is not a whole number from 0 to 9"),
+        (b'{"set": "s3://b/{0..9}", "indices": [-1]}', "indices[0]"),
+        (b'{"set": "s3://b/{0..9}", "indices": [true]}', "indices[0]"),
+        (b'{"set": "s3://b/{0..9", "indices": [0]}', "set: the braces"),
+        (b'{"set": "s3://b/{0..99999999}", "indices": [0]}', "set: the pattern stands for more than"),
+        (b'{"set": "ftp://b/{0..9}", "indices": [3]}', "entry 0: unknown scheme"),
+    ],
+)  # fmt: skip
+def test_bad_bodies(body: bytes, told: str) -> None:
+    """The first fault is named, with its index."""
+    with pytest.raises(InvalidPlan) as caught:
+        decode(JSON, body)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "query", "told"),
+    [
+        (b'"s3://b/0"\ns3://b/1\n', "", "entry 1 is not JSON"),
+        (b'"s3://b/0"\n["s3://b/1"]\n', "", "entry 1 is not a string"),
+        (b'"s3://b/0"\n"s3://b/1","s3://b/2"\n', "", "entry 1 is not JSON"),
+        (b'"s3://b/0\ns3://b/1"\n', "", "entry 0 is not JSON"),
+        (b'"s3://b/0"\n"nope"\n', "", "entry 1: unknown scheme"),
+        (b'{"shards": ["s3://b/0"]}', "", "entry 0 is not a string"),
+        (b"", "epoch=x", "epoch is not"),
+        (b"", "epoch=", "epoch is not"),
+        (b"", "epoch=" + "9" * 5000, "epoch is not"),
+        (b"", "set=", "set is not"),
+    ],
+)
+def test_bad_lines(body: bytes, query: str, told: str) -> None:
+    """A line is one JSON string."""
+    with pytest.raises(InvalidPlan) as caught:
+        decode(NDJSON, body, query)
+    assert told in str(caught.value)
+
+
+def test_a_small_body_cannot_name_gigabytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many indices into one long pattern stop at the bound of a plan, not of the memory."""
+    monkeypatch.setattr(plan, "MAX_PLAN_BYTES", 1 << 20)
+    body = json.dumps({"set": "s3://b/" + "x" * 8000 + "{0..9}", "indices": [0] * 1000}).encode()
+    with pytest.raises(InvalidPlan, match=r"entry 130: .* in parts"):
+        decode(JSON, body)
+
+
+def test_nor_can_a_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same where the pattern would be listed whole."""
+    monkeypatch.setattr(plan, "MAX_PLAN_BYTES", 1 << 20)
+    body = json.dumps({"set": "s3://b/" + "x" * 8000 + "{0..999}", "indices": [0] * 1000}).encode()
+    with pytest.raises(InvalidPlan, match=r"set: .* in parts"):
+        decode(JSON, body)
+
+
+def test_few_indices_into_a_large_pattern_do_not_list_it() -> None:
+    """Four million URLs are named by number alone."""
+    body = json.dumps({"set": "s3://b/{0..1999}/{0..1999}.tar", "indices": [3_999_999]}).encode()
+    assert decode(JSON, body).shards == ["s3://b/1999/1999.tar"]
+
+
+def test_refusals_tell_no_secret() -> None:
+    """A bad entry is named by its index, not by its text."""
+    with pytest.raises(InvalidPlan) as caught:
+        decode(JSON, b'{"shards": ["s3://AKIA:hunter2@b/k"]}')
+    assert "hunter2" not in str(caught.value)
+
+
+@given(st.sampled_from([JSON, NDJSON, ""]), st.binary(), st.text())
+def test_noise(content_type: str, body: bytes, query: str) -> None:
+    """Any body is a plan or InvalidPlan."""
+    with contextlib.suppress(InvalidPlan):
+        decode(content_type, body, query)
+
+
+entries = st.sampled_from(
+    ["s3://b/k.tar", "https://h.example/a/b.tar", "http://1.2.3.4/x", "s3://b/../k", "s3://b//k", "gs://b/.k", "hf://d/o/n"]
+)
+
+
+@given(st.one_of(st.text(max_size=40), entries, st.from_regex(plan._PLAIN, fullmatch=True)))
+def test_the_short_way_agrees_with_the_parser(entry: str) -> None:
+    """An entry that is waved through is one the parser takes as it stands."""
+    if plan._PLAIN.fullmatch(entry) and len(entry) <= 8192:
+        assert parse_origin_url(entry).text() == entry
+    else:
+        try:
+            accepted = decode(JSON, json.dumps({"shards": [entry]}).encode()).shards == [entry]
+        except InvalidPlan:
+            accepted = False
+        assert accepted is _parses(entry)
+
+
+def _parses(text: str) -> bool:
+    try:
+        parse_origin_url(text)
+    except InvalidShardUrl:
+        return False
+    return True
+
+
+def test_a_pattern_of_many_parts_is_refused() -> None:
+    """It is understood while others wait; the URLs themselves may be as many as they like."""
+    body = json.dumps({"set": "s3://b/{" + "," * MAX_PARTS + "}", "indices": [0]}).encode()
+    with pytest.raises(InvalidPlan, match="list the URLs"):
+        decode("application/json", body, expand=False)
+
+
+def test_readers_of_one_set_bring_a_pattern_that_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand readers send the same text; of very long ones none is kept."""
+    parsed: list[str] = []
+    monkeypatch.setattr(module, "parse_pattern", lambda text: parsed.append(text) or parse_pattern(text))  # type: ignore[func-returns-value]
+    module._known_pattern.cache_clear()
+    for text in ("s3://b/{0..9}.tar", "s3://b/{0..9}.tar?" + "a" * (1 << 14)):
+        body = json.dumps({"set": text, "indices": [1]}).encode()
+        for _ in range(3):
+            decode("application/json", body, expand=False)
+    assert [len(text) < 100 for text in parsed] == [True, False, False, False]

@@ -1,0 +1,150 @@
+"""The end of a tar, in every format there is, cut anywhere."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.lengths import examples
+
+from forebay_proxy.wire.tar.end_marker import EndMarker
+
+FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
+
+
+def archive(members: list[tuple[str, bytes]], format: int = tarfile.PAX_FORMAT) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=format) as tar:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def end_of(data: bytes) -> int:
+    """The first byte behind the two zero blocks: the members' end as tarfile sees it, and 1,024."""
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        tar.getmembers()
+        return tar.offset + 512 if data[tar.offset - 512 : tar.offset] == bytes(512) else tar.offset + 1024
+
+
+def seen(data: bytes, step: int = 1 << 20) -> bool:
+    marker = EndMarker()
+    for first in range(0, len(data), step):
+        marker.feed(memoryview(data)[first : first + step])
+    return marker.seen
+
+
+@pytest.mark.parametrize("format", FORMATS.values(), ids=FORMATS)
+@settings(max_examples=examples(20), deadline=None)
+@given(
+    members=st.lists(st.tuples(st.text("abcé/", min_size=1, max_size=150), st.binary(max_size=3000)), max_size=5),
+    step=st.integers(1, 3000),
+    cut=st.floats(0, 1),
+)
+def test_an_archive_is_whole_or_it_is_not(format: int, members: list[tuple[str, bytes]], step: int, cut: float) -> None:
+    """Fed in any pieces: the end is seen at the end, and not before the second zero block."""
+    try:
+        data = archive(members, format)
+    except ValueError:  # a name ustar cannot hold
+        return
+    assert seen(data, step)
+    at = int(cut * len(data))
+    assert seen(data[:at], step) == (at >= end_of(data))
+
+
+def test_a_cut_inside_a_member_of_zeros_is_no_end() -> None:
+    """An array of zeros looks like an end to whoever only counts zeros."""
+    data = archive([("a.npy", bytes(100_000)), ("b.txt", b"b")])
+    for cut in range(1024, 100_000, 512):
+        assert not seen(data[:cut])
+
+
+def test_a_cut_at_a_member_boundary_is_no_end() -> None:
+    """One zero block is not enough either."""
+    data = archive([("a", b"1" * 512), ("b", b"2" * 512)], tarfile.USTAR_FORMAT)
+    assert not seen(data[:1024])
+    assert not seen(data[: 2048 + 512])
+    assert seen(data[: 2048 + 1024])
+
+
+def test_what_is_no_tar_never_ends() -> None:
+    """A compressed one, text, anything."""
+    assert not seen(b"\x1f\x8b" + bytes(100_000))
+    assert not seen(b"hello" * 10_000 + bytes(20_480))
+    assert not seen(b"")
+
+
+def test_links_and_folders_have_no_data() -> None:
+    """Whatever their size field says."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for kind in (tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE):
+            info = tarfile.TarInfo("x")
+            info.type, info.linkname, info.size = kind, "y", 0
+            tar.addfile(info)
+    assert seen(buffer.getvalue())
+
+
+def test_a_size_in_an_extended_header_counts() -> None:
+    """Members over 8 GiB have it there."""
+    plain = archive([("a", b"x" * 600)], tarfile.USTAR_FORMAT)
+    record = b"12 size=600\n"
+    info = tarfile.TarInfo("h")
+    info.type, info.size = tarfile.XHDTYPE, len(record)
+    extended = info.tobuf(tarfile.USTAR_FORMAT) + record.ljust(512, b"\0")
+    lying = tarfile.TarInfo("a")
+    lying.size = 0
+    assert seen(extended + lying.tobuf(tarfile.USTAR_FORMAT) + plain[512:])
+
+
+def test_a_size_in_base_256_counts() -> None:
+    """GNU writes large sizes so."""
+    info = tarfile.TarInfo("a")
+    info.size = 600
+    header = bytearray(info.tobuf(tarfile.USTAR_FORMAT))
+    header[124:136] = b"\x80" + (600).to_bytes(11, "big")
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    assert seen(bytes(header) + b"x" * 600 + bytes(424) + bytes(1024))
+
+
+def test_an_old_sparse_member_is_passed_over() -> None:
+    """Its map may go on in blocks of its own."""
+    info = tarfile.TarInfo("a")
+    info.size, info.type = 512, b"S"
+    header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    header[482] = 1
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    more, last = bytearray(512), bytearray(512)
+    more[504] = 1
+    data = bytes(header) + bytes(more) + bytes(last) + b"x" * 512
+    assert seen(data + bytes(1024))
+    assert not seen(data[:-512] + bytes(512))
+
+
+def test_bytes_behind_the_end_begin_another_archive() -> None:
+    """Concatenated tars: whole only when the last one is."""
+    data = archive([("a", b"1")])
+    assert seen(data + data)
+    assert not seen(data + data[:1024])
+
+
+@pytest.mark.parametrize(("record", "whole"), [
+    (b"9" * 5000 + b" size=3\n", True),
+    (b"3 =" * 100_000, True),
+    (b"5021 size=" + b"9" * 5010 + b"\n", False),
+])  # fmt: skip
+def test_a_hostile_extended_header_is_passed_over(record: bytes, whole: bool) -> None:
+    """Numbers of thousands of digits, and records of no length to speak of."""
+    header = tarfile.TarInfo("pax")
+    header.type, header.size = tarfile.XHDTYPE, len(record)
+    content = header.tobuf(tarfile.USTAR_FORMAT) + record + bytes(-len(record) % 512) + archive([("a", b"x")], tarfile.USTAR_FORMAT)
+    marker = EndMarker()
+    marker.feed(content)
+    assert marker.seen == whole

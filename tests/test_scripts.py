@@ -1,0 +1,132 @@
+"""What scripts/test promises: the Python it names, and stages that end."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.sidecar import wait_until
+
+from forebay_proxy.wire.protocol.runfile import process_start_time
+
+ROOT = Path(__file__).parents[1]
+COMMAND, LIB = ("bash", "-euo", "pipefail", "-c"), ROOT / "scripts" / "lib.sh"
+
+
+def bash(script: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run it beside the scripts' library."""
+    command = [*COMMAND, f". {LIB}; {script}"]
+    environ = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent", **variables}
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=240, check=False)
+
+
+def test_a_stage_that_hangs_is_cut_and_named() -> None:
+    """With whatever it has started; the next stages run, and the end says it all."""
+    done = bash('stage ends true; stage hangs bash -c "sleep 60 & wait"; stage fails false; report_stages', FOREBAY_STAGE_S="1")
+    assert done.returncode == 1
+    assert re.search(r"^  ends +\d+ s  ok$", done.stderr, re.MULTILINE)
+    assert re.search(r"^  hangs +\d+ s  CUT: it had not ended after 1 s", done.stderr, re.MULTILINE)
+    assert re.search(r"^  fails +\d+ s  FAILED \(1\)$", done.stderr, re.MULTILINE)
+
+
+def test_what_runs_beside_is_cut_too() -> None:
+    """Its output is shown all the same, and that of another beside it."""
+    begin = 'stage_beside long bash -c "echo begun; sleep 60"; stage_beside wrong bash -c "echo no; exit 3"; stage_beside right true'
+    done = bash(f"{begin}; stage short true; await_beside; report_stages", FOREBAY_STAGE_S="2")
+    assert (done.returncode, done.stdout) == (1, "begun\nno\n")
+    assert re.search(r"^  long +2 s  CUT", done.stderr, re.MULTILINE)
+    assert re.search(r"^  wrong +[01] s  FAILED \(3\)$", done.stderr, re.MULTILINE)
+    assert re.search(r"^  right +[01] s  ok$", done.stderr, re.MULTILINE)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_everything(tmp_path: Path, number: int) -> None:
+    """The stage, what runs beside it, and what those have started."""
+    script = f"stage_beside beside bash -c 'sleep 601 & echo $! >{tmp_path}/beside; wait'"
+    script += f"; stage now bash -c 'sleep 602 & echo $! >{tmp_path}/now; wait'"
+    with subprocess.Popen([*COMMAND, f". {LIB}; {script}"], stderr=subprocess.DEVNULL) as running:
+        files = [tmp_path / "beside", tmp_path / "now"]
+        wait_until(lambda: all(file.exists() and file.read_text().strip() for file in files))
+        running.send_signal(number)
+        assert running.wait(60) == 128 + number
+    wait_until(lambda: all(process_start_time(int(file.read_text())) is None for file in files))
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="the sidecar's Pythons are 3.11 to 3.13")
+def test_the_first_line_names_the_python() -> None:
+    """The interpreter itself, not that of an environment made from it; said once."""
+    done = bash("choose_python; choose_python; echo $chosen", PYTHON=sys.executable)
+    version = ".".join(map(str, sys.version_info[:3]))
+    base = getattr(sys, "_base_executable", sys.executable)
+    assert (done.stderr, done.stdout) == (f"forebay: with Python {version}, {base}\n", f"{base}\n")
+
+
+def test_an_environment_of_another_python_is_made_anew(tmp_path: Path) -> None:
+    """One interpreter's packages are never run under another's name."""
+    made = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", made], check=True)
+    script = f'[[ "$(identity_of {made}/bin/python)" == "$(identity_of {sys.executable})" ]] && echo same'
+    assert bash(script).stdout == "same\n"
+    other = tmp_path / "python"
+    other.write_text("#!/bin/sh\necho 3.12.9 /elsewhere\n")
+    other.chmod(0o755)
+    assert bash(f'[[ "$(identity_of {made}/bin/python)" == "$(identity_of {other})" ]] || echo other').stdout == "other\n"
+
+
+def pool_of(tmp_path: Path, test: str, *pool: str) -> subprocess.CompletedProcess[str]:
+    """Run a test under our conftest, which waits for nobody."""
+    (tmp_path / "conftest.py").write_text((Path(__file__).parent / "conftest.py").read_text().replace("GONE_S = 30.0", "GONE_S = 0.0"))
+    (tmp_path / "test_it.py").write_text(test)
+    command = [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", str(tmp_path), *pool]
+    environ = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    return subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=240, check=False)
+
+
+LEAVES = "import subprocess; print(subprocess.Popen(['sleep', '600'], start_new_session=True, env={}, stdout=-3).pid)"
+LEAVING = f"""
+import os, pathlib, signal, subprocess, sys
+
+def test_leaves():
+    pathlib.Path(__file__).with_name("left").write_bytes(subprocess.check_output([sys.executable, '-c', {LEAVES!r}]))
+"""
+
+
+needs_pool = pytest.mark.skipif(importlib.util.find_spec("xdist") is None, reason="needs pytest-xdist: scripts/test installs it")
+
+
+@pytest.mark.parametrize("pool", [(), pytest.param(("-n", "2"), marks=needs_pool)], ids=["alone", "in a worker"])
+def test_what_a_test_leaves_running_is_told_and_ended(tmp_path: Path, pool: tuple[str, ...]) -> None:
+    """Even in a session of its own and without a parent; it is named and killed, and the run ends."""
+    done = pool_of(tmp_path, LEAVING, *pool)
+    assert done.returncode == 0, done.stdout
+    left = int((tmp_path / "left").read_text())
+    assert f"processes left behind, now killed: {left} (sleep 600)" in done.stderr
+    wait_until(lambda: process_start_time(left) is None)
+
+
+@needs_pool
+def test_what_a_worker_that_died_leaves_running_is_ended(tmp_path: Path) -> None:
+    """The test is named, and by whoever began the pool what it had started."""
+    done = pool_of(tmp_path, LEAVING + "    os.kill(os.getpid(), signal.SIGKILL)\n", "-n", "2")
+    assert done.returncode == 1, done.stdout
+    assert "crashed while running 'test_it.py::test_leaves" in done.stdout
+    left = int((tmp_path / "left").read_text())
+    assert f"processes left behind, now killed: {left} (sleep 600)" in done.stderr
+    wait_until(lambda: process_start_time(left) is None)
+
+
+@needs_pool
+def test_a_thread_that_stays_costs_a_worker_no_result(tmp_path: Path) -> None:
+    """What failed is told, with its reason; the worker does not wait for the thread."""
+    stays = "import threading, time\n\ndef test_stays():\n    threading.Thread(target=time.sleep, args=(600,)).start()\n"
+    stays += "\n\ndef test_wrong():\n    assert 1 == 2, 'the reason'\n"
+    done = pool_of(tmp_path, stays, "-n", "2", "--dist", "loadgroup")
+    assert done.returncode == 1
+    assert "the reason" in done.stdout
+    assert re.search("^1 failed, 1 passed, 1 error|1 error", done.stdout, re.MULTILINE), done.stdout

@@ -1,0 +1,115 @@
+"""A sidecar that was forked is one that was started: tests that use it test the program."""
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from support.sidecar import Sidecar, environment, running, small_segments, start, wait_until
+from support.zygote import zygote
+
+from forebay_proxy.wire.protocol.version import VERSION
+
+FACTS = ("PPid", "Uid", "Gid", "Groups", "Umask", "NSpid", "SigBlk", "SigIgn", "SigCgt", "CapEff", "CapBnd", "NoNewPrivs")
+
+
+def is_forked(sidecar: Sidecar) -> bool:
+    return b"/zygote.py\0" in Path(f"/proc/{sidecar.process.pid}/cmdline").read_bytes()
+
+
+def facts(sidecar: Sidecar) -> dict[str, object]:
+    """What the kernel says of it, but for numbers of its own."""
+    proc = Path(f"/proc/{sidecar.process.pid}")
+    status = dict(line.split(":\t", 1) for line in (proc / "status").read_text().splitlines() if ":\t" in line)
+    group_and_session = (proc / "stat").read_text().rpartition(")")[2].split()[2:4]
+    files = sorted(re.sub(r"\d+", "N", f"{each.readlink()}") for each in (proc / "fd").iterdir())
+    return {
+        **{name: status[name].replace(str(sidecar.process.pid), "its own") for name in FACTS},
+        "group and session": group_and_session,
+        "limits": (proc / "limits").read_text(),
+        "directory": (proc / "cwd").readlink() == sidecar.directory,
+        "files": [each.replace(re.sub(r"\d+", "N", str(sidecar.directory)), "") for each in files],
+        "scheduling": [(proc / name).read_text() for name in ("oom_score_adj", "cgroup")],
+    }
+
+
+def log_of(sidecar: Sidecar) -> str:
+    return re.sub(r"[0-9a-f]{16}|[\d.:,-]+", "N", sidecar.log_text().replace(str(sidecar.directory), ""))
+
+
+def test_the_kernel_sees_no_difference(tmp_path: Path) -> None:
+    """Parent, group, signals, limits, open files: all of it as in a program of its own; so is what it logs until its end."""
+    seen, said = [], []
+    for real in (True, False):
+        place = tmp_path / str(real)
+        place.mkdir()
+        with running(place, "--cache-size", "100MB", real=real) as sidecar:
+            assert is_forked(sidecar) is not real
+            seen.append(facts(sidecar))
+            assert sidecar.status()["pid"] == sidecar.ready["pid"] == sidecar.process.pid
+            assert sidecar.status()["forebay"] == VERSION
+        said.append(log_of(sidecar))
+    assert seen[0] == seen[1]
+    assert seen[0]["PPid"] == str(os.getpid())
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL, signal.SIGQUIT])
+def test_it_ends_as_a_program_does(tmp_path: Path, number: signal.Signals) -> None:
+    """By each signal with the same code, and then it is gone."""
+    codes = []
+    for real in (True, False):
+        sidecar = start(tmp_path, "--cache-size", "100MB", real=real, cache=str(real))
+        codes.append(sidecar._end(number))
+        assert not Path(f"/proc/{sidecar.process.pid}").exists()
+    assert codes[0] == codes[1] == (0 if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) else -number)
+
+
+def test_it_fails_as_a_program_does(tmp_path: Path) -> None:
+    """What it says of a setting it cannot begin with, and the code."""
+    said = []
+    for real in (True, False):
+        (place := tmp_path / str(real)).mkdir()
+        with pytest.raises(AssertionError, match="ended with 2") as caught:
+            start(place, "--cache-size", "nonsense", real=real)
+        said.append(str(caught.value))
+    assert said[0] == said[1]
+
+
+def test_each_has_its_own_environment(tmp_path: Path) -> None:
+    """What an earlier one was given is not there any more."""
+    for environ, host in (({"FOREBAY_CACHE_SIZE": "70MB", "FOREBAY_HOST": "127.0.0.2"}, "127.0.0.2"), ({}, "127.0.0.1")):
+        with running(tmp_path, environ={"FOREBAY_CACHE_SIZE": "90MB", **environ}, cache=host) as sidecar:
+            assert is_forked(sidecar)
+            assert host in sidecar.url
+            assert sidecar.status()["cache"]["capacity_bytes"] == (70_000_000 if environ else 90_000_000)
+
+
+@pytest.mark.parametrize("real", [True, False])
+def test_segments_are_as_small_as_was_asked(tmp_path: Path, real: bool) -> None:
+    """A shard of 300 kB is five segments of 64 KiB."""
+    (shard := tmp_path / "a.tar").write_bytes(b"x" * 300_000)
+    flags = ("--cache-size", "100MB", "--file-root", str(tmp_path))
+    with running(tmp_path, *flags, program=small_segments(1 << 16), real=real) as sidecar:
+        assert is_forked(sidecar) is not real
+        sidecar.ask(f"/file{shard}")
+        wait_until(lambda: [shard["segments"] for shard in sidecar.shards().values()] == [5])  # the last may be on its way to disk
+
+
+@pytest.mark.parametrize("name", ["PYTHONHASHSEED", "LD_PRELOAD", "SSL_CERT_FILE", "LC_ALL", "AIOHTTP_NOSENDFILE"])
+def test_what_imports_and_libraries_read_takes_a_start(tmp_path: Path, name: str) -> None:
+    """Where such a variable differs, what was imported without it cannot stand in."""
+    usual = environment(tmp_path)
+    assert zygote(None, usual) is not None
+    assert zygote(None, {**usual, name: "another"}) is None
+
+
+@pytest.mark.parametrize("name", ["PYTHONHASHSEED", "PYTHONPATH"])
+def test_another_environment_starts_the_program(tmp_path: Path, name: str) -> None:
+    """As ``start`` is used: nobody has to think of it. And the next one is forked again."""
+    value = {"PYTHONHASHSEED": "1", "PYTHONPATH": environment(tmp_path)["PYTHONPATH"]}[name]
+    with running(tmp_path, "--cache-size", "100MB", environ={name: value}) as sidecar:
+        assert not is_forked(sidecar)
+    with running(tmp_path, "--cache-size", "100MB") as sidecar:
+        assert is_forked(sidecar)
