@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -38,6 +42,21 @@ def fresh_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[N
     webdataset_openers.disable()
     webdataset_openers._TAKEOVER.refused.clear()
     close_idle()
+
+
+@pytest.fixture(autouse=True)
+def fresh_forkserver() -> Iterator[None]:
+    """A fork server keeps the environment it was started in, so it ends with the test that started it.
+
+    By a signal: it would wait for every process forked since, which inherits the pipe whose end ends it.
+    """
+    yield
+    server = forkserver._forkserver
+    if (running := server._forkserver_pid) is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(running, signal.SIGTERM)
+        stop: Callable[[], None] = server._stop
+        stop()
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ import multiprocessing
 import pickle
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
-from multiprocessing import forkserver
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +43,9 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def quick_forkserver() -> Iterator[None]:
-    """A fork server that has imported torch; it ends with the test, since it keeps the environment it was started in."""
+def quick_forkserver() -> None:
+    """A fork server that has imported torch."""
     multiprocessing.get_context("forkserver").set_forkserver_preload(["torch.utils.data", "webdataset"])
-    yield
-    stop: Callable[[], None] = forkserver._forkserver._stop
-    stop()
 
 
 def key(sample: dict[str, Any]) -> str:

@@ -8,7 +8,6 @@ import pickle
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +37,6 @@ def shards(proxy: FakeServer) -> FakeServer:
     for number in range(SHARDS):
         proxy.put(f"/s3/bucket/{number:03d}.tar", tar_shard(number))
     return proxy
-
-
-@pytest.fixture(autouse=True)
-def fresh_forkserver() -> Iterator[None]:
-    """A fork server keeps the environment it was started in; no test inherits another's."""
-    yield
-    stop: Callable[[], None] = forkserver._forkserver._stop
-    stop()
 
 
 @pytest.fixture(autouse=True)
