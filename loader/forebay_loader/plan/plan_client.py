@@ -11,17 +11,15 @@ names another one than took its plan, the plan is sent again at once (``INSTANCE
 from __future__ import annotations
 
 import os
-import select
 import threading
 import time
-from http.client import HTTPConnection, HTTPException
 from typing import Callable, NamedTuple, Optional, Sequence
 
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.stream.sources import safe_headers
 from forebay_loader.transport.body import Unanswered
-from forebay_loader.transport.endpoint import Endpoint, find_endpoint
-from forebay_loader.transport.http import connect
+from forebay_loader.transport.deferred_connection import DeferredConnection
+from forebay_loader.transport.endpoint import find_endpoint
 from forebay_loader.transport.sidecar_instances import INSTANCES
 from forebay_proxy.wire.commands.sources import Source
 from forebay_proxy.wire.protocol.plan import Encoded, encode
@@ -60,12 +58,9 @@ class PlanClient:
 
     def __init__(self, reader: str, coming: Callable[[], Coming], subject: Subject = _NOTHING_KNOWN) -> None:
         self._reader = reader
-        self._target = f"/v1/plans/{reader}"
         self._coming = coming
         self._subject = subject
-        self._endpoint: Optional[Endpoint] = None
-        self._connection: Optional[HTTPConnection] = None
-        self._awaiting = False  # a request was sent, its answer not read
+        self._connection = DeferredConnection()
         self._taken = False  # the sidecar holds the plan as we know it
         self._told_whole = False  # what was sent last is a whole plan
         self._numbered = True  # until something is left out, which the sidecar would not count
@@ -88,11 +83,11 @@ class PlanClient:
         if self._is_inherited() or not self._lock.acquire(blocking=False):
             return  # (if it is just sending: the next shard says it again)
         try:
-            if self._awaiting and not self._is_answered():
+            if self._connection.awaiting and not self._connection.is_answered():
                 return
             self._settle()
             if instance not in (self._instance, self._resent_to):
-                self._hang_up()
+                self._connection.close()
                 self._quiet_until_s, self._taken, self._resent_to = float("-inf"), False, instance
                 self._announce(None)
             elif not self._taken and not self._told_whole:  # after a pause the plan had ended: not only the next message brings it back
@@ -103,16 +98,16 @@ class PlanClient:
     def withdraw(self) -> None:
         """Take back what is unread, and hang up."""
         if self._is_inherited():
-            self._hang_up()
+            self._connection.close()
             return
         INSTANCES.leave(self._reader)
         with self._lock:
-            if self._may_speak() and (self._taken or self._awaiting):
+            if self._may_speak() and (self._taken or self._connection.awaiting):
                 self._settle()
                 if self._taken:
                     self._send("DELETE", None)
                     self._settle()
-            self._hang_up()
+            self._connection.close()
 
     def _announce(self, fresh: Optional[Coming]) -> None:
         if self._may_speak():
@@ -137,14 +132,17 @@ class PlanClient:
         if coming is not None and not listed:
             return
         content_type, content, query = self._encoded(listed, coming, len(coming.sources)) if coming else Encoded("", b"", "")
+        target = f"/v1/plans/{self._reader}" + (f"?{query}" if query else "")
+        carried = {**dict(headers), **({"Content-Type": content_type} if content_type else {})}
         try:
-            connection = self._connected()
-            connection.sock.settimeout(SEND_S)
-            connection.request(method, self._target + (f"?{query}" if query else ""), content, self._headers(headers, content_type))
-        except (OSError, HTTPException, ValueError, Unanswered):
+            endpoint = find_endpoint()
+            if endpoint is None:
+                raise Unanswered("no sidecar")
+            self._connection.send(endpoint, method, target, content, carried, connect_s=CONNECT_S, send_s=SEND_S)
+        except (Unanswered, ValueError):
             self._fail(PAUSE_S)
             return
-        self._awaiting, self._taken, self._told_whole = True, True, method == "PUT"
+        self._taken, self._told_whole = True, method == "PUT"
         COUNTS.add("plans_sent")
 
     def _encoded(self, listed: Sequence[str], coming: Coming, whole: int) -> Encoded:
@@ -158,60 +156,27 @@ class PlanClient:
             return encode(listed, epoch=subject.epoch, set=subject.set, at=at)
         return encode(epoch=subject.epoch, set=subject.set, indices=[index for index in indices if index is not None], at=at)
 
-    def _headers(self, credentials: Sequence[tuple[str, str]], content_type: str) -> dict[str, str]:
-        token = self._endpoint.token if self._endpoint else ""
-        named = {"Content-Type": content_type, "Forebay-Token": token}
-        return {**dict(credentials), **{name: value for name, value in named.items() if value}}
-
-    def _connected(self) -> HTTPConnection:
-        endpoint = find_endpoint()
-        if endpoint is None:
-            raise Unanswered("no sidecar")
-        if self._connection is None or self._connection.sock is None or endpoint != self._endpoint:
-            self._hang_up()
-            self._connection, self._endpoint = connect(endpoint, CONNECT_S), endpoint
-        return self._connection
-
     def _settle(self) -> None:
         """Read the answer to what was sent last."""
-        if not self._awaiting or self._connection is None:
-            return
-        self._awaiting = False
         try:
-            self._connection.sock.settimeout(ANSWER_S)
-            response = self._connection.getresponse()
-            response.read()
-        except (OSError, HTTPException, ValueError, AttributeError):  # AttributeError: closed by the other side, no socket left
+            answer = self._connection.receive(ANSWER_S)
+        except Unanswered:
             self._fail(PAUSE_S)
             return
-        if not 200 <= response.status < 300:
-            self._fail(0.0 if response.status in FORGOTTEN else REFUSED_PAUSE_S)
+        if answer is None:
             return
-        instance = str(response.headers.get("Forebay-Instance", ""))
-        if self._instance and instance and instance != self._instance and not self._told_whole:
+        if not 200 <= answer.status < 300:
+            self._fail(0.0 if answer.status in FORGOTTEN else REFUSED_PAUSE_S)
+            return
+        if self._instance and answer.instance and answer.instance != self._instance and not self._told_whole:
             self._taken = False  # it began in the middle
-        self._instance = instance or self._instance
-
-    def _is_answered(self) -> bool:
-        """Whether the answer, or the end of the connection, is there already."""
-        connection = self._connection
-        if connection is None or connection.sock is None:
-            return True
-        try:
-            return bool(select.select([connection.sock], [], [], 0)[0])
-        except (OSError, ValueError):  # closed, or a number that select does not take
-            return True
+        self._instance = answer.instance or self._instance
 
     def _fail(self, pause_s: float) -> None:
         COUNTS.add("plans_failed")
         self._taken = False
         self._quiet_until_s = time.monotonic() + pause_s
-        self._hang_up()
-
-    def _hang_up(self) -> None:
-        connection, self._connection, self._awaiting = self._connection, None, False
-        if connection is not None:
-            connection.close()
+        self._connection.close()
 
 
 def publishable(sources: Sequence[Source]) -> tuple[list[str], list[tuple[str, str]]]:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from typing import Any, Mapping, Optional
 
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.transport.body import Unanswered
-from forebay_loader.transport.endpoint import Endpoint, find_endpoint
-from forebay_loader.transport.http import ask
+from forebay_loader.transport.endpoint import find_endpoint
+from forebay_loader.transport.http import ask_status
 
-__all__ = ["NO_SIDECAR", "Status", "answered", "status"]
+__all__ = ["NO_SIDECAR", "Status", "status"]
 
 ANSWER_S = 5.0  # a live sidecar answers in milliseconds
-MAX_STATUS_BYTES = 16 << 20  # a thousand readers and their plans are a tenth of it
 NO_SIDECAR = "start one with 'forebay serve', or use 'with fb.sidecar():'"
 
 
@@ -69,29 +67,11 @@ def status(environ: Optional[Mapping[str, str]] = None) -> Status:
         )
         return Status(False, trouble=(cause, *_own_trouble()))
     try:
-        return _read(str(endpoint), answered(endpoint, ANSWER_S), environ.get("FOREBAY_JOB", ""))
+        return _read(str(endpoint), ask_status(endpoint, ANSWER_S), environ.get("FOREBAY_JOB", ""))
     except Unanswered as error:
         return Status(False, str(endpoint), trouble=(f"no sidecar answers: {error}; {NO_SIDECAR}", *_own_trouble()))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return Status(False, str(endpoint), trouble=(f"what answers at {endpoint} is no sidecar", *_own_trouble()))
-
-
-def answered(endpoint: Endpoint, within_s: float) -> Any:
-    """What ``/v1/status`` says. Raises ``Unanswered``; ``ValueError`` for what is no JSON."""
-    reply = ask(endpoint, "/v1/status", [], connect_s=within_s, silence_s=within_s)
-    parts, size = [], 0
-    try:
-        while size < MAX_STATUS_BYTES:
-            data = reply.body.read(1 << 20)
-            if not data:
-                break
-            parts.append(data)
-            size += len(data)
-    finally:
-        reply.body.close()
-    if reply.status != 200:
-        raise Unanswered(f"{endpoint} answers HTTP {reply.status}")
-    return json.loads(b"".join(parts))
 
 
 def _read(where: str, table: "dict[str, Any]", job: str) -> Status:

@@ -10,9 +10,9 @@ import time
 from typing import Any, Callable, Optional
 
 from forebay_loader.base.notices import log
-from forebay_loader.session.status import answered
 from forebay_loader.transport.body import Unanswered
 from forebay_loader.transport.endpoint import Endpoint, find_endpoint
+from forebay_loader.transport.http import ask_status
 
 __all__ = ["SAID", "cause_of", "say_wait"]
 
@@ -58,7 +58,7 @@ def cause_of(reader: str, endpoint: Optional[Endpoint] = None) -> str:
     """What the sidecar (at ``endpoint``) says that ``reader`` waits for. Never raises."""
     found = endpoint or find_endpoint()
     try:
-        cause = None if found is None else _its_cause(answered(found, ANSWER_S), reader)
+        cause = None if found is None else _its_cause(ask_status(found, ANSWER_S), reader)
     except (Unanswered, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         cause = None
     return cause or "the sidecar has not answered, and does not say why (see its log)"

@@ -7,7 +7,6 @@ when the door does not answer. ``FOREBAY_FD=0`` turns it off.
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
@@ -16,7 +15,7 @@ from typing import Any, Callable, Mapping, Optional
 from forebay_loader.base.environ_snapshot import seen
 from forebay_loader.transport.body import Unanswered
 from forebay_loader.transport.endpoint import Endpoint, find_endpoint
-from forebay_loader.transport.http import ask
+from forebay_loader.transport.http import ask_status
 from forebay_proxy.wire.protocol.fd import door_path
 from forebay_proxy.wire.protocol.runfile import read_run_file
 
@@ -26,7 +25,6 @@ _NAMES = (b"FOREBAY_FD", b"FOREBAY_URL", b"FOREBAY_SOCKET", b"XDG_RUNTIME_DIR")
 AGAIN_S = 30.0  # between two looks for a door that was not there, or hangs: another namespace stays one
 FAILED_S = 1.0  # before the next look for one that broke off: a restarted sidecar is back soon
 STATUS_S = 2.0  # for the one question a process asks; HTTP serves meanwhile as well
-MAX_STATUS_BYTES = 16 << 20
 
 
 class Doors:
@@ -84,12 +82,7 @@ def _beside_run_file(environ: Mapping[str, str], endpoint: Endpoint) -> Optional
 def _told(endpoint: Endpoint) -> Optional[str]:
     """By ``/v1/status``."""
     try:
-        reply = ask(endpoint, "/v1/status", [], connect_s=STATUS_S, silence_s=STATUS_S)
-        content = bytearray()
-        while len(content) < MAX_STATUS_BYTES and (data := reply.body.read(MAX_STATUS_BYTES)):
-            content += data
-        reply.body.close()
-        told: Any = json.loads(bytes(content)).get("fd_socket") if reply.status == 200 else None
+        told: Any = ask_status(endpoint, STATUS_S).get("fd_socket")
     except (Unanswered, ValueError, AttributeError, RecursionError):
         return None
     return told if isinstance(told, str) and os.path.isabs(told) else None

@@ -1,4 +1,4 @@
-"""One keep-alive connection to the sidecar for each process and thread.
+"""The loader's HTTP client: one keep-alive connection to the sidecar for each process and thread.
 
 A shard's stream takes the thread's idle connection and gives it back once the last byte was read, so an epoch of shards costs one
 connect. After a fork the child closes its copies of inherited sockets and starts its own: two processes on one connection would read
@@ -7,6 +7,7 @@ each other's bytes.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import threading
@@ -16,38 +17,43 @@ from typing import Any, Callable, Iterable, Optional
 from forebay_loader.transport.body import ShardBody, Unanswered
 from forebay_loader.transport.endpoint import Endpoint
 
-__all__ = ["Reply", "ask", "close_idle", "connect"]
+__all__ = ["Reply", "ask", "ask_status", "close_idle", "connect", "open_socket"]
 
 Headers = Iterable["tuple[str, str]"]
 MAX_EXPLANATION_BYTES = 16 * 1024
+MAX_STATUS_BYTES = 16 << 20  # a thousand readers and their plans are a tenth of it
 
 
-class UnixConnection(HTTPConnection):
-    """HTTP over a unix socket."""
+class SidecarConnection(HTTPConnection):
+    """HTTP over whichever socket leads to ``endpoint``."""
 
-    def __init__(self, path: str, timeout: float) -> None:
-        super().__init__("localhost", timeout=timeout)
-        self._path = path
-
-    def connect(self) -> None:
-        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            made.settimeout(self.timeout)
-            made.connect(self._path)
-        except BaseException:
-            made.close()
-            raise
-        self.sock = made
-
-
-class TcpConnection(HTTPConnection):
-    """HTTP over TCP. A plain name is looked up as bytes: as text it makes each new worker load Python's tables of international names,
-    3 ms of processor time before its first sample."""
+    def __init__(self, endpoint: Endpoint, timeout_s: float) -> None:
+        super().__init__("localhost" if endpoint.socket_path else endpoint.host, endpoint.port or None, timeout=timeout_s)
+        self._endpoint = endpoint
 
     def connect(self) -> None:
-        host: Any = self.host.encode() if self.host.isascii() else self.host
-        self.sock = socket.create_connection((host, self.port), self.timeout)
-        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sock = open_socket(self._endpoint, self.timeout)
+
+
+def open_socket(endpoint: Endpoint, timeout_s: Optional[float]) -> socket.socket:
+    """A connected socket, which keeps that timeout. Raises ``OSError``.
+
+    A plain name is looked up as bytes: as text it makes each new worker load Python's tables of international names, 3 ms of processor time
+    before its first sample.
+    """
+    if not endpoint.socket_path:
+        host: Any = endpoint.host.encode() if endpoint.host.isascii() else endpoint.host
+        made = socket.create_connection((host, endpoint.port), timeout_s)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return made
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        made.settimeout(timeout_s)
+        made.connect(endpoint.socket_path)
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
 class _Idle:
@@ -90,6 +96,17 @@ class Reply:
 
     def header(self, name: str) -> str:
         return str(self._headers.get(name, ""))
+
+    def content(self, most_bytes: int) -> bytes:
+        """The body, ``most_bytes`` of it at most; the connection goes back if that was all. Raises ``Unanswered`` where it is cut."""
+        parts, left = [], most_bytes
+        try:
+            while left and (data := self.body.read(left)):
+                parts.append(data)
+                left -= len(data)
+        finally:
+            self.body.close()
+        return b"".join(parts)
 
     def explanation(self) -> bytes:
         """The start of an error's body; the connection goes back if that was all of it."""
@@ -138,6 +155,15 @@ def ask(
     return _exchange(endpoint, connect(endpoint, connect_s), method, target, headers, silence_s, look)
 
 
+def ask_status(endpoint: Endpoint, within_s: float) -> Any:
+    """What ``/v1/status`` says, each step of asking within ``within_s``. Raises ``Unanswered``; ``ValueError`` for what is no JSON."""
+    reply = ask(endpoint, "/v1/status", [], connect_s=within_s, silence_s=within_s)
+    content = reply.content(MAX_STATUS_BYTES)
+    if reply.status != 200:
+        raise Unanswered(f"{endpoint} answers HTTP {reply.status}")
+    return json.loads(content)
+
+
 def close_idle() -> None:
     """Close this thread's idle connection, if it has one."""
     _THREAD.idle = None
@@ -145,11 +171,7 @@ def close_idle() -> None:
 
 def connect(endpoint: Endpoint, connect_s: float) -> HTTPConnection:
     """A fresh connection. Raises ``Unanswered``."""
-    connection = (
-        UnixConnection(endpoint.socket_path, connect_s)
-        if endpoint.socket_path
-        else TcpConnection(endpoint.host, endpoint.port, timeout=connect_s)
-    )
+    connection = SidecarConnection(endpoint, connect_s)
     try:
         connection.connect()
     except OSError as error:

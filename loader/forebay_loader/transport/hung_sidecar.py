@@ -19,7 +19,7 @@ from typing import Callable, Optional
 from forebay_loader.base.notices import warn_node
 from forebay_loader.transport.body import Unanswered
 from forebay_loader.transport.endpoint import Endpoint, find_endpoint
-from forebay_loader.transport.http import ask
+from forebay_loader.transport.http import ask, open_socket
 from forebay_loader.transport.source_timeout import SourceTimeout
 
 __all__ = ["HUNG", "Bearing", "hung", "look", "turns"]
@@ -155,11 +155,8 @@ class _Hung:
     def _ask(self, where: Endpoint) -> socket.socket:
         self._drop()
         self._pid = os.getpid()
-        made = socket.socket(socket.AF_UNIX) if where.socket_path else socket.create_connection((where.host, where.port), LOOK_S)
+        made = open_socket(where, LOOK_S)
         try:
-            made.settimeout(LOOK_S)
-            if where.socket_path:
-                made.connect(where.socket_path)
             made.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         except BaseException:
             made.close()

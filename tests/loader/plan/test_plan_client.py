@@ -19,6 +19,7 @@ from forebay_loader.plan import plan_client
 from forebay_loader.plan.plan_client import Coming, PlanClient
 from forebay_loader.plan.plan_subject import set_of, subject_of, told_epoch
 from forebay_loader.stream.webdataset_openers import open_source, source_of
+from forebay_loader.transport import deferred_connection
 from forebay_loader.transport.endpoint import Endpoint
 from forebay_loader.transport.http import connect
 from forebay_loader.transport.sidecar_instances import INSTANCES
@@ -128,7 +129,7 @@ def test_a_refusal_for_a_gap_is_mended_at_once(shards: FakeServer) -> None:
     announcer = PlanClient("job/0/0/1.1", lambda: Coming(1, sources[1:]))
     for at in (0, 2, 4):
         announcer.announce(Coming(at, sources[at : at + 2]))
-        wait_until(announcer._is_answered)
+        wait_until(announcer._connection.is_answered)
         shards.plan_status = 409 if at == 0 else 204
     assert [request.method for request in shards.plans] == ["PUT", "POST", "PUT"]
     assert told(shards.plans[-1]) == {"at": 1, "shards": urls(6)[1:]}
@@ -141,7 +142,7 @@ class Dialled:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s, self.limits_s = 1000.0, list[float]()
         monkeypatch.setattr(plan_client, "time", SimpleNamespace(monotonic=lambda: self.now_s))
-        monkeypatch.setattr(plan_client, "connect", self._connect)
+        monkeypatch.setattr(deferred_connection, "connect", self._connect)
 
     def _connect(self, endpoint: Endpoint, limit_s: float) -> HTTPConnection:
         self.limits_s.append(limit_s)
@@ -263,13 +264,13 @@ def test_a_refusal_is_mended_with_the_next_shard(shards: FakeServer) -> None:
     sources = [source for source in map(source_of, urls(6)) if source is not None]
     announcer = PlanClient("job/0/0/1.1", lambda: Coming(1, sources[1:]))
     announcer.announce(Coming(0, sources[:2]))
-    wait_until(announcer._is_answered)
+    wait_until(announcer._connection.is_answered)
     shards.plan_status = 409
     announcer.announce(Coming(2, sources[2:]))
-    wait_until(announcer._is_answered)
+    wait_until(announcer._connection.is_answered)
     for _ in range(3):
         announcer.heard("a")
-        wait_until(announcer._is_answered)
+        wait_until(announcer._connection.is_answered)
     assert [request.method for request in shards.plans] == ["PUT", "POST", "PUT"]
     assert told(shards.plans[-1]) == {"at": 1, "shards": urls(6)[1:]}
     announcer.withdraw()

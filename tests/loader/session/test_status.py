@@ -85,7 +85,7 @@ def test_none_anywhere(tmp_path: Path) -> None:
 def test_an_answer_that_is_no_status_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """JSON deeper than any parser goes."""
     with FakeSidecar() as fake:
-        monkeypatch.setattr(sys.modules[Status.__module__], "answered", lambda endpoint, within_s: json.loads("[" * 100_000))
+        monkeypatch.setattr(sys.modules[Status.__module__], "ask_status", lambda endpoint, within_s: json.loads("[" * 100_000))
         assert str(at(fake.url)) == f"what answers at {fake.url} is no sidecar"
 
 
