@@ -8,7 +8,7 @@ import random
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,9 +16,13 @@ import pytest
 from support.fake_origin import FakeOrigin, FakeOrigins
 from support.ramp import ramp
 
+from forebay_proxy.app.composition import Surroundings, build_cache
 from forebay_proxy.app.operations import Operations
+from forebay_proxy.app.startup import adopt
 from forebay_proxy.background.disk_monitor import DiskMonitor
 from forebay_proxy.background.prefetcher import Prefetcher
+from forebay_proxy.background.sample_indexer import SampleIndexer
+from forebay_proxy.background.set_prefetch import SetPrefetch
 from forebay_proxy.cache.fetcher import Fetcher
 from forebay_proxy.cache.reader import ShardReader
 from forebay_proxy.cache.resident.entry import Entry
@@ -29,13 +33,14 @@ from forebay_proxy.cache.resident.segment_check import SegmentCheck
 from forebay_proxy.cache.resident.space import Slice, SpaceManager
 from forebay_proxy.cache.resolver import VersionResolver
 from forebay_proxy.cache.shard_cache import ShardCache
+from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.background_tasks import BackgroundTasks
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.shard import ByteRange, Shard
-from forebay_proxy.policy.eviction.headroom import Headroom
+from forebay_proxy.node.cache_location import Capacity
 from forebay_proxy.policy.eviction.ledger import Ledger
 from forebay_proxy.policy.plans.registry import PlanRegistry
-from forebay_proxy.store.store import StartReport, Store
+from forebay_proxy.store.store import Store
 from forebay_proxy.transfer import flights as flights_module
 from forebay_proxy.transfer.buffer_budget import BufferBudget, Share
 from forebay_proxy.transfer.flights import Flights
@@ -120,8 +125,10 @@ class World:
     buffers: BufferBudget
     cache: ShardCache
     prefetcher: Prefetcher
-    house: Operations
+    sets: SetPrefetch
+    indexing: SampleIndexer
     watch: DiskMonitor
+    house: Operations
     group: asyncio.TaskGroup
     events: Events
     facts: list[Any] = field(default_factory=list)
@@ -239,14 +246,6 @@ def _plain_errors() -> Iterator[None]:
         raise
 
 
-def adopt(world: World, loaded: StartReport) -> None:
-    """What a start does with the rows it found."""
-    for row in loaded.rows:
-        entry = Entry.of_row(shard_of(row.url), row, world.store.boot_id)
-        world.openings.current[entry.name] = entry
-        world.room.found(entry, loaded.allocated[row.key])
-
-
 @asynccontextmanager
 async def building(
     path: Path,
@@ -277,9 +276,19 @@ async def building(
             store.boot_id = boot
         with _short_boarding(), _plain_errors():
             async with asyncio.TaskGroup() as group:
-                capacity = segments * segment_bytes
-                world = _parts(path, store, origin, clock, group, capacity, revalidate, retry_budget_s, window_unit, connections)
-                adopt(world, loaded)
+                events, facts = Events(), list[Any]()
+                events.listen(facts.append)
+                origins: Any = FakeOrigins(origin)
+                around = Surroundings(origins, events, group, clock, clock.sleep, random.Random(7))
+                settings = Settings(revalidate=revalidate, retry_budget_s=retry_budget_s, origin_connections=connections, free_floor=0.0)
+                capacity = Capacity(segments * segment_bytes, segments * segment_bytes, floor_bytes=0)
+                parts = build_cache(store, capacity, settings, around)
+                if window_unit is not None:
+                    parts.buffers.windows = Share(4 * window_unit, per_holder=4, smallest_bytes=window_unit)
+                built = {part.name: getattr(parts, part.name) for part in fields(parts)}
+                house = Operations(parts.cache, parts.openings, clock)
+                world = World(path, origin, clock, house=house, group=group, events=events, facts=facts, **built)
+                adopt(loaded, store, parts.openings, parts.cache)
                 if measured:
                     world.room.overhead.measure()
                 else:  # the index's bytes are other tests' matter: here segments count
@@ -302,43 +311,3 @@ async def building(
     finally:
         await store.aclose()
     assert _descriptors() == descriptors
-
-
-def _parts(
-    path: Path, store: Store, origin: FakeOrigin, clock: FakeClock, group: asyncio.TaskGroup, capacity: int, revalidate: str | float,
-    retry_budget_s: float, window_unit: int | None, connections: int,
-) -> World:  # fmt: skip
-    events, facts = Events(), list[Any]()
-    events.listen(facts.append)
-    ledger: Ledger[Slice] = Ledger(capacity)
-    plans = PlanRegistry(clock)
-    room = SpaceManager(ledger, store, plans, events, clock)
-    buffers, chores, flights = BufferBudget(), BackgroundTasks(group), Flights(group)
-    files = OpenFiles(room, store)
-    retiring = Retirement(room, files, chores)
-    clearing = Reclaimer(room, files, retiring, store, chores)
-    if window_unit is not None:
-        buffers.windows = Share(4 * window_unit, per_holder=4, smallest_bytes=window_unit)
-    limiters = Limiters(connections, clock)
-    origins: Any = FakeOrigins(origin)
-    fetcher = Fetcher(
-        origins, limiters, buffers, events, retry_budget_s=retry_budget_s, clock=clock, sleep=clock.sleep, chance=random.Random(7)
-    )
-    openings = VersionResolver(
-        room=room, retiring=retiring, flights=flights, fetcher=fetcher, buffers=buffers, events=events, group=group, clock=clock,
-        hmac_key=b"k" * 32, revalidate=revalidate,
-    )  # fmt: skip
-    cache = ShardCache(
-        store=store, room=room, clearing=clearing, retiring=retiring, files=files, plans=plans, flights=flights, openings=openings,
-        fetcher=fetcher, buffers=buffers, events=events, chores=chores, clock=clock,
-    )  # fmt: skip
-    prefetcher = Prefetcher(cache, openings, plans, chores, clock)
-    house = Operations(cache, openings, clock)
-    watch = DiskMonitor(
-        store=store, room=room, clearing=clearing, files=files, ground=cache.ground, health=cache.disk,
-        headroom=Headroom(capacity, 0, capacity, clock), free_floor=0.0, chores=chores,
-    )  # fmt: skip
-    return World(
-        path, origin, clock, store, ledger, plans, room, files, clearing, retiring, flights, openings, chores, limiters, fetcher, buffers,
-        cache, prefetcher, house, watch, group, events, facts,
-    )  # fmt: skip

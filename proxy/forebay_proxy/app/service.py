@@ -14,27 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from forebay_proxy.app.composition import Surroundings, build_cache
 from forebay_proxy.app.operations import Operations
 from forebay_proxy.app.plan_status import PlanStatus
 from forebay_proxy.app.shutdown import Deadline, Shutdown
 from forebay_proxy.app.startup import NotBegun, adopt, own_directory
 from forebay_proxy.app.status import StatusReport
-from forebay_proxy.background.disk_monitor import DiskMonitor
 from forebay_proxy.background.plan_intake import PlanIntake
-from forebay_proxy.background.prefetcher import Prefetcher
-from forebay_proxy.background.sample_indexer import SampleIndexer
-from forebay_proxy.background.set_prefetch import SetPrefetch, check_sets
+from forebay_proxy.background.set_prefetch import check_sets
 from forebay_proxy.background.verifier import Sampling
-from forebay_proxy.cache.fetcher import Fetcher
-from forebay_proxy.cache.resident.open_files import OpenFiles
-from forebay_proxy.cache.resident.reclaim import Reclaimer
-from forebay_proxy.cache.resident.retirement import Retirement
-from forebay_proxy.cache.resident.space import Slice, SpaceManager
-from forebay_proxy.cache.resolver import VersionResolver
-from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core import logs, secret_parameters
-from forebay_proxy.core.background_tasks import BackgroundTasks, describe_fault, kept
+from forebay_proxy.core.background_tasks import describe_fault, kept
 from forebay_proxy.core.errors import ConfigError, InvalidRequest, causes
 from forebay_proxy.core.events import Events, PlanChanged
 from forebay_proxy.core.exit_codes import ExitCode
@@ -46,9 +37,6 @@ from forebay_proxy.origins.net.egress import Egress
 from forebay_proxy.origins.net.guard import Guard, Refused
 from forebay_proxy.origins.operators import operator_endpoints, operator_profiles
 from forebay_proxy.origins.registry import Origins
-from forebay_proxy.policy.eviction.headroom import Headroom
-from forebay_proxy.policy.eviction.ledger import Ledger
-from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.server.fd.server import FdServer, default_socket
 from forebay_proxy.server.http.server import HttpServer
 from forebay_proxy.server.net.access import Access
@@ -65,9 +53,6 @@ from forebay_proxy.telemetry.plan_adherence import PlanAdherence
 from forebay_proxy.telemetry.recent_errors import RecentErrors
 from forebay_proxy.telemetry.request_log import log_request
 from forebay_proxy.telemetry.troubles import Troubles
-from forebay_proxy.transfer.buffer_budget import BufferBudget
-from forebay_proxy.transfer.flights import Flights
-from forebay_proxy.transfer.limiter import Limiters
 from forebay_proxy.wire.protocol.version import VERSION
 
 __all__ = ["ServiceInfo", "run_service", "serve"]
@@ -189,8 +174,8 @@ class _House:
         await self._begin_access_log(store)
         group = await self._life.enter_async_context(asyncio.TaskGroup())
         self._build_cache(group, store, capacity)
-        adopt(loaded, store, self._openings, self._cache)
-        self._room.overhead.measure()
+        adopt(loaded, store, self._parts.openings, self._cache)
+        self._parts.room.overhead.measure()
         said = await self._listen(claim, group)
         store.announce(self._face.url, self._instance)
         chosen = (*place.notices, *capacity.notices)
@@ -204,13 +189,13 @@ class _House:
         self._background = {
             name: group.create_task(kept(name, make, self._ending.fault), name=name)
             for name, make in {
-                **({"prefetch": self._prefetcher.run} if self._settings.prefetch else {}),
-                **({"sets": self._setfetching.run} if self._settings.prefetch else {}),
+                **({"prefetch": self._parts.prefetcher.run} if self._settings.prefetch else {}),
+                **({"sets": self._parts.sets.run} if self._settings.prefetch else {}),
                 "tick": self._tick,
-                "disk watch": self._watch.run,
+                "disk watch": self._parts.watch.run,
                 "loop lag": lambda: measure_lag(self._events),
                 "sweep": store.sweep,
-                "sample indexes": self._indexing.run,
+                "sample indexes": self._parts.indexing.run,
                 **({"sample": self._sampling.run} if self._settings.verify_every_s else {}),
             }.items()
         }
@@ -229,54 +214,24 @@ class _House:
     def _build_cache(self, group: asyncio.TaskGroup, store: Store, capacity: Capacity) -> None:
         settings, clock, events = self._settings, self._clock, self._events
         chance = random.Random()  # noqa: S311 -- spreads retries, guards nothing
-        self._store = store
-        self._chores = BackgroundTasks(group)
-        self._ledger: Ledger[Slice] = Ledger(capacity.capacity_bytes)
-        self._ledger.capacity_bytes = capacity.effective_bytes
-        self._plans = PlanRegistry(clock)
-        self._room = SpaceManager(self._ledger, store, self._plans, events, clock)
-        self._files = OpenFiles(self._room, store)
-        self._retiring = Retirement(self._room, self._files, self._chores)
-        self._clearing = Reclaimer(self._room, self._files, self._retiring, store, self._chores)
-        self._buffers = BufferBudget()
         self._guard = Guard(settings.allow_origin, settings.strict_origins, operator_endpoints=operator_endpoints(settings, self._environ))
-        self._origins = Origins.create(
+        origins = Origins.create(
             guard=self._guard, events=events, file_roots=settings.file_root, profiles=operator_profiles(settings, self._environ),
             connect_timeout_s=settings.connect_timeout_s, idle_timeout_s=settings.idle_timeout_s, user_agent=f"forebay/{VERSION}",
             outward=self._outward, gs_endpoint=settings.gs_endpoint or "", gs_anonymous=settings.gs_anonymous, environ=self._environ,
         )  # fmt: skip
-        self._life.push_async_callback(self._origins.aclose)
-        self._limiters = limiters = Limiters(settings.origin_connections, clock)
-        fetcher = Fetcher(
-            self._origins, limiters, self._buffers, events,
-            retry_budget_s=settings.retry_budget_s, clock=clock, sleep=asyncio.sleep, chance=chance,
-        )  # fmt: skip
-        self._flights = Flights(group)
-        self._openings = VersionResolver(
-            room=self._room, retiring=self._retiring, flights=self._flights, fetcher=fetcher, buffers=self._buffers, events=events,
-            group=group, clock=clock, hmac_key=store.hmac_key, revalidate=settings.revalidate,
-        )  # fmt: skip
-        self._cache = ShardCache(
-            store=store, room=self._room, clearing=self._clearing, retiring=self._retiring, files=self._files, plans=self._plans,
-            flights=self._flights, openings=self._openings, fetcher=fetcher, buffers=self._buffers, events=events,
-            chores=self._chores, clock=clock, origin_digests=settings.origin_digests,
-        )  # fmt: skip
-        self._long_waits = LongWaits(self._cache.waits, self._board, clock)
-        self._indexing = SampleIndexer(self._cache, store.samples, self._chores, events)
-        self._watch = DiskMonitor(
-            store=store, room=self._room, clearing=self._clearing, files=self._files, ground=self._cache.ground, health=self._cache.disk,
-            headroom=Headroom(capacity.capacity_bytes, capacity.floor_bytes, capacity.effective_bytes, clock),
-            free_floor=settings.free_floor, chores=self._chores,
-        )  # fmt: skip
-        self._prefetcher = Prefetcher(self._cache, self._openings, self._plans, self._chores, clock)
-        self._setfetching = SetPrefetch(self._cache, self._openings, self._plans, settings.set, clock, self._cache.tarlook)
-        self._sampling = Sampling(self._room, self._cache.inspection, lambda: store.idle, every_s=settings.verify_every_s, chance=chance)
-        self._desk = PlanIntake(self._plans, self._prefetcher, events)
-        announced = PlanStatus(cache=self._cache, plans=self._plans, prefetcher=self._prefetcher, following=self._following, clock=clock)
+        self._life.push_async_callback(origins.aclose)
+        around = Surroundings(origins, events, group, clock, asyncio.sleep, chance)
+        self._parts = parts = build_cache(store, capacity, settings, around)
+        self._cache, self._plans = parts.cache, parts.plans
+        self._long_waits = LongWaits(parts.cache.waits, self._board, clock)
+        self._sampling = Sampling(parts.room, parts.cache.inspection, lambda: store.idle, every_s=settings.verify_every_s, chance=chance)
+        self._desk = PlanIntake(parts.plans, parts.prefetcher, events)
+        announced = PlanStatus(cache=parts.cache, plans=parts.plans, prefetcher=parts.prefetcher, following=self._following, clock=clock)
         self._standing = StatusReport(
-            cache=self._cache, plans=self._plans, announced=announced, tally=self._tally, limiters=limiters,
-            watch=self._watch, board=self._board, recent_errors=self._recent_errors, instance=self._instance, clock=clock,
-            sets=self._setfetching.told, troubles=self._troubles.rows,
+            cache=parts.cache, plans=parts.plans, announced=announced, tally=self._tally, limiters=parts.limiters,
+            watch=parts.watch, board=self._board, recent_errors=self._recent_errors, instance=self._instance, clock=clock,
+            sets=parts.sets.told, troubles=self._troubles.rows,
         )  # fmt: skip
         self._metrics.watch(self._standing.usage)
 
@@ -292,9 +247,9 @@ class _House:
         )
         self._face = HttpServer(
             cache=self._cache, plans=self._desk,
-            house=Operations(self._cache, self._openings, self._clock, self._setfetching.declare, self._cache.tarlook,
-            self._setfetching.remove),
-            status=self._standing.status, announced=self._standing.announced, indexes=self._indexing,
+            house=Operations(self._cache, self._parts.openings, self._clock, self._parts.sets.declare, self._cache.tarlook,
+            self._parts.sets.remove),
+            status=self._standing.status, announced=self._standing.announced, indexes=self._parts.indexing,
             metrics=self._metrics.render, access=access, events=self._events, pass_headers=settings.pass_header, clock=self._clock,
             echo=self._outward.echo, instance=self._instance, jobs=self._plans.jobs, allow=self._allow,
         )  # fmt: skip
@@ -308,7 +263,7 @@ class _House:
             instance=self._instance, jobs=self._plans.jobs,
         )  # fmt: skip
         self._life.push_async_callback(self._door.aclose)
-        self._door.open_beside(self._face.socket, can_lend=self._store.can_lend)
+        self._door.open_beside(self._face.socket, can_lend=self._parts.store.can_lend)
         self._standing.door = lambda: self._door.path
         return said if access.own_uid != access.anybodys_uid else (*said, _ANYBODY.format(access.own_uid))
 
@@ -327,7 +282,7 @@ class _House:
         socket = str(self._face.socket) if self._face.socket else None
         started_by: Any = "serve" if self._settings.idle_exit_s is None else "run"
         start_time = process_start_time(os.getpid()) or 0
-        path = str(self._store.path)
+        path = str(self._parts.store.path)
         return RunFile(self._face.url, socket, os.getpid(), start_time, self._instance, path, fingerprint, started_by)
 
     async def until(self) -> None:
@@ -348,42 +303,42 @@ class _House:
     async def _close(self) -> None:
         self._ending.began()
         self._claim.close()  # nobody new joins
-        self._store.leaving()
+        self._parts.store.leaving()
         for name in {"prefetch", "sets"} & self._background.keys():
             self._background[name].cancel()
         await self._face.drain()
         await self._door.aclose()
         self._drop_unread()
         await self._face.aclose(self._settings.drain_timeout_s, self._ending.hurried)
-        await self._flights.landed(LANDING_S)
+        await self._parts.flights.landed(LANDING_S)
         for task in self._background.values():
             task.cancel()
-        self._openings.cancel()
-        self._flights.cancel()
+        self._parts.openings.cancel()
+        self._parts.flights.cancel()
         self._cache.sealing.stop()
-        self._indexing.stop()
-        await self._chores.idle()
+        self._parts.indexing.stop()
+        await self._parts.chores.idle()
 
     def _drop_unread(self) -> None:
         """What is in the air for nobody ends now; what a body on its way still needs comes as before, and what has come is written."""
         keys = {reading.entry.key for reading in self._cache.readings}
         names = {reading.entry.name for reading in self._cache.readings}
         # The bytes of an opening are written by the opening itself.
-        names |= {self._room.entries[key].name for key in self._flights.arrived() if key in self._room.entries}
-        self._flights.drop(keys.__contains__)
-        self._openings.drop(names.__contains__)
+        names |= {self._parts.room.entries[key].name for key in self._parts.flights.arrived() if key in self._parts.room.entries}
+        self._parts.flights.drop(keys.__contains__)
+        self._parts.openings.drop(names.__contains__)
 
     async def _tick(self) -> None:
         """Once a second: who fell silent, and what may be tried again."""
         while True:
             await asyncio.sleep(TICK_S)
-            self._limiters.look_again()
-            self._openings.expire()
+            self._parts.limiters.look_again()
+            self._parts.openings.expire()
             self._cache.waits.look(self._standing.readers_lately())
             self._long_waits.look()
-            self._troubles.look(self._ledger.capacity_bytes, self._cache.disk.state, self._cache.disk.reason)
-            self._prefetcher.look_again()
-            self._setfetching.look_again()
+            self._troubles.look(self._parts.ledger.capacity_bytes, self._cache.disk.state, self._cache.disk.reason)
+            self._parts.prefetcher.look_again()
+            self._parts.sets.look_again()
             self._cache.let_rest(self._clock())
             self._cache.look_at_descriptors()
             for reader in self._plans.expire(self._cache.is_reading):

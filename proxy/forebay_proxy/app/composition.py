@@ -1,0 +1,113 @@
+"""How one cache is put together: every part built once, in an order in which each finds what it needs.
+
+The service, the tests' harness and whoever measures build the same cache by ``build_cache``; what differs between them is what they give:
+where bytes come from, a clock, a directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from forebay_proxy.background.disk_monitor import DiskMonitor
+from forebay_proxy.background.prefetcher import Prefetcher
+from forebay_proxy.background.sample_indexer import SampleIndexer
+from forebay_proxy.background.set_prefetch import SetPrefetch
+from forebay_proxy.cache.fetcher import Fetcher
+from forebay_proxy.cache.resident.open_files import OpenFiles
+from forebay_proxy.cache.resident.reclaim import Reclaimer
+from forebay_proxy.cache.resident.retirement import Retirement
+from forebay_proxy.cache.resident.space import Slice, SpaceManager
+from forebay_proxy.cache.resolver import VersionResolver
+from forebay_proxy.cache.shard_cache import ShardCache
+from forebay_proxy.config.settings import Settings
+from forebay_proxy.core.background_tasks import BackgroundTasks
+from forebay_proxy.core.events import Events
+from forebay_proxy.node.cache_location import Capacity
+from forebay_proxy.origins.registry import Origins
+from forebay_proxy.policy.eviction.headroom import Headroom
+from forebay_proxy.policy.eviction.ledger import Ledger
+from forebay_proxy.policy.plans.registry import PlanRegistry
+from forebay_proxy.store.store import Store
+from forebay_proxy.transfer.buffer_budget import BufferBudget
+from forebay_proxy.transfer.flights import Flights
+from forebay_proxy.transfer.limiter import Limiters
+
+__all__ = ["CacheParts", "Surroundings", "build_cache"]
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a cache does not have of its own. ``clock`` tells seconds that never go back, ``chance`` spreads retries and guards nothing."""
+
+    origins: Origins
+    events: Events
+    group: asyncio.TaskGroup
+    clock: Callable[[], float]
+    sleep: Callable[[float], Awaitable[None]]
+    chance: random.Random
+
+
+@dataclass(frozen=True, slots=True)
+class CacheParts:
+    """One cache, and the tasks around it that are begun by whoever built it."""
+
+    store: Store
+    ledger: Ledger[Slice]
+    plans: PlanRegistry
+    room: SpaceManager
+    files: OpenFiles
+    clearing: Reclaimer
+    retiring: Retirement
+    chores: BackgroundTasks
+    limiters: Limiters
+    buffers: BufferBudget
+    fetcher: Fetcher
+    flights: Flights
+    openings: VersionResolver
+    cache: ShardCache
+    indexing: SampleIndexer
+    watch: DiskMonitor
+    prefetcher: Prefetcher
+    sets: SetPrefetch
+
+
+def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Surroundings) -> CacheParts:
+    """A cache over ``store``, empty: what an earlier process stored is found by ``startup.adopt``. No task runs yet."""
+    events, clock = around.events, around.clock
+    chores, flights, buffers = BackgroundTasks(around.group), Flights(around.group), BufferBudget()
+    ledger: Ledger[Slice] = Ledger(capacity.capacity_bytes)
+    ledger.capacity_bytes = capacity.effective_bytes
+    plans = PlanRegistry(clock)
+    room = SpaceManager(ledger, store, plans, events, clock)
+    files = OpenFiles(room, store)
+    retiring = Retirement(room, files, chores)
+    clearing = Reclaimer(room, files, retiring, store, chores)
+    limiters = Limiters(settings.origin_connections, clock)
+    fetcher = Fetcher(
+        around.origins, limiters, buffers, events,
+        retry_budget_s=settings.retry_budget_s, clock=clock, sleep=around.sleep, chance=around.chance,
+    )  # fmt: skip
+    openings = VersionResolver(
+        room=room, retiring=retiring, flights=flights, fetcher=fetcher, buffers=buffers, events=events,
+        group=around.group, clock=clock, hmac_key=store.hmac_key, revalidate=settings.revalidate,
+    )  # fmt: skip
+    cache = ShardCache(
+        store=store, room=room, clearing=clearing, retiring=retiring, files=files, plans=plans,
+        flights=flights, openings=openings, fetcher=fetcher, buffers=buffers, events=events,
+        chores=chores, clock=clock, origin_digests=settings.origin_digests,
+    )  # fmt: skip
+    indexing = SampleIndexer(cache, store.samples, chores, events)
+    watch = DiskMonitor(
+        store=store, room=room, clearing=clearing, files=files, ground=cache.ground, health=cache.disk,
+        headroom=Headroom(capacity.capacity_bytes, capacity.floor_bytes, capacity.effective_bytes, clock),
+        free_floor=settings.free_floor, chores=chores,
+    )  # fmt: skip
+    prefetcher = Prefetcher(cache, openings, plans, chores, clock)
+    sets = SetPrefetch(cache, openings, plans, settings.set, clock, cache.tarlook)
+    return CacheParts(
+        store, ledger, plans, room, files, clearing, retiring, chores, limiters, buffers, fetcher, flights, openings, cache, indexing,
+        watch, prefetcher, sets,
+    )  # fmt: skip
