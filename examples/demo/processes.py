@@ -21,6 +21,12 @@ __all__ = ["OriginProcess", "PartFailed", "Sidecar", "fetch_json", "run_trainer"
 
 START_S = 30.0  # a sidecar is up in about a second; thirty covers a machine that is busy with something else
 
+# DataLoader workers hand tensors over through sockets that multiprocessing names itself, below TMPDIR. Where such a path is longer than an
+# address of a Unix socket may be (108 bytes with its end, unix(7)), the worker prints so, its batch is lost, and its trainer waits.
+SOCKET_PATH_BYTES = 107
+SOCKET_NAME_BYTES = len("/pymp-12345678/listener-12345678")
+SHORT_DIRECTORY = "/tmp"
+
 
 class PartFailed(Exception):
     """A process of the demo did not start or did not answer; the message carries its last words."""
@@ -80,6 +86,11 @@ class OriginProcess:
         fetch_json(f"{self.base}/-/cut?path={name}&offset={offset}")
 
 
+def temporary(directory: Path) -> str:
+    """Where a trainer puts its temporary files: the directory, or a short one where the names of its workers' sockets would not fit."""
+    return str(directory) if len(os.fsencode(directory)) + SOCKET_NAME_BYTES <= SOCKET_PATH_BYTES else SHORT_DIRECTORY
+
+
 @dataclass
 class Sidecar:
     """A sidecar of the demo's own: fixed port, so that it can be killed and come back; its directory is the caller's to remove."""
@@ -110,9 +121,9 @@ class Sidecar:
         return [sys.executable, "-m", "forebay_proxy", "serve", *options]
 
     def environment(self) -> dict[str, str]:
-        """For a trainer: our environment, pointed at this sidecar. Run files and temporary files stay in the demo's own directory."""
+        """For a trainer: our environment, pointed at this sidecar. Run files, and temporary files where they can, stay in our directory."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_") and name != "GOPEN_REWRITE"}
-        return kept | {"FOREBAY_URL": self.url, "XDG_RUNTIME_DIR": str(self.directory), "TMPDIR": str(self.directory)}
+        return kept | {"FOREBAY_URL": self.url, "XDG_RUNTIME_DIR": str(self.directory), "TMPDIR": temporary(self.directory)}
 
     def start(self) -> None:
         """Start and wait until ``/readyz`` says so. Raises ``PartFailed`` with what the sidecar printed last."""
