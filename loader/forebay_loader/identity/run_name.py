@@ -13,6 +13,7 @@ from typing import Mapping, Tuple
 
 from forebay_proxy.wire.protocol.runfile import process_start_time
 from forebay_proxy.wire.protocol.slurm import run_step, step
+from forebay_proxy.wire.protocol.step_runs import told_apart
 
 __all__ = ["launched_run", "own_run"]
 
@@ -23,11 +24,12 @@ _RUN_ID = "TORCHELASTIC_RUN_ID"
 def launched_run(environ: Mapping[str, str]) -> Tuple[str, str]:
     """(what the run is called, what tells it from others of that name): all ranks of a run on this node find the same; ("", "") elsewhere.
 
-    Several ranks of one torchrun: its agent. Several tasks of one ``srun``: their step alone, which is also the same on every node.
+    Several ranks of one torchrun: its agent. Several tasks of one ``srun``: their step, which is also the same on every node, and after the
+    first of its runs whoever began the next.
     """
     shared = run_step(environ)
     if shared:
-        return shared, ""
+        return shared, told_apart(shared, environ, os.getpid())
     agent = _agent() if environ.get(_RUN_ID) and _count(environ.get("LOCAL_WORLD_SIZE", "")) > 1 else 0
     if agent:
         attempt = environ.get("TORCHELASTIC_RESTART_COUNT", "")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -26,14 +29,16 @@ from forebay_proxy.wire.protocol.runfile import process_start_time
     [
         ({"FOREBAY_JOB": "a", "SLURM_JOB_ID": "7"}, "a"),
         ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "2", "TORCHELASTIC_RUN_ID": "r"}, "7.2"),
-        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "2", "SLURM_STEP_NUM_TASKS": "16"}, "7.2"),
+        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "3", "SLURM_STEP_NUM_TASKS": "16"}, "7.3"),
         ({"FOREBAY_JOB": "a/b c"}, "a_b_c"),
         ({"FOREBAY_JOB": ".."}, "_"),
         ({"FOREBAY_JOB": "x" * 500}, "x" * 64),
     ],
 )
-def test_job_from_a_launcher(environ: dict[str, str], job: str) -> None:
+def test_job_from_a_launcher(environ: dict[str, str], job: str, tmp_path: Path) -> None:
     """The launcher's own name for the job is used, made fit for a path."""
+    tmp_path.chmod(0o700)
+    environ = {**environ, "XDG_RUNTIME_DIR": str(tmp_path)}
     assert ensure_job(environ) == job
     assert ensure_job(environ) == job
 
@@ -58,6 +63,17 @@ def test_what_outlives_a_run_is_no_run(environ: dict[str, str], called: str) -> 
     assert job.endswith(f"-{os.getpid()}-{process_start_time(os.getpid())}")
     assert len(job) <= 64
     assert environ["FOREBAY_JOB"] == job == ensure_job(environ)
+
+
+def test_the_next_run_of_a_step_is_another_job(tmp_path: Path) -> None:
+    """A script of one task after the other, inside one ``srun`` of two tasks."""
+    tmp_path.chmod(0o700)
+    step = {**os.environ, "SLURM_JOB_ID": "5", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "XDG_RUNTIME_DIR": str(tmp_path)}
+    step.pop("FOREBAY_JOB", None)
+    ask = "from forebay_loader.identity.reader_name import ensure_job; print(ensure_job())"
+    first, second = (subprocess.check_output([sys.executable, "-c", ask], env=step, text=True).strip() for _ in range(2))
+    assert first == "5.0"
+    assert second.startswith("5.0-")
 
 
 def test_job_without_a_launcher() -> None:

@@ -1,4 +1,4 @@
-"""What a command's environment says so that its shards come through a sidecar. Pure."""
+"""What a command's environment says so that its shards come through a sidecar."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.wire.commands.gopen_rules import gopen_rewrite
 from forebay_proxy.wire.protocol.slurm import run_step
+from forebay_proxy.wire.protocol.step_runs import told_apart
 
 __all__ = ["fresh_job", "is_secured", "job_variables", "rewrite_variables", "traps"]
 
@@ -41,9 +42,13 @@ def job_variables(base: str, environ: Mapping[str, str], job: str) -> dict[str, 
 
 
 def fresh_job(environ: Mapping[str, str], host: str, pid: int) -> str:
-    """A job name nobody else has, except that all tasks of one Slurm step are one job: each of them has a ``forebay run`` of its own."""
-    shared = run_step(environ)
-    return shared or f"{_NOT_IN_JOB.sub('-', host)}-{pid}-{secrets.token_hex(4)}"
+    """A job name nobody else has, except that all tasks of one Slurm step are one job: each of them has a ``forebay run`` of its own.
+
+    The next ``forebay run`` of the same tasks is another job. ``pid``: who holds the name while it lives.
+    """
+    if step := run_step(environ):
+        return "-".join(filter(None, (step, told_apart(step, environ, pid))))
+    return f"{_NOT_IN_JOB.sub('-', host)}-{pid}-{secrets.token_hex(4)}"
 
 
 def traps(environ: Mapping[str, str]) -> list[str]:

@@ -16,7 +16,7 @@ def step(environ: Mapping[str, str]) -> str:
 
 
 def run_step(environ: Mapping[str, str]) -> str:
-    """``job.step`` where the tasks of a step are one run, else "".
+    """``job.step`` where the tasks of a step are one run, or one after the other (``step_runs`` tells them apart), else "".
 
     A step of one task is none: it may be the shell of ``srun --pty``, in which one run is started after the other.
     """

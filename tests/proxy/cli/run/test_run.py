@@ -113,7 +113,9 @@ def test_two_that_begin_at_once_start_one(node: Node) -> None:
 
 def test_tasks_of_one_srun_share_sidecar_and_job(node: Node) -> None:
     """srun --ntasks-per-node=3 forebay run: one starts it, the others join, and together they are one job."""
-    argv = [*program("--idle-exit-s", "30"), "run", "--", sys.executable, "-c", SHOW]
+    meet = f"import glob, time; open({str(node.path)!r} + '/at-' + os.environ['SLURM_PROCID'], 'w').close()\n"
+    meet += f"while len(glob.glob({str(node.path)!r} + '/at-*')) < 3: time.sleep(0.02)"
+    argv = [*program("--idle-exit-s", "30"), "run", "--", sys.executable, "-c", f"{SHOW}\n{meet}"]
     step = {**node.environ, "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1"}
     tasks = [{**step, "SLURM_PROCID": str(task)} for task in range(3)]
     processes = [subprocess.Popen(argv, env=task, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for task in tasks]
