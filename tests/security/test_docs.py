@@ -55,8 +55,8 @@ def test_every_number_is_the_codes() -> None:
         f"{connection_limit.MOST_CONNECTIONS:,}": PROSE,
         f"{MAX_URL_BYTES // 1024} KiB": PROSE, f"{connection.MAX_FIELD_BYTES // 1024} KiB": PROSE,
         f"{connection.MAX_FIELDS} of them": PROSE,
-        f"nothing for {reader.REST_S:g} s": PROSE, f"header has {connection.HEADER_S:g} s": PROSE,
-        f"a body {framing.BODY_SILENCE_S:g} s": PROSE,
+        f"nothing for {reader.REST_S:g} s": PROSE, f"closed {connection.IDLE_S:g} s after": PROSE,
+        f"A body has {framing.BODY_SILENCE_S:g} s": PROSE,
         f"{PROOF_S / 60:g} minutes": PROSE,
     }  # fmt: skip
     flat = re.sub(r"\s+", " ", PROSE)

@@ -2,7 +2,8 @@
 
 A job is *live* while a connection is open on which it has asked for something (a trainer that writes a checkpoint for half an hour keeps
 its workers' connections, or the hold of ``forebay run``), and for a minute after it was last heard of. A job that was held is over as soon
-as the last hold and the last connection are gone. Requests without a reader belong to one anonymous job, of which only the minute is known.
+as the last hold and the last connection are gone. Requests without a reader belong to one anonymous job, of which little more than the minute
+is known: its idle connections are closed.
 """
 
 from __future__ import annotations
@@ -70,6 +71,11 @@ class Presence:
     def __init__(self, jobs: LiveJobs) -> None:
         self._jobs = jobs
         self._job: str | None = None
+
+    @property
+    def is_named(self) -> bool:
+        """Whether it is of a job that has told its name."""
+        return bool(self._job)
 
     def asks(self, job: str) -> None:
         """``job`` has asked for something."""

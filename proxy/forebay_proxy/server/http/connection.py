@@ -6,18 +6,15 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
-from aiohttp.http_parser import RawRequestMessage
-from aiohttp.streams import StreamReader
 
 from forebay_proxy.core.errors import InvalidRequest
 from forebay_proxy.policy.plans.live_jobs import LiveJobs, Presence
 from forebay_proxy.server.http.problem import SERVER, answer_error
-from forebay_proxy.server.http.request_boundary import RequestBoundary
 from forebay_proxy.server.net.connection_limit import ConnectionLimit
 from forebay_proxy.server.net.peers import Peer, is_listening, peer_of
 
@@ -33,8 +30,9 @@ MAX_FIELDS = 100  # loaders send ten; with the field's limit this bounds what a 
 # A client that goes away behind a shut-down side holds room no longer than the second of these. The first look comes soon, and each waits
 # twice as long: who shuts down both sides and closes at once, as a hold does, may be seen between the two.
 FIRST_LOOK_S, LOOK_S = 0.01, 0.5
-# From the first byte of a request to the end of its header: it fits into one packet, so this is a client that has gone or drips on purpose.
-HEADER_S = 30.0
+# From the end of an answer to the end of the next request's header. Whether that has begun is not looked at: it fits into one packet, so half
+# of one is a client that has gone or drips on purpose, and keeps its place no longer than one that sends nothing.
+IDLE_S = 30.0
 # One chunk of 1 MiB in the kernel while the next is read. Left to itself Linux keeps a new connection's buffer so small that the loop
 # wakes up for every 100 kB: less than half the throughput. Twice this is what the kernel counts, and 64 readers pay it.
 SEND_BUFFER_BYTES = 1024 * 1024
@@ -57,7 +55,7 @@ class Connection(web.RequestHandler):
     A ``Guest`` of the server's crowd.
     """
 
-    __slots__ = ("_boundary", "_header_timer", "_leaving_timer", "peer", "presence", "stranger")
+    __slots__ = ("_idle_since", "_idle_timer", "_leaving_timer", "peer", "presence", "stranger")
 
     stranger: bool
 
@@ -67,9 +65,9 @@ class Connection(web.RequestHandler):
         return self._waiter is not None and not self._waiter.done() and not self._messages
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._header_timer: asyncio.TimerHandle | None = None
         self._leaving_timer: asyncio.TimerHandle | None = None
-        self._boundary = RequestBoundary()
+        self._idle_since = self._loop.time()  # the end of the last answer
+        self._idle_timer = self._loop.call_later(IDLE_S, self._look_whether_it_asks)
         self.peer: Peer = peer_of(transport)  # at once: later its client may be gone, and the kernel with nothing to tell
         assert isinstance(self._manager, ConnectionServer)
         self.stranger = self._manager.is_stranger(self.peer)
@@ -80,7 +78,7 @@ class Connection(web.RequestHandler):
         super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._stop_timer()
+        self._idle_timer.cancel()
         if self._leaving_timer is not None:
             self._leaving_timer.cancel()
         self.presence.end()
@@ -103,7 +101,7 @@ class Connection(web.RequestHandler):
         self._leaving_timer = None
         if self.transport is None:
             return
-        if self.idle:
+        if self.idle and not self.presence.is_named:
             self.transport.close()
         elif not is_listening(self.transport, self.peer):
             self.transport.abort()
@@ -111,24 +109,20 @@ class Connection(web.RequestHandler):
             again_s = min(LOOK_S, 2 * waited_s)
             self._leaving_timer = self._loop.call_later(again_s, self._look_whether_it_listens, again_s)
 
-    def data_received(self, data: bytes) -> None:
-        seen = self._request_count
-        super().data_received(data)
-        count = self._request_count - seen
-        self._boundary.parsed(data, *(self._newest() if count else (None, None)), count)
-        if count:
-            self._stop_timer()
-            assert isinstance(self._manager, ConnectionServer | None)
-            if self._manager is not None:
-                self._manager.crowd.heard(self)
-        if self._boundary.partial and self._header_timer is None:  # a part of a header, maybe behind a request that is being answered
-            self._header_timer = self._loop.call_later(HEADER_S, self._header_overdue)
+    def answered(self) -> None:
+        """The handler of a request has ended."""
+        self._idle_since = self._loop.time()
 
-    def _newest(self) -> tuple[StreamReader | None, int | None]:
-        """The body of the request that was parsed last, and its announced length."""
-        message, payload = self._messages[-1]
-        length = message.headers.get("Content-Length") if isinstance(message, RawRequestMessage) else None
-        return payload, None if length is None else int(length)
+    def _look_whether_it_asks(self) -> None:
+        left_s = IDLE_S
+        # While a job's connections are open it goes on, so they may rest as long as a checkpoint takes.
+        if self.idle:
+            left_s -= self._loop.time() - self._idle_since
+        if left_s <= 0:
+            log.debug("a connection asked nothing for %g s, or did not end the header of its request", IDLE_S)
+            self.force_close()
+        else:
+            self._idle_timer = self._loop.call_later(left_s, self._look_whether_it_asks)
 
     def turn_away(self, *, newcomer: bool) -> None:
         """No place for it any more; a newcomer is told so, an idle one sees an ordinary end of keep-alive."""
@@ -136,21 +130,6 @@ class Connection(web.RequestHandler):
             if newcomer:
                 self.transport.write(_FULL)
             self.force_close()
-
-    def _header_overdue(self) -> None:
-        self._header_timer = None
-        if not self._boundary.partial:
-            return
-        if not self.idle:  # its turn has not come yet: looked at again, or the end of an answer would have to be heard of here
-            self._header_timer = self._loop.call_later(HEADER_S, self._header_overdue)
-        else:
-            log.debug("a request header did not end within %g s", HEADER_S)
-            self.force_close()
-
-    def _stop_timer(self) -> None:
-        if self._header_timer is not None:
-            self._header_timer.cancel()
-            self._header_timer = None
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
@@ -168,14 +147,15 @@ class ConnectionServer(web.Server):
 
     def __init__(
         self,
-        handler: Callable[[web.BaseRequest], object],
+        handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
         *,
         is_stranger: Callable[[Peer], bool] = lambda peer: False,
         crowd: ConnectionLimit | None = None,
         jobs: LiveJobs | None = None,
     ) -> None:
         # Cancelled when its client leaves: a handler that waits for an origin must not hold its lease until bytes come.
-        super().__init__(handler, handler_cancellation=True)  # type: ignore[arg-type]
+        super().__init__(self._answer, handler_cancellation=True)
+        self._handler = handler
         self.is_stranger = is_stranger
         self.crowd = crowd or ConnectionLimit()
         self.jobs = jobs or LiveJobs(time.monotonic)
@@ -191,6 +171,15 @@ class ConnectionServer(web.Server):
             max_headers=MAX_FIELDS,
             lingering_time=LINGER_S,
         )
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        connection = request.protocol
+        assert isinstance(connection, Connection)
+        self.crowd.heard(connection)
+        try:
+            return await self._handler(request)
+        finally:
+            connection.answered()
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
