@@ -2,8 +2,8 @@
 
 A job is *live* while a connection is open on which it has asked for something (a trainer that writes a checkpoint for half an hour keeps
 its workers' connections, or the hold of ``forebay run``), and for a minute after it was last heard of. A job that was held is over as soon
-as the last hold and the last connection are gone. Requests without a reader belong to one anonymous job, of which little more than the minute
-is known: its idle connections are closed.
+as the last hold and the last connection are gone. Requests without a reader belong to one anonymous job, of which little more than the
+minute is known: its idle connections are closed.
 """
 
 from __future__ import annotations

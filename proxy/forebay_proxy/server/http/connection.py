@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
@@ -15,6 +16,7 @@ from aiohttp.http_exceptions import LineTooLong
 from forebay_proxy.core.errors import InvalidRequest
 from forebay_proxy.policy.plans.live_jobs import LiveJobs, Presence
 from forebay_proxy.server.http.problem import SERVER, answer_error
+from forebay_proxy.server.http.request_handler import RequestHandler
 from forebay_proxy.server.net.connection_limit import ConnectionLimit
 from forebay_proxy.server.net.peers import Peer, is_listening, peer_of
 
@@ -30,8 +32,8 @@ MAX_FIELDS = 100  # loaders send ten; with the field's limit this bounds what a 
 # A client that goes away behind a shut-down side holds room no longer than the second of these. The first look comes soon, and each waits
 # twice as long: who shuts down both sides and closes at once, as a hold does, may be seen between the two.
 FIRST_LOOK_S, LOOK_S = 0.01, 0.5
-# From the end of an answer to the end of the next request's header. Whether that has begun is not looked at: it fits into one packet, so half
-# of one is a client that has gone or drips on purpose, and keeps its place no longer than one that sends nothing.
+# From the end of an answer to the end of the next request's header. Whether that has begun is not looked at: it fits into one packet, so
+# half of one is a client that has gone or drips on purpose, and keeps its place no longer than one that sends nothing.
 IDLE_S = 30.0
 # One chunk of 1 MiB in the kernel while the next is read. Left to itself Linux keeps a new connection's buffer so small that the loop
 # wakes up for every 100 kB: less than half the throughput. Twice this is what the kernel counts, and 64 readers pay it.
@@ -49,29 +51,27 @@ _FULL = (
 )
 
 
-class Connection(web.RequestHandler):
+class Connection(RequestHandler):
     """aiohttp's connection with our limits, and ``peer``: who is at the other end; ``presence``: of which job.
 
     A ``Guest`` of the server's crowd.
     """
 
-    __slots__ = ("_idle_since", "_idle_timer", "_leaving_timer", "peer", "presence", "stranger")
+    __slots__ = ("_idle_since", "_idle_timer", "_leaving_timer", "_server", "peer", "presence", "stranger")
 
     stranger: bool
 
-    @property
-    def idle(self) -> bool:
-        """Whether no request is being answered or waits to be."""
-        return self._waiter is not None and not self._waiter.done() and not self._messages
+    def __init__(self, server: ConnectionServer, **limits: Any) -> None:
+        super().__init__(server, **limits)
+        self._server = server
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._leaving_timer: asyncio.TimerHandle | None = None
-        self._idle_since = self._loop.time()  # the end of the last answer
-        self._idle_timer = self._loop.call_later(IDLE_S, self._look_whether_it_asks)
+        self._idle_since = asyncio.get_running_loop().time()  # the end of the last answer
+        self._idle_timer = asyncio.get_running_loop().call_later(IDLE_S, self._look_whether_it_asks)
         self.peer: Peer = peer_of(transport)  # at once: later its client may be gone, and the kernel with nothing to tell
-        assert isinstance(self._manager, ConnectionServer)
-        self.stranger = self._manager.is_stranger(self.peer)
-        self.presence = Presence(self._manager.jobs)
+        self.stranger = self._server.is_stranger(self.peer)
+        self.presence = Presence(self._server.jobs)
         assert isinstance(transport, asyncio.WriteTransport)
         transport.set_write_buffer_limits(high=0)  # a drained transport holds nothing; see outflow.py
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
@@ -92,9 +92,9 @@ class Connection(web.RequestHandler):
         """
         if self.idle or self.transport is None or not is_listening(self.transport, self.peer):
             return False
-        if len(self._messages) + (self._current_request is not None) == 1:
+        if self.unanswered == 1:
             self.close()  # once the answer is out; with more to answer the end comes with the next look
-        self._leaving_timer = self._loop.call_later(FIRST_LOOK_S, self._look_whether_it_listens, FIRST_LOOK_S)
+        self._leaving_timer = asyncio.get_running_loop().call_later(FIRST_LOOK_S, self._look_whether_it_listens, FIRST_LOOK_S)
         return True
 
     def _look_whether_it_listens(self, waited_s: float) -> None:
@@ -107,22 +107,22 @@ class Connection(web.RequestHandler):
             self.transport.abort()
         else:
             again_s = min(LOOK_S, 2 * waited_s)
-            self._leaving_timer = self._loop.call_later(again_s, self._look_whether_it_listens, again_s)
+            self._leaving_timer = asyncio.get_running_loop().call_later(again_s, self._look_whether_it_listens, again_s)
 
     def answered(self) -> None:
         """The handler of a request has ended."""
-        self._idle_since = self._loop.time()
+        self._idle_since = asyncio.get_running_loop().time()
 
     def _look_whether_it_asks(self) -> None:
         left_s = IDLE_S
         # While a job's connections are open it goes on, so they may rest as long as a checkpoint takes.
         if self.idle:
-            left_s -= self._loop.time() - self._idle_since
+            left_s -= asyncio.get_running_loop().time() - self._idle_since
         if left_s <= 0:
             log.debug("a connection asked nothing for %g s, or did not end the header of its request", IDLE_S)
             self.force_close()
         else:
-            self._idle_timer = self._loop.call_later(left_s, self._look_whether_it_asks)
+            self._idle_timer = asyncio.get_running_loop().call_later(left_s, self._look_whether_it_asks)
 
     def turn_away(self, *, newcomer: bool) -> None:
         """No place for it any more; a newcomer is told so, an idle one sees an ordinary end of keep-alive."""
@@ -164,7 +164,7 @@ class ConnectionServer(web.Server):
         return Connection(
             self,
             loop=asyncio.get_running_loop(),
-            access_log=None,  # type: ignore[arg-type]  # none: a request line holds queries, and a query may hold a secret
+            access_log=None,  # none: a request line holds queries, and a query may hold a secret
             auto_decompress=False,  # no bomb unfolds in a plan
             max_line_size=MAX_LINE_BYTES,
             max_field_size=MAX_FIELD_BYTES,

@@ -1,0 +1,91 @@
+"""What we read of aiohttp's connection that it does not promise: it is still there, means what we think, and is read in one place."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+from importlib.metadata import version
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+from support.face import World, listening, request
+from support.fake_cache import FakeShard
+from support.raw import line
+
+import forebay_proxy
+from forebay_proxy.server.http.connection import Connection
+from forebay_proxy.server.http.request_handler import PRIVATE, RequestHandler
+
+SOURCES = Path(forebay_proxy.__file__).parent
+GET = request("GET", "/s3/b/0.tar", close=False)
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+async def test_aiohttp_still_has_it(name: str) -> None:
+    """Each private name of aiohttp's that we read."""
+
+    async def answer(_: web.BaseRequest) -> web.StreamResponse:
+        return web.Response()
+
+    fresh = web.RequestHandler(web.Server(answer), loop=asyncio.get_running_loop())
+    assert hasattr(fresh, name), (
+        f"aiohttp {version('aiohttp')} has no RequestHandler.{name} any more ({PRIVATE[name]}): find what tells it now and say so in"
+        " server/http/request_handler.py, or lower the upper bound of aiohttp in pyproject.toml"
+    )
+
+
+def test_they_are_named_whole() -> None:
+    """What the module reads is what it names."""
+    tree = ast.parse(inspect.getsource(RequestHandler))
+    assert {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is_private(node.attr)} == set(PRIVATE)
+
+
+@pytest.mark.parametrize("path", [path for path in SOURCES.rglob("*.py") if "aiohttp" in path.read_text()], ids=lambda path: path.name)
+def test_no_other_module_reads_aiohttps(path: Path) -> None:
+    """A private name is read only where it is set or defined: one of aiohttp's would not be."""
+    tree = ast.parse(path.read_text())
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is_private(node.attr)]
+    ours = {node.attr for node in found if isinstance(node.ctx, ast.Store)}
+    ours |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    ours |= {node.target.id for node in ast.walk(tree) if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}
+    foreign = {node.attr for node in found} - ours
+    assert foreign <= (set(PRIVATE) if path.name == "request_handler.py" else set()), f"{path.name} reads {foreign} of aiohttp"
+
+
+async def test_idle_and_unanswered_are_told() -> None:
+    """Before a request, while two are there of which one is being answered, and behind the last answer."""
+    shard = FakeShard(b"x" * 10, held_at=0)
+    async with listening({"s3://b/0.tar": shard}) as world, line(world.port) as client:
+        connection = await _connection(world)
+        assert connection.idle
+        await client.send(GET + GET)
+        await shard.reached.wait()
+        assert (connection.idle, connection.unanswered) == (False, 2)
+        shard.gate.set()
+        for _ in range(2):
+            assert (await client.answer())[0] == 200
+        async with asyncio.timeout(60):
+            while not connection.idle:
+                await asyncio.sleep(0.01)
+
+
+async def _connection(world: World) -> Connection:
+    async with asyncio.timeout(60):
+        while not world.face._server.connections:
+            await asyncio.sleep(0.01)
+    (connection,) = world.face._server.connections
+    assert isinstance(connection, Connection)
+    return connection
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def test_none_of_our_names_covers_one_of_aiohttps() -> None:
+    """A slot of ours with a name of theirs would be written by both."""
+    theirs = {name for kind in web.RequestHandler.__mro__ for name in getattr(kind, "__slots__", ())}
+    assert set(Connection.__slots__) & theirs == set(), f"aiohttp {aiohttp.__version__} uses these names itself"
