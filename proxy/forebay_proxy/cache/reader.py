@@ -47,7 +47,7 @@ PRIVATE_ATTEMPTS = 5  # fetches of its own without a byte of progress before a r
 class ShardReader:
     """A reader's right to bytes: its position and the window before it are leased until it leaves."""
 
-    def __init__(self, hall: ReaderHost, entry: Entry, shard: Shard, reader: ReaderName | None, *, opened_here: bool) -> None:
+    def __init__(self, host: ReaderHost, entry: Entry, shard: Shard, reader: ReaderName | None, *, opened_here: bool) -> None:
         """``opened_here``: the origin was first asked on behalf of this very reader."""
         self._opened_here = opened_here
         self.shard = shard
@@ -60,12 +60,12 @@ class ShardReader:
         self.wait: Wait | None = None  # for bytes, right now
         self.position = 0
         self.opened_at = time.monotonic()
-        self._hall = hall
+        self._host = host
         self._end: int | None = 0
         self._buffer = bytearray()
         self._current = -1
         self._from_store = False
-        self._hold = ReaderLease(hall, entry, shard, reader, self)
+        self._hold = ReaderLease(host, entry, shard, reader, self)
         self._segments_read = 0
         self._given: set[int] = set()  # segments it has read bytes of from the store
         self._uncompared: dict[int, Flight] = {}  # segments that were hashed once, come again, and were read before they had landed
@@ -106,7 +106,7 @@ class ShardReader:
             except DigestDiffers as error:
                 if not error.retryable:
                     raise
-                await self._hall.move(self)  # it has given nobody a byte yet: the second fetch may do
+                await self._host.move(self)  # it has given nobody a byte yet: the second fetch may do
 
     def _foresee(self) -> RequestOutcome:
         """What the segments of the range say before anything is asked for."""
@@ -118,7 +118,7 @@ class ShardReader:
             return RequestOutcome.HIT
         if any(stored):
             return RequestOutcome.PARTIAL
-        flying = self._hall.flight_of(entry, first) is not None
+        flying = self._host.flight_of(entry, first) is not None
         return RequestOutcome.COLLAPSED if flying and not self._opened_here else RequestOutcome.MISS
 
     async def chunks(self) -> AsyncIterator[bytes | memoryview]:
@@ -195,9 +195,9 @@ class ShardReader:
 
     async def _pass_seal(self, index: int) -> None:
         """The last segment is nobody's before the whole shard has the digest its origin names."""
-        if self._hall.gate.holds(self.entry, index):
-            with self._hall.waiting(self):
-                await self._hall.gate.passed(self.entry, index)
+        if self._host.gate.holds(self.entry, index):
+            with self._host.waiting(self):
+                await self._host.gate.passed(self.entry, index)
         self._check()
 
     def _compare(self, data: bytes | memoryview) -> None:
@@ -214,16 +214,16 @@ class ShardReader:
         hasher.update(data)
         if self.position + len(data) == first + size:
             del self._uncompared[index]
-            self._hall.gate.came_again(self.entry, index, hasher.intdigest())
+            self._host.gate.came_again(self.entry, index, hasher.intdigest())
             self._check()
 
     async def _compared(self) -> None:
         """Keep the last bytes until what was read from memory, of segments that had been here before, proves to be the same."""
         if not self._uncompared:
             return
-        with self._hall.waiting(self):
+        with self._host.waiting(self):
             for index, flight in self._uncompared.items():
-                await self._hall.gate.compared(self.entry, index, flight)
+                await self._host.gate.compared(self.entry, index, flight)
         self._uncompared.clear()
         self._check()
 
@@ -235,7 +235,7 @@ class ShardReader:
         return self._end is not None and self.position >= self._end
 
     async def _wait(self, flight: Flight) -> bool:
-        with self._hall.waiting(self):
+        with self._host.waiting(self):
             return await flight.grown_beyond(self.position)
 
     async def _enter(self, index: int) -> None:
@@ -252,16 +252,16 @@ class ShardReader:
             self._board(only)
             self._arrive(index)
             return
-        if self.entry.segments.has(index) and not await self._hall.shelf.trusted(self.entry, index):
+        if self.entry.segments.has(index) and not await self._host.shelf.trusted(self.entry, index):
             self.outcome = RequestOutcome.PARTIAL if self.outcome is RequestOutcome.HIT else self.outcome
         doubtful = index in self.entry.segments.unverified  # found wrong, or not to be read now, and the disk does not let go of it
         self._from_store = self.entry.segments.has(index) and not doubtful
         if self._from_store:
-            self._hall.read_segment(self.entry, index)
+            self._host.read_segment(self.entry, index)
         elif doubtful:
-            self._board(self._hall.private_flight(self.entry, self.position, self.shard))
+            self._board(self._host.private_flight(self.entry, self.position, self.shard))
         else:
-            self._board(self._boarded(index) or self._hall.launch(self.entry, index, self.shard, 0.0, self.reader))
+            self._board(self._boarded(index) or self._host.launch(self.entry, index, self.shard, 0.0, self.reader))
         self._arrive(index)
         self._ask_ahead(index)
 
@@ -275,7 +275,7 @@ class ShardReader:
             return None
         if stream.reaches(self.position):
             return stream
-        return None if self.position else self._hall.private_flight(self.entry, 0, self.shard)
+        return None if self.position else self._host.private_flight(self.entry, 0, self.shard)
 
     def _stays_aboard(self) -> bool:
         """Whether the flight brings the position too: one body of many segments is not asked for anew at each of them."""
@@ -294,9 +294,9 @@ class ShardReader:
 
     def _boarded(self, index: int) -> Flight | None:
         """A flight that is in the air already; counted when somebody else asked for it."""
-        flight = self._hall.flight_of(self.entry, index)
+        flight = self._host.flight_of(self.entry, index)
         if flight is not None and not self._opened_here and index > self._hold.asked_to:
-            self._hall.boarded()
+            self._host.boarded()
         return flight
 
     def _board(self, flight: Flight) -> None:
@@ -310,7 +310,7 @@ class ShardReader:
         if self._private_attempts > PRIVATE_ATTEMPTS:
             raise OriginError(self.entry.name, f"no byte beyond {self.position} arrived in {PRIVATE_ATTEMPTS} attempts") from error
         self._hold.leave_flight()
-        self._board(self._hall.private_flight(self.entry, self.position, self.shard))
+        self._board(self._host.private_flight(self.entry, self.position, self.shard))
         self.outcome = RequestOutcome.BYPASS
 
     def has_all(self) -> None:
@@ -330,7 +330,7 @@ class ShardReader:
             return
         flight = self._hold.flight
         bypassing = flight is not None and flight.bypass
-        breadth = self._hall.breadth(self.entry, bypassing)
+        breadth = self._host.breadth(self.entry, bypassing)
         if not self._segments_read:
             breadth = min(breadth, FIRST_BREADTH)
         self._hold.ask_ahead(index, min(index_of(self._end - 1), index + breadth - 1))
@@ -340,14 +340,14 @@ class ShardReader:
         flight = self._hold.flight
         first, size = segment_span(self._current, self.version.length)
         end = first + size if self._end is None else min(first + size, self._end)
-        if flight is not None and self._current not in flight.landed and self._hall.gate.knows(self.entry, self._current):
+        if flight is not None and self._current not in flight.landed and self._host.gate.knows(self.entry, self._current):
             self._uncompared[self._current] = flight
         if flight is not None and not flight.in_file(self.position):
             return self._from_window(flight, end)
         if flight is not None:
             end = min(end, flight.stored_end)
         departures = self.entry.segments.departures
-        data = await self._hall.shelf.read(self.entry, self.position, self._place(end - self.position))
+        data = await self._host.shelf.read(self.entry, self.position, self._place(end - self.position))
         if flight is not None and flight.error is not None:
             raise bare(flight.error)  # its bytes are being given back: what was read may be holes
         if flight is not None and flight.file is not self.entry.file:
@@ -362,7 +362,7 @@ class ShardReader:
 
     def _place(self, size: int) -> memoryview:
         """At most ``size`` bytes of this reader's own buffer: a chunk is used up when the next is asked for, so one buffer does."""
-        unit = self._hall.buffers.readers.unit_bytes
+        unit = self._host.buffers.readers.unit_bytes
         if len(self._buffer) < min(size, unit):
             self._buffer = bytearray(min(size, unit))
         return memoryview(self._buffer)[: min(size, unit)]
@@ -372,7 +372,7 @@ class ShardReader:
         assert view is not None, "below the watermark is in the window"
         if flight.bypass:
             self.outcome = RequestOutcome.BYPASS
-        return view[: min(end - self.position, self._hall.buffers.readers.unit_bytes)]
+        return view[: min(end - self.position, self._host.buffers.readers.unit_bytes)]
 
     def rests(self, now: float) -> bool:
         """Whether the client has taken nothing for ``REST_S`` (``now`` is monotonic); then all it holds goes back until it goes on."""
@@ -387,7 +387,7 @@ class ShardReader:
         if entry.version.identity != self.entry.version.identity or entry.version.length != self.entry.version.length:
             raise ShardChanged(entry.name, "the origin has another version now")
         self._hold.give_up()
-        self._hold = ReaderLease(self._hall, entry, self.shard, self.reader, self)
+        self._hold = ReaderLease(self._host, entry, self.shard, self.reader, self)
         self.entry, self._opened_here = entry, opened_here
         self._uncompared.clear()
         self._current = -1

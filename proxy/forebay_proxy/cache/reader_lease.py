@@ -16,11 +16,11 @@ __all__ = ["ReaderLease"]
 class ReaderLease:
     """A reader's lease: its position, and the window before it."""
 
-    def __init__(self, hall: ReaderHost, entry: Entry, shard: Shard, reader: ReaderName | None, passenger: object) -> None:
+    def __init__(self, host: ReaderHost, entry: Entry, shard: Shard, reader: ReaderName | None, passenger: object) -> None:
         """``passenger``: as whom it boards flights."""
         self.flight: Flight | None = None
         self.asked_to = -1  # the highest segment asked for
-        self._hall = hall
+        self._host = host
         self._entry = entry
         self._shard = shard
         self._reader = reader
@@ -34,7 +34,7 @@ class ReaderLease:
     def lease(self, index: int) -> None:
         if index not in self._leased:
             self._leased.add(index)
-            self._hall.lease(self._entry, index)
+            self._host.lease(self._entry, index)
 
     def arrive(self, index: int) -> None:
         """The reader is in segment ``index`` now: those before it go back."""
@@ -44,11 +44,11 @@ class ReaderLease:
 
     def _release(self, index: int) -> None:
         self._leased.discard(index)
-        self._hall.release(self._entry, index)
+        self._host.release(self._entry, index)
 
     def board(self, flight: Flight, position: int) -> None:
         """Follow ``flight`` from ``position``, which is needed now."""
-        self._hall.hurry(self._entry, flight, 0.0)
+        self._host.hurry(self._entry, flight, 0.0)
         self.flight = flight
         self._aboard.enter_context(flight.aboard(self._passenger, position))
 
@@ -64,12 +64,12 @@ class ReaderLease:
     def ask_ahead(self, index: int, last: int) -> None:
         """Have the segments behind ``index`` come, up to ``last`` or to where there is no room for them."""
         for ahead in range(index + 1, last + 1):
-            flight = self._hall.flight_of(self._entry, ahead)
+            flight = self._host.flight_of(self._entry, ahead)
             if flight is not None:
-                self._hall.hurry(self._entry, flight, float(ahead - index))
+                self._host.hurry(self._entry, flight, float(ahead - index))
             elif self._entry.segments.has(ahead):
-                self._hall.shelf.foresee(self._entry, ahead)
-            elif not self._hall.launch_ahead(self._entry, ahead, self._shard, float(ahead - index), self._reader):
+                self._host.shelf.foresee(self._entry, ahead)
+            elif not self._host.launch_ahead(self._entry, ahead, self._shard, float(ahead - index), self._reader):
                 return
             self.lease(ahead)
             self.asked_to = ahead
