@@ -65,7 +65,7 @@ class ShardReader:
         self._buffer = bytearray()
         self._current = -1
         self._from_store = False
-        self._hold = ReaderLease(host, entry, shard, reader, self)
+        self._lease = ReaderLease(host, entry, shard, reader, self)
         self._segments_read = 0
         self._given: set[int] = set()  # segments it has read bytes of from the store
         self._uncompared: dict[int, Flight] = {}  # segments that were hashed once, come again, and were read before they had landed
@@ -140,7 +140,7 @@ class ShardReader:
             self.position += len(data)
             if self._from_store:
                 self.hit_bytes += len(data)
-            self._hold.moved(self.position)
+            self._lease.moved(self.position)
             self._private_attempts = 0
             self._handed_at = time.monotonic()
             yield data
@@ -166,7 +166,7 @@ class ShardReader:
 
     async def _comes(self) -> bool:
         """Wait for the byte at the position where it is; False if the flight ended without it."""
-        flight = self._hold.flight
+        flight = self._lease.flight
         if flight is None:
             return True
         if flight.error is not None:
@@ -245,8 +245,8 @@ class ShardReader:
         if self._stays_aboard():
             self._arrive(index)
             return
-        self._hold.leave_flight()
-        self._hold.arrive(index)  # what it has behind it may leave for what it needs now
+        self._lease.leave_flight()
+        self._lease.arrive(index)  # what it has behind it may leave for what it needs now
         only = self._only_source()
         if only is not None:
             self._board(only)
@@ -279,13 +279,13 @@ class ShardReader:
 
     def _stays_aboard(self) -> bool:
         """Whether the flight brings the position too: one body of many segments is not asked for anew at each of them."""
-        flight = self._hold.flight
+        flight = self._lease.flight
         if flight is None or self.entry.ranged or flight.error is not None:
             return False
         return flight.position > self.position or not flight.done
 
     def _arrive(self, index: int) -> None:
-        self._hold.arrive(index)
+        self._lease.arrive(index)
         if self._began_at is None:
             self._began_at = index
         if self._current != -1:
@@ -295,12 +295,12 @@ class ShardReader:
     def _boarded(self, index: int) -> Flight | None:
         """A flight that is in the air already; counted when somebody else asked for it."""
         flight = self._host.flight_of(self.entry, index)
-        if flight is not None and not self._opened_here and index > self._hold.asked_to:
+        if flight is not None and not self._opened_here and index > self._lease.asked_to:
             self._host.boarded()
         return flight
 
     def _board(self, flight: Flight) -> None:
-        self._hold.board(flight, self.position)
+        self._lease.board(flight, self.position)
         if flight.bypass:
             self.outcome = RequestOutcome.BYPASS
 
@@ -309,7 +309,7 @@ class ShardReader:
         self._private_attempts += 1
         if self._private_attempts > PRIVATE_ATTEMPTS:
             raise OriginError(self.entry.name, f"no byte beyond {self.position} arrived in {PRIVATE_ATTEMPTS} attempts") from error
-        self._hold.leave_flight()
+        self._lease.leave_flight()
         self._board(self._host.private_flight(self.entry, self.position, self.shard))
         self.outcome = RequestOutcome.BYPASS
 
@@ -322,22 +322,22 @@ class ShardReader:
     def ask_again(self) -> None:
         """There may be room now for the next segment of this shard, which is needed before any other shard."""
         last = -1 if self._end is None else index_of(self._end - 1)
-        if self._current >= 0 and self._hold.asked_to <= self._current < last:
+        if self._current >= 0 and self._lease.asked_to <= self._current < last:
             self._ask_ahead(self._current)
 
     def _ask_ahead(self, index: int) -> None:
         if not self.entry.ranged or self._end is None:
             return
-        flight = self._hold.flight
+        flight = self._lease.flight
         bypassing = flight is not None and flight.bypass
         breadth = self._host.breadth(self.entry, bypassing)
         if not self._segments_read:
             breadth = min(breadth, FIRST_BREADTH)
-        self._hold.ask_ahead(index, min(index_of(self._end - 1), index + breadth - 1))
+        self._lease.ask_ahead(index, min(index_of(self._end - 1), index + breadth - 1))
 
     async def _next(self) -> bytes | memoryview:
         """Readable bytes at the position, at most one unit, within one segment."""
-        flight = self._hold.flight
+        flight = self._lease.flight
         first, size = segment_span(self._current, self.version.length)
         end = first + size if self._end is None else min(first + size, self._end)
         if flight is not None and self._current not in flight.landed and self._host.gate.knows(self.entry, self._current):
@@ -378,7 +378,7 @@ class ShardReader:
         """Whether the client has taken nothing for ``REST_S`` (``now`` is monotonic); then all it holds goes back until it goes on."""
         if self._handed_at is None or now - self._handed_at < REST_S:
             return False
-        self._hold.give_up()
+        self._lease.give_up()
         self._current = -1  # the next step looks again where the bytes are
         return True
 
@@ -386,12 +386,12 @@ class ShardReader:
         """Begin again in another version of the entry; raises ``ShardChanged`` where that is not what was asked for."""
         if entry.version.identity != self.entry.version.identity or entry.version.length != self.entry.version.length:
             raise ShardChanged(entry.name, "the origin has another version now")
-        self._hold.give_up()
-        self._hold = ReaderLease(self._host, entry, self.shard, self.reader, self)
+        self._lease.give_up()
+        self._lease = ReaderLease(self._host, entry, self.shard, self.reader, self)
         self.entry, self._opened_here = entry, opened_here
         self._uncompared.clear()
         self._current = -1
 
     def close(self) -> None:
         """Leave: every lease goes back, the flights fly on."""
-        self._hold.give_up()
+        self._lease.give_up()
