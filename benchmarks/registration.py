@@ -193,16 +193,16 @@ class Empty:
 
 def wishes(plans: PlanRegistry) -> list[Figure]:
     """What to fetch next, over all readers."""
-    lookahead = PrefetchScheduler(plans, Empty())
+    scheduler = PrefetchScheduler(plans, Empty())
     for plan in plans.all():
-        lookahead.advanced(plan)
+        scheduler.advanced(plan)
     made = 0
 
     def wish(_: int) -> None:
         nonlocal made
-        made += lookahead.next() is not None
+        made += scheduler.next() is not None
 
-    count = 16 * len(lookahead)  # fewer than all their windows hold
+    count = 16 * len(scheduler)  # fewer than all their windows hold
     figures = timed("  the next wish", wish, count, 15.0)
     assert made > 0.9 * count, made
     return figures

@@ -256,7 +256,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     def _passed_by(self) -> Iterator[tuple[int, str, int]]:
         """(plan index, name, segment) of what is neither here nor in the air, though a cursor is beyond it."""
-        ahead, stock = self.world.prefetcher.lookahead, self.world.prefetcher._stock
+        ahead, stock = self.world.prefetcher.scheduler, self.world.prefetcher._stock
         for outlook in ahead._outlooks.values():
             for index in range(outlook.plan.position, outlook.front):
                 shard = self.world.plans.shard_at(outlook.plan, index)

@@ -88,7 +88,7 @@ class Prefetcher:
         self._woken = asyncio.Event()
         self.left_alone = NegativeCache()
         self._stock = _Stock(cache, openings, self.left_alone)
-        self.lookahead = PrefetchScheduler(plans, self._stock)
+        self.scheduler = PrefetchScheduler(plans, self._stock)
         self._still = IdleReaders()
         self._paused_at: dict[ReaderName, float | None] = {}  # who stands still, and has given back -> when it opened its last shard
         cache.room.stand_still(self._still.readers, self._gave_back)
@@ -98,12 +98,12 @@ class Prefetcher:
         cache.ground.landed_signal = self._stirred
         cache.ground.missed_signal = self._missed
         cache.waited_signal = self.waited
-        cache.forgotten_signal = self.lookahead.missing
+        cache.forgotten_signal = self.scheduler.missing
         cache.room.gone_signal = self._gone
         cache.room.displacers.freed = self._freed
 
     def __repr__(self) -> str:
-        return f"<Prefetcher {len(self.lookahead)} readers, {len(self._flights)} flights, {len(self._opening)} openings>"
+        return f"<Prefetcher {len(self.scheduler)} readers, {len(self._flights)} flights, {len(self._opening)} openings>"
 
     # What the house says
 
@@ -114,13 +114,13 @@ class Prefetcher:
     def waited(self, reader: ReaderName | None) -> None:
         """A reader waited for bytes: it needs a longer window, unless the disk is what holds it back."""
         if reader is not None:
-            self.lookahead.waited(reader)
+            self.scheduler.waited(reader)
 
     def look_again(self) -> None:
         """Once a second: what failed is tried again when its time is over, and the disk may have recovered; no other event tells."""
         self._forgive()
         self._look_who_moves()
-        self.lookahead.look_again()
+        self.scheduler.look_again()
         self._stirred()
 
     def _look_who_moves(self) -> None:
@@ -136,7 +136,7 @@ class Prefetcher:
             patience_s = max(STILL_S, SLOW_SHARDS / plan.rate) if has_all else STILL_S
             places[plan.reader] = (plan.opened_at, position), patience_s
         self._still.look(places, self._clock())
-        for reader in self.lookahead.standing - self._still.readers.keys():
+        for reader in self.scheduler.standing - self._still.readers.keys():
             self._go_on(reader)
 
     def _gave_back(self, reader: Hashable) -> None:
@@ -146,7 +146,7 @@ class Prefetcher:
             if plan is not None:
                 self._paused_at[reader] = plan.opened_at
                 plan.pause()
-                self.lookahead.pause(reader)
+                self.scheduler.pause(reader)
 
     def _go_on(self, reader: ReaderName) -> None:
         plan = self._plans.get(reader)
@@ -154,16 +154,16 @@ class Prefetcher:
             plan.go_on()
             self._cache.room.take_again(reader)
         self._paused_at.pop(reader, None)
-        self.lookahead.go_on(reader)
+        self.scheduler.go_on(reader)
 
     def _stirred(self) -> None:
         """Something landed, left or was read."""
-        self.lookahead.room()
+        self.scheduler.room()
         self._woken.set()
 
     def _advanced(self, plan: ReaderPlan) -> None:
-        self.lookahead.advanced(plan)
-        if plan.reader in self.lookahead.standing:
+        self.scheduler.advanced(plan)
+        if plan.reader in self.scheduler.standing:
             self._look_again_at(plan)
         if self._plans.get(plan.reader) is None:
             self._cache.room.displacers.forget(plan.reader)
@@ -187,7 +187,7 @@ class Prefetcher:
         return entry.readers > 0 or any(plan.reader == reader for plan, _ in self._plans.mentions(entry.name))
 
     def _gone(self, name: str, index: int) -> None:
-        self.lookahead.evicted(name, index)
+        self.scheduler.evicted(name, index)
 
     def _missed(self, entry: Entry, index: int, flight: Flight) -> None:
         """A flight ended without its segment. What would most likely end so again is not asked for at once: it would be, for ever."""
@@ -196,7 +196,7 @@ class Prefetcher:
             in_vain_s = (flight.position - flight.first) / WASTE_BYTES_S
             self._leave_alone(entry.name, entry.origin, in_vain_s + (FAILED_S if is_lasting else CROWDED_S))
         else:
-            self.lookahead.evicted(entry.name, index)
+            self.scheduler.evicted(entry.name, index)
 
     @staticmethod
     def _is_lasting(entry: Entry, error: BaseException | None) -> bool:
@@ -205,15 +205,15 @@ class Prefetcher:
 
     def _freed(self, reader: object) -> None:
         if isinstance(reader, ReaderName):
-            self.lookahead.settled(reader)
+            self.scheduler.settled(reader)
 
     def ahead_bytes(self, plan: ReaderPlan) -> int:
         """How many bytes of what the reader announced are here or on their way, counted from its position as far as its window."""
-        return self.lookahead.ahead_bytes(plan.reader)
+        return self.scheduler.ahead_bytes(plan.reader)
 
     def window_bytes(self, plan: ReaderPlan) -> int:
         """How far ahead of the reader is fetched now."""
-        return self.lookahead.window_bytes(plan.reader)
+        return self.scheduler.window_bytes(plan.reader)
 
     # What follows
 
@@ -233,10 +233,10 @@ class Prefetcher:
         self._count_air()
         until = time.monotonic() + SLICE_S
         while time.monotonic() < until:
-            wish = self.lookahead.next()
+            wish = self.scheduler.next()
             if wish is not None:
                 self._act(wish)
-            elif not self.lookahead.paused:
+            elif not self.scheduler.paused:
                 return True
         return False
 
@@ -260,19 +260,19 @@ class Prefetcher:
         try:
             flight = self._cache.ensure(entry, wish.index, shard, need=need, need_at=wish.need_at, reader=reader)
         except CacheFull:
-            self.lookahead.refused(reader)
+            self.scheduler.refused(reader)
             return
         if flight is not None:
             self._flights[flight] = shard.origin
             self._stock.air[shard.origin] += 1
-        self.lookahead.taken(wish)
+        self.scheduler.taken(wish)
 
     async def _open(self, wish: PrefetchRequest, need: float) -> None:
         shard, reader = wish.shard, wish.plan.reader
         try:
             entry, _ = await self._openings.entry(shard, reader.job, need=need, need_at=wish.need_at, reader=reader)
         except CacheFull:
-            self.lookahead.unopened(shard.name)
+            self.scheduler.unopened(shard.name)
         except DigestDiffers as error:
             log.info("shard %s is not fetched ahead of need for %g s (%s)", shard.name, WRONG_S, error)
             self._leave_alone(shard.name, shard.origin, WRONG_S)
@@ -283,8 +283,8 @@ class Prefetcher:
             self._leave_alone(shard.name, shard.origin)
             raise
         else:
-            self.lookahead.taken(wish)
-            self.lookahead.opened(shard.name)
+            self.scheduler.taken(wish)
+            self.scheduler.opened(shard.name)
             if entry.version.length == 0:
                 self._leave_alone(shard.name, shard.origin)  # nothing of it stays here: forgotten at once, it would be opened again at once
             elif "*" in entry.version.vary:
@@ -300,9 +300,9 @@ class Prefetcher:
     def _leave_alone(self, name: str, origin: str, for_s: float | None = None) -> None:
         """``for_s`` None: as long as what failed."""
         self.left_alone.add(name, origin, self._clock() + (FAILED_S if for_s is None else for_s))
-        self.lookahead.failed(name)
+        self.scheduler.failed(name)
 
     def _forgive(self) -> None:
         """Forget the failures whose time is over."""
         for name in self.left_alone.over(self._clock()):
-            self.lookahead.forgiven(name)
+            self.scheduler.forgiven(name)

@@ -41,7 +41,7 @@ class SimulatedAnnouncer:
         self._plans = plans
         self._keeping = keeping
         self._ahead = workload.ahead
-        self._lookahead = PrefetchScheduler(plans, self)
+        self._scheduler = PrefetchScheduler(plans, self)
         self._is_due = False
         self._looked_at = 0.0
         plans.changed = self._moved
@@ -68,7 +68,7 @@ class SimulatedAnnouncer:
             self._plans.append(script.reader, [steps[position + self._ahead]], script.number(epoch), script.set_name)
 
     def waited(self, script: Script) -> None:
-        self._lookahead.waited(script.reader)
+        self._scheduler.waited(script.reader)
         self._wake()
 
     def ends(self, script: Script) -> None:
@@ -108,7 +108,7 @@ class SimulatedAnnouncer:
                 self._world.keeping.touch(entry)
 
     def _advanced(self, plan: ReaderPlan) -> None:
-        self._lookahead.advanced(plan)
+        self._scheduler.advanced(plan)
         displacers = self._keeping.choosing.displacers
         if self._plans.get(plan.reader) is None:
             displacers.forget(plan.reader)
@@ -122,16 +122,16 @@ class SimulatedAnnouncer:
         return entry is not None and (entry.readers > 0 or any(plan.reader == reader for plan, _ in self._plans.mentions(entry.name)))
 
     def _evicted(self, name: str, index: int) -> None:
-        self._lookahead.evicted(name, index)
+        self._scheduler.evicted(name, index)
         self._wake()
 
     def _settled(self, reader: Hashable) -> None:
         if isinstance(reader, ReaderName):
-            self._lookahead.settled(reader)
+            self._scheduler.settled(reader)
             self._wake()
 
     def _roomier(self) -> None:
-        self._lookahead.room()
+        self._scheduler.room()
         self._wake()
 
     # What it wants
@@ -146,20 +146,20 @@ class SimulatedAnnouncer:
         self._is_due = False
         if self._world.clock.now - self._looked_at >= LOOK_S:
             self._looked_at = self._world.clock.now
-            self._lookahead.look_again()
+            self._scheduler.look_again()
         for ask in self._world.inside_asks if self._ahead is not None else ():
             ask()
-        while (wish := self._lookahead.next()) is not None:
+        while (wish := self._scheduler.next()) is not None:
             try:
                 self._fetch(wish)
             except CacheFull:
                 if wish.index is None:
-                    self._lookahead.unopened(wish.shard.name)
+                    self._scheduler.unopened(wish.shard.name)
                 else:
-                    self._lookahead.refused(wish.plan.reader)
+                    self._scheduler.refused(wish.plan.reader)
             else:
-                self._lookahead.taken(wish)
-        if self._lookahead.paused:
+                self._scheduler.taken(wish)
+        if self._scheduler.paused:
             self._wake()
 
     def _fetch(self, wish: PrefetchRequest) -> None:
@@ -190,7 +190,7 @@ class SimulatedAnnouncer:
         return flying is not None or entry.known
 
     def _opened(self, entry: Light) -> None:
-        self._lookahead.opened(entry.name)
+        self._scheduler.opened(entry.name)
         self._wake()
 
 

@@ -81,7 +81,7 @@ async def test_others_have_the_lead_of_who_stands_still(tmp_path: Path) -> None:
             await world.get(shard.name, comes)
         desk.withdraw(comes)
         await passes(world, 2)
-        await until(lambda: here(world, first[1:3]) == 2 and world.prefetcher.lookahead.ahead_bytes(stands) >= 2 * SEGMENT)
+        await until(lambda: here(world, first[1:3]) == 2 and world.prefetcher.scheduler.ahead_bytes(stands) >= 2 * SEGMENT)
         world.room.displacers.check()
 
 
@@ -98,13 +98,13 @@ async def test_what_nobody_took_is_its_lead_again(tmp_path: Path) -> None:
         assert (world.room.displacers.unread_bytes, here(world, first)) == (0, SEGMENTS // 2)
         plan = world.plans.get(stands)
         assert plan is not None
-        lookahead = world.prefetcher.lookahead
-        assert (plan.need_at(plan.position), lookahead._window(lookahead._outlooks[stands])) == (inf, 0)
+        scheduler = world.prefetcher.scheduler
+        assert (plan.need_at(plan.position), scheduler._window(scheduler._outlooks[stands])) == (inf, 0)
         assert world.room.has_spare(SEGMENTS * SEGMENT)  # all of the cache is whoever's wants it
         await world.get(first[0].name, stands)
         await passes(world, 1)
         assert plan.need_at(plan.position) < inf
-        assert lookahead.standing == set()
+        assert scheduler.standing == set()
         assert world.room.displacers.unread_bytes >= (SEGMENTS // 2 - 2) * SEGMENT
         assert all(world.origin.sent_twice(shard.name) == 0 for shard in first)
 
@@ -112,17 +112,17 @@ async def test_what_nobody_took_is_its_lead_again(tmp_path: Path) -> None:
 async def test_each_of_two_jobs_has_half_of_what_may_be_ahead(tmp_path: Path) -> None:
     """However many readers one of them has."""
     async with building(tmp_path / "c", segments=64) as world:
-        world.plans.advanced = world.prefetcher.lookahead.advanced
+        world.plans.advanced = world.prefetcher.scheduler.advanced
         many = [reader(number, job="many") for number in range(7)]
         for number, one in enumerate(many):
             world.plans.replace(one, shards(world, f"many{number}"))
         alone = reader(job="alone")
         world.plans.replace(alone, shards(world, "alone"))
-        lookahead = world.prefetcher.lookahead
-        lookahead.look_again()
-        windows = {name: lookahead._window(lookahead._outlooks[name]) for name in (alone, many[0])}
+        scheduler = world.prefetcher.scheduler
+        scheduler.look_again()
+        windows = {name: scheduler._window(scheduler._outlooks[name]) for name in (alone, many[0])}
         assert windows[alone] == 16 * SEGMENT
-        assert sum(lookahead._limit("many") for _ in many) <= 16 * SEGMENT
+        assert sum(scheduler._limit("many") for _ in many) <= 16 * SEGMENT
 
 
 async def test_who_reads_on_where_it_stood_has_its_lead_again(tmp_path: Path) -> None:
@@ -138,15 +138,15 @@ async def test_who_reads_on_where_it_stood_has_its_lead_again(tmp_path: Path) ->
             await until(lambda: world.room.displacers.unread_bytes >= SEGMENTS // 4 * SEGMENT)
             await passes(world, STILL_S + 1)
             world.room.give_back(1)
-            lookahead, plan = world.prefetcher.lookahead, world.plans.get(stands)
+            scheduler, plan = world.prefetcher.scheduler, world.plans.get(stands)
             assert plan is not None
-            assert (lookahead.standing, plan.need_at(plan.position)) == ({stands}, inf)
+            assert (scheduler.standing, plan.need_at(plan.position)) == ({stands}, inf)
             assert world.room.displacers.unread_bytes == 0
             await passes(world, 1)
-            assert lookahead.standing == {stands}  # it has not moved
+            assert scheduler.standing == {stands}  # it has not moved
             await anext(chunks)
             await passes(world, 1)
-            assert lookahead.standing == set()
+            assert scheduler.standing == set()
             assert plan.need_at(plan.position) < inf
             assert world.room.displacers.unread_bytes > 0
             async for _ in chunks:

@@ -15,7 +15,7 @@ from forebay_proxy.core.segments import SEGMENT_BYTES as SEGMENT
 from forebay_proxy.core.segments import segment_count
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans.registry import PlanRegistry
-from forebay_proxy.policy.schedule import scheduler as lookahead_module
+from forebay_proxy.policy.schedule import scheduler as scheduler_module
 from forebay_proxy.policy.schedule.revalidations import AT_ONCE
 from forebay_proxy.policy.schedule.scheduler import CHECKS_AHEAD, FRONT, PrefetchRequest, PrefetchScheduler
 
@@ -317,7 +317,7 @@ def test_what_is_appended_is_wished_for() -> None:
 
 def test_a_long_walk_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cursor that passes thousands of stored shards lets others run in between, and goes on."""
-    monkeypatch.setattr(lookahead_module, "STEPS", 10)
+    monkeypatch.setattr(scheduler_module, "STEPS", 10)
     desk = Desk()
     desk.stock.here = {(shard.name, index) for shard in LONG[:-1] for index in (0, 1)}
     desk.stock.room = 1 << 60
