@@ -38,7 +38,7 @@ async def a_grant_is_cleared(world: World, cut: Cut) -> None:
 
 
 async def a_first_grant(world: World, cut: Cut) -> None:
-    grant = await cut.run(world.cache.ground.first_grant(Urgency(0.0), SEGMENT))
+    grant = await cut.run(world.cache.fill.first_grant(Urgency(0.0), SEGMENT))
     if grant is not None:
         world.ledger.release(grant)
 
@@ -51,12 +51,12 @@ async def a_segment_is_prepared(world: World, cut: Cut) -> None:
     try:
         grant = world.room.reserve(2 * SEGMENT)
         world.ledger.shrink(grant, SEGMENT)
-        file = await cut.run(world.cache.ground.prepare(entry, 0, grant))
+        file = await cut.run(world.cache.fill.prepare(entry, 0, grant))
         if file is not None:
-            world.cache.ground.give_back(entry, 0, grant)
+            world.cache.fill.give_back(entry, 0, grant)
     finally:
         entry.flying -= 1
-        world.cache.ground.left(entry)
+        world.cache.fill.left(entry)
 
 
 async def an_eviction(world: World, cut: Cut) -> None:

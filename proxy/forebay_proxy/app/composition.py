@@ -101,7 +101,7 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
     )  # fmt: skip
     indexing = SampleIndexer(cache, store.samples, chores, events)
     watch = DiskMonitor(
-        store=store, room=room, clearing=clearing, files=files, ground=cache.ground, health=cache.disk,
+        store=store, room=room, clearing=clearing, files=files, fill=cache.fill, health=cache.disk,
         headroom=Headroom(capacity.capacity_bytes, capacity.floor_bytes, capacity.effective_bytes, clock),
         free_floor=settings.free_floor, chores=chores,
     )  # fmt: skip

@@ -46,7 +46,7 @@ class DiskMonitor:
         room: SpaceManager,
         clearing: Reclaimer,
         files: OpenFiles,
-        ground: Fill,
+        fill: Fill,
         health: DiskHealth,
         headroom: Headroom,
         free_floor: float,
@@ -58,7 +58,7 @@ class DiskMonitor:
         self._room = room
         self._clearing = clearing
         self._files = files
-        self._ground = ground
+        self._fill = fill
         self._health = health
         self._headroom = headroom
         self._free_floor = free_floor
@@ -156,7 +156,7 @@ class DiskMonitor:
 
     async def _make_files(self) -> None:
         """Shards were refused a file: as many of those that are needed last give up theirs."""
-        wanted, self._wanted = self._ground.files_wanted - self._wanted, self._ground.files_wanted
+        wanted, self._wanted = self._fill.files_wanted - self._wanted, self._fill.files_wanted
         if wanted and self._health.no_files:
             for entry in self._room.last_needed(min(wanted, FEW_FILES)):
                 await self._clearing.evict(entry)

@@ -95,8 +95,8 @@ class Prefetcher:
         self._flights: dict[Flight, str] = {}  # those taken off ahead of need -> their origin
         self._opening: dict[str, str] = {}  # shard -> origin
         plans.advanced = self._advanced
-        cache.ground.landed_signal = self._stirred
-        cache.ground.missed_signal = self._missed
+        cache.fill.landed_signal = self._stirred
+        cache.fill.missed_signal = self._missed
         cache.waited_signal = self.waited
         cache.forgotten_signal = self.scheduler.missing
         cache.room.gone_signal = self._gone

@@ -70,8 +70,8 @@ class SampleIndexer:
         self._ahead: OrderedDict[str, None] = OrderedDict()  # keys of complete shards, to be indexed
         self._come = asyncio.Event()
         self._stopped = asyncio.Event()
-        cache.ground.completed_signal = self._completed
-        cache.ground.outdated_signal = cache.spoilt_signal = self._drop
+        cache.fill.completed_signal = self._completed
+        cache.fill.outdated_signal = cache.spoilt_signal = self._drop
 
     def __repr__(self) -> str:
         return f"<SampleIndexer {self._files!r}, {len(self._calls)} being made, {len(self._ahead)} to be made>"

@@ -115,7 +115,7 @@ class Opening:
         grant = None
         try:
             if not self._head:
-                grant = await self._of.ground.first_grant(self._needed, self._of.guess(self._shard))
+                grant = await self._of.fill.first_grant(self._needed, self._of.guess(self._shard))
             if grant is None and self._needed.need >= DEMAND:
                 raise CacheFull("no room to open it ahead of need")  # it would pass through memory, and nobody would read it
             async with AsyncExitStack() as held:
@@ -133,7 +133,7 @@ class Opening:
                     fitted = None if given is None else self._fitted(given, entry, flight)
                     if fitted is None and self._needed.need >= DEMAND:
                         raise CacheFull("no room for its first segment ahead of need")
-                    landing = SegmentWriter(self._of.ground, self._of.buffers, entry, flight, fitted)
+                    landing = SegmentWriter(self._of.fill, self._of.buffers, entry, flight, fitted)
                     self._note(entry, flight)
                     flight.bypass = landing.bypassing = fitted is None
                     await self._fly(entry, flight, landing, held, body, slot)
@@ -141,14 +141,14 @@ class Opening:
             self._of.room.displacers.settle(*self._needed.place)
             if grant is not None:
                 assert self.entry is None or not grant.closed
-                self._of.ground.give_back(None, None, grant)
+                self._of.fill.give_back(None, None, grant)
 
     def _fitted(self, grant: Grant[Slice], entry: Entry, flight: Flight) -> Grant[Slice] | None:
         """The room that was guessed becomes what the header says, before any of the body is taken; None: there is not so much."""
         size = entry.segments.bytes_of(index_of(flight.first))
         self._of.learn(self._shard, size)
         if size > grant.bytes:
-            return self._of.ground.larger(self._needed, grant, size)
+            return self._of.fill.larger(self._needed, grant, size)
         self._of.room.ledger.shrink(grant, size)
         return grant
 
@@ -190,13 +190,13 @@ class Opening:
             entry.stream = flight
             flight.ahead_for = self._needed.reader
             flight.once = not entry.version.identity
-        self._of.ground.begun(entry, self._shard)
+        self._of.fill.begun(entry, self._shard)
         self._of.flights.post(entry.key, index, flight)
         entry.flying += 1
         self._resolve()
         error: BaseException | None = None
         try:
-            await self._of.ground.flown(entry, flight, landing, self._fill(entry, flight, landing, held, body, slot))
+            await self._of.fill.flown(entry, flight, landing, self._fill(entry, flight, landing, held, body, slot))
         except BaseException as failed:
             error = told(failed)
             raise

@@ -61,7 +61,7 @@ ATTEMPTS = 4  # a shard that changes again while it is being opened
 class VersionResolver:
     """The versions in use by name, and the openings in the air."""
 
-    ground: OpeningFill  # the cache; it is made after us and sets this
+    fill: OpeningFill  # the cache; it is made after us and sets this
 
     def __init__(
         self,
@@ -259,7 +259,7 @@ class VersionResolver:
                 entry.version = replace(entry.version, settled=False)
         others = [other for other in others if not other.stale]
         for other in others[:-MOST_VARIANTS]:
-            self.ground.outdated(other)
+            self.fill.outdated(other)
         self.current[name] = entry
         if others:
             self._variants[name] = others[-MOST_VARIANTS:]
@@ -269,7 +269,7 @@ class VersionResolver:
     def _not_shown(self, entry: Entry, variant: str, mac: str) -> None:
         """The origin shows something else to a request that is of ``variant``: to all of them; of the others nothing is known."""
         if entry.variant is None or entry.variant == variant:
-            self.ground.outdated(entry)
+            self.fill.outdated(entry)
         else:
             entry.refuse(mac)
 

@@ -72,8 +72,8 @@ class WriterFill(Protocol):
 class SegmentWriter:
     """Takes one flight's bytes in order. Ends with ``settled``, then ``close``, which gives back what did not become a segment."""
 
-    def __init__(self, ground: WriterFill, buffers: BufferBudget, entry: Entry, flight: Flight, grant: Grant[Slice] | None = None) -> None:
-        self._ground = ground
+    def __init__(self, fill: WriterFill, buffers: BufferBudget, entry: Entry, flight: Flight, grant: Grant[Slice] | None = None) -> None:
+        self._fill = fill
         self._buffers = buffers
         self._entry = entry
         self._flight = flight
@@ -102,7 +102,7 @@ class SegmentWriter:
 
     def told(self, offered: tuple[Digest, ...]) -> None:
         """The answer whose bytes come now names these digests of the whole shard."""
-        self._ground.told(self._entry, offered)
+        self._fill.told(self._entry, offered)
 
     async def ready(self) -> None:
         """Have a place for the next byte before it is asked for."""
@@ -112,13 +112,13 @@ class SegmentWriter:
     async def _open(self, index: int) -> None:
         grant, self._grant = self._grant, None
         if grant is None:
-            grant = self._ground.grant_along(self._entry, index, self._flight)
-        file = None if grant is None else await self._ground.prepare(self._entry, index, grant)
+            grant = self._fill.grant_along(self._entry, index, self._flight)
+        file = None if grant is None else await self._fill.prepare(self._entry, index, grant)
         if file is None:
             if self._flight.need >= DEMAND and not self._flight.aboard_count:
                 raise Abandoned("no place on the disk for what nobody waits for")
             self.bypassing = self._flight.bypass = True
-            self._ground.passes_by(self._entry)
+            self._fill.passes_by(self._entry)
             return
         self._grant, self._file, self._index = grant, file, index
         self._flight.file = file
@@ -195,7 +195,7 @@ class SegmentWriter:
         assert self._grant is not None
         grant, self._grant, self._file = self._grant, None, None
         self._flight.landed.add(self._index)
-        self._ground.landed(self._entry, self._index, self._hasher.intdigest(), grant, self._flight)
+        self._fill.landed(self._entry, self._index, self._hasher.intdigest(), grant, self._flight)
 
     async def finish(self, length: int) -> None:
         """The body ended properly at ``length``, which was not known before."""
@@ -205,14 +205,14 @@ class SegmentWriter:
         self._flight.end = length
         await self._written()
         if self._file is not None and self._grant is not None:
-            self._ground.cutting(self._grant)
+            self._fill.cutting(self._grant)
             await self._file.settle(length)
-            self._ground.fit(self._entry, self._grant, self._entry.segments.bytes_of(self._index))
+            self._fill.fit(self._entry, self._grant, self._entry.segments.bytes_of(self._index))
             if self.received <= segment_span(self._index, None)[0]:
                 self._give_back()  # the body ended where this segment would have begun
         self._segment_end = min(self._segment_end, length)
         await self.flush()
-        self._ground.settled(self._entry)
+        self._fill.settled(self._entry)
 
     async def settled(self) -> None:
         """Wait for a write that nobody has waited for: its flight ended before it. What becomes of it matters to nobody."""
@@ -230,7 +230,7 @@ class SegmentWriter:
         grant, self._grant = self._grant, None
         opened, self._file = self._file is not None, None
         if grant is not None:
-            self._ground.give_back(self._entry, self._index if opened else None, grant)
+            self._fill.give_back(self._entry, self._index if opened else None, grant)
 
 
 @contextmanager

@@ -98,7 +98,7 @@ class ShardCache:
             room=room, gate=self.gate, inspection=self.inspection, asking=fetcher, distrust=openings.distrust, events=events,
             chores=chores, enabled=origin_digests,
         )  # fmt: skip
-        self.ground = Fill(
+        self.fill = Fill(
             room=room, clearing=clearing, retiring=retiring, sealing=self.sealing, disk=self.disk, events=events, chores=chores,
             forget=openings.forget, clock=clock,
         )  # fmt: skip
@@ -108,8 +108,8 @@ class ShardCache:
         self._clock = clock
         self._leased_segments = 0
         self._resting = 0
-        openings.ground = self.ground
-        self.sealing.outdated = self.ground.outdated
+        openings.fill = self.fill
+        self.sealing.outdated = self.fill.outdated
         retiring.retired = self._forget
         plans.changed = self._moved
         clearing.failed = store.claims.on_failure = self.disk.failed
@@ -187,12 +187,12 @@ class ShardCache:
 
     def settle(self, lent: FdLease) -> None:
         self.lending.look(lent.reading.entry)
-        self.ground.left(lent.reading.entry)
+        self.fill.left(lent.reading.entry)
 
     def look_at_descriptors(self) -> None:
         """Once a second: what maps that outlived their lease held until now may leave."""
         for entry in self.lending.look_again():
-            self.ground.left(entry)
+            self.fill.left(entry)
 
     def count(self, lent: FdLease) -> None:
         self._count_reading(lent.reading, lent.began)
@@ -213,11 +213,11 @@ class ShardCache:
         try:
             yield reading
         except ShardChanged:
-            self.ground.outdated(reading.entry)
+            self.fill.outdated(reading.entry)
             raise
         finally:
             self._step_out(reading)
-            self.ground.left(reading.entry)
+            self.fill.left(reading.entry)
             self._count_reading(reading, began)
 
     def _step_out(self, reading: ShardReader) -> None:
@@ -240,7 +240,7 @@ class ShardCache:
         reading.moved_to(entry, opened_here=opened_here)
         entry.readers += 1
         before.readers -= 1
-        self.ground.left(before)
+        self.fill.left(before)
 
     @contextmanager
     def _holding(self, entry: Entry, index: int) -> Iterator[None]:
@@ -250,7 +250,7 @@ class ShardCache:
             yield
         finally:
             self.release(entry, index)
-            self.ground.left(entry)
+            self.fill.left(entry)
 
     def _spoilt(self, entry: Entry, index: int) -> None:
         """A stored segment is wrong, and may have been read so."""
@@ -269,7 +269,7 @@ class ShardCache:
         if how not in ("", "no-plan") and reader is not None:
             self._events.emit(events.ShardOpened(reader, how))
         self.room.touch(entry)
-        self.ground.landed_signal()
+        self.fill.landed_signal()
 
     def _forget(self, entry: Entry) -> None:
         self._openings.forget(entry)
@@ -319,17 +319,14 @@ class ShardCache:
         if not entry.ranged:
             return self.private_flight(entry, segment_span(index, entry.version.length)[0], shard)
         flight = self._flight(entry, index, need)
-        grant = self.ground.grant(entry, index, self._announced(reader))
+        grant = self.fill.grant(entry, index, self._announced(reader))
         flight.bypass = grant is None
         self._fly(entry, flight, shard, index, grant)
         return flight
 
     def launch_ahead(self, entry: Entry, index: int, shard: Shard, need: float, reader: ReaderName | None) -> bool:
         flight = self._flight(entry, index, need)
-        if self._announced(reader) is not None:
-            grant = self.ground.grant_inside(entry, index, reader)
-        else:
-            grant = self.ground.grant(entry, index, None)
+        grant = self.fill.grant_inside(entry, index, reader) if self._announced(reader) is not None else self.fill.grant(entry, index, None)
         if grant is None:
             return False
         self._fly(entry, flight, shard, index, grant)
@@ -361,7 +358,7 @@ class ShardCache:
 
     def _fly(self, entry: Entry, flight: Flight, shard: Shard, index: int, grant: Grant[Slice] | None) -> None:
         entry.flying += 1
-        self.ground.begun(entry, shard)
+        self.fill.begun(entry, shard)
         way = self._way(entry, flight, shard, grant)
         if index < 0:
             self.flights.take_off(flight, way)
@@ -369,9 +366,9 @@ class ShardCache:
             self.flights.take_off(flight, way, entry.key, index)
 
     async def _way(self, entry: Entry, flight: Flight, shard: Shard, grant: Grant[Slice] | None) -> None:
-        landing = SegmentWriter(self.ground, self.buffers, entry, flight, grant)
+        landing = SegmentWriter(self.fill, self.buffers, entry, flight, grant)
         landing.bypassing = flight.bypass
-        await self.ground.flown(entry, flight, landing, self._fetcher.fill(entry, flight, shard, landing))
+        await self.fill.flown(entry, flight, landing, self._fetcher.fill(entry, flight, shard, landing))
 
     def breadth(self, entry: Entry, bypassing: bool) -> int:
         """How many ranges of one reader may be in the air now: what the origin's pace makes worth it, an even part of the room."""
@@ -399,7 +396,7 @@ class ShardCache:
             if index not in entry.segments.unread:  # read to its end, or left: only now is its room anybody's
                 self.room.displacers.read(entry.key, index)
         self.room.touch(entry)  # what its readers have behind them may leave
-        self.ground.landed_signal()
+        self.fill.landed_signal()
 
     def read_segment(self, entry: Entry, index: int) -> None:
         self.room.displacers.hit(entry.key, index)

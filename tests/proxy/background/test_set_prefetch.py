@@ -301,9 +301,9 @@ async def test_a_body_without_ranges_that_has_no_place_is_not_asked_for_each_sec
         world.origin.put(NAMES[0], data_of(2 * SEGMENT), ranged=False)
 
         async def refused(entry: Entry, index: int, grant: Grant[Slice]) -> None:
-            world.cache.ground.give_back(None, None, grant)
+            world.cache.fill.give_back(None, None, grant)
 
-        monkeypatch.setattr(world.cache.ground, "prepare", refused)
+        monkeypatch.setattr(world.cache.fill, "prepare", refused)
         async with fetching(world, "https://o/set/{00..00}.tar") as sets:
             for _ in range(20):
                 await tick(world, sets)

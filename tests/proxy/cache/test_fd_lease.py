@@ -161,7 +161,7 @@ async def test_a_map_of_an_outdated_version_goes_with_its_end(tmp_path: Path) ->
         await warmed(world)
         entry = world.entry(A)
         with await mapped(world):
-            world.cache.ground.outdated(entry)
+            world.cache.fill.outdated(entry)
             await world.quiet()
             assert entry.segments.complete
         world.cache.look_at_descriptors()
@@ -395,7 +395,7 @@ async def test_an_outdated_version_is_not_lent(tmp_path: Path) -> None:
         entry = world.entry(A)
         async with AsyncExitStack() as stack:
             await passed(world, stack)
-            world.cache.ground.outdated(entry)
+            world.cache.fill.outdated(entry)
             with pytest.raises(UseHttp):
                 world.cache.lending.fit(entry)
         await world.quiet()
