@@ -62,7 +62,7 @@ class _Stock:
     def has(self, name: str, index: int) -> bool:
         entry = self._openings.current[name]
         if entry.segments.has(index):
-            self._cache.shelf.foresee(entry, index)
+            self._cache.segment_reader.foresee(entry, index)
             return True
         # A body that cannot be asked in pieces comes with its opening, or not at all.
         return not entry.ranged or self._cache.flight_of(entry, index) is not None

@@ -212,14 +212,14 @@ class SampleIndexer:
     async def _stepped(self, entry: Entry) -> bytes:
         self._fit(entry)
         for index in sorted(entry.segments.unverified):
-            if not await self._cache.shelf.trusted(entry, index):
+            if not await self._cache.segment_reader.trusted(entry, index):
                 raise _not_yet(entry, "a part of it was not what had been stored")
         landed, steps = dict(entry.landed_at), SampleIndexSteps(entry.version.length or 0)
         done = False
         try:
             while not done:
                 before_s = steps.worked_s
-                file = entry.file or await self._cache.shelf.stored(entry)
+                file = entry.file or await self._cache.segment_reader.stored(entry)
                 done = await file.inspect(steps.step)
                 self._fit(entry)
                 await self._pause(steps.worked_s - before_s)

@@ -81,13 +81,13 @@ class FdLease:
 class FdLeases:
     """The books of descriptors' leases. ``bytes`` and ``segments`` are those of the shards out now or lingering, each counted once."""
 
-    def __init__(self, room: SpaceManager, shelf: SegmentReader, store: Store) -> None:
+    def __init__(self, room: SpaceManager, segment_reader: SegmentReader, store: Store) -> None:
         self.count = 0  # leases of readers
         self.bytes = 0
         self.segments = 0
         self._lingering: dict[Entry, tuple[int, int]] = {}  # what was counted of them; one of ``whole_leases`` is theirs
         self._room = room
-        self._shelf = shelf
+        self._segment_reader = segment_reader
         self._store = store
 
     def __repr__(self) -> str:
@@ -188,7 +188,7 @@ class FdLeases:
         """Return when it is: what another boot stored is verified, all of it claimed on the disk. Raises ``UseHttp``."""
         with _on_disk():
             if entry.file is None:
-                await self._shelf.stored(entry)
+                await self._segment_reader.stored(entry)
             if entry.segments.unverified:
                 await self._verified(entry)
             if self._store.claims.unsettled(entry.key):
@@ -209,8 +209,8 @@ class FdLeases:
     async def _verified(self, entry: Entry) -> None:
         for index in sorted(entry.segments.unverified):
             if index + 1 < len(entry.segments.sums):
-                self._shelf.foresee(entry, index + 1)  # the disk has the next one while we wait for this
-            if not await self._shelf.trusted(entry, index):
+                self._segment_reader.foresee(entry, index + 1)  # the disk has the next one while we wait for this
+            if not await self._segment_reader.trusted(entry, index):
                 raise UseHttp("incomplete", f"segment {index} is not what was stored")
 
     def _read(self, entry: Entry) -> None:

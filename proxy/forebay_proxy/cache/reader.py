@@ -252,7 +252,7 @@ class ShardReader:
             self._board(only)
             self._arrive(index)
             return
-        if self.entry.segments.has(index) and not await self._host.shelf.trusted(self.entry, index):
+        if self.entry.segments.has(index) and not await self._host.segment_reader.trusted(self.entry, index):
             self.outcome = RequestOutcome.PARTIAL if self.outcome is RequestOutcome.HIT else self.outcome
         doubtful = index in self.entry.segments.unverified  # found wrong, or not to be read now, and the disk does not let go of it
         self._from_store = self.entry.segments.has(index) and not doubtful
@@ -347,7 +347,7 @@ class ShardReader:
         if flight is not None:
             end = min(end, flight.stored_end)
         departures = self.entry.segments.departures
-        data = await self._host.shelf.read(self.entry, self.position, self._place(end - self.position))
+        data = await self._host.segment_reader.read(self.entry, self.position, self._place(end - self.position))
         if flight is not None and flight.error is not None:
             raise bare(flight.error)  # its bytes are being given back: what was read may be holes
         if flight is not None and flight.file is not self.entry.file:

@@ -23,7 +23,7 @@ class ReaderHost(Protocol):
     """The cache, as a reading and what it holds see it."""
 
     buffers: BufferBudget
-    shelf: SegmentReader
+    segment_reader: SegmentReader
     gate: DigestGate
 
     def launch(self, entry: Entry, index: int, shard: Shard, need: float, reader: ReaderName | None) -> Flight:

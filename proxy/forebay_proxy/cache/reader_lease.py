@@ -68,7 +68,7 @@ class ReaderLease:
             if flight is not None:
                 self._host.hurry(self._entry, flight, float(ahead - index))
             elif self._entry.segments.has(ahead):
-                self._host.shelf.foresee(self._entry, ahead)
+                self._host.segment_reader.foresee(self._entry, ahead)
             elif not self._host.launch_ahead(self._entry, ahead, self._shard, float(ahead - index), self._reader):
                 return
             self.lease(ahead)

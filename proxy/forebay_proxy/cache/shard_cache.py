@@ -85,13 +85,13 @@ class ShardCache:
         self.forgotten_signal: Callable[[str], None] = lambda name: None  # the name means no version any more
         self.spoilt_signal: Callable[[Entry], None] = lambda entry: None  # bytes of it were wrong on the disk
         self.disk = DiskHealth(clock, events)
-        self.shelf = SegmentReader(room=room, clearing=clearing, files=files, disk=self.disk, events=events, chores=chores)
-        self.inspection = self.shelf.inspection = SegmentCheck(
-            room=room, clearing=clearing, stored=self.shelf.stored, disk=self.disk, events=events, holding=self._holding,
+        self.segment_reader = SegmentReader(room=room, clearing=clearing, files=files, disk=self.disk, events=events, chores=chores)
+        self.inspection = self.segment_reader.inspection = SegmentCheck(
+            room=room, clearing=clearing, stored=self.segment_reader.stored, disk=self.disk, events=events, holding=self._holding,
             spoilt=self._spoilt,
         )  # fmt: skip
-        self.tarlook = TarCheck(self.shelf, events)
-        self.lending = FdLeases(room, self.shelf, store)
+        self.tarlook = TarCheck(self.segment_reader, events)
+        self.lending = FdLeases(room, self.segment_reader, store)
         clearing.held = self.lending.held
         self.gate = DigestGate(room=room, flights=flights, events=events)
         self.sealing = DigestCheck(
@@ -287,7 +287,7 @@ class ShardCache:
     def ensure(self, entry: Entry, index: int, shard: Shard, *, need: float, need_at: float | None, reader: Hashable) -> Flight | None:
         """Prefetch's door: a flight for segment ``index``, None if it is here or in the air. Raises ``CacheFull``."""
         if entry.segments.has(index):
-            self.shelf.foresee(entry, index)
+            self.segment_reader.foresee(entry, index)
             return None
         if self.flight_of(entry, index) is not None:
             return None

@@ -25,8 +25,8 @@ log = logging.getLogger("forebay")
 class TarCheck:
     """What is known of an entry stays with it (``Entry.no_tar``)."""
 
-    def __init__(self, shelf: SegmentReader, events: Events) -> None:
-        self._shelf = shelf
+    def __init__(self, segment_reader: SegmentReader, events: Events) -> None:
+        self._segment_reader = segment_reader
         self._events = events
 
     def ended(self, reading: ShardReader) -> None:
@@ -48,9 +48,9 @@ class TarCheck:
         if size is None:
             return entry.no_tar or ""
         try:
-            beginning = await (await self._shelf.stored(entry)).read(0, size) if size else b""
+            beginning = await (await self._segment_reader.stored(entry)).read(0, size) if size else b""
             why = why_no_tar(beginning)
-            if why and not await self._shelf.trusted(entry, 0):  # what rotted on the disk is no word of the origin's
+            if why and not await self._segment_reader.trusted(entry, 0):  # what rotted on the disk is no word of the origin's
                 return ""
         except CacheError:  # the disk fails, or does not answer: whoever reads will be told
             return ""
