@@ -76,11 +76,11 @@ async def test_a_shutdown_at_any_moment(tmp_path: Path) -> None:
                 read.cancel()
             world.openings.cancel()
             world.flights.cancel()
-            world.cache.sealing.stop()
+            world.cache.digest_check.stop()
             async with asyncio.timeout(60):
                 await world.chores.idle()
                 await asyncio.wait(reads)
-            assert not world.cache.sealing._hashing
+            assert not world.cache.digest_check._hashing
             assert world.cache.leased_segments == 0
 
 
@@ -152,7 +152,7 @@ async def test_a_shutdown_does_not_wait_for_the_answer(tmp_path: Path) -> None:
             await reading
         world.openings.cancel()
         world.flights.cancel()
-        world.cache.sealing.stop()
+        world.cache.digest_check.stop()
         async with asyncio.timeout(60):
             await world.chores.idle()
         assert not origin.gate.is_set()

@@ -315,7 +315,7 @@ class _House:
             task.cancel()
         self._parts.openings.cancel()
         self._parts.flights.cancel()
-        self._cache.sealing.stop()
+        self._cache.digest_check.stop()
         self._parts.indexing.stop()
         await self._parts.chores.idle()
 

@@ -49,7 +49,7 @@ class Fill:
         room: SpaceManager,
         clearing: Reclaimer,
         retiring: Retirement,
-        sealing: DigestCheck,
+        digest_check: DigestCheck,
         disk: DiskHealth,
         events: Events,
         chores: BackgroundTasks,
@@ -66,7 +66,7 @@ class Fill:
         self._room = room
         self._clearing = clearing
         self._retiring = retiring
-        self._sealing = sealing
+        self._digest_check = digest_check
         self._disk = disk
         self._events = events
         self._chores = chores
@@ -219,7 +219,7 @@ class Fill:
     def landed(self, entry: Entry, index: int, checksum: int, grant: Grant[Slice], flight: Flight) -> None:
         """A segment is whole on the disk."""
         self._room.landed(entry, index, checksum, grant)
-        self._sealing.landed(entry, index, checksum)
+        self._digest_check.landed(entry, index, checksum)
         self._disk.worked()
         if flight.aboard_count or (flight.followed and entry.ranged):  # of a whole body, what came before its readers is unread
             entry.segments.unread.discard(index)
@@ -262,20 +262,20 @@ class Fill:
     # What the origin says of the whole
 
     def told(self, entry: Entry, offered: tuple[Digest, ...]) -> None:
-        self._sealing.told(entry, offered)
+        self._digest_check.told(entry, offered)
 
     def begun(self, entry: Entry, shard: Shard) -> None:
         """A flight of ``entry`` takes off."""
-        self._sealing.begun(entry, shard)
+        self._digest_check.begun(entry, shard)
 
     def passes_by(self, entry: Entry) -> None:
-        self._sealing.look(entry)
+        self._digest_check.look(entry)
 
     # What follows
 
     def left(self, entry: Entry) -> None:
         """A reader or a flight is gone from ``entry``."""
-        self._sealing.look(entry)
+        self._digest_check.look(entry)
         if entry.stale and entry.idle and entry.segments.stored_count:
             self._chores.spawn(self._drop(entry), "drop")
         self._room.touch(entry)

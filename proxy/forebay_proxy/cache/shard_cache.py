@@ -94,12 +94,12 @@ class ShardCache:
         self.lending = FdLeases(room, self.segment_reader, store)
         clearing.held = self.lending.held
         self.gate = DigestGate(room=room, flights=flights, events=events)
-        self.sealing = DigestCheck(
+        self.digest_check = DigestCheck(
             room=room, gate=self.gate, inspection=self.inspection, asking=fetcher, distrust=openings.distrust, events=events,
             chores=chores, enabled=origin_digests,
         )  # fmt: skip
         self.fill = Fill(
-            room=room, clearing=clearing, retiring=retiring, sealing=self.sealing, disk=self.disk, events=events, chores=chores,
+            room=room, clearing=clearing, retiring=retiring, digest_check=self.digest_check, disk=self.disk, events=events, chores=chores,
             forget=openings.forget, clock=clock,
         )  # fmt: skip
         self._openings = openings
@@ -109,7 +109,7 @@ class ShardCache:
         self._leased_segments = 0
         self._resting = 0
         openings.fill = self.fill
-        self.sealing.outdated = self.fill.outdated
+        self.digest_check.outdated = self.fill.outdated
         retiring.retired = self._forget
         plans.changed = self._moved
         clearing.failed = store.claims.on_failure = self.disk.failed
