@@ -52,10 +52,10 @@ def test_any_order_comes_to_the_same_digest(order: list[int], gone: set[int], al
             async with asyncio.timeout(60):
                 assert await world.get(A) == data
             await world.quiet()
-            seal = world.entry(A).seal
-            assert seal is not None
-            assert seal.verdict is DigestVerdict.AGREES
-            assert seal.computed() == seal.expected
+            digest_state = world.entry(A).digest_state
+            assert digest_state is not None
+            assert digest_state.verdict is DigestVerdict.AGREES
+            assert digest_state.computed() == digest_state.expected
             assert [fact.result for fact in world.of(events.DigestChecked)].count("agrees") == 1
 
     with tempfile.TemporaryDirectory() as path:

@@ -84,8 +84,8 @@ class DigestCheck:
 
     def told(self, entry: Entry, offered: tuple[Digest, ...]) -> None:
         """An answer about this version carried digests."""
-        seal = entry.seal
-        if not self._enabled or not offered or (seal is not None and seal.expected is not None):
+        digest_state = entry.digest_state
+        if not self._enabled or not offered or (digest_state is not None and digest_state.expected is not None):
             return
         digest = first_usable(offered)
         if digest is None:
@@ -93,21 +93,21 @@ class DigestCheck:
                 entry.unsealable = True
                 self._events.emit(events.DigestChecked(offered[0].algorithm, "unchecked"))
             return
-        if seal is None:
-            entry.seal = DigestState(digest)
+        if digest_state is None:
+            entry.digest_state = DigestState(digest)
         else:
-            seal.expect(digest)
+            digest_state.expect(digest)
         self.look(entry)
 
     def begun(self, entry: Entry, shard: Shard) -> None:
         """A flight for ``entry`` takes off: an origin that names digests only when asked is asked, once a version."""
-        if not self._enabled or entry.seal is not None or entry.unsealable or not entry.version.identity:
+        if not self._enabled or entry.digest_state is not None or entry.unsealable or not entry.version.identity:
             return
         if self._asking.tells_digests(shard) and self._silent.get(entry.origin, 0) < SILENT_AFTER:
-            entry.seal = DigestState(None)
-            self._chores.spawn(self._ask(entry, entry.seal, shard), "digest")
+            entry.digest_state = DigestState(None)
+            self._chores.spawn(self._ask(entry, entry.digest_state, shard), "digest")
 
-    async def _ask(self, entry: Entry, seal: DigestState, shard: Shard) -> None:
+    async def _ask(self, entry: Entry, digest_state: DigestState, shard: Shard) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._asks.add(task)
@@ -119,10 +119,10 @@ class DigestCheck:
             log.info("shard %s: its digest could not be asked for (%s)", entry.name, error.cause)
         finally:
             self._asks.discard(task)
-            if seal.expected is None and entry.seal is seal:
-                entry.seal, entry.unsealable = None, True
+            if digest_state.expected is None and entry.digest_state is digest_state:
+                entry.digest_state, entry.unsealable = None, True
                 self._room.claim(entry)
-            seal.changed.send()
+            digest_state.changed.send()
 
     def _heard(self, origin: str, offered: tuple[Digest, ...]) -> None:
         before = self._silent.pop(origin, 0)
@@ -142,85 +142,85 @@ class DigestCheck:
 
     def landed(self, entry: Entry, index: int, checksum: int) -> None:
         """A segment is stored, or a reader had all of one that had been here before."""
-        seal = entry.seal
-        if seal is None:
+        digest_state = entry.digest_state
+        if digest_state is None:
             return
-        if seal.contradicts(index, checksum) and seal.verdict is not DigestVerdict.DIFFERS:
-            self._differs(entry, seal, f"segment {index} came a second time with other bytes than the first")
+        if digest_state.contradicts(index, checksum) and digest_state.verdict is not DigestVerdict.DIFFERS:
+            self._differs(entry, digest_state, f"segment {index} came a second time with other bytes than the first")
             return
         self.look(entry)
 
     def look(self, entry: Entry) -> None:
         """Something about ``entry`` changed: hash what can be hashed, and let those who wait see for themselves."""
-        seal = entry.seal
-        if seal is None:
+        digest_state = entry.digest_state
+        if digest_state is None:
             return
-        if seal.verdict is DigestVerdict.PENDING and seal.expected is not None:
-            if self._is_whole(entry, seal):
-                self._judge(entry, seal)
-            elif self._enabled and entry.segments.has(seal.next) and entry.key not in self._hashing:
+        if digest_state.verdict is DigestVerdict.PENDING and digest_state.expected is not None:
+            if self._is_whole(entry, digest_state):
+                self._judge(entry, digest_state)
+            elif self._enabled and entry.segments.has(digest_state.next) and entry.key not in self._hashing:
                 self._waiting[entry.key] = entry
                 self._start()
-        seal.changed.send()
+        digest_state.changed.send()
 
     @staticmethod
-    def _is_whole(entry: Entry, seal: DigestState) -> bool:
+    def _is_whole(entry: Entry, digest_state: DigestState) -> bool:
         length = entry.version.length
-        return length is not None and seal.next == segment_count(length)
+        return length is not None and digest_state.next == segment_count(length)
 
     def _start(self) -> None:
         """Begin the hashing that is needed soonest: readers at the gate, then shards that are being read, then the rest."""
         while self._waiting and len(self._hashing) < AT_ONCE:
-            entry = max(self._waiting.values(), key=lambda entry: (entry.seal.waiting if entry.seal else 0, entry.readers))
+            entry = max(self._waiting.values(), key=lambda entry: (entry.digest_state.waiting if entry.digest_state else 0, entry.readers))
             del self._waiting[entry.key]
             self._hashing.add(entry.key)
             self._chores.spawn(self._hash(entry), "hash")
 
     async def _hash(self, entry: Entry) -> None:
         """The next segment of ``entry``."""
-        seal, goes_on = entry.seal, True
+        digest_state, goes_on = entry.digest_state, True
         try:
-            if seal is not None and seal.verdict is DigestVerdict.PENDING and entry.segments.has(seal.next):
+            if digest_state is not None and digest_state.verdict is DigestVerdict.PENDING and entry.segments.has(digest_state.next):
                 goes_on = False
-                goes_on = await self._hash_next(entry, seal)
+                goes_on = await self._hash_next(entry, digest_state)
         finally:
             self._hashing.discard(entry.key)
             if goes_on:
                 self.look(entry)  # in line again, should it still be the one that is needed soonest
-            elif seal is not None:
-                self._gate.give_up(entry, seal)  # the disk is slow or failing, or worse: no reader waits for that
+            elif digest_state is not None:
+                self._gate.give_up(entry, digest_state)  # the disk is slow or failing, or worse: no reader waits for that
             self._start()
 
-    async def _hash_next(self, entry: Entry, seal: DigestState) -> bool:
+    async def _hash_next(self, entry: Entry, digest_state: DigestState) -> bool:
         """Whether looking again can lead on."""
-        index = seal.next
-        hasher, value = seal.hasher(), entry.segments.sums[index]
+        index = digest_state.next
+        hasher, value = digest_state.hasher(), entry.segments.sums[index]
         finding = await self._inspection.look(entry, index, "digest", hasher=hasher)
         if finding is Finding.RIGHT:
-            seal.took(hasher, value)
+            digest_state.took(hasher, value)
         return finding in (Finding.RIGHT, Finding.GONE) or (finding is Finding.WRONG and not entry.segments.has(index))
 
     # How it comes out
 
-    def _judge(self, entry: Entry, seal: DigestState) -> None:
-        computed = seal.computed()
-        if computed != seal.expected:
-            self._differs(entry, seal, f"the origin's digest is {seal.expected}, its bytes have {computed}")
+    def _judge(self, entry: Entry, digest_state: DigestState) -> None:
+        computed = digest_state.computed()
+        if computed != digest_state.expected:
+            self._differs(entry, digest_state, f"the origin's digest is {digest_state.expected}, its bytes have {computed}")
             return
-        seal.verdict = DigestVerdict.AGREES
+        digest_state.verdict = DigestVerdict.AGREES
         self._distrust.trusted(entry.name)
         self._events.emit(events.DigestChecked(computed.algorithm, "agrees"))
         self._room.claim(entry)
 
-    def _differs(self, entry: Entry, seal: DigestState, cause: str) -> None:
-        assert seal.expected is not None
-        seal.verdict = DigestVerdict.DIFFERS
+    def _differs(self, entry: Entry, digest_state: DigestState, cause: str) -> None:
+        assert digest_state.expected is not None
+        digest_state.verdict = DigestVerdict.DIFFERS
         first = self._distrust.spoilt(entry.name)
         entry.fault = DigestDiffers(entry.name, cause, again=not first)
         if not first:
             self._distrust.refuse(entry.name, entry.fault)
         log.error("shard %s: %s; %s", entry.name, cause, "it is fetched once more" if first else "as before: its readers get an error")
-        self._events.emit(events.DigestChecked(seal.expected.algorithm, "differs"))
+        self._events.emit(events.DigestChecked(digest_state.expected.algorithm, "differs"))
         self._events.emit(events.IntegrityFailed("origin"))
         self.outdated(entry)
-        seal.changed.send()
+        digest_state.changed.send()

@@ -39,68 +39,73 @@ class DigestGate:
         self._flights = flights
         self._events = events
 
-    def release(self, entry: Entry, seal: DigestState) -> None:
+    def release(self, entry: Entry, digest_state: DigestState) -> None:
         """Nothing can be compared: the end is everybody's."""
-        if seal.closed:
-            seal.released = True
-            self._events.emit(events.DigestChecked(seal.expected.algorithm if seal.expected else "unknown", "unchecked"))
+        if digest_state.closed:
+            digest_state.released = True
+            self._events.emit(events.DigestChecked(digest_state.expected.algorithm if digest_state.expected else "unknown", "unchecked"))
             self._room.claim(entry)
-            seal.changed.send()
+            digest_state.changed.send()
 
-    def give_up(self, entry: Entry, seal: DigestState) -> None:
+    def give_up(self, entry: Entry, digest_state: DigestState) -> None:
         """Nobody waits for this verdict any more."""
-        seal.given_up = True
-        if seal.waiting:
-            self.release(entry, seal)
-        seal.changed.send()
+        digest_state.given_up = True
+        if digest_state.waiting:
+            self.release(entry, digest_state)
+        digest_state.changed.send()
 
     def holds(self, entry: Entry, index: int) -> bool:
         """Whether a reader must wait before it reads segment ``index``."""
-        seal = entry.seal
-        if seal is None or index != entry.last_index or entry.fault is not None:
+        digest_state = entry.digest_state
+        if digest_state is None or index != entry.last_index or entry.fault is not None:
             return False
-        if seal.verdict is DigestVerdict.AGREES:  # a last segment that comes again is compared with the first one once it has landed
+        if (
+            digest_state.verdict is DigestVerdict.AGREES
+        ):  # a last segment that comes again is compared with the first one once it has landed
             return not entry.segments.has(index) and self._comes(entry, index)
-        if seal.given_up or not self._can_end(entry, seal):
-            self.release(entry, seal)
+        if digest_state.given_up or not self._can_end(entry, digest_state):
+            self.release(entry, digest_state)
             return False
         return True
 
     async def passed(self, entry: Entry, index: int) -> None:
         """Wait until ``holds`` no longer says so."""
-        seal = entry.seal
-        assert seal is not None
-        seal.waiting += 1
+        digest_state = entry.digest_state
+        assert digest_state is not None
+        digest_state.waiting += 1
         try:
-            if seal.expected is None:
+            if digest_state.expected is None:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(ASKED_S):
-                        await self._while(lambda: entry.seal is seal and seal.expected is None and self.holds(entry, index), seal)
-                if seal.expected is None and entry.seal is seal:
-                    self.give_up(entry, seal)
-            await self._while(lambda: entry.seal is seal and self.holds(entry, index), seal)
+                        await self._while(
+                            lambda: entry.digest_state is digest_state and digest_state.expected is None and self.holds(entry, index),
+                            digest_state,
+                        )
+                if digest_state.expected is None and entry.digest_state is digest_state:
+                    self.give_up(entry, digest_state)
+            await self._while(lambda: entry.digest_state is digest_state and self.holds(entry, index), digest_state)
         finally:
-            seal.waiting -= 1
+            digest_state.waiting -= 1
 
     def knows(self, entry: Entry, index: int) -> bool:
         """Whether a segment was hashed when it was here before; one that has the same name must be the same bytes."""
-        return entry.seal is not None and index < entry.seal.next
+        return entry.digest_state is not None and index < entry.digest_state.next
 
     async def compared(self, entry: Entry, index: int, flight: Flight) -> None:
         """Wait until a known segment that ``flight`` brings has landed, and so been compared; or until it will not land."""
-        seal = entry.seal
-        if seal is not None:
-            await self._while(lambda: entry.fault is None and not (index in flight.landed or flight.done or flight.bypass), seal)
+        digest_state = entry.digest_state
+        if digest_state is not None:
+            await self._while(lambda: entry.fault is None and not (index in flight.landed or flight.done or flight.bypass), digest_state)
 
     @staticmethod
-    async def _while(condition: Callable[[], bool], seal: DigestState) -> None:
+    async def _while(condition: Callable[[], bool], digest_state: DigestState) -> None:
         while condition():
-            await seal.changed.wait()
+            await digest_state.changed.wait()
 
-    def _can_end(self, entry: Entry, seal: DigestState) -> bool:
+    def _can_end(self, entry: Entry, digest_state: DigestState) -> bool:
         """Whether everything that is not hashed yet is here, or on its way to the disk."""
         count = segment_count(entry.version.length or 0)
-        return all(entry.segments.has(index) or self._comes(entry, index) for index in range(seal.next, count))
+        return all(entry.segments.has(index) or self._comes(entry, index) for index in range(digest_state.next, count))
 
     def _comes(self, entry: Entry, index: int) -> bool:
         flight = entry.stream if entry.stream_flying else self._flights.find(entry.key, index)

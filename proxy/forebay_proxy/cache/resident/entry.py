@@ -61,7 +61,7 @@ class Entry:
         self.checked_jobs: set[str] = set()
         self.checked_at = 0.0
         self.landed_at: dict[int, float] = {}
-        self.seal: DigestState | None = None  # set once the origin has named a digest of the whole
+        self.digest_state: DigestState | None = None  # set once the origin has named a digest of the whole
         self.unsealable = False  # it names none, or none that can be computed here
         self.fault: ShardError | None = None  # why nobody may read on
         self.denials = 0  # how often in a row the origin said that it has another version
@@ -113,7 +113,7 @@ class Entry:
     @property
     def sealed(self) -> bool:
         """Whether the last segment still waits for the whole to be compared with its digest."""
-        return self.seal is not None and self.seal.closed
+        return self.digest_state is not None and self.digest_state.closed
 
     @property
     def shown_key(self) -> str:
