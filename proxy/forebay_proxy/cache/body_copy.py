@@ -74,18 +74,18 @@ class BodyCopy:
     """Lands the bytes of one answer in one flight."""
 
     def __init__(
-        self, entry: Entry, flight: Flight, landing: SegmentWriter, body: OriginBody, *, origin: str, buffers: BufferBudget, events: Events
+        self, entry: Entry, flight: Flight, writer: SegmentWriter, body: OriginBody, *, origin: str, buffers: BufferBudget, events: Events
     ) -> None:
         self._entry = entry
         self._flight = flight
-        self._landing = landing
+        self._writer = writer
         self._body = body
         self._origin = origin
         self._buffers = buffers
         self._events = events
         # A whole body where a range was asked for: what came before is passed over, what lies beyond is left.
         self._whole = entry.ranged and not body.ranged
-        self._skip = landing.received - body.first
+        self._skip = writer.received - body.first
         self._tail = EndMarker() if flight.end is None and not body.framed else None
 
     async def run(self, slot: Slot, stopwatch: Stopwatch) -> None:
@@ -94,28 +94,28 @@ class BodyCopy:
         Raises ``TruncatedShard`` for a body that ended too early, or whose end cannot be told from a cut; ``OriginLied`` for one that
         begins too late or goes on too long.
         """
-        self._landing.told(self._body.digests)
+        self._writer.told(self._body.digests)
         if self._skip < 0:
-            raise OriginLied(self._entry.name, f"the body starts at {self._body.first}, {self._landing.received} is needed")
+            raise OriginLied(self._entry.name, f"the body starts at {self._body.first}, {self._writer.received} is needed")
         if self._whole:
             self._events.emit(events.OriginOddity(self._origin, "whole-for-range"))
         with self._buffers.fetches.held():
-            if self._landing.bypassing:
+            if self._writer.bypassing:
                 self._body.narrow(self._buffers.windows.unit_bytes)
             async with aclosing(self._needed(self._body.chunks, stopwatch)) as needed:
                 async for chunk in needed:
-                    if self._landing.bypassing:
+                    if self._writer.bypassing:
                         slot.leave()
                         self._body.narrow(self._buffers.windows.unit_bytes)
-                    await self._landing.put(chunk)
-                    if self._whole and self._landing.complete:
+                    await self._writer.put(chunk)
+                    if self._whole and self._writer.complete:
                         break
-        await self._landing.flush()
+        await self._writer.flush()
         await self._end()
 
     async def _needed(self, chunks: AsyncIterator[bytes], stopwatch: Stopwatch) -> AsyncGenerator[bytes, None]:
         """The bytes from the next missing one to the flight's end."""
-        position, end = self._landing.received, self._flight.end
+        position, end = self._writer.received, self._flight.end
         kind = "demand" if self._flight.need < DEMAND else "prefetch"
         async for chunk in chunks:
             stopwatch.came(len(chunk))
@@ -136,15 +136,15 @@ class BodyCopy:
             yield needed
 
     async def _end(self) -> None:
-        landing, flight, name = self._landing, self._flight, self._entry.name
+        writer, flight, name = self._writer, self._flight, self._entry.name
         if flight.end is not None:
-            if not landing.complete:
-                raise TruncatedShard(name, f"the body ended at byte {landing.received} of {flight.end}")
+            if not writer.complete:
+                raise TruncatedShard(name, f"the body ended at byte {writer.received} of {flight.end}")
             return
         if not self._body.framed and not (self._tail is not None and self._tail.seen):
             raise TruncatedShard(
                 name,
-                f"the connection closed after {landing.received} bytes, with neither a length nor a tar end marker: that may be a cut",
+                f"the connection closed after {writer.received} bytes, with neither a length nor a tar end marker: that may be a cut",
                 next_step="serve the shard with a Content-Length",
             )
-        await landing.finish(landing.received)
+        await writer.finish(writer.received)

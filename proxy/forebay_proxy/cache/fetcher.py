@@ -151,45 +151,45 @@ class Fetcher:
         """How many ranges of one reader are worth having in the air at this origin."""
         return self._limiters.of(origin).pace.ranges
 
-    async def fill(self, entry: Entry, flight: Flight, shard: Shard, landing: SegmentWriter, patience: RetryBudget | None = None) -> None:
+    async def fill(self, entry: Entry, flight: Flight, shard: Shard, writer: SegmentWriter, patience: RetryBudget | None = None) -> None:
         """Bring everything of ``flight`` that has not arrived, however often the body breaks. Raises what cannot be mended."""
         patience = patience or self.patience(shard.origin)
-        await landing.ready()
-        while not flight.done and not landing.complete:
-            if landing.received > 0 and not entry.version.identity:
+        await writer.ready()
+        while not flight.done and not writer.complete:
+            if writer.received > 0 and not entry.version.identity:
                 raise TruncatedShard(entry.name, "the origin names no version: nothing would tell another one's bytes from these")
-            before = landing.received
+            before = writer.received
             try:
-                want = self._range(entry, flight, landing)
+                want = self._range(entry, flight, writer)
                 async with self.ask(shard, want, entry.version.pin, flight, patience) as (body, slot):
                     check(entry, body, want)
                     self.flapping.shown(entry)
-                    await self.pour(entry, flight, shard, landing, body, slot)
+                    await self.pour(entry, flight, shard, writer, body, slot)
                     return
             except RangeNotSatisfiable as error:
                 cause = f"the origin says that byte {before} lies beyond its end, this version has {entry.version.length} bytes"
                 raise ShardChanged(entry.name, cause) from error
             except ShardError as error:
-                await landing.flush()  # what arrived is kept: the next request starts behind it
-                if landing.complete:
+                await writer.flush()  # what arrived is kept: the next request starts behind it
+                if writer.complete:
                     return  # all of it came before the end of the body went wrong
-                if landing.received > before:
+                if writer.received > before:
                     patience.progress()
                 elif flight.end is None and isinstance(error, TruncatedShard):
                     raise  # the same end twice: it is the origin's, and asking again brings it again
-                await self.resume(entry, flight, shard, landing, error, patience)
+                await self.resume(entry, flight, shard, writer, error, patience)
 
     @staticmethod
-    def _range(entry: Entry, flight: Flight, landing: SegmentWriter) -> ByteRange | None:
+    def _range(entry: Entry, flight: Flight, writer: SegmentWriter) -> ByteRange | None:
         if not entry.ranged:
             return None
-        return ByteRange(landing.received, None if flight.end is None else flight.end - 1)
+        return ByteRange(writer.received, None if flight.end is None else flight.end - 1)
 
     async def resume(
-        self, entry: Entry, flight: Flight, shard: Shard, landing: SegmentWriter, error: ShardError, patience: RetryBudget
+        self, entry: Entry, flight: Flight, shard: Shard, writer: SegmentWriter, error: ShardError, patience: RetryBudget
     ) -> None:
         """Pause before asking for the rest, or raise ``error`` if asking cannot help."""
-        resumed = landing.received > 0
+        resumed = writer.received > 0
         if resumed and not entry.version.identity:
             raise error  # nothing would tell another version's bytes from these
         if isinstance(error, ShardChanged):
@@ -218,11 +218,11 @@ class Fetcher:
             raise
         self._events.emit(events.FetchRetried(shard.origin, reason_of(error), resumed))
 
-    async def pour(self, entry: Entry, flight: Flight, shard: Shard, landing: SegmentWriter, body: OriginBody, slot: Slot) -> None:
+    async def pour(self, entry: Entry, flight: Flight, shard: Shard, writer: SegmentWriter, body: OriginBody, slot: Slot) -> None:
         """Land the bytes of ``body``; at its end the flight is complete. Raises as ``BodyCopy.run``."""
         limiter = self._limiters.of(shard.origin)
         stopwatch = Stopwatch(limiter.pace, limiter.pipe, lambda: limiter.in_flight, self._clock)
-        await BodyCopy(entry, flight, landing, body, origin=shard.origin, buffers=self._buffers, events=self._events).run(slot, stopwatch)
+        await BodyCopy(entry, flight, writer, body, origin=shard.origin, buffers=self._buffers, events=self._events).run(slot, stopwatch)
 
 
 def _is_answer(error: ShardError) -> bool:

@@ -295,13 +295,13 @@ class Fill:
             self._room.touch(entry)
             self.left(entry)
 
-    async def flown(self, entry: Entry, flight: Flight, landing: SegmentWriter, filling: Awaitable[None]) -> None:
+    async def flown(self, entry: Entry, flight: Flight, writer: SegmentWriter, filling: Awaitable[None]) -> None:
         """Run ``filling``; whatever happens, nothing of the landing stays behind."""
         try:
             try:
                 await filling
             finally:
-                await landing.settled()
+                await writer.settled()
         except BaseException as error:
             flight.error = bare(told(error))  # before its bytes are given back: nobody may read them from now on
             if isinstance(error, ShardChanged):
@@ -310,7 +310,7 @@ class Fill:
                 self._failed(entry, error)
             raise
         finally:
-            landing.close()
+            writer.close()
             entry.flying -= 1
             if not entry.segments.has(index_of(flight.first)):
                 self._room.displacers.settle(entry.key, index_of(flight.first))

@@ -41,7 +41,7 @@ class OpeningFill(WriterFill, Protocol):
         """A flight of ``entry`` takes off."""
         ...
 
-    async def flown(self, entry: Entry, flight: Flight, landing: SegmentWriter, filling: Awaitable[None]) -> None: ...
+    async def flown(self, entry: Entry, flight: Flight, writer: SegmentWriter, filling: Awaitable[None]) -> None: ...
 
     async def first_grant(self, needed: Urgency, size: int) -> Grant[Slice] | None:
         """Room for a first segment that is guessed to have ``size`` bytes, its victims removed; None: bypass."""
@@ -133,10 +133,10 @@ class Opening:
                     fitted = None if given is None else self._fitted(given, entry, flight)
                     if fitted is None and self._needed.need >= DEMAND:
                         raise CacheFull("no room for its first segment ahead of need")
-                    landing = SegmentWriter(self._of.fill, self._of.buffers, entry, flight, fitted)
+                    writer = SegmentWriter(self._of.fill, self._of.buffers, entry, flight, fitted)
                     self._note(entry, flight)
-                    flight.bypass = landing.bypassing = fitted is None
-                    await self._fly(entry, flight, landing, held, body, slot)
+                    flight.bypass = writer.bypassing = fitted is None
+                    await self._fly(entry, flight, writer, held, body, slot)
         finally:
             self._of.room.displacers.settle(*self._needed.place)
             if grant is not None:
@@ -184,7 +184,7 @@ class Opening:
         first, size = segment_span(index, entry.version.length)
         return Flight(first, first + size, self._needed.need, self._of.clock())
 
-    async def _fly(self, entry: Entry, flight: Flight, landing: SegmentWriter, held: AsyncExitStack, body: OriginBody, slot: Slot) -> None:
+    async def _fly(self, entry: Entry, flight: Flight, writer: SegmentWriter, held: AsyncExitStack, body: OriginBody, slot: Slot) -> None:
         index = index_of(flight.first) if entry.ranged else -1
         if not entry.ranged:
             entry.stream = flight
@@ -196,26 +196,26 @@ class Opening:
         self._resolve()
         error: BaseException | None = None
         try:
-            await self._of.fill.flown(entry, flight, landing, self._fill(entry, flight, landing, held, body, slot))
+            await self._of.fill.flown(entry, flight, writer, self._fill(entry, flight, writer, held, body, slot))
         except BaseException as failed:
             error = told(failed)
             raise
         finally:
             self._of.flights.land(flight, error, entry.key, index)
 
-    async def _fill(self, entry: Entry, flight: Flight, landing: SegmentWriter, held: AsyncExitStack, body: OriginBody, slot: Slot) -> None:
+    async def _fill(self, entry: Entry, flight: Flight, writer: SegmentWriter, held: AsyncExitStack, body: OriginBody, slot: Slot) -> None:
         fetcher = self._of.fetcher
         try:
             async with held.pop_all():  # connection and slot go back before any pause
-                await landing.ready()
-                await fetcher.pour(entry, flight, self._shard, landing, body, slot)
+                await writer.ready()
+                await fetcher.pour(entry, flight, self._shard, writer, body, slot)
             return
         except ShardError as error:
-            await landing.flush()
-            if landing.complete:
+            await writer.flush()
+            if writer.complete:
                 return
-            await fetcher.resume(entry, flight, self._shard, landing, error, self._patience)
-        await fetcher.fill(entry, flight, self._shard, landing, self._patience)
+            await fetcher.resume(entry, flight, self._shard, writer, error, self._patience)
+        await fetcher.fill(entry, flight, self._shard, writer, self._patience)
 
 
 def _must_be_whole(body: OriginBody) -> bool:

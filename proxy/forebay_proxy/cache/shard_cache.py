@@ -366,9 +366,9 @@ class ShardCache:
             self.flights.take_off(flight, way, entry.key, index)
 
     async def _way(self, entry: Entry, flight: Flight, shard: Shard, grant: Grant[Slice] | None) -> None:
-        landing = SegmentWriter(self.fill, self.buffers, entry, flight, grant)
-        landing.bypassing = flight.bypass
-        await self.fill.flown(entry, flight, landing, self._fetcher.fill(entry, flight, shard, landing))
+        writer = SegmentWriter(self.fill, self.buffers, entry, flight, grant)
+        writer.bypassing = flight.bypass
+        await self.fill.flown(entry, flight, writer, self._fetcher.fill(entry, flight, shard, writer))
 
     def breadth(self, entry: Entry, bypassing: bool) -> int:
         """How many ranges of one reader may be in the air now: what the origin's pace makes worth it, an even part of the room."""

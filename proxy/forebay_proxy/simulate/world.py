@@ -1,4 +1,4 @@
-"""The simulated cache: who is in the air, what lands, what leaves. The shape of ``cache`` and ``landing``, without a byte. Pure."""
+"""The simulated cache: who is in the air, what lands, what leaves. The shape of ``cache`` and ``writer``, without a byte. Pure."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ async def test_what_comes_and_goes_while_the_disk_is_counted_is_no_room(tmp_path
         await stored(world, A, 3)
         disk = 6 * SEGMENT
 
-        async def landing(patience_s: float) -> Look:
+        async def writer(patience_s: float) -> Look:
             counted = replace(WELL, free_bytes=disk - world.ledger.stored_bytes)
             await stored(world, B, 2)
             return counted
@@ -91,7 +91,7 @@ async def test_what_comes_and_goes_while_the_disk_is_counted_is_no_room(tmp_path
             return counted
 
         seeing(world, monkeypatch, replace(WELL, free_bytes=disk - 3 * SEGMENT))
-        for between in (None, landing, leaving):
+        for between in (None, writer, leaving):
             if between is not None:
                 monkeypatch.setattr(world.store, "look", between)
             await world.watch.look()
