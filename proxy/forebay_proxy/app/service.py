@@ -292,7 +292,7 @@ class _House:
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if idle_s is None else max(1.0, idle_s / 10)):
                     await asked.wait()
-            if self._cache.lending.lingering:
+            if self._cache.fd_leases.lingering:
                 self._lingered_at = self._clock()
             last_active = max(self._face.last_active, self._door.last_active, self._lingered_at)
             if idle_s is not None and not self._face.in_use and not self._door.in_use and self._clock() - last_active > idle_s:

@@ -91,8 +91,8 @@ class ShardCache:
             spoilt=self._spoilt,
         )  # fmt: skip
         self.tarlook = TarCheck(self.segment_reader, events)
-        self.lending = FdLeases(room, self.segment_reader, store)
-        clearing.held = self.lending.held
+        self.fd_leases = FdLeases(room, self.segment_reader, store)
+        clearing.held = self.fd_leases.held
         self.gate = DigestGate(room=room, flights=flights, events=events)
         self.digest_check = DigestCheck(
             room=room, gate=self.gate, inspection=self.inspection, asking=fetcher, distrust=openings.distrust, events=events,
@@ -144,17 +144,17 @@ class ShardCache:
         job = reader.job if reader else ""
         with nullcontext() if job else self._openings.bursts.inside(shard.group):
             entry = self._openings.ready(shard, job)
-        if entry is None or self.room.entries.get(entry.key) is not entry or not self.lending.is_ready(entry):
-            self.lending.fit(self._openings.current.get(shard.name))  # before the origin is asked whether it changed
+        if entry is None or self.room.entries.get(entry.key) is not entry or not self.fd_leases.is_ready(entry):
+            self.fd_leases.fit(self._openings.current.get(shard.name))  # before the origin is asked whether it changed
             return None
         return self._lend(entry, shard, reader)
 
     async def lent(self, shard: Shard, reader: ReaderName | None) -> FdLease:
         """As ``lend``, after everything it needs: the origin is asked, what another boot stored is verified."""
-        self.lending.fit(self._openings.current.get(shard.name))
+        self.fd_leases.fit(self._openings.current.get(shard.name))
         entry, _, _ = await self._entry(shard, reader, None)
-        with self._inside(ShardReader(self, entry, shard, reader, opened_here=False)), self.lending.leasing(entry):
-            await self.lending.readied(entry)
+        with self._inside(ShardReader(self, entry, shard, reader, opened_here=False)), self.fd_leases.leasing(entry):
+            await self.fd_leases.readied(entry)
         return self._lend(entry, shard, reader)
 
     async def _entry(
@@ -171,27 +171,27 @@ class ShardCache:
         return entry, opened_here, waited_s
 
     def _lend(self, entry: Entry, shard: Shard, reader: ReaderName | None) -> FdLease:
-        descriptor = self.lending.descriptor(entry)
+        descriptor = self.fd_leases.descriptor(entry)
         reading = self._reading(entry, shard, reader, opened_here=False)
         entry.readers += 1
         self.readings.add(reading)
         reading.has_all()
-        return FdLease(reading, descriptor, *self.lending.lease(entry), self.optimal.moment, self)
+        return FdLease(reading, descriptor, *self.fd_leases.lease(entry), self.optimal.moment, self)
 
     def note_passed(self, lent: FdLease) -> None:
         self._note_opening(lent.reading.entry, lent.reading.shard, lent.reading.reader, None)
 
     def take_back(self, lent: FdLease) -> None:
-        self.lending.release(lent.reading.entry, lent.size, lent.segments)
+        self.fd_leases.release(lent.reading.entry, lent.size, lent.segments)
         self._step_out(lent.reading)
 
     def settle(self, lent: FdLease) -> None:
-        self.lending.look(lent.reading.entry)
+        self.fd_leases.look(lent.reading.entry)
         self.fill.left(lent.reading.entry)
 
     def look_at_descriptors(self) -> None:
         """Once a second: what maps that outlived their lease held until now may leave."""
-        for entry in self.lending.look_again():
+        for entry in self.fd_leases.look_again():
             self.fill.left(entry)
 
     def count(self, lent: FdLease) -> None:
@@ -376,7 +376,7 @@ class ShardCache:
             return 1
         leased = max(0, self.leased_segments - len(self.flights)) * SEGMENT_BYTES
         grantable = self.room.ledger.grantable_bytes(leased) // SEGMENT_BYTES
-        active = max(1, len(self.readings) - self._resting - self.lending.count)  # who has a descriptor asks for nothing
+        active = max(1, len(self.readings) - self._resting - self.fd_leases.count)  # who has a descriptor asks for nothing
         return max(1, min(self._fetcher.ranges(entry.origin), grantable // active))
 
     def let_rest(self, now: float) -> int:
@@ -432,4 +432,4 @@ class ShardCache:
 
     @property
     def leased_segments(self) -> int:
-        return self._leased_segments + self.lending.segments
+        return self._leased_segments + self.fd_leases.segments

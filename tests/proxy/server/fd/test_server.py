@@ -110,9 +110,9 @@ async def test_the_connection_is_the_lease(tmp_path: Path) -> None:
     """Its reader is inside the shard until it closes."""
     async with opened(tmp_path) as (world, door):
         found = await asked(tmp_path, who=str(reader()))
-        assert (world.cache.lending.count, len(door), world.cache.is_reading(reader())) == (1, 1, True)
+        assert (world.cache.fd_leases.count, len(door), world.cache.is_reading(reader())) == (1, 1, True)
         found.close()
-        await until(lambda: not world.cache.lending.count)
+        await until(lambda: not world.cache.fd_leases.count)
         assert (len(door), world.cache.is_reading(reader())) == (0, False)
 
 
@@ -122,7 +122,7 @@ async def test_a_shut_down_connection_ends_the_lease_though_somebody_has_a_copy(
         found = await asked(tmp_path)
         copy = found.client.dup()
         found.client.shutdown(socket.SHUT_RDWR)
-        await until(lambda: not world.cache.lending.count)
+        await until(lambda: not world.cache.fd_leases.count)
         copy.close()
         found.close()
 
@@ -131,7 +131,7 @@ async def test_our_own_descriptor_is_closed_at_once(tmp_path: Path) -> None:
     """A lease costs us the connection and nothing more; thousands of openings leave nothing behind."""
     async with opened(tmp_path) as (world, _):
         (await asked(tmp_path)).close()
-        await until(lambda: not world.cache.lending.count)
+        await until(lambda: not world.cache.fd_leases.count)
         before = len(os.listdir("/proc/self/fd"))
         found = [await asked(tmp_path) for _ in range(20)]
         assert len(os.listdir("/proc/self/fd")) == before + 20 * 3  # both ends of a connection, and the client's descriptor
@@ -139,7 +139,7 @@ async def test_our_own_descriptor_is_closed_at_once(tmp_path: Path) -> None:
             each.close()
         for _ in range(1000):
             (await asked(tmp_path)).close()
-        await until(lambda: not world.cache.lending.count)
+        await until(lambda: not world.cache.fd_leases.count)
         assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -148,7 +148,7 @@ async def test_an_opening_is_a_hit_with_all_its_bytes(tmp_path: Path) -> None:
     async with opened(tmp_path) as (world, _):
         before = len(world.of(events.RequestDone))
         (await asked(tmp_path, who=str(reader()))).close()
-        await until(lambda: not world.cache.lending.count)
+        await until(lambda: not world.cache.fd_leases.count)
         [fact] = world.of(events.RequestDone)[before:]
         assert (fact.code, fact.outcome, fact.bytes_sent, fact.hit_bytes, fact.job) == (200, RequestOutcome.HIT, LENGTH, LENGTH, "job")
         assert world.of(events.DoorAnswered) == [events.DoorAnswered("passed")]
@@ -238,7 +238,7 @@ async def test_beyond_the_bound_http_does(tmp_path: Path) -> None:
         assert (found.answer.status, found.descriptor) == (503, None)
         for each in (found, *held):
             each.close()
-        await until(lambda: not world.cache.lending.count)
+        await until(lambda: not world.cache.fd_leases.count)
         found = await asked(tmp_path)
         assert found.answer.status == 200
         found.close()
@@ -300,7 +300,7 @@ async def test_a_client_that_leaves_before_the_answer_costs_nothing(tmp_path: Pa
         await until(lambda: not len(door))
         gate.open()
         await world.quiet()
-        assert world.cache.lending.count == 0
+        assert world.cache.fd_leases.count == 0
 
 
 async def test_a_client_that_never_takes_its_descriptor_blocks_nobody(tmp_path: Path) -> None:
@@ -308,12 +308,12 @@ async def test_a_client_that_never_takes_its_descriptor_blocks_nobody(tmp_path: 
     async with opened(tmp_path) as (world, _):
         idle = await connected(tmp_path)
         idle.send(encode_request(A, ""))
-        await until(lambda: world.cache.lending.count == 1)
+        await until(lambda: world.cache.fd_leases.count == 1)
         found = await asked(tmp_path)
         assert found.bytes() == DATA
         found.close()
         idle.close()
-        await until(lambda: not world.cache.lending.count)
+        await until(lambda: not world.cache.fd_leases.count)
         assert await world.clearing.evict(world.entry(A)) > 0
 
 
@@ -326,12 +326,12 @@ async def test_a_connection_asks_again_and_again(tmp_path: Path) -> None:
             client.send(encode_request(A, f"job/{number}/0/1.1", lease=number))
             found.append(await heard(client))
             assert found[-1].bytes() == DATA
-        assert (world.cache.lending.count, len(door)) == (4, 1)
+        assert (world.cache.fd_leases.count, len(door)) == (4, 1)
         client.send(encode_end(2) + encode_end(0) + encode_end(77) + encode_request(B, ""))
         assert (await heard(client)).answer.status == 409
         assert {str(each.reader) for each in world.cache.readings} == {"job/1/0/1.1", "job/3/0/1.1"}
         client.close()
-        await until(lambda: not world.cache.lending.count)
+        await until(lambda: not world.cache.fd_leases.count)
         assert not world.cache.readings
         for each in found:
             assert each.bytes() == DATA
@@ -348,7 +348,7 @@ async def test_the_end_of_a_lease_counts_before_the_next_question(tmp_path: Path
         assert (await heard(client)).answer.status == 503
         client.send(encode_end(0) + encode_request(A, "", lease=1))
         second = await heard(client)
-        assert (second.answer.status, world.cache.lending.count) == (200, 1)
+        assert (second.answer.status, world.cache.fd_leases.count) == (200, 1)
         first.close()
         second.close()
 
@@ -362,7 +362,7 @@ async def test_two_leases_of_one_number_are_cut_off(tmp_path: Path) -> None:
         client.send(encode_request(A, "", lease=5))
         second = await heard(client)
         assert (second.answer.status, second.descriptor) == (0, None)
-        assert (world.cache.lending.count, len(door)) == (0, 0)
+        assert (world.cache.fd_leases.count, len(door)) == (0, 0)
         first.close()
 
 
@@ -377,13 +377,13 @@ async def test_a_question_before_the_answer_is_cut_off(tmp_path: Path) -> None:
         await gate.reached.wait()
         assert door.in_use
         client.send(encode_end(0))
-        await until(lambda: not world.cache.lending.count)
+        await until(lambda: not world.cache.fd_leases.count)
         assert len(door) == 1
         client.send(encode_request(A, "", lease=2))
         await until(lambda: not len(door))
         gate.open()
         await world.quiet()
-        assert (world.cache.lending.count, door.in_use) == (0, False)
+        assert (world.cache.fd_leases.count, door.in_use) == (0, False)
         first.close()
 
 
@@ -395,7 +395,7 @@ async def test_a_connection_that_holds_nothing_keeps_nobody(tmp_path: Path) -> N
         found = await heard(client)
         assert door.in_use
         client.send(encode_end(0))
-        await until(lambda: not world.cache.lending.count)
+        await until(lambda: not world.cache.fd_leases.count)
         assert (door.in_use, len(door)) == (False, 1)
         found.close()
 
@@ -405,7 +405,7 @@ async def test_a_client_that_talks_nonsense_is_cut_off(tmp_path: Path) -> None:
     async with opened(tmp_path) as (world, door):
         found = await asked(tmp_path)
         found.client.send(b"and another thing\n")
-        await until(lambda: not world.cache.lending.count)
+        await until(lambda: not world.cache.fd_leases.count)
         assert len(door) == 0
         assert found.bytes() == DATA
         found.close()
@@ -427,7 +427,7 @@ async def test_closing_ends_all_leases(tmp_path: Path) -> None:
         found = await asked(tmp_path)
         await door.aclose()
         await door.aclose()
-        assert (world.cache.lending.count, len(door), door.path, (tmp_path / "s.fd").exists()) == (0, 0, None, False)
+        assert (world.cache.fd_leases.count, len(door), door.path, (tmp_path / "s.fd").exists()) == (0, 0, None, False)
         assert found.bytes() == DATA
         found.close()
 
