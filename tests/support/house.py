@@ -35,11 +35,12 @@ from forebay_proxy.cache.resolver import VersionResolver
 from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.background_tasks import BackgroundTasks
-from forebay_proxy.core.events import Events
+from forebay_proxy.core.events import Event, Events, Fact
 from forebay_proxy.core.shard import ByteRange, Shard
 from forebay_proxy.node.cache_location import Capacity
 from forebay_proxy.policy.eviction.ledger import Ledger
 from forebay_proxy.policy.plans.registry import PlanRegistry
+from forebay_proxy.store.facts import GarbageRemoved, IndexCommitted
 from forebay_proxy.store.store import Store
 from forebay_proxy.transfer import flights as flights_module
 from forebay_proxy.transfer.buffer_budget import BufferBudget, Share
@@ -221,6 +222,14 @@ class World:
         assert self.ledger.take_peak() <= self.ledger.configured_bytes
 
 
+class _Unmeasured(Events):
+    """Nobody hears that bytes of the index came or went: those are other tests' matter, here segments count."""
+
+    def emit(self, event: Event | Fact) -> None:
+        if not isinstance(event, IndexCommitted | GarbageRemoved):
+            super().emit(event)
+
+
 def _descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
@@ -269,14 +278,14 @@ async def building(
     """
     origin, clock = origin or FakeOrigin(), clock or FakeClock()
     descriptors = _descriptors()
-    store = await Store.open(path, who="test")
+    events, facts = Events() if measured else _Unmeasured(), list[Any]()
+    store = await Store.open(path, who="test", events=events)
     try:
         loaded = await store.load()
         if boot:
             store.boot_id = boot
         with _short_boarding(), _plain_errors():
             async with asyncio.TaskGroup() as group:
-                events, facts = Events(), list[Any]()
                 events.listen(facts.append)
                 origins: Any = FakeOrigins(origin)
                 around = Surroundings(origins, events, group, clock, clock.sleep, random.Random(7))
@@ -291,8 +300,6 @@ async def building(
                 adopt(loaded, store, parts.openings, parts.cache)
                 if measured:
                     world.room.overhead.measure()
-                else:  # the index's bytes are other tests' matter: here segments count
-                    store.claims.on_commit = store.sweeping.freed = lambda: None
                 walking = group.create_task(world.prefetcher.run()) if prefetch else None
                 try:
                     yield world

@@ -30,6 +30,15 @@ from forebay_proxy.origins.registry import Origins
 from forebay_proxy.policy.eviction.headroom import Headroom
 from forebay_proxy.policy.eviction.ledger import Ledger
 from forebay_proxy.policy.plans.registry import PlanRegistry
+from forebay_proxy.store.facts import (
+    CommitFailed,
+    FileTidied,
+    GarbageRemoved,
+    IndexCommitted,
+    IndexLost,
+    ShardsLost,
+    SpaceRefused,
+)
 from forebay_proxy.store.store import Store
 from forebay_proxy.transfer.buffer_budget import BufferBudget
 from forebay_proxy.transfer.flights import Flights
@@ -107,7 +116,21 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
     )  # fmt: skip
     prefetcher = Prefetcher(cache, openings, plans, chores, clock)
     sets = SetPrefetch(cache, openings, plans, settings.set, clock, cache.tarlook)
-    return CacheParts(
+    parts = CacheParts(
         store, ledger, plans, room, files, clearing, retiring, chores, limiters, buffers, fetcher, flights, openings, cache, indexing,
         watch, prefetcher, sets,
     )  # fmt: skip
+    _introduce(parts, events)
+    return parts
+
+
+def _introduce(parts: CacheParts, events: Events) -> None:
+    """Who hears what of whom, in the order in which they hear it."""
+    room, on = parts.room, events.on
+    on(IndexCommitted, lambda _: room.overhead.measure())
+    on(GarbageRemoved, lambda _: room.overhead.measure())
+    on(FileTidied, lambda fact: room.tidied(fact.key, fact.allocated_bytes))
+    on(IndexLost, lambda _: room.claim_all())
+    on(CommitFailed, lambda fact: parts.cache.disk.failed(fact.error))
+    on(SpaceRefused, lambda fact: parts.watch.space_refused(fact.error))
+    on(ShardsLost, lambda _: parts.watch.shards_lost())

@@ -27,7 +27,7 @@ from forebay_proxy.config.settings import Settings
 from forebay_proxy.core import logs, secret_parameters
 from forebay_proxy.core.background_tasks import describe_fault, kept
 from forebay_proxy.core.errors import ConfigError, InvalidRequest, causes
-from forebay_proxy.core.events import Events, PlanChanged
+from forebay_proxy.core.events import Events, PlanChanged, RequestDone
 from forebay_proxy.core.exit_codes import ExitCode
 from forebay_proxy.core.logs import frames_of
 from forebay_proxy.core.uids import anybodys_uid
@@ -156,13 +156,9 @@ class _House:
         self._recent_errors = RecentErrors(time.time)
         self._troubles = Troubles(self._clock)
         self._metrics = Metrics(version=VERSION)
-        self._events.listen(self._tally.listen)
-        self._events.listen(self._following.listen)
-        self._events.listen(self._metrics.listen)
-        self._events.listen(self._board.listen)
-        self._events.listen(self._recent_errors.listen)
-        self._events.listen(self._troubles.listen)
-        self._events.listen(log_request)
+        for listening in (self._tally, self._following, self._metrics, self._board, self._recent_errors, self._troubles):
+            self._events.listen(listening.listen, listening.kinds)
+        self._events.on(RequestDone, log_request)
 
     async def build(self) -> None:
         """Own the directory, load what is there, listen. Raises ``ConfigError``."""
@@ -170,7 +166,9 @@ class _House:
         run = RunDirectory.of(self._environ)
         fingerprint = run.fingerprint(self._environ)
         self._claim = claim = self._life.enter_context(run.claim(fingerprint))
-        place, capacity, store, loaded = await own_directory(self._settings, self._environ, self._life, self._ending, self._clock)
+        place, capacity, store, loaded = await own_directory(
+            self._settings, self._environ, self._life, self._ending, self._clock, self._events
+        )
         await self._begin_access_log(store)
         group = await self._life.enter_async_context(asyncio.TaskGroup())
         self._build_cache(group, store, capacity)

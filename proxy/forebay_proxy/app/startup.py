@@ -13,6 +13,7 @@ from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resolver import VersionResolver
 from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.config.settings import Settings
+from forebay_proxy.core.events import Events
 from forebay_proxy.core.shard import Shard, shown
 from forebay_proxy.node import cache_location
 from forebay_proxy.node.cache_location import CacheLocation, Capacity, Machine
@@ -35,7 +36,12 @@ class NotBegun(Exception):
 
 
 async def own_directory(
-    settings: Settings, environ: Mapping[str, str], life: AsyncExitStack, ending: Shutdown, clock: Callable[[], float]
+    settings: Settings,
+    environ: Mapping[str, str],
+    life: AsyncExitStack,
+    ending: Shutdown,
+    clock: Callable[[], float],
+    events: Events,
 ) -> tuple[CacheLocation, Capacity, Store, StartReport]:
     """The directory that the settings mean, how much it may hold, its open store, and what was found there; ``life`` closes the store.
 
@@ -44,7 +50,7 @@ async def own_directory(
     machine = Machine.here(environ)
     place = cache_location.choose(settings, environ, machine)
     place = cache_location.prepare(place, settings, machine)
-    store = await _open_store(place.path, ending, clock)
+    store = await _open_store(place.path, ending, clock, events)
     life.push_async_callback(store.aclose)
     loaded = await store.load()
     disk = cache_location.measure(place.path)
@@ -52,12 +58,12 @@ async def own_directory(
     return place, capacity, store, loaded
 
 
-async def _open_store(path: Path, ending: Shutdown, clock: Callable[[], float]) -> Store:
+async def _open_store(path: Path, ending: Shutdown, clock: Callable[[], float], events: Events) -> Store:
     """Own the directory; one whose owner is just ending is waited for, as warm bytes are worth some seconds."""
     until, said = clock() + HANDOVER_S, False
     while True:
         try:
-            return await Store.open(path, who="forebay serve")
+            return await Store.open(path, who="forebay serve", events=events)
         except DirectoryOwned as owned:
             if not owned.ending or clock() > until:
                 raise

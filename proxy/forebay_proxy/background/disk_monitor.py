@@ -67,8 +67,6 @@ class DiskMonitor:
         self._away = False  # it was not where it was; until it is owned anew, even if it is there again
         self._tending = False
         self._wanted = 0
-        health.space_refused = self._space_refused
-        store.on_shards_lost = self._shards_lost
 
     def __repr__(self) -> str:
         return f"<DiskMonitor {self._health!r}, {self._headroom!r}>"
@@ -104,7 +102,7 @@ class DiskMonitor:
             self._away = True
             self._health.lost(f"cache disk: directory {self._store.path} was removed, replaced or unmounted")
 
-    def _space_refused(self, error: DiskFailed) -> None:
+    def space_refused(self, error: DiskFailed) -> None:
         """ENOSPC or EDQUOT. A file that cannot be made says nothing of bytes: inodes lack, until the next look says otherwise."""
         if error.operation == "create":
             self._health.no_files = True
@@ -137,7 +135,8 @@ class DiskMonitor:
         await self._store.own_anew(PATIENCE_S)
         self._away, self._refused = False, None
 
-    def _shards_lost(self) -> None:
+    def shards_lost(self) -> None:
+        """The directory is there again, and empty."""
         log.warning("cache directory %s was made anew; what it held is fetched again", self._store.path)
         for entry in list(self._room.entries.values()):
             self._chores.spawn(self._clearing.vanished(entry), "vanished")

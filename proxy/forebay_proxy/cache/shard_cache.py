@@ -112,7 +112,7 @@ class ShardCache:
         self.digest_check.outdated = self.fill.outdated
         retiring.retired = self._forget
         plans.changed = self._moved
-        clearing.failed = store.claims.on_failure = self.disk.failed
+        clearing.failed = self.disk.failed
 
     def __repr__(self) -> str:
         air, readers = len(self.flights), len(self.readings)

@@ -1,10 +1,15 @@
-"""What rooms report. Rooms emit frozen facts and know no listener; metrics, log and page listen, tests record. Pure."""
+"""What rooms report. Rooms emit frozen facts and know no listener; metrics, log and page listen, tests record. Pure.
+
+What is counted is named here. A fact that one room has and another acts on (a segment left, the index was begun anew) is a ``Fact`` too,
+and lives beside the room that emits it; ``app/composition.py`` says who hears it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any, TypeVar
 
 from forebay_proxy.wire.protocol.plan import ReaderName
 
@@ -20,6 +25,7 @@ __all__ = [
     "Event",
     "Events",
     "Evicted",
+    "Fact",
     "FetchRetried",
     "FlightBoarded",
     "IntegrityFailed",
@@ -351,16 +357,39 @@ Event = (
 )  # fmt: skip
 
 
+class Fact:
+    """Something that happened in one room and that others act on at once: a frozen dataclass beside the room that emits it."""
+
+    __slots__ = ()
+
+
+F = TypeVar("F")
+
+
 class Events:
-    """The board on which rooms pin their facts. Not thread-safe: the event loop's only."""
+    """The board on which rooms pin their facts; a listener is called with those it named, in the order in which listeners came.
+
+    Not thread-safe: the event loop's only.
+    """
 
     def __init__(self) -> None:
-        self._listeners: list[Callable[[Event], None]] = []
+        self._of_all: tuple[Callable[[Any], object], ...] = ()
+        self._of_kind: dict[type, list[Callable[[Any], object]]] = {}
 
-    def listen(self, listener: Callable[[Event], None]) -> None:
-        """Call ``listener`` with every fact from now on. It must be quick and must not raise."""
-        self._listeners.append(listener)
+    def on(self, kind: type[F], listener: Callable[[F], object]) -> None:
+        """Call ``listener`` with every fact of ``kind`` from now on, before ``emit`` returns. It must be quick and must not raise."""
+        self._of_kind.setdefault(kind, list(self._of_all)).append(listener)
 
-    def emit(self, event: Event) -> None:
-        for listener in self._listeners:
+    def listen(self, listener: Callable[[Any], object], kinds: Iterable[type] | None = None) -> None:
+        """As ``on``, for each of ``kinds``; None: for every fact."""
+        if kinds is not None:
+            for kind in kinds:
+                self.on(kind, listener)
+            return
+        self._of_all += (listener,)
+        for listeners in self._of_kind.values():
+            listeners.append(listener)
+
+    def emit(self, event: Event | Fact) -> None:
+        for listener in self._of_kind.get(type(event), self._of_all):
             listener(event)

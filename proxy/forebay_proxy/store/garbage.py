@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from forebay_proxy.core.errors import CacheError
+from forebay_proxy.core.events import Events
+from forebay_proxy.store.facts import FileTidied, GarbageRemoved
 from forebay_proxy.store.files import file_io
 from forebay_proxy.store.files.fallocate import Abilities
 from forebay_proxy.store.files.thread_pools import Pool
@@ -23,11 +25,10 @@ TELL_BYTES = 2**26  # how much is freed before the ledger hears of it: it measur
 
 
 class GarbageSweep:
-    """``freed`` is called as files leave, ``tidied`` with key and allocated bytes of a kept file whose unclaimed ranges are gone."""
+    """Says ``GarbageRemoved`` as files leave, ``FileTidied`` of a kept file whose unclaimed ranges are gone."""
 
-    def __init__(self, pool: Pool, directory: int, abilities: Abilities) -> None:
-        self.freed: Callable[[], None] = lambda: None
-        self.tidied: Callable[[str, int], None] = lambda key, allocated_bytes: None
+    def __init__(self, pool: Pool, directory: int, abilities: Abilities, events: Events) -> None:
+        self._events = events
         self._pool = pool
         self._directory = directory
         self._abilities = abilities
@@ -85,7 +86,7 @@ class GarbageSweep:
     def replaced(self, key: str) -> None:
         """A new file took the place of whatever was there."""
         if self._garbage.pop(key, None) is not None:
-            self.freed()
+            self._events.emit(GarbageRemoved())
 
     async def _remove(self, key: str) -> None:
         async with self._busy:
@@ -108,12 +109,12 @@ class GarbageSweep:
         found = await self._pool.run(_punch, key, self._directory, ranges, self._abilities)
         if found is not None:
             self._unclaimed.pop(key, None)
-            self.tidied(key, found)
+            self._events.emit(FileTidied(key, found))
 
     def _tell(self) -> None:
         if self._untold_bytes:
             self._untold_bytes = 0
-            self.freed()
+            self._events.emit(GarbageRemoved())
 
 
 def _unlink(key: str, directory: int, abilities: Abilities) -> int | None:

@@ -25,6 +25,7 @@ from typing import Literal
 from forebay_proxy.core import events
 from forebay_proxy.core.errors import DiskFailed
 from forebay_proxy.core.events import Events
+from forebay_proxy.store.facts import SpaceRefused
 
 __all__ = ["SPACE", "DiskHealth", "State"]
 
@@ -52,7 +53,6 @@ class DiskHealth:
         self.reason = ""  # of the state; empty while it is normal
         self.hung = False  # an operation did not come back: reading would not either
         self.no_files = False  # the file system has no inodes left for new files
-        self.space_refused: Callable[[DiskFailed], None] = lambda error: None  # the headroom listens
         self._clock = clock
         self._events = events
         self._failures: deque[float] = deque(maxlen=MANY)
@@ -82,7 +82,7 @@ class DiskHealth:
         """An operation failed."""
         self._events.emit(events.DiskOperationFailed(error.operation, error.errno_name))
         if error.errno_name in SPACE:
-            self.space_refused(error)
+            self._events.emit(SpaceRefused(error))
         if error.errno_name in _FILES_OWN and error.operation not in _WHOLE:
             return
         if error.errno_name == "ETIMEDOUT":

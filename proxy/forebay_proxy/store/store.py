@@ -16,9 +16,11 @@ from typing import TypeVar, TypeVarTuple
 import diskcache
 
 from forebay_proxy.core.errors import ConfigError, DiskFailed
+from forebay_proxy.core.events import Events
 from forebay_proxy.node.mounts import file_system_type, is_network, read_mounts
 from forebay_proxy.store.boot_id import boot_id
 from forebay_proxy.store.directory import Directory
+from forebay_proxy.store.facts import IndexLost, ShardsLost
 from forebay_proxy.store.file_table import ShardFiles
 from forebay_proxy.store.files import fallocate
 from forebay_proxy.store.files.disk_errors import disk_errors, disk_failed
@@ -42,24 +44,21 @@ Args = TypeVarTuple("Args")
 class Store:
     """The owner of one cache directory.
 
-    ``claims.on_commit`` and ``claims.on_failure`` tell of the index. ``on_index_lost`` is called when the index had to be begun anew
-    while running: the caller then puts every row again. ``on_shards_lost``: the directory was removed, and made anew without them.
-    ``boot_id`` names the kernel's boot and this very folder of shards: a row that says anything else was written before or elsewhere,
-    and what it claims is verified before its first use.
+    What happens to it unasked is told to ``events``, see ``facts.py``. ``boot_id`` names the kernel's boot and this very folder of
+    shards: a row that says anything else was written before or elsewhere, and what it claims is verified before its first use.
     """
 
-    def __init__(self, directory: Directory, pools: Pools, abilities: Abilities, boot_id: str, who: str) -> None:
+    def __init__(self, directory: Directory, pools: Pools, abilities: Abilities, boot_id: str, who: str, events: Events) -> None:
         self.boot_id = boot_id
-        self.claims = IndexWriter(self._commit)
-        self.on_index_lost: Callable[[], None] = lambda: None
-        self.on_shards_lost: Callable[[], None] = lambda: None
+        self.claims = IndexWriter(self._commit, events)
+        self._events = events
         self._directory = directory
         self._pools = pools
         self._abilities = abilities
         self._who = who
         self._index = IndexDatabase(directory.index)
         self._measured_bytes = 0  # after the last commit
-        self.sweeping = GarbageSweep(pools.writes, directory.shards, abilities)
+        self.sweeping = GarbageSweep(pools.writes, directory.shards, abilities, events)
         self.files = ShardFiles(directory, pools, abilities, self.sweeping)
         self.samples = SampleFiles(directory.samples, pools)
         self._closed = False
@@ -68,8 +67,11 @@ class Store:
         return f"<Store {self.path}, {len(self.files.open)} files open, {self.sweeping!r}>"
 
     @classmethod
-    async def open(cls, directory: Path, *, who: str) -> Store:
-        """Own ``directory``, making it if needed. Raises ConfigError: another owner, or a place that cannot be written."""
+    async def open(cls, directory: Path, *, who: str, events: Events | None = None) -> Store:
+        """Own ``directory``, making it if needed; without ``events`` nobody hears what happens to it.
+
+        Raises ConfigError: another owner, or a place that cannot be written.
+        """
         async with AsyncExitStack() as undo:
             pools = Pools.start()
             undo.push_async_callback(pools.aclose)
@@ -81,7 +83,7 @@ class Store:
                 raise ConfigError(f"cache directory {owned.path} cannot be written: {error.strerror}") from error
             undo.pop_all()
         # Of a copy of this directory, made while it was in use, rows and files are of different moments: they are trusted here only.
-        return cls(owned, pools, abilities, f"{boot_id()} {owned.place()}", who)
+        return cls(owned, pools, abilities, f"{boot_id()} {owned.place()}", who, events or Events())
 
     @property
     def path(self) -> Path:
@@ -164,7 +166,7 @@ class Store:
         for key in keys:
             self.claims.drop(key)
         if keys:
-            with suppress(DiskFailed):  # told to ``on_failure``; it goes with the next commit
+            with suppress(DiskFailed):  # told to whoever listens; it goes with the next commit
                 await self.claims.committed()
 
     async def _commit(self, changes: Mapping[str, str | None]) -> None:
@@ -186,7 +188,7 @@ class Store:
             await self._pools.index.run(self._index.close)
             await self._pools.index.run(self._directory.set_index_aside)
             await self._pools.index.run(self._index.load)
-            self.on_index_lost()
+            self._events.emit(IndexLost())
 
     async def look(self, patience_s: float) -> Look:
         """How full the disk is, and whether the directory is where it was. Raises DiskFailed."""
@@ -206,7 +208,7 @@ class Store:
     async def own_anew(self, patience_s: float) -> None:
         """Take the directory again after it was removed or replaced. Raises ConfigError, DiskFailed.
 
-        ``on_shards_lost`` is called if its shards are gone, else ``on_index_lost``; also when it took longer than anybody waited.
+        Says ``ShardsLost`` if its shards are gone, else ``IndexLost``; also when it took longer than anybody waited.
         """
         try:
             with disk_errors("create", str(self.path)):
@@ -216,9 +218,9 @@ class Store:
 
     def _owned_anew(self, lost: bool) -> None:
         if lost:
-            self.on_shards_lost()
+            self._events.emit(ShardsLost())
         else:
-            self.on_index_lost()
+            self._events.emit(IndexLost())
 
     def _own_anew(self) -> bool:
         """In the index's thread: no commit meets it half-way."""

@@ -98,7 +98,7 @@ class AccessLog:
             why = error.strerror if isinstance(error, OSError) and error.strerror else f"no answer from its disk within {BEGIN_S:g} s"
             step = "name a file of your own in a directory that exists and that no other sidecar writes, or leave --access-log out"
             raise ConfigError(f"--access-log {self._file.path} cannot be written: {why}", next_step=step) from error
-        self._events.listen(self.listen)
+        self._events.listen(self.listen, (RequestDone, LeaseEnded))
 
     def listen(self, event: Event) -> None:
         done = event.done if type(event) is LeaseEnded else event

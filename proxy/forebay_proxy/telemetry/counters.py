@@ -80,6 +80,7 @@ class Counters:
             ReaderWaited: self._waited,
             RequestDone: self._request_done,
         }
+        self.kinds = tuple(self._counters)
 
     def listen(self, event: Event) -> None:
         count = self._counters.get(type(event))

@@ -43,6 +43,7 @@ class Metrics:
         self._jobs.of("")  # readers without a name are expected from the start
         self._families["build_info"].set(version, platform.python_version(), to=1)
         self._counters: dict[type, Callable[[Any], None]] = self._dispatch()
+        self.kinds = tuple(self._counters)
         ProcessCollector(registry=self._registry)
         GCCollector(registry=self._registry)
 

@@ -76,6 +76,7 @@ class OriginBoard:
             OriginBytes: self._brought,
             OriginFailed: self._failed,
         }
+        self.kinds = tuple(self._hears)
 
     def __repr__(self) -> str:
         return f"<OriginBoard {len(self._origins)} origins>"

@@ -30,6 +30,8 @@ class Followed:
 class PlanAdherence:
     """All readers heard of; the one unheard for longest makes room. Not thread-safe: the event loop's only."""
 
+    kinds = (ShardOpened, ReaderWaited)
+
     def __init__(self) -> None:
         self._readers: OrderedDict[ReaderName, Followed] = OrderedDict()
 

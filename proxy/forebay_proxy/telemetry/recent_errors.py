@@ -22,6 +22,8 @@ NOT_TAR = "no tar"
 class RecentErrors:
     """The last ``KEPT`` of them. The same one over and over is one row with a count. Not thread-safe: the event loop's only."""
 
+    kinds = (RequestDone, Aborted, NotTar)
+
     def __init__(self, now: Callable[[], float]) -> None:
         """``now``: seconds since the epoch, as people read times."""
         self._now = now

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from forebay_proxy.core.events import Event, RequestDone
+from forebay_proxy.core.events import RequestDone
 from forebay_proxy.core.shard import shown
 
 __all__ = ["log_request"]
@@ -12,9 +12,9 @@ __all__ = ["log_request"]
 log = logging.getLogger("forebay")
 
 
-def log_request(event: Event) -> None:
+def log_request(event: RequestDone) -> None:
     """A listener: at ``--log-level debug``, one line a request."""
-    if type(event) is not RequestDone or not log.isEnabledFor(logging.DEBUG):
+    if not log.isEnabledFor(logging.DEBUG):
         return
     served = event.served
     what = f"shard {shown(served.shard)}" if served else "no shard"

@@ -27,6 +27,8 @@ NORMAL = "normal"
 class Troubles:
     """Not thread-safe: the event loop's only."""
 
+    kinds = (RequestDone,)
+
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._most_bytes = 0  # the cache could use; while it is squeezed: before that

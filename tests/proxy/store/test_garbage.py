@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from support.lengths import examples
 from support.stores import held_by_a_child, make_row, ramp, sum_of
 
+from forebay_proxy.core.events import Events
 from forebay_proxy.core.segments import SEGMENT_BYTES, segment_count, segment_span
 from forebay_proxy.store.directory import Directory
+from forebay_proxy.store.facts import FileTidied, GarbageRemoved
 from forebay_proxy.store.files import fallocate, file_io
 from forebay_proxy.store.files.fallocate import Abilities
 from forebay_proxy.store.files.thread_pools import Pool
@@ -33,13 +35,14 @@ class Place:
     def __init__(self, path: Path) -> None:
         self.directory = Directory.open(path, "serve")
         self.pool = Pool("write", 2)
-        self.sweep = GarbageSweep(self.pool, self.directory.shards, BOTH)
+        events = Events()
+        self.sweep = GarbageSweep(self.pool, self.directory.shards, BOTH, events)
         self.told: list[tuple[str, int]] = []
         self.freed = 0
-        self.sweep.tidied = lambda key, size: self.told.append((key, size))
-        self.sweep.freed = self._count
+        events.on(FileTidied, lambda fact: self.told.append((fact.key, fact.allocated_bytes)))
+        events.on(GarbageRemoved, self._count)
 
-    def _count(self) -> None:
+    def _count(self, _: GarbageRemoved) -> None:
         self.freed += 1
 
     def put(self, row: Row, present: set[int]) -> Path:
@@ -245,7 +248,7 @@ async def test_without_punching_ranges_stay(place: Place) -> None:
     """What cannot be freed in part is counted as it is."""
     row = make_row(sums=[1, 0])
     path = place.put(row, {0, 1})
-    sweep = GarbageSweep(place.pool, place.directory.shards, Abilities(allocate=True, punch=False))
+    sweep = GarbageSweep(place.pool, place.directory.shards, Abilities(allocate=True, punch=False), Events())
     found = recover([row], place.directory.scan(), {})
     sweep.add(found.garbage, found.unclaimed)
     assert await sweep.run() == 0

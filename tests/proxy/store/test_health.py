@@ -10,6 +10,7 @@ from support.house import FakeClock
 
 from forebay_proxy.core import events
 from forebay_proxy.core.errors import DiskFailed
+from forebay_proxy.store.facts import SpaceRefused
 from forebay_proxy.store.health import (
     CALM_S,
     FIRST_PROBE_S,
@@ -103,12 +104,10 @@ def test_a_file_that_somebody_cut_or_deleted_is_not_the_disks_fault(errno_name: 
 
 def test_a_full_disk_is_a_smaller_cache() -> None:
     """Whoever knows the headroom is told of each refusal; the rest goes on, and sixteen at once are not an outage."""
-    health, _, _ = health_of()
-    refused: list[DiskFailed] = []
-    health.space_refused = refused.append
+    health, _, facts = health_of()
     for _ in range(16):
         health.failed(FULL)
-    assert (health.state, len(refused)) == ("unstable", 16)
+    assert (health.state, facts.count(SpaceRefused(FULL))) == ("unstable", 16)
 
 
 def test_an_index_that_finds_no_room_stops_everything() -> None:

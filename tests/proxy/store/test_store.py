@@ -20,7 +20,9 @@ import pytest
 from support.stores import held_by_a_child, make_row, ramp, sum_of
 
 from forebay_proxy.core.errors import ConfigError, DiskFailed
+from forebay_proxy.core.events import Events
 from forebay_proxy.core.segments import SEGMENT_BYTES
+from forebay_proxy.store.facts import CommitFailed, IndexCommitted, IndexLost
 from forebay_proxy.store.files import fallocate
 from forebay_proxy.store.files.file_io import Leased
 from forebay_proxy.store.index.database import IndexDatabase
@@ -32,8 +34,13 @@ MIB = 2**20
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    store = await Store.open(tmp_path / "cache", who="serve")
+def events() -> Events:
+    return Events()
+
+
+@pytest.fixture
+async def store(tmp_path: Path, events: Events) -> AsyncIterator[Store]:
+    store = await Store.open(tmp_path / "cache", who="serve", events=events)
     await store.load()
     yield store
     await store.aclose()
@@ -374,14 +381,14 @@ async def test_allocation_on_a_full_disk(small_disk: Path) -> None:
     await store.aclose()
 
 
-async def test_the_index_on_a_full_disk(small_disk: Path) -> None:
+async def test_the_index_on_a_full_disk(small_disk: Path, events: Events) -> None:
     """A commit that finds no room is told, kept, and made once there is room; a reserved range is not touched."""
-    store = await Store.open(small_disk, who="serve")
+    store = await Store.open(small_disk, who="serve", events=events)
     await store.load()
     await stored(store, "s3://b/0", {0})
     ballast = fill_up(small_disk)
-    failures: list[DiskFailed] = []
-    store.claims.on_failure = failures.append
+    failures: list[CommitFailed] = []
+    events.on(CommitFailed, failures.append)
     big = [make_row(f"s3://c/{number}", length=2**33, boot=store.boot_id) for number in range(100)]
     for row in big:
         store.claims.put(row)
@@ -438,14 +445,16 @@ async def test_a_directory_removed_under_us(store: Store) -> None:
 
 
 @pytest.mark.parametrize("damage", ["deleted", "corrupt"])
-async def test_an_index_lost_while_running_is_begun_anew(store: Store, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_index_lost_while_running_is_begun_anew(
+    store: Store, events: Events, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The commit fails loudly, the caller is asked to put every row again, and then all is on disk."""
     row = await stored(store, "s3://b/0", {0})
     if damage == "deleted":
         (store.path / "index" / "cache.db").unlink()
     else:
         monkeypatch.setattr(IndexDatabase, "commit", corrupt_once(IndexDatabase.commit))
-    store.on_index_lost = lambda: store.claims.put(row)
+    events.on(IndexLost, lambda _: store.claims.put(row))
     other = make_row("s3://b/1", boot=store.boot_id)
     await store.create(other.key, LENGTH)
     store.claims.put(other)
@@ -456,10 +465,10 @@ async def test_an_index_lost_while_running_is_begun_anew(store: Store, damage: s
     assert {row.key for row in (await next_life(store.path)).rows} == {row.key, other.key}
 
 
-async def test_measure_follows_the_index(store: Store) -> None:
+async def test_measure_follows_the_index(store: Store, events: Events) -> None:
     """Told after each commit, so that the ledger can take it in."""
     before, seen = store.measure(), []
-    store.claims.on_commit = lambda: seen.append(store.measure())
+    events.on(IndexCommitted, lambda _: seen.append(store.measure()))
     for number in range(100):
         store.claims.put(make_row(f"s3://b/{number}", length=2**33))
     await store.claims.committed()

@@ -7,7 +7,7 @@ import logging
 import pytest
 from support.house import reader
 
-from forebay_proxy.core.events import FlightBoarded, RequestDone, RequestOutcome, Served
+from forebay_proxy.core.events import RequestDone, RequestOutcome, Served
 from forebay_proxy.telemetry.request_log import log_request
 
 
@@ -20,7 +20,6 @@ def test_a_request_is_one_debug_line_without_its_query(caplog: pytest.LogCapture
     assert caplog.messages == []
     caplog.set_level(logging.DEBUG, "forebay")
     log_request(done)
-    log_request(FlightBoarded())
     log_request(RequestDone("GET", 404, None, 0, 0.1, 0.1))
     assert caplog.messages == [
         f"GET 200 shard https://o/a.tar for {reader()}, miss: 100 bytes in 0.500 s, waited 0.250 s",

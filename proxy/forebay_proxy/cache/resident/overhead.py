@@ -21,7 +21,6 @@ class Overhead:
         self._ledger = ledger
         self._store = store
         self._beyond_bytes = 0  # of all files together
-        store.claims.on_commit = store.sweeping.freed = self.measure
 
     def __repr__(self) -> str:
         return f"<Overhead {self._ledger.overhead_bytes} bytes, {self._beyond_bytes} of them in shard files>"

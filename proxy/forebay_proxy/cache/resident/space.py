@@ -43,8 +43,6 @@ class SpaceManager:
         self._store = store
         self._events = events
         self._clock = clock
-        store.on_index_lost = self._claim_all
-        store.sweeping.tidied = self._tidied
 
     def __repr__(self) -> str:
         return f"<SpaceManager {self.ledger!r}, {len(self.entries)} shards>"
@@ -199,7 +197,7 @@ class SpaceManager:
         self.ledger.found(entry.charged_bytes)
         self.touch(entry)
 
-    def _tidied(self, key: str, allocated_bytes: int) -> None:
+    def tidied(self, key: str, allocated_bytes: int) -> None:
         """The start's leftovers in a file are gone: it holds less than was found."""
         entry = self.entries.get(key)
         if entry is not None:
@@ -238,7 +236,7 @@ class SpaceManager:
             self._store.claims.drop(entry.key)
             entry.claimed = False
 
-    def _claim_all(self) -> None:
+    def claim_all(self) -> None:
         """The index was begun anew."""
         for entry in self.entries.values():
             self.claim(entry)

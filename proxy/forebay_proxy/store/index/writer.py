@@ -2,7 +2,7 @@
 
 A change is committed within 100 ms; who must know (a claim is withdrawn before its bytes are punched) awaits ``committed()``, which
 hurries the commit, and shares it with everybody who waits. One commit runs at a time. A commit that failed is told to those who wait
-and to ``on_failure``; its changes stay, and go with the next one.
+and as ``CommitFailed``; its changes stay, and go with the next one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
 from forebay_proxy.core.errors import DiskFailed
+from forebay_proxy.core.events import Events
 from forebay_proxy.core.waiter import settle
+from forebay_proxy.store.facts import CommitFailed, IndexCommitted
 from forebay_proxy.store.index.row import Row, encode
 
 __all__ = ["Commit", "IndexWriter"]
@@ -24,10 +26,11 @@ RETRY_S = 1.0  # after a failure, unless somebody hurries
 
 
 class IndexWriter:
-    """Puts and drops rows. ``on_commit`` is called after each commit, ``on_failure`` after each that failed."""
+    """Puts and drops rows; says ``IndexCommitted`` after each commit, ``CommitFailed`` after each that failed."""
 
-    def __init__(self, commit: Commit) -> None:
+    def __init__(self, commit: Commit, events: Events) -> None:
         self._commit = commit
+        self._events = events
         self._pending: dict[str, str | None] = {}
         self._batch: dict[str, str | None] = {}  # being committed now
         self._waiting: list[asyncio.Future[None]] = []  # for the pending changes
@@ -36,8 +39,6 @@ class IndexWriter:
         self._hurry = asyncio.Event()
         self._closed = False
         self._task: asyncio.Task[None] | None = None
-        self.on_commit: Callable[[], None] = lambda: None
-        self.on_failure: Callable[[DiskFailed], None] = lambda error: None
 
     def __repr__(self) -> str:
         return f"<IndexWriter {len(self._pending)} pending{', committing' if self._flying is not None else ''}>"
@@ -80,7 +81,7 @@ class IndexWriter:
         await waiter
 
     async def aclose(self) -> None:
-        """Commit what is pending, once, and end. A failure goes to ``on_failure``; a kill would have lost the same."""
+        """Commit what is pending, once, and end. A failure is told as any other; a kill would have lost the same."""
         self._closed = True
         self._asked.set()
         self._hurry.set()
@@ -132,10 +133,7 @@ class IndexWriter:
         waiters, self._flying, self._batch = self._flying or [], None, {}
         for waiter in waiters:
             settle(waiter, error)
-        if error is None:
-            self.on_commit()
-        else:
-            self.on_failure(error)
+        self._events.emit(IndexCommitted() if error is None else CommitFailed(error))
 
 
 def _closed() -> DiskFailed:

@@ -10,6 +10,8 @@ import pytest
 from support.stores import make_row
 
 from forebay_proxy.core.errors import DiskFailed
+from forebay_proxy.core.events import Events
+from forebay_proxy.store.facts import CommitFailed, IndexCommitted
 from forebay_proxy.store.index import writer as module
 from forebay_proxy.store.index.row import Row, decode, encode
 from forebay_proxy.store.index.writer import IndexWriter
@@ -47,8 +49,13 @@ def disk() -> Disk:
 
 
 @pytest.fixture
-async def claims(disk: Disk) -> AsyncIterator[IndexWriter]:
-    claims = IndexWriter(disk.commit)
+def events() -> Events:
+    return Events()
+
+
+@pytest.fixture
+async def claims(disk: Disk, events: Events) -> AsyncIterator[IndexWriter]:
+    claims = IndexWriter(disk.commit, events)
     claims.start()
     yield claims
     disk.gate.set()
@@ -59,10 +66,10 @@ def row(number: int, *sums: int) -> Row:
     return make_row(f"s3://b/{number}.tar", sums=list(sums) or None)
 
 
-async def test_a_change_is_committed_without_being_asked_for(claims: IndexWriter, disk: Disk) -> None:
+async def test_a_change_is_committed_without_being_asked_for(claims: IndexWriter, events: Events, disk: Disk) -> None:
     """Nobody waits, and the row is on disk soon."""
     done = asyncio.Event()
-    claims.on_commit = done.set
+    events.on(IndexCommitted, lambda _: done.set())
     claims.put(row(1))
     await asyncio.wait_for(done.wait(), 60)
     assert disk.rows == {row(1).key: encode(row(1))}
@@ -141,10 +148,10 @@ async def test_waiting_for_a_commit_under_way(claims: IndexWriter, disk: Disk) -
     assert len(disk.commits) == 1
 
 
-async def test_a_failed_commit_is_told_and_kept(claims: IndexWriter, disk: Disk) -> None:
+async def test_a_failed_commit_is_told_and_kept(claims: IndexWriter, events: Events, disk: Disk) -> None:
     """The waiter and the listener hear of it, and the change goes with the next commit."""
     failures: list[DiskFailed] = []
-    claims.on_failure = failures.append
+    events.on(CommitFailed, lambda fact: failures.append(fact.error))
     disk.fail = FULL
     claims.put(row(1))
     with pytest.raises(DiskFailed, match="ENOSPC"):
@@ -172,12 +179,14 @@ async def test_a_failed_change_does_not_undo_a_newer_one(claims: IndexWriter, di
     assert disk.rows == {}
 
 
-async def test_a_failed_commit_is_tried_again_unasked(claims: IndexWriter, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_commit_is_tried_again_unasked(
+    claims: IndexWriter, events: Events, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nobody needs to put anything for the retry."""
     monkeypatch.setattr(module, "RETRY_S", 0.01)
     done = asyncio.Event()
-    claims.on_commit = done.set
-    claims.on_failure = lambda error: setattr(disk, "fail", None)
+    events.on(IndexCommitted, lambda _: done.set())
+    events.on(CommitFailed, lambda _: setattr(disk, "fail", None))
     disk.fail = FULL
     claims.put(row(1))
     await asyncio.wait_for(done.wait(), 60)
@@ -196,9 +205,9 @@ async def test_who_stops_waiting_stops_nothing(claims: IndexWriter, disk: Disk) 
     assert row(1).key in disk.rows
 
 
-async def test_closing_commits_what_is_pending(disk: Disk) -> None:
+async def test_closing_commits_what_is_pending(disk: Disk, events: Events) -> None:
     """Also what came while a commit was under way; afterwards changes are refused."""
-    claims = IndexWriter(disk.commit)
+    claims = IndexWriter(disk.commit, events)
     claims.start()
     disk.gate.clear()
     claims.put(row(1))
@@ -214,12 +223,12 @@ async def test_closing_commits_what_is_pending(disk: Disk) -> None:
         claims.put(row(3))
 
 
-async def test_closing_on_a_failing_disk_ends(disk: Disk) -> None:
+async def test_closing_on_a_failing_disk_ends(disk: Disk, events: Events) -> None:
     """One try, one report, no hanging."""
-    claims = IndexWriter(disk.commit)
+    claims = IndexWriter(disk.commit, events)
     failures: list[DiskFailed] = []
     claims.start()
-    claims.on_failure = failures.append
+    events.on(CommitFailed, lambda fact: failures.append(fact.error))
     disk.fail = FULL
     claims.put(row(1))
     await asyncio.wait_for(claims.aclose(), 60)
@@ -232,7 +241,7 @@ async def test_a_broken_writer_leaves_nobody_waiting(disk: Disk) -> None:
     async def commit(changes: Mapping[str, str | None]) -> None:
         raise ZeroDivisionError
 
-    claims = IndexWriter(commit)
+    claims = IndexWriter(commit, Events())
     claims.start()
     claims.put(row(1))
     with pytest.raises(DiskFailed, match="ZeroDivisionError"):
