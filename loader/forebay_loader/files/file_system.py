@@ -14,7 +14,6 @@ import weakref
 from collections import deque
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
-from functools import partial
 from typing import Any, Callable, Iterable, NamedTuple, NoReturn, Optional, TypeVar, Union
 from urllib.parse import quote
 
@@ -28,12 +27,12 @@ from forebay_loader.base.notices import notice_once
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
 from forebay_loader.identity.reader_name import CLAIMS, next_opener, reader_name
 from forebay_loader.plan.plan_client import Coming, PlanClient
-from forebay_loader.stream.range_reads import is_span, patiently, whole
-from forebay_loader.stream.sources import RETRYABLE, explain, retry_after, safe_headers, shown
+from forebay_loader.stream.range_reads import is_span, patiently
+from forebay_loader.stream.shard_request import ask_shard, refusal, shown
 from forebay_loader.transport.body import Unanswered
 from forebay_loader.transport.endpoint import find_endpoint, unnamed
-from forebay_loader.transport.http import Reply, ask
-from forebay_loader.transport.hung_sidecar import HUNG, Bearing, hung, look
+from forebay_loader.transport.http import Reply
+from forebay_loader.transport.hung_sidecar import Bearing
 from forebay_loader.transport.source_timeout import DEAD
 from forebay_proxy.wire.commands.sources import Source
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
@@ -280,7 +279,9 @@ class ForebayFileSystem(ChainedFileSystem):
 
     def _version(self, source: Source, alone: bool) -> _Version:
         def asked(bearing: Bearing) -> _Version:
-            reply = self._reply(source, reader_name(), [], bearing, "HEAD")  # a look: whoever announced it opens it once, by its bytes
+            reply = ask_shard(
+                source, reader_name(), [], self._limits, method="HEAD", bearing=bearing
+            )  # a look: whoever announced it opens it once, by its bytes
             reply.body.close()
             if reply.status != 200:
                 _refused(source, reply)
@@ -294,13 +295,13 @@ class ForebayFileSystem(ChainedFileSystem):
     def _range(self, source: Source, version: _Version, reader: str, first: int, size: int, alone: bool) -> bytes:
         def asked(bearing: Bearing) -> bytes:
             reply = self._begun(source, version, reader, first, first + size - 1, bearing)
-            return whole(reply, size)
+            return reply.content(size)
 
         return self._patiently(source, self._limits.resume_s, asked, alone) if size else b""
 
     def _begun(self, source: Source, version: _Version, reader: str, first: int, last: int, bearing: Optional[Bearing] = None) -> Reply:
         """The answer that brings bytes ``first`` to ``last`` of that very version."""
-        reply = self._reply(source, reader, [("Range", f"bytes={first}-{last}"), ("If-Match", version.etag)], bearing)
+        reply = ask_shard(source, reader, [("Range", f"bytes={first}-{last}"), ("If-Match", version.etag)], self._limits, bearing=bearing)
         if reply.status != 206:
             _refused(source, reply)
         if not is_span(reply, first, last) or reply.header("ETag") != version.etag:
@@ -308,17 +309,6 @@ class ForebayFileSystem(ChainedFileSystem):
             answered = reply.header("Content-Range") or "others"
             raise ShardChanged(f"shard {shown(source)}: asked for bytes {first}-{last}, answered {answered}")
         return reply
-
-    def _reply(self, source: Source, reader: str, headers: list[tuple[str, str]], bearing: Optional[Bearing], method: str = "GET") -> Reply:
-        endpoint = find_endpoint()
-        if endpoint is None:
-            raise Unanswered(unnamed())
-        if HUNG.known() and not (bearing and bearing.alone):
-            raise hung()
-        carried = [*safe_headers(source), ("Accept-Encoding", "identity"), ("Forebay-Reader", reader), *headers]
-        limits, target = self._limits, source.url.proxy_path()
-        looking = partial(look, look_s=limits.look_s, bearing=bearing)
-        return ask(endpoint, target, carried, connect_s=limits.connect_s, silence_s=limits.silence_s, look=looking, method=method)
 
     def _patiently(self, source: Source, within_s: float, asked: Callable[[Bearing], T], alone: bool) -> T:
         """``asked``, again until ``within_s`` have passed since the first trouble. Raises ``ProxyUnreachable`` then."""
@@ -449,13 +439,11 @@ def _name(url: ShardUrl) -> str:
 
 def _refused(source: Source, reply: Reply) -> NoReturn:
     """Raises what a status means to who opens files."""
-    text = f"shard {shown(source)}: {explain(reply.explanation(), reply.status)}"
+    text = f"shard {shown(source)}: {refusal(reply)}"
     if reply.status in (404, 410):
         raise FileNotFoundError(text)
     if reply.status in (401, 403):
         raise PermissionError(text)
     if reply.status in (412, 416):
         raise ShardChanged(text, reply.status)
-    if reply.status >= 500 or reply.status in RETRYABLE:
-        raise Unanswered(text, reached=True, retry_after_s=retry_after(reply.header("Retry-After")))
     raise ShardReadError(text, reply.status)

@@ -16,7 +16,7 @@ import time
 from typing import Callable, NamedTuple, Optional, Sequence
 
 from forebay_loader.base.counters import COUNTS
-from forebay_loader.stream.sources import safe_headers
+from forebay_loader.stream.shard_request import safe_headers
 from forebay_loader.transport.body import Unanswered
 from forebay_loader.transport.deferred_connection import DeferredConnection
 from forebay_loader.transport.endpoint import find_endpoint

@@ -17,8 +17,8 @@ from typing import Any, Callable, Dict, Iterator, Optional, Sequence
 from forebay_loader.base.errors import ProxyUnreachable, ShardReadError
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
 from forebay_loader.samples.byte_window import Indexable
-from forebay_loader.stream.range_reads import asked, patiently, whole
-from forebay_loader.stream.sources import explain, shown
+from forebay_loader.stream.range_reads import asked, patiently
+from forebay_loader.stream.shard_request import explain, shown
 from forebay_loader.stream.webdataset_openers import source_of
 from forebay_loader.transport.body import Unanswered
 from forebay_loader.transport.hung_sidecar import Bearing
@@ -220,7 +220,7 @@ def _fetched(
         return kept
     if reply.status != 200:
         raise ShardReadError(f"shard {shown(source)}: {explain(reply.explanation(), reply.status)}", reply.status)
-    content = whole(reply, 2 * MAX_INDEX_BYTES)
+    content = reply.content(2 * MAX_INDEX_BYTES)
     found = Indexed(decode(content), reply.header("ETag"))
     INDEXES.put(source, found, 2 * len(content))
     return found

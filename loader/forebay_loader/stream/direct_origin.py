@@ -17,14 +17,8 @@ from urllib.parse import urlsplit
 
 from forebay_loader.base.errors import ShardChanged, ShardReadError
 from forebay_loader.base.timeouts import Limits
-from forebay_loader.stream.sources import (
-    NotTaken,
-    place,
-    resume_headers,
-    retry_after,
-    safe_headers,
-    shown,
-)
+from forebay_loader.stream.shard_request import is_retryable, retry_after, safe_headers, shown
+from forebay_loader.stream.sources import NotTaken, place, resume_headers
 from forebay_loader.transport.body import Progress, ShardBody, Unanswered
 from forebay_proxy.wire.commands.sources import Source
 
@@ -83,7 +77,7 @@ class DirectSource:
     def _refused(self, error: urllib.error.HTTPError) -> Exception:
         status, wish = error.code, retry_after(error.headers.get("Retry-After", "") or "")
         error.close()
-        if status >= 500 or status in (408, 425, 429):
+        if is_retryable(status):
             return Unanswered(f"the origin answered {status}", reached=True, retry_after_s=wish)
         if status in (412, 416):
             return ShardChanged(f"shard {self._shown}: was replaced on its origin while it was read (HTTP {status})", status)

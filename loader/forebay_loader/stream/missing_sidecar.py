@@ -13,7 +13,7 @@ from typing import Callable
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.errors import ProxyUnreachable
 from forebay_loader.base.timeouts import Limits
-from forebay_loader.stream.sources import shown
+from forebay_loader.stream.shard_request import shown
 from forebay_loader.transport.endpoint import find_endpoint
 from forebay_loader.transport.source_timeout import DEAD
 from forebay_proxy.wire.commands.sources import Source

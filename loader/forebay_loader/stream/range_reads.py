@@ -15,16 +15,15 @@ from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.errors import LoaderError, ProxyUnreachable, ShardChanged, ShardReadError
 from forebay_loader.base.timeouts import Limits
 from forebay_loader.identity.reader_name import reader_name
-from forebay_loader.stream.sources import RETRYABLE, explain, retry_after, safe_headers, shown
+from forebay_loader.stream.shard_request import ask_shard, refusal, shown
 from forebay_loader.stream.wait_notices import say_wait
 from forebay_loader.transport.body import Unanswered
-from forebay_loader.transport.endpoint import find_endpoint, unnamed
-from forebay_loader.transport.http import Reply, ask
-from forebay_loader.transport.hung_sidecar import HUNG, Bearing, hung, look, turns
+from forebay_loader.transport.http import Reply
+from forebay_loader.transport.hung_sidecar import HUNG, Bearing, hung, turns
 from forebay_loader.transport.source_timeout import SourceTimeout
 from forebay_proxy.wire.commands.sources import Source
 
-__all__ = ["asked", "is_span", "patiently", "read_range", "whole"]
+__all__ = ["asked", "is_span", "patiently", "read_range"]
 
 T = TypeVar("T")
 
@@ -77,17 +76,8 @@ def _waited(trouble: Unanswered, patience: SourceTimeout) -> Unanswered:
 
 def asked(source: Source, prefix: str, headers: "list[tuple[str, str]]", limits: Limits, bearing: Optional[Bearing] = None) -> Reply:
     """The sidecar's answer about ``source``, below ``prefix``. Raises ``Unanswered``. ``bearing``: of one that does not turn."""
-    endpoint = find_endpoint()
-    if endpoint is None:
-        raise Unanswered(unnamed())
-    if HUNG.known() and not (bearing and bearing.alone):
-        raise hung()
     reader = reader_name()
-    carried = [*safe_headers(source), ("Accept-Encoding", "identity"), ("Forebay-Reader", reader), *headers]
-    tell = partial(say_wait, shown(source), reader)
-    looking = partial(look, look_s=limits.look_s, tell_s=limits.tell_s, tell=tell, bearing=bearing)
-    target = prefix + source.url.proxy_path()
-    return ask(endpoint, target, carried, connect_s=limits.connect_s, silence_s=limits.silence_s, look=looking)
+    return ask_shard(source, reader, headers, limits, prefix=prefix, tell=partial(say_wait, shown(source), reader), bearing=bearing)
 
 
 def _range(source: Source, first: int, size: int, etag: str, limits: Limits, bearing: Bearing) -> bytes:
@@ -98,7 +88,7 @@ def _range(source: Source, first: int, size: int, etag: str, limits: Limits, bea
     if not is_span(reply, first, last) or reply.header("ETag") != etag:
         reply.body.close()
         raise ShardChanged(f"shard {shown(source)}: asked for bytes {first}-{last}, answered {reply.header('Content-Range') or 'others'}")
-    content = whole(reply, size)
+    content = reply.content(size)
     COUNTS.add("bytes_proxy", len(content))
     return content
 
@@ -109,23 +99,9 @@ def is_span(reply: Reply, first: int, last: int) -> bool:
     return found is not None and (int(found[1]), int(found[2])) == (first, last)
 
 
-def whole(reply: Reply, most: int) -> bytes:
-    """All of an answer of at most ``most`` bytes. Raises ``Unanswered``."""
-    parts, left = [], most
-    try:
-        while left and (data := reply.body.read(left)):
-            parts.append(data)
-            left -= len(data)
-    finally:
-        reply.body.close()
-    return b"".join(parts)
-
-
 def _refused(source: Source, reply: Reply) -> None:
     """Raises what a status means."""
-    text = explain(reply.explanation(), reply.status)
+    text = refusal(reply)
     if reply.status in (412, 416):
         raise ShardChanged(f"shard {shown(source)}: {text}", reply.status)
-    if reply.status >= 500 or reply.status in RETRYABLE:
-        raise Unanswered(text, reached=True, retry_after_s=retry_after(reply.header("Retry-After")))
     raise ShardReadError(f"shard {shown(source)}: {text}", reply.status)

@@ -28,7 +28,7 @@ from typing import Any, Callable, Optional
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.notices import warn_node
 from forebay_loader.base.timeouts import DEFAULT_LIMITS
-from forebay_loader.stream.sources import safe_headers, shown
+from forebay_loader.stream.shard_request import safe_headers, shown
 from forebay_loader.stream.wait_notices import say_wait
 from forebay_loader.transport.body import READ_BYTES, Progress
 from forebay_loader.transport.fd_client import CONNECTIONS, Broken, FdClient, unforked

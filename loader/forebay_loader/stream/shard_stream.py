@@ -23,13 +23,13 @@ from forebay_loader.base.notices import warn_node
 from forebay_loader.base.takeover_report import REPORT
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
 from forebay_loader.stream.direct_origin import DirectSource
+from forebay_loader.stream.shard_request import shown
 from forebay_loader.stream.sources import (
     ByteSource,
     NotTaken,
     OpenerSource,
     OwnOpener,
     SidecarSource,
-    shown,
 )
 from forebay_loader.transport.body import READ_BYTES, Progress, Unanswered
 from forebay_loader.transport.hung_sidecar import HUNG, Bearing, hung, turns

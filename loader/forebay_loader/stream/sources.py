@@ -6,45 +6,25 @@ unknown. It raises ``Unanswered`` where asking again may help, ``NotTaken`` wher
 
 from __future__ import annotations
 
-import json
 import re
-from functools import partial
-from typing import Any, Callable, Optional, Protocol
+from typing import Any, Callable, Protocol
 
 from forebay_loader.base.errors import ShardChanged, ShardReadError
 from forebay_loader.base.timeouts import Limits
 from forebay_loader.stream.restarted_body import Foreign, Skipping, foreign_failure
+from forebay_loader.stream.shard_request import ask_shard, refusal, shown
 from forebay_loader.stream.wait_notices import say_wait
-from forebay_loader.transport.body import Progress, ShardBody, Unanswered
-from forebay_loader.transport.endpoint import Endpoint, find_endpoint, unnamed
-from forebay_loader.transport.http import Reply, ask
-from forebay_loader.transport.hung_sidecar import HUNG, Bearing, hung, look, turns
+from forebay_loader.transport.body import Progress, ShardBody
+from forebay_loader.transport.http import Reply
+from forebay_loader.transport.hung_sidecar import Bearing, turns
 from forebay_loader.transport.sidecar_instances import INSTANCES
 from forebay_proxy.wire.commands.sources import Source
 
-__all__ = [
-    "RETRYABLE",
-    "ByteSource",
-    "NotTaken",
-    "OpenerSource",
-    "SidecarSource",
-    "explain",
-    "place",
-    "retry_after",
-    "safe_headers",
-    "shown",
-]
+__all__ = ["ByteSource", "NotTaken", "OpenerSource", "SidecarSource", "place", "resume_headers"]
 
 OwnOpener = Callable[[str], Any]
-# A request's headers that are ours to set; the rest of what a person wrote travels.
-_RESERVED = frozenset({
-    "host", "range", "if-range", "if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "connection", "keep-alive",
-    "content-length", "transfer-encoding", "te", "upgrade", "expect", "accept-encoding", "forebay-reader", "forebay-token",
-})  # fmt: skip
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)", re.ASCII)
 _UNSATISFIED = re.compile(r"bytes \*/(\d+)", re.ASCII)
-RETRYABLE = frozenset({408, 425, 429})
-MAX_RETRY_AFTER_S = 3600.0
 
 
 class NotTaken(Exception):
@@ -69,21 +49,17 @@ class SidecarSource:
     name = "sidecar"
 
     def __init__(self, source: Source, reader: str, limits: Limits, bearing: Bearing) -> None:
-        self._target = source.url.proxy_path()
-        self._bearing = bearing
-        self._headers = [*safe_headers(source), ("Accept-Encoding", "identity"), ("Forebay-Reader", reader)]
+        self._source = source
         self._reader = reader
         self._shown = shown(source)
         self._limits = limits
-        self._scheme = source.url.scheme
+        self._bearing = bearing
         self._told = False  # that it waits
 
     def open(self, progress: Progress) -> Any:
-        if not self._bearing.alone and HUNG.known():
-            raise hung()
-        headers = [*self._headers, *resume_headers(progress)]
+        tell = None if self._told else self._tell
         try:
-            reply = self._ask(self._target, headers, self._limits.silence_s)
+            reply = ask_shard(self._source, self._reader, resume_headers(progress), self._limits, tell=tell, bearing=self._bearing)
         except ValueError as error:
             raise ShardReadError(f"shard {self._shown}: a header of its command cannot be sent: {type(error).__name__}") from error
         INSTANCES.heard(self._reader, reply.header("Forebay-Instance"))
@@ -94,12 +70,6 @@ class SidecarSource:
     def turns(self) -> bool:
         return turns()
 
-    def _ask(self, target: str, headers: list[tuple[str, str]], silence_s: float) -> Reply:
-        limits = self._limits
-        tell = None if self._told else self._tell
-        looking = partial(look, look_s=limits.look_s, tell_s=limits.tell_s, tell=tell, bearing=self._bearing)
-        return ask(_here(find_endpoint()), target, headers, connect_s=limits.connect_s, silence_s=silence_s, look=looking)
-
     def _tell(self, seconds: float, over: Callable[[], bool]) -> None:
         self._told = True
         say_wait(self._shown, self._reader, seconds, over)
@@ -109,14 +79,12 @@ class SidecarSource:
             reply.explanation()
             progress.length = progress.position
             return reply.body  # read to its end: nothing more comes
-        text = explain(reply.explanation(), reply.status)
+        text, scheme = refusal(reply), self._source.url.scheme
         if reply.status in (412, 416) and progress.position:
             raise ShardChanged(f"shard {self._shown}: {text}", reply.status)
-        if reply.status >= 500 or reply.status in RETRYABLE:
-            raise Unanswered(text, reached=True, retry_after_s=retry_after(reply.header("Retry-After")))
-        if self._scheme == "file":  # only below a configured root; `cat` reads the others as before
+        if scheme == "file":  # only below a configured root; `cat` reads the others as before
             raise NotTaken(text)
-        if self._scheme == "gs" and reply.status in (401, 403):  # gsutil may be logged in where Google's libraries are not
+        if scheme == "gs" and reply.status in (401, 403):  # gsutil may be logged in where Google's libraries are not
             raise NotTaken(text)
         raise ShardReadError(f"shard {self._shown}: {text}", reply.status)
 
@@ -188,36 +156,3 @@ def _is_end(header: Callable[[str], str], progress: Progress) -> bool:
     """A shard of unknown length, cut between its last byte and its last chunk: nothing is missing."""
     found = _UNSATISFIED.fullmatch(header("Content-Range"))
     return found is not None and int(found[1]) == progress.position and progress.length is None
-
-
-def safe_headers(source: Source) -> list[tuple[str, str]]:
-    """The headers of the command a person wrote, less those that would break ours."""
-    return [(name, value) for name, value in source.headers if name.lower() not in _RESERVED]
-
-
-def shown(source: Source, text: str = "") -> str:
-    """The shard's name for messages: its origin URL without the query, which may hold a signature."""
-    text = text or source.url.text()
-    return text.partition("?")[0] if source.url.scheme in ("http", "https") else text
-
-
-def explain(content: bytes, status: int) -> str:
-    """The text of a problem+json answer (RFC 9457), else the first line of whatever came."""
-    try:
-        problem = json.loads(content)
-        parts = [str(problem[name]) for name in ("title", "detail", "next_step") if problem.get(name)]
-        parts = [part.removeprefix(f"shard {problem.get('shard')}: ") for part in parts]  # whoever shows it names the shard
-    except (ValueError, TypeError, AttributeError, KeyError):
-        parts = content.decode("utf-8", "replace").strip().splitlines()[:1]
-    return f"{': '.join(part[:1000] for part in parts) or 'no explanation'} (HTTP {status})"
-
-
-def retry_after(text: str) -> Optional[float]:
-    """Seconds of a ``Retry-After`` header; None for a date or nonsense."""
-    return min(float(text), MAX_RETRY_AFTER_S) if text.isascii() and text.isdigit() else None
-
-
-def _here(endpoint: Optional[Endpoint]) -> Endpoint:
-    if endpoint is None:
-        raise Unanswered(unnamed())
-    return endpoint

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 
 import pytest
 
 from forebay_loader import LoaderError, ProxyUnreachable, ShardChanged, ShardReadError
-from forebay_loader.stream.sources import explain
 
 
 @pytest.mark.parametrize("kind", [LoaderError, ProxyUnreachable, ShardChanged, ShardReadError])
@@ -25,14 +23,3 @@ def test_appended_url_is_not_told() -> None:
     error.args = (*error.args, "pipe:curl -H 'Authorization: Bearer secret-1' x")
     assert str(error) == "shard x: gone"
     assert error.status == 404
-
-
-def test_a_shard_is_named_once() -> None:
-    """The sidecar's words begin with its name, and so do ours."""
-    problem = {
-        "title": "Shard not found",
-        "shard": "s3://b/a.tar",
-        "detail": "shard s3://b/a.tar: the origin answered 404",
-        "next_step": "look",
-    }
-    assert explain(json.dumps(problem).encode(), 404) == "Shard not found: the origin answered 404: look (HTTP 404)"

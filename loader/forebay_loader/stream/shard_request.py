@@ -1,0 +1,95 @@
+"""A question to the sidecar about one shard, and its refusals.
+
+The question carries the credential that a person gave, and says which reader asks. It waits for no sidecar that hangs.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Iterable, Optional
+
+from forebay_loader.base.timeouts import Limits
+from forebay_loader.transport.body import Unanswered
+from forebay_loader.transport.endpoint import find_endpoint, unnamed
+from forebay_loader.transport.http import Reply, ask
+from forebay_loader.transport.hung_sidecar import HUNG, Bearing, Tell, hung, look
+from forebay_proxy.wire.commands.sources import Source
+
+__all__ = ["ask_shard", "explain", "is_retryable", "refusal", "retry_after", "safe_headers", "shown"]
+
+# A request's headers that are ours to set; the rest of what a person wrote travels.
+_RESERVED = frozenset({
+    "host", "range", "if-range", "if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "connection", "keep-alive",
+    "content-length", "transfer-encoding", "te", "upgrade", "expect", "accept-encoding", "forebay-reader", "forebay-token",
+})  # fmt: skip
+_RETRYABLE = frozenset({408, 425, 429})
+MAX_RETRY_AFTER_S = 3600.0
+
+
+def ask_shard(
+    source: Source,
+    reader: str,
+    headers: Iterable[tuple[str, str]],
+    limits: Limits,
+    *,
+    prefix: str = "",
+    method: str = "GET",
+    tell: Optional[Tell] = None,
+    bearing: Optional[Bearing] = None,
+) -> Reply:
+    """The sidecar's answer about ``source``, below ``prefix``, once its headers are there; ``headers`` besides those of each question.
+
+    The sidecar is looked up afresh: a restarted one may have moved. ``tell`` is called where it turns and has not answered within
+    ``limits.tell_s``; ``bearing`` says how long one that does not turn is waited for. Raises ``Unanswered``; ``ValueError`` for a
+    header that cannot be sent.
+    """
+    endpoint = find_endpoint()
+    if endpoint is None:
+        raise Unanswered(unnamed())
+    if HUNG.known() and not (bearing and bearing.alone):
+        raise hung()
+    carried = [*safe_headers(source), ("Accept-Encoding", "identity"), ("Forebay-Reader", reader), *headers]
+    looking = partial(look, look_s=limits.look_s, tell_s=limits.tell_s, tell=tell, bearing=bearing)
+    target = prefix + source.url.proxy_path()
+    return ask(endpoint, target, carried, connect_s=limits.connect_s, silence_s=limits.silence_s, look=looking, method=method)
+
+
+def refusal(reply: Reply) -> str:
+    """The words of an answer that brings no bytes. Raises ``Unanswered`` with them where asking again may help."""
+    text = explain(reply.explanation(), reply.status)
+    if is_retryable(reply.status):
+        raise Unanswered(text, reached=True, retry_after_s=retry_after(reply.header("Retry-After")))
+    return text
+
+
+def is_retryable(status: int) -> bool:
+    """Whether the same question may be answered otherwise a little later."""
+    return status >= 500 or status in _RETRYABLE
+
+
+def safe_headers(source: Source) -> list[tuple[str, str]]:
+    """The headers of the command a person wrote, less those that would break ours."""
+    return [(name, value) for name, value in source.headers if name.lower() not in _RESERVED]
+
+
+def shown(source: Source, text: str = "") -> str:
+    """The shard's name for messages: its origin URL without the query, which may hold a signature."""
+    text = text or source.url.text()
+    return text.partition("?")[0] if source.url.scheme in ("http", "https") else text
+
+
+def explain(content: bytes, status: int) -> str:
+    """The text of a problem+json answer (RFC 9457), else the first line of whatever came."""
+    try:
+        problem = json.loads(content)
+        parts = [str(problem[name]) for name in ("title", "detail", "next_step") if problem.get(name)]
+        parts = [part.removeprefix(f"shard {problem.get('shard')}: ") for part in parts]  # whoever shows it names the shard
+    except (ValueError, TypeError, AttributeError, KeyError):
+        parts = content.decode("utf-8", "replace").strip().splitlines()[:1]
+    return f"{': '.join(part[:1000] for part in parts) or 'no explanation'} (HTTP {status})"
+
+
+def retry_after(text: str) -> Optional[float]:
+    """Seconds of a ``Retry-After`` header; None for a date or nonsense."""
+    return min(float(text), MAX_RETRY_AFTER_S) if text.isascii() and text.isdigit() else None
