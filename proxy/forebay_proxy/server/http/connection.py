@@ -101,7 +101,7 @@ class Connection(RequestHandler):
         self._leaving_timer = None
         if self.transport is None:
             return
-        if self.idle and not self.presence.is_named:
+        if self.idle:
             self.transport.close()
         elif not is_listening(self.transport, self.peer):
             self.transport.abort()
@@ -116,7 +116,7 @@ class Connection(RequestHandler):
     def _look_whether_it_asks(self) -> None:
         left_s = IDLE_S
         # While a job's connections are open it goes on, so they may rest as long as a checkpoint takes.
-        if self.idle:
+        if self.idle and not self.presence.is_named:
             left_s -= asyncio.get_running_loop().time() - self._idle_since
         if left_s <= 0:
             log.debug("a connection asked nothing for %g s, or did not end the header of its request", IDLE_S)
