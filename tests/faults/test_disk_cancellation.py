@@ -88,7 +88,7 @@ async def the_directory_vanishes(world: World, cut: Cut) -> None:
 async def an_entry_vanishes(world: World, cut: Cut) -> None:
     world.shard_file(A).unlink()
     await cut.run(world.clearing.vanished(world.entry(A)))
-    entry = world.room.entries.get(world.openings.current[A].key) if A in world.openings.current else None
+    entry = world.room.entries.get(world.openings.versions.current[A].key) if A in world.openings.versions.current else None
     if entry is not None and entry.segments.stored_count:
         await world.clearing.vanished(entry)
 

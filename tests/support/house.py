@@ -140,7 +140,7 @@ class World:
         return self.cache.inspection
 
     def entry(self, name: str) -> Entry:
-        return self.openings.current[name]
+        return self.openings.versions.current[name]
 
     def of(self, kind: type[T]) -> list[T]:
         """The events of one kind so far."""
@@ -178,7 +178,7 @@ class World:
         calm = 0
         async with asyncio.timeout(60):
             while calm < 3:
-                busy = len(self.flights) + len(self.openings._calls._tasks) + len(self.openings._checks._tasks) + len(self.chores)
+                busy = len(self.flights) + self.openings.running + len(self.chores)
                 calm = 0 if busy else calm + 1
                 await asyncio.sleep(0 if calm else 0.001)
 
@@ -202,7 +202,7 @@ class World:
         assert len(self.flights) == 0
         assert not self.flights.all()
         assert len(self.openings) == 0
-        assert not self.openings._needs
+        assert not self.openings._openings._needs
         assert (self.ledger.reserved_bytes, self.ledger.doomed_bytes) == (0, 0), self.ledger
         for entry in self.room.entries.values():
             assert not entry.leaving, entry

@@ -114,7 +114,7 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
         headroom=Headroom(capacity.capacity_bytes, capacity.floor_bytes, capacity.effective_bytes, clock),
         free_floor=settings.free_floor, chores=chores,
     )  # fmt: skip
-    prefetcher = Prefetcher(cache, openings, plans, chores, clock)
+    prefetcher = Prefetcher(cache, openings, plans, fetcher.ahead, chores, clock)
     sets = SetPrefetch(cache, openings, plans, settings.set, clock, cache.tarlook)
     parts = CacheParts(
         store, ledger, plans, room, files, clearing, retiring, chores, limiters, buffers, fetcher, flights, openings, cache, indexing,

@@ -88,6 +88,6 @@ def adopt(loaded: StartReport, store: Store, openings: VersionResolver, cache: S
             log.info("shard %s: its name held a query that is known as a secret now; it leaves, and is fetched anew", shown(row.url))
             continue
         entry = Entry.of_row(shard, row, store.boot_id)
-        openings.found(entry)
+        openings.versions.found(entry)
         cache.room.found(entry, loaded.allocated[row.key])
         cache.optimal.found(entry.key, entry.segments.stored())

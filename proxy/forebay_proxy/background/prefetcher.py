@@ -44,9 +44,11 @@ MOST_FAILED = 1024
 class _Stock:
     """The cache as the cursors see it."""
 
-    def __init__(self, cache: ShardCache, openings: VersionResolver, left_alone: NegativeCache) -> None:
+    def __init__(self, cache: ShardCache, openings: VersionResolver, ahead: Callable[[str], int], left_alone: NegativeCache) -> None:
         self._cache = cache
-        self._openings = openings
+        self._versions = openings.versions
+        self._freshness = openings.freshness
+        self._ahead = ahead
         self._left_alone = left_alone
         self.air: Counter[str] = Counter()  # requests ahead of need per origin
 
@@ -54,13 +56,13 @@ class _Stock:
         return self._cache.room.ledger.capacity_bytes
 
     def length(self, name: str) -> int | None:
-        entry = self._openings.current.get(name)
+        entry = self._versions.current.get(name)
         if entry is None or entry.stale:
             return None
         return SEGMENT_BYTES if entry.version.length is None else entry.version.length
 
     def has(self, name: str, index: int) -> bool:
-        entry = self._openings.current[name]
+        entry = self._versions.current[name]
         if entry.segments.has(index):
             self._cache.segment_reader.foresee(entry, index)
             return True
@@ -68,18 +70,25 @@ class _Stock:
         return not entry.ranged or self._cache.flight_of(entry, index) is not None
 
     def fresh(self, name: str, job: str) -> bool:
-        return self._openings.fresh(self._openings.current[name], job)
+        return self._freshness.is_fresh(self._versions.current[name], job)
 
     def takes(self, origin: str) -> bool:
-        return self.air[origin] < self._openings.fetcher.ahead(origin) and self._left_alone.of_origin[origin] < MOST_FAILED
+        return self.air[origin] < self._ahead(origin) and self._left_alone.of_origin[origin] < MOST_FAILED
 
 
 class Prefetcher:
     """Keeps the windows of all readers full."""
 
     def __init__(
-        self, cache: ShardCache, openings: VersionResolver, plans: PlanRegistry, chores: BackgroundTasks, clock: Callable[[], float]
+        self,
+        cache: ShardCache,
+        openings: VersionResolver,
+        plans: PlanRegistry,
+        ahead: Callable[[str], int],
+        chores: BackgroundTasks,
+        clock: Callable[[], float],
     ) -> None:
+        """``ahead``: how many requests ahead of need an origin is sent at a time now."""
         self._cache = cache
         self._openings = openings
         self._plans = plans
@@ -87,7 +96,7 @@ class Prefetcher:
         self._clock = clock
         self._woken = asyncio.Event()
         self.left_alone = NegativeCache()
-        self._stock = _Stock(cache, openings, self.left_alone)
+        self._stock = _Stock(cache, openings, ahead, self.left_alone)
         self.scheduler = PrefetchScheduler(plans, self._stock)
         self._still = IdleReaders()
         self._paused_at: dict[ReaderName, float | None] = {}  # who stands still, and has given back -> when it opened its last shard
@@ -251,7 +260,7 @@ class Prefetcher:
     def _act(self, wish: PrefetchRequest) -> None:
         shard, reader = wish.shard, wish.plan.reader
         need = DEMAND + max(0.0, wish.due_at - self._clock())
-        entry = None if wish.index is None else self._openings.readable(shard)
+        entry = None if wish.index is None else self._openings.versions.readable(shard)
         if wish.index is None or entry is None:  # also where the origin was not asked with this credential yet: its cursor comes back
             self._opening[shard.name] = shard.origin
             self._stock.air[shard.origin] += 1

@@ -139,7 +139,7 @@ class SetPrefetch:
 
     def _is_here(self, name: str) -> bool:
         """Whether all of it is, and is no login page that a reader was given meanwhile."""
-        entry = self._openings.current.get(name)
+        entry = self._openings.versions.current.get(name)
         return entry is not None and entry.segments.complete and not entry.no_tar
 
     def _here(self, key: str) -> dict[str, int | None]:
@@ -240,7 +240,7 @@ class SetPrefetch:
 
     def _is_ahead(self, name: str) -> bool:
         """Whether something of the shard is unread, and will be read: who left early, or skipped a part, leaves that for good."""
-        entry = self._openings.current.get(name)
+        entry = self._openings.versions.current.get(name)
         if entry is None or not entry.segments.unread:
             return False
         if entry.readers or self._plans.last_opened(name) is None:
@@ -277,7 +277,7 @@ class SetPrefetch:
     def _wanted(self, declared: _Declared, name: str) -> bool:
         if name in self._busy or self._faults.leaves_alone(name, self._clock()):
             return False
-        entry = self._openings.current.get(name)
+        entry = self._openings.versions.current.get(name)
         if entry is not None and entry.segments.complete:
             return self._tarlook is not None and self._tarlook.doubts(entry)
         return not self._plans.has_read(declared.key, name)
@@ -299,14 +299,14 @@ class SetPrefetch:
             self._leave_alone(shard.name, error, FAILED_S)
         finally:
             self._busy.pop(shard.name, None)
-            entry = self._openings.current.get(shard.name)
+            entry = self._openings.versions.current.get(shard.name)
             if entry is not None and entry.segments.unread:
                 size = sum(entry.segments.bytes_of(index) for index in entry.segments.unread)
                 self._ahead_bytes += size - self._ahead.pop(shard.name, 0)
                 self._ahead[shard.name] = size
 
     async def _bring(self, shard: Shard) -> None:
-        entry = self._openings.current.get(shard.name)
+        entry = self._openings.versions.current.get(shard.name)
         if entry is None or not entry.segments.complete:
             await self._warming.one(shard)
         else:  # a reader has stored it, or an earlier sidecar

@@ -93,7 +93,7 @@ class Warmer:
         Raises ``CacheFull``, or ``Abandoned`` where asking again would bring all of it again, and whatever its origin says.
         """
         async with self._asking:
-            known = self._openings.current.get(shard.name)
+            known = self._openings.versions.current.get(shard.name)
             had = known is not None and known.segments.complete
             if self._full and not had:
                 raise CacheFull("not begun: the cache has no room for more")

@@ -8,28 +8,29 @@ body lands as the first flight -> broken: the flight resumes as any other would.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
-from forebay_proxy.cache.fetcher import UNWANTED_BUDGET_S
+from forebay_proxy.cache.fetcher import UNWANTED_BUDGET_S, Fetcher
+from forebay_proxy.cache.first_segments import FirstSegmentSizes
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.resident.space import Slice
+from forebay_proxy.cache.resident.space import Slice, SpaceManager
 from forebay_proxy.cache.segment_writer import SegmentWriter, WriterFill
+from forebay_proxy.cache.versions import Versions
 from forebay_proxy.core.errors import CacheFull, RangeNotSatisfiable, ShardError
 from forebay_proxy.core.http_range import RangeRequest
 from forebay_proxy.core.segments import SEGMENT_BYTES, index_of, segment_span
 from forebay_proxy.core.shard import ByteRange, Pin, Shard, Version
 from forebay_proxy.origins.base import OriginBody
 from forebay_proxy.policy.eviction.ledger import Grant
-from forebay_proxy.transfer.flights import Flight, told
+from forebay_proxy.transfer.buffer_budget import BufferBudget
+from forebay_proxy.transfer.flights import Flight, Flights, told
 from forebay_proxy.transfer.limiter import DEMAND, Slot
 from forebay_proxy.transfer.urgency import Urgency
 
-if TYPE_CHECKING:
-    from forebay_proxy.cache.resolver import VersionResolver
-
-__all__ = ["Opening", "OpeningFill"]
+__all__ = ["Opening", "OpeningFill", "OpeningParts"]
 
 
 class OpeningFill(WriterFill, Protocol):
@@ -52,14 +53,27 @@ class OpeningFill(WriterFill, Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class OpeningParts:
+    """What every opening works with."""
+
+    fetcher: Fetcher
+    buffers: BufferBudget
+    flights: Flights
+    room: SpaceManager
+    versions: Versions
+    sizes: FirstSegmentSizes
+    clock: Callable[[], float]
+
+
 class Opening:
     """One run of it; ``known`` is resolved as soon as the version is."""
 
     def __init__(
         self,
-        openings: VersionResolver,
+        parts: OpeningParts,
+        fill: OpeningFill,
         shard: Shard,
-        mac: str,
         job: str,
         want: RangeRequest | None,
         *,
@@ -69,16 +83,16 @@ class Opening:
     ) -> None:
         self.entry: Entry | None = None
         self.seconds = 0.0
-        self._of = openings
+        self._parts = parts
+        self._fill = fill
         self._shard = shard
-        self._mac = mac
         self._job = job
         self._head = head
         self._needed = needed
         self._known = known
         self._asked: ByteRange | None = ByteRange(0, 0) if head else _first_range(want)
-        self._patience = openings.fetcher.patience(shard.origin)
-        self._started = openings.clock()
+        self._patience = parts.fetcher.patience(shard.origin)
+        self._started = parts.clock()
 
     async def run(self) -> None:
         """Ask until the version is known and its first body has landed. Raises ``ShardError``, and ahead of need ``CacheFull``."""
@@ -109,17 +123,17 @@ class Opening:
             self._patience.wanted()
         else:  # who asks ahead of need waits too, but can do without
             self._patience.shorten(UNWANTED_BUDGET_S)
-        await self._of.fetcher.again(self._shard, error, self._patience)
+        await self._parts.fetcher.again(self._shard, error, self._patience)
 
     async def _attempt(self) -> None:
         grant = None
         try:
             if not self._head:
-                grant = await self._of.fill.first_grant(self._needed, self._of.guess(self._shard))
+                grant = await self._fill.first_grant(self._needed, self._parts.sizes.guess(self._shard))
             if grant is None and self._needed.need >= DEMAND:
                 raise CacheFull("no room to open it ahead of need")  # it would pass through memory, and nobody would read it
             async with AsyncExitStack() as held:
-                asking = self._of.fetcher.ask(self._shard, self._asked, Pin(), self._needed, self._patience)
+                asking = self._parts.fetcher.ask(self._shard, self._asked, Pin(), self._needed, self._patience)
                 body, slot = await held.enter_async_context(asking)
                 if self._asked is not None and not self._head and _must_be_whole(body):
                     self._asked = None
@@ -133,37 +147,37 @@ class Opening:
                     fitted = None if given is None else self._fitted(given, entry, flight)
                     if fitted is None and self._needed.need >= DEMAND:
                         raise CacheFull("no room for its first segment ahead of need")
-                    writer = SegmentWriter(self._of.fill, self._of.buffers, entry, flight, fitted)
+                    writer = SegmentWriter(self._fill, self._parts.buffers, entry, flight, fitted)
                     self._note(entry, flight)
                     flight.bypass = writer.bypassing = fitted is None
                     await self._fly(entry, flight, writer, held, body, slot)
         finally:
-            self._of.room.displacers.settle(*self._needed.place)
+            self._parts.room.displacers.settle(*self._needed.place)
             if grant is not None:
                 assert self.entry is None or not grant.closed
-                self._of.fill.give_back(None, None, grant)
+                self._fill.give_back(None, None, grant)
 
     def _fitted(self, grant: Grant[Slice], entry: Entry, flight: Flight) -> Grant[Slice] | None:
         """The room that was guessed becomes what the header says, before any of the body is taken; None: there is not so much."""
         size = entry.segments.bytes_of(index_of(flight.first))
-        self._of.learn(self._shard, size)
+        self._parts.sizes.learn(self._shard, size)
         if size > grant.bytes:
-            return self._of.fill.larger(self._needed, grant, size)
-        self._of.room.ledger.shrink(grant, size)
+            return self._fill.larger(self._needed, grant, size)
+        self._parts.room.ledger.shrink(grant, size)
         return grant
 
     def _note(self, entry: Entry, flight: Flight) -> None:
         """What was granted ahead of need is unread until somebody reads this very segment."""
         index = index_of(flight.first)
-        self._of.room.displacers.move(self._needed.place, entry.key, index, entry.segments.bytes_of(index))
+        self._parts.room.displacers.move(self._needed.place, entry.key, index, entry.segments.bytes_of(index))
 
     def _admit(self, version: Version, *, ranged: bool) -> Entry:
         """The version is known: everybody who waits goes on."""
-        self.entry = entry = self._of.admit(self._shard, self._mac, self._job, version, ranged=ranged)
-        self.seconds = self._of.clock() - self._started
+        self.entry = entry = self._parts.versions.admit(self._shard, self._job, version, self._fill.outdated, ranged=ranged)
+        self.seconds = self._parts.clock() - self._started
         if self._head or version.length == 0:
             self._resolve()
-        self._patience = self._of.fetcher.patience(self._shard.origin)  # it has answered: from now on it is worth the full budget
+        self._patience = self._parts.fetcher.patience(self._shard.origin)  # it has answered: from now on it is worth the full budget
         return entry
 
     def _resolve(self) -> None:
@@ -177,12 +191,12 @@ class Opening:
             return None
         if not entry.ranged:
             here = entry.segments.complete or entry.stream_flying
-            return None if here else Flight(0, entry.version.length, self._needed.need, self._of.clock())
+            return None if here else Flight(0, entry.version.length, self._needed.need, self._parts.clock())
         index = index_of(body.first)
-        if entry.segments.has(index) or self._of.flights.find(entry.key, index) is not None:
+        if entry.segments.has(index) or self._parts.flights.find(entry.key, index) is not None:
             return None
         first, size = segment_span(index, entry.version.length)
-        return Flight(first, first + size, self._needed.need, self._of.clock())
+        return Flight(first, first + size, self._needed.need, self._parts.clock())
 
     async def _fly(self, entry: Entry, flight: Flight, writer: SegmentWriter, held: AsyncExitStack, body: OriginBody, slot: Slot) -> None:
         index = index_of(flight.first) if entry.ranged else -1
@@ -190,21 +204,21 @@ class Opening:
             entry.stream = flight
             flight.ahead_for = self._needed.reader
             flight.once = not entry.version.identity
-        self._of.fill.begun(entry, self._shard)
-        self._of.flights.post(entry.key, index, flight)
+        self._fill.begun(entry, self._shard)
+        self._parts.flights.post(entry.key, index, flight)
         entry.flying += 1
         self._resolve()
         error: BaseException | None = None
         try:
-            await self._of.fill.flown(entry, flight, writer, self._fill(entry, flight, writer, held, body, slot))
+            await self._fill.flown(entry, flight, writer, self._bring(entry, flight, writer, held, body, slot))
         except BaseException as failed:
             error = told(failed)
             raise
         finally:
-            self._of.flights.land(flight, error, entry.key, index)
+            self._parts.flights.land(flight, error, entry.key, index)
 
-    async def _fill(self, entry: Entry, flight: Flight, writer: SegmentWriter, held: AsyncExitStack, body: OriginBody, slot: Slot) -> None:
-        fetcher = self._of.fetcher
+    async def _bring(self, entry: Entry, flight: Flight, writer: SegmentWriter, held: AsyncExitStack, body: OriginBody, slot: Slot) -> None:
+        fetcher = self._parts.fetcher
         try:
             async with held.pop_all():  # connection and slot go back before any pause
                 await writer.ready()

@@ -100,7 +100,7 @@ class ShardCache:
         )  # fmt: skip
         self.fill = Fill(
             room=room, clearing=clearing, retiring=retiring, digest_check=self.digest_check, disk=self.disk, events=events, chores=chores,
-            forget=openings.forget, clock=clock,
+            forget=openings.versions.forget, clock=clock,
         )  # fmt: skip
         self._openings = openings
         self._fetcher = fetcher
@@ -125,7 +125,7 @@ class ShardCache:
         self, shard: Shard, reader: ReaderName | None, want: RangeRequest | None, *, head: bool = False
     ) -> AsyncIterator[ShardReader]:
         """A reader's way into a shard, for the length of the ``async with``. Raises ``ShardError``."""
-        with nullcontext() if reader and reader.job else self._openings.bursts.inside(shard.group):
+        with nullcontext() if reader and reader.job else self._openings.freshness.bursts.inside(shard.group):
             entry, opened_here, waited_s = await self._entry(shard, reader, want, head=head)
             reading = self._reading(entry, shard, reader, opened_here=opened_here)
             reading.waited_s = waited_s
@@ -142,16 +142,16 @@ class ShardCache:
         the way.
         """
         job = reader.job if reader else ""
-        with nullcontext() if job else self._openings.bursts.inside(shard.group):
+        with nullcontext() if job else self._openings.freshness.bursts.inside(shard.group):
             entry = self._openings.ready(shard, job)
         if entry is None or self.room.entries.get(entry.key) is not entry or not self.fd_leases.is_ready(entry):
-            self.fd_leases.fit(self._openings.current.get(shard.name))  # before the origin is asked whether it changed
+            self.fd_leases.fit(self._openings.versions.current.get(shard.name))  # before the origin is asked whether it changed
             return None
         return self._lend(entry, shard, reader)
 
     async def lent(self, shard: Shard, reader: ReaderName | None) -> FdLease:
         """As ``lend``, after everything it needs: the origin is asked, what another boot stored is verified."""
-        self.fd_leases.fit(self._openings.current.get(shard.name))
+        self.fd_leases.fit(self._openings.versions.current.get(shard.name))
         entry, _, _ = await self._entry(shard, reader, None)
         with self._inside(ShardReader(self, entry, shard, reader, opened_here=False)), self.fd_leases.leasing(entry):
             await self.fd_leases.readied(entry)
@@ -272,15 +272,15 @@ class ShardCache:
         self.fill.landed_signal()
 
     def _forget(self, entry: Entry) -> None:
-        self._openings.forget(entry)
-        if entry.name not in self._openings.current:
+        self._openings.versions.forget(entry)
+        if entry.name not in self._openings.versions.current:
             self.plans.forget(entry.name)
             self.forgotten_signal(entry.name)
 
     def _moved(self, names: Iterable[str]) -> None:
         """Plans say that these shards are used at another time than before."""
         for name in names:
-            entry = self._openings.current.get(name)
+            entry = self._openings.versions.current.get(name)
             if entry is not None:
                 self.room.touch(entry)
 
@@ -427,7 +427,7 @@ class ShardCache:
 
     def length_of(self, name: str) -> int | None:
         """Bytes of the version in use of the shard of this name; None where none is known."""
-        entry = self._openings.current.get(name)
+        entry = self._openings.versions.current.get(name)
         return None if entry is None else entry.version.length
 
     @property

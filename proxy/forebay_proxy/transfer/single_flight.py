@@ -35,6 +35,11 @@ class SingleFlight(Generic[T]):
     def __contains__(self, key: object) -> bool:
         return self._find(key) is not None
 
+    @property
+    def running(self) -> int:
+        """Calls whose task has not ended; those with an answer may still be at work."""
+        return len(self._tasks)
+
     def _find(self, key: object) -> asyncio.Future[T] | None:
         """The call to join. One that has ended is none, although its callbacks run a turn later: its error is not for who comes now."""
         future = self._calls.get(key)

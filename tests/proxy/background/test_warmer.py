@@ -105,7 +105,7 @@ async def test_who_stops_asking_stops_it(tmp_path: Path) -> None:
         with pytest.raises(asyncio.CancelledError):
             await first
         gate.open()
-        await until(lambda: A in world.openings.current)
+        await until(lambda: A in world.openings.versions.current)
         await world.quiet()
         assert not world.entry(A).segments.complete
 
@@ -131,7 +131,7 @@ async def test_what_fits_is_whole_and_the_rest_is_not_begun(tmp_path: Path) -> N
             world.origin.put(name, data_of(2 * SEGMENT + SEGMENT // 2, seed))
         results, end = await warmed(world, *NAMES)
         await world.quiet()
-        whole = [name for name, entry in world.openings.current.items() if entry.segments.complete]
+        whole = [name for name, entry in world.openings.versions.current.items() if entry.segments.complete]
         begun = [name for name in NAMES if world.origin.asked(name)]
         assert len(whole) >= 3
         assert len(begun) <= len(whole) + warmer.ASKING_AT_ONCE

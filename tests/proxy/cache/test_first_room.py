@@ -47,7 +47,7 @@ async def test_one_larger_than_was_guessed(tmp_path: Path, *, room: bool) -> Non
             world.ledger.release(grant)
         await world.quiet()
         assert sum(entry.segments.complete for entry in world.room.entries.values()) == 1 + room
-        guesses = [world.openings.guess(shard_of(name(2, folder))) for folder in ("tiny", "other")]
+        guesses = [world.openings._parts.sizes.guess(shard_of(name(2, folder))) for folder in ("tiny", "other")]
         assert guesses == [len(data), SEGMENT]
 
 
@@ -64,12 +64,3 @@ async def test_ahead_of_need_a_larger_one_waits_for_room(tmp_path: Path) -> None
         await world.quiet()
         assert (world.ledger.reserved_bytes, world.room.displacers.unread_bytes) == (0, 0)
         assert await world.get(name(1), reader()) == bytes(SEGMENT)
-
-
-async def test_the_groups_that_are_remembered_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The longest unopened is forgotten."""
-    monkeypatch.setattr("forebay_proxy.cache.resolver.LEARNED_MOST", 2)
-    async with building(tmp_path / "c") as world:
-        for folder in "abc":
-            world.openings.learn(shard_of(name(0, folder)), BLOCK_BYTES)
-        assert [world.openings.guess(shard_of(name(0, folder))) for folder in "abc"] == [SEGMENT, BLOCK_BYTES, BLOCK_BYTES]

@@ -92,7 +92,7 @@ async def test_a_disk_that_cannot_be_read_costs_no_reader_a_byte(tmp_path: Path,
             patch.setattr(file_io, "read", fail)
             assert await asyncio.gather(world.get(A), world.get(A)) == [data, data]
         await world.quiet()
-        assert not world.entry(A).segments.complete if A in world.openings.current else True
+        assert not world.entry(A).segments.complete if A in world.openings.versions.current else True
         world.clock.advance(60)
         assert await world.get(A) == data
 

@@ -53,7 +53,7 @@ async def test_a_shard_without_range_leaves_whole(tmp_path: Path) -> None:
         await world.get(A)
         await world.quiet()
         await stored(world, B, 2, 1)
-        assert A not in world.openings.current
+        assert A not in world.openings.versions.current
 
 
 async def test_what_is_leased_never_leaves(tmp_path: Path) -> None:
