@@ -2,7 +2,8 @@
 
 diskcache creates what is missing and takes the rest as it finds it. A trigger would run with each of our commits, an expression in an index
 or a generated column with each read, a view can stand where a table is expected, and of the settings each one whose name begins with
-``sqlite_`` is run as a PRAGMA. So nothing is opened for writing that is not exactly what diskcache itself creates.
+``sqlite_`` is run as a PRAGMA. So nothing is opened for writing that is not exactly what diskcache itself creates. What a trigger or an
+index does stands only in its text, so it is the text that is compared, and pyproject.toml bounds diskcache to the minor that writes it so.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sqlite3
 
 import diskcache
 
-__all__ = ["SETTINGS", "IndexBroken", "is_ours"]
+__all__ = ["OBJECTS", "SETTINGS", "IndexBroken", "is_ours"]
 
 _CHECKPOINT_PAGES = 256  # 1 MiB of log: what the ledger sets aside for it stays small
 SETTINGS: dict[str, int | str] = {
@@ -38,7 +39,7 @@ def _trigger(name: str, event: str, change: str, row: str) -> tuple[str, str]:
     return f"Settings_{name}", f'{head} UPDATE Settings SET value = value {change} WHERE key = "{row}"; END'  # noqa: S608 -- words of ours
 
 
-_KNOWN_OBJECTS: dict[str, str | None] = {  # as SQLite keeps them of diskcache 5.6.3; a test compares them with what it makes now
+OBJECTS: dict[str, str | None] = {  # as SQLite keeps them of diskcache 5.6.3; a test compares them with what it makes now
     "Settings": "CREATE TABLE Settings ( key TEXT NOT NULL UNIQUE, value)",
     "sqlite_autoindex_Settings_1": None,
     "Cache": (
@@ -71,7 +72,7 @@ def is_ours(connection: sqlite3.Connection) -> bool:
     """
     objects = connection.execute("SELECT name, sql FROM sqlite_master").fetchall()
     for name, sql in objects:
-        known = _KNOWN_OBJECTS.get(_text(name), "")
+        known = OBJECTS.get(_text(name), "")
         if sql != (None if known is None else known.encode()):
             raise IndexBroken("other tables or triggers than ours")
     names = {_text(name) for name, _ in objects}

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sqlite3
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import diskcache
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from forebay_proxy.store.index.database import RowDisk
-from forebay_proxy.store.index.schema import SETTINGS, IndexBroken, is_ours
+from forebay_proxy.store.index.schema import OBJECTS, SETTINGS, IndexBroken, is_ours
+
+ROOT = Path(__file__).resolve().parents[4]
 
 
 @pytest.fixture
@@ -27,7 +31,21 @@ def database(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 
 def test_what_diskcache_makes_is_ours(database: sqlite3.Connection) -> None:
     """To the letter: another release of it that creates something else shows here, not as a cache lost at each start."""
+    made = {name.decode(): sql and sql.decode() for name, sql in database.execute("SELECT name, sql FROM sqlite_master")}
+    assert made == OBJECTS, (
+        f"diskcache {diskcache.__version__} makes other tables than those that store/index/schema.py knows: put these there, and bound"
+        " diskcache in pyproject.toml to the minor that makes them"
+    )
     assert is_ours(database)
+
+
+def test_diskcache_is_bound_to_the_minor_that_is_known() -> None:
+    """One that makes other tables is not installed beside us: each start would set the index aside and fetch all shards again."""
+    needs = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    (bound,) = (SpecifierSet(need.removeprefix("diskcache")) for need in needs if need.startswith("diskcache"))
+    major, minor = diskcache.__version__.split(".")[:2]
+    assert diskcache.__version__ in bound
+    assert f"{major}.{int(minor) + 1}.0" not in bound
 
 
 def test_an_empty_file_is_not_broken() -> None:
