@@ -5,6 +5,7 @@ It answers itself, or leads on to a resource of each variant.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import random
 import re
@@ -20,9 +21,15 @@ _LED = "/variant/"
 DATE = "Wed, 21 Oct 2015 07:28:00 GMT"
 
 
+@functools.lru_cache(maxsize=8)
 def variant(value: str, size: int) -> bytes:
     """The bytes that ``value`` chooses; "" for a request without."""
     return random.Random(value).randbytes(size)
+
+
+@functools.lru_cache(maxsize=8)
+def _digest(data: bytes) -> str:
+    return hashlib.md5(data).hexdigest()
 
 
 class Choosing(ThreadingHTTPServer):
@@ -76,7 +83,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif origin.leads:
             return self._send(302, b"", [("Location", _LED + quote(value, safe="")), *vary])
         data = variant(value, origin.size)
-        etag = f'"5627-{len(data):x}"' if origin.leads else f'"{hashlib.md5(data).hexdigest()}"'
+        etag = f'"5627-{len(data):x}"' if origin.leads else f'"{_digest(data)}"'
         wanted = self.headers.get("If-Match")
         if origin.strong and wanted not in (None, etag):
             return self._send(412, b"", [])
