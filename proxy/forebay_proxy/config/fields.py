@@ -60,7 +60,10 @@ def _endpoint(value: Any) -> Any:
 
 
 def _home(value: Any) -> Any:
-    return Path(value).expanduser() if isinstance(value, str) and value else value
+    try:
+        return Path(value).expanduser() if isinstance(value, str) and value else value
+    except RuntimeError:
+        raise ValueError(f"{value!r} begins with the home of somebody who has none; write the path out") from None
 
 
 def _homes(value: Any) -> Any:

@@ -28,7 +28,7 @@ _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _MAX_BYTES = 1 << 20  # a few kilobytes are normal
 # They let somebody in (host, token, allow_uid), lead us or credentials somewhere (allow_origin, gs_endpoint, allow_profile, pass_header,
 # file_root), write (access_log appends to any file of ours), or say what is a secret and so no part of a name (secret_param). So do
-# strict_origins turned off, and a cache directory that came along.
+# strict_origins turned off, and a cache directory anywhere but in the user's own cache home: gigabytes are written there, and it is locked.
 _DOORS = frozenset({
     "host", "token", "allow_uid", "allow_origin", "gs_endpoint", "allow_profile", "pass_header", "file_root", "access_log",
     "secret_param",
@@ -68,7 +68,7 @@ def find_files(explicit: Path | None, environ: Mapping[str, str], directory: Pat
         if os.path.isfile(here) and os.path.samefile(path, here):
             return found
     if os.path.isfile(here):
-        found.append(_found(here, known, lambda table: _doors(here, table)))
+        found.append(_found(here, known, lambda table: _doors(here, table, _cache_home(environ))))
     return found
 
 
@@ -104,28 +104,47 @@ def _parsed(path: Path, text: bytes, known: frozenset[str], judge: Callable[[Map
     return SettingsFile(path, {key: value for key, value in table.items() if key in known}, (*problems, *judge(table)), tuple(notices))
 
 
-def _doors(path: Path, table: Mapping[str, Any]) -> list[str]:
+def _doors(path: Path, table: Mapping[str, Any], cache_home: Path | None) -> list[str]:
     """Keys that do not count in the working directory, each with where it may stand."""
     found = sorted(_DOORS & table.keys())
     if table.get("strict_origins") is False:
         found.append("strict_origins")
-    if "cache_dir" in table and _came_along(path, table["cache_dir"]):
-        found.append("cache_dir")
+    if "cache_dir" in table and not _is_harmless(path, table["cache_dir"], cache_home):
+        found.append(f"a cache_dir that is not below {cache_home}" if cache_home else "cache_dir")
     elsewhere = (
         f"and may come with a cloned repository: name the file (--config {path}), or put the key into $XDG_CONFIG_HOME/forebay/{FILE_NAME}"
     )
     return [f"{key} does not count in {path}, which was found in the working directory {elsewhere}" for key in found]
 
 
-def _came_along(path: Path, cache_dir: object) -> bool:
-    """Whether a cache directory may have come with the file, and so hold shards and sums of somebody else's making.
+def _is_harmless(path: Path, cache_dir: object, cache_home: Path | None) -> bool:
+    """Whether ``cache_dir`` lies below the user's own cache home, where caches of programs are looked for and deleted without a question.
 
-    Wherever a relative one leads to: the working directory may be a folder of the repository.
+    Never one that may have come with the file, and so hold shards and sums of somebody else's making: a relative one, wherever it leads
+    to, as the working directory may be a folder of the repository, and one below the file's folder.
     """
     if not isinstance(cache_dir, str):
-        return False  # refused as what it is
-    named, ours = Path(cache_dir).expanduser(), os.path.realpath(path.parent)
-    return not named.is_absolute() or os.path.commonpath((os.path.realpath(named), ours)) == ours
+        return True  # refused as what it is
+    try:
+        named = Path(cache_dir).expanduser()
+        if cache_home is None or not named.is_absolute():
+            return False
+        return _is_below(named, cache_home) and not _is_below(named, path.parent)
+    except (RuntimeError, ValueError):  # the home of nobody; a byte that no path has
+        return False
+
+
+def _is_below(path: Path, folder: Path) -> bool:
+    found = os.path.realpath(folder)
+    return os.path.commonpath((os.path.realpath(path), found)) == found
+
+
+def _cache_home(environ: Mapping[str, str]) -> Path | None:
+    """``$XDG_CACHE_HOME``, else ``~/.cache``; None where neither is told."""
+    named = environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(named):
+        return Path(named)
+    return Path(environ["HOME"]) / ".cache" if os.path.isabs(environ.get("HOME", "")) else None
 
 
 def _own_text(path: Path) -> bytes:

@@ -180,13 +180,53 @@ def test_keys_that_open_doors_do_not_come_from_the_working_directory(tmp_path: P
 
 
 def test_other_keys_do(tmp_path: Path, here: Path) -> None:
-    """How much, how often and where on a disk of one's own are what a project may say."""
+    """How much and how often are what a project may say, and where in the user's own cache home."""
     written(
         here / "forebay.toml",
-        f'cache_size = "1GB"\ncache_dir = "{tmp_path}/c"\nstrict_origins = true\nport = 0\nset = "s3://b/{{0..9}}.tar"\n',
+        f'cache_size = "1GB"\ncache_dir = "{tmp_path}/home/.cache/c"\nstrict_origins = true\nport = 0\nset = "s3://b/{{0..9}}.tar"\n',
     )
-    settings = loaded(here)
-    assert (settings.cache_dir, settings.strict_origins, settings.port) == (tmp_path / "c", True, 0)
+    settings = loaded(here, {"HOME": str(tmp_path / "home")})
+    assert (settings.cache_dir, settings.strict_origins, settings.port) == (tmp_path / "home/.cache/c", True, 0)
+
+
+@pytest.mark.parametrize(
+    ("cache_dir", "counts"),
+    [
+        ("xdg/c", True),
+        ("xdg", True),
+        ("xdg/../data", False),
+        ("xdgs", False),
+        ("home/.cache/c", False),
+        ("xdg/out", False),
+        ("here/c", False),
+    ],
+)
+def test_where_a_cloned_repository_may_put_a_cache(tmp_path: Path, here: Path, cache_dir: str, counts: bool) -> None:
+    """Below the user's cache home, links followed. Elsewhere it would fill and lock what it chooses: the start says so and ends."""
+    (tmp_path / "xdg").mkdir()
+    (tmp_path / "xdg/out").symlink_to(tmp_path)
+    written(here / "forebay.toml", f'cache_dir = "{tmp_path}/{cache_dir}"\n')
+    environ = {"XDG_CACHE_HOME": str(tmp_path / "xdg"), "HOME": str(tmp_path / "home")}
+    if counts:
+        assert loaded(here, environ).cache_dir == tmp_path / cache_dir
+    else:
+        with pytest.raises(ConfigError, match=f"a cache_dir that is not below {tmp_path}/xdg does not count in .*--config"):
+            loaded(here, environ)
+
+
+def test_a_cache_that_came_along_does_not_count_below_the_cache_home_either(tmp_path: Path, here: Path) -> None:
+    """The repository may have been cloned to there, its shards with it."""
+    written(here / "forebay.toml", f'cache_dir = "{here}/c"\n')
+    with pytest.raises(ConfigError, match="does not count"):
+        loaded(here, {"XDG_CACHE_HOME": str(tmp_path)})
+
+
+def test_without_a_home_no_cache_dir_counts(here: Path) -> None:
+    """Nor one of a user who is none, nor what is no path."""
+    for cache_dir in ("/c", "~nobody-of-that-name/c", "/\\u0000"):
+        written(here / "forebay.toml", f'cache_dir = "{cache_dir}"\n')
+        with pytest.raises(ConfigError, match="cache_dir does not count"):
+            loaded(here)
 
 
 def test_each_setting_was_thought_about() -> None:
