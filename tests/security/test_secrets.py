@@ -53,6 +53,7 @@ SIGNATURES = {
     "plain words": "access_token=CANARYaccess50&private_token=CANARYprivate52&api_key=CANARYquerykey53&jwt=CANARYjwt54&auth=CANARYauth55",
     "half a signature": "X-Amz-Security-Token=CANARYhalf56&X-Goog-Signature=CANARYhalf57&sig=CANARYhalf58",
     "named by the operator": "ticket=CANARYticket59",
+    "behind a semicolon": "part=2;token=CANARYsemicolon60",
 }
 VARIABLES = {
     "AWS_ACCESS_KEY_ID": "CANARYAWSKEYID31",

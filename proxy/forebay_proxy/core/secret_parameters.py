@@ -7,6 +7,9 @@ A parameter is cut off a shard's name for one of two reasons.
 - It is a *secret* by its own name (``access_token``). It is kept off the disk and out of every list, but nothing says that it does not
   choose the bytes too, so another value is another *variant*: the origin is asked with it before anything stored is given out.
 
+A few servers take ``;`` for ``&``, and most for a part of a value. A signature is looked for between ``&`` alone, since cutting one takes
+for granted what it names; a secret behind a ``;`` is cut too, with the rest of what stands before the next ``&``, which may belong to it.
+
 Letter case counts where the service says so. The table in docs/names.md is made of these lists (tests/security/test_parameters.py).
 """
 
@@ -124,18 +127,45 @@ def cut(query: str) -> tuple[str, str, str]:
             exact |= found
         else:
             folded |= found
+    signing = frozenset(name for name in given if name in exact or name.lower() in folded)
+    return _shares(parts, names, signing, _secrets_of(lowered.union(*(_inner_names(part) for part in parts))))
+
+
+def _secrets_of(lowered: frozenset[str]) -> frozenset[str]:
     secrets = (SECRETS | _also) & lowered
-    secrets |= frozenset(name for secret in secrets for name in _COMPANIONS.get(secret, ()))
+    return secrets.union(*(_COMPANIONS.get(secret, ()) for secret in secrets))
+
+
+def _shares(parts: list[str], names: list[str], signing: frozenset[str], secrets: frozenset[str]) -> tuple[str, str, str]:
+    """``cut``'s answer for ``parts`` with these ``names``; ``signing`` names belong to a signature."""
     kept: list[str] = []
     proof: list[str] = []
     choosing: list[str] = []
     for part, name in zip(parts, names, strict=True):
-        signs = name in exact or name.lower() in folded
-        is_secret = not signs and name.lower() in secrets and bool(part.partition("=")[2])
-        (proof if signs or is_secret else kept).append(part)
-        if is_secret:
-            choosing.append(part)
+        if name in signing:
+            proof.append(part)
+            continue
+        before, secret = _split(part, secrets)
+        if before or not secret:
+            kept.append(before)
+        if secret:
+            proof.append(secret)
+            choosing.append(secret)
     return "&".join(kept), "&".join(proof), "&".join(choosing)
+
+
+def _split(part: str, secrets: frozenset[str]) -> tuple[str, str]:
+    """(what of it is kept, what is a secret): the first ``;`` behind which a secret stands is where it ends, and goes with neither."""
+    pieces = part.split(";")
+    for number, piece in enumerate(pieces):
+        if _name(piece).lower() in secrets and piece.partition("=")[2]:
+            return ";".join(pieces[:number]), ";".join(pieces[number:])
+    return part, ""
+
+
+def _inner_names(part: str) -> frozenset[str]:
+    """Those behind a ``;``, in lower case."""
+    return frozenset(_name(piece).lower() for piece in part.split(";")[1:]) if ";" in part else frozenset()
 
 
 def _name(part: str) -> str:
