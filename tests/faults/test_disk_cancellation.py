@@ -47,7 +47,7 @@ async def a_segment_is_prepared(world: World, cut: Cut) -> None:
     """Room is made in the shard's own tail for a segment of its own that has left."""
     entry = world.entry(A)
     await world.clearing.discard(entry, 0)
-    entry.flying += 1  # as its flight would
+    entry.in_use.flying += 1  # as its flight would
     try:
         grant = world.room.reserve(2 * SEGMENT)
         world.ledger.shrink(grant, SEGMENT)
@@ -55,7 +55,7 @@ async def a_segment_is_prepared(world: World, cut: Cut) -> None:
         if file is not None:
             world.cache.fill.give_back(entry, 0, grant)
     finally:
-        entry.flying -= 1
+        entry.in_use.flying -= 1
         world.cache.fill.left(entry)
 
 

@@ -42,16 +42,16 @@ async def test_a_flight_over_a_directory_that_was_made_anew(tmp_path: Path, *, m
             else:
                 shutil.rmtree(world.path / "shards")
             await world.store.own_anew(5.0)
-            await until(lambda: not entry.filed)
+            await until(lambda: not entry.stored.filed)
             assert await world.get(A, first=2 * SEGMENT_BYTES, last=2 * SEGMENT_BYTES + 99) == data[2 * SEGMENT_BYTES :][:100]
-            assert entry.filed
+            assert entry.stored.filed
             async for chunk in reading.chunks():
                 got += bytes(chunk)
                 if len(got) > SEGMENT_BYTES + 3 * MIB:
                     stalls.open()
             assert got == data
         await world.quiet()
-        assert entry.charged_bytes == world.ledger.stored_bytes
+        assert entry.stored.charged_bytes == world.ledger.stored_bytes
 
 
 @pytest.mark.parametrize("opened", [False, True], ids=["before the file was opened", "after it was"])
@@ -90,7 +90,7 @@ async def test_room_that_was_made_too_late(tmp_path: Path, monkeypatch: pytest.M
         assert await world.get(A) == data
         entry = world.entry(A)
         assert entry.segments.complete
-        assert entry.charged_bytes == world.ledger.stored_bytes
+        assert entry.stored.charged_bytes == world.ledger.stored_bytes
 
 
 async def test_a_reader_that_comes_while_a_file_leaves_that_cannot_be_punched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +112,7 @@ async def test_a_reader_that_comes_while_a_file_leaves_that_cannot_be_punched(tm
         leaving = asyncio.ensure_future(world.clearing.evict(entry))
         await asyncio.sleep(0)
         coming = asyncio.ensure_future(world.get(A))
-        await until(lambda: entry.flying)
+        await until(lambda: entry.in_use.flying)
         gate.set()
         assert await coming == data
         assert await leaving == 3 * SEGMENT

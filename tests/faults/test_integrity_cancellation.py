@@ -116,7 +116,7 @@ async def test_an_origin_that_must_be_asked_is_asked_once(tmp_path: Path) -> Non
         await world.clearing.discard(world.entry(A), 1)
         assert await world.get(A) == DATA
         assert origin.asked_digests == 1
-        digest_state = world.entry(A).digest_state
+        digest_state = world.entry(A).trust.digest_state
         assert digest_state is not None
         assert digest_state.computed() == NAMED[0]
 
@@ -137,7 +137,7 @@ async def test_an_answer_that_is_late_stops_nobody(tmp_path: Path, monkeypatch: 
                 await world.get(A)
         else:
             assert await world.get(A) == DATA
-            assert world.entry(A).digest_state is None
+            assert world.entry(A).trust.digest_state is None
 
 
 async def test_a_shutdown_does_not_wait_for_the_answer(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_any_order_comes_to_the_same_digest(order: list[int], gone: set[int], al
             async with asyncio.timeout(60):
                 assert await world.get(A) == data
             await world.quiet()
-            digest_state = world.entry(A).digest_state
+            digest_state = world.entry(A).trust.digest_state
             assert digest_state is not None
             assert digest_state.verdict is DigestVerdict.AGREES
             assert digest_state.computed() == digest_state.expected

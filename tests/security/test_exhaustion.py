@@ -18,7 +18,9 @@ from support.raw import exchange, line
 from support.refusals import refused
 
 from forebay_proxy.cache.reader import REST_S
-from forebay_proxy.cache.resident.entry import MOST_CREDENTIALS, MOST_JOBS, Entry
+from forebay_proxy.cache.resident.credential_access import MOST_CREDENTIALS
+from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resident.version_trust import MOST_JOBS
 from forebay_proxy.core.events import OriginAnswered, RequestDone, RequestOutcome
 from forebay_proxy.core.shard import Pin as NoPin
 from forebay_proxy.core.shard import Shard, Version
@@ -379,14 +381,18 @@ def test_made_up_jobs_and_credentials_are_forgotten() -> None:
     """An entry remembers a few of each: who is forgotten asks the origin once more."""
     shard = shards(1)[0]
     entry = Entry("0" * 64, shard, Version("etag:1", NoPin(), 10), ranged=True)
-    entry.access = {"first"}
+    entry.access.macs = {"first"}
     for number in range(10_000):
-        entry.admit(f"a{number}")
-        entry.proved(f"p{number}", 1000.0)
-        entry.checked(f"j{number}", 1000.0)
-    bounded = len(entry.access) <= MOST_CREDENTIALS and len(entry._proofs) <= MOST_CREDENTIALS and len(entry.checked_jobs) <= MOST_JOBS
-    newest = entry.may_read("p9999", 1001.0) and "j9999" in entry.checked_jobs
-    refused("exhaustion: made-up credentials and jobs of a shard", held=bounded and newest and not entry.may_read("unknown", 1001.0))
+        entry.access.admit(f"a{number}")
+        entry.access.proved(f"p{number}", 1000.0)
+        entry.trust.checked(f"j{number}", 1000.0)
+    bounded = (
+        len(entry.access.macs) <= MOST_CREDENTIALS
+        and len(entry.access._proofs) <= MOST_CREDENTIALS
+        and len(entry.trust.checked_jobs) <= MOST_JOBS
+    )
+    newest = entry.access.may_read("p9999", 1001.0) and "j9999" in entry.trust.checked_jobs
+    refused("exhaustion: made-up credentials and jobs of a shard", held=bounded and newest and not entry.access.may_read("unknown", 1001.0))
 
 
 def test_made_up_jobs_of_a_set_are_forgotten() -> None:

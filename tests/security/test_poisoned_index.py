@@ -271,8 +271,8 @@ async def test_one_put_in_the_place_of_a_closed_file_is_not_opened(tmp_path: Pat
         await world.get(A)
         await world.quiet()  # its reader had the last bytes from memory; now they are in the file
         entry, file = world.entry(A), world.shard_file(A)
-        assert entry.file is not None
-        closing_, entry.file = entry.file, None
+        assert entry.stored.file is not None
+        closing_, entry.stored.file = entry.stored.file, None
         await closing_.aclose()
         file.unlink()
         make_odd(file, outside, how)

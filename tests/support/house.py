@@ -205,9 +205,9 @@ class World:
         assert not self.openings._openings._needs
         assert (self.ledger.reserved_bytes, self.ledger.doomed_bytes) == (0, 0), self.ledger
         for entry in self.room.entries.values():
-            assert not entry.leaving, entry
+            assert not entry.in_use.leaving, entry
             assert not entry.segments.leases, entry
-            assert (entry.readers, entry.flying) == (0, 0), entry
+            assert (entry.in_use.readers, entry.in_use.flying) == (0, 0), entry
         stored = sum(entry.segments.bytes_of(index) for entry in self.room.entries.values() for index in entry.segments.stored())
         assert self.ledger.stored_bytes == stored, (self.ledger, stored)
         self.room.displacers.check()
@@ -217,7 +217,7 @@ class World:
         tree_blocks = 4 * 4096 * len(self.room.entries)  # the file system's own, where a file is in many pieces
         assert self.allocated() <= stored + tree_blocks, (self.allocated(), stored)
         files = {file.name for file in os.scandir(self.path / "shards") if file.is_file(follow_symlinks=False)}
-        assert files == {entry.key for entry in self.room.entries.values() if entry.filed}
+        assert files == {entry.key for entry in self.room.entries.values() if entry.stored.filed}
         assert files >= self.store.files.open.keys()
         assert self.ledger.take_peak() <= self.ledger.configured_bytes
 

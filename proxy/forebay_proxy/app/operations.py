@@ -58,7 +58,7 @@ class Operations:
             "complete": segments.complete,
             "in_pieces": entry.ranged,
             "identity": entry.version.identity,
-            "readers": entry.readers,
+            "readers": entry.in_use.readers,
             "last_opened_s_ago": None if opened_at is None else max(0.0, self._clock() - opened_at),
         }
 

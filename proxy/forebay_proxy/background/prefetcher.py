@@ -57,7 +57,7 @@ class _Stock:
 
     def length(self, name: str) -> int | None:
         entry = self._versions.current.get(name)
-        if entry is None or entry.stale:
+        if entry is None or entry.in_use.stale:
             return None
         return SEGMENT_BYTES if entry.version.length is None else entry.version.length
 
@@ -193,7 +193,7 @@ class Prefetcher:
         entry = self._cache.room.entries.get(key)
         if entry is None:
             return key.startswith("opening")  # its segment has no key yet
-        return entry.readers > 0 or any(plan.reader == reader for plan, _ in self._plans.mentions(entry.name))
+        return entry.in_use.readers > 0 or any(plan.reader == reader for plan, _ in self._plans.mentions(entry.name))
 
     def _gone(self, name: str, index: int) -> None:
         self.scheduler.evicted(name, index)
@@ -210,7 +210,7 @@ class Prefetcher:
     @staticmethod
     def _is_lasting(entry: Entry, error: BaseException | None) -> bool:
         """Whether the next flight would end in the same way. A body that cannot be asked in pieces would come again from its start."""
-        return not entry.ranged or entry.misplaced or (error is not None and not isinstance(error, CacheError))
+        return not entry.ranged or entry.stored.misplaced or (error is not None and not isinstance(error, CacheError))
 
     def _freed(self, reader: object) -> None:
         if isinstance(reader, ReaderName):

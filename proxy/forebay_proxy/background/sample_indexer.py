@@ -214,12 +214,12 @@ class SampleIndexer:
         for index in sorted(entry.segments.unverified):
             if not await self._cache.segment_reader.trusted(entry, index):
                 raise _not_yet(entry, "a part of it was not what had been stored")
-        landed, steps = dict(entry.landed_at), SampleIndexSteps(entry.version.length or 0)
+        landed, steps = dict(entry.stored.landed_at), SampleIndexSteps(entry.version.length or 0)
         done = False
         try:
             while not done:
                 before_s = steps.worked_s
-                file = entry.file or await self._cache.segment_reader.stored(entry)
+                file = entry.stored.file or await self._cache.segment_reader.stored(entry)
                 done = await file.inspect(steps.step)
                 self._fit(entry)
                 await self._pause(steps.worked_s - before_s)
@@ -232,7 +232,7 @@ class SampleIndexer:
     def _unchanged(self, entry: Entry, landed: dict[int, float]) -> None:
         """Raises ``IndexNotYet``: not all that was read had been there all the time."""
         self._fit(entry)
-        if entry.landed_at != landed:
+        if entry.stored.landed_at != landed:
             raise _not_yet(entry, "a part of it left, and came again, while its headers were read")
 
     async def _pause(self, worked_s: float) -> None:
@@ -248,11 +248,11 @@ class SampleIndexer:
         """Raises ``IndexNotYet``, ``NoIndex``: what is here of ``entry`` cannot be indexed."""
         if entry.version.encoding:
             raise _none(entry, f"it has the encoding {entry.version.encoding[:40]!r}")
-        if entry.stale or not entry.segments.complete:
+        if entry.in_use.stale or not entry.segments.complete:
             raise _not_yet(entry, f"{entry.segments.stored_count} of its {len(entry.segments.sums) or 'unknown'} segments are here")
         if not entry.version.length:
             raise _none(entry, "it is empty")
-        if entry.sealed or entry.fault is not None:
+        if entry.trust.digest_pending or entry.in_use.fault is not None:
             raise _not_yet(entry, "it is still being compared with its digest")
 
     # On the disk
@@ -275,7 +275,7 @@ class SampleIndexer:
         finally:
             room.ledger.release(grant)
             room.overhead.measure()
-        if entry.stale or entry.key in self._dropped:
+        if entry.in_use.stale or entry.key in self._dropped:
             await self._removed(entry.key)
 
     @property
@@ -314,7 +314,7 @@ class _Out:
 
 def _keepable(entry: Entry) -> bool:
     """Whether the version can be recognised again by its key."""
-    return not entry.transient and bool(entry.version.identity) and not entry.stale
+    return not entry.stored.transient and bool(entry.version.identity) and not entry.in_use.stale
 
 
 def _none(entry: Entry, cause: str) -> NoIndex:

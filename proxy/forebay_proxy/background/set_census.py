@@ -53,6 +53,6 @@ class SetCensus:
         for key, here in self._counts.items():
             shards = sets.get(key)
             if shards is not None and shards.index(entry.name) is not None:
-                here.complete += segments.complete and not entry.no_tar
+                here.complete += segments.complete and not entry.trust.no_tar
                 size = segments.stored_count * SEGMENT_BYTES
                 here.stored_bytes += size if segments.length is None else min(size, segments.length)

@@ -140,7 +140,7 @@ class SetPrefetch:
     def _is_here(self, name: str) -> bool:
         """Whether all of it is, and is no login page that a reader was given meanwhile."""
         entry = self._openings.versions.current.get(name)
-        return entry is not None and entry.segments.complete and not entry.no_tar
+        return entry is not None and entry.segments.complete and not entry.trust.no_tar
 
     def _here(self, key: str) -> dict[str, int | None]:
         here = self._census.of(key)
@@ -243,7 +243,7 @@ class SetPrefetch:
         entry = self._openings.versions.current.get(name)
         if entry is None or not entry.segments.unread:
             return False
-        if entry.readers or self._plans.last_opened(name) is None:
+        if entry.in_use.readers or self._plans.last_opened(name) is None:
             return True
         return any(not self._plans.has_read(key, name) for key in self._plans.sets.holding(name))
 

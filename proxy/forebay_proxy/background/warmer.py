@@ -126,8 +126,8 @@ class Warmer:
 
     async def _ask(self, entry: Entry, shard: Shard) -> deque[Flight]:
         """Ask for every segment that is not here; returns those still in the air. Raises ``CacheFull``."""
-        if entry.stream_flying and entry.stream is not None:
-            await self._landed(entry.stream)  # it finds its room as it comes
+        if entry.in_use.streaming and entry.in_use.stream is not None:
+            await self._landed(entry.in_use.stream)  # it finds its room as it comes
             return deque()
         air: deque[Flight] = deque()
         if not entry.ranged:  # it is here, or its body has ended without room for it
@@ -142,7 +142,7 @@ class Warmer:
                     air.append(flight)
                 if len(air) >= SEGMENTS_AT_ONCE:
                     await self._landed(air.popleft())
-                if self._tarlook is not None and entry.no_tar:
+                if self._tarlook is not None and entry.trust.no_tar:
                     break  # its beginning has come, and is no tar's: the rest would come for nothing
         except CacheFull:
             for flight in air:  # what there was room for is here before anything else is asked for

@@ -95,11 +95,11 @@ class FdLeases:
 
     def fit(self, entry: Entry | None) -> Entry:
         """``entry`` if it may be given out as far as is known without asking anybody. Raises ``UseHttp``."""
-        if entry is None or entry.stale or not entry.segments.complete or not entry.version.length:
+        if entry is None or entry.in_use.stale or not entry.segments.complete or not entry.version.length:
             raise UseHttp("incomplete", "the shard is not complete here")
         if entry.version.encoding:
             raise UseHttp("encoded", f"the shard has the encoding {entry.version.encoding[:40]}, which only HTTP can name")
-        if entry.sealed or entry.fault is not None:
+        if entry.trust.digest_pending or entry.in_use.fault is not None:
             raise UseHttp("digest", "the shard is still being compared with its digest")
         size, half = self._size(entry), self._room.ledger.capacity_bytes // 2
         if not entry.segments.whole_leases and self.bytes + size > half:
@@ -147,9 +147,9 @@ class FdLeases:
 
     def look(self, entry: Entry) -> bool:
         """Give back an ``entry`` that lingers and is held by nobody in the kernel's list either; whether that was so."""
-        if entry not in self._lingering or entry.leaving or entry.writing or entry.file_lock.locked():
+        if entry not in self._lingering or entry.in_use.leaving or entry.stored.writing or entry.stored.lock.locked():
             return False  # or its file is being worked at, which wants the same lock
-        if entry.file is not None and entry.file.is_held():
+        if entry.stored.file is not None and entry.stored.file.is_held():
             return False
         self._free(entry, self._lingering.pop(entry))
         self._left(entry)
@@ -182,12 +182,12 @@ class FdLeases:
 
     def is_ready(self, entry: Entry) -> bool:
         """Whether ``descriptor`` may be asked for now, with nothing to wait for."""
-        return entry.file is not None and not entry.segments.unverified and not self._store.claims.unsettled(entry.key)
+        return entry.stored.file is not None and not entry.segments.unverified and not self._store.claims.unsettled(entry.key)
 
     async def readied(self, entry: Entry) -> None:
         """Return when it is: what another boot stored is verified, all of it claimed on the disk. Raises ``UseHttp``."""
         with _on_disk():
-            if entry.file is None:
+            if entry.stored.file is None:
                 await self._segment_reader.stored(entry)
             if entry.segments.unverified:
                 await self._verified(entry)
@@ -197,10 +197,10 @@ class FdLeases:
     def descriptor(self, entry: Entry) -> int:
         """An ``entry`` that is ready, open for reading only, with the kernel's lease on it. Raises ``UseHttp``."""
         self.fit(entry)
-        if not self.is_ready(entry) or entry.file is None:
+        if not self.is_ready(entry) or entry.stored.file is None:
             raise UseHttp("disk", "its file was closed while it was made ready")
         try:
-            descriptor = entry.file.lend(entry.version.length or 0)
+            descriptor = entry.stored.file.lend(entry.version.length or 0)
         except CacheError as error:
             raise _use_http(error) from error
         self._read(entry)

@@ -181,7 +181,7 @@ class Fill:
 
     async def prepare(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile | None:
         """The entry's file with the segment allocated in it; None when the disk refuses, and then the grant is given back."""
-        if self._disk.no_files and not entry.filed:
+        if self._disk.no_files and not entry.stored.filed:
             self._events.emit(events.ReservationRefused("inodes"))
             self.files_wanted += 1
             self.give_back(None, None, grant)
@@ -190,25 +190,25 @@ class Fill:
         def late(_: ShardFile) -> None:
             self.give_back(entry, index, grant)
 
-        entry.misplaced = False
+        entry.stored.misplaced = False
         try:
             return await self._in_time(self._prepared(entry, index, grant), late)
         except DiskFailed as error:
             self._failed(entry, error)
             self._events.emit(events.ReservationRefused("disk"))
         except CacheError as error:  # full, or a file of an earlier life is still held by a passed descriptor
-            entry.misplaced = isinstance(error, (InTheWay, Leased))
+            entry.stored.misplaced = isinstance(error, (InTheWay, Leased))
             self._events.emit(events.ReservationRefused("no-room"))
         return None
 
     async def _prepared(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
         """As ``Reclaimer.prepare``. It may outlast its flight: the entry is not forgotten meanwhile, or two would make the same file."""
-        entry.flying += 1
+        entry.in_use.flying += 1
         try:
             return await self._clearing.prepare(entry, index, grant)
         finally:
-            entry.flying -= 1
-            if entry.idle:
+            entry.in_use.flying -= 1
+            if entry.in_use.idle:
                 self.left(entry)
 
     def _failed(self, entry: Entry, error: DiskFailed) -> None:
@@ -230,13 +230,13 @@ class Fill:
         self.landed_signal()
 
     def _sync_complete(self, entry: Entry) -> None:
-        if entry.segments.complete and entry.file is not None:
-            self._chores.spawn(self._sync(entry, entry.file), "sync")
+        if entry.segments.complete and entry.stored.file is not None:
+            self._chores.spawn(self._sync(entry, entry.stored.file), "sync")
             self.completed_signal(entry)
 
     async def _sync(self, entry: Entry, file: ShardFile) -> None:
         """One fdatasync a shard, after its last segment and off the readers' path."""
-        if entry.file is not file:  # it left or was closed before its turn came
+        if entry.stored.file is not file:  # it left or was closed before its turn came
             return
         try:
             await file.sync()
@@ -276,7 +276,7 @@ class Fill:
     def left(self, entry: Entry) -> None:
         """A reader or a flight is gone from ``entry``."""
         self._digest_check.look(entry)
-        if entry.stale and entry.idle and entry.segments.stored_count:
+        if entry.in_use.stale and entry.in_use.idle and entry.segments.stored_count:
             self._chores.spawn(self._drop(entry), "drop")
         self._room.touch(entry)
         self._retiring.retire(entry)
@@ -287,8 +287,8 @@ class Fill:
 
     def outdated(self, entry: Entry) -> None:
         """The origin has another version now: this one serves who is inside, and leaves."""
-        if not entry.stale:
-            entry.stale = True
+        if not entry.in_use.stale:
+            entry.in_use.stale = True
             self.outdated_signal(entry)
             self._forget(entry)
             self._room.claim(entry)
@@ -311,11 +311,11 @@ class Fill:
             raise
         finally:
             writer.close()
-            entry.flying -= 1
+            entry.in_use.flying -= 1
             if not entry.segments.has(index_of(flight.first)):
                 self._room.displacers.settle(entry.key, index_of(flight.first))
                 self.missed_signal(entry, index_of(flight.first), flight)
-            if not entry.ranged and flight is entry.stream and not entry.segments.complete:
+            if not entry.ranged and flight is entry.in_use.stream and not entry.segments.complete:
                 for index in {index_of(flight.stored_end), index_of(flight.position)}:
                     if not entry.segments.has(index):  # it was on its way
                         self._room.displacers.settle(entry.key, index)

@@ -31,16 +31,16 @@ class Freshness:
         """Whether ``job`` ("": none was named) may read the stored version without asking the origin about it first."""
         if self._revalidate == "never" or entry.immutable:
             return True
-        age_s = self._clock() - entry.checked_at
+        age_s = self._clock() - entry.trust.checked_at
         if self._revalidate == "job":
             if job:
-                return job in entry.checked_jobs
-            return entry.checked_at >= self.bursts.began(entry.group) and age_s < NO_JOB_S
+                return job in entry.trust.checked_jobs
+            return entry.trust.checked_at >= self.bursts.began(entry.group) and age_s < NO_JOB_S
         return age_s < float(self._revalidate)
 
     def checked(self, entry: Entry, job: str) -> None:
         """The origin holds this version still, or cannot say: ``job`` need not ask again."""
-        entry.checked(job, self._clock())
+        entry.trust.checked(job, self._clock())
 
     def silenced(self, origin: str) -> None:
         """``origin`` cannot be asked now: where each shard is compared again and again, each would wait out its silence once more."""

@@ -190,7 +190,7 @@ class Opening:
         if self._head or entry.version.length == 0:
             return None
         if not entry.ranged:
-            here = entry.segments.complete or entry.stream_flying
+            here = entry.segments.complete or entry.in_use.streaming
             return None if here else Flight(0, entry.version.length, self._needed.need, self._parts.clock())
         index = index_of(body.first)
         if entry.segments.has(index) or self._parts.flights.find(entry.key, index) is not None:
@@ -201,12 +201,12 @@ class Opening:
     async def _fly(self, entry: Entry, flight: Flight, writer: SegmentWriter, held: AsyncExitStack, body: OriginBody, slot: Slot) -> None:
         index = index_of(flight.first) if entry.ranged else -1
         if not entry.ranged:
-            entry.stream = flight
+            entry.in_use.stream = flight
             flight.ahead_for = self._needed.reader
             flight.once = not entry.version.identity
         self._fill.begun(entry, self._shard)
         self._parts.flights.post(entry.key, index, flight)
-        entry.flying += 1
+        entry.in_use.flying += 1
         self._resolve()
         error: BaseException | None = None
         try:

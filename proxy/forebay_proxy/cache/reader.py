@@ -182,7 +182,7 @@ class ShardReader:
 
     def _check(self) -> None:
         """Raises why this reader must not go on."""
-        fault = self._fault or self.entry.fault
+        fault = self._fault or self.entry.in_use.fault
         if fault is not None:
             raise bare(fault)
 
@@ -270,7 +270,7 @@ class ShardReader:
 
         One that has moved on without keeping what it brought is of no use to a reader at its start: that one asks for a body of its own.
         """
-        stream = self.entry.stream
+        stream = self.entry.in_use.stream
         if stream is None or not stream.once or stream.done:
             return None
         if stream.reaches(self.position):
@@ -350,7 +350,7 @@ class ShardReader:
         data = await self._host.segment_reader.read(self.entry, self.position, self._place(end - self.position))
         if flight is not None and flight.error is not None:
             raise bare(flight.error)  # its bytes are being given back: what was read may be holes
-        if flight is not None and flight.file is not self.entry.file:
+        if flight is not None and flight.file is not self.entry.stored.file:
             raise FellBehind("the directory was removed, and with it the file that holds these bytes")
         self._check()
         landed = flight is None or self._current in flight.landed

@@ -111,7 +111,7 @@ class VersionResolver:
                 with suppress(CacheFull) if need < DEMAND else nullcontext():  # the end of an opening that was begun ahead of need
                     return await self._opened(shard, mac, job, want, head=head, mine=Urgency(need, need_at, reader))
                 continue
-            proven = entry.may_read(mac, self._clock())
+            proven = entry.access.may_read(mac, self._clock())
             if proven and (entry is compared or self.freshness.is_fresh(entry, job)):
                 self.versions.known_by(entry, shard)
                 return entry, False

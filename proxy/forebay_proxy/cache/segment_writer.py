@@ -87,7 +87,7 @@ class SegmentWriter:
         self._write: asyncio.Future[None] | None = None  # of what was handed to it last, if nobody has waited for that yet
         self._write_bytes = 0
         self._holds_window = False
-        looks = flight.first == 0 and entry.no_tar is None and is_named_tar(entry.name) and not entry.version.encoding
+        looks = flight.first == 0 and entry.trust.no_tar is None and is_named_tar(entry.name) and not entry.version.encoding
         self._beginning: bytes | None = b"" if looks else None  # what came of the bytes that tell a tar; None: nobody wants to know
         self.bypassing = False
 
@@ -148,7 +148,7 @@ class SegmentWriter:
         """Judge the first bytes before anybody is given the last of them: who reads to a short page's end may be gone at once."""
         self._beginning = beginning
         if len(beginning) == LOOK_BYTES or (end is not None and len(beginning) >= end):
-            self._entry.no_tar, self._beginning = why_no_tar(beginning), None
+            self._entry.trust.no_tar, self._beginning = why_no_tar(beginning), None
 
     async def _pass_by(self, chunk: bytes | memoryview) -> None:
         share = self._buffers.windows
@@ -187,7 +187,7 @@ class SegmentWriter:
         if write is None:
             return
         await write  # a cancellation is the write's too, and it ends before we do
-        if self._entry.file is not self._file:
+        if self._entry.stored.file is not self._file:
             raise DiskFailed("write", "ENOENT", f"the file of shard {self._entry.name} was given up meanwhile")
         self._flight.written(self._flight.stored_end + self._write_bytes)
 

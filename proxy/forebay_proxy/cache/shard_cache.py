@@ -173,7 +173,7 @@ class ShardCache:
     def _lend(self, entry: Entry, shard: Shard, reader: ReaderName | None) -> FdLease:
         descriptor = self.fd_leases.descriptor(entry)
         reading = self._reading(entry, shard, reader, opened_here=False)
-        entry.readers += 1
+        entry.in_use.readers += 1
         self.readings.add(reading)
         reading.has_all()
         return FdLease(reading, descriptor, *self.fd_leases.lease(entry), self.optimal.moment, self)
@@ -207,7 +207,7 @@ class ShardCache:
     @contextmanager
     def _inside(self, reading: ShardReader) -> Iterator[ShardReader]:
         """``reading`` is inside its shard, for the length of the ``with``."""
-        reading.entry.readers += 1
+        reading.entry.in_use.readers += 1
         self.readings.add(reading)
         began = self.optimal.moment
         try:
@@ -223,7 +223,7 @@ class ShardCache:
     def _step_out(self, reading: ShardReader) -> None:
         self.tarlook.ended(reading)
         self.readings.discard(reading)
-        reading.entry.readers -= 1
+        reading.entry.in_use.readers -= 1
         reading.close()
 
     def _count_reading(self, reading: ShardReader, began: int) -> None:
@@ -238,8 +238,8 @@ class ShardCache:
         entry = self.room.entries.setdefault(entry.key, entry)
         before = reading.entry
         reading.moved_to(entry, opened_here=opened_here)
-        entry.readers += 1
-        before.readers -= 1
+        entry.in_use.readers += 1
+        before.in_use.readers -= 1
         self.fill.left(before)
 
     @contextmanager
@@ -256,7 +256,7 @@ class ShardCache:
         """A stored segment is wrong, and may have been read so."""
         self.spoilt_signal(entry)
         self._openings.distrust.spoilt(entry.name, by_origin=False)
-        entry.remade = self._openings.distrust.count(entry.name)
+        entry.trust.remade = self._openings.distrust.count(entry.name)
         for reading in self.readings:
             if reading.entry is entry:
                 reading.found_wrong(index)
@@ -295,7 +295,7 @@ class ShardCache:
             raise CacheFull("this version cannot be completed any more")
         if not self.disk.usable:
             raise CacheFull("the cache disk is failing")
-        if self.disk.no_files and not entry.filed:
+        if self.disk.no_files and not entry.stored.filed:
             raise CacheFull("the file system has no inodes left for another shard")
         size = entry.segments.bytes_of(index)
         grant = self.room.reserve_ahead(size, need_at, reader)
@@ -308,7 +308,7 @@ class ShardCache:
     # What a reading needs
 
     def flight_of(self, entry: Entry, index: int) -> Flight | None:
-        stream = entry.stream if entry.stream_flying else None
+        stream = entry.in_use.stream if entry.in_use.streaming else None
         flight = stream or self.flights.find(entry.key, index)
         if flight is not None and index in flight.landed and not entry.segments.has(index):
             return None  # what it brought has left already (it may be waiting for the end of its body): there are holes below its watermark
@@ -357,7 +357,7 @@ class ShardCache:
         return Flight(first, first + size, need, self._clock())
 
     def _fly(self, entry: Entry, flight: Flight, shard: Shard, index: int, grant: Grant[Slice] | None) -> None:
-        entry.flying += 1
+        entry.in_use.flying += 1
         self.fill.begun(entry, shard)
         way = self._way(entry, flight, shard, grant)
         if index < 0:

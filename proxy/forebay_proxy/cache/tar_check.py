@@ -23,7 +23,7 @@ log = logging.getLogger("forebay")
 
 
 class TarCheck:
-    """What is known of an entry stays with it (``Entry.no_tar``)."""
+    """What is known of an entry stays with it (``VersionTrust.no_tar``)."""
 
     def __init__(self, segment_reader: SegmentReader, events: Events) -> None:
         self._segment_reader = segment_reader
@@ -37,8 +37,8 @@ class TarCheck:
         why = self._now(entry)
         if why:
             name = shown(entry.name)
-            if not entry.no_tar_told:
-                entry.no_tar_told = True
+            if not entry.trust.no_tar_told:
+                entry.trust.no_tar_told = True
                 log.warning("shard %s: %s", name, why)
             self._events.emit(NotTar(name, why, reading.reader.job if reading.reader else ""))
 
@@ -46,7 +46,7 @@ class TarCheck:
         """Why ``entry`` is no tar, in words; "" where it may be one, is not called one, or cannot be looked at."""
         size = self._unseen(entry)
         if size is None:
-            return entry.no_tar or ""
+            return entry.trust.no_tar or ""
         try:
             beginning = await (await self._segment_reader.stored(entry)).read(0, size) if size else b""
             why = why_no_tar(beginning)
@@ -54,31 +54,31 @@ class TarCheck:
                 return ""
         except CacheError:  # the disk fails, or does not answer: whoever reads will be told
             return ""
-        entry.no_tar = why
+        entry.trust.no_tar = why
         return why
 
     def doubts(self, entry: Entry) -> bool:
         """Whether ``of`` has, or may have, something to say against it. Waits for nothing."""
-        return bool(entry.no_tar) or self._unseen(entry) is not None
+        return bool(entry.trust.no_tar) or self._unseen(entry) is not None
 
     def _now(self, entry: Entry) -> str:
         size = self._unseen(entry)
         if size is None:
-            return entry.no_tar or ""
+            return entry.trust.no_tar or ""
         buffer = memoryview(bytearray(size))
         try:
-            if 0 in entry.segments.unverified or entry.file is None or not entry.file.read_now(0, buffer):
+            if 0 in entry.segments.unverified or entry.stored.file is None or not entry.stored.file.read_now(0, buffer):
                 return ""
         except CacheError:
             return ""
-        entry.no_tar = why_no_tar(bytes(buffer))
-        return entry.no_tar
+        entry.trust.no_tar = why_no_tar(bytes(buffer))
+        return entry.trust.no_tar
 
     @staticmethod
     def _unseen(entry: Entry) -> int | None:
         """How many bytes to look at; None where that was done, or nothing is to be judged."""
         length = entry.version.length
         judged = is_named_tar(entry.name) and not entry.version.encoding
-        if entry.no_tar is not None or not judged or length is None or (length and not entry.segments.has(0)):
+        if entry.trust.no_tar is not None or not judged or length is None or (length and not entry.segments.has(0)):
             return None
         return min(LOOK_BYTES, length)

@@ -116,7 +116,7 @@ class VersionChecks:
             self._refusals.remember(shard.name, mac, error)
             raise
         if shown is not None:
-            entry.proved(mac, self._clock())
+            entry.access.proved(mac, self._clock())
         done.set_result(shown is not None)
 
     def cancel(self) -> None:

@@ -58,7 +58,7 @@ class Versions:
         """The version in use that the origin has shown to the credential of ``shard``; None where it must be asked first."""
         mac = self.mac(shard)
         entry = self.meant(shard.name, mac)
-        return entry if entry is not None and entry.may_read(mac, self._clock()) else None
+        return entry if entry is not None and entry.access.may_read(mac, self._clock()) else None
 
     def meant(self, name: str, mac: str, elsewhere: Container[Entry] = ()) -> Entry | None:
         """What ``name`` means to this credential: what it may read, else the latest, which it has yet to be shown; None: not known.
@@ -70,7 +70,7 @@ class Versions:
             return None
         now = self._clock()
         for entry in (latest, *self._variants.get(name, [])):
-            if entry not in elsewhere and entry.may_read(mac, now):
+            if entry not in elsewhere and entry.access.may_read(mac, now):
                 return entry
         return None if latest in elsewhere else latest
 
@@ -81,7 +81,7 @@ class Versions:
         """
         if not entry.same_version(version):
             return False
-        return not version.is_weak or entry.chosen == shard.credential.chosen_by({*entry.vary, *version.vary}, self._hmac_key)
+        return not version.is_weak or entry.access.chosen == shard.credential.chosen_by({*entry.access.vary, *version.vary}, self._hmac_key)
 
     def found(self, entry: Entry) -> None:
         """An earlier process stored it."""
@@ -92,12 +92,12 @@ class Versions:
 
     def known_by(self, entry: Entry, shard: Shard) -> None:
         """``shard``'s credential reads what an earlier process stored: now it is known to whom it is shown."""
-        if entry.variant is None:
-            entry.variant = shard.credential.variant(self._hmac_key)
+        if entry.access.variant is None:
+            entry.access.variant = shard.credential.variant(self._hmac_key)
 
     def forget(self, entry: Entry) -> None:
         """``entry`` is not what its name means any more, to anybody."""
-        if entry.stale:
+        if entry.in_use.stale:
             self._flapping.gone(entry)
         others = self._variants.get(entry.name, [])
         if self.current.get(entry.name) is entry:
@@ -119,7 +119,7 @@ class Versions:
         check_length(shard.name, version.length)
         entry = self._entered(shard, version, ranged=ranged)
         if "*" in version.vary:
-            entry.stale = True  # it serves who asked for it, and leaves: the next one may be meant to get something else
+            entry.in_use.stale = True  # it serves who asked for it, and leaves: the next one may be meant to get something else
             return entry
         self._show(entry, shard, outdated)
         self._flapping.opened(entry)
@@ -134,8 +134,8 @@ class Versions:
         key = store_key(shard.name, version.identity, chosen)
         entry = self._room.entries.get(key) if version.identity else None
         if entry is not None and entry.same_version(version) and _can_go_on(entry, ranged):
-            entry.stale = False
-            entry.admit(mac)
+            entry.in_use.stale = False
+            entry.access.admit(mac)
             self.known_by(entry, shard)
             entry.dated(version)
             self._room.claim(entry)
@@ -143,9 +143,9 @@ class Versions:
         self._serial += 1
         taken = not version.identity or key in self._room.entries
         entry = Entry(fresh_key(shard, version, self._serial) if taken else key, shard, version, ranged=ranged, transient=taken)
-        entry.access = {mac}
-        entry.variant, entry.vary, entry.chosen = variant, version.vary, chosen
-        entry.remade = self._distrust.count(shard.name)
+        entry.access.macs = {mac}
+        entry.access.variant, entry.access.vary, entry.access.chosen = variant, version.vary, chosen
+        entry.trust.remade = self._distrust.count(shard.name)
         self._room.entries[entry.key] = entry
         return entry
 
@@ -155,9 +155,11 @@ class Versions:
         others = [known for known in (*self._variants.get(name, []), self.current.get(name)) if known is not None and known is not entry]
         for other in others:
             self.not_shown(other, shard, outdated)
-            if other.stale and other.version.modified == entry.version.modified:  # two writes in one second: the date does not tell which
+            if (
+                other.in_use.stale and other.version.modified == entry.version.modified
+            ):  # two writes in one second: the date does not tell which
                 entry.version = replace(entry.version, settled=False)
-        others = [other for other in others if not other.stale]
+        others = [other for other in others if not other.in_use.stale]
         for other in others[:-MOST_VARIANTS]:
             outdated(other)
         self.current[name] = entry
@@ -168,12 +170,12 @@ class Versions:
 
     def not_shown(self, entry: Entry, shard: Shard, outdated: Outdated) -> None:
         """The origin shows something else to requests of the variant of ``shard``: to all of them; of the others nothing is known."""
-        if entry.variant is None or entry.variant == shard.credential.variant(self._hmac_key):
+        if entry.access.variant is None or entry.access.variant == shard.credential.variant(self._hmac_key):
             outdated(entry)
         else:
-            entry.refuse(self.mac(shard))
+            entry.access.refuse(self.mac(shard))
 
 
 def _can_go_on(entry: Entry, ranged: bool) -> bool:
     """Whether what is here of a version can be completed; part of a body that cannot be asked in pieces is of no use for another."""
-    return entry.fault is None and (entry.segments.complete or entry.stream_flying or (entry.ranged and ranged))
+    return entry.in_use.fault is None and (entry.segments.complete or entry.in_use.streaming or (entry.ranged and ranged))

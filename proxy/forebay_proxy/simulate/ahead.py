@@ -119,7 +119,9 @@ class SimulatedAnnouncer:
     def _lies_ahead(self, key: str, reader: ReaderName) -> bool:
         """Whether what was prefetched of a shard may still be read by ``reader`` on its way."""
         entry = self._world.find(key)
-        return entry is not None and (entry.readers > 0 or any(plan.reader == reader for plan, _ in self._plans.mentions(entry.name)))
+        return entry is not None and (
+            entry.in_use.readers > 0 or any(plan.reader == reader for plan, _ in self._plans.mentions(entry.name))
+        )
 
     def _evicted(self, name: str, index: int) -> None:
         self._scheduler.evicted(name, index)

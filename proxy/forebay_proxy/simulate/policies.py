@@ -18,11 +18,27 @@ __all__ = ["POLICIES", "CachePolicy", "LeastRecent", "Light", "Never", "Ours", "
 POLICIES = ("ours", "lru", "never-evict")
 
 
-class Light:
-    """A shard without bytes: what ``AdmissionPolicy`` must know of it, and what is in the air."""
+class SimulatedUse:
+    """Who is inside a shard without bytes, and what of it is in the air."""
 
     stale = False
     stuck_until = 0.0
+
+    def __init__(self) -> None:
+        self.readers = 0
+        self.flying = 0
+
+    def __repr__(self) -> str:
+        return f"<SimulatedUse {self.readers} readers, {self.flying} flying>"
+
+    @property
+    def idle(self) -> bool:
+        return not self.readers and not self.flying
+
+
+class Light:
+    """A shard without bytes: what ``AdmissionPolicy`` must know of it."""
+
     ranged = True
 
     def __init__(self, shard: Shard, length: int) -> None:
@@ -32,15 +48,10 @@ class Light:
         self.length = length
         self.known = False  # the origin has told its length
         self.segments = Segments(length)
-        self.readers = 0
-        self.flying = 0
+        self.in_use = SimulatedUse()
 
     def __repr__(self) -> str:
-        return f"<Light {self.name} {self.segments}, {self.readers} readers, {self.flying} flying>"
-
-    @property
-    def idle(self) -> bool:
-        return not self.readers and not self.flying
+        return f"<Light {self.name} {self.segments}, {self.in_use!r}>"
 
 
 Slice = tuple[Light, tuple[int, ...]]

@@ -95,7 +95,7 @@ class SimulatedReader:
     def _open(self) -> None:
         shard = self.script.epochs[self._epoch][self._position]
         self._entry = entry = self._world.entry(shard)
-        entry.readers += 1
+        entry.in_use.readers += 1
         self._world.inside += 1
         self._announcing.opens(self.script, self._epoch, self._position)
         self._opened_in = self._world.optimal.moment
@@ -112,7 +112,7 @@ class SimulatedReader:
             self._world.release(entry, index)
         self._leased.clear()
         self._entry = None
-        entry.readers -= 1
+        entry.in_use.readers -= 1
         self._world.inside -= 1
         self._world.keeping.touch(entry)
         self._world.forget(entry)

@@ -76,7 +76,7 @@ class SimulatedWorld:
 
     def forget(self, entry: Light) -> None:
         """Nothing of it is left, and nobody is inside: its length is not known any more either."""
-        if entry.idle and not entry.segments.stored_count and self.keeping.entries.get(entry.key) is entry:
+        if entry.in_use.idle and not entry.segments.stored_count and self.keeping.entries.get(entry.key) is entry:
             del self.keeping.entries[entry.key]
             self.keeping.touch(entry)
 
@@ -113,7 +113,7 @@ class SimulatedWorld:
         key = (entry.key, index)
         request = SimulatedFlight(size, need, lambda: self._answered(key), lambda: self._landed(key))
         flying = self._flying[key] = SimulatedFetch(entry, index, grant, request, demanded)
-        entry.flying += 1
+        entry.in_use.flying += 1
         self.ahead_in_air += not demanded
         self.origin.ask(request)
         return flying
@@ -160,7 +160,7 @@ class SimulatedWorld:
     def _landed(self, key: tuple[str, int]) -> None:
         flying = self._flying.pop(key)
         entry, request = flying.entry, flying.request
-        entry.flying -= 1
+        entry.in_use.flying -= 1
         self.ahead_in_air -= not flying.demanded
         self._measure(request)
         if flying.grant is not None:

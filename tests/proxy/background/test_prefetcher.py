@@ -554,7 +554,7 @@ async def test_what_its_file_refuses_is_not_fetched_again_at_once(tmp_path: Path
         write = ShardFile.write_pieces
 
         async def refusing(file: ShardFile, *rest: Any) -> None:
-            if NAMES[0] in world.openings.versions.current and file is world.entry(NAMES[0]).file:
+            if NAMES[0] in world.openings.versions.current and file is world.entry(NAMES[0]).stored.file:
                 raise DiskFailed("write", "ENOENT", "the file was given up")
             await write(file, *rest)
 

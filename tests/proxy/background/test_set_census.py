@@ -10,26 +10,20 @@ from support.house import shard_of
 from forebay_proxy.background import set_census as module
 from forebay_proxy.background.set_census import Here, SetCensus
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.core.segments import SEGMENT_BYTES, Segments
+from forebay_proxy.core.segments import SEGMENT_BYTES
+from forebay_proxy.core.shard import Pin, Version
 from forebay_proxy.policy.plans.shard_sets import PatternSet, ShardSet
 
 SETS: dict[str, ShardSet] = {"a": PatternSet.of("https://o/{0..9}.tar"), "b": PatternSet.of("https://o/{5..14}.tar")}
 
 
-class Stored(Entry):
+def stored(number: int, count: int, length: int | None) -> Entry:
     """An entry of which the first ``count`` segments are stored."""
-
-    def __init__(self, number: int, count: int, length: int | None) -> None:
-        self.shard = shard_of(f"https://o/{number}.tar")
-        self.no_tar = None
-        self.segments = Segments(length)
-        self.segments.grow(count)
-        for index in range(count):
-            self.segments.land(index, 1)
-
-    @property
-    def name(self) -> str:
-        return self.shard.name
+    entry = Entry(str(number), shard_of(f"https://o/{number}.tar"), Version("etag:1", Pin(), length), ranged=True)
+    entry.segments.grow(count)
+    for index in range(count):
+        entry.segments.land(index, 1)
+    return entry
 
 
 def counted(entries: Sequence[Entry], steps: int = 1) -> SetCensus:
@@ -42,7 +36,7 @@ def counted(entries: Sequence[Entry], steps: int = 1) -> SetCensus:
 def test_a_shard_counts_in_every_set_that_holds_it() -> None:
     """Whole, in part, of unknown length, and not at all."""
     length = 2 * SEGMENT_BYTES + 5
-    found = counted([Stored(0, 3, length), Stored(7, 1, length), Stored(12, 0, length), Stored(13, 2, None), Stored(99, 3, length)])
+    found = counted([stored(0, 3, length), stored(7, 1, length), stored(12, 0, length), stored(13, 2, None), stored(99, 3, length)])
     assert found.of("a") == Here(1, length + SEGMENT_BYTES)
     assert found.of("b") == Here(0, 3 * SEGMENT_BYTES)
     assert found.of("c") is None
@@ -50,15 +44,15 @@ def test_a_shard_counts_in_every_set_that_holds_it() -> None:
 
 def test_a_login_page_is_no_shard() -> None:
     """Its bytes are here, and count as such."""
-    page = Stored(1, 1, 10)
-    page.no_tar = "a web page"
+    page = stored(1, 1, 10)
+    page.trust.no_tar = "a web page"
     assert counted([page]).of("a") == Here(0, 10)
 
 
 def test_a_round_takes_as_many_steps_as_it_has_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is told before its end, then the whole; an empty cache is counted too."""
     monkeypatch.setattr(module, "SLICE", 2)
-    entries = [Stored(number, 1, 10) for number in range(5)]
+    entries = [stored(number, 1, 10) for number in range(5)]
     assert counted(entries, 2).of("a") is None
     assert counted(entries, 3).of("a") == Here(5, 50)
     assert counted([]).of("a") == Here()

@@ -381,7 +381,7 @@ async def test_a_login_page_that_was_stored_before_does_not_stay(tmp_path: Path,
         await world.quiet()
         if not looked:
             for name in NAMES[:2]:
-                world.entry(name).no_tar = None
+                world.entry(name).trust.no_tar = None
         asked = len(world.origin.log)
         async with fetching(world, PAIR, judges=True) as sets:
             await until(lambda: complete(world) == {NAMES[1]})

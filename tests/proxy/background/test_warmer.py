@@ -196,7 +196,7 @@ async def test_a_login_page_that_was_stored_before_is_found(tmp_path: Path) -> N
         world.origin.put(A, PAGE)
         assert await world.get(A, reader()) == PAGE
         await world.quiet()
-        world.entry(A).no_tar = None
+        world.entry(A).trust.no_tar = None
         assert (await judged(world, A))[A]["result"] == "failed"
 
 

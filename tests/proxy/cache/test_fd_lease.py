@@ -125,7 +125,7 @@ async def test_a_map_outlives_the_lease(tmp_path: Path) -> None:
             world.cache.look_at_descriptors()
             assert (fd_leases.lingering, world.cache.leased_segments, world.entry(A).segments.is_held) == (1, 4, True)
             assert await world.clearing.evict(world.entry(A)) == 0
-            assert world.entry(A).stuck_until == 0.0  # not even tried
+            assert world.entry(A).in_use.stuck_until == 0.0  # not even tried
             assert held[:] == data
             assert await world.get(A) == data
         assert len(world.of(events.OptimalBytes)) == told + 2
@@ -193,7 +193,7 @@ async def test_a_file_that_is_worked_at_is_not_asked_about(tmp_path: Path) -> No
         entry = world.entry(A)
         held = await mapped(world)
         held.close()
-        async with entry.file_lock:
+        async with entry.stored.lock:
             world.cache.look_at_descriptors()
             assert world.cache.fd_leases.lingering == 1
 
@@ -316,11 +316,11 @@ async def test_a_failed_allocation_punches_nothing_that_is_held(tmp_path: Path) 
     async with building(tmp_path / "c", checked=False) as world:
         data = await warmed(world)
         entry = world.entry(A)
-        assert entry.file is not None
+        assert entry.stored.file is not None
         with held_by_a_child(world.shard_file(A)):
-            file_io.release(entry.file._fd, 0, SEGMENT)
+            file_io.release(entry.stored.file._fd, 0, SEGMENT)
             assert world.shard_file(A).read_bytes() == data
-        file_io.release(entry.file._fd, 0, SEGMENT)
+        file_io.release(entry.stored.file._fd, 0, SEGMENT)
         assert world.shard_file(A).read_bytes() != data
 
 
@@ -382,7 +382,7 @@ async def test_a_shard_without_its_verdict_is_not_lent(tmp_path: Path, monkeypat
     async with building(tmp_path / "c") as world:
         await warmed(world)
         with monkeypatch.context() as patch:
-            patch.setattr("forebay_proxy.cache.resident.entry.Entry.sealed", True)
+            patch.setattr("forebay_proxy.cache.resident.version_trust.VersionTrust.digest_pending", True)
             assert await refused(world) == "digest"
         async with AsyncExitStack() as stack:
             await passed(world, stack)

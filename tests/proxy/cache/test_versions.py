@@ -46,8 +46,8 @@ class Named:
         self.gone: list[Entry] = []
 
     def outdated(self, entry: Entry) -> None:
-        if not entry.stale:
-            entry.stale = True
+        if not entry.in_use.stale:
+            entry.in_use.stale = True
             self.gone.append(entry)
             self.versions.forget(entry)
 
@@ -90,7 +90,7 @@ def test_who_was_shown_something_else_is_let_in_no_more(named: Named) -> None:
     mine = named.admit("1", credential="me")
     named.admit("1", credential="you")
     yours = named.admit("2", credential="you")
-    allowed = [mine.may_read(named.versions.mac(shard_of(A, credential=who)), 0.0) for who in ("me", "you")]
+    allowed = [mine.access.may_read(named.versions.mac(shard_of(A, credential=who)), 0.0) for who in ("me", "you")]
     assert (allowed, named.gone) == ([True, False], [])
     assert named.versions.current == {A: yours}
 
@@ -122,7 +122,7 @@ def test_the_variants_of_a_shard_have_a_bound(named: Named, monkeypatch: pytest.
 def test_what_varies_by_everything_is_nobody_elses(named: Named) -> None:
     """It serves who asked for it, and leaves."""
     entry = named.admit("1", vary=("*",))
-    assert (entry.stale, named.versions.current) == (True, {})
+    assert (entry.in_use.stale, named.versions.current) == (True, {})
 
 
 def test_the_date_of_two_writes_in_one_second_is_no_validator(named: Named) -> None:
@@ -135,7 +135,7 @@ def test_the_date_of_two_writes_in_one_second_is_no_validator(named: Named) -> N
 def test_a_broken_body_is_not_gone_on_with(named: Named) -> None:
     """The version comes again, under a key that no other has."""
     broken = named.admit("1")
-    broken.fault = OriginError(A, "broke off")
+    broken.in_use.fault = OriginError(A, "broke off")
     anew = named.admit("1")
     assert anew is not broken
     assert (anew.key != broken.key, anew.transient) == (True, True)
@@ -144,7 +144,7 @@ def test_a_broken_body_is_not_gone_on_with(named: Named) -> None:
 def test_what_was_stored_by_an_earlier_process_is_known_by_its_first_reader(named: Named) -> None:
     """To another variant it says nothing then."""
     entry = named.admit("1", credential="me")
-    entry.variant = None
+    entry.access.variant = None
     named.versions.known_by(entry, shard_of(A, credential="me"))
     named.versions.not_shown(entry, shard_of(A, credential="you"), named.outdated)
     assert not named.gone

@@ -84,28 +84,28 @@ class DigestCheck:
 
     def told(self, entry: Entry, offered: tuple[Digest, ...]) -> None:
         """An answer about this version carried digests."""
-        digest_state = entry.digest_state
+        digest_state = entry.trust.digest_state
         if not self._enabled or not offered or (digest_state is not None and digest_state.expected is not None):
             return
         digest = first_usable(offered)
         if digest is None:
-            if not entry.unsealable:
-                entry.unsealable = True
+            if not entry.trust.no_digest:
+                entry.trust.no_digest = True
                 self._events.emit(events.DigestChecked(offered[0].algorithm, "unchecked"))
             return
         if digest_state is None:
-            entry.digest_state = DigestState(digest)
+            entry.trust.digest_state = DigestState(digest)
         else:
             digest_state.expect(digest)
         self.look(entry)
 
     def begun(self, entry: Entry, shard: Shard) -> None:
         """A flight for ``entry`` takes off: an origin that names digests only when asked is asked, once a version."""
-        if not self._enabled or entry.digest_state is not None or entry.unsealable or not entry.version.identity:
+        if not self._enabled or entry.trust.digest_state is not None or entry.trust.no_digest or not entry.version.identity:
             return
         if self._asking.tells_digests(shard) and self._silent.get(entry.origin, 0) < SILENT_AFTER:
-            entry.digest_state = DigestState(None)
-            self._chores.spawn(self._ask(entry, entry.digest_state, shard), "digest")
+            entry.trust.digest_state = DigestState(None)
+            self._chores.spawn(self._ask(entry, entry.trust.digest_state, shard), "digest")
 
     async def _ask(self, entry: Entry, digest_state: DigestState, shard: Shard) -> None:
         task = asyncio.current_task()
@@ -119,8 +119,8 @@ class DigestCheck:
             log.info("shard %s: its digest could not be asked for (%s)", entry.name, error.cause)
         finally:
             self._asks.discard(task)
-            if digest_state.expected is None and entry.digest_state is digest_state:
-                entry.digest_state, entry.unsealable = None, True
+            if digest_state.expected is None and entry.trust.digest_state is digest_state:
+                entry.trust.digest_state, entry.trust.no_digest = None, True
                 self._room.claim(entry)
             digest_state.changed.send()
 
@@ -142,7 +142,7 @@ class DigestCheck:
 
     def landed(self, entry: Entry, index: int, checksum: int) -> None:
         """A segment is stored, or a reader had all of one that had been here before."""
-        digest_state = entry.digest_state
+        digest_state = entry.trust.digest_state
         if digest_state is None:
             return
         if digest_state.contradicts(index, checksum) and digest_state.verdict is not DigestVerdict.DIFFERS:
@@ -152,7 +152,7 @@ class DigestCheck:
 
     def look(self, entry: Entry) -> None:
         """Something about ``entry`` changed: hash what can be hashed, and let those who wait see for themselves."""
-        digest_state = entry.digest_state
+        digest_state = entry.trust.digest_state
         if digest_state is None:
             return
         if digest_state.verdict is DigestVerdict.PENDING and digest_state.expected is not None:
@@ -171,14 +171,17 @@ class DigestCheck:
     def _start(self) -> None:
         """Begin the hashing that is needed soonest: readers at the gate, then shards that are being read, then the rest."""
         while self._waiting and len(self._hashing) < AT_ONCE:
-            entry = max(self._waiting.values(), key=lambda entry: (entry.digest_state.waiting if entry.digest_state else 0, entry.readers))
+            entry = max(
+                self._waiting.values(),
+                key=lambda entry: (entry.trust.digest_state.waiting if entry.trust.digest_state else 0, entry.in_use.readers),
+            )
             del self._waiting[entry.key]
             self._hashing.add(entry.key)
             self._chores.spawn(self._hash(entry), "hash")
 
     async def _hash(self, entry: Entry) -> None:
         """The next segment of ``entry``."""
-        digest_state, goes_on = entry.digest_state, True
+        digest_state, goes_on = entry.trust.digest_state, True
         try:
             if digest_state is not None and digest_state.verdict is DigestVerdict.PENDING and entry.segments.has(digest_state.next):
                 goes_on = False
@@ -216,9 +219,9 @@ class DigestCheck:
         assert digest_state.expected is not None
         digest_state.verdict = DigestVerdict.DIFFERS
         first = self._distrust.spoilt(entry.name)
-        entry.fault = DigestDiffers(entry.name, cause, again=not first)
+        entry.in_use.fault = DigestDiffers(entry.name, cause, again=not first)
         if not first:
-            self._distrust.refuse(entry.name, entry.fault)
+            self._distrust.refuse(entry.name, entry.in_use.fault)
         log.error("shard %s: %s; %s", entry.name, cause, "it is fetched once more" if first else "as before: its readers get an error")
         self._events.emit(events.DigestChecked(digest_state.expected.algorithm, "differs"))
         self._events.emit(events.IntegrityFailed("origin"))

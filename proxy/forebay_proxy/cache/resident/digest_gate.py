@@ -56,8 +56,8 @@ class DigestGate:
 
     def holds(self, entry: Entry, index: int) -> bool:
         """Whether a reader must wait before it reads segment ``index``."""
-        digest_state = entry.digest_state
-        if digest_state is None or index != entry.last_index or entry.fault is not None:
+        digest_state = entry.trust.digest_state
+        if digest_state is None or index != entry.last_index or entry.in_use.fault is not None:
             return False
         if (
             digest_state.verdict is DigestVerdict.AGREES
@@ -70,7 +70,7 @@ class DigestGate:
 
     async def passed(self, entry: Entry, index: int) -> None:
         """Wait until ``holds`` no longer says so."""
-        digest_state = entry.digest_state
+        digest_state = entry.trust.digest_state
         assert digest_state is not None
         digest_state.waiting += 1
         try:
@@ -78,24 +78,26 @@ class DigestGate:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(ASKED_S):
                         await self._while(
-                            lambda: entry.digest_state is digest_state and digest_state.expected is None and self.holds(entry, index),
+                            lambda: entry.trust.digest_state is digest_state and digest_state.expected is None and self.holds(entry, index),
                             digest_state,
                         )
-                if digest_state.expected is None and entry.digest_state is digest_state:
+                if digest_state.expected is None and entry.trust.digest_state is digest_state:
                     self.give_up(entry, digest_state)
-            await self._while(lambda: entry.digest_state is digest_state and self.holds(entry, index), digest_state)
+            await self._while(lambda: entry.trust.digest_state is digest_state and self.holds(entry, index), digest_state)
         finally:
             digest_state.waiting -= 1
 
     def knows(self, entry: Entry, index: int) -> bool:
         """Whether a segment was hashed when it was here before; one that has the same name must be the same bytes."""
-        return entry.digest_state is not None and index < entry.digest_state.next
+        return entry.trust.digest_state is not None and index < entry.trust.digest_state.next
 
     async def compared(self, entry: Entry, index: int, flight: Flight) -> None:
         """Wait until a known segment that ``flight`` brings has landed, and so been compared; or until it will not land."""
-        digest_state = entry.digest_state
+        digest_state = entry.trust.digest_state
         if digest_state is not None:
-            await self._while(lambda: entry.fault is None and not (index in flight.landed or flight.done or flight.bypass), digest_state)
+            await self._while(
+                lambda: entry.in_use.fault is None and not (index in flight.landed or flight.done or flight.bypass), digest_state
+            )
 
     @staticmethod
     async def _while(condition: Callable[[], bool], digest_state: DigestState) -> None:
@@ -108,7 +110,7 @@ class DigestGate:
         return all(entry.segments.has(index) or self._comes(entry, index) for index in range(digest_state.next, count))
 
     def _comes(self, entry: Entry, index: int) -> bool:
-        flight = entry.stream if entry.stream_flying else self._flights.find(entry.key, index)
+        flight = entry.in_use.stream if entry.in_use.streaming else self._flights.find(entry.key, index)
         return flight is not None and not flight.bypass and not flight.done
 
     async def verdict(self, entry: Entry) -> None:
@@ -116,5 +118,5 @@ class DigestGate:
         last = entry.last_index
         if last is not None and self.holds(entry, last):
             await self.passed(entry, last)
-        if entry.fault is not None:
-            raise bare(entry.fault)
+        if entry.in_use.fault is not None:
+            raise bare(entry.in_use.fault)

@@ -1,6 +1,6 @@
 """The shard files kept open: opened or made when something is written to or read from them, closed when there are too many.
 
-Not thread-safe: the event loop's only; ``Entry.file_lock`` is held while a file is made, closed or removed.
+Not thread-safe: the event loop's only; ``VersionFile.lock`` is held while a file is made, closed or removed.
 """
 
 from __future__ import annotations
@@ -37,16 +37,17 @@ class OpenFiles:
         return len(self._open)
 
     async def open(self, entry: Entry) -> ShardFile:
-        """The entry's file, opened or made. The caller holds ``entry.file_lock``. Raises ``DiskFailed``, ``Leased``."""
-        if entry.file is None:
-            if entry.filed:
-                entry.file = await self._reopened(entry)
+        """The entry's file, opened or made. The caller holds ``entry.stored.lock``. Raises ``DiskFailed``, ``Leased``."""
+        file = entry.stored.file
+        if file is None:
+            if entry.stored.filed:
+                file = entry.stored.file = await self._reopened(entry)
             else:
-                entry.file = await self._store.create(entry.key, entry.version.length)
-                entry.filed = True
+                file = await self._store.create(entry.key, entry.version.length)
+                entry.stored.made(file)
         self._open[entry.key] = entry
         self._open.move_to_end(entry.key)
-        return entry.file
+        return file
 
     async def _reopened(self, entry: Entry) -> ShardFile:
         try:
@@ -64,19 +65,19 @@ class OpenFiles:
 
     async def stored(self, entry: Entry) -> ShardFile:
         """The file of an entry of which something is here. Raises ``DiskFailed``."""
-        async with entry.file_lock:
-            if not entry.filed:
+        async with entry.stored.lock:
+            if not entry.stored.filed:
                 raise DiskFailed("read", "ENOENT", f"the file of shard {entry.name} is gone")
             return await self.open(entry)
 
     async def remove(self, entry: Entry) -> None:
-        """Unlink the entry's file. The caller holds ``entry.file_lock``. Raises ``DiskFailed``, ``Leased``; all is as before then."""
+        """Unlink the entry's file. The caller holds ``entry.stored.lock``. Raises ``DiskFailed``, ``Leased``; all is as before then."""
         await (await self.open(entry)).remove()
         self._forget(entry)
 
     async def leave_behind(self, entry: Entry) -> None:
         """Close a file that cannot be removed, and forget it: it stays, empty, and is replaced, or found at a start."""
-        file = entry.file
+        file = entry.stored.file
         self._forget(entry)
         if file is not None:
             await file.aclose()
@@ -90,13 +91,13 @@ class OpenFiles:
         surplus = len(self._open) - OPEN_FILES
         idle = [entry for entry in self._open.values() if _unused(entry)] if surplus > 0 else []
         for entry in idle[:surplus]:
-            async with entry.file_lock:
-                if _unused(entry) and entry.file is not None:
-                    file, entry.file = entry.file, None
+            async with entry.stored.lock:
+                if _unused(entry) and entry.stored.file is not None:
+                    file, entry.stored.file = entry.stored.file, None
                     self._open.pop(entry.key, None)
                     await file.aclose()
 
 
 def _unused(entry: Entry) -> bool:
     """Nobody is in it; and no descriptor of it is out, whose end is found through this file."""
-    return entry.idle and not entry.segments.whole_leases
+    return entry.in_use.idle and not entry.segments.whole_leases

@@ -29,9 +29,9 @@ class Overhead:
         """``entry``'s file holds ``allocated_bytes``: beyond its segments there are blocks of the file system's own tree, and what could
         not be punched.
         """
-        beyond = max(0, allocated_bytes - entry.charged_bytes)
-        self._beyond_bytes += beyond - entry.beyond_bytes
-        entry.beyond_bytes = beyond
+        beyond = max(0, allocated_bytes - entry.stored.charged_bytes)
+        self._beyond_bytes += beyond - entry.stored.beyond_bytes
+        entry.stored.beyond_bytes = beyond
 
     def measure(self) -> None:
         """Tell the ledger what index, lock and directories held after the last commit, and what files hold beyond their segments."""

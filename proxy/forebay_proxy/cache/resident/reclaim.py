@@ -84,7 +84,7 @@ class Reclaimer:
         try:
             return await self._allocate(entry, index, grant)
         except (asyncio.CancelledError, DiskFailed) as error:
-            if isinstance(error, DiskFailed) and (error.errno_name != "ETIMEDOUT" or not entry.filed):
+            if isinstance(error, DiskFailed) and (error.errno_name != "ETIMEDOUT" or not entry.stored.filed):
                 self._room.ledger.release(grant)
             else:  # blocks may have been taken, or be taken yet
                 self._room.withdraw(entry, index)
@@ -100,19 +100,19 @@ class Reclaimer:
 
         Only with no victims left to clear: two who wait for each other's would wait for ever.
         """
-        while index in entry.leaving:
-            await asyncio.shield(entry.leaving[index])
+        while index in entry.in_use.leaving:
+            await asyncio.shield(entry.in_use.leaving[index])
 
     async def _allocate(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
         first, size = segment_span(index, entry.version.length)
-        async with entry.file_lock:
+        async with entry.stored.lock:
             file = await self._files.open(entry)
         if entry.segments.has(index):
             raise CacheFull(f"segment {index} could not be removed, and stays")
-        if index in entry.writing:  # we are late: our flight has gone on without us, and another one is here
+        if index in entry.stored.writing:  # we are late: our flight has gone on without us, and another one is here
             raise CacheFull(f"segment {index} is being written already")
-        entry.charged_bytes += grant.bytes
-        entry.writing.add(index)
+        entry.stored.charged_bytes += grant.bytes
+        entry.stored.writing.add(index)
         self._room.ledger.doubt(grant)
         try:
             if entry.version.length is None:
@@ -120,8 +120,8 @@ class Reclaimer:
             await file.allocate(first, size)
         except DiskFailed as error:
             if error.errno_name != "ETIMEDOUT":
-                entry.charged_bytes -= grant.bytes
-                entry.writing.discard(index)
+                entry.stored.charged_bytes -= grant.bytes
+                entry.stored.writing.discard(index)
             raise
         if self._store.can_allocate:
             self._room.ledger.allocated(grant)
@@ -137,24 +137,24 @@ class Reclaimer:
         await to_its_end(self._abandon(entry, index, grant))
 
     async def _abandon(self, entry: Entry, index: int, grant: Grant[Slice]) -> None:
-        mine = entry.leaving.get(index)
+        mine = entry.in_use.leaving.get(index)
         try:
             await self._free_unfinished(entry, index, grant)
         finally:
             if mine is not None and not mine.done():  # a fault of ours on the way: who wants the segment must not wait for that
-                entry.leaving.pop(index).set_result(None)
+                entry.in_use.leaving.pop(index).set_result(None)
 
     async def _free_unfinished(self, entry: Entry, index: int, grant: Grant[Slice]) -> None:
-        if index not in entry.writing:  # nothing of it is in the file there is now: it was never opened, or that one was removed
+        if index not in entry.stored.writing:  # nothing of it is in the file there is now: it was never opened, or that one was removed
             self._room.ledger.release(grant)
             self._parted(entry, (index,), removed=True)
             return
-        entry.writing.discard(index)
+        entry.stored.writing.discard(index)
         self._room.ledger.doubt(grant)
         size = entry.segments.bytes_of(index)  # less than was granted if the length became known and the file could not be cut
         self._room.fit(entry, grant, size)
         if size:
-            entry.departing[index] = 1  # no checksum of anything: what cannot be removed is found wrong when it is next wanted
+            entry.in_use.departing[index] = 1  # no checksum of anything: what cannot be removed is found wrong when it is next wanted
         if await self._remove((entry, (index,))):
             self._room.ledger.release(grant)
         else:
@@ -176,7 +176,7 @@ class Reclaimer:
 
     async def vanished(self, entry: Entry) -> None:
         """The directory was removed, and with it the name of the entry's file: let go of what it still holds."""
-        async with entry.file_lock:
+        async with entry.stored.lock:
             indices = tuple(entry.segments.stored())
             size = sum(map(entry.segments.bytes_of, indices))
             self._room.vacate([Victim((entry, indices), size)] if indices else [], "other")
@@ -226,7 +226,7 @@ class Reclaimer:
         entry, indices = leaving
         removed, leased = True, False
         try:
-            async with entry.file_lock:
+            async with entry.stored.lock:
                 await self._free(entry, indices)
         except (DiskFailed, Leased, CacheFull) as error:
             removed = isinstance(error, DiskFailed) and error.errno_name == "ENOENT"  # no file, no bytes
@@ -251,12 +251,12 @@ class Reclaimer:
 
     async def _free(self, entry: Entry, indices: tuple[int, ...]) -> None:
         file = await self._files.open(entry)
-        unused = not entry.segments.stored_count and not entry.writing and len(entry.leaving) == len(indices)
-        if unused and not (self._store.can_punch and (entry.flying or entry.readers)):  # who came meanwhile makes a new one
+        unused = not entry.segments.stored_count and not entry.stored.writing and len(entry.in_use.leaving) == len(indices)
+        if unused and not (self._store.can_punch and (entry.in_use.flying or entry.in_use.readers)):  # who came meanwhile makes a new one
             await self._files.remove(entry)
             return
         if not self._store.can_punch:
             raise CacheFull("this file system frees whole files only, and this one is in use")
         for index in sorted(indices, reverse=True):  # from the tail: cheaper for the file system
             await file.punch(segment_span(index, entry.version.length)[0], entry.segments.bytes_of(index))
-        entry.charged_bytes -= sum(map(entry.segments.bytes_of, indices))  # all or none: where one cannot be freed, all are put back
+        entry.stored.charged_bytes -= sum(map(entry.segments.bytes_of, indices))  # all or none: where one cannot be freed, all are put back

@@ -30,19 +30,19 @@ class Retirement:
         """Forget an entry of which nothing is left and in which nobody is, once its file is gone too."""
         if not self._is_over(entry):
             return
-        if entry.filed:
+        if entry.stored.filed:
             self._chores.spawn(self._clean_up(entry), "clean up")
             return
         self._room.forget(entry)
         self.retired(entry)
 
     def _is_over(self, entry: Entry) -> bool:
-        return entry.idle and not entry.segments.stored_count and self._room.entries.get(entry.key) is entry
+        return entry.in_use.idle and not entry.segments.stored_count and self._room.entries.get(entry.key) is entry
 
     async def _clean_up(self, entry: Entry) -> None:
         """Remove the file in which nothing is left, unless somebody came meanwhile."""
-        async with entry.file_lock:
-            if not (self._is_over(entry) and entry.filed):
+        async with entry.stored.lock:
+            if not (self._is_over(entry) and entry.stored.filed):
                 return
             await to_its_end(self._remove_file(entry))
         self.retire(entry)

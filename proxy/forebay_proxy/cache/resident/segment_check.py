@@ -123,10 +123,10 @@ class SegmentCheck:
 
     async def _remove(self, entry: Entry, index: int, why: str) -> None:
         first, size = segment_span(index, entry.version.length)
-        if not entry.wrong:  # once a shard: a dying disk has thousands
+        if not entry.trust.wrong:  # once a shard: a dying disk has thousands
             bytes_ = f"segment {index} (bytes {first} to {first + size - 1})"
             log.warning("shard %s: %s is not what was stored; it is fetched again when it is wanted", entry.name, bytes_)
-        entry.wrong += 1
+        entry.trust.wrong += 1
         if index not in entry.segments.unverified:
             self._spoilt(entry, index)
         self._events.emit(events.IntegrityFailed("recovery" if index in entry.segments.unverified else "read"))

@@ -48,7 +48,7 @@ class SegmentReader:
         In ``buffer`` where they are in memory and the loop could read them, else from the disk, in a read thread.
         """
         try:
-            file = entry.file or await self._opened(entry, index_of(first))
+            file = entry.stored.file or await self._opened(entry, index_of(first))
             if file.read_now(first, buffer):
                 return buffer
             self._must_answer()
@@ -84,7 +84,7 @@ class SegmentReader:
 
         False: it must not be read. Where the disk does not answer, or does not let go of it, it is still here then, and unverified.
         """
-        if entry.file is None and entry.segments.has(index):
+        if entry.stored.file is None and entry.segments.has(index):
             with suppress(CacheError):  # reading will tell
                 await self.stored(entry)  # what of it is not there shows when it is opened
         while index in entry.segments.unverified:

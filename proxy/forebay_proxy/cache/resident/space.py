@@ -114,7 +114,7 @@ class SpaceManager:
     def last_needed(self, count: int) -> list[Entry]:
         """Up to ``count`` shards that may leave whole, those that are needed last first: each has an inode that another may need."""
         with closing(self._choosing.in_order()) as order:
-            free = (entry for _, entry in order if entry.idle and not entry.segments.is_held)
+            free = (entry for _, entry in order if entry.in_use.idle and not entry.segments.is_held)
             return list(islice(free, count))
 
     # Who leaves
@@ -128,11 +128,11 @@ class SpaceManager:
         now = self._clock()
         for entry, indices in slices:
             rank = self._choosing.use_of(entry).rank
-            known = given or ("stale" if entry.stale else "plan" if rank in (Rank.AHEAD, Rank.LATER) else "")
+            known = given or ("stale" if entry.in_use.stale else "plan" if rank in (Rank.AHEAD, Rank.LATER) else "")
             for index in indices:
-                entry.leaving[index] = asyncio.get_running_loop().create_future()
-                entry.departing[index] = entry.segments.sums[index]
-                age_s = now - entry.landed_at.get(index, now)
+                entry.in_use.leaving[index] = asyncio.get_running_loop().create_future()
+                entry.in_use.departing[index] = entry.segments.sums[index]
+                age_s = now - entry.stored.landed_at.get(index, now)
                 used = index not in entry.segments.unread
                 reason = known or ("guess" if used or rank > Rank.READ else "unused")
                 self._events.emit(events.Evicted(entry.segments.bytes_of(index), reason, age_s, used))
@@ -142,19 +142,19 @@ class SpaceManager:
 
     def _leave(self, entry: Entry, index: int) -> None:
         entry.segments.leave(index)
-        entry.landed_at.pop(index, None)
+        entry.stored.landed_at.pop(index, None)
         self.displacers.settle(entry.key, index)
         self.gone_signal(entry.name, index)
 
     def parted(self, entry: Entry, indices: Sequence[int], *, removed: bool) -> None:
         """The end of what was taken out of use: segments are gone, or here as before but not to be trusted unseen."""
         for index in indices:
-            value = entry.departing.pop(index, None)
+            value = entry.in_use.departing.pop(index, None)
             if not removed and value is not None:
                 self._put_back(entry, index, value)
-            entry.leaving.pop(index).set_result(None)
+            entry.in_use.leaving.pop(index).set_result(None)
         if not removed:
-            entry.stuck_until = self._clock() + STUCK_S
+            entry.in_use.stuck_until = self._clock() + STUCK_S
             self.claim(entry)
         self.touch(entry)
 
@@ -177,10 +177,8 @@ class SpaceManager:
 
     def without_file(self, entry: Entry) -> None:
         """The entry's file is gone, or is nobody's any more."""
-        entry.charged_bytes = 0
-        entry.writing.clear()
+        entry.stored.removed()
         self.overhead.weigh(entry, 0)
-        entry.file, entry.filed = None, False
 
     def forget(self, entry: Entry) -> None:
         """Nothing of ``entry`` is left."""
@@ -192,9 +190,9 @@ class SpaceManager:
     def found(self, entry: Entry, allocated_bytes: int) -> None:
         """At the start: a shard an earlier process stored, whose file holds ``allocated_bytes``."""
         self.entries[entry.key] = entry
-        entry.charged_bytes = stored_bytes(entry.segments.sums, entry.segments.length)
+        entry.stored.charged_bytes = stored_bytes(entry.segments.sums, entry.segments.length)
         self.overhead.weigh(entry, allocated_bytes)
-        self.ledger.found(entry.charged_bytes)
+        self.ledger.found(entry.stored.charged_bytes)
         self.touch(entry)
 
     def tidied(self, key: str, allocated_bytes: int) -> None:
@@ -206,24 +204,24 @@ class SpaceManager:
     def landed(self, entry: Entry, index: int, checksum: int, grant: Grant[Slice]) -> None:
         """A segment is whole on the disk: the grant's bytes are stored ones."""
         size = entry.segments.bytes_of(index)
-        entry.charged_bytes -= grant.bytes - size
-        entry.writing.discard(index)
+        entry.stored.charged_bytes -= grant.bytes - size
+        entry.stored.writing.discard(index)
         self.ledger.commit(grant, size)
         entry.segments.land(index, checksum)
-        entry.landed_at[index] = self._clock()
+        entry.stored.landed_at[index] = self._clock()
         self.claim(entry)
         self.touch(entry)
-        if entry.file is not None:
-            self.overhead.weigh(entry, entry.file.allocated_bytes())
+        if entry.stored.file is not None:
+            self.overhead.weigh(entry, entry.stored.file.allocated_bytes())
 
     def fit(self, entry: Entry, grant: Grant[Slice], size: int) -> None:
         """A segment turned out smaller than what was allocated for it, and its file has been cut to that."""
-        entry.charged_bytes -= max(0, grant.bytes - size)
+        entry.stored.charged_bytes -= max(0, grant.bytes - size)
         self.ledger.shrink(grant, size)
 
     def withdraw(self, entry: Entry, index: int) -> None:
         """A segment that was being written will not become one: until ``Clearing.abandon`` has freed it nobody begins it anew."""
-        entry.leaving[index] = asyncio.get_running_loop().create_future()
+        entry.in_use.leaving[index] = asyncio.get_running_loop().create_future()
 
     # What the index says of it
 
@@ -231,10 +229,10 @@ class SpaceManager:
         """Let the index say what is here of ``entry`` now."""
         if entry.durable and entry.segments.stored_count:
             self._store.claims.put(entry.row(self._store.boot_id))
-            entry.claimed = True
-        elif entry.claimed:
+            entry.stored.claimed = True
+        elif entry.stored.claimed:
             self._store.claims.drop(entry.key)
-            entry.claimed = False
+            entry.stored.claimed = False
 
     def claim_all(self) -> None:
         """The index was begun anew."""

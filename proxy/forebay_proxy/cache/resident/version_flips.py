@@ -61,15 +61,15 @@ class VersionFlips:
 
     def denied(self, entry: Entry) -> float | None:
         """The origin says that it has not the version of ``entry``: seconds to wait before it is asked again; None: believe it."""
-        entry.denials += 1
-        if entry.stale or entry.denials > (KNOWN_TRIES if self.known(entry.origin) else TRIES):
+        entry.trust.denials += 1
+        if entry.in_use.stale or entry.trust.denials > (KNOWN_TRIES if self.known(entry.origin) else TRIES):
             return None
-        return STEP_S if self.known(entry.origin) else min(LONGEST_PAUSE_S, STEP_S * entry.denials)
+        return STEP_S if self.known(entry.origin) else min(LONGEST_PAUSE_S, STEP_S * entry.trust.denials)
 
     def shown(self, entry: Entry) -> None:
         """The origin shows the version of ``entry``."""
-        if entry.denials:
-            entry.denials = 0
+        if entry.trust.denials:
+            entry.trust.denials = 0
             self._returned(entry.origin)
         elif entry.origin in self._scores:
             score, until = self._scores[entry.origin]

@@ -20,7 +20,7 @@ from forebay_proxy.policy.eviction.prefetch_debt import PrefetchDebts
 from forebay_proxy.policy.plans.next_use import NextUse, Rank
 from forebay_proxy.policy.plans.registry import PlanRegistry
 
-__all__ = ["AdmissionPolicy", "HeldBytes"]
+__all__ = ["AdmissionPolicy", "HeldBytes", "HeldUse"]
 
 REFRESHED = 1024  # shards put in their place again each second: 10 ms, and a cache of a terabyte in a few seconds
 
@@ -32,10 +32,18 @@ class HeldBytes(Protocol):
     name: str
     group: str
     segments: Segments
+    ranged: bool  # False: it stays or leaves whole
+
+    @property
+    def in_use(self) -> HeldUse: ...
+
+
+class HeldUse(Protocol):
+    """What keeps a shard version from leaving, or makes it leave first."""
+
     readers: int
     stale: bool  # the origin has another version now
     stuck_until: float  # something of it could not be removed: not tried again before
-    ranged: bool  # False: it stays or leaves whole
 
     @property
     def idle(self) -> bool:
@@ -71,7 +79,7 @@ class AdmissionPolicy(Generic[H]):
 
     def use_of(self, entry: H) -> NextUse:
         """When an entry is used next, whoever is inside it now."""
-        use = NextUse(Rank.DEAD, 0.0) if entry.stale else self._plans.next_use(entry.name, entry.group)
+        use = NextUse(Rank.DEAD, 0.0) if entry.in_use.stale else self._plans.next_use(entry.name, entry.group)
         if use.rank > Rank.READ and use.plan is None and self.displacers.is_given(entry.key):
             return NextUse(Rank.READ, use.order)  # only who stands still has announced it
         return use
@@ -81,7 +89,7 @@ class AdmissionPolicy(Generic[H]):
         if entry is None or not entry.segments.stored_count:
             return None
         use = self.use_of(entry)
-        if entry.readers and not (use.rank <= Rank.READ and self._has_passed(entry)):
+        if entry.in_use.readers and not (use.rank <= Rank.READ and self._has_passed(entry)):
             return self._plans.inside(entry.name)
         if use.rank != Rank.READ:
             return use
@@ -122,9 +130,9 @@ class AdmissionPolicy(Generic[H]):
             for use, entry in order:
                 if before is not None and use >= before:
                     return
-                if entry.stuck_until > now:
+                if entry.in_use.stuck_until > now:
                     continue
-                if entry.readers and use.rank < Rank.NOW:
+                if entry.in_use.readers and use.rank < Rank.NOW:
                     inside.append(entry)
                     yield from self._single(entry, entry.segments.passed())
                 else:
@@ -139,7 +147,7 @@ class AdmissionPolicy(Generic[H]):
         segments = entry.segments
         if self._leaves_in_parts(entry):
             yield from self._single(entry, segments.may_leave())
-        elif entry.idle and segments.stored_count and not segments.is_held:
+        elif entry.in_use.idle and segments.stored_count and not segments.is_held:
             whole = tuple(segments.stored())
             yield Victim((entry, whole), sum(segments.bytes_of(index) for index in whole))
 

@@ -61,7 +61,7 @@ async def test_without_a_digest_nothing_is_held_or_counted(tmp_path: Path) -> No
     async with building(tmp_path / "c") as world:
         world.origin.put(A, data := data_of(3 * SEGMENT))
         assert await world.get(A) == data
-        assert world.entry(A).digest_state is None
+        assert world.entry(A).trust.digest_state is None
         assert not results(world)
 
 
@@ -216,7 +216,7 @@ async def test_another_shards_hashing_does_not_come_first(tmp_path: Path, monkey
             await held.reached.wait()
             group.create_task(world.get(A, reader(2)))
             await until(lambda: A in world.openings.versions.current and remote)
-            await until(lambda: world.entry(A).digest_state and world.entry(A).digest_state.waiting)  # type: ignore[union-attr]
+            await until(lambda: world.entry(A).trust.digest_state and world.entry(A).trust.digest_state.waiting)  # type: ignore[union-attr]
             await until(lambda: world.entry(B).segments.has(1) and not len(world.flights))
             held.open()
         await world.quiet()
@@ -351,7 +351,7 @@ async def test_a_shard_of_one_segment_is_not_claimed_before_the_verdict(tmp_path
         assert not world.entry(A).durable
         held.open()
         assert await reading == data
-        assert world.entry(A).claimed
+        assert world.entry(A).stored.claimed
 
 
 async def test_shutdown_does_not_hash_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

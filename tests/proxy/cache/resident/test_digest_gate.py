@@ -51,7 +51,7 @@ async def test_the_last_segment_waits_for_the_verdict(tmp_path: Path) -> None:
             middle = await world.get(A, reader(3), first=SEGMENT, last=2 * SEGMENT - 1)
             await until(lambda: world.entry(A).segments.has(2))
             assert middle == data[SEGMENT : 2 * SEGMENT]
-            assert world.entry(A).digest_state.waiting == 1  # type: ignore[union-attr]
+            assert world.entry(A).trust.digest_state.waiting == 1  # type: ignore[union-attr]
             assert not end.done()
             gate.open()
         assert (whole.result(), end.result()) == (data, data[2 * SEGMENT :])
@@ -97,7 +97,7 @@ async def test_a_flight_that_fails_releases_who_waits_for_it(tmp_path: Path) -> 
             first = group.create_task(_fails(world, last=SEGMENT - 1))
             await gate.reached.wait()
             end = group.create_task(world.get(A, reader(2), first=2 * SEGMENT))
-            await until(lambda: world.entry(A).digest_state.waiting)  # type: ignore[union-attr]
+            await until(lambda: world.entry(A).trust.digest_state.waiting)  # type: ignore[union-attr]
             gate.open()
             await first
         assert end.result() == data[2 * SEGMENT :]
@@ -129,10 +129,10 @@ async def test_who_leaves_the_gate_leaves_nothing(tmp_path: Path) -> None:
         whole = asyncio.create_task(world.get(A))
         await gate.reached.wait()
         end = asyncio.create_task(world.get(A, reader(2), first=2 * SEGMENT))
-        await until(lambda: world.entry(A).digest_state.waiting)  # type: ignore[union-attr]
+        await until(lambda: world.entry(A).trust.digest_state.waiting)  # type: ignore[union-attr]
         end.cancel()
         await asyncio.wait([end])
-        digest_state = world.entry(A).digest_state
+        digest_state = world.entry(A).trust.digest_state
         assert digest_state is not None
         assert (digest_state.waiting, len(digest_state.changed)) == (0, 0)
         gate.open()

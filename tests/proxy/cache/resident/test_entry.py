@@ -1,4 +1,4 @@
-"""One version of a shard: who may read it, what may be claimed of it."""
+"""One version of a shard: what is the same version, what may be claimed of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from array import array
 import pytest
 from support.house import shard_of
 
-from forebay_proxy.cache.resident.entry import PROOF_S, Entry, fresh_key
+from forebay_proxy.cache.resident.entry import Entry, fresh_key
 from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.core.shard import Pin, PinKind, Version, store_key
 from forebay_proxy.store.index.row import Row
@@ -23,36 +23,6 @@ def version_of(etag: str = "1", length: int | None = 2 * SEGMENT_BYTES, encoding
 def entry_of(version: Version | None = None, *, ranged: bool = True, transient: bool = False) -> Entry:
     version = version or version_of()
     return Entry(store_key(NAME, version.identity), SHARD, version, ranged=ranged, transient=transient)
-
-
-async def test_everybody_may_read_what_needed_no_credential() -> None:
-    """It was shown to who brings none; who brings one may be shown something else, and asks first."""
-    entry = entry_of()
-    assert entry.may_read("", 0.0)
-    assert not entry.may_read("mac", 0.0)
-    entry.proved("mac", 0.0)
-    assert entry.may_read("mac", 1.0)
-    entry.refuse("mac")
-    assert not entry.may_read("mac", 1.0)
-    assert entry.may_read("", 1.0)
-
-
-async def test_a_credential_is_let_in_by_fetching_or_by_proof() -> None:
-    """A proof lasts ten minutes, a fetch for good; what is shown to nobody in particular is still not proved to somebody."""
-    entry = entry_of()
-    entry.access = {"one"}
-    assert entry.may_read("one", 0.0)
-    assert not entry.may_read("two", 0.0)
-    assert not entry.may_read("", 0.0)
-    entry.proved("two", 100.0)
-    assert entry.may_read("two", 100.0 + PROOF_S - 1)
-    assert not entry.may_read("two", 100.0 + PROOF_S + 1)
-    entry.admit("three")
-    assert entry.may_read("three", 0.0)
-    entry.admit("")
-    assert entry.may_read("", 0.0)
-    assert entry.may_read("one", 0.0)
-    assert not entry.may_read("four", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +53,7 @@ async def test_what_may_outlive_the_process() -> None:
     assert not entry_of(version_of(length=None)).durable
     assert not entry_of(ranged=False).durable
     stale = entry_of()
-    stale.stale = True
+    stale.in_use.stale = True
     assert not stale.durable
     whole = entry_of(ranged=False)
     whole.segments.land(0, 1)
@@ -94,10 +64,10 @@ async def test_what_may_outlive_the_process() -> None:
 async def test_a_row_comes_back_as_it_was() -> None:
     """Sums, credentials, version; of the same boot it is trusted."""
     entry = entry_of()
-    entry.access = {"b", "a"}
+    entry.access.macs = {"b", "a"}
     entry.segments.land(1, 77)
     again = Entry.of_row(SHARD, entry.row("boot"), "boot")
-    assert (again.key, again.access, list(again.segments.stored()), again.version) == (entry.key, {"a", "b"}, [1], entry.version)
+    assert (again.key, again.access.macs, list(again.segments.stored()), again.version) == (entry.key, {"a", "b"}, [1], entry.version)
     assert not again.segments.unverified
 
 

@@ -30,8 +30,8 @@ async def test_a_file_somebody_deleted_is_fetched_again(tmp_path: Path) -> None:
         data = await stored(world, A, 3)
         entry = world.entry(A)
         path = world.shard_file(A)
-        assert entry.file is not None
-        file, entry.file = entry.file, None
+        assert entry.stored.file is not None
+        file, entry.stored.file = entry.stored.file, None
         await file.aclose()
         path.unlink()
         assert await asyncio.gather(*(world.get(A) for _ in range(5))) == [data] * 5
@@ -47,7 +47,7 @@ async def test_idle_files_are_closed_beyond_a_number(tmp_path: Path, monkeypatch
     async with building(tmp_path / "c") as world:
         data = [await stored(world, name, 1, seed) for seed, name in enumerate((A, B, C))]
         await world.files.close_idle()
-        assert [world.entry(name).file is None for name in (A, B, C)] == [True, False, False]
+        assert [world.entry(name).stored.file is None for name in (A, B, C)] == [True, False, False]
         assert await world.get(A) == data[0]
         await world.house.evict(None)
         await world.files.close_idle()
@@ -56,8 +56,8 @@ async def test_idle_files_are_closed_beyond_a_number(tmp_path: Path, monkeypatch
 async def closed(world: World, name: str) -> Path:
     """The shard's file, after it was closed as the idle ones are."""
     entry = world.entry(name)
-    assert entry.file is not None
-    file, entry.file = entry.file, None
+    assert entry.stored.file is not None
+    file, entry.stored.file = entry.stored.file, None
     await file.aclose()
     return world.shard_file(name)
 

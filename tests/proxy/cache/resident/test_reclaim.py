@@ -104,7 +104,7 @@ async def test_an_index_that_cannot_be_written_lets_nothing_leave(tmp_path: Path
 
             patch.setattr(world.store.claims, "_commit", commit)
             assert await world.get(B) == other
-            await until(lambda: not world.entry(A).leaving)
+            await until(lambda: not world.entry(A).in_use.leaving)
             assert world.entry(A).segments.complete
         assert await world.get(A) == data
 
@@ -123,7 +123,7 @@ async def test_a_fault_of_ours_holds_up_nobody(tmp_path: Path, monkeypatch: pyte
             with pytest.raises(ForebayError):
                 await world.get(A)
             await world.quiet()
-        assert all(not entry.leaving for entry in world.room.entries.values())
+        assert all(not entry.in_use.leaving for entry in world.room.entries.values())
         assert world.ledger.stored_bytes == SEGMENT
         assert "for no reason that is known" in caplog.text
         async with asyncio.timeout(60):
@@ -139,7 +139,7 @@ async def test_a_fault_in_the_books_holds_up_nobody(tmp_path: Path, monkeypatch:
             with pytest.raises(ForebayError):
                 await world.get(A)
             await world.quiet()
-        assert all(not entry.leaving for entry in world.room.entries.values())
+        assert all(not entry.in_use.leaving for entry in world.room.entries.values())
 
 
 async def test_an_unfinished_segment_that_cannot_be_freed_is_never_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,14 +279,14 @@ async def test_a_segment_put_back_and_taken_again_is_waited_for_again(tmp_path: 
 
         monkeypatch.setattr(world.store.claims, "committed", refused)
         first = asyncio.create_task(world.clearing.discard(entry, 1))
-        await until(lambda: 1 in entry.leaving)
-        entry.leaving[1].add_done_callback(lambda _: taken_again.append(asyncio.create_task(world.clearing.discard(entry, 1))))
+        await until(lambda: 1 in entry.in_use.leaving)
+        entry.in_use.leaving[1].add_done_callback(lambda _: taken_again.append(asyncio.create_task(world.clearing.discard(entry, 1))))
         grant = world.room.reserve(SEGMENT)
         preparing = asyncio.create_task(world.clearing.prepare(entry, 1, grant))
         await asyncio.sleep(0.01)
         refuse.set()
         await first
-        await until(lambda: taken_again and (1 in entry.leaving or preparing.done()))
+        await until(lambda: taken_again and (1 in entry.in_use.leaving or preparing.done()))
         await asyncio.sleep(0.01)
         waited = not preparing.done()
         go_on.set()

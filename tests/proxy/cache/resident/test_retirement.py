@@ -30,7 +30,7 @@ async def test_an_empty_file_that_cannot_be_opened_is_left_behind(tmp_path: Path
             tries += 1
             raise DiskFailed("open", "EMFILE", "too many open files")
 
-        file, entry.file = entry.file, None
+        file, entry.stored.file = entry.stored.file, None
         assert file is not None
         await file.aclose()
         monkeypatch.setattr(world.store, "reopen", refused)

@@ -63,7 +63,7 @@ def test_a_denied_version_is_asked_for_a_few_times(flapping: VersionFlips) -> No
     returns(flapping, 3)
     assert asked_until_believed(flapping, entry()) == KNOWN_TRIES
     gone = entry()
-    gone.stale = True
+    gone.in_use.stale = True
     assert flapping.denied(gone) is None
 
 

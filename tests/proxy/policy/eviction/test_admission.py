@@ -41,7 +41,7 @@ class House:
         self.now += 1.0
         self.plans.opened(self.shards[number], READER)
         entry = self.entry(number)
-        entry.readers += 1
+        entry.in_use.readers += 1
         entry.segments.lease(at)
         self.choosing.touch(entry)
 
