@@ -138,7 +138,7 @@ def test_a_broken_body_is_not_gone_on_with(named: Named) -> None:
     broken.in_use.fault = OriginError(A, "broke off")
     anew = named.admit("1")
     assert anew is not broken
-    assert (anew.key != broken.key, anew.transient) == (True, True)
+    assert (anew.key != broken.key, anew.stored.transient) == (True, True)
 
 
 def test_what_was_stored_by_an_earlier_process_is_known_by_its_first_reader(named: Named) -> None:
