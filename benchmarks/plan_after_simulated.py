@@ -13,7 +13,7 @@ from figures import Figure, at_most
 
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.simulate.origin import SimulatedLine
-from forebay_proxy.simulate.outcome import SimulatedRun
+from forebay_proxy.simulate.outcome import EpochEnded, SimulatedRun
 from forebay_proxy.simulate.workload import Workload, shuffled
 from forebay_proxy.wire.urls.shard_url import parse_origin_url
 
@@ -82,7 +82,7 @@ def fetched(case: Case) -> list[int]:
     """Bytes that the origin sent for each epoch of the second job."""
     run = SimulatedRun(case.workload(), LINE, case.capacity_bytes, overhead_bytes=OVERHEAD_BYTES)
     sent: list[int] = []  # in all, at the end of each epoch of either job
-    run.epoch_signal = lambda job, epoch: sent.append(run.world.origin.sent_bytes)
+    run.events.on(EpochEnded, lambda _: sent.append(run.world.origin.sent_bytes))
     run.finish()
     run.world.check()
     return [after - before for before, after in zip(sent[FIRST_EPOCHS - 1 :], sent[FIRST_EPOCHS:], strict=False)]

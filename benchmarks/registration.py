@@ -28,6 +28,7 @@ from figures import Figure, as_json, at_most, lines  # noqa: E402
 from forebay_proxy.background.plan_intake import PlanIntake  # noqa: E402
 from forebay_proxy.core.events import Events  # noqa: E402
 from forebay_proxy.policy.eviction.eviction_queue import EvictionQueue  # noqa: E402
+from forebay_proxy.policy.plans.facts import NextUseChanged  # noqa: E402
 from forebay_proxy.policy.plans.registry import PlanRegistry  # noqa: E402
 from forebay_proxy.policy.schedule.scheduler import PrefetchScheduler  # noqa: E402
 from forebay_proxy.server.http.admin_bodies import parse_plan  # noqa: E402
@@ -126,8 +127,9 @@ async def whole_epoch(entries: int, readers: int) -> list[Figure]:
     order = array("I", range(entries // 30 * 30))
     random.Random(1).shuffle(order)
     bodies = [(reader_of(number, "epoch"), encode(set=text, indices=order[number::readers], epoch=1)) for number in range(readers)]
-    plans = PlanRegistry(time.monotonic)
-    desk: Any = PlanIntake(plans, NoPrefetcher(), Events())  # type: ignore[arg-type]
+    events = Events()
+    plans = PlanRegistry(time.monotonic, events)
+    desk: Any = PlanIntake(plans, NoPrefetcher(), events)  # type: ignore[arg-type]
     before = rss_bytes()
     seconds, lag = await registered(desk, bodies)
     held = rss_bytes() - before
@@ -137,10 +139,10 @@ async def whole_epoch(entries: int, readers: int) -> list[Figure]:
         *lag.figures(),
         at_most("  memory an entry", held / count, 150.0, "B"),
     ]
-    return figures + decisions(plans, readers)
+    return figures + decisions(plans, readers, events)
 
 
-def decisions(plans: PlanRegistry, readers: int) -> list[Figure]:
+def decisions(plans: PlanRegistry, readers: int, events: Events) -> list[Figure]:
     everyone, chance = plans.all(), random.Random(2)
     names = dict[str, str]()
     for number in range(STORED):
@@ -149,8 +151,7 @@ def decisions(plans: PlanRegistry, readers: int) -> list[Figure]:
     groups = {key: name[: name.rfind("/") + 1] for key, name in names.items()}
     leaving = EvictionQueue(lambda key: plans.next_use(names[key], groups[key]) if key in names else None)
     keys = {name: key for key, name in names.items()}
-    plans.changed = lambda moved: [leaving.touch(keys[name]) for name in moved if name in keys] and None
-    stored = list(names)
+    events.on(NextUseChanged, lambda fact: [leaving.touch(keys[name]) for name in fact.names if name in keys])
     stored = list(names)
     touching = timed("  putting a stored shard in its place", lambda number: leaving.touch(stored[number]), STORED)
 
@@ -214,13 +215,14 @@ async def resampled(entries: int, readers: int) -> list[Figure]:
     many = entries // 30 * 30
     draws = [[chance.randrange(many) for _ in range(AHEAD)] for _ in range(readers)]
     bodies = [(reader_of(number, "resampled"), encode(set=text, indices=drawn)) for number, drawn in enumerate(draws)]
-    plans = PlanRegistry(time.monotonic)
-    desk: Any = PlanIntake(plans, NoPrefetcher(), Events())  # type: ignore[arg-type]
+    events = Events()
+    plans = PlanRegistry(time.monotonic, events)
+    desk: Any = PlanIntake(plans, NoPrefetcher(), events)  # type: ignore[arg-type]
     seconds, lag = await registered(desk, bodies)
     return [
         at_most(f"{AHEAD} draws announced by each of {readers}", seconds, 5.0, "s"),
         *lag.figures(),
-        *decisions(plans, readers),
+        *decisions(plans, readers, events),
     ]
 
 

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from support.lengths import examples
 from support.replays import LINE, name_of, small
 
+from forebay_proxy.cache.resident.facts import SegmentGone
 from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.simulate.outcome import SimulatedRun
 from forebay_proxy.simulate.policies import Light, Ours
@@ -59,8 +60,7 @@ class Watched(SimulatedRun):
         self.world.used_log = []
         self.most_ahead = 0
         self.evictions: list[tuple[float, str]] = []
-        before = self.world.evicted_signal
-        self.world.evicted_signal = lambda name, index: (self.evictions.append((self.clock.now, name)), before(name, index))  # type: ignore[func-returns-value]
+        self.events.on(SegmentGone, lambda fact: self.evictions.append((self.clock.now, fact.name)))
 
     def watch(self) -> None:
         """To the end, looking."""

@@ -16,6 +16,20 @@ from forebay_proxy.background.prefetcher import Prefetcher
 from forebay_proxy.background.sample_indexer import SampleIndexer
 from forebay_proxy.background.set_prefetch import SetPrefetch
 from forebay_proxy.cache.fetcher import Fetcher
+from forebay_proxy.cache.resident.facts import (
+    CacheChanged,
+    EntryRetired,
+    FileHeld,
+    NameForgotten,
+    ReaderResumed,
+    SegmentGone,
+    SegmentMissed,
+    SegmentRefetched,
+    SegmentSpoilt,
+    ShardCompleted,
+    VersionOutdated,
+    VersionRefuted,
+)
 from forebay_proxy.cache.resident.open_files import OpenFiles
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.retirement import Retirement
@@ -27,8 +41,10 @@ from forebay_proxy.core.background_tasks import BackgroundTasks
 from forebay_proxy.core.events import Events
 from forebay_proxy.node.cache_location import Capacity
 from forebay_proxy.origins.registry import Origins
+from forebay_proxy.policy.eviction.facts import DebtSettled, LeadGivenBack
 from forebay_proxy.policy.eviction.headroom import Headroom
 from forebay_proxy.policy.eviction.ledger import Ledger
+from forebay_proxy.policy.plans.facts import NextUseChanged, PlanAdvanced, SetShardOpened
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.store.facts import (
     CommitFailed,
@@ -39,6 +55,7 @@ from forebay_proxy.store.facts import (
     ShardsLost,
     SpaceRefused,
 )
+from forebay_proxy.store.health import DiskHealth
 from forebay_proxy.store.store import Store
 from forebay_proxy.transfer.buffer_budget import BufferBudget
 from forebay_proxy.transfer.flights import Flights
@@ -89,11 +106,12 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
     chores, flights, buffers = BackgroundTasks(around.group), Flights(around.group), BufferBudget()
     ledger: Ledger[Slice] = Ledger(capacity.capacity_bytes)
     ledger.capacity_bytes = capacity.effective_bytes
-    plans = PlanRegistry(clock)
+    plans = PlanRegistry(clock, events)
+    disk = DiskHealth(clock, events)
     room = SpaceManager(ledger, store, plans, events, clock)
     files = OpenFiles(room, store)
-    retiring = Retirement(room, files, chores)
-    clearing = Reclaimer(room, files, retiring, store, chores)
+    retiring = Retirement(room, files, chores, events)
+    clearing = Reclaimer(room=room, files=files, retiring=retiring, store=store, disk=disk, chores=chores, events=events)
     limiters = Limiters(settings.origin_connections, clock)
     fetcher = Fetcher(
         around.origins, limiters, buffers, events,
@@ -104,13 +122,13 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
         group=around.group, clock=clock, hmac_key=store.hmac_key, revalidate=settings.revalidate,
     )  # fmt: skip
     cache = ShardCache(
-        store=store, room=room, clearing=clearing, retiring=retiring, files=files, plans=plans,
+        store=store, room=room, clearing=clearing, retiring=retiring, files=files, disk=disk, plans=plans,
         flights=flights, openings=openings, fetcher=fetcher, buffers=buffers, events=events,
         chores=chores, clock=clock, origin_digests=settings.origin_digests,
     )  # fmt: skip
     indexing = SampleIndexer(cache, store.samples, chores, events)
     watch = DiskMonitor(
-        store=store, room=room, clearing=clearing, files=files, fill=cache.fill, health=cache.disk,
+        store=store, room=room, clearing=clearing, files=files, fill=cache.fill, health=disk,
         headroom=Headroom(capacity.capacity_bytes, capacity.floor_bytes, capacity.effective_bytes, clock),
         free_floor=settings.free_floor, chores=chores,
     )  # fmt: skip
@@ -126,11 +144,28 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
 
 def _introduce(parts: CacheParts, events: Events) -> None:
     """Who hears what of whom, in the order in which they hear it."""
-    room, on = parts.room, events.on
+    room, cache, prefetcher, on = parts.room, parts.cache, parts.prefetcher, events.on
     on(IndexCommitted, lambda _: room.overhead.measure())
     on(GarbageRemoved, lambda _: room.overhead.measure())
     on(FileTidied, lambda fact: room.tidied(fact.key, fact.allocated_bytes))
     on(IndexLost, lambda _: room.claim_all())
-    on(CommitFailed, lambda fact: parts.cache.disk.failed(fact.error))
+    on(CommitFailed, lambda fact: cache.disk.failed(fact.error))
     on(SpaceRefused, lambda fact: parts.watch.space_refused(fact.error))
     on(ShardsLost, lambda _: parts.watch.shards_lost())
+    on(FileHeld, lambda fact: cache.fd_leases.held(fact.entry))
+    on(SegmentRefetched, lambda fact: cache.digest_check.landed(fact.entry, fact.index, fact.checksum))
+    on(SegmentSpoilt, lambda fact: parts.indexing.drop(fact.entry))
+    on(ShardCompleted, lambda fact: parts.indexing.completed(fact.entry))
+    on(VersionOutdated, lambda fact: parts.indexing.drop(fact.entry))
+    on(VersionRefuted, lambda fact: cache.fill.outdated(fact.entry))
+    on(EntryRetired, lambda fact: cache.forget(fact.entry))
+    on(NextUseChanged, lambda fact: cache.reorder(fact.names))
+    on(SetShardOpened, lambda fact: parts.sets.read(fact.key, fact.name, fact.job, fact.epoch))
+    on(PlanAdvanced, lambda fact: prefetcher.advanced(fact.plan))
+    on(CacheChanged, lambda _: prefetcher.stirred())
+    on(SegmentGone, lambda fact: prefetcher.scheduler.evicted(fact.name, fact.index))
+    on(SegmentMissed, lambda fact: prefetcher.missed(fact.entry, fact.index, fact.flight))
+    on(NameForgotten, lambda fact: prefetcher.scheduler.missing(fact.name))
+    on(ReaderResumed, lambda fact: prefetcher.waited(fact.reader))
+    on(DebtSettled, lambda fact: prefetcher.freed(fact.reader))
+    on(LeadGivenBack, lambda fact: prefetcher.gave_back(fact.reader))

@@ -183,7 +183,7 @@ class _House:
             fingerprint, notices, chosen,
         )  # fmt: skip
         claim.announce(self._run_file(fingerprint))
-        self._standing.introduce(self.info, self._settings)
+        self._standing.introduce(self.info, self._settings, lambda: self._door.path)
         self._background = {
             name: group.create_task(kept(name, make, self._ending.fault), name=name)
             for name, make in {
@@ -262,7 +262,6 @@ class _House:
         )  # fmt: skip
         self._life.push_async_callback(self._door.aclose)
         self._door.open_beside(self._face.socket, can_lend=self._parts.store.can_lend)
-        self._standing.door = lambda: self._door.path
         return said if access.own_uid != access.anybodys_uid else (*said, _ANYBODY.format(access.own_uid))
 
     def _allow(self, origins: Sequence[str]) -> None:

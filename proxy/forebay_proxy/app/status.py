@@ -73,11 +73,12 @@ class StatusReport:
         self._answered = 0
         self._info: ServiceInfo | None = None
         self._settings: dict[str, dict[str, Any]] = {}
-        self.door: Callable[[], Path | None] = lambda: None  # where descriptors are passed; set once it listens
+        self._fd_path: Callable[[], Path | None] = _nowhere
 
-    def introduce(self, info: ServiceInfo, settings: Settings) -> None:
-        """Once it listens."""
+    def introduce(self, info: ServiceInfo, settings: Settings, fd_path: Callable[[], Path | None]) -> None:
+        """Once it listens; ``fd_path``: where descriptors are passed now."""
         self._info = info
+        self._fd_path = fd_path
         self._settings = as_json(settings)
 
     def allowed(self, origins: Sequence[str]) -> None:
@@ -148,7 +149,7 @@ class StatusReport:
             "started_at": self._started_at,
             "uptime_s": self._clock() - self._started,
             "tasks": len(asyncio.all_tasks()),
-            "fd_socket": _text(self.door()),
+            "fd_socket": _text(self._fd_path()),
             "cache_dir": str(info.cache_dir) if info else None,
             "fingerprint": info.fingerprint if info else None,
             "cache": {
@@ -215,3 +216,7 @@ class StatusReport:
 
 def _text(path: Path | None) -> str | None:
     return None if path is None else str(path)
+
+
+def _nowhere() -> None:
+    """No descriptors are passed before it listens."""

@@ -100,16 +100,9 @@ class Prefetcher:
         self.scheduler = PrefetchScheduler(plans, self._stock)
         self._still = IdleReaders()
         self._paused_at: dict[ReaderName, float | None] = {}  # who stands still, and has given back -> when it opened its last shard
-        cache.room.stand_still(self._still.readers, self._gave_back)
+        cache.room.stand_still(self._still.readers)
         self._flights: dict[Flight, str] = {}  # those taken off ahead of need -> their origin
         self._opening: dict[str, str] = {}  # shard -> origin
-        plans.advanced = self._advanced
-        cache.fill.landed_signal = self._stirred
-        cache.fill.missed_signal = self._missed
-        cache.waited_signal = self.waited
-        cache.forgotten_signal = self.scheduler.missing
-        cache.room.gone_signal = self._gone
-        cache.room.displacers.freed = self._freed
 
     def __repr__(self) -> str:
         return f"<Prefetcher {len(self.scheduler)} readers, {len(self._flights)} flights, {len(self._opening)} openings>"
@@ -130,7 +123,7 @@ class Prefetcher:
         self._forgive()
         self._look_who_moves()
         self.scheduler.look_again()
-        self._stirred()
+        self.stirred()
 
     def _look_who_moves(self) -> None:
         """Whose lead others may have: a reader that opens nothing, and takes no byte of what it is inside."""
@@ -148,7 +141,7 @@ class Prefetcher:
         for reader in self.scheduler.standing - self._still.readers.keys():
             self._go_on(reader)
 
-    def _gave_back(self, reader: Hashable) -> None:
+    def gave_back(self, reader: Hashable) -> None:
         """The reader stands still, and others wanted the room of its lead."""
         if isinstance(reader, ReaderName):
             plan = self._plans.get(reader)
@@ -165,12 +158,13 @@ class Prefetcher:
         self._paused_at.pop(reader, None)
         self.scheduler.go_on(reader)
 
-    def _stirred(self) -> None:
+    def stirred(self) -> None:
         """Something landed, left or was read."""
         self.scheduler.room()
         self._woken.set()
 
-    def _advanced(self, plan: ReaderPlan) -> None:
+    def advanced(self, plan: ReaderPlan) -> None:
+        """A reader moved, or says something else than before."""
         self.scheduler.advanced(plan)
         if plan.reader in self.scheduler.standing:
             self._look_again_at(plan)
@@ -195,10 +189,7 @@ class Prefetcher:
             return key.startswith("opening")  # its segment has no key yet
         return entry.in_use.readers > 0 or any(plan.reader == reader for plan, _ in self._plans.mentions(entry.name))
 
-    def _gone(self, name: str, index: int) -> None:
-        self.scheduler.evicted(name, index)
-
-    def _missed(self, entry: Entry, index: int, flight: Flight) -> None:
+    def missed(self, entry: Entry, index: int, flight: Flight) -> None:
         """A flight ended without its segment. What would most likely end so again is not asked for at once: it would be, for ever."""
         is_lasting = self._is_lasting(entry, flight.error)
         if flight.prefetch and (is_lasting or flight.error is not None):
@@ -212,7 +203,8 @@ class Prefetcher:
         """Whether the next flight would end in the same way. A body that cannot be asked in pieces would come again from its start."""
         return not entry.ranged or entry.stored.misplaced or (error is not None and not isinstance(error, CacheError))
 
-    def _freed(self, reader: object) -> None:
+    def freed(self, reader: object) -> None:
+        """The reader may displace one more segment."""
         if isinstance(reader, ReaderName):
             self.scheduler.settled(reader)
 

@@ -70,8 +70,6 @@ class SampleIndexer:
         self._ahead: OrderedDict[str, None] = OrderedDict()  # keys of complete shards, to be indexed
         self._come = asyncio.Event()
         self._stopped = asyncio.Event()
-        cache.fill.completed_signal = self._completed
-        cache.fill.outdated_signal = cache.spoilt_signal = self._drop
 
     def __repr__(self) -> str:
         return f"<SampleIndexer {self._files!r}, {len(self._calls)} being made, {len(self._ahead)} to be made>"
@@ -119,7 +117,7 @@ class SampleIndexer:
 
     # What others report
 
-    def _completed(self, entry: Entry) -> None:
+    def completed(self, entry: Entry) -> None:
         known = entry.key in self._files or entry.key in self._refused or entry.key in self._calls
         if known or not _keepable(entry) or not entry.segments.complete:
             return
@@ -129,7 +127,7 @@ class SampleIndexer:
             self._ahead.popitem(last=False)
         self._come.set()
 
-    def _drop(self, entry: Entry) -> None:
+    def drop(self, entry: Entry) -> None:
         """Nothing may be said of this version any more."""
         self._refused.pop(entry.key, None)
         self._ahead.pop(entry.key, None)
@@ -155,7 +153,7 @@ class SampleIndexer:
                     self._events.emit(IndexDone("read"))
                     return found
         if only_kept:
-            self._completed(entry)
+            self.completed(entry)
             raise _not_yet(entry, "it is not made yet")
         self._asking += 1
         try:

@@ -99,7 +99,6 @@ class SetPrefetch:
             shards = plans.sets.get(key)
             if shards is not None:
                 self._sets[key] = _Declared(key, text, shards, clock())
-        plans.read_in_set = self._read
 
     def __repr__(self) -> str:
         return f"<SetPrefetch {len(self._sets)} sets, {len(self._busy)} shards coming, {len(self._ahead)} unread>"
@@ -176,7 +175,7 @@ class SetPrefetch:
             for number in range(AT_ONCE):
                 group.create_task(self._work(), name=f"set {number}")
 
-    def _read(self, key: str, name: str, job: str, epoch: int) -> None:
+    def read(self, key: str, name: str, job: str, epoch: int) -> None:
         declared = self._sets.get(key)
         index = declared.shards.index(name) if declared else None
         if declared is not None and index is not None:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from forebay_proxy.cache.resident.digest_check import DigestCheck
 from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resident.facts import CacheChanged, SegmentMissed, ShardCompleted, VersionOutdated
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.retirement import Retirement
 from forebay_proxy.cache.resident.space import Slice, SpaceManager
@@ -57,11 +58,6 @@ class Fill:
         clock: Callable[[], float],
     ) -> None:
         """``forget``: an entry is not what its name means any more."""
-        self.landed_signal: Callable[[], None] = lambda: None  # the prefetcher listens: something landed, or a reader moved
-        # A flight ended and its segment is not here.
-        self.missed_signal: Callable[[Entry, int, Flight], None] = lambda entry, index, flight: None
-        self.completed_signal: Callable[[Entry], None] = lambda entry: None  # all of it is here
-        self.outdated_signal: Callable[[Entry], None] = lambda entry: None  # the origin has another version
         self.files_wanted = 0
         self._room = room
         self._clearing = clearing
@@ -227,12 +223,12 @@ class Fill:
         size = segment_span(index, entry.version.length)[1]
         self._events.emit(events.SegmentLanded(entry.origin, size, self._clock() - flight.began_at, stored=True, prefetched=prefetched))
         self._sync_complete(entry)
-        self.landed_signal()
+        self._events.emit(CacheChanged())
 
     def _sync_complete(self, entry: Entry) -> None:
         if entry.segments.complete and entry.stored.file is not None:
             self._chores.spawn(self._sync(entry, entry.stored.file), "sync")
-            self.completed_signal(entry)
+            self._events.emit(ShardCompleted(entry))
 
     async def _sync(self, entry: Entry, file: ShardFile) -> None:
         """One fdatasync a shard, after its last segment and off the readers' path."""
@@ -280,7 +276,7 @@ class Fill:
             self._chores.spawn(self._drop(entry), "drop")
         self._room.touch(entry)
         self._retiring.retire(entry)
-        self.landed_signal()
+        self._events.emit(CacheChanged())
 
     async def _drop(self, entry: Entry) -> None:
         await self._clearing.evict(entry)
@@ -289,7 +285,7 @@ class Fill:
         """The origin has another version now: this one serves who is inside, and leaves."""
         if not entry.in_use.stale:
             entry.in_use.stale = True
-            self.outdated_signal(entry)
+            self._events.emit(VersionOutdated(entry))
             self._forget(entry)
             self._room.claim(entry)
             self._room.touch(entry)
@@ -314,13 +310,13 @@ class Fill:
             entry.in_use.flying -= 1
             if not entry.segments.has(index_of(flight.first)):
                 self._room.displacers.settle(entry.key, index_of(flight.first))
-                self.missed_signal(entry, index_of(flight.first), flight)
+                self._events.emit(SegmentMissed(entry, index_of(flight.first), flight))
             if not entry.ranged and flight is entry.in_use.stream and not entry.segments.complete:
                 for index in {index_of(flight.stored_end), index_of(flight.position)}:
                     if not entry.segments.has(index):  # it was on its way
                         self._room.displacers.settle(entry.key, index)
                 # Bodies without a length that together exceed the room fill it together, and none stays. Admitting them one by one would
                 # need the length nobody tells; so the room is refused segment by segment, and no reader waits for it.
-                self.missed_signal(entry, 0, flight)
+                self._events.emit(SegmentMissed(entry, 0, flight))
                 self.outdated(entry)  # part of a body that cannot be asked in pieces is of use to nobody who comes later
             self.left(entry)

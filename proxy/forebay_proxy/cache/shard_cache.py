@@ -23,6 +23,7 @@ from forebay_proxy.cache.reader import ShardReader
 from forebay_proxy.cache.resident.digest_check import DigestCheck
 from forebay_proxy.cache.resident.digest_gate import DigestGate
 from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resident.facts import CacheChanged, NameForgotten, ReaderResumed, SegmentSpoilt
 from forebay_proxy.cache.resident.open_files import OpenFiles
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.retirement import Retirement
@@ -63,6 +64,7 @@ class ShardCache:
         clearing: Reclaimer,
         retiring: Retirement,
         files: OpenFiles,
+        disk: DiskHealth,
         plans: PlanRegistry,
         flights: Flights,
         openings: VersionResolver,
@@ -81,10 +83,7 @@ class ShardCache:
         self.readings: set[ShardReader] = set()
         self.waits = Waits(events, clock)
         self.optimal = OptimumMeter(lambda: room.ledger.capacity_bytes)
-        self.waited_signal: Callable[[ReaderName | None], None] = lambda reader: None
-        self.forgotten_signal: Callable[[str], None] = lambda name: None  # the name means no version any more
-        self.spoilt_signal: Callable[[Entry], None] = lambda entry: None  # bytes of it were wrong on the disk
-        self.disk = DiskHealth(clock, events)
+        self.disk = disk
         self.segment_reader = SegmentReader(room=room, clearing=clearing, files=files, disk=self.disk, events=events, chores=chores)
         self.inspection = self.segment_reader.inspection = SegmentCheck(
             room=room, clearing=clearing, stored=self.segment_reader.stored, disk=self.disk, events=events, holding=self._holding,
@@ -92,7 +91,6 @@ class ShardCache:
         )  # fmt: skip
         self.tarlook = TarCheck(self.segment_reader, events)
         self.fd_leases = FdLeases(room, self.segment_reader, store)
-        clearing.held = self.fd_leases.held
         self.gate = DigestGate(room=room, flights=flights, events=events)
         self.digest_check = DigestCheck(
             room=room, gate=self.gate, inspection=self.inspection, asking=fetcher, distrust=openings.distrust, events=events,
@@ -109,10 +107,6 @@ class ShardCache:
         self._leased_segments = 0
         self._resting = 0
         openings.fill = self.fill
-        self.digest_check.outdated = self.fill.outdated
-        retiring.retired = self._forget
-        plans.changed = self._moved
-        clearing.failed = self.disk.failed
 
     def __repr__(self) -> str:
         air, readers = len(self.flights), len(self.readings)
@@ -254,7 +248,7 @@ class ShardCache:
 
     def _spoilt(self, entry: Entry, index: int) -> None:
         """A stored segment is wrong, and may have been read so."""
-        self.spoilt_signal(entry)
+        self._events.emit(SegmentSpoilt(entry, index))
         self._openings.distrust.spoilt(entry.name, by_origin=False)
         entry.trust.remade = self._openings.distrust.count(entry.name)
         for reading in self.readings:
@@ -269,15 +263,16 @@ class ShardCache:
         if how not in ("", "no-plan") and reader is not None:
             self._events.emit(events.ShardOpened(reader, how))
         self.room.touch(entry)
-        self.fill.landed_signal()
+        self._events.emit(CacheChanged())
 
-    def _forget(self, entry: Entry) -> None:
+    def forget(self, entry: Entry) -> None:
+        """Nothing of this version is left."""
         self._openings.versions.forget(entry)
         if entry.name not in self._openings.versions.current:
             self.plans.forget(entry.name)
-            self.forgotten_signal(entry.name)
+            self._events.emit(NameForgotten(entry.name))
 
-    def _moved(self, names: Iterable[str]) -> None:
+    def reorder(self, names: Iterable[str]) -> None:
         """Plans say that these shards are used at another time than before."""
         for name in names:
             entry = self._openings.versions.current.get(name)
@@ -396,7 +391,7 @@ class ShardCache:
             if index not in entry.segments.unread:  # read to its end, or left: only now is its room anybody's
                 self.room.displacers.read(entry.key, index)
         self.room.touch(entry)  # what its readers have behind them may leave
-        self.fill.landed_signal()
+        self._events.emit(CacheChanged())
 
     def read_segment(self, entry: Entry, index: int) -> None:
         self.room.displacers.hit(entry.key, index)
@@ -419,7 +414,7 @@ class ShardCache:
         finally:
             if reading.wait is not None:
                 reading.waited_s, reading.wait = reading.waited_s + reading.wait.seconds, None
-            self.waited_signal(reading.reader)
+            self._events.emit(ReaderResumed(reading.reader))
 
     def is_reading(self, reader: ReaderName) -> bool:
         """Whether ``reader`` is inside a shard now, or waits to be let in."""

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
+from forebay_proxy.cache.resident.facts import CacheChanged, SegmentGone
 from forebay_proxy.core.errors import CacheFull
+from forebay_proxy.core.events import Events
+from forebay_proxy.policy.eviction.facts import DebtSettled
+from forebay_proxy.policy.plans.facts import NextUseChanged, PlanAdvanced
 from forebay_proxy.policy.plans.live_jobs import ANONYMOUS
 from forebay_proxy.policy.plans.registry import PlanRegistry, ReaderPlan
 from forebay_proxy.policy.schedule.scheduler import PrefetchRequest, PrefetchScheduler
@@ -36,7 +40,7 @@ class Unheard:
 class SimulatedAnnouncer:
     """Announces and opens as ``ahead()`` of the loader and ``ShardCache.open`` do, and acts on the look-ahead's wishes."""
 
-    def __init__(self, world: SimulatedWorld, plans: PlanRegistry, keeping: Ours, workload: Workload) -> None:
+    def __init__(self, world: SimulatedWorld, plans: PlanRegistry, keeping: Ours, workload: Workload, events: Events) -> None:
         self._world = world
         self._plans = plans
         self._keeping = keeping
@@ -44,11 +48,11 @@ class SimulatedAnnouncer:
         self._scheduler = PrefetchScheduler(plans, self)
         self._is_due = False
         self._looked_at = 0.0
-        plans.changed = self._moved
-        plans.advanced = self._advanced
-        world.landed_signal = self._roomier
-        world.evicted_signal = self._evicted
-        keeping.choosing.displacers.freed = self._settled
+        events.on(NextUseChanged, lambda fact: self._moved(fact.names))
+        events.on(PlanAdvanced, lambda fact: self._advanced(fact.plan))
+        events.on(CacheChanged, lambda _: self._roomier())
+        events.on(SegmentGone, lambda fact: self._evicted(fact.name, fact.index))
+        events.on(DebtSettled, lambda fact: self._settled(fact.reader))
 
     # What readers say
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from forebay_proxy.core.events import Events, Fact
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.simulate.ahead import SimulatedAnnouncer, Unheard
 from forebay_proxy.simulate.clock import SimulatedClock
@@ -15,7 +16,15 @@ from forebay_proxy.simulate.readers import Announcing, SimulatedReader
 from forebay_proxy.simulate.workload import Script, Workload
 from forebay_proxy.simulate.world import SimulatedWorld
 
-__all__ = ["SimulatedEpoch", "SimulatedOutcome", "SimulatedRun", "replay"]
+__all__ = ["EpochEnded", "SimulatedEpoch", "SimulatedOutcome", "SimulatedRun", "replay"]
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEnded(Fact):
+    """All readers of a job have ended an epoch."""
+
+    job: str
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +81,11 @@ class SimulatedRun:
         self.workload = workload
         self.policy = policy
         self.clock = SimulatedClock()
-        self.plans = PlanRegistry(self.clock)
+        self.events = Events()
+        self.plans = PlanRegistry(self.clock, self.events)
         self.keeping = self._keeping(policy, capacity_bytes)
         self.keeping.ledger.overhead_bytes = overhead_bytes
-        self.world = SimulatedWorld(self.clock, self.keeping, SimulatedOrigin(self.clock, line), workload.lengths.__getitem__)
+        self.world = SimulatedWorld(self.clock, self.keeping, SimulatedOrigin(self.clock, line), workload.lengths.__getitem__, self.events)
         self._announcing = self._told()
         self.readers = {
             script.reader: SimulatedReader(self.world, script, self._announcing, self._epoch_read) for script in workload.scripts
@@ -83,7 +93,6 @@ class SimulatedRun:
         self._still_reading: Counter[tuple[str, int]] = Counter()  # (job, epoch) -> readers that have not ended it
         self._still_in: Counter[int] = Counter()  # epoch -> the same over all jobs
         self._epochs: list[SimulatedEpoch] = []
-        self.epoch_signal: Callable[[str, int], None] = lambda job, epoch: None  # all readers of a job have ended an epoch
         self._following: dict[str, list[Script]] = {}  # job -> who begins when it has ended
         for script in workload.scripts:
             for number in map(script.number, range(len(script.epochs))):
@@ -100,7 +109,7 @@ class SimulatedRun:
     def _keeping(self, policy: str, capacity_bytes: int) -> CachePolicy:
         match policy:
             case "ours":
-                return Ours(capacity_bytes, self.plans, self.clock)
+                return Ours(capacity_bytes, self.plans, self.clock, self.events)
             case "lru":
                 return LeastRecent(capacity_bytes)
             case "never-evict":
@@ -109,7 +118,11 @@ class SimulatedRun:
                 raise ValueError(f"{policy!r} is no policy of the simulator; known are {', '.join(POLICIES)}")
 
     def _told(self) -> Announcing:
-        return SimulatedAnnouncer(self.world, self.plans, self.keeping, self.workload) if isinstance(self.keeping, Ours) else Unheard()
+        return (
+            SimulatedAnnouncer(self.world, self.plans, self.keeping, self.workload, self.events)
+            if isinstance(self.keeping, Ours)
+            else Unheard()
+        )
 
     def _beginning(self, script: Script, epoch: int) -> Callable[[], None]:
         def begin() -> None:
@@ -131,7 +144,7 @@ class SimulatedRun:
         if not self._still_in[number]:
             self._epochs.append(self._since(self._epochs))
         if not self._still_reading[job, number]:
-            self.epoch_signal(job, number)
+            self.events.emit(EpochEnded(job, number))
         if not self.workload.barrier:
             self.clock.at(self.clock.now, self._beginning(script, epoch + 1))
         elif not self._still_reading[job, number]:

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from forebay_proxy.core.events import Events
 from forebay_proxy.core.segments import Segments
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.eviction.admission import AdmissionPolicy
@@ -95,9 +96,9 @@ class CachePolicy(Protocol):
 class Ours:
     """The sidecar's own decisions."""
 
-    def __init__(self, capacity_bytes: int, plans: PlanRegistry, clock: Callable[[], float]) -> None:
+    def __init__(self, capacity_bytes: int, plans: PlanRegistry, clock: Callable[[], float], events: Events) -> None:
         self.ledger: Ledger[Slice] = Ledger(capacity_bytes)
-        self.choosing: AdmissionPolicy[Light] = AdmissionPolicy(self.ledger, plans, clock, lambda: True)
+        self.choosing: AdmissionPolicy[Light] = AdmissionPolicy(self.ledger, plans, clock, lambda: True, events)
         self.entries = self.choosing.entries
         self._plans = plans
         self._clock = clock

@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from forebay_proxy.cache.resident.facts import CacheChanged, SegmentGone
 from forebay_proxy.core.errors import CacheFull
+from forebay_proxy.core.events import Events
 from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.eviction.ledger import Grant
@@ -38,7 +40,14 @@ class SimulatedFetch:
 class SimulatedWorld:
     """One cache with one policy over one origin."""
 
-    def __init__(self, clock: SimulatedClock, keeping: CachePolicy, origin: SimulatedOrigin, length_of: Callable[[str], int]) -> None:
+    def __init__(
+        self,
+        clock: SimulatedClock,
+        keeping: CachePolicy,
+        origin: SimulatedOrigin,
+        length_of: Callable[[str], int],
+        events: Events,
+    ) -> None:
         """``length_of``: bytes of a shard, by its name."""
         self.clock = clock
         self.keeping = keeping
@@ -50,8 +59,7 @@ class SimulatedWorld:
         self.ahead_in_air = 0
         self.counts: Counter[str] = Counter()
         self.used_log: list[tuple[str, int]] | None = None  # (shard, segment) in the order in which readers came to them, when asked for
-        self.landed_signal: Callable[[], None] = lambda: None
-        self.evicted_signal: Callable[[str, int], None] = lambda name, index: None
+        self._events = events
         self.inside_asks: list[Callable[[], None]] = []  # of each reader: what it needs next of the shard it is in
         self._length_of = length_of
         self._flying: dict[tuple[str, int], SimulatedFetch] = {}
@@ -141,7 +149,7 @@ class SimulatedWorld:
                 self.counts["evicted_unread_bytes"] += entry.segments.bytes_of(index) if index in entry.segments.unread else 0
                 entry.segments.leave(index)
                 self.keeping.left(entry, index)
-                self.evicted_signal(entry.name, index)
+                self._events.emit(SegmentGone(entry.name, index))
         self.keeping.ledger.vacated(grant)
         for entry in touched.values():
             self.keeping.touch(entry)
@@ -174,7 +182,7 @@ class SimulatedWorld:
             happens()
         self.keeping.touch(entry)
         self.forget(entry)
-        self.landed_signal()
+        self._events.emit(CacheChanged())
 
     def _measure(self, request: SimulatedFlight) -> None:
         assert request.answered_at is not None, "a body ends after its answer"
@@ -210,4 +218,4 @@ class SimulatedWorld:
         if entry.segments.has(index):
             entry.segments.unread.discard(index)
             self.keeping.used(entry, index)
-            self.landed_signal()
+            self._events.emit(CacheChanged())

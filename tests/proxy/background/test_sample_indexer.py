@@ -42,7 +42,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def indexing_in(path: Path, *, ahead: bool = False, **options: object) -> AsyncIterator[tuple[World, SampleIndexer]]:
     async with building(path, **options) as world:  # type: ignore[arg-type]
-        made = SampleIndexer(world.cache, world.store.samples, world.chores, world.events)
+        made = world.indexing
         running = world.group.create_task(made.run()) if ahead else None
         try:
             yield world, made
@@ -272,7 +272,7 @@ async def test_bytes_found_wrong_while_the_index_is_written_take_it_with_them(tm
         write = world.store.samples.write
 
         async def found_wrong(key: str, encoded: bytes) -> None:
-            made._drop(entry)
+            made.drop(entry)
             await asyncio.sleep(0.05)  # the removal finds nothing
             await write(key, encoded)
 

@@ -17,6 +17,7 @@ from forebay_proxy.cache.resident.space import Slice, SpaceManager
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.policy.plans.epochs import GROUP_LIFE_S
+from forebay_proxy.policy.plans.facts import SetShardOpened
 from forebay_proxy.policy.plans.live_jobs import QUIET_S
 from forebay_proxy.policy.plans.next_use import Rank
 
@@ -43,6 +44,7 @@ def shard_data(seed: int) -> bytes:
 async def fetching(world: World, *texts: str, judges: bool = False) -> AsyncIterator[SetPrefetch]:
     """Declared sets, fetched for the length of a ``with``; ``judges``: what is called a tar must be one."""
     sets = SetPrefetch(world.cache, world.openings, world.plans, texts, world.clock, world.cache.tarlook if judges else None)
+    world.events.on(SetShardOpened, lambda fact: sets.read(fact.key, fact.name, fact.job, fact.epoch))
     task = world.group.create_task(sets.run())
     try:
         yield sets

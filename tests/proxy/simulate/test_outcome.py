@@ -15,7 +15,7 @@ from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.simulate import ahead as replay_ahead
 from forebay_proxy.simulate import readers as replay_readers
 from forebay_proxy.simulate.origin import SimulatedLine
-from forebay_proxy.simulate.outcome import SimulatedRun, replay
+from forebay_proxy.simulate.outcome import EpochEnded, SimulatedRun, replay
 from forebay_proxy.simulate.policies import POLICIES, Light
 from forebay_proxy.simulate.workload import shuffled
 from forebay_proxy.wire.protocol.plan import ReaderName
@@ -165,7 +165,7 @@ def after_another(*, ahead: int | None, is_named: bool = True, pause_s: float = 
     scripts[1] = replace(scripts[1], after="job0", begins_at=pause_s)
     run = SimulatedRun(replace(workload, scripts=tuple(scripts)), LINE, 40 * SEGMENT_BYTES)
     sent: list[int] = []
-    run.epoch_signal = lambda job, epoch: sent.append(run.world.origin.sent_bytes // SEGMENT_BYTES)
+    run.events.on(EpochEnded, lambda _: sent.append(run.world.origin.sent_bytes // SEGMENT_BYTES))
     run.finish()
     return [after - before for before, after in pairwise(sent[1:])]
 
@@ -189,7 +189,7 @@ def test_a_job_is_live_as_long_as_it_is_there() -> None:
     scripts = replace(first, moments=((), (3600.0,))), replace(second, begins_at=3000.0)
     run = SimulatedRun(replace(workload, scripts=scripts), LINE, 16 * SEGMENT_BYTES)
     sent: dict[tuple[str, int], int] = {}
-    run.epoch_signal = lambda job, epoch: sent.__setitem__((job, epoch), run.world.origin.sent_bytes)
+    run.events.on(EpochEnded, lambda fact: sent.update({(fact.job, fact.epoch): run.world.origin.sent_bytes}))
     run.finish()
     assert sent["job0", 1] - sent["job1", 7] <= 4 * SEGMENT_BYTES
 

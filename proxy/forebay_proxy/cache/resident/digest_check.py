@@ -15,12 +15,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
 from typing import Protocol
 
 from forebay_proxy.cache.resident.digest_gate import DigestGate
 from forebay_proxy.cache.resident.digest_state import DigestState, DigestVerdict
 from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resident.facts import VersionRefuted
 from forebay_proxy.cache.resident.segment_check import Finding, SegmentCheck
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.cache.resident.suspects import SuspectVersions
@@ -56,8 +56,6 @@ class DigestQuestion(Protocol):
 class DigestCheck:
     """The seals of all versions, and the hashing that opens them."""
 
-    outdated: Callable[[Entry], None]  # the ground; it is made after us and sets this
-
     def __init__(
         self, *, room: SpaceManager, gate: DigestGate, inspection: SegmentCheck, asking: DigestQuestion, distrust: SuspectVersions,
         events: Events, chores: BackgroundTasks,
@@ -75,7 +73,6 @@ class DigestCheck:
         self._hashing: set[str] = set()
         self._asks: set[asyncio.Task[object]] = set()
         self._silent: dict[str, int] = {}  # by origin: answers in a row without a digest
-        gate.came_again = self.landed
 
     def __repr__(self) -> str:
         return f"<DigestCheck {len(self._hashing)} hashing, {len(self._waiting)} waiting>"
@@ -225,5 +222,5 @@ class DigestCheck:
         log.error("shard %s: %s; %s", entry.name, cause, "it is fetched once more" if first else "as before: its readers get an error")
         self._events.emit(events.DigestChecked(digest_state.expected.algorithm, "differs"))
         self._events.emit(events.IntegrityFailed("origin"))
-        self.outdated(entry)
+        self._events.emit(VersionRefuted(entry))
         digest_state.changed.send()

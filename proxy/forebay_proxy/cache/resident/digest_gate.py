@@ -15,6 +15,7 @@ from contextlib import suppress
 
 from forebay_proxy.cache.resident.digest_state import DigestState, DigestVerdict
 from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resident.facts import SegmentRefetched
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.core import events
 from forebay_proxy.core.errors import bare
@@ -31,8 +32,6 @@ ASKED_S = 1.0
 
 class DigestGate:
     """The readers' side of all seals."""
-
-    came_again: Callable[[Entry, int, int], None]  # a segment with this checksum; the sealing, which is made after us, sets this
 
     def __init__(self, *, room: SpaceManager, flights: Flights, events: Events) -> None:
         self._room = room
@@ -90,6 +89,10 @@ class DigestGate:
     def knows(self, entry: Entry, index: int) -> bool:
         """Whether a segment was hashed when it was here before; one that has the same name must be the same bytes."""
         return entry.trust.digest_state is not None and index < entry.trust.digest_state.next
+
+    def came_again(self, entry: Entry, index: int, checksum: int) -> None:
+        """A reader had all of a segment that ``knows`` knew."""
+        self._events.emit(SegmentRefetched(entry, index, checksum))
 
     async def compared(self, entry: Entry, index: int, flight: Flight) -> None:
         """Wait until a known segment that ``flight`` brings has landed, and so been compared; or until it will not land."""

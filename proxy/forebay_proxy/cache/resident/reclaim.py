@@ -10,19 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resident.facts import FileHeld
 from forebay_proxy.cache.resident.open_files import OpenFiles
 from forebay_proxy.cache.resident.retirement import Retirement
 from forebay_proxy.cache.resident.space import Slice, SpaceManager
 from forebay_proxy.core.background_tasks import BackgroundTasks, to_its_end
 from forebay_proxy.core.errors import CacheFull, DiskFailed
+from forebay_proxy.core.events import Events
 from forebay_proxy.core.segments import segment_span
 from forebay_proxy.policy.eviction.ledger import Grant, Victim
 from forebay_proxy.store.files.file_io import Leased
 from forebay_proxy.store.files.shard_file import ShardFile
+from forebay_proxy.store.health import DiskHealth
 from forebay_proxy.store.store import Store
 
 __all__ = ["Reclaimer"]
@@ -33,9 +36,12 @@ log = logging.getLogger("forebay")
 class Reclaimer:
     """Makes the disk what the room's books say."""
 
-    def __init__(self, room: SpaceManager, files: OpenFiles, retiring: Retirement, store: Store, chores: BackgroundTasks) -> None:
-        self.failed: Callable[[DiskFailed], None] = lambda error: None  # the cache hears of a failing disk
-        self.held: Callable[[Entry], None] = lambda entry: None  # a descriptor that is out keeps it from leaving
+    def __init__(
+        self, *, room: SpaceManager, files: OpenFiles, retiring: Retirement, store: Store, disk: DiskHealth, chores: BackgroundTasks,
+        events: Events,
+    ) -> None:  # fmt: skip
+        self._disk = disk
+        self._events = events
         self._room = room
         self._files = files
         self._store = store
@@ -238,7 +244,7 @@ class Reclaimer:
             log.exception("segments of shard %s could not be removed, for no reason that is known", entry.name)
         self._parted(entry, indices, removed=removed)
         if leased:
-            self.held(entry)
+            self._events.emit(FileHeld(entry))
         return removed
 
     def _parted(self, entry: Entry, indices: Sequence[int], *, removed: bool) -> None:
@@ -247,7 +253,7 @@ class Reclaimer:
 
     def _disk_failed(self, error: DiskFailed) -> None:
         log.debug("segments cannot be removed: %s", error)  # the disk's health says so once, not once a segment
-        self.failed(error)
+        self._disk.failed(error)
 
     async def _free(self, entry: Entry, indices: tuple[int, ...]) -> None:
         file = await self._files.open(entry)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resident.facts import EntryRetired
 from forebay_proxy.cache.resident.open_files import OpenFiles
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.core.background_tasks import BackgroundTasks, to_its_end
 from forebay_proxy.core.errors import DiskFailed
+from forebay_proxy.core.events import Events
 from forebay_proxy.store.files.file_io import Leased
 
 __all__ = ["Retirement"]
@@ -20,8 +21,8 @@ log = logging.getLogger("forebay")
 class Retirement:
     """Asked whenever somebody leaves an entry, or something of it does. Not thread-safe: the event loop's only."""
 
-    def __init__(self, room: SpaceManager, files: OpenFiles, chores: BackgroundTasks) -> None:
-        self.retired: Callable[[Entry], None] = lambda entry: None  # the cache forgets the entry too
+    def __init__(self, room: SpaceManager, files: OpenFiles, chores: BackgroundTasks, events: Events) -> None:
+        self._events = events
         self._room = room
         self._files = files
         self._chores = chores
@@ -34,7 +35,7 @@ class Retirement:
             self._chores.spawn(self._clean_up(entry), "clean up")
             return
         self._room.forget(entry)
-        self.retired(entry)
+        self._events.emit(EntryRetired(entry))
 
     def _is_over(self, entry: Entry) -> bool:
         return entry.in_use.idle and not entry.segments.stored_count and self._room.entries.get(entry.key) is entry

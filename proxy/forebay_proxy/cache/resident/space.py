@@ -14,6 +14,7 @@ from contextlib import closing
 from itertools import islice
 
 from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resident.facts import SegmentGone
 from forebay_proxy.cache.resident.overhead import Overhead
 from forebay_proxy.core import events
 from forebay_proxy.core.events import Events
@@ -34,12 +35,11 @@ class SpaceManager:
     """The shards that are here, and the bytes they have."""
 
     def __init__(self, ledger: Ledger[Slice], store: Store, plans: PlanRegistry, events: Events, clock: Callable[[], float]) -> None:
-        self._choosing: AdmissionPolicy[Entry] = AdmissionPolicy(ledger, plans, clock, lambda: store.can_punch)
+        self._choosing: AdmissionPolicy[Entry] = AdmissionPolicy(ledger, plans, clock, lambda: store.can_punch, events)
         self.ledger = ledger
         self.entries = self._choosing.entries
         self.displacers = self._choosing.displacers
         self.overhead = Overhead(ledger, store)
-        self.gone_signal: Callable[[str, int], None] = lambda name, index: None  # a segment left
         self._store = store
         self._events = events
         self._clock = clock
@@ -78,9 +78,9 @@ class SpaceManager:
         """Raises ``CacheFull`` where so much more, prefetched for ``reader``, would be more than may be unread."""
         self._choosing.may_come_ahead(size, reader)
 
-    def stand_still(self, readers: Mapping[Hashable, None], gave_back: Callable[[Hashable], None]) -> None:
-        """``readers`` is kept up to date by the caller: who stands still. ``gave_back`` hears when the lead of one is nobody's any more."""
-        self._choosing.still, self._choosing.gave_back = readers, gave_back
+    def stand_still(self, readers: Mapping[Hashable, None]) -> None:
+        """``readers`` is kept up to date by the caller: who stands still."""
+        self._choosing.still = readers
 
     def give_back(self, size: int) -> None:
         """Let ``size`` bytes of the lead of those who stand still, or what there is of it, be nobody's."""
@@ -144,7 +144,7 @@ class SpaceManager:
         entry.segments.leave(index)
         entry.stored.landed_at.pop(index, None)
         self.displacers.settle(entry.key, index)
-        self.gone_signal(entry.name, index)
+        self._events.emit(SegmentGone(entry.name, index))
 
     def parted(self, entry: Entry, indices: Sequence[int], *, removed: bool) -> None:
         """The end of what was taken out of use: segments are gone, or here as before but not to be trusted unseen."""

@@ -13,8 +13,10 @@ from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, M
 from typing import Generic, Protocol, TypeVar
 
 from forebay_proxy.core.errors import CacheFull
+from forebay_proxy.core.events import Events
 from forebay_proxy.core.segments import Segments
 from forebay_proxy.policy.eviction.eviction_queue import EvictionQueue
+from forebay_proxy.policy.eviction.facts import LeadGivenBack
 from forebay_proxy.policy.eviction.ledger import Grant, Ledger, Victim
 from forebay_proxy.policy.eviction.prefetch_debt import PrefetchDebts
 from forebay_proxy.policy.plans.next_use import NextUse, Rank
@@ -58,14 +60,19 @@ class AdmissionPolicy(Generic[H]):
     """The shards that are here, in the order in which they leave. A victim's subject is an entry with the segments that leave together."""
 
     def __init__(
-        self, ledger: Ledger[tuple[H, tuple[int, ...]]], plans: PlanRegistry, clock: Callable[[], float], can_punch: Callable[[], bool]
+        self,
+        ledger: Ledger[tuple[H, tuple[int, ...]]],
+        plans: PlanRegistry,
+        clock: Callable[[], float],
+        can_punch: Callable[[], bool],
+        events: Events | None = None,
     ) -> None:
         """``can_punch``: whether single segments can be given up; else shards leave whole."""
         self.ledger = ledger
         self.entries: dict[str, H] = {}
-        self.displacers = PrefetchDebts()
+        self._events = events or Events()
+        self.displacers = PrefetchDebts(self._events)
         self.still: Mapping[Hashable, None] = {}  # readers that stand still: their lead is theirs until others want the room
-        self.gave_back: Callable[[Hashable], None] = lambda reader: None  # the lead of one of these is nobody's any more
         self._granted: tuple[Grant[tuple[H, tuple[int, ...]]], Mapping[Hashable, int]] | None = None  # the last one, and who owes for it
         self._plans = plans
         self._clock = clock
@@ -199,7 +206,7 @@ class AdmissionPolicy(Generic[H]):
             if other != reader:
                 keys = self.displacers.give_back(other)
                 if keys:
-                    self.gave_back(other)
+                    self._events.emit(LeadGivenBack(other))
                     self._touch_all(keys)
 
     def take_again(self, reader: Hashable) -> None:

@@ -14,7 +14,9 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 
+from forebay_proxy.core.events import Events
 from forebay_proxy.core.segments import SEGMENT_BYTES
+from forebay_proxy.policy.eviction.facts import DebtSettled
 
 __all__ = ["DISPLACED_PER_READER", "PrefetchDebts"]
 
@@ -35,7 +37,9 @@ class _Noted:
 class PrefetchDebts:
     """Counted from the moment room is granted until the segment leaves or fails to come, and as lead until its reader passes it."""
 
-    def __init__(self) -> None:
+    def __init__(self, events: Events | None = None) -> None:
+        """Without ``events`` nobody hears what is settled."""
+        self._events = events or Events()
         self._noted: dict[tuple[str, int], _Noted] = {}  # (store key, segment)
         self._leads: dict[Hashable, dict[str, set[int]]] = {}  # reader -> store key -> segments
         self._debts: dict[Hashable, set[tuple[str, int]]] = {}  # reader -> where what it owes lies
@@ -43,7 +47,6 @@ class PrefetchDebts:
         self._given: dict[tuple[str, int], tuple[Hashable, int]] = {}  # lead that was given back: for whom it came, and its bytes
         self._given_keys: Counter[str] = Counter()
         self.unread_bytes = 0  # prefetched, here or on their way, and not read
-        self.freed: Callable[[Hashable], None] = lambda reader: None  # a reader may displace one more
 
     def __repr__(self) -> str:
         return f"<PrefetchDebts {len(self)} segments, {self.unread_bytes} bytes unread, {self._owed.total()} owed by {len(self._owed)}>"
@@ -113,7 +116,7 @@ class PrefetchDebts:
         noted.is_read = True
         if noted.is_lead:
             self._end_lead(key, index, noted)
-            self.freed(noted.reader)
+            self._events.emit(DebtSettled(noted.reader))
 
     def hit(self, key: str, index: int) -> None:
         """If it was read to its end before, it was kept, so nothing is owed of its room."""
@@ -132,7 +135,7 @@ class PrefetchDebts:
         for debtor in noted.owed:
             self._forgive(debtor, (key, index), noted)
         for reader in {noted.reader: None, **noted.owed}:
-            self.freed(reader)
+            self._events.emit(DebtSettled(reader))
 
     def _end_lead(self, key: str, index: int, noted: _Noted) -> None:
         noted.is_lead = False

@@ -158,10 +158,9 @@ class Group:
 class EpochTracker:
     """All sets and groups. Moments are on the caller's clock. Not thread-safe: the event loop's only."""
 
-    def __init__(self, sets: ShardSets | None = None, jobs: LiveJobs | None = None) -> None:
-        self.sets = ShardSets() if sets is None else sets
+    def __init__(self, jobs: LiveJobs | None = None) -> None:
+        self.sets = ShardSets(self._lose)
         self.jobs = LiveJobs(lambda: 0.0) if jobs is None else jobs
-        self.sets.forgotten = self._lose
         self._groups: OrderedDict[str, Group] = OrderedDict()  # longest unopened first
         self._opened_at: dict[str, float] = {}  # shard name -> when last opened
         self._seen = 0  # shards in all passes

@@ -18,15 +18,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
+from forebay_proxy.core.events import Events
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans.epochs import Epoch, EpochTracker
+from forebay_proxy.policy.plans.facts import NextUseChanged, PlanAdvanced, SetShardOpened
 from forebay_proxy.policy.plans.live_jobs import ANONYMOUS, LiveJobs
 from forebay_proxy.policy.plans.next_use import NextUse, Rank
 from forebay_proxy.policy.plans.plan_bounds import PlanGap, PlansFull, check_readers
 from forebay_proxy.policy.plans.plan_storage import SLICE, PlanStorage
 from forebay_proxy.policy.plans.reader_plan import START_RATE, ReaderPlan
 from forebay_proxy.policy.plans.shard_ids import ShardIds
-from forebay_proxy.policy.plans.shard_sets import ShardSets
 from forebay_proxy.policy.plans.templates import Entries, Picked
 from forebay_proxy.policy.plans.use_order import UseOrder
 from forebay_proxy.wire.protocol.plan import ReaderName
@@ -42,19 +43,18 @@ EACH_SECOND = 32  # and of what was left, with every look for silent readers: so
 class PlanRegistry:
     """All readers' plans and passes. Not thread-safe: the event loop's only."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], events: Events | None = None) -> None:
+        """Without ``events`` nobody hears what changes."""
         self._clock = clock
+        self._events = events or Events()
         self.catalog = ShardIds()
         self._book = PlanStorage(self.catalog, self._tell)
         self._plans: dict[ReaderName, ReaderPlan] = {}
-        self.sets = ShardSets()
         self.jobs = LiveJobs(clock)
-        self._passes = EpochTracker(self.sets, self.jobs)
-        self.read_in_set: Callable[[str, str, str, int], None] = lambda key, name, job, epoch: None  # a shard of a listed set was opened
+        self._passes = EpochTracker(self.jobs)
+        self.sets = self._passes.sets
         self._planning: Counter[str] = Counter()  # job -> how many of its readers have a plan
         self._uses = UseOrder(self.catalog, self._book, self._passes, self._planning, self._change)
-        self.changed: Callable[[Iterable[str]], None] = lambda names: None  # of those, which are now used at another time than before
-        self.advanced: Callable[[ReaderPlan], None] = lambda plan: None  # a reader moved, or its plan was replaced, extended or withdrawn
 
     def __repr__(self) -> str:
         ahead = sum(len(plan) - plan.position for plan in self._plans.values())
@@ -131,7 +131,7 @@ class PlanRegistry:
                 return
             yield from self._book.extend(plan, more)
         if plan.live:
-            self.advanced(plan)
+            self._events.emit(PlanAdvanced(plan))
 
     def _cut(self, plan: ReaderPlan) -> Iterator[None]:
         """Drop what the reader has opened already, so that a plan appended to for days does not grow."""
@@ -157,7 +157,7 @@ class PlanRegistry:
         self._passes.began(plan.set_name, plan.reader.job, plan.epoch, self._clock())
         self._plans[plan.reader] = plan
         plan.go_live()
-        self.advanced(plan)
+        self._events.emit(PlanAdvanced(plan))
         if before is not None:
             self._book.clear(before, AT_ONCE)
         for start in range(plan.position, len(plan), SLICE):
@@ -174,7 +174,7 @@ class PlanRegistry:
             del self._planning[reader.job]
         plan.end()
         self._passes.ended(reader.job, plan.epoch)
-        self.advanced(plan)
+        self._events.emit(PlanAdvanced(plan))
         self._book.clear(plan, AT_ONCE)
         return True
 
@@ -186,7 +186,7 @@ class PlanRegistry:
         self._uses.tell(numbers)
 
     def _change(self, names: Iterable[str]) -> None:
-        self.changed(names)
+        self._events.emit(NextUseChanged(names))
 
     # What readers do
 
@@ -197,7 +197,7 @@ class PlanRegistry:
         told = (plan.set_name, plan.epoch) if plan is not None else (None, None)
         job = reader.job if reader else ANONYMOUS
         for key, epoch in self._passes.opened(shard, job, now, *told):
-            self.read_in_set(key, shard.name, job, epoch)
+            self._events.emit(SetShardOpened(key, shard.name, job, epoch))
         if plan is None:
             return "no-plan"
         plan.heard_at = now
@@ -217,7 +217,7 @@ class PlanRegistry:
             self._uses.tell_of(hashed, shard.name)
         else:
             self._book.sweep(plan, AT_ONCE)
-        self.advanced(plan)
+        self._events.emit(PlanAdvanced(plan))
         return "skipped" if skipped else "planned"
 
     def declare(self, shard: Shard) -> None:
@@ -261,7 +261,7 @@ class PlanRegistry:
         return iter(()) if number is None else self._book.ahead(number)
 
     def next_use(self, name: str, group_name: str) -> NextUse:
-        """When the shard is used next, as far as plans and guesses tell. Whoever asks is told through ``changed``, until ``forget``."""
+        """When the shard is used next, as far as plans and guesses tell. ``NextUseChanged`` tells of another one, until ``forget``."""
         return self._uses.next(name, group_name, self._clock(), SILENCE_S)
 
     def inside(self, name: str) -> NextUse:

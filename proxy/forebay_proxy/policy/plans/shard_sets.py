@@ -108,13 +108,14 @@ def understood(text: str) -> ShardSet | None:
 class ShardSets:
     """The sets that plans and people named, by key. A key is what passes and groups know a set by."""
 
-    def __init__(self, understand: Callable[[str], ShardSet | None] = understood) -> None:
+    def __init__(self, forgotten: Callable[[str], object], understand: Callable[[str], ShardSet | None] = understood) -> None:
+        """``forgotten`` is called with the key of a set that is known no more."""
+        self._forgotten = forgotten
         self._understand = understand
         self._listed: dict[str, ShardSet] = {}
         self.unlisted: dict[str, None] = {}  # known by their name alone: what was opened under it belongs to them
         self.kept: dict[str, None] = {}  # declared by a person: not forgotten
         self._keys: OrderedDict[str, str] = OrderedDict()  # by text, longest unmentioned first: asked for with every opening
-        self.forgotten: Callable[[str], None] = lambda key: None  # the set of this key is known no more
         self._holding: dict[str, tuple[str, ...]] = {}
 
     def __repr__(self) -> str:
@@ -175,7 +176,7 @@ class ShardSets:
         self.unlisted.pop(key, None)
         if self._listed.pop(key, None) is not None:
             self._holding.clear()
-        self.forgotten(key)
+        self._forgotten(key)
 
     def uncache(self, name: str) -> None:
         """The shard left for good."""

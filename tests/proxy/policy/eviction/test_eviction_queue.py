@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from support.house import FakeClock, reader, shard_of
 from support.lengths import examples
 
+from forebay_proxy.core.events import Events
 from forebay_proxy.policy.eviction.eviction_queue import EvictionQueue
+from forebay_proxy.policy.plans.facts import NextUseChanged
 from forebay_proxy.policy.plans.next_use import NextUse, Rank
 from forebay_proxy.policy.plans.registry import PlanRegistry
 
@@ -89,10 +91,16 @@ class Stored:
 
     def __init__(self) -> None:
         self.clock = FakeClock()
-        self.plans = PlanRegistry(self.clock)
+        events = Events()
+        self.plans = PlanRegistry(self.clock, events)
+        self.hears = True  # of what moves
         self.leaving = EvictionQueue(self.use)
-        self.plans.changed = lambda names: [self.leaving.touch(name) for name in names] and None
+        events.on(NextUseChanged, self._moved)
         for name in NAMES:
+            self.leaving.touch(name)
+
+    def _moved(self, fact: NextUseChanged) -> None:
+        for name in fact.names if self.hears else ():
             self.leaving.touch(name)
 
     def use(self, name: str) -> NextUse:
@@ -149,7 +157,7 @@ def test_a_slower_reader_moves_all_its_shards_at_once() -> None:
     for index in (0, 6, 1, 7):
         world.clock.advance(1)
         world.plans.opened(SHARDS[index], reader(index // 6))
-    world.plans.changed = lambda names: None
+    world.hears = False
     world.clock.advance(1000)
     world.plans.opened(SHARDS[2], reader(0))
     world.clock.advance(0.01)
@@ -163,7 +171,7 @@ def test_a_withdrawn_plan_is_no_reason_to_stay() -> None:
     world = Stored()
     world.plans.replace(reader(0), SHARDS[:3])
     world.plans.replace(reader(1), SHARDS[:6])
-    world.plans.changed = lambda names: None
+    world.hears = False
     world.plans.withdraw(reader(0))
     announced = [key for use, key in world.leaving.order() if use.rank is Rank.AHEAD]
     assert announced == NAMES[5::-1]

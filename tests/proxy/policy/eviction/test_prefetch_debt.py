@@ -5,7 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forebay_proxy.core.events import Events
 from forebay_proxy.core.segments import SEGMENT_BYTES
+from forebay_proxy.policy.eviction.facts import DebtSettled
 from forebay_proxy.policy.eviction.prefetch_debt import DISPLACED_PER_READER, PrefetchDebts
 
 
@@ -82,8 +84,9 @@ def test_sums_are_those_of_the_segments_that_stand(steps: list[tuple[str, int, s
 
 def test_unread_bytes_are_those_of_all_that_was_prefetched() -> None:
     """Displacing or not, until each is read or gone; and whoever may displace again is told."""
-    displacers, freed = PrefetchDebts(), list[object]()
-    displacers.freed = freed.append
+    events, freed = Events(), list[object]()
+    events.on(DebtSettled, lambda fact: freed.append(fact.reader))
+    displacers = PrefetchDebts(events)
     displacers.note("k", 0, "r", 10)
     displacers.note("k", 1, "r", 7)
     displacers.note("k", 1, "s", 5, {"s": 4, "t": 2})

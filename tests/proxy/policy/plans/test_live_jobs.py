@@ -9,8 +9,10 @@ import pytest
 from support.house import FakeClock, shard_of
 
 from forebay_proxy.core.errors import CacheFull
+from forebay_proxy.core.events import Events
 from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.core.shard import Shard
+from forebay_proxy.policy.plans.facts import NextUseChanged
 from forebay_proxy.policy.plans.live_jobs import ANONYMOUS, QUIET_S, LiveJobs, Presence
 from forebay_proxy.policy.plans.next_use import Rank
 from forebay_proxy.policy.plans.registry import PlanRegistry
@@ -77,9 +79,10 @@ class Node:
 
     def __init__(self) -> None:
         self.clock = FakeClock()
-        self.plans = PlanRegistry(self.clock)
-        self.ours = Ours(ROOM * SEGMENT_BYTES, self.plans, self.clock)
-        self.plans.changed = self._moved
+        events = Events()
+        self.plans = PlanRegistry(self.clock, events)
+        self.ours = Ours(ROOM * SEGMENT_BYTES, self.plans, self.clock, events)
+        events.on(NextUseChanged, lambda fact: self._moved(fact.names))
         self._chance = random.Random(7)
 
     def _moved(self, names: Iterable[str]) -> None:

@@ -17,6 +17,7 @@ from support.planned import nearest
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans import plan_bounds
 from forebay_proxy.policy.plans.epochs import GROUP_LIFE_S
+from forebay_proxy.policy.plans.facts import NextUseChanged
 from forebay_proxy.policy.plans.next_use import Rank
 from forebay_proxy.policy.plans.registry import SILENCE_S, START_RATE, PlanRegistry, PlansFull
 
@@ -247,7 +248,7 @@ def test_whoever_listens_hears_which_shards_moved() -> None:
     """Announced, opened, passed over, withdrawn."""
     plans, _ = plans_of()
     heard: list[set[str]] = []
-    plans.changed = lambda names: heard.append(set(names))
+    plans._events.on(NextUseChanged, lambda fact: heard.append(set(fact.names)))
     for name in NAMES[:3]:  # who has not asked is not told
         plans.next_use(name, GROUP)
     plans.replace(R, SHARDS[:4])
@@ -276,7 +277,7 @@ def test_the_same_plan_again_changes_nothing() -> None:
     plans.next_use(NAMES[0], GROUP)
     plans.replace(R, SHARDS[:3], 1)
     plan, told = plans.get(R), list[object]()
-    plans.changed, plans.advanced = told.append, told.append
+    plans._events.listen(told.append)
     clock.advance(SILENCE_S - 1)
     plans.replace(R, SHARDS[:3], 1)
     assert (plans.get(R), told) == (plan, [])

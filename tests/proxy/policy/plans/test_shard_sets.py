@@ -115,24 +115,26 @@ def test_a_list_is_in_its_order() -> None:
 
 def test_sets_know_who_holds_a_shard() -> None:
     """Several may; a new one, and one that is forgotten, is noticed at once."""
-    sets = ShardSets()
+    forgotten: list[str] = []
+    sets = ShardSets(forgotten.append)
     assert sets.holding("s3://b/1.tar") == ()
     small, large = sets.learn("s3://b/{0..3}.tar"), sets.learn("s3://b/{0..9}.tar")
     named = sets.learn("imagenet")
     assert sets.holding("s3://b/1.tar") == (small, large)
     assert sets.holding("s3://b/7.tar") == (large,)
     sets.forget(large)
-    assert sets.holding("s3://b/7.tar") == ()
+    assert (sets.holding("s3://b/7.tar"), forgotten) == ((), [large])
     assert (sets.get(named), named in sets.unlisted) == (None, True)
 
 
 def test_sets_are_bounded() -> None:
     """Names alone leave first, then the oldest; never what a person declared."""
-    sets = ShardSets()
+    forgotten: list[str] = []
+    sets = ShardSets(forgotten.append)
     kept, known = sets.keep("by a person"), sets.learn("s3://b/{0..9}.tar")
     for number in range(3 * MOST_SETS):
         sets.learn(f"name {number}")
-    assert len(sets) == MOST_SETS + 1
+    assert (len(sets), len(forgotten)) == (MOST_SETS + 1, 2 * MOST_SETS + 1)
     assert (kept in sets.unlisted, sets.get(known) is None) == (True, False)
     for number in range(MOST_SETS):
         sets.learn(f"s3://b/{number}.tar")

@@ -112,7 +112,6 @@ async def test_what_nobody_took_is_its_lead_again(tmp_path: Path) -> None:
 async def test_each_of_two_jobs_has_half_of_what_may_be_ahead(tmp_path: Path) -> None:
     """However many readers one of them has."""
     async with building(tmp_path / "c", segments=64) as world:
-        world.plans.advanced = world.prefetcher.scheduler.advanced
         many = [reader(number, job="many") for number in range(7)]
         for number, one in enumerate(many):
             world.plans.replace(one, shards(world, f"many{number}"))

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from support.house import FakeClock, reader, shard_of
 from support.lengths import examples
 
+from forebay_proxy.core.events import Events
 from forebay_proxy.core.segments import SEGMENT_BYTES as SEGMENT
 from forebay_proxy.core.segments import segment_count
 from forebay_proxy.core.shard import Shard
+from forebay_proxy.policy.plans.facts import PlanAdvanced
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.policy.schedule import scheduler as scheduler_module
 from forebay_proxy.policy.schedule.revalidations import AT_ONCE
@@ -55,10 +57,11 @@ class Desk:
 
     def __init__(self, shards: list[Shard] | None = None, segments: int = 2, *, known: bool = True) -> None:
         self.clock = FakeClock()
-        self.plans = PlanRegistry(self.clock)
+        events = Events()
+        self.plans = PlanRegistry(self.clock, events)
         self.stock = Stock()
         self.ahead = PrefetchScheduler(self.plans, self.stock)
-        self.plans.advanced = self.ahead.advanced
+        events.on(PlanAdvanced, lambda fact: self.ahead.advanced(fact.plan))
         for shard in shards or [*SHARDS, *LONG]:
             self.stock.lengths[shard.name] = segments * SEGMENT
             if known:

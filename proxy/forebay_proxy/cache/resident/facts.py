@@ -1,0 +1,113 @@
+"""What the cache's parts report to one another, and to the tasks in the background. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.core.events import Fact
+from forebay_proxy.transfer.flights import Flight
+from forebay_proxy.wire.protocol.plan import ReaderName
+
+__all__ = [
+    "CacheChanged",
+    "EntryRetired",
+    "FileHeld",
+    "NameForgotten",
+    "ReaderResumed",
+    "SegmentGone",
+    "SegmentMissed",
+    "SegmentRefetched",
+    "SegmentSpoilt",
+    "ShardCompleted",
+    "VersionOutdated",
+    "VersionRefuted",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheChanged(Fact):
+    """Something landed, left or was read: what found no room may find it now."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentGone(Fact):
+    """A stored segment left."""
+
+    name: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentMissed(Fact):
+    """A flight ended and its segment is not here."""
+
+    entry: Entry
+    index: int
+    flight: Flight
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSpoilt(Fact):
+    """Bytes of a stored segment were wrong on the disk, and may have been read so."""
+
+    entry: Entry
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRefetched(Fact):
+    """A reader had all of a segment that had been here before: now it has this ``checksum``."""
+
+    entry: Entry
+    index: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardCompleted(Fact):
+    """All of a shard is here."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class VersionOutdated(Fact):
+    """The origin has another version now, or what is here cannot be completed: it serves who is inside, and leaves."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRefuted(Fact):
+    """The whole shard has not the digest that its origin names."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRetired(Fact):
+    """Nothing of a version is left, and nobody is in it."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class NameForgotten(Fact):
+    """The name of a shard means no version any more."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileHeld(Fact):
+    """Segments could not leave: a descriptor of the file is out that the books do not know."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderResumed(Fact):
+    """A reader inside a shard waited for bytes, and goes on. None: one without a name."""
+
+    reader: ReaderName | None
