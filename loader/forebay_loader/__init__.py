@@ -25,7 +25,8 @@ from forebay_loader.stream.webdataset_openers import disable, enable, worker_ini
 if TYPE_CHECKING:
     from forebay_loader.dataset.web_dataset import WebDataset
     from forebay_loader.loading.web_loader import WebLoader
-    from forebay_loader.samples.indexed_shards import IndexedShard, IndexedShards
+    from forebay_loader.samples.indexed_shard import IndexedShard
+    from forebay_loader.samples.indexed_shards import IndexedShards
 
 __all__ = [
     "IndexedShard",
@@ -51,7 +52,7 @@ __all__ = [
 
 # Classes of webdataset's kind: they import it, and with it torch. The others are not needed by most.
 _LAZY = {
-    "IndexedShard": "forebay_loader.samples.indexed_shards",
+    "IndexedShard": "forebay_loader.samples.indexed_shard",
     "IndexedShards": "forebay_loader.samples.indexed_shards",
     "WebDataset": "forebay_loader.dataset.web_dataset",
     "WebLoader": "forebay_loader.loading.web_loader",

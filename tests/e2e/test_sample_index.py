@@ -21,7 +21,9 @@ from forebay_loader.base.counters import COUNTS, counters
 from forebay_loader.base.errors import ProxyUnreachable, ShardChanged, ShardReadError
 from forebay_loader.samples import tar
 from forebay_loader.samples.index_client import INDEXES, counts_of, index_of, source_in
-from forebay_loader.samples.indexed_shards import IndexedShard, IndexedShards, ranged
+from forebay_loader.samples.indexed_shard import IndexedShard
+from forebay_loader.samples.indexed_shards import IndexedShards
+from forebay_loader.samples.indexed_stream import indexed_samples
 from forebay_loader.stream.shard_descriptor import Descriptor
 from forebay_loader.stream.webdataset_openers import open_source
 from forebay_loader.transport.fd_endpoint import DOORS
@@ -245,12 +247,12 @@ def test_a_part_of_an_open_shard_is_found_by_its_index(sidecar: Sidecar, shards:
     source = source_in(url)
     assert source is not None
     with open_source(source) as stream:
-        assert ranged({"url": url, "stream": stream}, 5, 9) is None
+        assert indexed_samples({"url": url, "stream": stream}, 5, 9) is None
         stream.read()
     fetched(sidecar, shards, 2)
     with open_source(source) as stream:
         assert isinstance(stream, Descriptor)
-        found = ranged({"url": url, "stream": stream}, 5, 9)
+        found = indexed_samples({"url": url, "stream": stream}, 5, 9)
         assert found is not None
         assert list(found) == by_webdataset(url)[5:9]
 

@@ -17,7 +17,7 @@ from forebay_loader.dataset.shard_list import FairShare, NodeSplit, ShardList, W
 from forebay_loader.dataset.stages import TarSamples
 from forebay_loader.identity.world import here_worker
 from forebay_loader.samples.faults import named
-from forebay_loader.samples.indexed_shards import ranged
+from forebay_loader.samples.indexed_stream import indexed_samples
 
 __all__ = ["ShareCounts", "SharePiece", "SharedOut", "counts_by_url", "piece", "ranges", "shareable", "shared_out"]
 
@@ -140,7 +140,7 @@ class SharedOut:
         for opened in tars.opened(data):
             first, stop = opened.pop("samples")
             last = stop == (self._counts or {}).get(opened["url"])
-            found = ranged(opened, first, None if last else stop) if first and not tars.views else None
+            found = indexed_samples(opened, first, None if last else stop) if first and not tars.views else None
             samples = islice(tars.read([opened]), first, None) if found is None else found
             yield from islice(samples, stop - first)
             beyond = last and next(samples, None) is not None

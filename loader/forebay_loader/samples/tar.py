@@ -22,7 +22,7 @@ from forebay_loader.base.notices import notice_once, warn_node
 from forebay_loader.samples.byte_window import Viewed, Window, window_over
 from forebay_loader.samples.decompress import unpacked
 from forebay_loader.samples.faults import RULES, TarFault, bears, fault_of, named
-from forebay_loader.samples.indexed_shards import ranged
+from forebay_loader.samples.indexed_stream import indexed_samples
 from forebay_loader.stream.shard_descriptor import Descriptor
 from forebay_loader.stream.shard_stream import ShardStream
 from forebay_proxy.wire.tar.header import (
@@ -157,7 +157,7 @@ class Samples:
         plain = self._markers and not self._views and self._select is None and self._rename is None and ENCODING == "utf-8"
         if not plain or getattr(stream, "size", 0) < INDEX_FROM_BYTES:
             return None
-        return ranged({"url": url, "stream": stream, "local_path": local_path}, only_kept=True)
+        return indexed_samples({"url": url, "stream": stream, "local_path": local_path}, only_kept=True)
 
     def _walk(self, window: Window, url: Any, local_path: Any, shown: str) -> Iterator[Sample]:  # noqa: PLR0912, PLR0915  # the hot loop
         """One shard's samples but the last, which stays open. Local names only, no object for a member, no call that can be spared."""

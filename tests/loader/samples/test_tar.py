@@ -235,7 +235,7 @@ def test_an_index_is_not_asked_where_names_are_read_otherwise(monkeypatch: pytes
     """An index has names as UTF-8; a process with another locale reads them as tarfile does there, by index or not."""
     asked: list[Any] = []
     monkeypatch.setattr(module, "INDEX_FROM_BYTES", 0)
-    monkeypatch.setattr(module, "ranged", lambda *_, **__: asked.append(1))
+    monkeypatch.setattr(module, "indexed_samples", lambda *_, **__: asked.append(1))
     for encoding in ("iso8859-1", "utf-8"):
         monkeypatch.setattr(module, "ENCODING", encoding)
         assert len(list(samples_of([{"url": "u", "stream": passed(PLAIN + END)}]))) == 2

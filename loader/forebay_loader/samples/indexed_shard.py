@@ -1,0 +1,184 @@
+"""Samples of one shard by number: from the file where all of it is here, else by ranges of the version that its index is of."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import Iterator, Optional
+
+from forebay_loader.base.argument_types import check_reading
+from forebay_loader.base.errors import ShardReadError
+from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
+from forebay_loader.identity.reader_name import reader_name
+from forebay_loader.samples.byte_window import Flowing
+from forebay_loader.samples.index_client import Indexed, index_of, needed_index, samples_in, source_in, starts_at
+from forebay_loader.samples.ranged_samples import RangedSamples, Sample, Select, Span
+from forebay_loader.stream.range_reads import read_range
+from forebay_loader.stream.shard_descriptor import Descriptor, open_descriptor
+from forebay_proxy.wire.commands.sources import Source
+from forebay_proxy.wire.tar.sample_index import SampleIndex
+
+__all__ = ["IndexedShard", "place", "shard_source"]
+
+
+class IndexedShard:
+    """One shard's samples by number: ``len(shard)``, ``shard[k]``, ``shard.samples(start, stop)``. Close it, or use ``with``.
+
+    Example::
+
+        with fb.IndexedShard("s3://bucket/train-000000.tar") as shard:
+            print(len(shard), shard.key(0), shard[-1].keys())
+
+    - ``url``: of one shard, or the command that prints it; no pattern.
+    - ``select_files``: gets a file's name, says whether it is wanted; a sample of which none is wanted has only its key in ``shard[k]``,
+      and is left out of ``samples``.
+    - ``limits``: how long to wait for what, a ``fb.Limits``.
+
+    Raises ``fb.ShardReadError`` with the reason where the shard has no index (now), ``fb.ProxyUnreachable`` without a sidecar,
+    ``fb.ShardChanged`` while it is read, ``IndexError`` for a number that is none.
+    """
+
+    def __init__(self, url: str, *, select_files: Optional[Select] = None, limits: Limits = DEFAULT_LIMITS) -> None:
+        """As the class says."""
+        check_reading(None, select_files, None, limits)
+        self.url = url
+        self._source = source = shard_source(url)
+        self._limits = limits
+        self._pid = os.getpid()
+        self._opened: Optional[Descriptor] = open_descriptor(source, reader_name()) if select_files is None else None
+        try:
+            self._indexed = self._index(source)
+        except BaseException:
+            self.close()
+            raise
+        if select_files is not None and not self._indexed.index.spelled:
+            self.close()
+            raise ShardReadError(f"{self!r}: names in its tar have suffixes with capitals, which the index does not keep; read it whole")
+        read = partial(_read_span, source, self.etag, limits)
+        self._ranges = RangedSamples(url, self.index, read, select_files)
+
+    def __repr__(self) -> str:
+        return f"<IndexedShard {self._source.url.text().partition('?')[0]}, {'mapped' if self.mapped else 'by ranges'}>"
+
+    def __len__(self) -> int:
+        return len(self._indexed.index)
+
+    @property
+    def forked(self) -> bool:
+        """Whether another process opened it."""
+        return self._pid != os.getpid()
+
+    @property
+    def mapped(self) -> bool:
+        """Whether all of it is here as a file. A process that was forked since has no part in that, and reads it by ranges."""
+        return self._opened is not None and not self._opened.closed
+
+    @property
+    def index(self) -> SampleIndex:
+        return self._indexed.index
+
+    @property
+    def etag(self) -> str:
+        """Of the version its index is of."""
+        return self._indexed.etag
+
+    def key(self, number: int) -> str:
+        """The ``__key__`` of sample ``number``."""
+        return self._indexed.index.key(place(number, len(self)))
+
+    def __getitem__(self, number: int) -> Sample:
+        index = self._indexed.index
+        number = place(number, len(index))
+        opened = self._held()
+        if opened is not None:  # no object for a file; whoever selects files has opened none
+            sample: Sample = {"__key__": index.key(number), "__url__": self.url}
+            suffixes, ids, offsets, sizes, first = index.suffixes, index.suffix_ids, index.offsets, index.sizes, index.firsts[number]
+            try:
+                for at in range(first, index.firsts[number + 1]):
+                    sample[suffixes[ids[at]]] = opened.at(offsets[at], sizes[at])
+            except OSError as error:
+                opened.give_up(offsets[first], error)
+            else:
+                return sample
+        return self._ranges.one(number)
+
+    def samples(self, start: int = 0, stop: Optional[int] = None) -> Iterator[Sample]:
+        """Samples ``start`` to ``stop``, in the order of the tar; both as in a slice, from behind where they are negative."""
+        start, stop, _ = slice(start, stop).indices(len(self))
+        if self.mapped:
+            first = starts_at(self.index, start)
+            return samples_in(Flowing(_Cursor(self, first), first, lone=self.lone), self.index.length, self.index, self.url, start, stop)
+        return self._ranges.between(start, stop)
+
+    def close(self) -> None:
+        """Let go of the file. Safe to repeat."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
+
+    def __enter__(self) -> IndexedShard:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _index(self, source: Source) -> Indexed:
+        opened = self._opened
+        found = index_of(source, opened.etag, self._limits) if opened is not None else None
+        if found is not None and opened is not None and found.index.length == opened.size:
+            return found
+        self.close()  # the file is of a version whose index is not to be had
+        return needed_index(source, self._limits)
+
+    def _held(self) -> Optional[Descriptor]:
+        return self._opened if self.mapped else None
+
+    def into(self, room: memoryview, at: int) -> int:
+        """Bytes from ``at``, into ``room``: how many, 0 at the end. From the file while that is here and can be read, else by ranges."""
+        opened = self._held()
+        if opened is not None:
+            try:
+                return opened.into(room, at)
+            except OSError as error:
+                opened.give_up(at, error)
+        data = _read_span(self._source, self.etag, self._limits, Span(at, min(at + len(room), self.index.length)))
+        room[: len(data)] = data
+        return len(data)
+
+    def lone(self, at: int, size: int) -> Optional[bytes]:
+        """``size`` bytes from ``at`` of the file; None where that is not here, or cannot be read."""
+        opened = self._held()
+        return None if opened is None else opened.lone(at, size)
+
+
+class _Cursor:
+    """A place in a shard: fills room, and moves on."""
+
+    def __init__(self, shard: IndexedShard, at: int) -> None:
+        self._shard = shard
+        self._at = at
+
+    def __call__(self, room: memoryview) -> int:
+        got = self._shard.into(room, self._at)
+        self._at += got
+        return got
+
+
+def shard_source(url: str) -> Source:
+    """The shard that ``url`` names. Raises ``ShardReadError`` where the sidecar does not read it."""
+    found = source_in(url)
+    if found is None:
+        raise ShardReadError("only shards that the sidecar reads have an index; this URL or command is left to webdataset")
+    return found
+
+
+def place(number: int, count: int) -> int:
+    """``number`` as counted from the front, of ``count``. Raises ``IndexError`` for one that is none."""
+    found = number + count if number < 0 else number
+    if not 0 <= found < count:
+        raise IndexError(f"sample {number} of {count}")
+    return found
+
+
+def _read_span(source: Source, etag: str, limits: Limits, span: Span) -> bytes:
+    return read_range(source, span.first, span.end - span.first, etag, limits)

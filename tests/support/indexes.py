@@ -1,0 +1,30 @@
+"""The sample index of a tar in memory, and what webdataset reads of it."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from forebay_proxy.wire.tar.sample_index import IndexBuilder, SampleIndex, decode, encode
+from forebay_proxy.wire.tar.scan import scan
+
+__all__ = ["URL", "by_webdataset", "indexed"]
+
+URL = "s3://b/a.tar"
+
+
+def indexed(tar: bytes) -> SampleIndex:
+    """As the sidecar gives it. Raises ``NotIndexable``."""
+    builder = IndexBuilder()
+    for member in scan(lambda at, size: tar[at : at + size], len(tar)):
+        builder.add(*member)
+    return decode(encode(builder.finished(len(tar))))
+
+
+def by_webdataset(tar: bytes, **files: Any) -> list[dict[str, Any]]:
+    """The same tar by webdataset alone."""
+    tariterators = pytest.importorskip("webdataset.tariterators")
+    files = tariterators.tar_file_expander([{"url": URL, "stream": io.BytesIO(tar)}], **files)
+    return [sample for sample in tariterators.group_by_keys(files) if sample]
