@@ -36,6 +36,7 @@ def fresh_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[N
     CLAIMS.clear()
     INSTANCES.clear()
     DEAD.forget()
+    DEAD.lived = False
     HUNG.forget()
     SAID.forget()
     yield

@@ -13,9 +13,10 @@ class Limits:
 
     Example: ``fb.WebDataset(urls, limits=fb.Limits(resume_s=300))`` for a sidecar whose node takes five minutes to come back.
 
-    - ``resume_s``: how long a broken stream asks the sidecar again before it goes on at the origin.
+    - ``resume_s``: how long a broken stream asks the sidecar again before it goes on at the origin; and a new opening, where no other way
+      leads to the shard. So long one that hangs is waited for where the origin itself has refused the shard.
     - ``tell_s``: of trouble before a person is told that a shard is waited for.
-    - ``open_s``: how long a new opening waits for a sidecar that is gone.
+    - ``open_s``: how long a new opening waits for a sidecar that is gone, where there is another way.
     - ``connect_s``: for a connection to the sidecar, which is on this machine.
     - ``look_s``: no first answer for so long: ask the sidecar whether it turns at all, and wait on only if it does.
     - ``silence_s``: no byte for so long inside a shard: the same question.
@@ -30,7 +31,7 @@ class Limits:
 
     resume_s: float = 60.0  # a restarted sidecar loads its index in seconds; a rescheduled one in under a minute
     tell_s: float = 5.0  # of trouble, or of waiting for an answer, before a person is told that a shard is waited for
-    open_s: float = 2.0  # a new open of a dead sidecar: long enough for a restart under a supervisor, short enough not to be felt
+    open_s: float = 2.0  # a new open of a dead sidecar, before another way: long enough for a quick restart, short enough not to be felt
     connect_s: float = 2.0  # it is on this machine: it accepts at once, or it is not there
     look_s: float = 3.0  # no answer for this long: ask /healthz whether the sidecar turns at all, and wait on only if it does
     silence_s: float = 30.0  # no byte for this long: ask /healthz whether the sidecar still turns

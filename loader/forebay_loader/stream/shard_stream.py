@@ -32,6 +32,7 @@ from forebay_loader.stream.sources import (
     SidecarSource,
 )
 from forebay_loader.transport.body import READ_BYTES, Progress, Unanswered
+from forebay_loader.transport.endpoint import find_endpoint
 from forebay_loader.transport.hung_sidecar import HUNG, Bearing, hung, turns
 from forebay_loader.transport.source_timeout import DEAD, SourceTimeout
 from forebay_proxy.wire.commands.sources import Source
@@ -247,9 +248,11 @@ class ShardStream(io.BufferedIOBase):
         if isinstance(way, OpenerSource):
             return 0.0
         if isinstance(way, SidecarSource) and self._bearing.began:
-            return self._patience.troubled_s + self._patience.left_s
+            return self._patience.troubled_s + self._bearing.left_s
         if self._progress.position or trouble.reached or not isinstance(way, SidecarSource):
             return self._limits.resume_s
+        if self._bearing.alone and (DEAD.lived or find_endpoint() is not None):
+            return self._limits.resume_s  # each time: an error would end the training, or skip the shard, over a restart
         return 0.0 if DEAD.known() else self._limits.open_s
 
     def _take_next_way(self, cause: str, *, lost: bool = True, reached: bool = False) -> None:
@@ -290,10 +293,14 @@ class ShardStream(io.BufferedIOBase):
             return False
         self._other = error.with_traceback(None)  # what it holds would hold this stream
         error.__cause__ = error.__context__ = None
+        if _is_final(self._ways[0], error):
+            self._bearing.at_most(self._limits.resume_s - HUNG.for_s)
+        if not self._bearing.left_s:
+            return False
         self._ways = [way]
         self._bearing.alone = self._bearing.began = True
         self._patience.another()
-        warn_node(f"{self.name}: {error}; waiting for the sidecar, which hung, for up to {self._patience.left_s:.0f} s")
+        warn_node(f"{self.name}: {error}; waiting for the sidecar, which hung, for up to {self._bearing.left_s:.0f} s")
         return True
 
     def _tell_refused(self) -> None:
@@ -316,7 +323,7 @@ class ShardStream(io.BufferedIOBase):
     def _count_opening(self) -> None:
         through = isinstance(self._ways[0], SidecarSource)
         if through:
-            DEAD.forget()
+            DEAD.answered()
         if not self._opened:
             COUNTS.add("opened" if through else "opened_direct")
             if not through:
@@ -336,6 +343,14 @@ class ShardStream(io.BufferedIOBase):
         body, self._body = self._body, None
         if body is not None:
             body.close()
+
+
+def _is_final(way: ByteSource, error: LoaderError) -> bool:
+    """Whether the origin itself has refused or does not have it: a sidecar could know better only by a login of its own, or what it stores.
+
+    Not where the shard was replaced: a sidecar may still hold the version that was begun.
+    """
+    return isinstance(way, DirectSource) and isinstance(error, ShardReadError) and not isinstance(error, ShardChanged) and error.status > 0
 
 
 def _ways(source: Source, reader: str, own_open: Optional[OwnOpener], limits: Limits, bearing: Bearing) -> list[ByteSource]:

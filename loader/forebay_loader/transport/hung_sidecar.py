@@ -54,11 +54,21 @@ class Bearing:
         self.began = False  # it was found not to turn, and is waited for
         self._shard = shard
         self._patience = patience
+        self._most_s = float("inf")
+
+    @property
+    def left_s(self) -> float:
+        """For how much longer one that is waited for may be silent."""
+        return min(self._patience.left_s, max(0.0, self._most_s - self._patience.waited_s))
+
+    def at_most(self, seconds: float) -> None:
+        """From now on so many, where little is to be hoped for."""
+        self._most_s = self._patience.waited_s + seconds
 
     def __call__(self) -> float:
         if not self.alone:
             return 0.0
-        left_s = self._patience.left_s
+        left_s = self.left_s
         if left_s and not self.began:
             warn_node(f"{self._shard}: {hung()}; no other way leads to it: waiting, for up to {left_s:.0f} s")
         self.began = True
@@ -112,12 +122,21 @@ class _Hung:
 
     def forget(self) -> None:
         self._where: Optional[Endpoint] = None
+        self._since_s = 0.0
         self._asked_at_s = float("-inf")
         self._drop()
 
     def found(self) -> None:
         """The present sidecar did not answer."""
-        self._where = find_endpoint()
+        where = find_endpoint()
+        if where != self._where:
+            self._since_s = time.monotonic()
+        self._where = where
+
+    @property
+    def for_s(self) -> float:
+        """For how long it has been known."""
+        return 0.0 if self._where is None else time.monotonic() - self._since_s
 
     def known(self) -> bool:
         """Whether the present sidecar is known not to answer, still."""

@@ -71,6 +71,12 @@ class _Dead:
     """Whether this process has waited in vain for the present sidecar a short while ago."""
 
     def __init__(self) -> None:
+        self.lived = False  # one has answered this process, or the one it was forked from
+        self.forget()
+
+    def answered(self) -> None:
+        """It is there."""
+        self.lived = True
         self.forget()
 
     def forget(self) -> None:

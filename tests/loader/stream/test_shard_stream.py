@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -13,6 +15,7 @@ from support.fake_proxy import Cut, FakeServer, Held, Refuse, free_port, ramp
 
 from forebay_loader import Limits, ProxyUnreachable, ShardChanged, ShardReadError, counters
 from forebay_loader.stream.shard_stream import ShardStream, open_stream
+from forebay_loader.transport.source_timeout import DEAD
 from forebay_proxy.wire.commands.sources import parse_source
 from forebay_proxy.wire.urls.shard_url import proxy_url
 
@@ -307,6 +310,32 @@ def test_sidecar_that_comes_up_while_an_open_waits(world: World) -> None:
         assert stream.read() == BODY
     starter.join()
     assert world.origin.requests == []
+
+
+def test_a_restart_is_waited_for_where_no_other_way_leads_to_the_bytes(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """A supervisor takes seconds; for as long as a broken stream asks again, each time anew, with one warning."""
+    world.proxy.put("/s3/bucket/x.tar", BODY)
+    world.proxy.stop()
+    DEAD.found()
+    starter = threading.Timer(1.0, world.proxy.start)
+    starter.start()
+    limits = replace(QUICK, open_s=0.05, resume_s=60.0, tell_s=0.2)
+    try:
+        with world.open(limits, "s3://bucket/x.tar") as stream:
+            assert stream.read() == BODY
+    finally:
+        starter.join()
+    (told,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "asking the sidecar again, for up to 60 s" in told
+
+
+def test_one_that_nobody_ever_named_is_not_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is nothing that could be restarted."""
+    monkeypatch.delenv("FOREBAY_URL")
+    began_s = time.monotonic()
+    with pytest.raises(ProxyUnreachable, match="no sidecar is named"):
+        world.open(replace(QUICK, resume_s=100.0), "s3://bucket/x.tar")
+    assert time.monotonic() - began_s < 50
 
 
 def test_no_sidecar_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

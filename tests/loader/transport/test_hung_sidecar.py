@@ -218,8 +218,45 @@ def test_it_is_waited_for_when_the_origin_refuses(sidecar: FakeServer, origin: F
     """The sidecar may have a login that this process has not; some origins say 404 to those without one."""
     url = http(sidecar, origin)
     origin.fault("/x.tar", Refuse(status))
-    with when_waiting(sidecar.turning.set), opened(url) as shard:
+    with when_waiting(sidecar.turning.set), opened(url, resume_s=60.0) as shard:
         assert shard.read() == BODY
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_what_the_origin_refuses_is_final_sooner(sidecar: FakeServer, origin: FakeServer, status: int) -> None:
+    """After as long as a broken stream asks again, not all the patience there is for one that is the only way."""
+    url = http(sidecar, origin)
+    origin.fault("/x.tar", Refuse(status))
+    began_s = time.monotonic()
+    with pytest.raises(ShardReadError, match=f"its origin answered {status}.*runs but does not answer.*waited") as caught:
+        opened(url, resume_s=2.0)
+    assert caught.value.status == status
+    assert 1.5 <= time.monotonic() - began_s < 100
+
+
+def test_what_the_origin_refuses_is_final_at_once_where_it_has_hung_for_long(
+    sidecar: FakeServer, origin: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever passes over missing shards does not wait for each of them."""
+    url = http(sidecar, origin)
+    with opened(url) as shard:
+        shard.read()
+    monkeypatch.setattr(HUNG, "_since_s", time.monotonic() - 61.0)
+    origin.fault("/x.tar", Refuse(404))
+    began_s = time.monotonic()
+    with pytest.raises(ShardReadError, match="its origin answered 404"):
+        opened(url, resume_s=60.0)
+    assert time.monotonic() - began_s < 30
+
+
+def test_how_long_it_has_hung_counts_from_the_first_time(sidecar: FakeServer) -> None:
+    """However often it is found; anew once it has answered."""
+    HUNG.found()
+    first = HUNG._since_s
+    HUNG.found()
+    assert HUNG._since_s == first
+    HUNG.forget()
+    assert HUNG.for_s == 0.0
 
 
 def test_it_is_used_again_as_soon_as_it_answers(sidecar: FakeServer, origin: FakeServer) -> None:
