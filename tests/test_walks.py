@@ -24,8 +24,8 @@ from support.origin_server import OriginServer
 import forebay_proxy
 from forebay_proxy.app.service import ServiceInfo, serve
 from forebay_proxy.app.shutdown import Shutdown
-from forebay_proxy.cache.fill import Fill
 from forebay_proxy.cache.resident import reclaim
+from forebay_proxy.cache.segment_grants import SegmentGrants
 from forebay_proxy.config.settings import load
 
 PACKAGE = f"{Path(forebay_proxy.__file__).parent}/"
@@ -145,9 +145,9 @@ async def test_cold(tmp_path: Path) -> None:
 @contextmanager
 def counting_grants(monkeypatch: pytest.MonkeyPatch, walk: Walk, walks: list[set[str]]) -> Iterator[None]:
     """What runs from asking for a first segment's room until it is there."""
-    granted: Callable[..., Any] = Fill.first_grant
+    granted: Callable[..., Any] = SegmentGrants.opening
 
-    async def first_grant(self: Fill, *told: Any) -> Any:
+    async def opening(self: SegmentGrants, *told: Any) -> Any:
         walk.begin()
         grant = await granted(self, *told)
         files = walk.end()
@@ -156,7 +156,7 @@ def counting_grants(monkeypatch: pytest.MonkeyPatch, walk: Walk, walks: list[set
         return grant
 
     with monkeypatch.context() as patch:
-        patch.setattr(Fill, "first_grant", first_grant)
+        patch.setattr(SegmentGrants, "opening", opening)
         yield
 
 

@@ -38,7 +38,7 @@ async def a_grant_is_cleared(world: World, cut: Cut) -> None:
 
 
 async def a_first_grant(world: World, cut: Cut) -> None:
-    grant = await cut.run(world.cache.fill.first_grant(Urgency(0.0), SEGMENT))
+    grant = await cut.run(world.cache.fill.grants.opening(Urgency(0.0), SEGMENT))
     if grant is not None:
         world.ledger.release(grant)
 

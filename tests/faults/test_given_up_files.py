@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.house import SEGMENT, building, data_of, small_segments, until
 
-from forebay_proxy.cache import fill
+from forebay_proxy.cache import segment_grants
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.space import Slice
@@ -57,7 +57,7 @@ async def test_a_flight_over_a_directory_that_was_made_anew(tmp_path: Path, *, m
 @pytest.mark.parametrize("opened", [False, True], ids=["before the file was opened", "after it was"])
 async def test_room_that_was_made_too_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, opened: bool) -> None:
     """The disk hung, the flight went on without it; what is freed for it afterwards is not what the next flight is writing."""
-    monkeypatch.setattr(fill, "HUNG_S", 0.01)
+    monkeypatch.setattr(segment_grants, "HUNG_S", 0.01)
     allocate, hangs = Reclaimer._allocate, asyncio.Event()
 
     async def late(self: Reclaimer, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
@@ -74,7 +74,7 @@ async def test_room_that_was_made_too_late(tmp_path: Path, monkeypatch: pytest.M
         assert await world.get(A) == data
         await until(lambda: not world.openings.running)
         world.cache.disk.probed(None)  # it answers again
-        monkeypatch.setattr(fill, "HUNG_S", 10.0)
+        monkeypatch.setattr(segment_grants, "HUNG_S", 10.0)
         stalls = remote.hold(5 * MIB)
         async with world.opened(A) as reading:
             got = await world.taken(reading, MIB)

@@ -1,13 +1,11 @@
-"""Where flights end: room is granted for what they bring, it becomes stored, or is given back; and what follows for the shard version.
+"""Where flights end: what they bring becomes stored, or its room is given back; and what follows for the shard version.
 
 An origin that has another version now, a reader or a flight that leaves: all of it comes by here, so that nothing is left behind.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
 
 from forebay_proxy.cache.resident.digest_check import DigestCheck
 from forebay_proxy.cache.resident.entry import Entry
@@ -15,11 +13,12 @@ from forebay_proxy.cache.resident.facts import CacheChanged, SegmentMissed, Shar
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.retirement import Retirement
 from forebay_proxy.cache.resident.space import Slice, SpaceManager
+from forebay_proxy.cache.segment_grants import SegmentGrants, in_time
 from forebay_proxy.cache.segment_writer import SegmentWriter
 from forebay_proxy.core import events
 from forebay_proxy.core.background_tasks import BackgroundTasks
 from forebay_proxy.core.digests import Digest
-from forebay_proxy.core.errors import CacheError, CacheFull, DiskFailed, ShardChanged, bare
+from forebay_proxy.core.errors import CacheError, DiskFailed, ShardChanged, bare
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.segments import index_of, segment_span
 from forebay_proxy.core.shard import Shard
@@ -29,13 +28,8 @@ from forebay_proxy.store.files.shard_file import ShardFile
 from forebay_proxy.store.health import DiskHealth
 from forebay_proxy.transfer.flights import Flight, told
 from forebay_proxy.transfer.limiter import DEMAND
-from forebay_proxy.transfer.urgency import Urgency
 
 __all__ = ["Fill"]
-
-T = TypeVar("T")
-
-HUNG_S = 12.0  # longer than any single call may take: the call that hangs says more than we could
 
 
 class Fill:
@@ -48,6 +42,7 @@ class Fill:
         self,
         *,
         room: SpaceManager,
+        grants: SegmentGrants,
         clearing: Reclaimer,
         retiring: Retirement,
         digest_check: DigestCheck,
@@ -59,6 +54,7 @@ class Fill:
     ) -> None:
         """``forget``: an entry is not what its name means any more."""
         self.files_wanted = 0
+        self.grants = grants
         self._room = room
         self._clearing = clearing
         self._retiring = retiring
@@ -69,116 +65,12 @@ class Fill:
         self._forget = forget
         self._clock = clock
 
-    # Room for what is to come
-
-    def grant(self, entry: Entry, index: int, reader: Hashable) -> Grant[Slice] | None:
-        """Room for a segment that is needed now; ``reader`` None: of nobody whose future is known."""
-        if not self._disk.usable:
-            self._events.emit(events.ReservationRefused("disk"))
-            return None
-        try:
-            grant = self._room.reserve(entry.segments.bytes_of(index), reader)
-        except CacheFull:
-            self._events.emit(events.ReservationRefused("no-room"))
-            return None
-        self._room.displacers.note(entry.key, index, reader, owed=self._room.owed_for(grant), is_lead=False)
-        return grant
-
-    def grant_inside(self, entry: Entry, index: int, reader: Hashable) -> Grant[Slice] | None:
-        """Room for a segment that ``reader``, whose future is known, needs after the one it is in; None: no room that it may have.
-
-        It is the reader's lead like any other: what is still needed leaves for two segments of it, and for no more.
-        """
-        if not self._disk.usable:
-            return None
-        try:
-            grant = self._room.reserve_ahead(entry.segments.bytes_of(index), self._clock(), reader, inside=True)
-        except CacheFull:
-            return None
-        self._room.displacers.note(entry.key, index, reader, owed=self._room.owed_for(grant), is_lead=False)
-        return grant
-
-    def grant_along(self, entry: Entry, index: int, flight: Flight) -> Grant[Slice] | None:
-        """Room for a further segment of a body that cannot be asked in pieces, or for one that came without room; None: none for it.
-
-        Ahead of need it takes what any prefetch may, and from its second segment on the whole rest of it must fit into that: what is
-        begun and cannot be kept would be fetched for nobody, again and again.
-        """
-        if flight.need < DEMAND or flight.aboard_count:
-            return self.grant(entry, index, flight)
-        if not self._disk.usable:
-            self._events.emit(events.ReservationRefused("disk"))
-            return None
-        rest = 0 if flight.end is None else flight.end - segment_span(index, flight.end)[0]
-        size = entry.segments.bytes_of(index)
-        try:
-            self._room.may_come_ahead(max(size, rest), flight.ahead_for)
-            grant = self._room.reserve_ahead(size, None, flight.ahead_for)
-        except CacheFull:
-            self._events.emit(events.ReservationRefused("no-room"))
-            return None
-        if flight.ahead_for is not None:
-            self._room.displacers.note(entry.key, index, flight.ahead_for, size, self._room.owed_for(grant))
-        return grant
-
-    async def first_grant(self, needed: Urgency, size: int) -> Grant[Slice] | None:
-        """Room for a first segment that is guessed to have ``size`` bytes, its victims removed; None: bypass."""
-        if self._disk.no_files and needed.need >= DEMAND:  # it would pass through memory, for nobody
-            self._events.emit(events.ReservationRefused("inodes"))
-            return None
-        if not self._disk.usable:
-            self._events.emit(events.ReservationRefused("disk"))
-            return None
-        try:
-            grant = self._first(needed, size)
-            if grant.victims:
-                await self._in_time(self._clearing.clear(grant), lambda _: self._room.ledger.release(grant))
-        except CacheFull:
-            if needed.need < DEMAND:
-                self._events.emit(events.ReservationRefused("no-room"))
-            return None
-        except DiskFailed as error:
-            self._disk.failed(error)
-            self._events.emit(events.ReservationRefused("disk"))
-            return None
-        return grant
-
-    def larger(self, needed: Urgency, grant: Grant[Slice], size: int) -> Grant[Slice] | None:
-        """``grant``, which is too small, with what it lacks, whose victims are still to be removed; None, and ``grant`` is given back."""
-        before = Counter(self._room.displacers.owed_on(*needed.place))
-        try:
-            more = self._first(needed, size - grant.bytes, noted=size, owed=before)
-        except CacheFull:
-            self._room.ledger.release(grant)
-            self._events.emit(events.ReservationRefused("no-room"))
-            return None
-        self._room.ledger.join(more, grant)
-        return more
-
-    def _first(self, needed: Urgency, size: int, *, noted: int | None = None, owed: Mapping[Hashable, int] | None = None) -> Grant[Slice]:
-        """``noted``: with what was granted before, for which there is ``owed``."""
-        if needed.need < DEMAND:
-            grant = self._room.reserve(size, needed.reader)
-        else:
-            grant = self._room.reserve_ahead(size, needed.need_at, needed.reader)
-        owed = Counter(owed) + Counter(self._room.owed_for(grant))
-        if needed.need < DEMAND:
-            self._room.displacers.note(*needed.place, needed.reader, owed=owed, is_lead=False)
-        elif needed.reader is not None:
-            self._room.displacers.note(*needed.place, needed.reader, size if noted is None else noted, owed)
-        return grant
-
-    async def _in_time(self, work: Coroutine[Any, Any, T], late: Callable[[T], object]) -> T:
-        """Disk work that a flight waits for; DiskFailed where the disk hangs, and the work goes on without it."""
-        try:
-            return await self._chores.within(HUNG_S, work, "prepare", late)
-        except TimeoutError:
-            raise DiskFailed("allocate", "ETIMEDOUT", f"no room was made within {HUNG_S:g} s") from None
+    # Where it is written
 
     async def prepare(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile | None:
         """The entry's file with the segment allocated in it; None when the disk refuses, and then the grant is given back."""
         if self._disk.no_files and not entry.stored.filed:
-            self._events.emit(events.ReservationRefused("inodes"))
+            self.grants.refused("inodes")
             self.files_wanted += 1
             self.give_back(None, None, grant)
             return None
@@ -188,13 +80,13 @@ class Fill:
 
         entry.stored.misplaced = False
         try:
-            return await self._in_time(self._prepared(entry, index, grant), late)
+            return await in_time(self._chores, self._prepared(entry, index, grant), late)
         except DiskFailed as error:
             self._failed(entry, error)
-            self._events.emit(events.ReservationRefused("disk"))
+            self.grants.refused("disk")
         except CacheError as error:  # full, or a file of an earlier life is still held by a passed descriptor
             entry.stored.misplaced = isinstance(error, (InTheWay, Leased))
-            self._events.emit(events.ReservationRefused("no-room"))
+            self.grants.refused("no-room")
         return None
 
     async def _prepared(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:

@@ -44,14 +44,6 @@ class OpeningFill(WriterFill, Protocol):
 
     async def flown(self, entry: Entry, flight: Flight, writer: SegmentWriter, filling: Awaitable[None]) -> None: ...
 
-    async def first_grant(self, needed: Urgency, size: int) -> Grant[Slice] | None:
-        """Room for a first segment that is guessed to have ``size`` bytes, its victims removed; None: bypass."""
-        ...
-
-    def larger(self, needed: Urgency, grant: Grant[Slice], size: int) -> Grant[Slice] | None:
-        """``grant``, which is too small, with what it lacks, whose victims are still to be removed; None, and ``grant`` is given back."""
-        ...
-
 
 @dataclass(frozen=True, slots=True)
 class OpeningParts:
@@ -129,7 +121,7 @@ class Opening:
         grant = None
         try:
             if not self._head:
-                grant = await self._fill.first_grant(self._needed, self._parts.sizes.guess(self._shard))
+                grant = await self._fill.grants.opening(self._needed, self._parts.sizes.guess(self._shard))
             if grant is None and self._needed.need >= DEMAND:
                 raise CacheFull("no room to open it ahead of need")  # it would pass through memory, and nobody would read it
             async with AsyncExitStack() as held:
@@ -162,7 +154,7 @@ class Opening:
         size = entry.segments.bytes_of(index_of(flight.first))
         self._parts.sizes.learn(self._shard, size)
         if size > grant.bytes:
-            return self._fill.larger(self._needed, grant, size)
+            return self._fill.grants.larger(self._needed, grant, size)
         self._parts.room.ledger.shrink(grant, size)
         return grant
 

@@ -16,6 +16,7 @@ import xxhash
 
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.space import Slice
+from forebay_proxy.cache.segment_grants import SegmentGrants
 from forebay_proxy.core.background_tasks import to_its_end
 from forebay_proxy.core.digests import Digest
 from forebay_proxy.core.errors import DiskFailed
@@ -34,9 +35,8 @@ __all__ = ["SegmentWriter", "WriterFill"]
 class WriterFill(Protocol):
     """What a landing needs of the cache."""
 
-    def grant_along(self, entry: Entry, index: int, flight: Flight) -> Grant[Slice] | None:
-        """Room for a further segment of a body that goes on; None: bypass, or the end of one that nobody waits for."""
-        ...
+    @property
+    def grants(self) -> SegmentGrants: ...
 
     async def prepare(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile | None:
         """Empty what the grant's victims hold and allocate the segment; None (grant given back): bypass."""
@@ -112,7 +112,7 @@ class SegmentWriter:
     async def _open(self, index: int) -> None:
         grant, self._grant = self._grant, None
         if grant is None:
-            grant = self._fill.grant_along(self._entry, index, self._flight)
+            grant = self._fill.grants.along(self._entry, index, self._flight)
         file = None if grant is None else await self._fill.prepare(self._entry, index, grant)
         if file is None:
             if self._flight.need >= DEMAND and not self._flight.aboard_count:

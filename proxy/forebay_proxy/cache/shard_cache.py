@@ -31,6 +31,7 @@ from forebay_proxy.cache.resident.segment_check import SegmentCheck
 from forebay_proxy.cache.resident.segment_reader import SegmentReader
 from forebay_proxy.cache.resident.space import Slice, SpaceManager
 from forebay_proxy.cache.resolver import VersionResolver
+from forebay_proxy.cache.segment_grants import SegmentGrants
 from forebay_proxy.cache.segment_writer import SegmentWriter
 from forebay_proxy.cache.tar_check import TarCheck
 from forebay_proxy.core import events
@@ -96,9 +97,10 @@ class ShardCache:
             room=room, gate=self.gate, inspection=self.inspection, asking=fetcher, distrust=openings.distrust, events=events,
             chores=chores, enabled=origin_digests,
         )  # fmt: skip
+        grants = SegmentGrants(room=room, clearing=clearing, disk=self.disk, events=events, chores=chores, clock=clock)
         self.fill = Fill(
-            room=room, clearing=clearing, retiring=retiring, digest_check=self.digest_check, disk=self.disk, events=events, chores=chores,
-            forget=openings.versions.forget, clock=clock,
+            room=room, grants=grants, clearing=clearing, retiring=retiring, digest_check=self.digest_check, disk=self.disk, events=events,
+            chores=chores, forget=openings.versions.forget, clock=clock,
         )  # fmt: skip
         self._openings = openings
         self._fetcher = fetcher
@@ -314,14 +316,18 @@ class ShardCache:
         if not entry.ranged:
             return self.private_flight(entry, segment_span(index, entry.version.length)[0], shard)
         flight = self._flight(entry, index, need)
-        grant = self.fill.grant(entry, index, self._announced(reader))
+        grant = self.fill.grants.demand(entry, index, self._announced(reader))
         flight.bypass = grant is None
         self._fly(entry, flight, shard, index, grant)
         return flight
 
     def launch_ahead(self, entry: Entry, index: int, shard: Shard, need: float, reader: ReaderName | None) -> bool:
         flight = self._flight(entry, index, need)
-        grant = self.fill.grant_inside(entry, index, reader) if self._announced(reader) is not None else self.fill.grant(entry, index, None)
+        grant = (
+            self.fill.grants.inside(entry, index, reader)
+            if self._announced(reader) is not None
+            else self.fill.grants.demand(entry, index, None)
+        )
         if grant is None:
             return False
         self._fly(entry, flight, shard, index, grant)

@@ -1,0 +1,171 @@
+"""Room for segments that are to come: granted by the ledger, or refused, which is counted; and what a reader owes for it is noted.
+
+A refusal is no failure: a segment that is needed now passes through memory, one ahead of need is not asked for. Room is refused while the
+disk fails too: nothing could be written there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Coroutine, Hashable, Mapping
+from typing import Any, TypeVar
+
+from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resident.reclaim import Reclaimer
+from forebay_proxy.cache.resident.space import Slice, SpaceManager
+from forebay_proxy.core import events
+from forebay_proxy.core.background_tasks import BackgroundTasks
+from forebay_proxy.core.errors import CacheFull, DiskFailed
+from forebay_proxy.core.events import Events
+from forebay_proxy.core.segments import segment_span
+from forebay_proxy.policy.eviction.ledger import Grant
+from forebay_proxy.store.health import DiskHealth
+from forebay_proxy.transfer.flights import Flight
+from forebay_proxy.transfer.limiter import DEMAND
+from forebay_proxy.transfer.urgency import Urgency
+
+__all__ = ["SegmentGrants", "in_time"]
+
+T = TypeVar("T")
+
+HUNG_S = 12.0  # longer than any single call may take: the call that hangs says more than we could
+
+
+async def in_time(chores: BackgroundTasks, work: Coroutine[Any, Any, T], late: Callable[[T], object]) -> T:
+    """Disk work that a flight waits for, ``HUNG_S`` seconds at most.
+
+    Raises what ``work`` raises, and ``DiskFailed`` where the disk hangs: the work goes on without its flight, and ``late`` is given what
+    it returns.
+    """
+    try:
+        return await chores.within(HUNG_S, work, "prepare", late)
+    except TimeoutError:
+        raise DiskFailed("allocate", "ETIMEDOUT", f"no room was made within {HUNG_S:g} s") from None
+
+
+class SegmentGrants:
+    """Sizes are in bytes. Nothing here but ``opening`` waits. Not thread-safe: the event loop's only."""
+
+    def __init__(
+        self,
+        *,
+        room: SpaceManager,
+        clearing: Reclaimer,
+        disk: DiskHealth,
+        events: Events,
+        chores: BackgroundTasks,
+        clock: Callable[[], float],
+    ) -> None:
+        self._room = room
+        self._clearing = clearing
+        self._disk = disk
+        self._events = events
+        self._chores = chores
+        self._clock = clock
+
+    def __repr__(self) -> str:
+        return f"<SegmentGrants of {self._room.ledger!r}, disk {'usable' if self._disk.usable else 'failing'}>"
+
+    def demand(self, entry: Entry, index: int, reader: Hashable) -> Grant[Slice] | None:
+        """Room for a segment that is needed now, its victims still to be removed; None: bypass.
+
+        ``reader`` None: of nobody whose future is known.
+        """
+        if not self._disk.usable:
+            self.refused("disk")
+            return None
+        try:
+            grant = self._room.reserve(entry.segments.bytes_of(index), reader)
+        except CacheFull:
+            self.refused("no-room")
+            return None
+        self._room.displacers.note(entry.key, index, reader, owed=self._room.owed_for(grant), is_lead=False)
+        return grant
+
+    def inside(self, entry: Entry, index: int, reader: Hashable) -> Grant[Slice] | None:
+        """Room for a segment that ``reader``, whose future is known, needs after the one it is in; None: no room that it may have.
+
+        It is the reader's lead like any other: what is still needed leaves for two segments of it, and for no more.
+        """
+        if not self._disk.usable:
+            return None
+        try:
+            grant = self._room.reserve_ahead(entry.segments.bytes_of(index), self._clock(), reader, inside=True)
+        except CacheFull:
+            return None
+        self._room.displacers.note(entry.key, index, reader, owed=self._room.owed_for(grant), is_lead=False)
+        return grant
+
+    def along(self, entry: Entry, index: int, flight: Flight) -> Grant[Slice] | None:
+        """Room for a further segment of a body that cannot be asked in pieces, or for one that came without room; None: none for it.
+
+        Ahead of need it takes what any prefetch may, and from its second segment on the whole rest of it must fit into that: what is
+        begun and cannot be kept would be fetched for nobody, again and again.
+        """
+        if flight.need < DEMAND or flight.aboard_count:
+            return self.demand(entry, index, flight)
+        if not self._disk.usable:
+            self.refused("disk")
+            return None
+        rest = 0 if flight.end is None else flight.end - segment_span(index, flight.end)[0]
+        size = entry.segments.bytes_of(index)
+        try:
+            self._room.may_come_ahead(max(size, rest), flight.ahead_for)
+            grant = self._room.reserve_ahead(size, None, flight.ahead_for)
+        except CacheFull:
+            self.refused("no-room")
+            return None
+        if flight.ahead_for is not None:
+            self._room.displacers.note(entry.key, index, flight.ahead_for, size, self._room.owed_for(grant))
+        return grant
+
+    async def opening(self, needed: Urgency, size: int) -> Grant[Slice] | None:
+        """Room for a first segment that is guessed to have ``size`` bytes; None: bypass. Waits until its victims are removed."""
+        if self._disk.no_files and needed.need >= DEMAND:  # it would pass through memory, for nobody
+            self.refused("inodes")
+            return None
+        if not self._disk.usable:
+            self.refused("disk")
+            return None
+        try:
+            grant = self._first(needed, size)
+            if grant.victims:
+                await in_time(self._chores, self._clearing.clear(grant), lambda _: self._room.ledger.release(grant))
+        except CacheFull:
+            if needed.need < DEMAND:
+                self.refused("no-room")
+            return None
+        except DiskFailed as error:
+            self._disk.failed(error)
+            self.refused("disk")
+            return None
+        return grant
+
+    def larger(self, needed: Urgency, grant: Grant[Slice], size: int) -> Grant[Slice] | None:
+        """``grant``, which is too small, with what it lacks, whose victims are still to be removed; None, and ``grant`` is given back."""
+        before = Counter(self._room.displacers.owed_on(*needed.place))
+        try:
+            more = self._first(needed, size - grant.bytes, noted=size, owed=before)
+        except CacheFull:
+            self._room.ledger.release(grant)
+            self.refused("no-room")
+            return None
+        self._room.ledger.join(more, grant)
+        return more
+
+    def _first(self, needed: Urgency, size: int, *, noted: int | None = None, owed: Mapping[Hashable, int] | None = None) -> Grant[Slice]:
+        """``noted``: with what was granted before, for which there is ``owed``."""
+        if needed.need < DEMAND:
+            grant = self._room.reserve(size, needed.reader)
+        else:
+            grant = self._room.reserve_ahead(size, needed.need_at, needed.reader)
+        owed = Counter(owed) + Counter(self._room.owed_for(grant))
+        if needed.need < DEMAND:
+            self._room.displacers.note(*needed.place, needed.reader, owed=owed, is_lead=False)
+        elif needed.reader is not None:
+            self._room.displacers.note(*needed.place, needed.reader, size if noted is None else noted, owed)
+        return grant
+
+    def refused(self, why: str) -> None:
+        """No room, and the counters know: "disk" (it fails), "no-room", "inodes" (the file system has none left)."""
+        self._events.emit(events.ReservationRefused(why))
