@@ -117,7 +117,7 @@ def judged(walks: list[set[str]], budget: int) -> None:
 
 
 async def test_warm(tmp_path: Path) -> None:
-    """A shard that is here whole: 70 files. The aim is 45."""
+    """A shard that is here whole: 72 files (70 before classes were parted by their nouns). The aim is 45."""
     walks = []
     async with watched(tmp_path, "64MiB") as sidecar:
         await sidecar.get("a")
@@ -126,11 +126,11 @@ async def test_warm(tmp_path: Path) -> None:
             sidecar.walk.begin()
             assert await sidecar.get("a") == "forebay; hit"
             walks.append(sidecar.walk.end())
-    judged(walks, 70)
+    judged(walks, 72)
 
 
 async def test_cold(tmp_path: Path) -> None:
-    """A shard of three segments of which nothing is here, until it is stored: 121 files. The aim is 80."""
+    """A shard of three segments of which nothing is here, until it is stored: 129 files (121 before classes were parted). The aim is 80."""
     walks = []
     for number in range(TIMES):  # each with a first connection to the origin
         (place := tmp_path / f"{number}").mkdir()
@@ -139,7 +139,7 @@ async def test_cold(tmp_path: Path) -> None:
             assert "stored" in await sidecar.get("a")
             await asyncio.sleep(0.3)
             walks.append(sidecar.walk.end())
-    judged(walks, 121)
+    judged(walks, 129)
 
 
 @contextmanager
@@ -161,7 +161,7 @@ def counting_grants(monkeypatch: pytest.MonkeyPatch, walk: Walk, walks: list[set
 
 
 async def test_eviction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From asking for room in a full cache until segments have left for it: 30 files, which was the aim."""
+    """From asking for room in a full cache until segments have left for it: 33 files (30, the aim, before classes were parted)."""
     walks: list[set[str]] = []
     async with watched(tmp_path, "28MiB") as sidecar:
         with counting_grants(monkeypatch, sidecar.walk, walks):
@@ -169,7 +169,7 @@ async def test_eviction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
                 await sidecar.get(name, 8 << 20)
                 await sidecar.stored(name)
     assert len(walks) >= TIMES
-    judged(walks, 30)
+    judged(walks, 33)
 
 
 async def test_plan(tmp_path: Path) -> None:
