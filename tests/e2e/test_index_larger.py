@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import tarfile
@@ -77,6 +78,8 @@ def test_a_shard_that_cannot_be_held(place: Path, shards: Path, sidecar: Sidecar
     assert "1 of 12 shards have no index" in done.stderr
     assert "5.tar" in done.stderr
     assert "6.tar" not in done.stderr
+    assert re.search(r"5\.tar: it has 16\.\d MB, and the whole cache has room for \d+\.\d MB; give the sidecar a --cache-size", done.stderr)
+    assert "may leave" not in done.stderr
 
 
 def test_shards_that_fit_one_at_a_time(place: Path, shards: Path, sidecar: Sidecar) -> None:

@@ -13,6 +13,7 @@ from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.cache.tar_check import TarCheck
 from forebay_proxy.core.errors import CacheFull, ForebayError, NotTarArchive, ShardError
 from forebay_proxy.core.progress import Event, told_while
+from forebay_proxy.core.quantities import format_size
 from forebay_proxy.core.segments import SEGMENT_BYTES, segment_count
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.transfer.flights import Abandoned, Flight
@@ -53,6 +54,7 @@ class Warmer:
         self._bytes = 0
         self._asking = asyncio.Semaphore(ASKING_AT_ONCE)
         self._full = False
+        self._lengths: dict[str, int] = {}  # of those that are asked for now, in bytes, where their origins tell
         self._job = f"warm-{next(_SERIAL)}"  # each request is a job of its own: what it finds here is compared with its origin once more
 
     def run(self) -> AsyncIterator[Event]:
@@ -73,19 +75,33 @@ class Warmer:
 
     async def _some(self, waiting: Iterator[Shard]) -> None:
         for shard in waiting:
-            before, error, why = self._bytes, "", {}
+            before, error = self._bytes, ""
+            why: dict[str, str] = {}
             try:
                 result = await self.one(shard)
             except (CacheFull, Abandoned) as full:
-                result, error = "no-room", str(full)
+                result, why = "no-room", self._too_large(shard)
+                error = why.get("cause", str(full))
                 self._full |= self._cache.room.ledger.free_bytes < SEGMENT_BYTES  # else something of this shard alone
             except ForebayError as failed:
                 result, error = "failed", str(failed)
                 why = {"cause": failed.cause if isinstance(failed, ShardError) else error, "next_step": failed.step}
+            self._lengths.pop(shard.name, None)
             self._results[result] += 1
             self._events.put_nowait({
                 "event": "shard", "shard": shard.name, "result": result, "bytes": self._bytes - before, "error": error, **why,
             })  # fmt: skip
+
+    def _too_large(self, shard: Shard) -> dict[str, str]:
+        """Why it can never be stored whole, and what to do; empty where it might."""
+        ledger, length = self._cache.room.ledger, self._lengths.get(shard.name, 0)
+        room = ledger.capacity_bytes - ledger.overhead_bytes
+        if length <= room:
+            return {}
+        return {
+            "cause": f"it has {format_size(length)}, and the whole cache has room for {format_size(max(0, room))}",
+            "next_step": "give the sidecar a --cache-size that holds it; it can be read all the same, without being stored whole",
+        }
 
     async def one(self, shard: Shard) -> str:
         """Fetch all of ``shard`` that is not here: "present" or "stored".
@@ -101,6 +117,7 @@ class Warmer:
                 self._asks(shard.name, SEGMENT_BYTES)  # its opening brings one
             self._cache.plans.declare(shard)
             entry, _ = await self._openings.entry(shard, self._job, need=NEED)
+            self._lengths[shard.name] = entry.version.length or 0
             if "*" in entry.version.vary:
                 raise Abandoned("its origin sends 'Vary: *', so nothing of it is stored")
             if had and entry is known:

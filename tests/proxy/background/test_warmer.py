@@ -14,6 +14,7 @@ from support.tars import tar_shard
 from forebay_proxy.app.operations import Operations
 from forebay_proxy.background import warmer
 from forebay_proxy.core import progress
+from forebay_proxy.core.quantities import format_size
 from forebay_proxy.telemetry.counters import Counters
 from forebay_proxy.telemetry.recent_errors import RecentErrors
 
@@ -80,6 +81,20 @@ async def test_it_takes_no_room_from_what_is_wanted(tmp_path: Path) -> None:
         results, _ = await warmed(world, B)
         assert results == {B: "no-room"}
         assert world.entry(A).segments.complete
+
+
+@pytest.mark.parametrize("ranged", [True, False])
+async def test_one_that_the_cache_can_never_hold_is_told_so(tmp_path: Path, ranged: bool) -> None:
+    """By its size and the cache's, with what to do; one that only finds no room now is not."""
+    async with building(tmp_path / "c", segments=4) as world:
+        world.origin.put(A, data_of(9 * SEGMENT), ranged=ranged)
+        (told,) = [event async for event in world.house.warm([shard_of(A)]) if event["event"] == "shard"]
+        assert (told["result"], told["error"]) == ("no-room", told["cause"])
+        assert f"it has {format_size(9 * SEGMENT)}, and the whole cache has room for {format_size(4 * SEGMENT)}" in str(told["cause"])
+        assert "--cache-size" in str(told["next_step"])
+        world.origin.put(B, data_of(4 * SEGMENT))
+        (told,) = [event async for event in world.house.warm([shard_of(B)]) if event["event"] == "shard"]
+        assert "cause" not in told
 
 
 async def test_each_request_compares(tmp_path: Path) -> None:

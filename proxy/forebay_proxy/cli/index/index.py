@@ -40,7 +40,10 @@ _EVICTED_AT_ONCE = 1000  # names a request
 _PAUSE_S = 2.0
 _TRIES = 5  # for an index that cannot be made now: a part of the shard left meanwhile, or the disk is slow
 _DISK_TRIES = 60  # in a row, while the sidecar tries whether its disk works again, which it does once a minute or sooner
+_NO_ROOM = "run it again when other jobs have ended, or give the sidecar a larger --cache-size"
 _STATUS_S = 60.0  # a count of hours must not end because a busy sidecar takes its time
+
+Event = dict[str, Any]
 
 
 @click.command()
@@ -129,7 +132,7 @@ class _Counting:
             elif again == waiting:
                 time.sleep(_PAUSE_S)
 
-    def _make_room(self, asked: Sequence[str], crowded: dict[str, str]) -> None:
+    def _make_room(self, asked: Sequence[str], crowded: dict[str, Event]) -> None:
         """Let something leave for ``crowded``, or ask for fewer at a time; refuse what is alone and finds no room."""
         freed, whole = self._let_go(), sum(shard in self.counts for shard in asked)
         if whole:
@@ -140,7 +143,8 @@ class _Counting:
             self._together = 1
             self._evict([_name(shard) for shard in crowded])
         elif not freed and not self._evict([name for name in self._parts if name != _name(asked[0])]):
-            self._refused(asked[0], crowded[asked[0]])
+            told = crowded[asked[0]]
+            self._refused(asked[0], str(told.get("error")), told.get("cause"), str(told.get("next_step") or _NO_ROOM))
             self._leaving[0].append(_name(asked[0]))  # what is here of it
 
     def _disk_is_waited_for(self) -> bool:
@@ -151,11 +155,11 @@ class _Counting:
         time.sleep(_PAUSE_S)
         return True
 
-    def _fetched(self, shards: Sequence[str], headers: tuple[tuple[str, str], ...]) -> dict[str, str]:
-        """Have ``shards`` fetched, and count them; those that found no room, and why."""
+    def _fetched(self, shards: Sequence[str], headers: tuple[tuple[str, str], ...]) -> dict[str, Event]:
+        """Have ``shards`` fetched, and count them; those that found no room, and what was said of them."""
         if self._together < _TOGETHER:
             self._let_go()  # there was no room before: there is none now but for what has been counted
-        crowded: dict[str, str] = {}
+        crowded: dict[str, Event] = {}
         shard_of = {_name(shard): shard for shard in shards}
         encoded = encode(shards)
         for event in self._sidecar.warm(encoded.content_type, encoded.body, headers, encoded.query):
@@ -169,7 +173,7 @@ class _Counting:
                 self._leaving[event["result"] == "present"].append(_name(shard))
                 self._count(shard, headers, last=True)
             elif shard and event.get("result") == "no-room":
-                crowded[shard] = str(event.get("error"))
+                crowded[shard] = event
                 if event.get("bytes"):
                     self._parts[_name(shard)] = None
             elif shard:

@@ -116,8 +116,9 @@ class Ledger(Generic[S]):
         victims = self.choose(missing, leaving) if missing > 0 else []
         freed = sum(victim.bytes for victim in victims)
         if missing > freed:
+            leaving_now = f"{freed} of them" if freed else "nothing of that"
             raise CacheFull(
-                f"{size} bytes do not fit: {self.used_bytes} of {self.capacity_bytes} bytes are in use and {freed} of them may leave"
+                f"{size} bytes do not fit: {self.used_bytes} of {self.capacity_bytes} bytes are in use, and {leaving_now} may leave now"
             )
         self.stored_bytes -= freed
         self.doomed_bytes += freed

@@ -43,8 +43,10 @@ def test_victims_are_taken_in_order_and_no_more_than_needed() -> None:
 def test_a_refusal_changes_nothing() -> None:
     """Too few may leave: the numbers are said, and all is as before."""
     ledger = ledger_of(100, 90)
-    with pytest.raises(CacheFull, match="90 of 100"):
+    with pytest.raises(CacheFull, match="90 of 100 bytes are in use, and 30 of them may leave now"):
         ledger.reserve(50, lambda: [Victim("a", 30)])
+    with pytest.raises(CacheFull, match="and nothing of that may leave now"):
+        ledger.reserve(50, list)
     assert (ledger.stored_bytes, ledger.doomed_bytes, ledger.reserved_bytes) == (90, 0, 0)
 
 
