@@ -13,11 +13,14 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 
 from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resident.facts import CacheChanged, NameForgotten, ReaderResumed, SegmentGone, SegmentMissed
 from forebay_proxy.cache.resolver import VersionResolver
 from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.core.background_tasks import BackgroundTasks
 from forebay_proxy.core.errors import CacheError, CacheFull, DigestDiffers, ForebayError
 from forebay_proxy.core.segments import SEGMENT_BYTES
+from forebay_proxy.policy.eviction.facts import DebtSettled, LeadGivenBack
+from forebay_proxy.policy.plans.facts import PlanAdvanced
 from forebay_proxy.policy.plans.registry import PlanRegistry, ReaderPlan
 from forebay_proxy.policy.schedule.idle_readers import STILL_S, IdleReaders
 from forebay_proxy.policy.schedule.negative_cache import NegativeCache
@@ -113,10 +116,10 @@ class Prefetcher:
         """Plans changed."""
         self._woken.set()
 
-    def waited(self, reader: ReaderName | None) -> None:
+    def waited(self, fact: ReaderResumed) -> None:
         """A reader waited for bytes: it needs a longer window, unless the disk is what holds it back."""
-        if reader is not None:
-            self.scheduler.waited(reader)
+        if fact.reader is not None:
+            self.scheduler.waited(fact.reader)
 
     def look_again(self) -> None:
         """Once a second: what failed is tried again when its time is over, and the disk may have recovered; no other event tells."""
@@ -141,8 +144,9 @@ class Prefetcher:
         for reader in self.scheduler.standing - self._still.readers.keys():
             self._go_on(reader)
 
-    def gave_back(self, reader: Hashable) -> None:
+    def gave_back(self, fact: LeadGivenBack) -> None:
         """The reader stands still, and others wanted the room of its lead."""
+        reader = fact.reader
         if isinstance(reader, ReaderName):
             plan = self._plans.get(reader)
             if plan is not None:
@@ -158,13 +162,14 @@ class Prefetcher:
         self._paused_at.pop(reader, None)
         self.scheduler.go_on(reader)
 
-    def stirred(self) -> None:
-        """Something landed, left or was read."""
+    def stirred(self, _: CacheChanged | None = None) -> None:
+        """What found no room may find it now."""
         self.scheduler.room()
         self._woken.set()
 
-    def advanced(self, plan: ReaderPlan) -> None:
+    def advanced(self, fact: PlanAdvanced) -> None:
         """A reader moved, or says something else than before."""
+        plan = fact.plan
         self.scheduler.advanced(plan)
         if plan.reader in self.scheduler.standing:
             self._look_again_at(plan)
@@ -189,24 +194,33 @@ class Prefetcher:
             return key.startswith("opening")  # its segment has no key yet
         return entry.in_use.readers > 0 or any(plan.reader == reader for plan, _ in self._plans.mentions(entry.name))
 
-    def missed(self, entry: Entry, index: int, flight: Flight) -> None:
+    def gone(self, fact: SegmentGone) -> None:
+        """It may be wanted again."""
+        self.scheduler.evicted(fact.name, fact.index)
+
+    def forgotten(self, fact: NameForgotten) -> None:
+        """Whoever needs the shard has to open it first."""
+        self.scheduler.missing(fact.name)
+
+    def missed(self, fact: SegmentMissed) -> None:
         """A flight ended without its segment. What would most likely end so again is not asked for at once: it would be, for ever."""
+        entry, flight = fact.entry, fact.flight
         is_lasting = self._is_lasting(entry, flight.error)
         if flight.prefetch and (is_lasting or flight.error is not None):
             in_vain_s = (flight.position - flight.first) / WASTE_BYTES_S
             self._leave_alone(entry.name, entry.origin, in_vain_s + (FAILED_S if is_lasting else CROWDED_S))
         else:
-            self.scheduler.evicted(entry.name, index)
+            self.scheduler.evicted(entry.name, fact.index)
 
     @staticmethod
     def _is_lasting(entry: Entry, error: BaseException | None) -> bool:
         """Whether the next flight would end in the same way. A body that cannot be asked in pieces would come again from its start."""
         return not entry.ranged or entry.stored.misplaced or (error is not None and not isinstance(error, CacheError))
 
-    def freed(self, reader: object) -> None:
+    def freed(self, fact: DebtSettled) -> None:
         """The reader may displace one more segment."""
-        if isinstance(reader, ReaderName):
-            self.scheduler.settled(reader)
+        if isinstance(fact.reader, ReaderName):
+            self.scheduler.settled(fact.reader)
 
     def ahead_bytes(self, plan: ReaderPlan) -> int:
         """How many bytes of what the reader announced are here or on their way, counted from its position as far as its window."""

@@ -22,6 +22,7 @@ from contextlib import asynccontextmanager, suppress
 
 from forebay_proxy.background.sample_index_steps import SampleIndexSteps
 from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resident.facts import ShardCompleted
 from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.core.background_tasks import BackgroundTasks
 from forebay_proxy.core.errors import (
@@ -117,7 +118,11 @@ class SampleIndexer:
 
     # What others report
 
-    def completed(self, entry: Entry) -> None:
+    def completed(self, fact: ShardCompleted) -> None:
+        """A shard is here whole: its index is made soon."""
+        self._await_turn(fact.entry)
+
+    def _await_turn(self, entry: Entry) -> None:
         known = entry.key in self._files or entry.key in self._refused or entry.key in self._calls
         if known or not _keepable(entry) or not entry.segments.complete:
             return
@@ -153,7 +158,7 @@ class SampleIndexer:
                     self._events.emit(IndexDone("read"))
                     return found
         if only_kept:
-            self.completed(entry)
+            self._await_turn(entry)
             raise _not_yet(entry, "it is not made yet")
         self._asking += 1
         try:

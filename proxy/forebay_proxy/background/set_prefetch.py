@@ -20,6 +20,7 @@ from forebay_proxy.cache.tar_check import TarCheck
 from forebay_proxy.core.errors import CacheFull, ConfigError, ForebayError, NotTarArchive
 from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.core.shard import Shard, shown_set
+from forebay_proxy.policy.plans.facts import SetShardOpened
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.policy.plans.set_cursor import SetCursor
 from forebay_proxy.policy.plans.set_faults import SetFaults
@@ -175,12 +176,13 @@ class SetPrefetch:
             for number in range(AT_ONCE):
                 group.create_task(self._work(), name=f"set {number}")
 
-    def read(self, key: str, name: str, job: str, epoch: int) -> None:
-        declared = self._sets.get(key)
-        index = declared.shards.index(name) if declared else None
+    def read(self, fact: SetShardOpened) -> None:
+        """A job has opened a shard of a set: it is unread no more."""
+        declared = self._sets.get(fact.key)
+        index = declared.shards.index(fact.name) if declared else None
         if declared is not None and index is not None:
             declared.is_awaited = False
-            declared.tour.opened(index, job, epoch)
+            declared.tour.opened(index, fact.job, fact.epoch)
             self._readers = max(self._readers, len(self._cache.readings))
             self._woken.set()
 

@@ -13,7 +13,7 @@ Everything here runs on one event loop and needs no locks; between two awaits th
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 
 from forebay_proxy.cache.fd_lease import FdLease, FdLeases
@@ -23,7 +23,7 @@ from forebay_proxy.cache.reader import ShardReader
 from forebay_proxy.cache.resident.digest_check import DigestCheck
 from forebay_proxy.cache.resident.digest_gate import DigestGate
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.resident.facts import CacheChanged, NameForgotten, ReaderResumed, SegmentSpoilt
+from forebay_proxy.cache.resident.facts import CacheChanged, EntryRetired, NameForgotten, ReaderResumed, SegmentSpoilt
 from forebay_proxy.cache.resident.open_files import OpenFiles
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.retirement import Retirement
@@ -42,6 +42,7 @@ from forebay_proxy.core.http_range import RangeRequest, Suffix
 from forebay_proxy.core.segments import SEGMENT_BYTES, segment_span
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.eviction.ledger import Grant
+from forebay_proxy.policy.plans.facts import NextUseChanged
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.store.health import DiskHealth
 from forebay_proxy.store.store import Store
@@ -267,16 +268,17 @@ class ShardCache:
         self.room.touch(entry)
         self._events.emit(CacheChanged())
 
-    def forget(self, entry: Entry) -> None:
+    def forget(self, fact: EntryRetired) -> None:
         """Nothing of this version is left."""
+        entry = fact.entry
         self._openings.versions.forget(entry)
         if entry.name not in self._openings.versions.current:
             self.plans.forget(entry.name)
             self._events.emit(NameForgotten(entry.name))
 
-    def reorder(self, names: Iterable[str]) -> None:
+    def reorder(self, fact: NextUseChanged) -> None:
         """Plans say that these shards are used at another time than before."""
-        for name in names:
+        for name in fact.names:
             entry = self._openings.versions.current.get(name)
             if entry is not None:
                 self.room.touch(entry)

@@ -11,6 +11,7 @@ from support.house import SEGMENT, World, building, data_of, reader, shard_of, s
 
 from forebay_proxy.background import prefetcher as prefetch
 from forebay_proxy.background.plan_intake import PlanIntake
+from forebay_proxy.cache.resident.facts import ReaderResumed
 from forebay_proxy.cache.resident.space import Slice
 from forebay_proxy.core.digests import Digest
 from forebay_proxy.core.errors import CacheFull, DigestDiffers, DiskFailed
@@ -149,12 +150,12 @@ async def test_a_wait_lengthens_the_window_unless_the_disk_is_full(tmp_path: Pat
         world.plans.replace(reader(), SHARDS)
         ahead = world.prefetcher.scheduler
         before = ahead.window_bytes(reader())
-        world.prefetcher.waited(reader())
+        world.events.emit(ReaderResumed(reader()))
         assert ahead.window_bytes(reader()) == 2 * before
         assert ahead.next() is not None
         ahead.refused(reader())
-        world.prefetcher.waited(reader())
-        world.prefetcher.waited(None)
+        world.events.emit(ReaderResumed(reader()))
+        world.events.emit(ReaderResumed(None))
         assert ahead.window_bytes(reader()) == before
 
 
@@ -302,7 +303,7 @@ async def test_a_dead_readers_window_is_given_back(tmp_path: Path) -> None:
         assert world.plans.expire(lambda who: False) == [reader(0)]
 
         def has_grown() -> bool:
-            world.prefetcher.waited(reader(1))  # who was refused room before gets it back by waiting, or by reading on
+            world.events.emit(ReaderResumed(reader(1)))  # who was refused room before gets it back by waiting, or by reading on
             world.prefetcher.look_again()
             return world.prefetcher.ahead_bytes(world.plans.all()[0]) == 8 * SEGMENT
 

@@ -44,7 +44,7 @@ def shard_data(seed: int) -> bytes:
 async def fetching(world: World, *texts: str, judges: bool = False) -> AsyncIterator[SetPrefetch]:
     """Declared sets, fetched for the length of a ``with``; ``judges``: what is called a tar must be one."""
     sets = SetPrefetch(world.cache, world.openings, world.plans, texts, world.clock, world.cache.tarlook if judges else None)
-    world.events.on(SetShardOpened, lambda fact: sets.read(fact.key, fact.name, fact.job, fact.epoch))
+    world.events.on(SetShardOpened, sets.read)
     task = world.group.create_task(sets.run())
     try:
         yield sets

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.core.events import Fact
 from forebay_proxy.policy.eviction.ledger import Ledger
 from forebay_proxy.store.store import Store
 
@@ -33,6 +34,6 @@ class Overhead:
         self._beyond_bytes += beyond - entry.stored.beyond_bytes
         entry.stored.beyond_bytes = beyond
 
-    def measure(self) -> None:
+    def measure(self, _: Fact | None = None) -> None:
         """Tell the ledger what index, lock and directories held after the last commit, and what files hold beyond their segments."""
         self._ledger.measured_overhead(self._store.overhead_bytes + self._beyond_bytes, self._store.sweeping.garbage_bytes)
