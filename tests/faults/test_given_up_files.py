@@ -24,8 +24,8 @@ MIB = 2**20
 
 
 @pytest.mark.parametrize("moved", [False, True], ids=["removed", "moved away"])
-async def test_a_flight_over_a_directory_that_was_made_anew(tmp_path: Path, *, moved: bool) -> None:
-    """What it had written lies in the old file; its reader must not look for it in the new one."""
+async def test_a_flight_over_a_directory_that_is_gone(tmp_path: Path, *, moved: bool) -> None:
+    """Its reader gets the rest through memory, nothing more is promised, and no directory is made."""
     async with building(tmp_path / "c", segments=8, segment_bytes=SEGMENT_BYTES) as world:
         data = data_of(3 * SEGMENT_BYTES + 5)
         remote = world.origin.put(A, data)
@@ -38,20 +38,20 @@ async def test_a_flight_over_a_directory_that_was_made_anew(tmp_path: Path, *, m
             assert flight is not None
             await until(lambda: flight.stored_end == SEGMENT_BYTES + 4 * MIB)
             if moved:
-                (world.path / "shards").rename(tmp_path / "old")
+                world.path.rename(tmp_path / "old")
             else:
-                shutil.rmtree(world.path / "shards")
-            await world.store.own_anew(5.0)
-            await until(lambda: not entry.stored.filed)
+                shutil.rmtree(world.path)
+            await world.watch.look()
             assert await world.get(A, first=2 * SEGMENT_BYTES, last=2 * SEGMENT_BYTES + 99) == data[2 * SEGMENT_BYTES :][:100]
-            assert entry.stored.filed
             async for chunk in reading.chunks():
                 got += bytes(chunk)
                 if len(got) > SEGMENT_BYTES + 3 * MIB:
                     stalls.open()
             assert got == data
         await world.quiet()
+        assert not world.path.exists()
         assert entry.stored.charged_bytes == world.ledger.stored_bytes
+        assert await world.get(A) == data
 
 
 @pytest.mark.parametrize("opened", [False, True], ids=["before the file was opened", "after it was"])

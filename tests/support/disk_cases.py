@@ -244,9 +244,9 @@ CASES = [
     Case("punch-hung", _calls(punch=HANG), down=False, state=False, limit=40_000_000),
     Case("read-only", _read_only, disk="ext4", mended=False),
     Case("read-only-for-a-while", _calls(**dict.fromkeys(_WRITING, errno.EROFS)), cold=True),
-    Case("removed", _removed, disk="tmpfs", down=False),
-    Case("emptied", _emptied, disk="tmpfs", down=False),
-    Case("unmounted", _unmounted, disk="ext4"),
+    Case("removed", _removed, disk="tmpfs", mended=False),
+    Case("emptied", _emptied, disk="tmpfs", mended=False),
+    Case("unmounted", _unmounted, disk="ext4", mended=False),
     Case("files-cut", _cut, disk="tmpfs", down=False, state=False),
     Case("no-inodes", _no_inodes, disk="tmpfs", down=False, state=False, rounds=2, cold=True, before='mount -o remount,nr_inodes=400 "$0"'),
 ]

@@ -52,7 +52,6 @@ from forebay_proxy.store.facts import (
     GarbageRemoved,
     IndexCommitted,
     IndexLost,
-    ShardsLost,
     SpaceRefused,
 )
 from forebay_proxy.store.health import DiskHealth
@@ -151,7 +150,6 @@ def _introduce(parts: CacheParts, events: Events) -> None:
     on(IndexLost, lambda _: room.claim_all())
     on(CommitFailed, lambda fact: cache.disk.failed(fact.error))
     on(SpaceRefused, lambda fact: parts.watch.space_refused(fact.error))
-    on(ShardsLost, lambda _: parts.watch.shards_lost())
     on(FileHeld, lambda fact: cache.fd_leases.held(fact.entry))
     on(SegmentRefetched, lambda fact: cache.digest_check.landed(fact.entry, fact.index, fact.checksum))
     on(SegmentSpoilt, lambda fact: parts.indexing.drop(fact.entry))

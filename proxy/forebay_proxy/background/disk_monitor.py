@@ -4,10 +4,8 @@ The looks and probes run in a thread of their own and are given ``PATIENCE_S``; 
 waits for it. What follows from a look is decided elsewhere: ``Headroom`` says what may be granted now, ``DiskHealth`` whether anything
 may be tried, ``Reclaimer`` lets go of what stands above a capacity that shrank.
 
-A directory that was removed is made anew, under the rules of the start, where it was: its owner is alive, training goes on, and an empty
-cache is worth more than none until somebody restarts the sidecar. It is *not* made anew where the path leads to another file system (the
-disk was unmounted: its shards would fill the one underneath, which nobody gave us), nor taken where somebody else has put one with shards
-in it. Then everything passes through memory, and the log says why.
+A directory that was removed, replaced or unmounted is not made anew: what is at its path now is nobody's, or another's, and
+what we hold of one that was mounted again has no path any more. Everything passes through memory until the sidecar is started again.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from forebay_proxy.cache.resident.open_files import OpenFiles
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.core.background_tasks import BackgroundTasks
-from forebay_proxy.core.errors import ConfigError, DiskFailed
+from forebay_proxy.core.errors import DiskFailed
 from forebay_proxy.policy.eviction.headroom import Headroom
 from forebay_proxy.store.health import DiskHealth
 from forebay_proxy.store.probe import Look
@@ -63,8 +61,6 @@ class DiskMonitor:
         self._headroom = headroom
         self._free_floor = free_floor
         self._chores = chores
-        self._refused: str | None = None
-        self._away = False  # it was not where it was; until it is owned anew, even if it is there again
         self._tending = False
         self._wanted = 0
 
@@ -99,8 +95,7 @@ class DiskMonitor:
         few = max(FEW_FILES, min(SOME_FILES, int(seen.files * self._free_floor)))
         self._health.no_files = seen.free_files is not None and seen.free_files < few
         if not seen.in_place:
-            self._away = True
-            self._health.lost(f"cache disk: directory {self._store.path} was removed, replaced or unmounted")
+            self._health.lost(f"cache directory {self._store.path} was removed, replaced or unmounted")
 
     def space_refused(self, error: DiskFailed) -> None:
         """ENOSPC or EDQUOT. A file that cannot be made says nothing of bytes: inodes lack, until the next look says otherwise."""
@@ -116,30 +111,12 @@ class DiskMonitor:
         self._health.probe_begun()
         error: DiskFailed | None = DiskFailed("probe", "ECANCELED", "nobody waited for it")
         try:
-            if self._away:
-                await self._own_anew()
             await self._store.probe(PATIENCE_S)
             error = None
         except DiskFailed as failed:
             error = failed
-        except ConfigError as refused:
-            error = DiskFailed("create", "ENOENT", str(refused))
-            if str(refused) != self._refused:
-                self._refused = str(refused)
-                log.error("%s; shards are passed through memory: %s", refused, refused.next_step)
         finally:
             self._health.probed(error)
-
-    async def _own_anew(self) -> None:
-        """Also a directory that is there again: what we hold of one that was unmounted belongs to a mount that has no path any more."""
-        await self._store.own_anew(PATIENCE_S)
-        self._away, self._refused = False, None
-
-    def shards_lost(self) -> None:
-        """The directory is there again, and empty."""
-        log.warning("cache directory %s was made anew; what it held is fetched again", self._store.path)
-        for entry in list(self._room.entries.values()):
-            self._chores.spawn(self._clearing.vanished(entry), "vanished")
 
     # While it is up
 

@@ -32,7 +32,6 @@ from forebay_proxy.store.lock import (
     LOCK,
     hmac_key,
     take_lock,
-    write_key,
     write_lock,
 )
 
@@ -81,7 +80,6 @@ class Directory:
         self._root = root
         self._lock = lock
         self._foreign_bytes = 0
-        self._said = ("", "", "")  # in the lock file
 
     def __repr__(self) -> str:
         return f"<Directory {self.path}>"
@@ -98,7 +96,6 @@ class Directory:
             index = _kept(undo, _open_folder(root, path, INDEX))
             samples = _kept(undo, _open_folder(root, path, SAMPLES))
             owned = cls(path, root=root, lock=lock, shards=shards, index=index, samples=samples, key=hmac_key(root))
-            owned._said = (who, "", "")
             undo.pop_all()
             return owned
 
@@ -113,7 +110,6 @@ class Directory:
 
     def announce(self, who: str, url: str, instance: str, *, ending: bool = False) -> None:
         """Say in the lock file where we listen, or that we are about to give the directory up."""
-        self._said = (who, url, instance)
         write_lock(self._lock, who, url, instance, ending=ending)
 
     def in_place(self) -> bool:
@@ -130,47 +126,6 @@ class Directory:
             return False
         except PermissionError:
             return True  # nothing says otherwise; whether it can be written shows by itself
-
-    def own_anew(self) -> bool:
-        """Take the directory again after it, or something in it, was removed. True: the shards are gone. Raises ConfigError.
-
-        Made anew only where it was: were the disk unmounted, its shards would fill the one underneath. Taken only under the rules of the
-        start, and without shards in it: whoever put them there, nobody has counted them. All descriptors keep their numbers.
-        """
-        self._check_ground()
-        with ExitStack() as undo, _config_errors(self.path):
-            root = _kept(undo, _open_root(self.path))
-            lock = _kept(undo, os.dup(self._lock) if self._is_ours(root, LOCK, self._lock) else take_lock(root, self.path))
-            lost = not self._is_ours(root, SHARDS, self.shards)
-            shards = _kept(undo, _open_folder(root, self.path, SHARDS))
-            if lost and os.listdir(shards):
-                raise ConfigError(f"cache directory {self.path} was replaced by one with shards of its own", next_step="restart")
-            index = _kept(undo, _open_folder(root, self.path, INDEX))
-            samples = _kept(undo, _open_folder(root, self.path, SAMPLES))
-            write_lock(lock, *self._said)
-            write_key(root, self.hmac_key)
-            held = ((root, self._root), (lock, self._lock), (shards, self.shards), (index, self.index), (samples, self.samples))
-            for fresh, ours in held:
-                os.dup2(fresh, ours, inheritable=False)
-        return lost
-
-    def _check_ground(self) -> None:
-        with _config_errors(self.path):
-            try:
-                there = os.stat(self.path, follow_symlinks=False)
-            except FileNotFoundError:
-                there = os.stat(self.path.parent)
-            if there.st_dev != os.fstat(self._root).st_dev:
-                raise ConfigError(
-                    f"cache directory {self.path} is not on the file system it was on at the start", next_step="mount it again, or restart"
-                )
-
-    @staticmethod
-    def _is_ours(root: int, name: str, fd: int) -> bool:
-        try:
-            return os.path.samestat(os.stat(name, dir_fd=root, follow_symlinks=False), os.fstat(fd))
-        except FileNotFoundError:
-            return False
 
     def scan(self) -> Scan:
         """Look at everything once. Raises OSError."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from forebay_proxy.core.errors import DiskFailed
 from forebay_proxy.core.events import Fact
 
-__all__ = ["CommitFailed", "FileTidied", "GarbageRemoved", "IndexCommitted", "IndexLost", "ShardsLost", "SpaceRefused"]
+__all__ = ["CommitFailed", "FileTidied", "GarbageRemoved", "IndexCommitted", "IndexLost", "SpaceRefused"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,6 @@ class CommitFailed(Fact):
 @dataclass(frozen=True, slots=True)
 class IndexLost(Fact):
     """The index had to be begun anew while running: every row must be put again."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShardsLost(Fact):
-    """The cache directory was removed, and made anew without its shards."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ Three states, and what leads from one to the next:
     down      -> unstable   a probe worked: a small file written, synced, read back and removed. One failure within ``CALM_S`` of that is
                             enough to be down again, and every return to ``down`` doubles the pause before the next probe
 
+A directory that is not where it was stays ``down`` until the next start.
+
 While it is down nothing is written but probes, one at a time. Reads go on (a read-only remount still has the bytes), unless it hangs.
 
 Not every error is the disk's fault. A file that somebody deleted or cut is fetched again, and a full disk is a smaller cache
@@ -62,6 +64,7 @@ class DiskHealth:
         self._pause_s = FIRST_PROBE_S
         self._probe_at = 0.0
         self._probing = False
+        self._lost = False
 
     def __repr__(self) -> str:
         return f"<DiskHealth {self.state}{f', {self.reason}' if self.reason else ''}>"
@@ -113,16 +116,22 @@ class DiskHealth:
         self._calm()
 
     def lost(self, reason: str) -> None:
-        """The directory is not where it was: removed, replaced, unmounted."""
-        if self.state != "down":
-            self._go_down(reason)
+        """The directory is not where it was: removed, replaced, unmounted. Down for good; told once, also behind what had failed of it."""
+        if self._lost:
+            return
+        self._lost = True
+        log.error("%s; shards are passed through memory until the sidecar is started again", reason)
+        if self.state == "down":
+            self.reason = reason
+        else:
+            self._change("down", reason)
 
     # Probes
 
     @property
     def probe_due(self) -> bool:
         """Whether the disk should be probed now."""
-        if self._probing:
+        if self._probing or self._lost:
             return False
         if self.state == "down":
             return self._clock() >= self._probe_at
@@ -134,6 +143,8 @@ class DiskHealth:
     def probed(self, error: DiskFailed | None) -> None:
         """A probe ended."""
         self._probing = False
+        if self._lost:
+            return
         if error is not None:
             self._events.emit(events.DiskOperationFailed("probe", error.errno_name))
             self._failed_at = self._clock()

@@ -17,7 +17,7 @@ from typing import Any
 
 from forebay_proxy.core.errors import ConfigError
 
-__all__ = ["HMAC_KEY", "LOCK", "DirectoryOwned", "hmac_key", "take_lock", "write_key", "write_lock"]
+__all__ = ["HMAC_KEY", "LOCK", "DirectoryOwned", "hmac_key", "take_lock", "write_lock"]
 
 LOCK, HMAC_KEY = "lock", "hmac.key"
 _OPEN_FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -98,15 +98,3 @@ def hmac_key(root: int) -> bytes:
     finally:
         os.close(fd)
     return key
-
-
-def write_key(root: int, key: bytes) -> None:
-    """Keep ``key`` in the directory ``root`` unless it is there: rows written with it must be understood at the next start."""
-    if hmac_key(root) == key:
-        return
-    fd = os.open(HMAC_KEY, _OPEN_FILE, 0o600, dir_fd=root)
-    try:
-        with suppress(OSError):
-            os.pwrite(fd, key, 0)
-    finally:
-        os.close(fd)

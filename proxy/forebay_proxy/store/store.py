@@ -7,6 +7,7 @@ nothing: who holds how many bytes is the ledger's, who leaves is the cache's. Th
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
@@ -20,7 +21,7 @@ from forebay_proxy.core.events import Events
 from forebay_proxy.node.mounts import file_system_type, is_network, read_mounts
 from forebay_proxy.store.boot_id import boot_id
 from forebay_proxy.store.directory import Directory
-from forebay_proxy.store.facts import IndexLost, ShardsLost
+from forebay_proxy.store.facts import IndexLost
 from forebay_proxy.store.file_table import ShardFiles
 from forebay_proxy.store.files import fallocate
 from forebay_proxy.store.files.disk_errors import disk_errors, disk_failed
@@ -179,12 +180,16 @@ class Store:
             raise failure from error
 
     def _commit_and_measure(self, changes: Mapping[str, str | None]) -> int:
+        if not self._directory.in_place():  # without its lock file another sidecar may own it by now, and this very index
+            raise FileNotFoundError(errno.ENOENT, "the cache directory was removed, replaced or unmounted")
         self._index.commit(changes)
         return self._directory.overhead()
 
     async def _begin_index_anew(self) -> None:
-        """An empty index claims nothing, which is always safe."""
+        """An empty index claims nothing, which is always safe. None is made where the directory is not ours any more."""
         with suppress(OSError, sqlite3.Error, IndexBroken):  # the next commit will tell
+            if not await self._pools.index.run(self._directory.in_place):
+                return
             await self._pools.index.run(self._index.close)
             await self._pools.index.run(self._directory.set_index_aside)
             await self._pools.index.run(self._index.load)
@@ -204,33 +209,6 @@ class Store:
                 return await self._pools.watch.run(function, *args, patience_s=patience_s)
         except Overdue as overdue:
             raise DiskFailed(operation, "ETIMEDOUT", f"{overdue} ({self.path})") from None
-
-    async def own_anew(self, patience_s: float) -> None:
-        """Take the directory again after it was removed or replaced. Raises ConfigError, DiskFailed.
-
-        Says ``ShardsLost`` if its shards are gone, else ``IndexLost``; also when it took longer than anybody waited.
-        """
-        try:
-            with disk_errors("create", str(self.path)):
-                self._owned_anew(await self._pools.index.run(self._own_anew, patience_s=patience_s, undo=self._owned_anew))
-        except Overdue as overdue:
-            raise DiskFailed("create", "ETIMEDOUT", f"{overdue} ({self.path})") from None
-
-    def _owned_anew(self, lost: bool) -> None:
-        if lost:
-            self._events.emit(ShardsLost())
-        else:
-            self._events.emit(IndexLost())
-
-    def _own_anew(self) -> bool:
-        """In the index's thread: no commit meets it half-way."""
-        self._index.close()
-        lost = self._directory.own_anew()
-        self.boot_id = f"{self.boot_id.partition(' ')[0]} {self._directory.place()}"
-        self._index = IndexDatabase(self._directory.index)
-        with suppress(IndexBroken, sqlite3.Error):  # the next commit will tell
-            self._index.load()
-        return lost
 
     @property
     def overhead_bytes(self) -> int:

@@ -183,56 +183,56 @@ async def test_a_disk_that_hangs_is_left_alone_and_comes_back(tmp_path: Path, mo
         await world.quiet()
 
 
-async def test_a_removed_directory_is_made_anew(tmp_path: Path) -> None:
-    """What it held is given up, open files too; the next shards are stored in the new one, and a start finds them."""
+async def test_a_removed_directory_is_passed_by(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is not made anew: everything passes through memory and nothing is promised, told once; the next start begins an empty one."""
     path = tmp_path / "c"
     async with building(path) as world:
         data = await stored(world, A, 3)
+        world.origin.put(B, data_of(2 * SEGMENT, 1))
         async with world.opened(A) as inside:
             assert (await world.taken(inside, 10))[:10] == data[:10]
             shutil.rmtree(path)
-            await world.watch.look()
-            assert world.cache.disk.state == "down"
-            world.clock.advance(FIRST_PROBE_S)
-            await world.watch.look()
+            with caplog.at_level(logging.INFO, "forebay"):
+                for _ in range(8):
+                    await world.watch.look()
+                    world.clock.advance(20)
             rest = b"".join([bytes(chunk) async for chunk in inside.chunks()])
             assert data.endswith(rest)
+        held = world.ledger.used_bytes
+        assert [await world.get(B), await world.get(A)] == [data_of(2 * SEGMENT, 1), data]
         await world.quiet()
-        assert world.cache.disk.state == "unstable"
-        assert world.ledger.stored_bytes <= 2 * SEGMENT, "what the reader inside asked for since"
-        assert await world.get(A) == data
-        await world.quiet()
-        assert world.entry(A).segments.complete
-        key = world.store.hmac_key
+        assert world.ledger.used_bytes <= held
+        assert not path.exists()
+        assert (world.cache.disk.state, world.of(events.DiskChanged)) == ("down", [events.DiskChanged("down")])
+        assert "was removed, replaced or unmounted" in world.cache.disk.reason
+        assert sum("removed, replaced" in record.getMessage() for record in caplog.records) == 1
     async with building(path) as world:
-        assert world.entry(A).segments.complete
-        assert world.store.hmac_key == key
+        assert not world.room.entries
+        await stored(world, A, 3)
 
 
-async def test_a_directory_that_is_somebody_elses_now(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It is not taken: told once, tried again and again, and used again when it is ours again."""
+async def test_a_directory_that_is_somebody_elses_now(tmp_path: Path) -> None:
+    """Nothing of it is touched. Should the very directory come back, the next start uses it, without a byte fetched anew."""
     path = tmp_path / "c"
     async with building(path) as world:
         data = await stored(world, A, 2)
         path.rename(tmp_path / "ours")
         (path / "shards").mkdir(parents=True)
         (path / "shards" / ("0" * 64)).write_bytes(b"another's")
-        path.chmod(0o700)
-        with caplog.at_level(logging.ERROR, "forebay"):
-            for _ in range(8):
-                await world.watch.look()
-                world.clock.advance(20)
+        for _ in range(8):
+            await world.watch.look()
+            world.clock.advance(20)
         assert world.cache.disk.state == "down"
-        assert sum("shards of its own" in record.getMessage() for record in caplog.records) == 1
         assert await world.get(A) == data, "from the files that are open"
-        assert world.of(events.DiskOperationFailed)[-1].operation == "probe"
+        assert [str(found.relative_to(path)) for found in sorted(path.rglob("*"))] == ["shards", "shards/" + "0" * 64]
         shutil.rmtree(path)
         (tmp_path / "ours").rename(path)
         world.clock.advance(100)
         await world.watch.look()
-        assert world.cache.disk.state == "unstable"
-        assert await world.get(A) == data
-        assert len(world.origin.asked(A)) == 2, "nothing was fetched anew"
+        assert world.cache.disk.state == "down"
+    async with building(path, origin=world.origin) as again:
+        assert await again.get(A) == data
+    assert len(world.origin.asked(A)) == 2, "nothing was fetched anew"
 
 
 async def test_working_off_that_hangs_stops_no_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -258,68 +256,4 @@ def test_it_knows_whether_it_is_where_it_was(tmp_path: Path) -> None:
             (path / name).rmdir()
         aside.rename(path / name)
         assert owned.in_place()
-    owned.close()
-
-
-@pytest.mark.parametrize("gone", ["", "lock", "shards"])
-def test_it_is_owned_anew_with_the_same_descriptors(tmp_path: Path, gone: str) -> None:
-    """Locked, with the same key, and whoever knows a descriptor's number is in the new one; shards that are still there stay."""
-    path = tmp_path / "c"
-    owned = Directory.open(path, "serve")
-    owned.announce("serve", "http://127.0.0.1:1", "feed")
-    (path / "shards" / ("a" * 64)).write_bytes(b"x")
-    (path / gone).rename(tmp_path / "aside")
-    assert owned.own_anew() is (gone != "lock")
-    assert owned.in_place()
-    assert os.listdir(owned.shards) == (["a" * 64] if gone == "lock" else [])
-    assert (path / "hmac.key").read_bytes() == owned.hmac_key
-    assert json.loads((path / "lock").read_text())["instance"] == "feed"
-    with pytest.raises(ConfigError, match="owned by pid"):
-        Directory.open(path, "serve")
-    owned.close()
-    Directory.open(path, "serve").close()
-
-
-def test_it_is_not_taken_where_it_is_not_ours(tmp_path: Path) -> None:
-    """Another's shards, another owner, a link, others may write: refused, and nothing of it is touched."""
-    path = tmp_path / "c"
-    owned = Directory.open(path, "serve")
-    path.rename(tmp_path / "aside")
-    other = Directory.open(path, "other")
-    with pytest.raises(ConfigError, match="owned by pid"):
-        owned.own_anew()
-    (path / "shards" / ("a" * 64)).write_bytes(b"x")
-    other.close()
-    with pytest.raises(ConfigError, match="shards of its own"):
-        owned.own_anew()
-    path.chmod(0o777)
-    with pytest.raises(ConfigError, match="written by others"):
-        owned.own_anew()
-    path.rename(tmp_path / "third")
-    path.symlink_to(tmp_path / "third")
-    with pytest.raises(ConfigError, match="symbolic link"):
-        owned.own_anew()
-    assert (tmp_path / "third/shards" / ("a" * 64)).read_bytes() == b"x"
-    path.unlink()
-    (tmp_path / "aside").rename(path)
-    assert owned.in_place()
-    owned.close()
-
-
-def test_it_is_not_made_on_another_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk was unmounted: what lies underneath is nobody's cache."""
-    path = tmp_path / "c"
-    owned = Directory.open(path, "serve")
-    path.rename(tmp_path / "aside")
-    real = os.stat
-
-    def elsewhere(name: Any, **how: Any) -> Any:
-        found = real(name, **how)
-        return SimpleNamespace(st_dev=found.st_dev + 1) if name == path.parent else found
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "stat", elsewhere)
-        with pytest.raises(ConfigError, match="not on the file system"):
-            owned.own_anew()
-    assert not path.exists()
     owned.close()

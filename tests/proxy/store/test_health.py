@@ -195,6 +195,19 @@ def test_a_lost_directory_is_down_once() -> None:
     assert health.reason == "removed"
 
 
+def test_a_lost_directory_is_told_behind_what_failed_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    """A file that could not be made is noticed before the directory is looked at: its reason is told once, and is the state's."""
+    health, _, facts = health_of()
+    health.failed(DiskFailed("create", "ENOENT", "told"))
+    caplog.clear()
+    with caplog.at_level(logging.ERROR, "forebay"):
+        for _ in range(3):
+            health.lost("removed")
+    assert changes(facts) == ["down"]
+    assert health.reason == "removed"
+    assert len(caplog.records) == 1
+
+
 def test_one_line_a_change(caplog: pytest.LogCaptureFixture) -> None:
     """A thousand failures are two lines, and coming back is two."""
     health, clock, _ = health_of()

@@ -444,6 +444,23 @@ async def test_a_directory_removed_under_us(store: Store) -> None:
     assert store.measure() >= 0
 
 
+@pytest.mark.parametrize("gone", ["lock", "shards", ""])
+async def test_another_owners_index_is_not_written(store: Store, tmp_path: Path, gone: str) -> None:
+    """Without its lock file a second sidecar owns the directory: what the first one has to say of its own goes nowhere."""
+    (store.path / gone).rename(tmp_path / "aside")
+    if gone == "shards":
+        (store.path / "lock").unlink()
+    other = await Store.open(store.path, who="serve")
+    await other.load()
+    row = await stored(other, "s3://b/0", {0})
+    store.claims.drop(row.key)
+    store.claims.put(make_row("s3://b/1", boot=store.boot_id))
+    with pytest.raises(DiskFailed, match="ENOENT"):
+        await store.claims.committed()
+    await other.aclose()
+    assert [row.key for row in (await next_life(store.path)).rows] == [row.key]
+
+
 @pytest.mark.parametrize("damage", ["deleted", "corrupt"])
 async def test_an_index_lost_while_running_is_begun_anew(
     store: Store, events: Events, damage: str, monkeypatch: pytest.MonkeyPatch

@@ -180,20 +180,6 @@ class Reclaimer:
         """
         return await self._let_go(list(self._room.victims_of(entry)), reason)
 
-    async def vanished(self, entry: Entry) -> None:
-        """The directory was removed, and with it the name of the entry's file: let go of what it still holds."""
-        async with entry.stored.lock:
-            indices = tuple(entry.segments.stored())
-            size = sum(map(entry.segments.bytes_of, indices))
-            self._room.vacate([Victim((entry, indices), size)] if indices else [], "other")
-            await to_its_end(self._let_vanish(entry, indices, size))
-        self._retiring.retire(entry)
-
-    async def _let_vanish(self, entry: Entry, indices: tuple[int, ...], size: int) -> None:
-        await self._files.leave_behind(entry)  # the last descriptor of an unlinked file holds its blocks
-        self._room.ledger.gone(size)
-        self._room.parted(entry, indices, removed=True)
-
     async def work_off(self) -> None:
         """Let go of what stands above a capacity that shrank."""
         self._room.refresh()
