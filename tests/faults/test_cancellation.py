@@ -206,7 +206,7 @@ EVERY = 5  # of all tasks together there are some hundred awaits, and neighbours
 
 
 def end(world: World) -> None:
-    world.openings.cancel()
+    world.resolver.cancel()
     world.flights.cancel()
 
 

@@ -72,7 +72,7 @@ async def test_room_that_was_made_too_late(tmp_path: Path, monkeypatch: pytest.M
         remote = world.origin.put(A, data)
         remote.chunk_bytes = MIB
         assert await world.get(A) == data
-        await until(lambda: not world.openings.running)
+        await until(lambda: not world.resolver.running)
         world.cache.disk.probed(None)  # it answers again
         monkeypatch.setattr(segment_grants, "HUNG_S", 10.0)
         stalls = remote.hold(5 * MIB)

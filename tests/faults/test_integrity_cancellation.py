@@ -74,7 +74,7 @@ async def test_a_shutdown_at_any_moment(tmp_path: Path) -> None:
                 await asyncio.sleep(0)
             for read in reads:
                 read.cancel()
-            world.openings.cancel()
+            world.resolver.cancel()
             world.flights.cancel()
             world.cache.digest_check.stop()
             async with asyncio.timeout(60):
@@ -150,7 +150,7 @@ async def test_a_shutdown_does_not_wait_for_the_answer(tmp_path: Path) -> None:
         reading.cancel()
         with suppress(asyncio.CancelledError, ForebayError):
             await reading
-        world.openings.cancel()
+        world.resolver.cancel()
         world.flights.cancel()
         world.cache.digest_check.stop()
         async with asyncio.timeout(60):

@@ -236,7 +236,7 @@ class CacheMachine(RuleBasedStateMachine):
         """Prefetch gets as far as it can, also after a stored segment was found wrong; then nothing it has passed by is missing."""
         self._let_go()
         self.do(self._settled())
-        entry = None if name is None else self.world.openings.versions.current.get(name)
+        entry = None if name is None else self.world.resolver.versions.current.get(name)
         if entry is not None and (stored := list(entry.segments.stored())):
             self.do(self.world.clearing.discard(entry, stored[-last]))
             self.do(self._settled())

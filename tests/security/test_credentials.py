@@ -122,7 +122,7 @@ async def test_a_lost_key_makes_everybody_prove_themselves(tmp_path: Path, monke
         await world.get(OWNER)
         await world.quiet()
     async with building(tmp_path, segments=64, revalidate="never", origin=origin) as world:
-        world.openings.versions._hmac_key = b"n" * 32
+        world.resolver.versions._hmac_key = b"n" * 32
         origin.log.clear()
         await world.get(OWNER)
         refused("credentials: after a lost key", held=len(origin.log) == 1 and await is_denied(world, NOBODY))

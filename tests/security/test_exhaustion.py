@@ -205,7 +205,7 @@ async def test_when_all_are_busy_a_newcomer_is_told_so(world: World) -> None:
         busy = [await stack.enter_async_context(line(world.port)) for _ in range(2)]
         for one in busy:
             await one.send(request("GET", "/s3/b/held.tar"))
-        await world_until(lambda: len(world.cache.openings) == 2)
+        await world_until(lambda: len(world.cache.resolver) == 2)
         async with line(world.port) as late:
             status, headers, body = await late.answer()
         shard.gate.set()
@@ -256,7 +256,7 @@ async def world_until(fact: object) -> None:
 async def test_what_is_too_long_is_refused(world: World, what: str, target: str, headers: dict[str, str], status: int) -> None:
     """With the status that says what."""
     reply = await world.ask("GET", target, headers)
-    refused(f"exhaustion: a {what} too long", held=reply.status == status and world.cache.openings == [])
+    refused(f"exhaustion: a {what} too long", held=reply.status == status and world.cache.resolver == [])
 
 
 async def test_a_body_announced_too_large_is_refused_unread(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ async def test_what_two_parsers_could_read_differently_is_refused(world: World, 
     """Answered with 4xx, closed, and the request hidden behind it is not answered, nor its shard opened."""
     answers = await exchange(world.port, AMBIGUOUS[case] + HIDDEN)
     statuses = [status for status, _, _ in answers]
-    opened = [opening.shard.name for opening in world.cache.openings]
+    opened = [opening.shard.name for opening in world.cache.resolver]
     refused(f"smuggling: {case}", held=len(statuses) == 1 and 400 <= statuses[0] < 500 and opened == [] and world.house.evicted == [])
 
 
@@ -103,7 +103,7 @@ async def test_endless_trailers_are_refused(world: World) -> None:
     """A trailer has the header's bounds; the connection ends."""
     head = b"POST /v1/evict HTTP/1.1\r\n" + HOST + b'Transfer-Encoding: chunked\r\n\r\nd\r\n{"all": true}\r\n0\r\n'
     answers = await exchange(world.port, head + b"X-A: b\r\n" * 100_000 + b"\r\n" + HIDDEN)
-    opened = [opening.shard.name for opening in world.cache.openings]
+    opened = [opening.shard.name for opening in world.cache.resolver]
     refused("smuggling: endless trailers", held=opened == [] and all(status != 200 for status, _, _ in answers[1:]))
 
 
@@ -118,8 +118,8 @@ async def test_a_connection_keeps_nothing_of_the_request_before(world: World) ->
     """Reader, range and credential are each request's own."""
     first = request("GET", SHARD, {"Forebay-Reader": "j/0/0/1.1", "Range": "bytes=1-2", "Authorization": "Bearer a"}, close=False)
     answers = await exchange(world.port, first + request("GET", SHARD))
-    openings = world.cache.openings
-    clean = (openings[1].reader, openings[1].want, bool(openings[1].shard.credential)) == (None, None, False)
+    resolver = world.cache.resolver
+    clean = (resolver[1].reader, resolver[1].want, bool(resolver[1].shard.credential)) == (None, None, False)
     refused("smuggling: state across keep-alive", held=[status for status, _, _ in answers] == [206, 200] and clean)
 
 

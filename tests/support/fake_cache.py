@@ -108,19 +108,19 @@ class FakeReading:
 
 
 class FakeCache:
-    """Shards by name. ``openings`` records every ``open``; ``errors`` are raised by ``open`` itself."""
+    """Shards by name. ``resolver`` records every ``open``; ``errors`` are raised by ``open`` itself."""
 
     def __init__(self, shards: dict[str, FakeShard] | None = None) -> None:
         self.contents = dict(shards or {})
         self.errors: dict[str, BaseException] = {}
-        self.openings: list[Opening] = []
+        self.resolver: list[Opening] = []
 
     @asynccontextmanager
     async def open(
         self, shard: Shard, reader: ReaderName | None, want: RangeRequest | None, *, head: bool = False
     ) -> AsyncIterator[FakeReading]:
         opening = Opening(shard, reader, want, head)
-        self.openings.append(opening)
+        self.resolver.append(opening)
         if shard.name in self.errors:
             raise self.errors[shard.name]
         if shard.name not in self.contents:

@@ -119,7 +119,7 @@ class World:
     clearing: Reclaimer
     retiring: Retirement
     flights: Flights
-    openings: VersionResolver
+    resolver: VersionResolver
     chores: BackgroundTasks
     limiters: Limiters
     fetcher: Fetcher
@@ -140,7 +140,7 @@ class World:
         return self.cache.inspection
 
     def entry(self, name: str) -> Entry:
-        return self.openings.versions.current[name]
+        return self.resolver.versions.current[name]
 
     def of(self, kind: type[T]) -> list[T]:
         """The events of one kind so far."""
@@ -178,7 +178,7 @@ class World:
         calm = 0
         async with asyncio.timeout(60):
             while calm < 3:
-                busy = len(self.flights) + self.openings.running + len(self.chores)
+                busy = len(self.flights) + self.resolver.running + len(self.chores)
                 calm = 0 if busy else calm + 1
                 await asyncio.sleep(0 if calm else 0.001)
 
@@ -201,8 +201,8 @@ class World:
         assert self.cache.leased_segments == 0
         assert len(self.flights) == 0
         assert not self.flights.all()
-        assert len(self.openings) == 0
-        assert not self.openings._openings._needs
+        assert len(self.resolver) == 0
+        assert not self.resolver._resolver._needs
         assert (self.ledger.reserved_bytes, self.ledger.doomed_bytes) == (0, 0), self.ledger
         for entry in self.room.entries.values():
             assert not entry.in_use.leaving, entry
@@ -299,9 +299,9 @@ async def building(
                 if window_unit is not None:
                     parts.buffers.windows = Share(4 * window_unit, per_holder=4, smallest_bytes=window_unit)
                 built = {part.name: getattr(parts, part.name) for part in fields(parts)}
-                house = Operations(parts.cache, parts.openings, clock)
+                house = Operations(parts.cache, parts.resolver, clock)
                 world = World(path, origin, clock, house=house, group=group, events=events, facts=facts, **built)
-                adopt(loaded, store, parts.openings, parts.cache)
+                adopt(loaded, store, parts.resolver, parts.cache)
                 if measured:
                     world.room.overhead.measure()
                 walking = group.create_task(world.prefetcher.run()) if prefetch else None
@@ -317,7 +317,7 @@ async def building(
                     origin.release()
                     if walking is not None:
                         walking.cancel()
-                    world.openings.cancel()
+                    world.resolver.cancel()
                     world.flights.cancel()
     finally:
         await store.aclose()

@@ -91,7 +91,7 @@ class CacheParts:
     buffers: BufferBudget
     fetcher: Fetcher
     flights: Flights
-    openings: VersionResolver
+    resolver: VersionResolver
     cache: ShardCache
     indexing: SampleIndexer
     watch: DiskMonitor
@@ -116,13 +116,13 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
         around.origins, limiters, buffers, events,
         retry_budget_s=settings.retry_budget_s, clock=clock, sleep=around.sleep, chance=around.chance,
     )  # fmt: skip
-    openings = VersionResolver(
+    resolver = VersionResolver(
         room=room, retiring=retiring, flights=flights, fetcher=fetcher, buffers=buffers, events=events,
         group=around.group, clock=clock, hmac_key=store.hmac_key, revalidate=settings.revalidate,
     )  # fmt: skip
     cache = ShardCache(
         store=store, room=room, clearing=clearing, retiring=retiring, files=files, disk=disk, plans=plans,
-        flights=flights, openings=openings, fetcher=fetcher, buffers=buffers, events=events,
+        flights=flights, resolver=resolver, fetcher=fetcher, buffers=buffers, events=events,
         chores=chores, clock=clock, origin_digests=settings.origin_digests,
     )  # fmt: skip
     indexing = SampleIndexer(cache, store.samples, chores, events)
@@ -131,10 +131,10 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
         headroom=Headroom(capacity.capacity_bytes, capacity.floor_bytes, capacity.effective_bytes, clock),
         free_floor=settings.free_floor, chores=chores,
     )  # fmt: skip
-    prefetcher = Prefetcher(cache, openings, plans, fetcher.ahead, chores, clock)
-    sets = SetPrefetch(cache, openings, plans, settings.set, clock, cache.tarlook)
+    prefetcher = Prefetcher(cache, resolver, plans, fetcher.ahead, chores, clock)
+    sets = SetPrefetch(cache, resolver, plans, settings.set, clock, cache.tarlook)
     parts = CacheParts(
-        store, ledger, plans, room, files, clearing, retiring, chores, limiters, buffers, fetcher, flights, openings, cache, indexing,
+        store, ledger, plans, room, files, clearing, retiring, chores, limiters, buffers, fetcher, flights, resolver, cache, indexing,
         watch, prefetcher, sets,
     )  # fmt: skip
     _introduce(parts, events)

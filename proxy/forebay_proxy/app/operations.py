@@ -26,7 +26,7 @@ class Operations:
     def __init__(
         self,
         cache: ShardCache,
-        openings: VersionResolver,
+        resolver: VersionResolver,
         clock: Callable[[], float],
         declare: Callable[[str], None] = lambda text: None,
         tarlook: TarCheck | None = None,
@@ -37,7 +37,7 @@ class Operations:
         self.remove_set = undeclare
         self._declare = declare
         self._cache = cache
-        self._openings = openings
+        self._resolver = resolver
         self._clock = clock
 
     def shards(self, name: str = "") -> list[dict[str, object]]:
@@ -84,7 +84,7 @@ class Operations:
         """Fetch ``shards`` ahead, which are of the set ``set_name``; yields the events of ``POST /v1/warm``."""
         if set_name is not None:
             self._declare(set_name)
-        return Warmer(self._cache, self._openings, shards, tarlook=self._tarlook).run()
+        return Warmer(self._cache, self._resolver, shards, tarlook=self._tarlook).run()
 
 
 async def _in_parts(entries: AsyncIterator[Entry]) -> AsyncIterator[list[Entry]]:

@@ -172,7 +172,7 @@ class _House:
         await self._begin_access_log(store)
         group = await self._life.enter_async_context(asyncio.TaskGroup())
         self._build_cache(group, store, capacity)
-        adopt(loaded, store, self._parts.openings, self._cache)
+        adopt(loaded, store, self._parts.resolver, self._cache)
         self._parts.room.overhead.measure()
         said = await self._listen(claim, group)
         store.announce(self._face.url, self._instance)
@@ -245,7 +245,7 @@ class _House:
         )
         self._face = HttpServer(
             cache=self._cache, plans=self._desk,
-            house=Operations(self._cache, self._parts.openings, self._clock, self._parts.sets.declare, self._cache.tarlook,
+            house=Operations(self._cache, self._parts.resolver, self._clock, self._parts.sets.declare, self._cache.tarlook,
             self._parts.sets.remove),
             status=self._standing.status, announced=self._standing.announced, indexes=self._parts.indexing,
             metrics=self._metrics.render, access=access, events=self._events, pass_headers=settings.pass_header, clock=self._clock,
@@ -310,7 +310,7 @@ class _House:
         await self._parts.flights.landed(LANDING_S)
         for task in self._background.values():
             task.cancel()
-        self._parts.openings.cancel()
+        self._parts.resolver.cancel()
         self._parts.flights.cancel()
         self._cache.digest_check.stop()
         self._parts.indexing.stop()
@@ -323,14 +323,14 @@ class _House:
         # The bytes of an opening are written by the opening itself.
         names |= {self._parts.room.entries[key].name for key in self._parts.flights.arrived() if key in self._parts.room.entries}
         self._parts.flights.drop(keys.__contains__)
-        self._parts.openings.drop(names.__contains__)
+        self._parts.resolver.drop(names.__contains__)
 
     async def _tick(self) -> None:
         """Once a second: who fell silent, and what may be tried again."""
         while True:
             await asyncio.sleep(TICK_S)
             self._parts.limiters.look_again()
-            self._parts.openings.expire()
+            self._parts.resolver.expire()
             self._cache.waits.look(self._standing.readers_lately())
             self._long_waits.look()
             self._troubles.look(self._parts.ledger.capacity_bytes, self._cache.disk.state, self._cache.disk.reason)

@@ -75,7 +75,7 @@ async def _open_store(path: Path, ending: Shutdown, clock: Callable[[], float], 
         await asyncio.sleep(HANDOVER_LOOK_S)
 
 
-def adopt(loaded: StartReport, store: Store, openings: VersionResolver, cache: ShardCache) -> None:
+def adopt(loaded: StartReport, store: Store, resolver: VersionResolver, cache: ShardCache) -> None:
     """Take over what an earlier process stored: every claimed segment, and the ledger from what the disk says it holds."""
     for row in loaded.rows:
         try:
@@ -88,6 +88,6 @@ def adopt(loaded: StartReport, store: Store, openings: VersionResolver, cache: S
             log.info("shard %s: its name held a query that is known as a secret now; it leaves, and is fetched anew", shown(row.url))
             continue
         entry = Entry.of_row(shard, row, store.boot_id)
-        openings.versions.found(entry)
+        resolver.versions.found(entry)
         cache.room.found(entry, loaded.allocated[row.key])
         cache.optimal.found(entry.key, entry.segments.stored())

@@ -47,10 +47,10 @@ MOST_FAILED = 1024
 class _Stock:
     """The cache as the cursors see it."""
 
-    def __init__(self, cache: ShardCache, openings: VersionResolver, ahead: Callable[[str], int], left_alone: NegativeCache) -> None:
+    def __init__(self, cache: ShardCache, resolver: VersionResolver, ahead: Callable[[str], int], left_alone: NegativeCache) -> None:
         self._cache = cache
-        self._versions = openings.versions
-        self._freshness = openings.freshness
+        self._versions = resolver.versions
+        self._freshness = resolver.freshness
         self._ahead = ahead
         self._left_alone = left_alone
         self.air: Counter[str] = Counter()  # requests ahead of need per origin
@@ -85,7 +85,7 @@ class Prefetcher:
     def __init__(
         self,
         cache: ShardCache,
-        openings: VersionResolver,
+        resolver: VersionResolver,
         plans: PlanRegistry,
         ahead: Callable[[str], int],
         chores: BackgroundTasks,
@@ -93,13 +93,13 @@ class Prefetcher:
     ) -> None:
         """``ahead``: how many requests ahead of need an origin is sent at a time now."""
         self._cache = cache
-        self._openings = openings
+        self._resolver = resolver
         self._plans = plans
         self._chores = chores
         self._clock = clock
         self._woken = asyncio.Event()
         self.left_alone = NegativeCache()
-        self._stock = _Stock(cache, openings, ahead, self.left_alone)
+        self._stock = _Stock(cache, resolver, ahead, self.left_alone)
         self.scheduler = PrefetchScheduler(plans, self._stock)
         self._still = IdleReaders()
         self._paused_at: dict[ReaderName, float | None] = {}  # who stands still, and has given back -> when it opened its last shard
@@ -266,7 +266,7 @@ class Prefetcher:
     def _act(self, wish: PrefetchRequest) -> None:
         shard, reader = wish.shard, wish.plan.reader
         need = DEMAND + max(0.0, wish.due_at - self._clock())
-        entry = None if wish.index is None else self._openings.versions.readable(shard)
+        entry = None if wish.index is None else self._resolver.versions.readable(shard)
         if wish.index is None or entry is None:  # also where the origin was not asked with this credential yet: its cursor comes back
             self._opening[shard.name] = shard.origin
             self._stock.air[shard.origin] += 1
@@ -285,7 +285,7 @@ class Prefetcher:
     async def _open(self, wish: PrefetchRequest, need: float) -> None:
         shard, reader = wish.shard, wish.plan.reader
         try:
-            entry, _ = await self._openings.entry(shard, reader.job, need=need, need_at=wish.need_at, reader=reader)
+            entry, _ = await self._resolver.entry(shard, reader.job, need=need, need_at=wish.need_at, reader=reader)
         except CacheFull:
             self.scheduler.unopened(shard.name)
         except DigestDiffers as error:

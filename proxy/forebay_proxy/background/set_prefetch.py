@@ -69,7 +69,7 @@ class SetPrefetch:
     def __init__(
         self,
         cache: ShardCache,
-        openings: VersionResolver,
+        resolver: VersionResolver,
         plans: PlanRegistry,
         texts: Iterable[str],
         clock: Callable[[], float],
@@ -77,10 +77,10 @@ class SetPrefetch:
     ) -> None:
         """With ``tarlook`` what is called a tar and is none does not stay."""
         self._cache = cache
-        self._openings = openings
+        self._resolver = resolver
         self._plans = plans
         self._clock = clock
-        self._warming = Warmer(cache, openings, [], self._asks, tarlook)
+        self._warming = Warmer(cache, resolver, [], self._asks, tarlook)
         self._tarlook = tarlook
         self._sets: dict[str, _Declared] = {}
         self._census = SetCensus(cache.room.entries.values)
@@ -139,7 +139,7 @@ class SetPrefetch:
 
     def _is_here(self, name: str) -> bool:
         """Whether all of it is, and is no login page that a reader was given meanwhile."""
-        entry = self._openings.versions.current.get(name)
+        entry = self._resolver.versions.current.get(name)
         return entry is not None and entry.segments.complete and not entry.trust.no_tar
 
     def _here(self, key: str) -> dict[str, int | None]:
@@ -241,7 +241,7 @@ class SetPrefetch:
 
     def _is_ahead(self, name: str) -> bool:
         """Whether something of the shard is unread, and will be read: who left early, or skipped a part, leaves that for good."""
-        entry = self._openings.versions.current.get(name)
+        entry = self._resolver.versions.current.get(name)
         if entry is None or not entry.segments.unread:
             return False
         if entry.in_use.readers or self._plans.last_opened(name) is None:
@@ -278,7 +278,7 @@ class SetPrefetch:
     def _wanted(self, declared: _Declared, name: str) -> bool:
         if name in self._busy or self._faults.leaves_alone(name, self._clock()):
             return False
-        entry = self._openings.versions.current.get(name)
+        entry = self._resolver.versions.current.get(name)
         if entry is not None and entry.segments.complete:
             return self._tarlook is not None and self._tarlook.doubts(entry)
         return not self._plans.has_read(declared.key, name)
@@ -300,14 +300,14 @@ class SetPrefetch:
             self._leave_alone(shard.name, error, FAILED_S)
         finally:
             self._busy.pop(shard.name, None)
-            entry = self._openings.versions.current.get(shard.name)
+            entry = self._resolver.versions.current.get(shard.name)
             if entry is not None and entry.segments.unread:
                 size = sum(entry.segments.bytes_of(index) for index in entry.segments.unread)
                 self._ahead_bytes += size - self._ahead.pop(shard.name, 0)
                 self._ahead[shard.name] = size
 
     async def _bring(self, shard: Shard) -> None:
-        entry = self._openings.versions.current.get(shard.name)
+        entry = self._resolver.versions.current.get(shard.name)
         if entry is None or not entry.segments.complete:
             await self._warming.one(shard)
         else:  # a reader has stored it, or an earlier sidecar

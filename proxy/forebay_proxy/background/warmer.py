@@ -35,7 +35,7 @@ class Warmer:
     def __init__(
         self,
         cache: ShardCache,
-        openings: VersionResolver,
+        resolver: VersionResolver,
         shards: list[Shard],
         asks: Callable[[str, int], None] = lambda name, size: None,
         tarlook: TarCheck | None = None,
@@ -45,7 +45,7 @@ class Warmer:
         With ``tarlook`` what is called a tar and is none fails, and does not stay.
         """
         self._cache = cache
-        self._openings = openings
+        self._resolver = resolver
         self._shards = shards
         self._asks = asks
         self._tarlook = tarlook
@@ -109,14 +109,14 @@ class Warmer:
         Raises ``CacheFull``, or ``Abandoned`` where asking again would bring all of it again, and whatever its origin says.
         """
         async with self._asking:
-            known = self._openings.versions.current.get(shard.name)
+            known = self._resolver.versions.current.get(shard.name)
             had = known is not None and known.segments.complete
             if self._full and not had:
                 raise CacheFull("not begun: the cache has no room for more")
             if known is None:
                 self._asks(shard.name, SEGMENT_BYTES)  # its opening brings one
             self._cache.plans.declare(shard)
-            entry, _ = await self._openings.entry(shard, self._job, need=NEED)
+            entry, _ = await self._resolver.entry(shard, self._job, need=NEED)
             self._lengths[shard.name] = entry.version.length or 0
             if "*" in entry.version.vary:
                 raise Abandoned("its origin sends 'Vary: *', so nothing of it is stored")

@@ -67,7 +67,7 @@ class VersionResolver:
             fetcher=fetcher, versions=self.versions, freshness=self.freshness, refusals=self._refusals, room=room, events=events,
             outdated=self._outdated, group=group, clock=clock,
         )  # fmt: skip
-        self._openings: UrgentFlight[Entry] = UrgentFlight(group, fetcher.hurried)
+        self._resolver: UrgentFlight[Entry] = UrgentFlight(group, fetcher.hurried)
         self._parts = OpeningParts(
             fetcher=fetcher, buffers=buffers, flights=flights, room=room, versions=self.versions, sizes=FirstSegmentSizes(), clock=clock
         )
@@ -76,15 +76,15 @@ class VersionResolver:
         self._clock = clock
 
     def __len__(self) -> int:
-        return len(self._openings)
+        return len(self._resolver)
 
     def __repr__(self) -> str:
-        return f"<VersionResolver {len(self.versions.current)} shards known, {len(self._openings)} in the air>"
+        return f"<VersionResolver {len(self.versions.current)} shards known, {len(self._resolver)} in the air>"
 
     @property
     def running(self) -> int:
         """Openings and checks whose work has not ended, though those who asked may have their answer."""
-        return self._openings.running + self._checks.running
+        return self._resolver.running + self._checks.running
 
     async def entry(
         self,
@@ -142,8 +142,8 @@ class VersionResolver:
         self, shard: Shard, mac: str, job: str, want: RangeRequest | None, *, head: bool, mine: Urgency
     ) -> tuple[Entry, bool]:
         key = (shard.name, mac, head)
-        begun = key not in self._openings
-        entry = await self._openings.join(
+        begun = key not in self._resolver
+        entry = await self._resolver.join(
             key, shard.origin, mine, lambda needed, known: self._open(shard, mac, job, want, head=head, needed=needed, known=known)
         )
         self.freshness.checked(entry, job)
@@ -173,10 +173,10 @@ class VersionResolver:
 
     def cancel(self) -> None:
         """Shutdown: every opening and check ends now; the task group waits for them."""
-        self._openings.cancel()
+        self._resolver.cancel()
         self._checks.cancel()
 
     def drop(self, wanted: Callable[[str], bool]) -> None:
         """A drain: every opening ends now but those of shards whose name is ``wanted``, whose first body may be on its way."""
-        self._openings.drop(lambda key: wanted(key[0]))
+        self._resolver.drop(lambda key: wanted(key[0]))
         self._checks.drop()

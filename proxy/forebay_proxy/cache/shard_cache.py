@@ -69,7 +69,7 @@ class ShardCache:
         disk: DiskHealth,
         plans: PlanRegistry,
         flights: Flights,
-        openings: VersionResolver,
+        resolver: VersionResolver,
         fetcher: Fetcher,
         buffers: BufferBudget,
         events: Events,
@@ -95,21 +95,21 @@ class ShardCache:
         self.fd_leases = FdLeases(room, self.segment_reader, store)
         self.gate = DigestGate(room=room, flights=flights, events=events)
         self.digest_check = DigestCheck(
-            room=room, gate=self.gate, inspection=self.inspection, asking=fetcher, distrust=openings.distrust, events=events,
+            room=room, gate=self.gate, inspection=self.inspection, asking=fetcher, distrust=resolver.distrust, events=events,
             chores=chores, enabled=origin_digests,
         )  # fmt: skip
         grants = SegmentGrants(room=room, clearing=clearing, disk=self.disk, events=events, chores=chores, clock=clock)
         self.fill = Fill(
             room=room, grants=grants, clearing=clearing, retiring=retiring, digest_check=self.digest_check, disk=self.disk, events=events,
-            chores=chores, forget=openings.versions.forget, clock=clock,
+            chores=chores, forget=resolver.versions.forget, clock=clock,
         )  # fmt: skip
-        self._openings = openings
+        self._resolver = resolver
         self._fetcher = fetcher
         self._events = events
         self._clock = clock
         self._leased_segments = 0
         self._resting = 0
-        openings.fill = self.fill
+        resolver.fill = self.fill
 
     def __repr__(self) -> str:
         air, readers = len(self.flights), len(self.readings)
@@ -122,7 +122,7 @@ class ShardCache:
         self, shard: Shard, reader: ReaderName | None, want: RangeRequest | None, *, head: bool = False
     ) -> AsyncIterator[ShardReader]:
         """A reader's way into a shard, for the length of the ``async with``. Raises ``ShardError``."""
-        with nullcontext() if reader and reader.job else self._openings.freshness.bursts.inside(shard.group):
+        with nullcontext() if reader and reader.job else self._resolver.freshness.bursts.inside(shard.group):
             entry, opened_here, waited_s = await self._entry(shard, reader, want, head=head)
             reading = self._reading(entry, shard, reader, opened_here=opened_here)
             reading.waited_s = waited_s
@@ -139,16 +139,16 @@ class ShardCache:
         the way.
         """
         job = reader.job if reader else ""
-        with nullcontext() if job else self._openings.freshness.bursts.inside(shard.group):
-            entry = self._openings.ready(shard, job)
+        with nullcontext() if job else self._resolver.freshness.bursts.inside(shard.group):
+            entry = self._resolver.ready(shard, job)
         if entry is None or self.room.entries.get(entry.key) is not entry or not self.fd_leases.is_ready(entry):
-            self.fd_leases.fit(self._openings.versions.current.get(shard.name))  # before the origin is asked whether it changed
+            self.fd_leases.fit(self._resolver.versions.current.get(shard.name))  # before the origin is asked whether it changed
             return None
         return self._lend(entry, shard, reader)
 
     async def lent(self, shard: Shard, reader: ReaderName | None) -> FdLease:
         """As ``lend``, after everything it needs: the origin is asked, what another boot stored is verified."""
-        self.fd_leases.fit(self._openings.versions.current.get(shard.name))
+        self.fd_leases.fit(self._resolver.versions.current.get(shard.name))
         entry, _, _ = await self._entry(shard, reader, None)
         with self._inside(ShardReader(self, entry, shard, reader, opened_here=False)), self.fd_leases.leasing(entry):
             await self.fd_leases.readied(entry)
@@ -159,10 +159,10 @@ class ShardCache:
     ) -> tuple[Entry, bool, float]:
         """The version to read, whether its opening was begun here, and how many seconds ``reader`` waited for the origin's answer."""
         job = reader.job if reader else ""
-        waited_s, opened_here, entry = 0.0, False, self._openings.ready(shard, job)
+        waited_s, opened_here, entry = 0.0, False, self._resolver.ready(shard, job)
         if entry is None:
             with self.waits.waiting(reader, shard.name, shard.origin, OPENING) as wait:
-                entry, opened_here = await self._openings.entry(shard, job, want, head=head, reader=self._announced(reader))
+                entry, opened_here = await self._resolver.entry(shard, job, want, head=head, reader=self._announced(reader))
             waited_s = wait.seconds
         entry = self.room.entries.setdefault(entry.key, entry)  # forgotten between its opening's end and here: one entry a key, always
         return entry, opened_here, waited_s
@@ -231,7 +231,7 @@ class ShardCache:
 
     async def move(self, reading: ShardReader) -> None:
         job = reading.reader.job if reading.reader else ""
-        entry, opened_here = await self._openings.entry(reading.shard, job)
+        entry, opened_here = await self._resolver.entry(reading.shard, job)
         entry = self.room.entries.setdefault(entry.key, entry)
         before = reading.entry
         reading.moved_to(entry, opened_here=opened_here)
@@ -252,8 +252,8 @@ class ShardCache:
     def _spoilt(self, entry: Entry, index: int) -> None:
         """A stored segment is wrong, and may have been read so."""
         self._events.emit(SegmentSpoilt(entry, index))
-        self._openings.distrust.spoilt(entry.name, by_origin=False)
-        entry.trust.remade = self._openings.distrust.count(entry.name)
+        self._resolver.distrust.spoilt(entry.name, by_origin=False)
+        entry.trust.remade = self._resolver.distrust.count(entry.name)
         for reading in self.readings:
             if reading.entry is entry:
                 reading.found_wrong(index)
@@ -271,15 +271,15 @@ class ShardCache:
     def forget(self, fact: EntryRetired) -> None:
         """Nothing of this version is left."""
         entry = fact.entry
-        self._openings.versions.forget(entry)
-        if entry.name not in self._openings.versions.current:
+        self._resolver.versions.forget(entry)
+        if entry.name not in self._resolver.versions.current:
             self.plans.forget(entry.name)
             self._events.emit(NameForgotten(entry.name))
 
     def reorder(self, fact: NextUseChanged) -> None:
         """Plans say that these shards are used at another time than before."""
         for name in fact.names:
-            entry = self._openings.versions.current.get(name)
+            entry = self._resolver.versions.current.get(name)
             if entry is not None:
                 self.room.touch(entry)
 
@@ -430,7 +430,7 @@ class ShardCache:
 
     def length_of(self, name: str) -> int | None:
         """Bytes of the version in use of the shard of this name; None where none is known."""
-        entry = self._openings.versions.current.get(name)
+        entry = self._resolver.versions.current.get(name)
         return None if entry is None else entry.version.length
 
     @property

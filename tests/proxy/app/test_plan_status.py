@@ -180,7 +180,7 @@ async def test_what_leaves_unread_is_told_apart(tmp_path: Path, monkeypatch: pyt
             await world.get(name)
             await world.quiet()
         left = {used: sum(fact.bytes for fact in world.of(Evicted) if fact.used is used) for used in (True, False)}
-        stays = world.openings.versions.current.get(SHARDS[0])
+        stays = world.resolver.versions.current.get(SHARDS[0])
         unread = 2 - (stays.segments.stored_count if stays else 0)
     assert left[False] == unread * SEGMENT
     assert left[True] >= 4 * SEGMENT

@@ -264,7 +264,7 @@ async def test_a_reader_hurries_a_comparison_made_ahead(tmp_path: Path) -> None:
         world.plans.replace(reader(1, "other"), SHARDS[1:2])
         await gate.reached.wait()  # the one slot that prefetch may have is taken
         world.plans.replace(reader(0, "now"), SHARDS[:1])
-        await until(lambda: len(world.openings._checks))
+        await until(lambda: len(world.resolver._checks))
         assert world.origin.heads() == 0
         assert await world.get(NAMES[0], reader(0, "now")) == data_of(2 * SEGMENT)
         assert world.origin.heads() == 1
@@ -555,7 +555,7 @@ async def test_what_its_file_refuses_is_not_fetched_again_at_once(tmp_path: Path
         write = ShardFile.write_pieces
 
         async def refusing(file: ShardFile, *rest: Any) -> None:
-            if NAMES[0] in world.openings.versions.current and file is world.entry(NAMES[0]).stored.file:
+            if NAMES[0] in world.resolver.versions.current and file is world.entry(NAMES[0]).stored.file:
                 raise DiskFailed("write", "ENOENT", "the file was given up")
             await write(file, *rest)
 

@@ -43,7 +43,7 @@ def shard_data(seed: int) -> bytes:
 @asynccontextmanager
 async def fetching(world: World, *texts: str, judges: bool = False) -> AsyncIterator[SetPrefetch]:
     """Declared sets, fetched for the length of a ``with``; ``judges``: what is called a tar must be one."""
-    sets = SetPrefetch(world.cache, world.openings, world.plans, texts, world.clock, world.cache.tarlook if judges else None)
+    sets = SetPrefetch(world.cache, world.resolver, world.plans, texts, world.clock, world.cache.tarlook if judges else None)
     world.events.on(SetShardOpened, sets.read)
     task = world.group.create_task(sets.run())
     try:
@@ -98,7 +98,7 @@ async def test_what_is_told_of_a_set(tmp_path: Path) -> None:
     """Its pattern without a query, its shards, what its jobs have opened, and what goes on."""
     async with building(tmp_path / "c") as world:
         fill(world)
-        idle = SetPrefetch(world.cache, world.openings, world.plans, [PATTERN + "?sig=secret"], world.clock)
+        idle = SetPrefetch(world.cache, world.resolver, world.plans, [PATTERN + "?sig=secret"], world.clock)
         (told,) = idle.told()
         assert (told["set"], told["shards"], told["opened"]) == (PATTERN, 12, {})
         assert told["state"] == "not fetched ahead: prefetch is off"
@@ -155,7 +155,7 @@ async def test_an_announced_plan_goes_first(tmp_path: Path) -> None:
         fill(world, [*NAMES, *other])
         world.plans.replace(reader(), [shard_of(name) for name in other])
         for name in other:
-            await world.openings.entry(shard_of(name), "job")
+            await world.resolver.entry(shard_of(name), "job")
         await world.quiet()
         held = complete(world)
         async with fetching(world, PATTERN) as sets:

@@ -120,7 +120,7 @@ async def test_who_stops_asking_stops_it(tmp_path: Path) -> None:
         with pytest.raises(asyncio.CancelledError):
             await first
         gate.open()
-        await until(lambda: A in world.openings.versions.current)
+        await until(lambda: A in world.resolver.versions.current)
         await world.quiet()
         assert not world.entry(A).segments.complete
 
@@ -146,7 +146,7 @@ async def test_what_fits_is_whole_and_the_rest_is_not_begun(tmp_path: Path) -> N
             world.origin.put(name, data_of(2 * SEGMENT + SEGMENT // 2, seed))
         results, end = await warmed(world, *NAMES)
         await world.quiet()
-        whole = [name for name, entry in world.openings.versions.current.items() if entry.segments.complete]
+        whole = [name for name, entry in world.resolver.versions.current.items() if entry.segments.complete]
         begun = [name for name in NAMES if world.origin.asked(name)]
         assert len(whole) >= 3
         assert len(begun) <= len(whole) + warmer.ASKING_AT_ONCE
@@ -171,7 +171,7 @@ async def test_what_cannot_be_completed_stops_nobody_else(tmp_path: Path) -> Non
         world.origin.put(A, data_of(SEGMENT))
         world.cache.disk.state = "down"
         world.cache.disk._until = world.clock() + 100
-        warming = warmer.Warmer(world.cache, world.openings, [shard_of(A)])
+        warming = warmer.Warmer(world.cache, world.resolver, [shard_of(A)])
         assert [event async for event in warming.run()][-1]["no_room"] == 1
         assert not warming._full
 
@@ -183,7 +183,7 @@ HOW: list[dict[str, Any]] = [{}, {"etag": None}, {"ranged": False}, {"ranged": F
 
 async def judged(world: World, *names: str) -> dict[str, dict[str, Any]]:
     """The event of each shard, where warming looks whether it is a tar."""
-    house = Operations(world.cache, world.openings, world.clock, tarlook=world.cache.tarlook)
+    house = Operations(world.cache, world.resolver, world.clock, tarlook=world.cache.tarlook)
     told = [event async for event in house.warm([shard_of(name) for name in names])]
     return {str(event["shard"]): event for event in told if event["event"] == "shard"}
 

@@ -358,7 +358,7 @@ async def test_prefetched_bytes_count_as_read(tmp_path: Path) -> None:
         world.plans.replace(reader(), [shard_of(A)])
         world.prefetcher.wake()
         async with asyncio.timeout(60):
-            while not (world.openings.versions.current.get(A) and world.entry(A).segments.complete):
+            while not (world.resolver.versions.current.get(A) and world.entry(A).segments.complete):
                 await asyncio.sleep(0.001)
         await world.quiet()
         async with AsyncExitStack() as stack:

@@ -47,7 +47,7 @@ async def test_one_larger_than_was_guessed(tmp_path: Path, *, room: bool) -> Non
             world.ledger.release(grant)
         await world.quiet()
         assert sum(entry.segments.complete for entry in world.room.entries.values()) == 1 + room
-        guesses = [world.openings._parts.sizes.guess(shard_of(name(2, folder))) for folder in ("tiny", "other")]
+        guesses = [world.resolver._parts.sizes.guess(shard_of(name(2, folder))) for folder in ("tiny", "other")]
         assert guesses == [len(data), SEGMENT]
 
 
@@ -59,7 +59,7 @@ async def test_ahead_of_need_a_larger_one_waits_for_room(tmp_path: Path) -> None
         await world.get(name(0), reader())
         grant = world.ledger.reserve(world.ledger.free_bytes - BLOCK_BYTES, list)
         with pytest.raises(CacheFull):
-            await world.openings.entry(shard_of(name(1)), "job", need=DEMAND + 1, reader=reader())
+            await world.resolver.entry(shard_of(name(1)), "job", need=DEMAND + 1, reader=reader())
         world.ledger.release(grant)
         await world.quiet()
         assert (world.ledger.reserved_bytes, world.room.displacers.unread_bytes) == (0, 0)

@@ -145,14 +145,14 @@ async def test_a_remembered_refusal_keeps_nothing_of_who_was_refused(tmp_path: P
             lengths.append(len(traceback.extract_tb(caught.value.__traceback__)))
         assert len(world.origin.log) == 1
         assert len(set(lengths[1:])) == 1, "the first was told by the origin itself"
-        ((kept, _),) = world.openings._refusals._refusals.values()
+        ((kept, _),) = world.resolver._refusals._refusals.values()
         assert (kept.__traceback__, kept.__cause__, kept.__context__) == (None, None, None)
         for number in range(3):
             with pytest.raises(ShardNotFound):
                 await world.get(f"{A}?{number}")
         world.clock.advance(REMEMBERED_S)
-        world.openings.expire()
-        assert not world.openings._refusals
+        world.resolver.expire()
+        assert not world.resolver._refusals
 
 
 @pytest.mark.parametrize("head", [False, True])
@@ -181,7 +181,7 @@ async def test_an_opening_ahead_that_finds_no_room_is_nobodys_answer(tmp_path: P
     async with building(tmp_path / "c") as world:
         world.origin.put(A, DATA)
         comers: list[asyncio.Task[bytes]] = []
-        grant = world.openings.fill.grants.opening
+        grant = world.resolver.fill.grants.opening
 
         async def no_room(needed: Urgency, size: int) -> Grant[Slice] | None:
             if needed.need < DEMAND:
@@ -189,9 +189,9 @@ async def test_an_opening_ahead_that_finds_no_room_is_nobodys_answer(tmp_path: P
             comers.append(asyncio.create_task(world.get(A, reader(2))))  # it runs before anybody hears of the failure
             return None
 
-        monkeypatch.setattr(world.openings.fill.grants, "opening", no_room)
+        monkeypatch.setattr(world.resolver.fill.grants, "opening", no_room)
         with pytest.raises(CacheFull):
-            await world.openings.entry(shard_of(A), "job", need=DEMAND + 1)
+            await world.resolver.entry(shard_of(A), "job", need=DEMAND + 1)
         assert await comers[0] == DATA
 
 
@@ -277,7 +277,7 @@ async def test_a_reader_that_joins_an_opening_ahead_of_need_has_a_budget_of_its_
 
         remote.fail(fails_and_holds)
         remote.fail(times=12)
-        ahead = asyncio.create_task(world.openings.entry(shard_of(A), "job", need=DEMAND + 1))
+        ahead = asyncio.create_task(world.resolver.entry(shard_of(A), "job", need=DEMAND + 1))
         await until(lambda: remote.headers is not None)
         assert remote.headers is not None
         await remote.headers.reached.wait()
@@ -299,7 +299,7 @@ async def test_an_opening_ahead_of_need_is_given_up_soon(tmp_path: Path) -> None
         world.origin.put(A, DATA).fail(times=100_000)
         began = world.clock.now
         with pytest.raises(OriginUnavailable):
-            await world.openings.entry(shard_of(A), "job", need=DEMAND + 1)
+            await world.resolver.entry(shard_of(A), "job", need=DEMAND + 1)
         assert world.clock.now - began <= UNWANTED_BUDGET_S
 
 
@@ -317,7 +317,7 @@ async def test_nothing_is_noted_of_an_opening_whose_room_was_not_made(tmp_path: 
         with monkeypatch.context() as patch:
             patch.setattr(file_io, "punch", punch)
             with pytest.raises(CacheFull):
-                await world.openings.entry(shard_of(A), "job", need=DEMAND + 1, need_at=world.clock.now, reader=reader())
+                await world.resolver.entry(shard_of(A), "job", need=DEMAND + 1, need_at=world.clock.now, reader=reader())
         assert world.origin.asked(A) == []
         assert world.room.displacers.unread_bytes == 0
 
@@ -379,11 +379,11 @@ async def test_a_prefetchs_opening_becomes_its_readers(tmp_path: Path) -> None:
     """Who joins it makes it as near as itself."""
     async with building(tmp_path / "c") as world:
         gate = world.origin.put(A, DATA).hold()
-        ahead = asyncio.create_task(world.openings.entry(shard_of(A), "job", need=5000.0))
+        ahead = asyncio.create_task(world.resolver.entry(shard_of(A), "job", need=5000.0))
         await gate.reached.wait()
         reading = asyncio.create_task(world.get(A))
         await asyncio.sleep(0)
-        assert [needed.need for needed in world.openings._openings._needs.values()] == [0.0]
+        assert [needed.need for needed in world.resolver._resolver._needs.values()] == [0.0]
         gate.open()
         assert await reading == DATA
         await ahead
@@ -417,9 +417,9 @@ async def test_shutdown_tells_who_waits_for_an_opening(tmp_path: Path) -> None:
     """Nobody hangs."""
     async with building(tmp_path / "c", checked=False) as world:
         gate = world.origin.put(A, DATA).hold()
-        waiting = asyncio.create_task(world.openings.entry(shard_of(A), "", ByteRange(0)))
+        waiting = asyncio.create_task(world.resolver.entry(shard_of(A), "", ByteRange(0)))
         await gate.reached.wait()
-        world.openings.cancel()
+        world.resolver.cancel()
         with pytest.raises(Exception, match="shutting down"):
             await waiting
 

@@ -92,7 +92,7 @@ async def test_a_disk_that_cannot_be_read_costs_no_reader_a_byte(tmp_path: Path,
             patch.setattr(file_io, "read", fail)
             assert await asyncio.gather(world.get(A), world.get(A)) == [data, data]
         await world.quiet()
-        assert not world.entry(A).segments.complete if A in world.openings.versions.current else True
+        assert not world.entry(A).segments.complete if A in world.resolver.versions.current else True
         world.clock.advance(60)
         assert await world.get(A) == data
 
@@ -121,7 +121,7 @@ async def test_a_closing_landing_waits_for_its_write(tmp_path: Path, monkeypatch
         monkeypatch.setattr(file_io, "write_pieces", slow)
         assert await world.get(A) == data_of(SEGMENT)
         await until(reached.is_set)
-        world.openings.cancel()
+        world.resolver.cancel()
         await asyncio.sleep(0.01)
         assert world.ledger.reserved_bytes == SEGMENT
         gate.set()
@@ -157,7 +157,7 @@ async def test_a_flight_that_ends_early_waits_for_the_write_behind_it(tmp_path: 
         reading = asyncio.create_task(world.get(A))
         await until(reached.is_set)
         await stalls.reached.wait()
-        world.openings.cancel()
+        world.resolver.cancel()
         for _ in range(20):
             await asyncio.sleep(0)
         await world.chores.idle()
@@ -192,7 +192,7 @@ async def test_shutdown_in_the_middle_gives_all_back(tmp_path: Path, kind: str, 
         gate = remote.hold({"headers": None, "body": 20_000, "second segment": SEGMENT + 5000}[at])
         reading = asyncio.create_task(world.get(A))
         await gate.reached.wait()
-        world.openings.cancel()
+        world.resolver.cancel()
         world.flights.cancel()
         with pytest.raises(Exception, match="shutting down"):
             await reading
@@ -251,6 +251,6 @@ async def test_the_disk_is_written_once_a_unit(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(file_io, "write_pieces", counted)
     async with building(tmp_path / "c") as world:
         world.origin.put(A, data_of(SEGMENT)).chunk_bytes = 100
-        await world.openings.entry(shard_of(A), "")
+        await world.resolver.entry(shard_of(A), "")
         await world.quiet()
         assert calls == [SEGMENT]

@@ -531,7 +531,7 @@ async def test_a_shard_that_was_a_stream_and_is_partly_gone_is_read_again(tmp_pa
         origin.put(A, data, ranged=False)
         await world.get(A)
     async with building(tmp_path / "c", origin=origin) as world:
-        await world.openings.entry(shard_of(A), "")
+        await world.resolver.entry(shard_of(A), "")
         await world.clearing.discard(world.entry(A), 3)
         assert await world.get(A) == data
 
@@ -571,7 +571,7 @@ async def test_a_reader_keeps_what_it_is_about_to_read(tmp_path: Path) -> None:
         world.plans.replace(reader(), [shard_of(A), shard_of(B)])
         async with world.opened(A, reader()) as reading:
             await world.taken(reading, 10)
-            entry, _ = await world.openings.entry(shard_of(B), "job", need=2000.0)
+            entry, _ = await world.resolver.entry(shard_of(B), "job", need=2000.0)
             await world.quiet()
             for index in range(3):
                 with suppress(CacheFull):

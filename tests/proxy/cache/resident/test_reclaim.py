@@ -218,7 +218,7 @@ async def test_a_flight_cancelled_while_it_prepares_gives_all_back(tmp_path: Pat
     async with building(tmp_path / "c", segments=2) as world:
         await stored(world, A, 2)
         world.origin.put(B, data_of(2 * SEGMENT, 1))
-        await world.openings.entry(shard_of(B), "", head=True)
+        await world.resolver.entry(shard_of(B), "", head=True)
         reached, gate = asyncio.Event(), asyncio.Event()
         target: Any = world.files if step == "open" else world.clearing
         real = getattr(target, step)
@@ -237,7 +237,7 @@ async def test_a_flight_cancelled_while_it_prepares_gives_all_back(tmp_path: Pat
         reading = asyncio.create_task(world.get(B))
         await reached.wait()
         world.flights.cancel()
-        world.openings.cancel()
+        world.resolver.cancel()
         await asyncio.sleep(0)
         gate.set()
         with pytest.raises(Exception, match="shutting down"):

@@ -53,7 +53,7 @@ async def test_a_shard_without_range_leaves_whole(tmp_path: Path) -> None:
         await world.get(A)
         await world.quiet()
         await stored(world, B, 2, 1)
-        assert A not in world.openings.versions.current
+        assert A not in world.resolver.versions.current
 
 
 async def test_what_is_leased_never_leaves(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ async def test_a_displacement_that_fails_is_not_counted_for_ever(tmp_path: Path)
         world.origin.put(B, data_of(3 * SEGMENT, 1))
         world.plans.replace(reader(2), [shard_of(B)])
         world.plans.replace(reader(1), [shard_of(C), shard_of(A)])
-        entry, _ = await world.openings.entry(shard_of(B), "job", need=2000.0)
+        entry, _ = await world.resolver.entry(shard_of(B), "job", need=2000.0)
         await world.quiet()
         world.origin.remotes[B].fail(times=10)
         assert world.cache.ensure(entry, 1, shard_of(B), need=2000.0, need_at=world.clock(), reader=reader(2)) is not None

@@ -79,10 +79,10 @@ def test_a_second_job_does_not_mix_up_the_first_ones_order() -> None:
 
 
 @given(st.integers(1, 30), st.lists(st.tuples(st.integers(0, 29), st.integers(0, 3), st.sampled_from("ab")), max_size=120), st.data())
-def test_every_wanted_shard_is_wished_for_once(count: int, openings: list[tuple[int, int, str]], data: st.DataObject) -> None:
+def test_every_wanted_shard_is_wished_for_once(count: int, resolver: list[tuple[int, int, str]], data: st.DataObject) -> None:
     """Whatever was opened in whatever order: to its end a tour names each shard that is wanted exactly once."""
     tour, epoch = tour_of(count), dict[str, int]()
-    for index, step, job in openings:
+    for index, step, job in resolver:
         epoch[job] = epoch.get(job, 0) + step // 3
         tour.opened(index % count, job, epoch[job])
     tour.rewind()

@@ -47,7 +47,7 @@ async def test_one_that_has_gone_is_not_waited_for(world: World, tmp_path: Path,
     client.sendall(GET)
     async with asyncio.timeout(60):
         await shard.reached.wait()
-        (opening,) = world.cache.openings
+        (opening,) = world.cache.resolver
         if first == "shutdown":
             client.shutdown(socket.SHUT_WR)
             await asyncio.sleep(2 * LOOK_S + 0.2)  # looked at twice, and still there

@@ -57,14 +57,14 @@ async def test_a_shard_is_sent_whole(world: World) -> None:
     assert (reply.headers["etag"], reply.headers["accept-ranges"]) == ('"v1"', "bytes")
     assert reply.headers["content-type"] == "application/x-tar"
     assert reply.headers["cache-status"] == "forebay; fwd=miss; stored"
-    assert world.cache.openings[0].left
+    assert world.cache.resolver[0].left
 
 
 async def test_head_has_the_header_of_get_and_no_body(world: World) -> None:
     """HEAD begins no reading and says the same length."""
     reply = await world.ask("HEAD", PATH)
     assert (reply.status, reply.body, reply.headers["content-length"]) == (200, b"", str(len(DATA)))
-    opening = world.cache.openings[0]
+    opening = world.cache.resolver[0]
     assert (opening.head, opening.range, opening.left) == (True, None, True)
     assert "cache-status" not in reply.headers
     assert world.of(RequestDone)[0].outcome is None  # neither a hit nor a miss: no byte was come by
@@ -105,13 +105,13 @@ async def test_a_range_is_206_with_a_true_content_range(world: World, asked: str
     reply = await world.ask("GET", PATH, {"Range": asked})
     assert (reply.status, reply.body == DATA[first : last + 1], reply.complete) == (206, True, True)
     assert reply.headers["content-range"] == f"bytes {first}-{last}/{len(DATA)}"
-    assert world.cache.openings[0].range == (first, last)
+    assert world.cache.resolver[0].range == (first, last)
 
 
 async def test_the_cache_learns_the_range_when_it_opens(world: World) -> None:
     """The opening may then be the client's own first segment."""
     await world.ask("GET", PATH, {"Range": "bytes=5-9"})
-    assert world.cache.openings[0].want == ByteRange(5, 9)
+    assert world.cache.resolver[0].want == ByteRange(5, 9)
 
 
 async def test_a_range_behind_the_end_is_416_with_the_length(world: World) -> None:
@@ -142,7 +142,7 @@ async def test_a_416_of_the_opening_itself_has_the_length_too(world: World) -> N
 async def test_a_malformed_range_is_400_and_opens_nothing(world: World, asked: str) -> None:
     """Sending everything instead would be taken for the part."""
     reply = await world.ask("GET", PATH, {"Range": asked})
-    assert (reply.status, world.cache.openings) == (400, [])
+    assert (reply.status, world.cache.resolver) == (400, [])
     assert "bytes=" in reply.problem["next_step"]
 
 
@@ -150,7 +150,7 @@ async def test_if_match_of_another_version_is_412(world: World) -> None:
     """A resuming reader must not get the tail of another version."""
     reply = await world.ask("GET", PATH, {"If-Match": '"v0"', "Range": "bytes=5-"})
     assert (reply.status, reply.problem["etag"], reply.problem["shard"]) == (412, '"v1"', NAME)
-    assert world.cache.openings[0].left
+    assert world.cache.resolver[0].left
 
 
 async def test_if_match_of_this_version_goes_on(world: World) -> None:
@@ -163,7 +163,7 @@ async def test_if_none_match_of_this_version_is_304(world: World) -> None:
     """No body, no begin, the ETag again."""
     reply = await world.ask("GET", PATH, {"If-None-Match": 'W/"v1"'})
     assert (reply.status, reply.body, reply.headers["etag"]) == (304, b"", '"v1"')
-    assert world.cache.openings[0].range is None
+    assert world.cache.resolver[0].range is None
 
 
 async def test_if_range_of_another_version_sends_the_whole(world: World) -> None:
@@ -222,14 +222,14 @@ async def test_cache_status_says_how(world: World, outcome: RequestOutcome, text
 async def test_writing_is_405_with_an_explanation(world: World, method: str) -> None:
     """Forebay reads; the answer says what is allowed, and the cache is not asked."""
     reply = await world.ask(method, PATH, body=b"x" * 100)
-    assert (reply.status, reply.headers["allow"], world.cache.openings) == (405, "GET, HEAD", [])
+    assert (reply.status, reply.headers["allow"], world.cache.resolver) == (405, "GET, HEAD", [])
     assert method in reply.problem["detail"]
 
 
 async def test_the_raw_target_is_what_names_the_shard(world: World) -> None:
     """``//`` and ``%2F`` are legal in keys and are not rewritten."""
     await world.ask("GET", "/https/Host.example/a//b%2Fc%20d.tar?x=%2F")
-    assert world.cache.openings[0].shard.name == "https://host.example/a//b%2Fc%20d.tar?x=%2F"
+    assert world.cache.resolver[0].shard.name == "https://host.example/a//b%2Fc%20d.tar?x=%2F"
 
 
 async def test_credentials_travel_and_nothing_else() -> None:
@@ -237,22 +237,22 @@ async def test_credentials_travel_and_nothing_else() -> None:
     sent = {"Authorization": "a", "Cookie": "c", "X-Key": "k", "X-Forwarded-For": "f", "Accept": "*/*", "Extra": "e", "Range": "bytes=0-0"}
     async with listening({NAME: FakeShard(DATA), "https://h/a.tar": FakeShard(DATA)}, pass_headers=("extra",)) as world:
         await world.ask("GET", "/https/h/a.tar", sent)
-        assert dict(world.cache.openings[0].shard.credential.headers) == {"Authorization": "a", "Cookie": "c", "X-Key": "k", "Extra": "e"}
+        assert dict(world.cache.resolver[0].shard.credential.headers) == {"Authorization": "a", "Cookie": "c", "X-Key": "k", "Extra": "e"}
         await world.ask("GET", PATH, sent)
-        assert not world.cache.openings[1].shard.credential, "the sidecar signs for s3: what a client says of itself is for us"
+        assert not world.cache.resolver[1].shard.credential, "the sidecar signs for s3: what a client says of itself is for us"
 
 
 async def test_a_reader_is_known_by_its_header(world: World) -> None:
     """Plan and lease belong to it, and the request is counted for its job."""
     await world.ask("GET", PATH, {"Forebay-Reader": "train/0/3/7.1"})
-    assert str(world.cache.openings[0].reader) == "train/0/3/7.1"
+    assert str(world.cache.resolver[0].reader) == "train/0/3/7.1"
     assert world.of(RequestDone)[0].job == "train"
 
 
 async def test_a_malformed_reader_is_400(world: World) -> None:
     """A typo must not silently become an anonymous reader."""
     reply = await world.ask("GET", PATH, {"Forebay-Reader": "train/0"})
-    assert (reply.status, world.cache.openings) == (400, [])
+    assert (reply.status, world.cache.resolver) == (400, [])
     assert "job/rank/worker/opener" in reply.problem["detail"]
 
 
@@ -260,7 +260,7 @@ async def test_a_malformed_reader_is_400(world: World) -> None:
 async def test_a_target_that_names_no_shard_is_400(world: World, target: str) -> None:
     """It says what is wrong, and opens nothing."""
     reply = await world.ask("GET", target)
-    assert (reply.status, world.cache.openings) == (400, [])
+    assert (reply.status, world.cache.resolver) == (400, [])
     assert reply.problem["detail"]
 
 
@@ -280,7 +280,7 @@ async def test_a_forward_proxy_request_is_refused_with_the_right_form(world: Wor
 async def test_a_target_too_long_is_414(world: World, count: int) -> None:
     """Ours up to the parser's own limit, and in our own words beyond it."""
     reply = await world.ask("GET", "/https/h/" + "a" * count)
-    assert (reply.status, reply.problem["title"], world.cache.openings) == (414, "Invalid request", [])
+    assert (reply.status, reply.problem["title"], world.cache.resolver) == (414, "Invalid request", [])
 
 
 async def test_a_header_too_long_is_431(world: World) -> None:
@@ -310,7 +310,7 @@ async def test_a_header_too_long_is_431(world: World) -> None:
 async def test_ambiguous_framing_is_400_and_ends_the_connection(world: World, raw: bytes) -> None:
     """A second request hidden behind the first is never answered."""
     reply = await talk(world.port, raw + request("GET", PATH))
-    assert (reply.status, world.cache.openings) == (400, [])
+    assert (reply.status, world.cache.resolver) == (400, [])
     assert reply.headers["content-type"] == "application/problem+json"
     assert reply.headers.get("connection", "close") == "close"  # what the parser itself refuses is answered as HTTP/1.0
 
@@ -385,7 +385,7 @@ async def test_a_failure_after_the_header_never_ends_cleanly(world: World, lengt
     assert not (reply.complete and not length_known)
     assert not reply.complete or reply.body == DATA
     assert [event.reason for event in world.of(Aborted)] == ["origin_failed"]
-    assert world.cache.openings[0].left
+    assert world.cache.resolver[0].left
 
 
 async def test_a_shard_that_changes_under_a_reader_is_cut(world: World) -> None:
@@ -401,7 +401,7 @@ async def test_who_was_sent_nothing_reads_the_new_version(world: World, monkeypa
     first_open = world.cache.open
 
     def open_then(*args: Any, **how: Any) -> Any:
-        if world.cache.openings:
+        if world.cache.resolver:
             world.cache.contents[NAME] = FakeShard(b"new", etag='"v2"')
         return first_open(*args, **how)
 
@@ -414,7 +414,7 @@ async def test_a_shard_that_changes_all_the_time_is_an_error(world: World) -> No
     """Opened anew twice, and then said."""
     world.cache.contents[NAME] = FakeShard(DATA, fails_at=0, error=ShardChanged(NAME, "another ETag"))
     assert (await world.ask("GET", PATH)).status == 502
-    assert len(world.cache.openings) == 3
+    assert len(world.cache.resolver) == 3
 
 
 async def test_a_reading_that_ends_short_is_cut(world: World) -> None:
@@ -440,7 +440,7 @@ async def test_a_client_that_leaves_while_we_wait_ends_the_reading(world: World,
     await shard.reached.wait()
     writer.transport.abort()
     done = await world.until(RequestDone)
-    assert world.cache.openings[0].left
+    assert world.cache.resolver[0].left
     assert (world.of(Aborted), done[0].code, done[0].bytes_sent) == ([Aborted("client_gone")], 200, MIB)
     assert not caplog.records
     reader.feed_eof()
@@ -474,8 +474,8 @@ async def test_a_slow_client_holds_one_chunk_and_gets_every_byte(world: World, l
     data = bytes(range(251)) * (len(LARGE) // 251)
     world.cache.contents[NAME] = FakeShard(data, length_known=length_known, reused_buffer=True, chunk_bytes=999_983)
     reader, writer = await stuck_client(world.port, PATH)
-    await until_still(lambda: sum(opening.handed for opening in world.cache.openings))
-    assert 0 < world.cache.openings[0].handed < len(data) // 4
+    await until_still(lambda: sum(opening.handed for opening in world.cache.resolver))
+    assert 0 < world.cache.resolver[0].handed < len(data) // 4
     writer.transport.resume_reading()  # type: ignore[attr-defined]
     reply = await read_to_end(reader)
     assert (reply.complete, reply.body == data) == (True, True)
@@ -487,7 +487,7 @@ async def test_a_stuck_client_slows_only_itself(world: World) -> None:
     """One reads nothing, another is served meanwhile."""
     world.cache.contents["s3://b/large.tar"] = FakeShard(LARGE)
     _, stuck = await stuck_client(world.port, "/s3/b/large.tar")
-    await until_still(lambda: sum(opening.handed for opening in world.cache.openings))
+    await until_still(lambda: sum(opening.handed for opening in world.cache.resolver))
     assert (await world.ask("GET", PATH)).body == DATA
     stuck.transport.abort()
 
@@ -496,7 +496,7 @@ async def test_a_stuck_client_does_not_hold_up_the_closing(world: World) -> None
     """What it has not taken is thrown away; it sees a cut."""
     world.cache.contents[NAME] = FakeShard(LARGE)
     reader, stuck = await stuck_client(world.port, PATH)
-    await until_still(lambda: sum(opening.handed for opening in world.cache.openings))
+    await until_still(lambda: sum(opening.handed for opening in world.cache.resolver))
     await world.face.aclose(grace_s=0)
     async with asyncio.timeout(60):
         while world.face.connections:
@@ -571,7 +571,7 @@ async def test_closing_cuts_what_does_not_end(world: World) -> None:
     await shard.reached.wait()
     await world.face.aclose(grace_s=0.01)
     assert not (await read_to_end(reader)).complete
-    assert (world.of(Aborted), world.cache.openings[0].left) == ([Aborted("shutdown")], True)
+    assert (world.of(Aborted), world.cache.resolver[0].left) == ([Aborted("shutdown")], True)
     writer.close()
     await asyncio.gather(writer.wait_closed(), return_exceptions=True)
 
@@ -582,7 +582,7 @@ async def test_a_drain_turns_away_who_waits_for_a_first_byte(world: World) -> No
     asking = asyncio.create_task(talk(world.port, request("GET", PATH, close=False)))
     await shard.reached.wait()
     await world.face.drain()
-    assert world.cache.openings[0].left
+    assert world.cache.resolver[0].left
     refused = await asking
     assert (refused.status, refused.headers["connection"], refused.headers["retry-after"]) == (503, "close", "2")
     assert refused.problem["type"] == "urn:forebay:problem:draining"

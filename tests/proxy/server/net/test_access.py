@@ -153,7 +153,7 @@ async def test_a_refusal_is_a_problem_and_an_event() -> None:
         for headers in ({"Host": "evil.example"}, {"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
             reply = await world.ask("GET", PATH, headers)
             assert (reply.status, reply.problem["type"]) == (403, "urn:forebay:problem:access-refused")
-        assert world.cache.openings == []
+        assert world.cache.resolver == []
         assert world.of(ClientRefused) == [ClientRefused("browser")] * 3
 
 
@@ -178,7 +178,7 @@ async def test_the_user_is_looked_up_once_a_connection(monkeypatch: pytest.Monke
     )
     async with listening({NAME: FakeShard(b"x")}) as world:
         await talk(world.port, request("GET", PATH, close=False) + request("GET", PATH, close=False) + request("GET", PATH))
-        assert (len(world.cache.openings), len(asked)) == (3, 1)
+        assert (len(world.cache.resolver), len(asked)) == (3, 1)
 
 
 @needs_root
