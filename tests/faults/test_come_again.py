@@ -36,7 +36,7 @@ async def evicted(path: Path) -> AsyncIterator[tuple[World, Remote]]:
         remote = world.origin.put(A, DATA, digests=(Digest("sha-256", hashlib.sha256(DATA).digest()),))
         assert await world.get(A, reader(0)) == DATA
         await world.quiet()
-        await world.clearing.discard(world.entry(A), AGAIN)
+        await world.reclaimer.discard(world.entry(A), AGAIN)
         yield world, remote
 
 

@@ -30,7 +30,7 @@ async def a_grant_is_cleared(world: World, cut: Cut) -> None:
     """For an opening: the grant is closed by whoever was cancelled, and open for whoever was not."""
     grant = world.room.reserve(2 * SEGMENT)
     assert len(grant.victims) == 2
-    await cut.run(world.clearing.clear(grant))
+    await cut.run(world.reclaimer.clear(grant))
     if not grant.closed:
         world.ledger.release(grant)
 
@@ -44,7 +44,7 @@ async def a_first_grant(world: World, cut: Cut) -> None:
 async def a_segment_is_prepared(world: World, cut: Cut) -> None:
     """Room is made in the shard's own tail for a segment of its own that has left."""
     entry = world.entry(A)
-    await world.clearing.discard(entry, 0)
+    await world.reclaimer.discard(entry, 0)
     entry.in_use.flying += 1  # as its flight would
     try:
         grant = world.room.reserve(2 * SEGMENT)
@@ -58,16 +58,16 @@ async def a_segment_is_prepared(world: World, cut: Cut) -> None:
 
 
 async def an_eviction(world: World, cut: Cut) -> None:
-    await cut.run(world.clearing.evict(world.entry(A)))
+    await cut.run(world.reclaimer.evict(world.entry(A)))
 
 
 async def a_discard(world: World, cut: Cut) -> None:
-    await cut.run(world.clearing.discard(world.entry(A), 2))
+    await cut.run(world.reclaimer.discard(world.entry(A), 2))
 
 
 async def working_off(world: World, cut: Cut) -> None:
     world.ledger.capacity_bytes = 2 * SEGMENT
-    await cut.run(world.clearing.work_off())
+    await cut.run(world.reclaimer.work_off())
     world.ledger.capacity_bytes = 4 * SEGMENT
 
 

@@ -109,7 +109,7 @@ async def test_a_reader_that_comes_while_a_file_leaves_that_cannot_be_punched(tm
             await committed()
 
         monkeypatch.setattr(world.store.claims, "committed", slow)
-        leaving = asyncio.ensure_future(world.clearing.evict(entry))
+        leaving = asyncio.ensure_future(world.reclaimer.evict(entry))
         await asyncio.sleep(0)
         coming = asyncio.ensure_future(world.get(A))
         await until(lambda: entry.in_use.flying)

@@ -113,7 +113,7 @@ async def test_an_origin_that_must_be_asked_is_asked_once(tmp_path: Path) -> Non
     async with building(tmp_path / "c", origin=origin) as world:
         world.origin.put(A, DATA)
         assert await asyncio.gather(*(world.get(A, reader(number)) for number in range(4))) == [DATA] * 4
-        await world.clearing.discard(world.entry(A), 1)
+        await world.reclaimer.discard(world.entry(A), 1)
         assert await world.get(A) == DATA
         assert origin.asked_digests == 1
         digest_state = world.entry(A).trust.digest_state

@@ -191,8 +191,8 @@ async def test_an_old_index_beside_newer_files(tmp_path: Path) -> None:
         await until(lambda: not world.store.claims._pending)
         await world.store.claims.committed()
         old = copy_tree(tmp_path / "c" / "index", tmp_path / "old")
-        await world.clearing.discard(world.entry(name), 1)
-        await world.clearing.discard(world.entry(name), 3)
+        await world.reclaimer.discard(world.entry(name), 1)
+        await world.reclaimer.discard(world.entry(name), 3)
         await world.quiet()
     index = tmp_path / "c" / "index"
     for file in index.iterdir():

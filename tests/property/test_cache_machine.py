@@ -238,7 +238,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.do(self._settled())
         entry = None if name is None else self.world.resolver.versions.current.get(name)
         if entry is not None and (stored := list(entry.segments.stored())):
-            self.do(self.world.clearing.discard(entry, stored[-last]))
+            self.do(self.world.reclaimer.discard(entry, stored[-last]))
             self.do(self._settled())
         assert not list(self._passed_by())
 

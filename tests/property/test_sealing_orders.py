@@ -48,7 +48,7 @@ def test_any_order_comes_to_the_same_digest(order: list[int], gone: set[int], al
             got = await asyncio.gather(*reads) if at_once else [await read for read in reads]
             assert got == [data[n * SEGMENT : (n + 1) * SEGMENT] for n in order]
             for index in gone:
-                await world.clearing.discard(world.entry(A), index)
+                await world.reclaimer.discard(world.entry(A), index)
             async with asyncio.timeout(60):
                 assert await world.get(A) == data
             await world.quiet()

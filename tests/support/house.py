@@ -116,7 +116,7 @@ class World:
     plans: PlanRegistry
     room: SpaceManager
     files: OpenFiles
-    clearing: Reclaimer
+    reclaimer: Reclaimer
     retiring: Retirement
     flights: Flights
     resolver: VersionResolver

@@ -84,7 +84,7 @@ class CacheParts:
     plans: PlanRegistry
     room: SpaceManager
     files: OpenFiles
-    clearing: Reclaimer
+    reclaimer: Reclaimer
     retiring: Retirement
     chores: BackgroundTasks
     limiters: Limiters
@@ -110,7 +110,7 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
     room = SpaceManager(ledger, store, plans, events, clock)
     files = OpenFiles(room, store)
     retiring = Retirement(room, files, chores, events)
-    clearing = Reclaimer(room=room, files=files, retiring=retiring, store=store, disk=disk, chores=chores, events=events)
+    reclaimer = Reclaimer(room=room, files=files, retiring=retiring, store=store, disk=disk, chores=chores, events=events)
     limiters = Limiters(settings.origin_connections, clock)
     fetcher = Fetcher(
         around.origins, limiters, buffers, events,
@@ -121,20 +121,20 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
         group=around.group, clock=clock, hmac_key=store.hmac_key, revalidate=settings.revalidate,
     )  # fmt: skip
     cache = ShardCache(
-        store=store, room=room, clearing=clearing, retiring=retiring, files=files, disk=disk, plans=plans,
+        store=store, room=room, reclaimer=reclaimer, retiring=retiring, files=files, disk=disk, plans=plans,
         flights=flights, resolver=resolver, fetcher=fetcher, buffers=buffers, events=events,
         chores=chores, clock=clock, origin_digests=settings.origin_digests,
     )  # fmt: skip
     indexing = SampleIndexer(cache, store.samples, chores, events)
     watch = DiskMonitor(
-        store=store, room=room, clearing=clearing, files=files, fill=cache.fill, health=disk,
+        store=store, room=room, reclaimer=reclaimer, files=files, fill=cache.fill, health=disk,
         headroom=Headroom(capacity.capacity_bytes, capacity.floor_bytes, capacity.effective_bytes, clock),
         free_floor=settings.free_floor, chores=chores,
     )  # fmt: skip
     prefetcher = Prefetcher(cache, resolver, plans, fetcher.ahead, chores, clock)
     sets = SetPrefetch(cache, resolver, plans, settings.set, clock, cache.tarlook)
     parts = CacheParts(
-        store, ledger, plans, room, files, clearing, retiring, chores, limiters, buffers, fetcher, flights, resolver, cache, indexing,
+        store, ledger, plans, room, files, reclaimer, retiring, chores, limiters, buffers, fetcher, flights, resolver, cache, indexing,
         watch, prefetcher, sets,
     )  # fmt: skip
     _introduce(parts, events)

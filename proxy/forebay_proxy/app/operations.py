@@ -67,7 +67,7 @@ class Operations:
         shards = freed = leased = 0
         async for entries in _in_parts(self.selected(patterns)):
             leased += sum(entry.segments.is_held for entry in entries)
-            sizes = await asyncio.gather(*(self._cache.clearing.evict(entry, "admin") for entry in entries))
+            sizes = await asyncio.gather(*(self._cache.reclaimer.evict(entry, "admin") for entry in entries))
             shards += sum(size > 0 for size in sizes)
             freed += sum(sizes)
         return {"shards": shards, "bytes": freed, "leased": leased}

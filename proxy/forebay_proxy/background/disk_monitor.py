@@ -42,7 +42,7 @@ class DiskMonitor:
         *,
         store: Store,
         room: SpaceManager,
-        clearing: Reclaimer,
+        reclaimer: Reclaimer,
         files: OpenFiles,
         fill: Fill,
         health: DiskHealth,
@@ -54,7 +54,7 @@ class DiskMonitor:
         self.seen: Look | None = None  # the last look; levels are pulled from here, nobody else asks the disk
         self._store = store
         self._room = room
-        self._clearing = clearing
+        self._reclaimer = reclaimer
         self._files = files
         self._fill = fill
         self._health = health
@@ -123,7 +123,7 @@ class DiskMonitor:
     async def _tend(self) -> None:
         """One at a time, and nobody waits for it: any of this may hang with the disk."""
         try:
-            await self._clearing.work_off()
+            await self._reclaimer.work_off()
             await self._make_files()
             await self._files.close_idle()
             await self._store.sweep()
@@ -135,4 +135,4 @@ class DiskMonitor:
         wanted, self._wanted = self._fill.files_wanted - self._wanted, self._fill.files_wanted
         if wanted and self._health.no_files:
             for entry in self._room.last_needed(min(wanted, FEW_FILES)):
-                await self._clearing.evict(entry)
+                await self._reclaimer.evict(entry)

@@ -268,7 +268,7 @@ class SampleIndexer:
         try:
             await self._fit_share(size)
             grant = room.reserve_ahead(size, None, None)
-            await self._cache.clearing.clear(grant)
+            await self._cache.reclaimer.clear(grant)
         except (CacheFull, DiskFailed):
             return
         try:

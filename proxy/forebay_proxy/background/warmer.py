@@ -138,7 +138,7 @@ class Warmer:
         """Raises ``NotTarArchive``, and lets go of what is here of it: the next request is to ask its origin anew."""
         why = await self._tarlook.of(entry) if self._tarlook is not None else ""
         if why:
-            await self._cache.clearing.evict(entry, "admin")
+            await self._cache.reclaimer.evict(entry, "admin")
             raise NotTarArchive(entry.name, why)
 
     async def _ask(self, entry: Entry, shard: Shard) -> deque[Flight]:

@@ -43,7 +43,7 @@ class Fill:
         *,
         room: SpaceManager,
         grants: SegmentGrants,
-        clearing: Reclaimer,
+        reclaimer: Reclaimer,
         retiring: Retirement,
         digest_check: DigestCheck,
         disk: DiskHealth,
@@ -56,7 +56,7 @@ class Fill:
         self.files_wanted = 0
         self.grants = grants
         self._room = room
-        self._clearing = clearing
+        self._reclaimer = reclaimer
         self._retiring = retiring
         self._digest_check = digest_check
         self._disk = disk
@@ -93,7 +93,7 @@ class Fill:
         """As ``Reclaimer.prepare``. It may outlast its flight: the entry is not forgotten meanwhile, or two would make the same file."""
         entry.in_use.flying += 1
         try:
-            return await self._clearing.prepare(entry, index, grant)
+            return await self._reclaimer.prepare(entry, index, grant)
         finally:
             entry.in_use.flying -= 1
             if entry.in_use.idle:
@@ -145,7 +145,7 @@ class Fill:
     def give_back(self, entry: Entry | None, index: int | None, grant: Grant[Slice]) -> None:
         if entry is not None and index is not None:
             self._room.withdraw(entry, index)
-        self._chores.spawn(self._clearing.abandon(entry, index, grant), "abandon")
+        self._chores.spawn(self._reclaimer.abandon(entry, index, grant), "abandon")
 
     # What the origin says of the whole
 
@@ -171,7 +171,7 @@ class Fill:
         self._events.emit(CacheChanged())
 
     async def _drop(self, entry: Entry) -> None:
-        await self._clearing.evict(entry)
+        await self._reclaimer.evict(entry)
 
     def outdated(self, entry: Entry) -> None:
         """The origin has another version now: this one serves who is inside, and leaves."""

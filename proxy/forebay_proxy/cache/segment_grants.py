@@ -50,14 +50,14 @@ class SegmentGrants:
         self,
         *,
         room: SpaceManager,
-        clearing: Reclaimer,
+        reclaimer: Reclaimer,
         disk: DiskHealth,
         events: Events,
         chores: BackgroundTasks,
         clock: Callable[[], float],
     ) -> None:
         self._room = room
-        self._clearing = clearing
+        self._reclaimer = reclaimer
         self._disk = disk
         self._events = events
         self._chores = chores
@@ -130,7 +130,7 @@ class SegmentGrants:
         try:
             grant = self._first(needed, size)
             if grant.victims:
-                await in_time(self._chores, self._clearing.clear(grant), lambda _: self._room.ledger.release(grant))
+                await in_time(self._chores, self._reclaimer.clear(grant), lambda _: self._room.ledger.release(grant))
         except CacheFull:
             if needed.need < DEMAND:
                 self.refused("no-room")

@@ -63,7 +63,7 @@ class ShardCache:
         *,
         store: Store,
         room: SpaceManager,
-        clearing: Reclaimer,
+        reclaimer: Reclaimer,
         retiring: Retirement,
         files: OpenFiles,
         disk: DiskHealth,
@@ -79,16 +79,16 @@ class ShardCache:
     ) -> None:
         self.buffers = buffers
         self.room = room
-        self.clearing = clearing
+        self.reclaimer = reclaimer
         self.plans = plans
         self.flights = flights
         self.readings: set[ShardReader] = set()
         self.waits = Waits(events, clock)
         self.optimal = OptimumMeter(lambda: room.ledger.capacity_bytes)
         self.disk = disk
-        self.segment_reader = SegmentReader(room=room, clearing=clearing, files=files, disk=self.disk, events=events, chores=chores)
+        self.segment_reader = SegmentReader(room=room, reclaimer=reclaimer, files=files, disk=self.disk, events=events, chores=chores)
         self.inspection = self.segment_reader.inspection = SegmentCheck(
-            room=room, clearing=clearing, stored=self.segment_reader.stored, disk=self.disk, events=events, holding=self._holding,
+            room=room, reclaimer=reclaimer, stored=self.segment_reader.stored, disk=self.disk, events=events, holding=self._holding,
             spoilt=self._spoilt,
         )  # fmt: skip
         self.tarlook = TarCheck(self.segment_reader, events)
@@ -98,9 +98,9 @@ class ShardCache:
             room=room, gate=self.gate, inspection=self.inspection, asking=fetcher, distrust=resolver.distrust, events=events,
             chores=chores, enabled=origin_digests,
         )  # fmt: skip
-        grants = SegmentGrants(room=room, clearing=clearing, disk=self.disk, events=events, chores=chores, clock=clock)
+        grants = SegmentGrants(room=room, reclaimer=reclaimer, disk=self.disk, events=events, chores=chores, clock=clock)
         self.fill = Fill(
-            room=room, grants=grants, clearing=clearing, retiring=retiring, digest_check=self.digest_check, disk=self.disk, events=events,
+            room=room, grants=grants, reclaimer=reclaimer, retiring=retiring, digest_check=self.digest_check, disk=self.disk, events=events,
             chores=chores, forget=resolver.versions.forget, clock=clock,
         )  # fmt: skip
         self._resolver = resolver

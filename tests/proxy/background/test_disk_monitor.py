@@ -85,7 +85,7 @@ async def test_what_comes_and_goes_while_the_disk_is_counted_is_no_room(tmp_path
             return counted
 
         async def leaving(patience_s: float) -> Look:
-            await world.clearing.evict(world.entry(B))
+            await world.reclaimer.evict(world.entry(B))
             counted = replace(WELL, free_bytes=disk - world.ledger.stored_bytes)
             await stored(world, B, 2)
             return counted
@@ -245,7 +245,7 @@ async def test_working_off_that_hangs_stops_no_look(tmp_path: Path, monkeypatch:
             passes += 1
             await gate.wait()
 
-        monkeypatch.setattr(world.clearing, "work_off", stuck)
+        monkeypatch.setattr(world.reclaimer, "work_off", stuck)
         for _ in range(5):
             async with asyncio.timeout(60):
                 await world.watch.look()

@@ -464,7 +464,7 @@ async def test_room_that_was_lost_is_asked_for_again_soon(tmp_path: Path, monkey
         await world.get(NAMES[0], first=0, last=1)
         asked = len(world.origin.asked())
         with monkeypatch.context() as patched:
-            patched.setattr(world.clearing, "prepare", full)
+            patched.setattr(world.reclaimer, "prepare", full)
             world.plans.replace(reader(), SHARDS[:1])
             for _ in range(5):
                 world.prefetcher.look_again()

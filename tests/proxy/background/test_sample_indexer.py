@@ -171,7 +171,7 @@ async def test_an_index_outlives_the_segments(tmp_path: Path) -> None:
     async with indexing_in(tmp_path / "c") as (world, made):
         await warmed(world)
         await asked(made)
-        await world.clearing.evict(world.entry(A))
+        await world.reclaimer.evict(world.entry(A))
         await world.quiet()
         assert not world.room.entries
         landed = len(world.of(events.SegmentLanded))
@@ -320,7 +320,7 @@ async def test_a_part_that_left_meanwhile_spoils_the_work(tmp_path: Path, monkey
 
         async def pause(worked_s: float) -> None:
             monkeypatch.setattr(made, "_pause", pausing)
-            await world.clearing.discard(entry, 2)
+            await world.reclaimer.discard(entry, 2)
 
         monkeypatch.setattr(made, "_pause", pause)
         with pytest.raises(IndexNotYet, match="4 of its 5 segments"):
@@ -331,7 +331,7 @@ async def test_a_part_that_left_meanwhile_spoils_the_work(tmp_path: Path, monkey
         async def and_again(worked_s: float) -> None:
             monkeypatch.setattr(made, "_pause", pausing)
             world.clock.advance(1)
-            await world.clearing.discard(entry, 2)
+            await world.reclaimer.discard(entry, 2)
             await world.get(A)
             await until(lambda: entry.segments.complete)
 
@@ -349,7 +349,7 @@ async def test_a_part_that_leaves_while_it_is_read_refuses_nothing(tmp_path: Pat
 
         async def leaving(file: ShardFile, function: Any) -> Any:
             monkeypatch.setattr(ShardFile, "inspect", inspect)
-            await world.clearing.discard(entry, 0)
+            await world.reclaimer.discard(entry, 0)
             return await inspect(file, function)
 
         monkeypatch.setattr(ShardFile, "inspect", leaving)

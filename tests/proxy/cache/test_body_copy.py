@@ -104,7 +104,7 @@ async def test_what_is_left_of_a_body_is_not_left_to_the_collector(tmp_path: Pat
         remote = world.origin.put("https://o/a.tar", data := data_of(3 * SEGMENT))
         assert await world.get("https://o/a.tar") == data
         await world.quiet()
-        await world.clearing.discard(world.entry("https://o/a.tar"), 1)
+        await world.reclaimer.discard(world.entry("https://o/a.tar"), 1)
         remote.ranged = False
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(firstiter=begun.append)  # the list keeps them: nothing is collected here

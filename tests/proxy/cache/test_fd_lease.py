@@ -100,12 +100,12 @@ async def test_nothing_leaves_while_it_is_lent(tmp_path: Path) -> None:
         data = await warmed(world)
         async with AsyncExitStack() as stack:
             file = await passed(world, stack)
-            assert await world.clearing.evict(world.entry(A)) == 0
+            assert await world.reclaimer.evict(world.entry(A)) == 0
             world.origin.put(B, data_of(7 * SEGMENT, 1))
             assert await world.get(B) == data_of(7 * SEGMENT, 1)
             assert os.pread(file.fileno(), LENGTH, 0) == data
             assert world.entry(A).segments.complete
-        assert await world.clearing.evict(world.entry(A)) > 0
+        assert await world.reclaimer.evict(world.entry(A)) > 0
 
 
 async def mapped(world: World, shard: str = A) -> mmap.mmap:
@@ -124,14 +124,14 @@ async def test_a_map_outlives_the_lease(tmp_path: Path) -> None:
             assert (fd_leases.count, fd_leases.lingering, fd_leases.bytes, fd_leases.segments) == (0, 1, world.ledger.stored_bytes, 4)
             world.cache.look_at_descriptors()
             assert (fd_leases.lingering, world.cache.leased_segments, world.entry(A).segments.is_held) == (1, 4, True)
-            assert await world.clearing.evict(world.entry(A)) == 0
+            assert await world.reclaimer.evict(world.entry(A)) == 0
             assert world.entry(A).in_use.stuck_until == 0.0  # not even tried
             assert held[:] == data
             assert await world.get(A) == data
         assert len(world.of(events.OptimalBytes)) == told + 2
         world.cache.look_at_descriptors()
         assert (fd_leases.lingering, fd_leases.bytes, fd_leases.segments, world.cache.leased_segments) == (0, 0, 0, 0)
-        assert await world.clearing.evict(world.entry(A)) > 0
+        assert await world.reclaimer.evict(world.entry(A)) > 0
 
 
 async def test_maps_count_towards_half_of_the_cache(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ async def test_a_map_of_an_earlier_life_is_found(tmp_path: Path) -> None:
         await warmed(world)
         with held_by_a_child(world.shard_file(A)):
             assert world.cache.fd_leases.lingering == 0
-            assert await world.clearing.evict(world.entry(A)) == 0
+            assert await world.reclaimer.evict(world.entry(A)) == 0
             fd_leases = world.cache.fd_leases
             assert (fd_leases.lingering, fd_leases.bytes, fd_leases.segments) == (1, world.ledger.stored_bytes, 4)
             world.cache.look_at_descriptors()
@@ -183,7 +183,7 @@ async def test_a_map_of_an_earlier_life_is_found(tmp_path: Path) -> None:
         world.cache.look_at_descriptors()
         assert (fd_leases.lingering, fd_leases.bytes, fd_leases.segments) == (0, 0, 0)
         world.clock.advance(60)
-        assert await world.clearing.evict(world.entry(A)) > 0
+        assert await world.reclaimer.evict(world.entry(A)) > 0
 
 
 async def test_a_file_that_is_worked_at_is_not_asked_about(tmp_path: Path) -> None:

@@ -444,8 +444,8 @@ async def test_missing_segments_of_a_partly_evicted_shard_come_back(tmp_path: Pa
         await world.get(A)
         await world.quiet()
         entry = world.entry(A)
-        await world.clearing.discard(entry, 3)
-        await world.clearing.discard(entry, 1)
+        await world.reclaimer.discard(entry, 3)
+        await world.reclaimer.discard(entry, 1)
         world.origin.log.clear()
         assert await world.get(A) == data
         assert sorted(world.origin.asked(A)) == [(SEGMENT, 2 * SEGMENT - 1), (3 * SEGMENT, 4 * SEGMENT - 1)]
@@ -532,7 +532,7 @@ async def test_a_shard_that_was_a_stream_and_is_partly_gone_is_read_again(tmp_pa
         await world.get(A)
     async with building(tmp_path / "c", origin=origin) as world:
         await world.resolver.entry(shard_of(A), "")
-        await world.clearing.discard(world.entry(A), 3)
+        await world.reclaimer.discard(world.entry(A), 3)
         assert await world.get(A) == data
 
 
@@ -648,7 +648,7 @@ async def test_chaos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, segments: 
             elif action < 0.2:
                 chance.choice(tasks).cancel()
             elif action < 0.25:
-                tasks.append(asyncio.create_task(world.clearing.work_off()))
+                tasks.append(asyncio.create_task(world.reclaimer.work_off()))
             elif action < 0.3:
                 await world.house.evict(None if chance.random() < 0.5 else [names[0]])
             elif action < 0.4:
@@ -695,7 +695,7 @@ async def test_what_left_under_a_lingering_flight_is_fetched_again(tmp_path: Pat
         gate = world.origin.put(A, data).hold(SEGMENT)
         assert await world.get(A) == data
         await gate.reached.wait()
-        assert await world.clearing.evict(world.entry(A)) > 0
+        assert await world.reclaimer.evict(world.entry(A)) > 0
         assert await world.get(A) == data
         gate.open()
 
@@ -707,6 +707,6 @@ async def test_what_leaves_under_a_reader_aboard_is_fetched_again(tmp_path: Path
         gate = world.origin.put(A, data).hold(SEGMENT)
         async with world.opened(A) as reading:
             await gate.reached.wait()
-            await world.clearing.discard(world.entry(A), 0)
+            await world.reclaimer.discard(world.entry(A), 0)
             assert b"".join([bytes(chunk) async for chunk in reading.chunks()]) == data
         gate.open()

@@ -47,7 +47,7 @@ class SegmentCheck:
         self,
         *,
         room: SpaceManager,
-        clearing: Reclaimer,
+        reclaimer: Reclaimer,
         stored: Callable[[Entry], Awaitable[ShardFile]],
         disk: DiskHealth,
         events: Events,
@@ -56,7 +56,7 @@ class SegmentCheck:
     ) -> None:
         """``stored`` opens an entry's file, ``holding`` keeps a segment here, ``spoilt`` hears of one that may have been read wrong."""
         self._room = room
-        self._clearing = clearing
+        self._reclaimer = reclaimer
         self._stored = stored
         self._disk = disk
         self._events = events
@@ -130,4 +130,4 @@ class SegmentCheck:
         if index not in entry.segments.unverified:
             self._spoilt(entry, index)
         self._events.emit(events.IntegrityFailed("recovery" if index in entry.segments.unverified else "read"))
-        await self._clearing.discard(entry, index)
+        await self._reclaimer.discard(entry, index)

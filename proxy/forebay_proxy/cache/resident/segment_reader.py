@@ -32,10 +32,10 @@ class SegmentReader:
     inspection: SegmentCheck  # it reads through us; it is made after us and the cache sets this
 
     def __init__(
-        self, *, room: SpaceManager, clearing: Reclaimer, files: OpenFiles, disk: DiskHealth, events: Events, chores: BackgroundTasks
+        self, *, room: SpaceManager, reclaimer: Reclaimer, files: OpenFiles, disk: DiskHealth, events: Events, chores: BackgroundTasks
     ) -> None:
         self._room = room
-        self._clearing = clearing
+        self._reclaimer = reclaimer
         self._files = files
         self._disk = disk
         self._events = events
@@ -56,7 +56,7 @@ class SegmentReader:
         except DiskFailed as error:
             self._disk.failed(error)
             if entry.segments.has(index_of(first)) and error.errno_name != "ETIMEDOUT":  # one that comes late is as good as ever
-                self._chores.spawn(self._clearing.discard(entry, index_of(first)), "discard")
+                self._chores.spawn(self._reclaimer.discard(entry, index_of(first)), "discard")
             raise
 
     async def _opened(self, entry: Entry, index: int) -> ShardFile:

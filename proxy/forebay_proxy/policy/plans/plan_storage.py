@@ -35,12 +35,12 @@ class PlanStorage:
         self._mentions = ReverseIndex()
         self._by_serial: list[ReaderPlan | None] = [None]
         self._vacant: list[int] = []
-        self._clearing: deque[Iterator[None]] = deque()
+        self._reclaimer: deque[Iterator[None]] = deque()
         self.entries_held = 0  # of all plans, what is read or withdrawn already but not cleared away included
         self.own_bytes = 0  # of the names of shards that plans keep beside the catalog
 
     def __repr__(self) -> str:
-        return f"<PlanStorage of {self.entries_held} entries, {len(self._clearing)} to be cleared away>"
+        return f"<PlanStorage of {self.entries_held} entries, {len(self._reclaimer)} to be cleared away>"
 
     # Writing down
 
@@ -60,7 +60,7 @@ class PlanStorage:
         """Write ``entries`` into ``plan``, in slices. Raises ``PlansFull``, ``InvalidShardUrl``."""
         spare = len(instead_of) if instead_of is not None else 0  # both are here for a moment
         count = len(entries)
-        while self._clearing and not plan_bounds.fits(self.entries_held + count - spare):
+        while self._reclaimer and not plan_bounds.fits(self.entries_held + count - spare):
             self.tidy(1)
             yield
         plan_bounds.check_entries(self.entries_held + count - spare)
@@ -153,14 +153,14 @@ class PlanStorage:
 
     def tidy(self, slices: int | None = None) -> None:
         """Clear away so many slices of what is left; all of it without a number."""
-        while self._clearing and slices != 0:
-            if next(self._clearing[0], self) is self:
-                self._clearing.popleft()
+        while self._reclaimer and slices != 0:
+            if next(self._reclaimer[0], self) is self:
+                self._reclaimer.popleft()
             slices = None if slices is None else slices - 1
 
-    def _begin(self, clearing: Iterator[None], slices: int) -> None:
-        if all(next(clearing, self) is not self for _ in range(slices)):
-            self._clearing.append(clearing)
+    def _begin(self, reclaimer: Iterator[None], slices: int) -> None:
+        if all(next(reclaimer, self) is not self for _ in range(slices)):
+            self._reclaimer.append(reclaimer)
 
     def _sweeping(self, plan: ReaderPlan) -> Iterator[None]:
         while plan.swept < (stop := plan.position if plan.live else plan.mentioned):

@@ -229,7 +229,7 @@ async def test_a_segment_that_comes_again_must_be_the_same(tmp_path: Path) -> No
         data = data_of(3 * SEGMENT)
         remote = put(world, data)
         assert await world.get(A) == data
-        await world.clearing.discard(world.entry(A), 2)
+        await world.reclaimer.discard(world.entry(A), 2)
         remote.flip(2 * SEGMENT + 1)
         with pytest.raises(DigestDiffers, match="segment 2"):
             await world.get(A)
@@ -241,7 +241,7 @@ async def test_an_end_that_comes_again_is_compared_without_reading_the_rest(tmp_
     async with building(tmp_path / "c") as world:
         put(world, data := data_of(3 * SEGMENT))
         assert await world.get(A) == data
-        await world.clearing.discard(world.entry(A), 2)
+        await world.reclaimer.discard(world.entry(A), 2)
         verified = len(world.of(events.SegmentVerified))
         assert await world.get(A) == data
         await world.quiet()
@@ -306,7 +306,7 @@ async def test_what_is_being_hashed_does_not_leave(tmp_path: Path, monkeypatch: 
         monkeypatch.setattr(file_io, "digest", slow)
         await world.get(A, last=2 * SEGMENT - 1)
         await until(inside.is_set)
-        await world.clearing.evict(world.entry(A))
+        await world.reclaimer.evict(world.entry(A))
         assert [world.entry(A).segments.has(index) for index in range(2)] == [True, False]
         go_on.set()
         await world.quiet()

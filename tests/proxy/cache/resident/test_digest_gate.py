@@ -148,7 +148,7 @@ async def test_a_known_segment_that_never_lands_is_compared_by_its_reader(tmp_pa
         assert await world.get(A) == data
         await until(lambda: results(world) == ["agrees"])
         entry = world.entry(A)
-        await world.clearing.discard(entry, 1)
+        await world.reclaimer.discard(entry, 1)
         remote.flip(SEGMENT + 10)
         world.cache.disk.lost("in this test")
         with pytest.raises(DigestDiffers):
@@ -166,7 +166,7 @@ async def test_a_known_segment_that_comes_again_through_memory_is_read(tmp_path:
         assert await world.get(A) == data
         await until(lambda: results(world) == ["agrees"])
         for index in range(3):
-            await world.clearing.discard(world.entry(A), index)
+            await world.reclaimer.discard(world.entry(A), index)
             world.cache.disk.lost("in this test")
             for first, last in ((0, None), (index * SEGMENT, None), (index * SEGMENT + 5, None), (0, index * SEGMENT + 5)):
                 end = None if last is None else last + 1

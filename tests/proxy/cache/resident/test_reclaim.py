@@ -37,7 +37,7 @@ async def test_nobody_finds_what_is_leaving(tmp_path: Path, monkeypatch: pytest.
             await real()
 
         monkeypatch.setattr(world.store.claims, "committed", committed)
-        leaving = asyncio.create_task(world.clearing.discard(entry, 1))
+        leaving = asyncio.create_task(world.reclaimer.discard(entry, 1))
         await asyncio.sleep(0)
         assert not entry.segments.has(1)
         again = asyncio.create_task(world.get(A))
@@ -66,7 +66,7 @@ async def test_a_claim_is_withdrawn_before_its_bytes_are_freed(tmp_path: Path, m
         monkeypatch.setattr(world.store._index, "commit", noted_commit)
         monkeypatch.setattr(file_io, "punch", noted_punch)
         grant = world.room.reserve(SEGMENT)
-        await world.clearing.clear(grant)
+        await world.reclaimer.clear(grant)
         world.ledger.release(grant)
     assert order[:2] == ["commit", "punch"]
 
@@ -78,7 +78,7 @@ async def test_what_cannot_be_removed_is_put_back(tmp_path: Path, monkeypatch: p
         with monkeypatch.context() as patch:
             patch.setattr(file_io, "punch", failing(errno.EIO))
             with pytest.raises(CacheFull):
-                await world.clearing.clear(world.room.reserve(SEGMENT))
+                await world.reclaimer.clear(world.room.reserve(SEGMENT))
         entry = world.entry(A)
         assert (entry.segments.has(1), entry.segments.unverified) == (True, {1})
         with pytest.raises(CacheFull):
@@ -87,7 +87,7 @@ async def test_what_cannot_be_removed_is_put_back(tmp_path: Path, monkeypatch: p
         assert not entry.segments.unverified
         world.clock.advance(STUCK_S)
         grant = world.room.reserve(SEGMENT)
-        await world.clearing.clear(grant)
+        await world.reclaimer.clear(grant)
         world.ledger.release(grant)
         assert len(world.origin.asked(A)) == 2
 
@@ -119,7 +119,7 @@ async def test_a_fault_of_ours_holds_up_nobody(tmp_path: Path, monkeypatch: pyte
             async def fault(entry: Entry, indices: tuple[int, ...]) -> None:
                 raise ZeroDivisionError
 
-            patch.setattr(world.clearing, "_free", fault)
+            patch.setattr(world.reclaimer, "_free", fault)
             with pytest.raises(ForebayError):
                 await world.get(A)
             await world.quiet()
@@ -166,7 +166,7 @@ async def test_a_shrunk_capacity_is_worked_off_segment_by_segment(tmp_path: Path
     async with building(tmp_path / "c", segments=8) as world:
         await stored(world, A, 6)
         world.ledger.capacity_bytes = 4 * SEGMENT
-        await world.clearing.work_off()
+        await world.reclaimer.work_off()
         assert list(world.entry(A).segments.stored()) == [0, 1, 2, 3]
 
 
@@ -179,7 +179,7 @@ async def test_working_off_ends_when_nothing_can_leave(tmp_path: Path, monkeypat
             patch.setattr(file_io, "punch", failing(errno.EIO))
             patch.setattr(file_io, "unlink", failing(errno.EIO))
             async with asyncio.timeout(60):
-                await world.clearing.work_off()
+                await world.reclaimer.work_off()
         assert world.entry(A).segments.stored_count == 2
 
 
@@ -189,7 +189,7 @@ async def test_an_eviction_whose_caller_is_cancelled_ends_all_the_same(tmp_path:
     async with building(tmp_path / "c") as world:
         data = await stored(world, A, 3)
         reached, gate = asyncio.Event(), asyncio.Event()
-        target: Any = world.store.claims if step == "commit" else world.clearing
+        target: Any = world.store.claims if step == "commit" else world.reclaimer
         name = "committed" if step == "commit" else "_remove"
         real = getattr(target, name)
 
@@ -220,7 +220,7 @@ async def test_a_flight_cancelled_while_it_prepares_gives_all_back(tmp_path: Pat
         world.origin.put(B, data_of(2 * SEGMENT, 1))
         await world.resolver.entry(shard_of(B), "", head=True)
         reached, gate = asyncio.Event(), asyncio.Event()
-        target: Any = world.files if step == "open" else world.clearing
+        target: Any = world.files if step == "open" else world.reclaimer
         real = getattr(target, step)
 
         async def held(*args: Any) -> Any:
@@ -256,7 +256,7 @@ async def test_a_flight_cancelled_while_it_waits_for_a_segment_to_leave(tmp_path
         world.flights.cancel()
         with pytest.raises(Exception, match="shutting down"):
             await reading
-        await world.clearing.clear(grant)
+        await world.reclaimer.clear(grant)
         world.ledger.release(grant)
 
 
@@ -278,11 +278,11 @@ async def test_a_segment_put_back_and_taken_again_is_waited_for_again(tmp_path: 
             await commit()
 
         monkeypatch.setattr(world.store.claims, "committed", refused)
-        first = asyncio.create_task(world.clearing.discard(entry, 1))
+        first = asyncio.create_task(world.reclaimer.discard(entry, 1))
         await until(lambda: 1 in entry.in_use.leaving)
-        entry.in_use.leaving[1].add_done_callback(lambda _: taken_again.append(asyncio.create_task(world.clearing.discard(entry, 1))))
+        entry.in_use.leaving[1].add_done_callback(lambda _: taken_again.append(asyncio.create_task(world.reclaimer.discard(entry, 1))))
         grant = world.room.reserve(SEGMENT)
-        preparing = asyncio.create_task(world.clearing.prepare(entry, 1, grant))
+        preparing = asyncio.create_task(world.reclaimer.prepare(entry, 1, grant))
         await asyncio.sleep(0.01)
         refuse.set()
         await first
@@ -294,7 +294,7 @@ async def test_a_segment_put_back_and_taken_again_is_waited_for_again(tmp_path: 
         assert waited or isinstance(preparing.exception(), CacheFull)
         if preparing.exception() is None:
             world.room.withdraw(entry, 1)
-            await world.clearing.abandon(entry, 1, grant)
+            await world.reclaimer.abandon(entry, 1, grant)
 
 
 async def test_a_file_that_can_be_neither_cut_nor_freed_is_counted_as_what_it_keeps(

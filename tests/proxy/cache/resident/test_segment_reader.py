@@ -34,7 +34,7 @@ async def test_a_segment_found_wrong_by_one_reader_is_no_hole_for_another(tmp_pa
             world.buffers.readers.holders = 10_000  # small units
             got = await world.taken(inside, 10)
             assert len(got) < SEGMENT
-            await world.clearing.discard(world.entry(A), 0)
+            await world.reclaimer.discard(world.entry(A), 0)
             world.buffers.readers.holders = 1
             got += b"".join([bytes(chunk) async for chunk in inside.chunks()])
         assert got == data

@@ -78,7 +78,7 @@ async def test_prefetch_displaces_at_most_two_a_reader(tmp_path: Path) -> None:
             grant = world.room.reserve_ahead(SEGMENT, now, near)
             assert world.room.owed_for(grant) == {near: SEGMENT}
             world.room.displacers.note(world.entry(A).key, 100 + number, near, owed=world.room.owed_for(grant))
-            await world.clearing.clear(grant)
+            await world.reclaimer.clear(grant)
             world.ledger.release(grant)
             taken = world.room.ledger.reserve(SEGMENT, list)  # somebody else had that room
             world.ledger.commit(taken)

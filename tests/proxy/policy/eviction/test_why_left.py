@@ -49,5 +49,5 @@ async def test_what_nobody_read_is_told_as_that(tmp_path: Path) -> None:
             await world.get(name, reader())
         await world.quiet()
         assert reasons(world) == {"unused": 2, "guess": 2}
-        await world.clearing.discard(world.entry(NAMES[7]), 0)
+        await world.reclaimer.discard(world.entry(NAMES[7]), 0)
         assert reasons(world)["other"] == 1

@@ -314,7 +314,7 @@ async def test_a_client_that_never_takes_its_descriptor_blocks_nobody(tmp_path: 
         found.close()
         idle.close()
         await until(lambda: not world.cache.fd_leases.count)
-        assert await world.clearing.evict(world.entry(A)) > 0
+        assert await world.reclaimer.evict(world.entry(A)) > 0
 
 
 async def test_a_connection_asks_again_and_again(tmp_path: Path) -> None:
