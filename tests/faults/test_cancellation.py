@@ -193,7 +193,7 @@ async def test_ended_at_any_await_what_is_claimed_is_right(tmp_path: Path, scena
         async with building(path, segments=room, origin=origin(), checked=False) as world:
             with cut.everywhere(lambda world=world: end(world)), suppress(ForebayError):  # its readers hear that the sidecar ends
                 await scenario(world, Cut(0))
-            await world.chores.idle()
+            await world.tasks.idle()
         async with building(path, segments=room, origin=origin()) as world:
             claimed += sum(entry.segments.stored_count for entry in world.room.entries.values())
             sums(world)

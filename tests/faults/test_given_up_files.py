@@ -81,7 +81,7 @@ async def test_room_that_was_made_too_late(tmp_path: Path, monkeypatch: pytest.M
             if not opened:
                 await stalls.reached.wait()
             hangs.set()
-            await until(lambda: len(world.chores) == 0)
+            await until(lambda: len(world.tasks) == 0)
             stalls.open()
             assert got + b"".join([bytes(chunk) async for chunk in reading.chunks()]) == data
         await world.quiet()

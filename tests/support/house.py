@@ -120,7 +120,7 @@ class World:
     retiring: Retirement
     flights: Flights
     resolver: VersionResolver
-    chores: BackgroundTasks
+    tasks: BackgroundTasks
     limiters: Limiters
     fetcher: Fetcher
     buffers: BufferBudget
@@ -178,7 +178,7 @@ class World:
         calm = 0
         async with asyncio.timeout(60):
             while calm < 3:
-                busy = len(self.flights) + self.resolver.running + len(self.chores)
+                busy = len(self.flights) + self.resolver.running + len(self.tasks)
                 calm = 0 if busy else calm + 1
                 await asyncio.sleep(0 if calm else 0.001)
 

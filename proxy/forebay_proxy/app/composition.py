@@ -86,7 +86,7 @@ class CacheParts:
     files: OpenFiles
     reclaimer: Reclaimer
     retiring: Retirement
-    chores: BackgroundTasks
+    tasks: BackgroundTasks
     limiters: Limiters
     buffers: BufferBudget
     fetcher: Fetcher
@@ -102,15 +102,15 @@ class CacheParts:
 def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Surroundings) -> CacheParts:
     """A cache over ``store``, empty: what an earlier process stored is found by ``startup.adopt``. No task runs yet."""
     events, clock = around.events, around.clock
-    chores, flights, buffers = BackgroundTasks(around.group), Flights(around.group), BufferBudget()
+    tasks, flights, buffers = BackgroundTasks(around.group), Flights(around.group), BufferBudget()
     ledger: Ledger[Slice] = Ledger(capacity.capacity_bytes)
     ledger.capacity_bytes = capacity.effective_bytes
     plans = PlanRegistry(clock, events)
     disk = DiskHealth(clock, events)
     room = SpaceManager(ledger, store, plans, events, clock)
     files = OpenFiles(room, store)
-    retiring = Retirement(room, files, chores, events)
-    reclaimer = Reclaimer(room=room, files=files, retiring=retiring, store=store, disk=disk, chores=chores, events=events)
+    retiring = Retirement(room, files, tasks, events)
+    reclaimer = Reclaimer(room=room, files=files, retiring=retiring, store=store, disk=disk, tasks=tasks, events=events)
     limiters = Limiters(settings.origin_connections, clock)
     fetcher = Fetcher(
         around.origins, limiters, buffers, events,
@@ -123,18 +123,18 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
     cache = ShardCache(
         store=store, room=room, reclaimer=reclaimer, retiring=retiring, files=files, disk=disk, plans=plans,
         flights=flights, resolver=resolver, fetcher=fetcher, buffers=buffers, events=events,
-        chores=chores, clock=clock, origin_digests=settings.origin_digests,
+        tasks=tasks, clock=clock, origin_digests=settings.origin_digests,
     )  # fmt: skip
-    indexing = SampleIndexer(cache, store.samples, chores, events)
+    indexing = SampleIndexer(cache, store.samples, tasks, events)
     watch = DiskMonitor(
         store=store, room=room, reclaimer=reclaimer, files=files, fill=cache.fill, health=disk,
         headroom=Headroom(capacity.capacity_bytes, capacity.floor_bytes, capacity.effective_bytes, clock),
-        free_floor=settings.free_floor, chores=chores,
+        free_floor=settings.free_floor, tasks=tasks,
     )  # fmt: skip
-    prefetcher = Prefetcher(cache, resolver, plans, fetcher.ahead, chores, clock)
+    prefetcher = Prefetcher(cache, resolver, plans, fetcher.ahead, tasks, clock)
     sets = SetPrefetch(cache, resolver, plans, settings.set, clock, cache.tarlook)
     parts = CacheParts(
-        store, ledger, plans, room, files, reclaimer, retiring, chores, limiters, buffers, fetcher, flights, resolver, cache, indexing,
+        store, ledger, plans, room, files, reclaimer, retiring, tasks, limiters, buffers, fetcher, flights, resolver, cache, indexing,
         watch, prefetcher, sets,
     )  # fmt: skip
     _introduce(parts, events)

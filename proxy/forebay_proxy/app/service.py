@@ -314,7 +314,7 @@ class _House:
         self._parts.flights.cancel()
         self._cache.digest_check.stop()
         self._parts.indexing.stop()
-        await self._parts.chores.idle()
+        await self._parts.tasks.idle()
 
     def _drop_unread(self) -> None:
         """What is in the air for nobody ends now; what a body on its way still needs comes as before, and what has come is written."""

@@ -48,7 +48,7 @@ class DiskMonitor:
         health: DiskHealth,
         headroom: Headroom,
         free_floor: float,
-        chores: BackgroundTasks,
+        tasks: BackgroundTasks,
     ) -> None:
         """``free_floor``: the share of the file system's inodes that stays free, as of its bytes."""
         self.seen: Look | None = None  # the last look; levels are pulled from here, nobody else asks the disk
@@ -60,7 +60,7 @@ class DiskMonitor:
         self._health = health
         self._headroom = headroom
         self._free_floor = free_floor
-        self._chores = chores
+        self._tasks = tasks
         self._tending = False
         self._wanted = 0
 
@@ -87,7 +87,7 @@ class DiskMonitor:
             await self._probe()
         if self._health.usable and not self._tending:
             self._tending = True
-            self._chores.spawn(self._tend(), "tend")
+            self._tasks.spawn(self._tend(), "tend")
 
     def _follow(self, seen: Look) -> None:
         self._headroom.looked(seen.free_bytes, *self._room.ledger.watched(), seen.size_bytes)

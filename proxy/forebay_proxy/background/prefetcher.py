@@ -88,14 +88,14 @@ class Prefetcher:
         resolver: VersionResolver,
         plans: PlanRegistry,
         ahead: Callable[[str], int],
-        chores: BackgroundTasks,
+        tasks: BackgroundTasks,
         clock: Callable[[], float],
     ) -> None:
         """``ahead``: how many requests ahead of need an origin is sent at a time now."""
         self._cache = cache
         self._resolver = resolver
         self._plans = plans
-        self._chores = chores
+        self._tasks = tasks
         self._clock = clock
         self._woken = asyncio.Event()
         self.left_alone = NegativeCache()
@@ -270,7 +270,7 @@ class Prefetcher:
         if wish.index is None or entry is None:  # also where the origin was not asked with this credential yet: its cursor comes back
             self._opening[shard.name] = shard.origin
             self._stock.air[shard.origin] += 1
-            self._chores.spawn(self._open(wish, need), "prefetch opening")
+            self._tasks.spawn(self._open(wish, need), "prefetch opening")
             return
         try:
             flight = self._cache.ensure(entry, wish.index, shard, need=need, need_at=wish.need_at, reader=reader)

@@ -57,10 +57,10 @@ MOST_OUT_BYTES = 64 << 20  # of indexes on their way to clients
 class SampleIndexer:
     """``asked`` answers for one shard; ``run`` makes those of shards as they become complete."""
 
-    def __init__(self, cache: ShardCache, files: SampleFiles, chores: BackgroundTasks, events: Events) -> None:
+    def __init__(self, cache: ShardCache, files: SampleFiles, tasks: BackgroundTasks, events: Events) -> None:
         self._cache = cache
         self._files = files
-        self._chores = chores
+        self._tasks = tasks
         self._events = events
         self._calls: dict[str, asyncio.Future[bytes]] = {}
         self._dropped: set[str] = set()  # of those being made: what is made may be kept no more
@@ -139,7 +139,7 @@ class SampleIndexer:
         if entry.key in self._calls:
             self._dropped.add(entry.key)  # it may be written after this
         if entry.key in self._files or entry.key in self._calls:
-            self._chores.spawn(self._removed(entry.key), "drop a sample index")
+            self._tasks.spawn(self._removed(entry.key), "drop a sample index")
 
     async def _removed(self, key: str) -> None:
         await self._files.remove(key)
@@ -175,7 +175,7 @@ class SampleIndexer:
             call = asyncio.get_running_loop().create_future()
             call.add_done_callback(lambda done: done.cancelled() or done.exception())  # heard, even if nobody waits any more
             self._calls[entry.key] = call
-            if self._chores.spawn(self._make(entry, call), "sample index") is None:
+            if self._tasks.spawn(self._make(entry, call), "sample index") is None:
                 self._calls.pop(entry.key, None)
                 raise _not_yet(entry, "the sidecar is shutting down")
         return await asyncio.shield(call)

@@ -48,7 +48,7 @@ class Fill:
         digest_check: DigestCheck,
         disk: DiskHealth,
         events: Events,
-        chores: BackgroundTasks,
+        tasks: BackgroundTasks,
         forget: Callable[[Entry], None],
         clock: Callable[[], float],
     ) -> None:
@@ -61,7 +61,7 @@ class Fill:
         self._digest_check = digest_check
         self._disk = disk
         self._events = events
-        self._chores = chores
+        self._tasks = tasks
         self._forget = forget
         self._clock = clock
 
@@ -80,7 +80,7 @@ class Fill:
 
         entry.stored.misplaced = False
         try:
-            return await in_time(self._chores, self._prepared(entry, index, grant), late)
+            return await in_time(self._tasks, self._prepared(entry, index, grant), late)
         except DiskFailed as error:
             self._failed(entry, error)
             self.grants.refused("disk")
@@ -119,7 +119,7 @@ class Fill:
 
     def _sync_complete(self, entry: Entry) -> None:
         if entry.segments.complete and entry.stored.file is not None:
-            self._chores.spawn(self._sync(entry, entry.stored.file), "sync")
+            self._tasks.spawn(self._sync(entry, entry.stored.file), "sync")
             self._events.emit(ShardCompleted(entry))
 
     async def _sync(self, entry: Entry, file: ShardFile) -> None:
@@ -145,7 +145,7 @@ class Fill:
     def give_back(self, entry: Entry | None, index: int | None, grant: Grant[Slice]) -> None:
         if entry is not None and index is not None:
             self._room.withdraw(entry, index)
-        self._chores.spawn(self._reclaimer.abandon(entry, index, grant), "abandon")
+        self._tasks.spawn(self._reclaimer.abandon(entry, index, grant), "abandon")
 
     # What the origin says of the whole
 
@@ -165,7 +165,7 @@ class Fill:
         """A reader or a flight is gone from ``entry``."""
         self._digest_check.look(entry)
         if entry.in_use.stale and entry.in_use.idle and entry.segments.stored_count:
-            self._chores.spawn(self._drop(entry), "drop")
+            self._tasks.spawn(self._drop(entry), "drop")
         self._room.touch(entry)
         self._retiring.retire(entry)
         self._events.emit(CacheChanged())

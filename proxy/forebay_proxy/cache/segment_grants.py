@@ -31,14 +31,14 @@ T = TypeVar("T")
 HUNG_S = 12.0  # longer than any single call may take: the call that hangs says more than we could
 
 
-async def in_time(chores: BackgroundTasks, work: Coroutine[Any, Any, T], late: Callable[[T], object]) -> T:
+async def in_time(tasks: BackgroundTasks, work: Coroutine[Any, Any, T], late: Callable[[T], object]) -> T:
     """Disk work that a flight waits for, ``HUNG_S`` seconds at most.
 
     Raises what ``work`` raises, and ``DiskFailed`` where the disk hangs: the work goes on without its flight, and ``late`` is given what
     it returns.
     """
     try:
-        return await chores.within(HUNG_S, work, "prepare", late)
+        return await tasks.within(HUNG_S, work, "prepare", late)
     except TimeoutError:
         raise DiskFailed("allocate", "ETIMEDOUT", f"no room was made within {HUNG_S:g} s") from None
 
@@ -53,14 +53,14 @@ class SegmentGrants:
         reclaimer: Reclaimer,
         disk: DiskHealth,
         events: Events,
-        chores: BackgroundTasks,
+        tasks: BackgroundTasks,
         clock: Callable[[], float],
     ) -> None:
         self._room = room
         self._reclaimer = reclaimer
         self._disk = disk
         self._events = events
-        self._chores = chores
+        self._tasks = tasks
         self._clock = clock
 
     def __repr__(self) -> str:
@@ -130,7 +130,7 @@ class SegmentGrants:
         try:
             grant = self._first(needed, size)
             if grant.victims:
-                await in_time(self._chores, self._reclaimer.clear(grant), lambda _: self._room.ledger.release(grant))
+                await in_time(self._tasks, self._reclaimer.clear(grant), lambda _: self._room.ledger.release(grant))
         except CacheFull:
             if needed.need < DEMAND:
                 self.refused("no-room")

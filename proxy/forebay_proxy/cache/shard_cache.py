@@ -73,7 +73,7 @@ class ShardCache:
         fetcher: Fetcher,
         buffers: BufferBudget,
         events: Events,
-        chores: BackgroundTasks,
+        tasks: BackgroundTasks,
         clock: Callable[[], float],
         origin_digests: bool = True,
     ) -> None:
@@ -86,7 +86,7 @@ class ShardCache:
         self.waits = Waits(events, clock)
         self.optimal = OptimumMeter(lambda: room.ledger.capacity_bytes)
         self.disk = disk
-        self.segment_reader = SegmentReader(room=room, reclaimer=reclaimer, files=files, disk=self.disk, events=events, chores=chores)
+        self.segment_reader = SegmentReader(room=room, reclaimer=reclaimer, files=files, disk=self.disk, events=events, tasks=tasks)
         self.inspection = self.segment_reader.inspection = SegmentCheck(
             room=room, reclaimer=reclaimer, stored=self.segment_reader.stored, disk=self.disk, events=events, holding=self._holding,
             spoilt=self._spoilt,
@@ -96,12 +96,12 @@ class ShardCache:
         self.gate = DigestGate(room=room, flights=flights, events=events)
         self.digest_check = DigestCheck(
             room=room, gate=self.gate, inspection=self.inspection, asking=fetcher, distrust=resolver.distrust, events=events,
-            chores=chores, enabled=origin_digests,
+            tasks=tasks, enabled=origin_digests,
         )  # fmt: skip
-        grants = SegmentGrants(room=room, reclaimer=reclaimer, disk=self.disk, events=events, chores=chores, clock=clock)
+        grants = SegmentGrants(room=room, reclaimer=reclaimer, disk=self.disk, events=events, tasks=tasks, clock=clock)
         self.fill = Fill(
             room=room, grants=grants, reclaimer=reclaimer, retiring=retiring, digest_check=self.digest_check, disk=self.disk, events=events,
-            chores=chores, forget=resolver.versions.forget, clock=clock,
+            tasks=tasks, forget=resolver.versions.forget, clock=clock,
         )  # fmt: skip
         self._resolver = resolver
         self._fetcher = fetcher

@@ -126,7 +126,7 @@ async def test_a_disk_that_hangs_fails_its_flight(world: World, monkeypatch: pyt
         return "room"
 
     with pytest.raises(DiskFailed, match="no room was made within"):
-        await in_time(world.chores, work(), late.append)
+        await in_time(world.tasks, work(), late.append)
     gate.set()
-    await world.chores.idle()
+    await world.tasks.idle()
     assert late == ["room"]

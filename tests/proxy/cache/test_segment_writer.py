@@ -160,7 +160,7 @@ async def test_a_flight_that_ends_early_waits_for_the_write_behind_it(tmp_path: 
         world.resolver.cancel()
         for _ in range(20):
             await asyncio.sleep(0)
-        await world.chores.idle()
+        await world.tasks.idle()
         assert world.ledger.reserved_bytes == SEGMENT
         gate.set()
         with pytest.raises(Exception, match="shutting down"):

@@ -24,12 +24,12 @@ async def test_a_failure_is_logged_and_hurts_nobody(caplog: pytest.LogCaptureFix
 
     with caplog.at_level(logging.WARNING, "forebay"):
         async with asyncio.TaskGroup() as group:
-            chores = BackgroundTasks(group)
-            chores.spawn(fail(CacheFull("full")), "one")
-            chores.spawn(fail(ZeroDivisionError()), "two")
-            assert len(chores) == 2
-            await chores.idle()
-            assert len(chores) == 0
+            tasks = BackgroundTasks(group)
+            tasks.spawn(fail(CacheFull("full")), "one")
+            tasks.spawn(fail(ZeroDivisionError()), "two")
+            assert len(tasks) == 2
+            await tasks.idle()
+            assert len(tasks) == 0
     assert [record.message for record in caplog.records] == ["one: full", "two failed unexpectedly"]
 
 
@@ -37,7 +37,7 @@ async def test_idle_waits_for_chores_of_chores() -> None:
     """Until nothing is left."""
     done = []
     async with asyncio.TaskGroup() as group:
-        chores = BackgroundTasks(group)
+        tasks = BackgroundTasks(group)
 
         async def last() -> None:
             await asyncio.sleep(0)
@@ -45,10 +45,10 @@ async def test_idle_waits_for_chores_of_chores() -> None:
 
         async def first() -> None:
             await asyncio.sleep(0)
-            chores.spawn(last(), "last")
+            tasks.spawn(last(), "last")
 
-        chores.spawn(first(), "first")
-        await chores.idle()
+        tasks.spawn(first(), "first")
+        await tasks.idle()
         assert done == [1]
 
 
@@ -57,13 +57,13 @@ async def test_a_group_that_comes_down_takes_no_more() -> None:
 
     async def come_down() -> None:
         async with asyncio.TaskGroup() as group:
-            chores = BackgroundTasks(group)
+            tasks = BackgroundTasks(group)
 
             async def late() -> None:
                 try:
                     await asyncio.Event().wait()
                 finally:
-                    chores.spawn(asyncio.sleep(0), "late")
+                    tasks.spawn(asyncio.sleep(0), "late")
 
             group.create_task(late())
             await asyncio.sleep(0)
@@ -113,10 +113,10 @@ async def test_work_that_comes_in_time_is_the_callers() -> None:
         raise CacheFull("no")
 
     async with asyncio.TaskGroup() as group:
-        chores = BackgroundTasks(group)
-        assert await chores.within(5, asyncio.sleep(0, "done"), "work", pytest.fail) == "done"
+        tasks = BackgroundTasks(group)
+        assert await tasks.within(5, asyncio.sleep(0, "done"), "work", pytest.fail) == "done"
         with pytest.raises(CacheFull):
-            await chores.within(5, fail(), "work", pytest.fail)
+            await tasks.within(5, fail(), "work", pytest.fail)
 
 
 async def test_work_that_is_late_goes_on_without_the_caller() -> None:
@@ -130,13 +130,13 @@ async def test_work_that_is_late_goes_on_without_the_caller() -> None:
         return "done"
 
     async with asyncio.TaskGroup() as group:
-        chores = BackgroundTasks(group)
+        tasks = BackgroundTasks(group)
         for fails in (False, True):
             with pytest.raises(TimeoutError):
-                await chores.within(0.01, work(fails), "work", brought.append)
-        assert len(chores) == 2
+                await tasks.within(0.01, work(fails), "work", brought.append)
+        assert len(tasks) == 2
         gate.set()
-        await chores.idle()
+        await tasks.idle()
     assert brought == ["done"]
 
 
@@ -157,9 +157,9 @@ async def test_a_cancelled_caller_ends_the_work() -> None:
         return "done"
 
     async with asyncio.TaskGroup() as group:
-        chores = BackgroundTasks(group)
+        tasks = BackgroundTasks(group)
         for what in (work(), stubborn()):
-            task = asyncio.create_task(chores.within(5, what, "work", brought.append))
+            task = asyncio.create_task(tasks.within(5, what, "work", brought.append))
             await asyncio.sleep(0.01)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -178,8 +178,8 @@ async def test_a_second_cancellation_loses_nothing() -> None:
         return "done"
 
     async with asyncio.TaskGroup() as group:
-        chores = BackgroundTasks(group)
-        caller = asyncio.create_task(chores.within(5, stubborn(), "work", brought.append))
+        tasks = BackgroundTasks(group)
+        caller = asyncio.create_task(tasks.within(5, stubborn(), "work", brought.append))
         await asyncio.sleep(0)
         for _ in range(2):
             caller.cancel()
@@ -188,7 +188,7 @@ async def test_a_second_cancellation_loses_nothing() -> None:
         with pytest.raises(asyncio.CancelledError):
             await caller
         gate.set()
-        await chores.idle()
+        await tasks.idle()
     assert brought == ["done"]
 
 
@@ -196,10 +196,10 @@ async def test_a_second_cancellation_loses_nothing() -> None:
 async def test_work_that_never_begins_holds_up_nobody() -> None:
     """A task group that comes down ends its newest tasks before their first step."""
     async with asyncio.TaskGroup() as group:
-        chores = BackgroundTasks(group)
-        caller = asyncio.create_task(chores.within(3600, asyncio.sleep(0), "work", pytest.fail))
+        tasks = BackgroundTasks(group)
+        caller = asyncio.create_task(tasks.within(3600, asyncio.sleep(0), "work", pytest.fail))
         await asyncio.sleep(0)
-        (chore,) = chores._tasks
+        (chore,) = tasks._tasks
         chore.cancel()
         done, _ = await asyncio.wait([caller], timeout=60)
         assert done == {caller}

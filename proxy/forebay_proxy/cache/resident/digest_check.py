@@ -58,7 +58,7 @@ class DigestCheck:
 
     def __init__(
         self, *, room: SpaceManager, gate: DigestGate, inspection: SegmentCheck, asking: DigestQuestion, distrust: SuspectVersions,
-        events: Events, chores: BackgroundTasks,
+        events: Events, tasks: BackgroundTasks,
         enabled: bool = True,
     ) -> None:  # fmt: skip
         self._room = room
@@ -67,7 +67,7 @@ class DigestCheck:
         self._asking = asking
         self._distrust = distrust
         self._events = events
-        self._chores = chores
+        self._tasks = tasks
         self._enabled = enabled
         self._waiting: dict[str, Entry] = {}  # something of them can be hashed
         self._hashing: set[str] = set()
@@ -102,7 +102,7 @@ class DigestCheck:
             return
         if self._asking.tells_digests(shard) and self._silent.get(entry.origin, 0) < SILENT_AFTER:
             entry.trust.digest_state = DigestState(None)
-            self._chores.spawn(self._ask(entry, entry.trust.digest_state, shard), "digest")
+            self._tasks.spawn(self._ask(entry, entry.trust.digest_state, shard), "digest")
 
     async def _ask(self, entry: Entry, digest_state: DigestState, shard: Shard) -> None:
         task = asyncio.current_task()
@@ -174,7 +174,7 @@ class DigestCheck:
             )
             del self._waiting[entry.key]
             self._hashing.add(entry.key)
-            self._chores.spawn(self._hash(entry), "hash")
+            self._tasks.spawn(self._hash(entry), "hash")
 
     async def _hash(self, entry: Entry) -> None:
         """The next segment of ``entry``."""

@@ -37,7 +37,7 @@ class Reclaimer:
     """Makes the disk what the room's books say."""
 
     def __init__(
-        self, *, room: SpaceManager, files: OpenFiles, retiring: Retirement, store: Store, disk: DiskHealth, chores: BackgroundTasks,
+        self, *, room: SpaceManager, files: OpenFiles, retiring: Retirement, store: Store, disk: DiskHealth, tasks: BackgroundTasks,
         events: Events,
     ) -> None:  # fmt: skip
         self._disk = disk
@@ -46,7 +46,7 @@ class Reclaimer:
         self._files = files
         self._store = store
         self._retiring = retiring
-        self._chores = chores
+        self._tasks = tasks
 
     # For a grant
 
@@ -94,7 +94,7 @@ class Reclaimer:
                 self._room.ledger.release(grant)
             else:  # blocks may have been taken, or be taken yet
                 self._room.withdraw(entry, index)
-                self._chores.spawn(self.abandon(entry, index, grant), "abandon")
+                self._tasks.spawn(self.abandon(entry, index, grant), "abandon")
             raise
         except BaseException:
             self._room.ledger.release(grant)

@@ -21,18 +21,18 @@ log = logging.getLogger("forebay")
 class Retirement:
     """Asked whenever somebody leaves an entry, or something of it does. Not thread-safe: the event loop's only."""
 
-    def __init__(self, room: SpaceManager, files: OpenFiles, chores: BackgroundTasks, events: Events) -> None:
+    def __init__(self, room: SpaceManager, files: OpenFiles, tasks: BackgroundTasks, events: Events) -> None:
         self._events = events
         self._room = room
         self._files = files
-        self._chores = chores
+        self._tasks = tasks
 
     def retire(self, entry: Entry) -> None:
         """Forget an entry of which nothing is left and in which nobody is, once its file is gone too."""
         if not self._is_over(entry):
             return
         if entry.stored.filed:
-            self._chores.spawn(self._clean_up(entry), "clean up")
+            self._tasks.spawn(self._clean_up(entry), "clean up")
             return
         self._room.forget(entry)
         self._events.emit(EntryRetired(entry))

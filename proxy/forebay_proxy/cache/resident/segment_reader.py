@@ -32,14 +32,14 @@ class SegmentReader:
     inspection: SegmentCheck  # it reads through us; it is made after us and the cache sets this
 
     def __init__(
-        self, *, room: SpaceManager, reclaimer: Reclaimer, files: OpenFiles, disk: DiskHealth, events: Events, chores: BackgroundTasks
+        self, *, room: SpaceManager, reclaimer: Reclaimer, files: OpenFiles, disk: DiskHealth, events: Events, tasks: BackgroundTasks
     ) -> None:
         self._room = room
         self._reclaimer = reclaimer
         self._files = files
         self._disk = disk
         self._events = events
-        self._chores = chores
+        self._tasks = tasks
         self._foreseen = 0
 
     async def read(self, entry: Entry, first: int, buffer: memoryview) -> bytes | memoryview:
@@ -56,7 +56,7 @@ class SegmentReader:
         except DiskFailed as error:
             self._disk.failed(error)
             if entry.segments.has(index_of(first)) and error.errno_name != "ETIMEDOUT":  # one that comes late is as good as ever
-                self._chores.spawn(self._reclaimer.discard(entry, index_of(first)), "discard")
+                self._tasks.spawn(self._reclaimer.discard(entry, index_of(first)), "discard")
             raise
 
     async def _opened(self, entry: Entry, index: int) -> ShardFile:
@@ -96,7 +96,7 @@ class SegmentReader:
         """Somebody will read the segment soon: verify it now if it must be, so that nobody waits for that."""
         if index in entry.segments.unverified and self._foreseen < FORESEEN:
             self._foreseen += 1
-            self._chores.spawn(self._foresee(entry, index), "verify ahead")
+            self._tasks.spawn(self._foresee(entry, index), "verify ahead")
 
     async def _foresee(self, entry: Entry, index: int) -> None:
         try:
