@@ -351,7 +351,7 @@ class CacheMachine(RuleBasedStateMachine):
     def inside_the_bound(self) -> None:
         """By the books, and by what the disk says, garbage of earlier lives included; what is ahead and unread takes half at most."""
         ledger = self.world.ledger
-        assert self.world.room.displacers.unread_bytes <= ledger.capacity_bytes // 2, self.world.room.displacers
+        assert self.world.room.prefetch_debts.unread_bytes <= ledger.capacity_bytes // 2, self.world.room.prefetch_debts
         assert ledger.used_bytes <= ledger.capacity_bytes, ledger
         held = self.instants.held_bytes(self.place)
         assert held <= ledger.capacity_bytes, (held, ledger)

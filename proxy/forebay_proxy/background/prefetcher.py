@@ -174,9 +174,9 @@ class Prefetcher:
         if plan.reader in self.scheduler.standing:
             self._look_again_at(plan)
         if self._plans.get(plan.reader) is None:
-            self._cache.room.displacers.forget(plan.reader)
+            self._cache.room.prefetch_debts.forget(plan.reader)
         else:
-            self._cache.room.displacers.passed(plan.reader, lambda key: self._lies_ahead(key, plan.reader))
+            self._cache.room.prefetch_debts.passed(plan.reader, lambda key: self._lies_ahead(key, plan.reader))
         self._woken.set()
 
     def _look_again_at(self, plan: ReaderPlan) -> None:
@@ -306,7 +306,7 @@ class Prefetcher:
                 self._leave_alone(shard.name, shard.origin, WRONG_S)  # nor of this, and it comes whole each time
         finally:
             if self._plans.get(reader) is None:  # it went meanwhile: what came for it is nobody's lead
-                self._cache.room.displacers.forget(reader)
+                self._cache.room.prefetch_debts.forget(reader)
             self._opening.pop(shard.name, None)
             self._woken.set()
 

@@ -210,10 +210,10 @@ class SetPrefetch:
         """Whether so much more may be here or on its way for nobody yet; what plans had fetched counts before it."""
         room = self._cache.room
         ahead = self._ahead_bytes + sum(self._busy.values()) + size
-        excess = ahead + room.displacers.unread_bytes - room.ledger.capacity_bytes // 2
+        excess = ahead + room.prefetch_debts.unread_bytes - room.ledger.capacity_bytes // 2
         if excess > 0:
             room.give_back(excess)
-        return ahead + room.displacers.unread_bytes <= room.ledger.capacity_bytes // 2
+        return ahead + room.prefetch_debts.unread_bytes <= room.ledger.capacity_bytes // 2
 
     def _asks(self, name: str, size: int) -> None:
         """So many bytes of a shard are about to be asked for. Raises ``CacheFull``; then no other is begun before the next look."""

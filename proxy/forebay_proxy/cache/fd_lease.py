@@ -216,15 +216,15 @@ class FdLeases:
     def _read(self, entry: Entry) -> None:
         """From now on its reader may have read any of it, and so counts as having read all."""
         entry.segments.unread.clear()
-        if len(self._room.displacers):
+        if len(self._room.prefetch_debts):
             for index in range(len(entry.segments.sums)):
-                self._room.displacers.hit(entry.key, index)
+                self._room.prefetch_debts.hit(entry.key, index)
 
     def _left(self, entry: Entry) -> None:
-        if len(self._room.displacers):  # whoever had it leaves the entry too, and that is when it is put in its place
+        if len(self._room.prefetch_debts):  # whoever had it leaves the entry too, and that is when it is put in its place
             for index in range(len(entry.segments.sums)):
                 if index not in entry.segments.leases and index not in entry.segments.unread:
-                    self._room.displacers.read(entry.key, index)
+                    self._room.prefetch_debts.read(entry.key, index)
 
     @staticmethod
     def _size(entry: Entry) -> int:

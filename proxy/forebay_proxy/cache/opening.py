@@ -144,7 +144,7 @@ class Opening:
                     flight.bypass = writer.bypassing = fitted is None
                     await self._fly(entry, flight, writer, held, body, slot)
         finally:
-            self._parts.room.displacers.settle(*self._needed.place)
+            self._parts.room.prefetch_debts.settle(*self._needed.place)
             if grant is not None:
                 assert self.entry is None or not grant.closed
                 self._fill.give_back(None, None, grant)
@@ -161,7 +161,7 @@ class Opening:
     def _note(self, entry: Entry, flight: Flight) -> None:
         """What was granted ahead of need is unread until somebody reads this very segment."""
         index = index_of(flight.first)
-        self._parts.room.displacers.move(self._needed.place, entry.key, index, entry.segments.bytes_of(index))
+        self._parts.room.prefetch_debts.move(self._needed.place, entry.key, index, entry.segments.bytes_of(index))
 
     def _admit(self, version: Version, *, ranged: bool) -> Entry:
         """The version is known: everybody who waits goes on."""

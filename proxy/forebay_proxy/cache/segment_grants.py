@@ -79,7 +79,7 @@ class SegmentGrants:
         except CacheFull:
             self.refused("no-room")
             return None
-        self._room.displacers.note(entry.key, index, reader, owed=self._room.owed_for(grant), is_lead=False)
+        self._room.prefetch_debts.note(entry.key, index, reader, owed=self._room.owed_for(grant), is_lead=False)
         return grant
 
     def inside(self, entry: Entry, index: int, reader: Hashable) -> Grant[Slice] | None:
@@ -93,7 +93,7 @@ class SegmentGrants:
             grant = self._room.reserve_ahead(entry.segments.bytes_of(index), self._clock(), reader, inside=True)
         except CacheFull:
             return None
-        self._room.displacers.note(entry.key, index, reader, owed=self._room.owed_for(grant), is_lead=False)
+        self._room.prefetch_debts.note(entry.key, index, reader, owed=self._room.owed_for(grant), is_lead=False)
         return grant
 
     def along(self, entry: Entry, index: int, flight: Flight) -> Grant[Slice] | None:
@@ -116,7 +116,7 @@ class SegmentGrants:
             self.refused("no-room")
             return None
         if flight.ahead_for is not None:
-            self._room.displacers.note(entry.key, index, flight.ahead_for, size, self._room.owed_for(grant))
+            self._room.prefetch_debts.note(entry.key, index, flight.ahead_for, size, self._room.owed_for(grant))
         return grant
 
     async def opening(self, needed: Urgency, size: int) -> Grant[Slice] | None:
@@ -143,7 +143,7 @@ class SegmentGrants:
 
     def larger(self, needed: Urgency, grant: Grant[Slice], size: int) -> Grant[Slice] | None:
         """``grant``, which is too small, with what it lacks, whose victims are still to be removed; None, and ``grant`` is given back."""
-        before = Counter(self._room.displacers.owed_on(*needed.place))
+        before = Counter(self._room.prefetch_debts.owed_on(*needed.place))
         try:
             more = self._first(needed, size - grant.bytes, noted=size, owed=before)
         except CacheFull:
@@ -161,9 +161,9 @@ class SegmentGrants:
             grant = self._room.reserve_ahead(size, needed.need_at, needed.reader)
         owed = Counter(owed) + Counter(self._room.owed_for(grant))
         if needed.need < DEMAND:
-            self._room.displacers.note(*needed.place, needed.reader, owed=owed, is_lead=False)
+            self._room.prefetch_debts.note(*needed.place, needed.reader, owed=owed, is_lead=False)
         elif needed.reader is not None:
-            self._room.displacers.note(*needed.place, needed.reader, size if noted is None else noted, owed)
+            self._room.prefetch_debts.note(*needed.place, needed.reader, size if noted is None else noted, owed)
         return grant
 
     def refused(self, why: str) -> None:

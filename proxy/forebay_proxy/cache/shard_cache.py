@@ -299,7 +299,7 @@ class ShardCache:
         size = entry.segments.bytes_of(index)
         grant = self.room.reserve_ahead(size, need_at, reader)
         if reader is not None:
-            self.room.displacers.note(entry.key, index, reader, size, self.room.owed_for(grant))
+            self.room.prefetch_debts.note(entry.key, index, reader, size, self.room.owed_for(grant))
         flight = self._flight(entry, index, need)
         self._fly(entry, flight, shard, index, grant)
         return flight
@@ -397,12 +397,12 @@ class ShardCache:
         if index not in entry.segments.leases:
             self._leased_segments -= 1
             if index not in entry.segments.unread:  # read to its end, or left: only now is its room anybody's
-                self.room.displacers.read(entry.key, index)
+                self.room.prefetch_debts.read(entry.key, index)
         self.room.touch(entry)  # what its readers have behind them may leave
         self._events.emit(CacheChanged())
 
     def read_segment(self, entry: Entry, index: int) -> None:
-        self.room.displacers.hit(entry.key, index)
+        self.room.prefetch_debts.hit(entry.key, index)
         entry.segments.unread.discard(index)
 
     def hurry(self, entry: Entry, flight: Flight, need: float) -> None:

@@ -113,11 +113,11 @@ class SimulatedAnnouncer:
 
     def _advanced(self, plan: ReaderPlan) -> None:
         self._scheduler.advanced(plan)
-        displacers = self._keeping.choosing.displacers
+        prefetch_debts = self._keeping.choosing.prefetch_debts
         if self._plans.get(plan.reader) is None:
-            displacers.forget(plan.reader)
+            prefetch_debts.forget(plan.reader)
         else:
-            displacers.passed(plan.reader, lambda key: self._lies_ahead(key, plan.reader))
+            prefetch_debts.passed(plan.reader, lambda key: self._lies_ahead(key, plan.reader))
         self._wake()
 
     def _lies_ahead(self, key: str, reader: ReaderName) -> bool:
@@ -180,7 +180,7 @@ class SimulatedAnnouncer:
         except CacheFull:
             self._world.forget(entry)
             raise
-        choosing.displacers.note(entry.key, index, reader, size, choosing.owed_for(grant))
+        choosing.prefetch_debts.note(entry.key, index, reader, size, choosing.owed_for(grant))
         need = DEMAND + max(0.0, wish.due_at - self._world.clock.now)
         flying = self._world.take_off(entry, index, self._world.cleared(grant), need, demanded=False)
         if wish.index is None:

@@ -106,14 +106,14 @@ class Ours:
     def reserve(self, entry: Light, index: int, size: int, reader: ReaderName) -> Grant[Slice]:
         announced = reader if self._plans.get(reader) is not None else None
         grant = self.choosing.reserve(size, announced)
-        self.choosing.displacers.note(entry.key, index, announced, owed=self.choosing.owed_for(grant), is_lead=False)
+        self.choosing.prefetch_debts.note(entry.key, index, announced, owed=self.choosing.owed_for(grant), is_lead=False)
         return grant
 
     def reserve_inside(self, entry: Light, index: int, size: int, reader: ReaderName) -> Grant[Slice]:
         if self._plans.get(reader) is None:
             return self.reserve(entry, index, size, reader)
         grant = self.choosing.reserve_ahead(size, self._clock(), reader, inside=True)
-        self.choosing.displacers.note(entry.key, index, reader, owed=self.choosing.owed_for(grant), is_lead=False)
+        self.choosing.prefetch_debts.note(entry.key, index, reader, owed=self.choosing.owed_for(grant), is_lead=False)
         return grant
 
     def touch(self, entry: Light) -> None:
@@ -123,14 +123,14 @@ class Ours:
         """``touch`` is all it takes."""
 
     def used(self, entry: Light, index: int) -> None:
-        self.choosing.displacers.hit(entry.key, index)
+        self.choosing.prefetch_debts.hit(entry.key, index)
 
     def passed(self, entry: Light, index: int) -> None:
         if index not in entry.segments.unread:
-            self.choosing.displacers.read(entry.key, index)
+            self.choosing.prefetch_debts.read(entry.key, index)
 
     def left(self, entry: Light, index: int) -> None:
-        self.choosing.displacers.settle(entry.key, index)
+        self.choosing.prefetch_debts.settle(entry.key, index)
 
 
 class Never:

@@ -38,7 +38,7 @@ class SpaceManager:
         self._choosing: AdmissionPolicy[Entry] = AdmissionPolicy(ledger, plans, clock, lambda: store.can_punch, events)
         self.ledger = ledger
         self.entries = self._choosing.entries
-        self.displacers = self._choosing.displacers
+        self.prefetch_debts = self._choosing.prefetch_debts
         self.overhead = Overhead(ledger, store)
         self._store = store
         self._events = events
@@ -143,7 +143,7 @@ class SpaceManager:
     def _leave(self, entry: Entry, index: int) -> None:
         entry.segments.leave(index)
         entry.stored.landed_at.pop(index, None)
-        self.displacers.settle(entry.key, index)
+        self.prefetch_debts.settle(entry.key, index)
         self._events.emit(SegmentGone(entry.name, index))
 
     def parted(self, entry: Entry, indices: Sequence[int], *, removed: bool) -> None:

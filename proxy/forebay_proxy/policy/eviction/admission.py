@@ -71,7 +71,7 @@ class AdmissionPolicy(Generic[H]):
         self.ledger = ledger
         self.entries: dict[str, H] = {}
         self._events = events or Events()
-        self.displacers = PrefetchDebts(self._events)
+        self.prefetch_debts = PrefetchDebts(self._events)
         self.still: Mapping[Hashable, None] = {}  # readers that stand still: their lead is theirs until others want the room
         self._granted: tuple[Grant[tuple[H, tuple[int, ...]]], Mapping[Hashable, int]] | None = None  # the last one, and who owes for it
         self._plans = plans
@@ -87,7 +87,7 @@ class AdmissionPolicy(Generic[H]):
     def use_of(self, entry: H) -> NextUse:
         """When an entry is used next, whoever is inside it now."""
         use = NextUse(Rank.DEAD, 0.0) if entry.in_use.stale else self._plans.next_use(entry.name, entry.group)
-        if use.rank > Rank.READ and use.plan is None and self.displacers.is_given(entry.key):
+        if use.rank > Rank.READ and use.plan is None and self.prefetch_debts.is_given(entry.key):
             return NextUse(Rank.READ, use.order)  # only who stands still has announced it
         return use
 
@@ -191,27 +191,27 @@ class AdmissionPolicy(Generic[H]):
     def may_come_ahead(self, size: int, reader: Hashable) -> None:
         """Raises ``CacheFull`` where so much more, prefetched for ``reader`` (None: for nobody in particular), would be too much unread."""
         half = self.ledger.capacity_bytes // 2
-        if reader is not None and self.displacers.unread_bytes + size > half:
-            self.give_back(self.displacers.unread_bytes + size - half, reader)
-        unread = self.displacers.unread_bytes
+        if reader is not None and self.prefetch_debts.unread_bytes + size > half:
+            self.give_back(self.prefetch_debts.unread_bytes + size - half, reader)
+        unread = self.prefetch_debts.unread_bytes
         if reader is not None and unread + size > half:
             raise CacheFull(f"{unread} prefetched bytes are unread, and half of {self.ledger.capacity_bytes} may be")
 
     def give_back(self, size: int, reader: Hashable) -> None:
         """Let ``size`` bytes of lead, or what there is, be nobody's that other readers than ``reader`` have who stand still."""
-        until = self.displacers.unread_bytes - size
+        until = self.prefetch_debts.unread_bytes - size
         for other in list(self.still):
-            if self.displacers.unread_bytes <= until:
+            if self.prefetch_debts.unread_bytes <= until:
                 return
             if other != reader:
-                keys = self.displacers.give_back(other)
+                keys = self.prefetch_debts.give_back(other)
                 if keys:
                     self._events.emit(LeadGivenBack(other))
                     self._touch_all(keys)
 
     def take_again(self, reader: Hashable) -> None:
         """``reader`` moves again: what nobody took of its lead is its lead as before."""
-        self._touch_all(self.displacers.take_again(reader, self.ledger.capacity_bytes // 2))
+        self._touch_all(self.prefetch_debts.take_again(reader, self.ledger.capacity_bytes // 2))
 
     def _touch_all(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -221,12 +221,12 @@ class AdmissionPolicy(Generic[H]):
 
     def _may_displace(self, reader: Hashable, size: int) -> bool:
         """Whether something needed may leave for ``reader``; what lies on a segment that is itself needed again is owed no more."""
-        if not self.displacers.may(reader, size):
-            for key, index in self.displacers.debts(reader):
+        if not self.prefetch_debts.may(reader, size):
+            for key, index in self.prefetch_debts.debts(reader):
                 entry = self.entries.get(key)
                 if entry is None or self._is_needed(entry):
-                    self.displacers.settle(key, index)
-        return self.displacers.may(reader, size)
+                    self.prefetch_debts.settle(key, index)
+        return self.prefetch_debts.may(reader, size)
 
     def _is_needed(self, entry: H) -> bool:
         return self.use_of(entry).rank > Rank.READ
@@ -245,8 +245,8 @@ class AdmissionPolicy(Generic[H]):
             for index in indices:
                 if needed and reader is not None:
                     owed[reader] += entry.segments.bytes_of(index)
-                if not needed or self.displacers.is_lead(entry.key, index):
-                    owed.update(self.displacers.owed_on(entry.key, index))
+                if not needed or self.prefetch_debts.is_lead(entry.key, index):
+                    owed.update(self.prefetch_debts.owed_on(entry.key, index))
         return owed
 
     def owed_for(self, grant: Grant[tuple[H, tuple[int, ...]]]) -> Mapping[Hashable, int]:

@@ -77,17 +77,17 @@ async def test_prefetch_displaces_at_most_two_a_reader(tmp_path: Path) -> None:
         for number in range(DISPLACED_PER_READER):
             grant = world.room.reserve_ahead(SEGMENT, now, near)
             assert world.room.owed_for(grant) == {near: SEGMENT}
-            world.room.displacers.note(world.entry(A).key, 100 + number, near, owed=world.room.owed_for(grant))
+            world.room.prefetch_debts.note(world.entry(A).key, 100 + number, near, owed=world.room.owed_for(grant))
             await world.reclaimer.clear(grant)
             world.ledger.release(grant)
             taken = world.room.ledger.reserve(SEGMENT, list)  # somebody else had that room
             world.ledger.commit(taken)
         with pytest.raises(CacheFull):
             world.room.reserve_ahead(SEGMENT, now, near)
-        world.room.displacers.settle(world.entry(A).key, 100)
-        world.room.displacers.settle(world.entry(A).key, 100)
-        world.room.displacers.settle(world.entry(A).key, 101)
-        assert not world.room.displacers.owed()
+        world.room.prefetch_debts.settle(world.entry(A).key, 100)
+        world.room.prefetch_debts.settle(world.entry(A).key, 100)
+        world.room.prefetch_debts.settle(world.entry(A).key, 101)
+        assert not world.room.prefetch_debts.owed()
         with pytest.raises(CacheFull):
             world.room.reserve_ahead(SEGMENT, now + 10**6, near)
         world.ledger.doom(2 * SEGMENT)
@@ -105,9 +105,9 @@ async def test_a_displacement_that_fails_is_not_counted_for_ever(tmp_path: Path)
         await world.quiet()
         world.origin.remotes[B].fail(times=10)
         assert world.cache.ensure(entry, 1, shard_of(B), need=2000.0, need_at=world.clock(), reader=reader(2)) is not None
-        assert world.room.displacers.owed()
+        assert world.room.prefetch_debts.owed()
         await world.quiet()
-        assert not world.room.displacers.owed()
+        assert not world.room.prefetch_debts.owed()
 
 
 async def test_a_hit_ends_what_is_owed_of_its_room(tmp_path: Path) -> None:
@@ -116,12 +116,12 @@ async def test_a_hit_ends_what_is_owed_of_its_room(tmp_path: Path) -> None:
         await stored(world, A, 2)
         key = world.entry(A).key
         for index in range(2):
-            world.room.displacers.note(key, index, reader(1), owed={reader(1): SEGMENT}, is_lead=False)
-        world.room.displacers.read(key, 0)
+            world.room.prefetch_debts.note(key, index, reader(1), owed={reader(1): SEGMENT}, is_lead=False)
+        world.room.prefetch_debts.read(key, 0)
         await world.get(A, reader(2))
-        assert world.room.displacers.owed() == {reader(1): SEGMENT}, "the second was not read before"
+        assert world.room.prefetch_debts.owed() == {reader(1): SEGMENT}, "the second was not read before"
         await world.get(A, reader(2))
-        assert not world.room.displacers.owed()
+        assert not world.room.prefetch_debts.owed()
 
 
 async def test_lead_does_not_eat_what_is_kept(tmp_path: Path) -> None:
@@ -143,4 +143,4 @@ async def test_lead_does_not_eat_what_is_kept(tmp_path: Path) -> None:
                 if entry.segments.has(index):
                     await world.get(B, near, first=index * SEGMENT, last=index * SEGMENT)
             assert world.entry(A).segments.stored_count == 6 - DISPLACED_PER_READER  # the demanded one is the first of them
-            assert world.room.displacers.owed() == {near: DISPLACED_PER_READER * SEGMENT}
+            assert world.room.prefetch_debts.owed() == {near: DISPLACED_PER_READER * SEGMENT}

@@ -153,8 +153,8 @@ def test_who_takes_a_room_takes_over_what_is_owed_of_it() -> None:
     house = House(4, {0: 4})
     house.plans.replace(READER, [house.shards[0], house.shards[1]])
     house.opens(0, at=3)
-    house.choosing.displacers.note(house.entry(0).key, 2, READER, owed={READER: SEGMENT_BYTES}, is_lead=False)
-    house.choosing.displacers.read(house.entry(0).key, 2)
+    house.choosing.prefetch_debts.note(house.entry(0).key, 2, READER, owed={READER: SEGMENT_BYTES}, is_lead=False)
+    house.choosing.prefetch_debts.read(house.entry(0).key, 2)
     grant = house.choosing.reserve_ahead(SEGMENT_BYTES, 5.0, ReaderName("job", "0", "1", "0.0"))
     assert [victim.subject[1] for victim in grant.victims] == [(2,)]
     assert house.choosing.owed_for(grant) == {READER: SEGMENT_BYTES}
@@ -164,11 +164,11 @@ def test_nothing_is_owed_of_what_is_needed_again() -> None:
     """The next epoch has begun: its reader has two displacements again."""
     house = House(4, {0: 2, 1: 2})
     for index in range(2):
-        house.choosing.displacers.note(house.entry(0).key, index, READER, owed={READER: SEGMENT_BYTES}, is_lead=False)
-        house.choosing.displacers.read(house.entry(0).key, index)
+        house.choosing.prefetch_debts.note(house.entry(0).key, index, READER, owed={READER: SEGMENT_BYTES}, is_lead=False)
+        house.choosing.prefetch_debts.read(house.entry(0).key, index)
     house.plans.replace(READER, [house.shards[number] for number in (2, 0, 1)])
     need = house.plans.need_at(name_of(0))
     assert need is not None
     grant = house.choosing.reserve_ahead(SEGMENT_BYTES, need - 1.0, READER)
-    assert house.choosing.displacers.owed() == {}
+    assert house.choosing.prefetch_debts.owed() == {}
     assert house.choosing.owed_for(grant) == {READER: SEGMENT_BYTES}

@@ -65,9 +65,9 @@ async def test_others_have_the_lead_of_who_stands_still(tmp_path: Path) -> None:
         assert here(world, second) == 0
         await passes(world, 4)
         await until(lambda: here(world, second) >= SEGMENTS // 2)
-        assert world.room.displacers.unread_bytes <= SEGMENTS * SEGMENT // 2
+        assert world.room.prefetch_debts.unread_bytes <= SEGMENTS * SEGMENT // 2
         assert here(world, first) == SEGMENTS // 2  # nobody wanted this room yet
-        world.room.displacers.check()
+        world.room.prefetch_debts.check()
 
         third = shards(world, "third")
         for shard in second:  # it moves on, and takes what it needs
@@ -82,7 +82,7 @@ async def test_others_have_the_lead_of_who_stands_still(tmp_path: Path) -> None:
         desk.withdraw(comes)
         await passes(world, 2)
         await until(lambda: here(world, first[1:3]) == 2 and world.prefetcher.scheduler.ahead_bytes(stands) >= 2 * SEGMENT)
-        world.room.displacers.check()
+        world.room.prefetch_debts.check()
 
 
 async def test_what_nobody_took_is_its_lead_again(tmp_path: Path) -> None:
@@ -93,9 +93,9 @@ async def test_what_nobody_took_is_its_lead_again(tmp_path: Path) -> None:
         desk.replace(stands, first)
         await until(lambda: here(world, first) == SEGMENTS // 2)
         await passes(world, STILL_S + 1)
-        assert world.room.displacers.unread_bytes == SEGMENTS * SEGMENT // 2  # nobody wants it
+        assert world.room.prefetch_debts.unread_bytes == SEGMENTS * SEGMENT // 2  # nobody wants it
         world.room.give_back(1)
-        assert (world.room.displacers.unread_bytes, here(world, first)) == (0, SEGMENTS // 2)
+        assert (world.room.prefetch_debts.unread_bytes, here(world, first)) == (0, SEGMENTS // 2)
         plan = world.plans.get(stands)
         assert plan is not None
         scheduler = world.prefetcher.scheduler
@@ -105,7 +105,7 @@ async def test_what_nobody_took_is_its_lead_again(tmp_path: Path) -> None:
         await passes(world, 1)
         assert plan.need_at(plan.position) < inf
         assert scheduler.standing == set()
-        assert world.room.displacers.unread_bytes >= (SEGMENTS // 2 - 2) * SEGMENT
+        assert world.room.prefetch_debts.unread_bytes >= (SEGMENTS // 2 - 2) * SEGMENT
         assert all(world.origin.sent_twice(shard.name) == 0 for shard in first)
 
 
@@ -134,20 +134,20 @@ async def test_who_reads_on_where_it_stood_has_its_lead_again(tmp_path: Path) ->
         async with world.opened(listed[0].name, stands) as reading:
             chunks = reading.chunks()
             await anext(chunks)
-            await until(lambda: world.room.displacers.unread_bytes >= SEGMENTS // 4 * SEGMENT)
+            await until(lambda: world.room.prefetch_debts.unread_bytes >= SEGMENTS // 4 * SEGMENT)
             await passes(world, STILL_S + 1)
             world.room.give_back(1)
             scheduler, plan = world.prefetcher.scheduler, world.plans.get(stands)
             assert plan is not None
             assert (scheduler.standing, plan.need_at(plan.position)) == ({stands}, inf)
-            assert world.room.displacers.unread_bytes == 0
+            assert world.room.prefetch_debts.unread_bytes == 0
             await passes(world, 1)
             assert scheduler.standing == {stands}  # it has not moved
             await anext(chunks)
             await passes(world, 1)
             assert scheduler.standing == set()
             assert plan.need_at(plan.position) < inf
-            assert world.room.displacers.unread_bytes > 0
+            assert world.room.prefetch_debts.unread_bytes > 0
             async for _ in chunks:
                 pass
 
@@ -159,7 +159,7 @@ async def test_others_may_have_the_room_of_a_lead_in_a_set_that_is_read(tmp_path
         stands, listed = reader(job="stands"), shards(world, "stands")
         desk.replace(stands, listed)
         await world.get(listed[0].name, stands)  # its set is one that is read
-        await until(lambda: world.room.displacers.unread_bytes >= SEGMENTS // 4 * SEGMENT)
+        await until(lambda: world.room.prefetch_debts.unread_bytes >= SEGMENTS // 4 * SEGMENT)
         await passes(world, STILL_S + 1)
         assert not world.room.has_spare(SEGMENTS * SEGMENT)
         world.room.give_back(1)
