@@ -102,13 +102,13 @@ async def test_a_reader_that_comes_while_a_file_leaves_that_cannot_be_punched(tm
         world.origin.put(A, data)
         assert await world.get(A) == data
         await world.quiet()
-        entry, committed, gate = world.entry(A), world.store.claims.committed, asyncio.Event()
+        entry, committed, gate = world.entry(A), world.store.index_writer.committed, asyncio.Event()
 
         async def slow() -> None:
             await gate.wait()
             await committed()
 
-        monkeypatch.setattr(world.store.claims, "committed", slow)
+        monkeypatch.setattr(world.store.index_writer, "committed", slow)
         leaving = asyncio.ensure_future(world.reclaimer.evict(entry))
         await asyncio.sleep(0)
         coming = asyncio.ensure_future(world.get(A))

@@ -86,7 +86,7 @@ async def test_no_claim_is_ever_false(tmp_path: Path, monkeypatch: pytest.Monkey
     """After each step, every segment that the committed index claims has the bytes of its checksum."""
     Instants(monkeypatch)  # one step at a time
     steps: list[str] = []
-    claims = [0]
+    index_writer = [0]
 
     def look(step: str) -> None:
         steps.append(step)
@@ -98,7 +98,7 @@ async def test_no_claim_is_ever_false(tmp_path: Path, monkeypatch: pytest.Monkey
             fd = os.open(tmp_path / "c" / "shards" / row.key, os.O_RDONLY)
             for number, value in enumerate(row.sums):
                 if value:
-                    claims[0] += 1
+                    index_writer[0] += 1
                     assert real_digest(fd, *segment_span(number, row.length)) == value, (step, len(steps), row.url, number)
             os.close(fd)
 
@@ -115,7 +115,7 @@ async def test_no_claim_is_ever_false(tmp_path: Path, monkeypatch: pytest.Monkey
     at_each_step(monkeypatch, careful)
     await busy(tmp_path / "c", filled())
     assert not wrong, wrong[0]
-    assert claims[0] > 500
+    assert index_writer[0] > 500
     assert {"commit", "punch", "unlink", "half a write", "allocate"} <= set(steps)
 
 
@@ -188,8 +188,8 @@ async def test_an_old_index_beside_newer_files(tmp_path: Path) -> None:
     async with building(tmp_path / "c", origin=origin) as world:
         await world.get(name)
         await world.quiet()
-        await until(lambda: not world.store.claims._pending)
-        await world.store.claims.committed()
+        await until(lambda: not world.store.index_writer._pending)
+        await world.store.index_writer.committed()
         old = copy_tree(tmp_path / "c" / "index", tmp_path / "old")
         await world.reclaimer.discard(world.entry(name), 1)
         await world.reclaimer.discard(world.entry(name), 3)

@@ -20,7 +20,7 @@ import pytest
 from support.crashing import DAMAGES, copy_tree
 from support.fake_origin import FakeOrigin
 from support.house import SEGMENT, building, data_of, small_segments
-from support.kills import claims
+from support.kills import index_writer
 from support.lengths import ordinarily
 from support.origin_server import OriginServer
 from support.readers import make_shard, read
@@ -122,7 +122,7 @@ async def test_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage
         for name in (*NAMES, *NAMES[:2]):  # more than fits: the files have seen evictions
             await world.get(name)
             await world.quiet()
-        await world.store.claims.committed()
+        await world.store.index_writer.committed()
         killed = copy_tree(tmp_path / "c", tmp_path / "killed")
     damage(killed)
     loaded = await look(killed)
@@ -165,7 +165,7 @@ async def test_an_index_that_cannot_be_read_is_out_of_the_way(tmp_path: Path, mo
     """A disk error while it is read: set aside, not ignored; were it read again later, it would speak of files that are others by then."""
     store = await Store.open(tmp_path / "c", who="test")
     await store.load()
-    store.claims.put(make_row())
+    store.index_writer.put(make_row())
     await store.aclose()
     with monkeypatch.context() as patch:
         real = store_module.IndexDatabase.load
@@ -235,7 +235,7 @@ def under_boot(place: Path, name: str) -> tuple[str, ...]:
 
 def claimed(place: Path) -> int:
     """Segments the index claims now."""
-    rows = claims(place / "cache", place / "index-copy")
+    rows = index_writer(place / "cache", place / "index-copy")
     return sum(sum(value != 0 for value in array("Q", base64.b64decode(row["sums"]))) for _, row in rows)
 
 

@@ -32,8 +32,8 @@ async def fill(store: Store, name: str, claimed: bool) -> str:
     for index in range(2):
         await file.write(index * SEGMENT_BYTES, ramp(key, index, LENGTH))
     if claimed:
-        store.claims.put(stored_row(store, name, [sum_of(ramp(key, 0, LENGTH)), 0]))
-        await store.claims.committed()
+        store.index_writer.put(stored_row(store, name, [sum_of(ramp(key, 0, LENGTH)), 0]))
+        await store.index_writer.committed()
     await file.aclose()
     return key
 
@@ -73,10 +73,10 @@ async def opened_again(store: Store) -> None:
 
 
 async def claimed_and_committed(store: Store) -> None:
-    store.claims.put(stored_row(store, "s3://b/kept", [7, 0]))
-    await store.claims.committed()
-    store.claims.put(stored_row(store, "s3://b/kept", [sum_of(ramp(make_row("s3://b/kept").key, 0, LENGTH)), 0]))
-    await store.claims.committed()
+    store.index_writer.put(stored_row(store, "s3://b/kept", [7, 0]))
+    await store.index_writer.committed()
+    store.index_writer.put(stored_row(store, "s3://b/kept", [sum_of(ramp(make_row("s3://b/kept").key, 0, LENGTH)), 0]))
+    await store.index_writer.committed()
 
 
 async def worked_on(store: Store) -> None:
@@ -119,7 +119,7 @@ async def closed(store: Store) -> None:
     for file in list(store.files.open.values()):
         assert isinstance(file, ShardFile), "a key is taken by nobody"
         await file.aclose()
-    await store.claims.committed()
+    await store.index_writer.committed()
 
 
 def descriptors(store: Store) -> int:

@@ -314,7 +314,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.lives += 1
         if committed:
             with suppress(DiskFailed):  # a damaged index is begun anew at its first commit, which is told
-                self.do(self.world.store.claims.committed())
+                self.do(self.world.store.index_writer.committed())
         copy = self.instants.copy(self.place, self.root / str(self.lives))
         self.done.append(f"boot {self.boot}: {meanwhile(copy)}")
         self.do(self._over())

@@ -50,7 +50,7 @@ async def cache(tmp_path: Path) -> Path:
     await store.load()
     file = await store.create(GOOD.key, GOOD.length)
     await file.write(0, ramp(GOOD.key, 0, SEGMENT_BYTES))
-    store.claims.put(GOOD)
+    store.index_writer.put(GOOD)
     await store.aclose()
     return path
 
@@ -137,10 +137,10 @@ async def test_a_poisoned_row_is_refused(cache: Path, canary: Path, tmp_path: Pa
         assert (loaded.rows, loaded.rows_refused) == ([GOOD], 1)
         assert any("1 index rows refused" in notice for notice in loaded.notices)
         await store.sweep()
-        store.claims.put(BAD)
-        await store.claims.committed()
-        store.claims.drop(BAD.key)
-        await store.claims.committed()
+        store.index_writer.put(BAD)
+        await store.index_writer.committed()
+        store.index_writer.drop(BAD.key)
+        await store.index_writer.committed()
     assert (await next_life(cache)).rows_refused == 0
     assert pickle.loads.__module__ == "_pickle"
     assert outside.read_bytes()[:1] == b"\x80"
@@ -176,8 +176,8 @@ async def test_a_database_of_another_make_is_set_aside(cache: Path, kind: str) -
     async with started(cache) as (store, loaded):
         assert loaded.rows == []
         assert sum("index-broken" in notice for notice in loaded.notices) == 1
-        store.claims.put(BAD)
-        await store.claims.committed()
+        store.index_writer.put(BAD)
+        await store.index_writer.committed()
     with closing(sqlite3.connect(cache / "index" / "cache.db")) as connection:
         assert connection.execute("SELECT key, mode FROM Cache").fetchall() == [(BAD.key, 1)]
         assert not connection.execute("SELECT * FROM sqlite_master WHERE name = 'evil'").fetchall()

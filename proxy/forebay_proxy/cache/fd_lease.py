@@ -182,7 +182,7 @@ class FdLeases:
 
     def is_ready(self, entry: Entry) -> bool:
         """Whether ``descriptor`` may be asked for now, with nothing to wait for."""
-        return entry.stored.file is not None and not entry.segments.unverified and not self._store.claims.unsettled(entry.key)
+        return entry.stored.file is not None and not entry.segments.unverified and not self._store.index_writer.unsettled(entry.key)
 
     async def readied(self, entry: Entry) -> None:
         """Return when it is: what another boot stored is verified, all of it claimed on the disk. Raises ``UseHttp``."""
@@ -191,8 +191,8 @@ class FdLeases:
                 await self._segment_reader.stored(entry)
             if entry.segments.unverified:
                 await self._verified(entry)
-            if self._store.claims.unsettled(entry.key):
-                await self._store.claims.committed()
+            if self._store.index_writer.unsettled(entry.key):
+                await self._store.index_writer.committed()
 
     def descriptor(self, entry: Entry) -> int:
         """An ``entry`` that is ready, open for reading only, with the kernel's lease on it. Raises ``UseHttp``."""

@@ -1,7 +1,7 @@
 """The store: sparse shard files and the index of what is claimed of them, in one cache directory with one owner.
 
 Opening takes the directory's lock and probes what its file system can do; ``load`` finds out which rows and files agree, ``sweep`` removes
-the rest; from then on ``claims`` is the index, and ``create`` and ``reopen`` hand out shard files. The store counts nothing and decides
+the rest; from then on ``index_writer`` is the index, and ``create`` and ``reopen`` hand out shard files. The store counts nothing and decides
 nothing: who holds how many bytes is the ledger's, who leaves is the cache's. The event loop's only; all that blocks runs in the pools.
 """
 
@@ -51,7 +51,7 @@ class Store:
 
     def __init__(self, directory: Directory, pools: Pools, abilities: Abilities, boot_id: str, who: str, events: Events) -> None:
         self.boot_id = boot_id
-        self.claims = IndexWriter(self._commit, events)
+        self.index_writer = IndexWriter(self._commit, events)
         self._events = events
         self._directory = directory
         self._pools = pools
@@ -145,7 +145,7 @@ class Store:
         self.samples.found(scan.samples)
         loaded.allocated_bytes = self.measure() + sum(found.allocated.values())
         describe(loaded)
-        self.claims.start()
+        self.index_writer.start()
         await self._drop(found.dropped)
         return loaded
 
@@ -165,10 +165,10 @@ class Store:
     async def _drop(self, keys: list[str]) -> None:
         """No file of these may be made anew before the index says that nothing of them is here."""
         for key in keys:
-            self.claims.drop(key)
+            self.index_writer.drop(key)
         if keys:
             with suppress(DiskFailed):  # told to whoever listens; it goes with the next commit
-                await self.claims.committed()
+                await self.index_writer.committed()
 
     async def _commit(self, changes: Mapping[str, str | None]) -> None:
         try:
@@ -226,7 +226,7 @@ class Store:
 
     def disown(self, key: str, allocated_bytes: int) -> None:
         """A file that ``load`` kept means nothing to us: its row is dropped, it is removed at the next sweep."""
-        self.claims.drop(key)
+        self.index_writer.drop(key)
         self.sweeping.add({key: allocated_bytes}, {})
 
     async def create(self, key: str, length: int | None) -> ShardFile:
@@ -251,4 +251,4 @@ class Store:
             stack.push_async_callback(self._pools.aclose)
             stack.push_async_callback(self._pools.index.run, self._index.close)
             stack.push_async_callback(self.files.aclose)
-            stack.push_async_callback(self.claims.aclose)
+            stack.push_async_callback(self.index_writer.aclose)

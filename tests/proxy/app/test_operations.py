@@ -91,7 +91,7 @@ async def test_shards_leave_together(tmp_path: Path, monkeypatch: pytest.MonkeyP
             world.origin.put(f"{A}{number}", data_of(10, number))
             await world.get(f"{A}{number}")
         await world.quiet()
-        waits, most, committed = 0, 0, world.cache.reclaimer._store.claims.committed
+        waits, most, committed = 0, 0, world.cache.reclaimer._store.index_writer.committed
 
         async def counting() -> None:
             nonlocal waits, most
@@ -102,7 +102,7 @@ async def test_shards_leave_together(tmp_path: Path, monkeypatch: pytest.MonkeyP
             finally:
                 waits -= 1
 
-        monkeypatch.setattr(world.cache.reclaimer._store.claims, "committed", counting)
+        monkeypatch.setattr(world.cache.reclaimer._store.index_writer, "committed", counting)
         assert (await world.house.evict(None))["shards"] == 100
         assert most == operations._AT_ONCE
 

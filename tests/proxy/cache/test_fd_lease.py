@@ -283,10 +283,10 @@ async def test_what_the_index_does_not_say_yet_is_committed_first(tmp_path: Path
     async with building(tmp_path / "c") as world:
         await warmed(world)
         world.room.claim(world.entry(A))
-        assert world.store.claims.unsettled(world.entry(A).key)
+        assert world.store.index_writer.unsettled(world.entry(A).key)
         async with AsyncExitStack() as stack:
             await passed(world, stack)
-            assert not world.store.claims.unsettled(world.entry(A).key)
+            assert not world.store.index_writer.unsettled(world.entry(A).key)
 
 
 async def test_a_file_that_was_replaced_is_not_lent(tmp_path: Path) -> None:

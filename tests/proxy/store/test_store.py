@@ -68,8 +68,8 @@ async def stored(store: Store, name: str, present: set[int]) -> Row:
         await file.write(index * SEGMENT_BYTES, data)
         sums[index] = sum_of(data)
     row = make_row(name, sums=sums, boot=store.boot_id)
-    store.claims.put(row)
-    await store.claims.committed()
+    store.index_writer.put(row)
+    await store.index_writer.committed()
     await file.aclose()
     return row
 
@@ -188,8 +188,8 @@ async def test_a_withdrawn_claim_is_gone_after_a_restart(store: Store) -> None:
     row = await stored(store, "s3://b/0", {0, 1})
     file = await store.reopen(row.key)
     withdrawn = make_row("s3://b/0", sums=[row.sums[0], 0], boot=store.boot_id)
-    store.claims.put(withdrawn)
-    await store.claims.committed()
+    store.index_writer.put(withdrawn)
+    await store.index_writer.committed()
     await file.punch(SEGMENT_BYTES, SEGMENT_BYTES)
     await store.aclose()
     assert (await next_life(store.path)).rows == [withdrawn]
@@ -199,7 +199,7 @@ async def test_a_crash_between_withdrawal_and_punch(store: Store) -> None:
     """Allocated without a claim: freed at the start."""
     row = await stored(store, "s3://b/0", {0, 1})
     withdrawn = make_row("s3://b/0", sums=[1, 0], boot=store.boot_id)
-    store.claims.put(withdrawn)
+    store.index_writer.put(withdrawn)
     await store.aclose()
     again = await Store.open(store.path, who="serve")
     loaded = await again.load()
@@ -232,9 +232,9 @@ async def main():
             for first in range(0, len(data), 2**20):
                 await file.write(index * SEGMENT_BYTES + first, data[first : first + 2**20])
             sums[index] = sum_of(data)
-            store.claims.put(make_row(name, sums=sums, boot=store.boot_id))
+            store.index_writer.put(make_row(name, sums=sums, boot=store.boot_id))
             if number % 3 == 0:
-                await store.claims.committed()
+                await store.index_writer.committed()
                 print(key, index, flush=True)
 
 asyncio.run(main())
@@ -254,11 +254,11 @@ async def test_a_killed_writer_leaves_no_false_claim(tmp_path: Path, lines: int)
     child.stdout.close()
     store = await Store.open(tmp_path, who="serve")
     loaded = await store.load()
-    claims = {row.key: row for row in loaded.rows}
-    assert all(claims[key].sums[int(index)] for key, index in told)
+    index_writer = {row.key: row for row in loaded.rows}
+    assert all(index_writer[key].sums[int(index)] for key, index in told)
     assert await store.sweep() == 0
     files = {path.name for path in (tmp_path / "shards").iterdir()}
-    assert files == claims.keys()
+    assert files == index_writer.keys()
     for row in loaded.rows:
         file = await store.reopen(row.key)
         for index, value in enumerate(row.sums):
@@ -331,7 +331,7 @@ async def test_a_damaged_index_does_not_stop_the_start(store: Store, damage: str
 async def test_a_held_unclaimed_file_is_counted_until_it_is_free(store: Store) -> None:
     """A client outlived us and the claim: its bytes are overhead, create() is refused, and sweep() removes it later."""
     row = await stored(store, "s3://b/0", {0})
-    store.claims.drop(row.key)
+    store.index_writer.drop(row.key)
     await store.aclose()
     path = store.path / "shards" / row.key
     again = await Store.open(store.path, who="serve")
@@ -350,7 +350,7 @@ async def test_a_held_unclaimed_file_is_counted_until_it_is_free(store: Store) -
 async def test_a_stuck_file_that_is_free_gives_way(store: Store) -> None:
     """create() takes its place, and it counts no longer."""
     row = await stored(store, "s3://b/0", {0})
-    store.claims.drop(row.key)
+    store.index_writer.drop(row.key)
     await store.aclose()
     again = await Store.open(store.path, who="serve")
     with held_by_a_child(store.path / "shards" / row.key):
@@ -391,12 +391,12 @@ async def test_the_index_on_a_full_disk(small_disk: Path, events: Events) -> Non
     events.on(CommitFailed, failures.append)
     big = [make_row(f"s3://c/{number}", length=2**33, boot=store.boot_id) for number in range(100)]
     for row in big:
-        store.claims.put(row)
+        store.index_writer.put(row)
     with pytest.raises(DiskFailed, match="index commit failed with ENOSPC"):
-        await store.claims.committed()
+        await store.index_writer.committed()
     assert failures
     ballast.unlink()
-    await store.claims.committed()
+    await store.index_writer.committed()
     await store.aclose()
     loaded = await next_life(small_disk)
     assert len(loaded.rows) == 1
@@ -410,12 +410,12 @@ async def test_a_claim_is_withdrawn_on_a_full_disk(small_disk: Path) -> None:
     rows = [await stored(store, f"s3://b/{number}", {0}) for number in range(3)]
     for row in rows:
         fill_up(small_disk)
-        store.claims.drop(row.key)
-        await store.claims.committed()
+        store.index_writer.drop(row.key)
+        await store.index_writer.committed()
         file = await store.reopen(row.key)
         await file.remove()
-        store.claims.drop(row.key)
-        await store.claims.committed()  # the next commit, whatever it is, takes the room again
+        store.index_writer.drop(row.key)
+        await store.index_writer.committed()  # the next commit, whatever it is, takes the room again
     await store.aclose()
     (small_disk / "ballast").unlink()
     assert (await next_life(small_disk)).rows == []
@@ -437,8 +437,8 @@ async def test_a_directory_removed_under_us(store: Store) -> None:
     """Every change is a DiskFailed with ENOENT; closing still works."""
     file = await store.create(make_row().key, LENGTH)
     shutil.rmtree(store.path)
-    store.claims.put(make_row())
-    for attempt in (file.write(0, b"x"), store.create("b" * 64, 10), store.reopen("c" * 64), store.claims.committed()):
+    store.index_writer.put(make_row())
+    for attempt in (file.write(0, b"x"), store.create("b" * 64, 10), store.reopen("c" * 64), store.index_writer.committed()):
         with pytest.raises(DiskFailed, match="ENOENT"):
             await attempt
     assert store.measure() >= 0
@@ -453,10 +453,10 @@ async def test_another_owners_index_is_not_written(store: Store, tmp_path: Path,
     other = await Store.open(store.path, who="serve")
     await other.load()
     row = await stored(other, "s3://b/0", {0})
-    store.claims.drop(row.key)
-    store.claims.put(make_row("s3://b/1", boot=store.boot_id))
+    store.index_writer.drop(row.key)
+    store.index_writer.put(make_row("s3://b/1", boot=store.boot_id))
     with pytest.raises(DiskFailed, match="ENOENT"):
-        await store.claims.committed()
+        await store.index_writer.committed()
     await other.aclose()
     assert [row.key for row in (await next_life(store.path)).rows] == [row.key]
 
@@ -471,13 +471,13 @@ async def test_an_index_lost_while_running_is_begun_anew(
         (store.path / "index" / "cache.db").unlink()
     else:
         monkeypatch.setattr(IndexDatabase, "commit", corrupt_once(IndexDatabase.commit))
-    events.on(IndexLost, lambda _: store.claims.put(row))
+    events.on(IndexLost, lambda _: store.index_writer.put(row))
     other = make_row("s3://b/1", boot=store.boot_id)
     await store.create(other.key, LENGTH)
-    store.claims.put(other)
+    store.index_writer.put(other)
     with pytest.raises(DiskFailed):
-        await store.claims.committed()
-    await store.claims.committed()
+        await store.index_writer.committed()
+    await store.index_writer.committed()
     await store.aclose()
     assert {row.key for row in (await next_life(store.path)).rows} == {row.key, other.key}
 
@@ -487,8 +487,8 @@ async def test_measure_follows_the_index(store: Store, events: Events) -> None:
     before, seen = store.measure(), []
     events.on(IndexCommitted, lambda _: seen.append(store.measure()))
     for number in range(100):
-        store.claims.put(make_row(f"s3://b/{number}", length=2**33))
-    await store.claims.committed()
+        store.index_writer.put(make_row(f"s3://b/{number}", length=2**33))
+    await store.index_writer.committed()
     assert seen[-1] - before > 100 * 1024 * 8
 
 

@@ -205,7 +205,7 @@ class Reclaimer:
     async def _vacate(self, slices: Sequence[Slice]) -> list[bool]:
         """Commit that segments out of use are claimed no more, then free their bytes; which of them are gone."""
         try:
-            await self._store.claims.committed()
+            await self._store.index_writer.committed()
         except DiskFailed as error:
             self._disk_failed(error)
             for entry, indices in slices:

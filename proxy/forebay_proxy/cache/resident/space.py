@@ -228,10 +228,10 @@ class SpaceManager:
     def claim(self, entry: Entry) -> None:
         """Let the index say what is here of ``entry`` now."""
         if entry.durable and entry.segments.stored_count:
-            self._store.claims.put(entry.row(self._store.boot_id))
+            self._store.index_writer.put(entry.row(self._store.boot_id))
             entry.stored.claimed = True
         elif entry.stored.claimed:
-            self._store.claims.drop(entry.key)
+            self._store.index_writer.drop(entry.key)
             entry.stored.claimed = False
 
     def claim_all(self) -> None:

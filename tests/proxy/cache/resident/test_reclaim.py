@@ -30,13 +30,13 @@ async def test_nobody_finds_what_is_leaving(tmp_path: Path, monkeypatch: pytest.
     """It is taken out of use when it is decided, and written again only once it is gone."""
     async with building(tmp_path / "c") as world:
         data, entry, gate = await stored(world, A, 2), world.entry(A), asyncio.Event()
-        real = world.store.claims.committed
+        real = world.store.index_writer.committed
 
         async def committed() -> None:
             await gate.wait()
             await real()
 
-        monkeypatch.setattr(world.store.claims, "committed", committed)
+        monkeypatch.setattr(world.store.index_writer, "committed", committed)
         leaving = asyncio.create_task(world.reclaimer.discard(entry, 1))
         await asyncio.sleep(0)
         assert not entry.segments.has(1)
@@ -102,7 +102,7 @@ async def test_an_index_that_cannot_be_written_lets_nothing_leave(tmp_path: Path
             async def commit(changes: object) -> None:
                 raise DiskFailed("index commit", "ENOSPC", "full")
 
-            patch.setattr(world.store.claims, "_commit", commit)
+            patch.setattr(world.store.index_writer, "_commit", commit)
             assert await world.get(B) == other
             await until(lambda: not world.entry(A).in_use.leaving)
             assert world.entry(A).segments.complete
@@ -189,7 +189,7 @@ async def test_an_eviction_whose_caller_is_cancelled_ends_all_the_same(tmp_path:
     async with building(tmp_path / "c") as world:
         data = await stored(world, A, 3)
         reached, gate = asyncio.Event(), asyncio.Event()
-        target: Any = world.store.claims if step == "commit" else world.reclaimer
+        target: Any = world.store.index_writer if step == "commit" else world.reclaimer
         name = "committed" if step == "commit" else "_remove"
         real = getattr(target, name)
 
@@ -264,12 +264,12 @@ async def test_a_segment_put_back_and_taken_again_is_waited_for_again(tmp_path: 
     """Else it would be written while its bytes are freed, and a hole be stored as a segment."""
     async with building(tmp_path / "c", segments=8) as world:
         await stored(world, A, 2)
-        entry, commit = world.entry(A), world.store.claims.committed
+        entry, commit = world.entry(A), world.store.index_writer.committed
         refuse, go_on = asyncio.Event(), asyncio.Event()
         taken_again: list[asyncio.Task[None]] = []
 
         async def refused() -> None:
-            monkeypatch.setattr(world.store.claims, "committed", late)
+            monkeypatch.setattr(world.store.index_writer, "committed", late)
             await refuse.wait()
             raise DiskFailed("index commit", "ENOSPC", "full")
 
@@ -277,7 +277,7 @@ async def test_a_segment_put_back_and_taken_again_is_waited_for_again(tmp_path: 
             await go_on.wait()
             await commit()
 
-        monkeypatch.setattr(world.store.claims, "committed", refused)
+        monkeypatch.setattr(world.store.index_writer, "committed", refused)
         first = asyncio.create_task(world.reclaimer.discard(entry, 1))
         await until(lambda: 1 in entry.in_use.leaving)
         entry.in_use.leaving[1].add_done_callback(lambda _: taken_again.append(asyncio.create_task(world.reclaimer.discard(entry, 1))))

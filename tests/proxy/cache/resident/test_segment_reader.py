@@ -72,7 +72,7 @@ async def test_a_wrong_segment_that_cannot_leave_is_passed_by(tmp_path: Path, mo
             async def commit(changes: object) -> None:
                 raise DiskFailed("index commit", "ENOSPC", "full")
 
-            patch.setattr(world.store.claims, "_commit", commit)
+            patch.setattr(world.store.index_writer, "_commit", commit)
             assert await world.get(A) == data
             parts = await asyncio.gather(*(world.get(A, None, SEGMENT - 5, SEGMENT + 5) for _ in range(4)))
             assert parts == [data[SEGMENT - 5 : SEGMENT + 6]] * 4

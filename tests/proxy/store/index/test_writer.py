@@ -54,79 +54,79 @@ def events() -> Events:
 
 
 @pytest.fixture
-async def claims(disk: Disk, events: Events) -> AsyncIterator[IndexWriter]:
-    claims = IndexWriter(disk.commit, events)
-    claims.start()
-    yield claims
+async def index_writer(disk: Disk, events: Events) -> AsyncIterator[IndexWriter]:
+    index_writer = IndexWriter(disk.commit, events)
+    index_writer.start()
+    yield index_writer
     disk.gate.set()
-    await claims.aclose()
+    await index_writer.aclose()
 
 
 def row(number: int, *sums: int) -> Row:
     return make_row(f"s3://b/{number}.tar", sums=list(sums) or None)
 
 
-async def test_a_change_is_committed_without_being_asked_for(claims: IndexWriter, events: Events, disk: Disk) -> None:
+async def test_a_change_is_committed_without_being_asked_for(index_writer: IndexWriter, events: Events, disk: Disk) -> None:
     """Nobody waits, and the row is on disk soon."""
     done = asyncio.Event()
     events.on(IndexCommitted, lambda _: done.set())
-    claims.put(row(1))
+    index_writer.put(row(1))
     await asyncio.wait_for(done.wait(), 60)
     assert disk.rows == {row(1).key: encode(row(1))}
 
 
-async def test_many_changes_make_one_commit(claims: IndexWriter, disk: Disk) -> None:
+async def test_many_changes_make_one_commit(index_writer: IndexWriter, disk: Disk) -> None:
     """What is pending goes together, and everybody who waits is told at once."""
 
     async def change(number: int) -> None:
-        claims.put(row(number))
-        await claims.committed()
+        index_writer.put(row(number))
+        await index_writer.committed()
 
     await asyncio.gather(*(change(number) for number in range(50)))
     assert len(disk.commits) == 1
     assert len(disk.rows) == 50
 
 
-async def test_the_newest_row_wins(claims: IndexWriter, disk: Disk) -> None:
+async def test_the_newest_row_wins(index_writer: IndexWriter, disk: Disk) -> None:
     """Of several changes of one key the last is committed."""
-    claims.put(row(1, 5, 5))
-    claims.put(row(1, 5, 0))
-    await claims.committed()
+    index_writer.put(row(1, 5, 5))
+    index_writer.put(row(1, 5, 0))
+    await index_writer.committed()
     assert list(decode(row(1).key, disk.rows[row(1).key]).sums) == [5, 0]
 
 
-async def test_a_dropped_row_is_gone(claims: IndexWriter, disk: Disk) -> None:
+async def test_a_dropped_row_is_gone(index_writer: IndexWriter, disk: Disk) -> None:
     """drop() after put() leaves nothing; dropping what is not there does no harm."""
-    claims.put(row(1))
-    claims.drop(row(1).key)
-    claims.drop(row(2).key)
-    await claims.committed()
+    index_writer.put(row(1))
+    index_writer.drop(row(1).key)
+    index_writer.drop(row(2).key)
+    await index_writer.committed()
     assert disk.rows == {}
 
 
-async def test_a_row_is_read_when_it_is_put(claims: IndexWriter, disk: Disk) -> None:
+async def test_a_row_is_read_when_it_is_put(index_writer: IndexWriter, disk: Disk) -> None:
     """The caller may go on changing its sums."""
     sums = array("Q", [1, 2])
-    claims.put(Row.of("s3://b/1.tar", row(1).version, (), "boot", sums))
+    index_writer.put(Row.of("s3://b/1.tar", row(1).version, (), "boot", sums))
     sums[0] = 0
-    await claims.committed()
+    await index_writer.committed()
     assert list(decode(row(1).key, disk.rows[row(1).key]).sums) == [1, 2]
 
 
-async def test_nothing_to_commit_is_committed(claims: IndexWriter, disk: Disk) -> None:
+async def test_nothing_to_commit_is_committed(index_writer: IndexWriter, disk: Disk) -> None:
     """Without changes committed() returns at once."""
-    await claims.committed()
+    await index_writer.committed()
     assert disk.commits == []
 
 
-async def test_a_change_during_a_commit_waits_for_the_next(claims: IndexWriter, disk: Disk) -> None:
+async def test_a_change_during_a_commit_waits_for_the_next(index_writer: IndexWriter, disk: Disk) -> None:
     """committed() covers what was put before it, even if another commit is under way."""
     disk.gate.clear()
-    claims.put(row(1))
-    first = asyncio.create_task(claims.committed())
+    index_writer.put(row(1))
+    first = asyncio.create_task(index_writer.committed())
     await disk.begun.wait()
-    claims.put(row(2))
-    second = asyncio.create_task(claims.committed())
+    index_writer.put(row(2))
+    second = asyncio.create_task(index_writer.committed())
     disk.gate.set()
     await first
     assert row(2).key not in disk.rows or second.done()
@@ -134,13 +134,13 @@ async def test_a_change_during_a_commit_waits_for_the_next(claims: IndexWriter, 
     assert row(2).key in disk.rows
 
 
-async def test_waiting_for_a_commit_under_way(claims: IndexWriter, disk: Disk) -> None:
+async def test_waiting_for_a_commit_under_way(index_writer: IndexWriter, disk: Disk) -> None:
     """Who asks while the last change is being committed waits for just that."""
     disk.gate.clear()
-    claims.put(row(1))
-    first = asyncio.create_task(claims.committed())
+    index_writer.put(row(1))
+    first = asyncio.create_task(index_writer.committed())
     await disk.begun.wait()
-    second = asyncio.create_task(claims.committed())
+    second = asyncio.create_task(index_writer.committed())
     await asyncio.sleep(0)
     assert not second.done()
     disk.gate.set()
@@ -148,39 +148,39 @@ async def test_waiting_for_a_commit_under_way(claims: IndexWriter, disk: Disk) -
     assert len(disk.commits) == 1
 
 
-async def test_a_failed_commit_is_told_and_kept(claims: IndexWriter, events: Events, disk: Disk) -> None:
+async def test_a_failed_commit_is_told_and_kept(index_writer: IndexWriter, events: Events, disk: Disk) -> None:
     """The waiter and the listener hear of it, and the change goes with the next commit."""
     failures: list[DiskFailed] = []
     events.on(CommitFailed, lambda fact: failures.append(fact.error))
     disk.fail = FULL
-    claims.put(row(1))
+    index_writer.put(row(1))
     with pytest.raises(DiskFailed, match="ENOSPC"):
-        await claims.committed()
+        await index_writer.committed()
     assert failures == [FULL]
     disk.fail = None
-    claims.put(row(2))
-    await claims.committed()
+    index_writer.put(row(2))
+    await index_writer.committed()
     assert disk.rows.keys() == {row(1).key, row(2).key}
 
 
-async def test_a_failed_change_does_not_undo_a_newer_one(claims: IndexWriter, disk: Disk) -> None:
+async def test_a_failed_change_does_not_undo_a_newer_one(index_writer: IndexWriter, disk: Disk) -> None:
     """What was put while the commit failed is newer than what failed."""
     disk.gate.clear()
     disk.fail = FULL
-    claims.put(row(1, 7, 7))
-    first = asyncio.create_task(claims.committed())
+    index_writer.put(row(1, 7, 7))
+    first = asyncio.create_task(index_writer.committed())
     await disk.begun.wait()
-    claims.drop(row(1).key)
+    index_writer.drop(row(1).key)
     disk.gate.set()
     with pytest.raises(DiskFailed):
         await first
     disk.fail = None
-    await claims.committed()
+    await index_writer.committed()
     assert disk.rows == {}
 
 
 async def test_a_failed_commit_is_tried_again_unasked(
-    claims: IndexWriter, events: Events, disk: Disk, monkeypatch: pytest.MonkeyPatch
+    index_writer: IndexWriter, events: Events, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody needs to put anything for the retry."""
     monkeypatch.setattr(module, "RETRY_S", 0.01)
@@ -188,50 +188,50 @@ async def test_a_failed_commit_is_tried_again_unasked(
     events.on(IndexCommitted, lambda _: done.set())
     events.on(CommitFailed, lambda _: setattr(disk, "fail", None))
     disk.fail = FULL
-    claims.put(row(1))
+    index_writer.put(row(1))
     await asyncio.wait_for(done.wait(), 60)
     assert row(1).key in disk.rows
 
 
-async def test_who_stops_waiting_stops_nothing(claims: IndexWriter, disk: Disk) -> None:
+async def test_who_stops_waiting_stops_nothing(index_writer: IndexWriter, disk: Disk) -> None:
     """A cancelled waiter leaves the commit alone."""
     disk.gate.clear()
-    claims.put(row(1))
-    waiter = asyncio.create_task(claims.committed())
+    index_writer.put(row(1))
+    waiter = asyncio.create_task(index_writer.committed())
     await disk.begun.wait()
     waiter.cancel()
     disk.gate.set()
-    await claims.committed()
+    await index_writer.committed()
     assert row(1).key in disk.rows
 
 
 async def test_closing_commits_what_is_pending(disk: Disk, events: Events) -> None:
     """Also what came while a commit was under way; afterwards changes are refused."""
-    claims = IndexWriter(disk.commit, events)
-    claims.start()
+    index_writer = IndexWriter(disk.commit, events)
+    index_writer.start()
     disk.gate.clear()
-    claims.put(row(1))
-    waiter = asyncio.create_task(claims.committed())
+    index_writer.put(row(1))
+    waiter = asyncio.create_task(index_writer.committed())
     await disk.begun.wait()
-    claims.put(row(2))
-    closing = asyncio.create_task(claims.aclose())
+    index_writer.put(row(2))
+    closing = asyncio.create_task(index_writer.aclose())
     await asyncio.sleep(0)
     disk.gate.set()
     await asyncio.gather(closing, waiter)
     assert disk.rows.keys() == {row(1).key, row(2).key}
     with pytest.raises(DiskFailed, match="closed"):
-        claims.put(row(3))
+        index_writer.put(row(3))
 
 
 async def test_closing_on_a_failing_disk_ends(disk: Disk, events: Events) -> None:
     """One try, one report, no hanging."""
-    claims = IndexWriter(disk.commit, events)
+    index_writer = IndexWriter(disk.commit, events)
     failures: list[DiskFailed] = []
-    claims.start()
+    index_writer.start()
     events.on(CommitFailed, lambda fact: failures.append(fact.error))
     disk.fail = FULL
-    claims.put(row(1))
-    await asyncio.wait_for(claims.aclose(), 60)
+    index_writer.put(row(1))
+    await asyncio.wait_for(index_writer.aclose(), 60)
     assert failures == [FULL]
 
 
@@ -241,24 +241,24 @@ async def test_a_broken_writer_leaves_nobody_waiting(disk: Disk) -> None:
     async def commit(changes: Mapping[str, str | None]) -> None:
         raise ZeroDivisionError
 
-    claims = IndexWriter(commit, Events())
-    claims.start()
-    claims.put(row(1))
+    index_writer = IndexWriter(commit, Events())
+    index_writer.start()
+    index_writer.put(row(1))
     with pytest.raises(DiskFailed, match="ZeroDivisionError"):
-        await claims.committed()
+        await index_writer.committed()
     with pytest.raises(ZeroDivisionError):
-        await claims.aclose()
+        await index_writer.aclose()
 
 
-async def test_a_change_is_unsettled_until_it_is_on_the_disk(claims: IndexWriter, disk: Disk) -> None:
+async def test_a_change_is_unsettled_until_it_is_on_the_disk(index_writer: IndexWriter, disk: Disk) -> None:
     """Pending, and while it is being committed."""
     disk.gate.clear()
-    claims.put(row(1, 5, 6))
+    index_writer.put(row(1, 5, 6))
     key = row(1).key
-    assert claims.unsettled(key)
-    waiting = asyncio.create_task(claims.committed())
+    assert index_writer.unsettled(key)
+    waiting = asyncio.create_task(index_writer.committed())
     await disk.begun.wait()
-    assert (claims.unsettled(key), claims.unsettled("another")) == (True, False)
+    assert (index_writer.unsettled(key), index_writer.unsettled("another")) == (True, False)
     disk.gate.set()
     await waiting
-    assert not claims.unsettled(key)
+    assert not index_writer.unsettled(key)
