@@ -397,12 +397,12 @@ def test_made_up_jobs_and_credentials_are_forgotten() -> None:
 
 def test_made_up_jobs_of_a_set_are_forgotten() -> None:
     """And those of the tally, and the origins of the limiter."""
-    passes, tally, limiters, shard = EpochTracker(), Counters(), Limiters(64), shards(1)[0]
+    passes, counters, limiters, shard = EpochTracker(), Counters(), Limiters(64), shards(1)[0]
     for number in range(2000):
         passes.opened(shard, f"job{number}", float(number))
         limiters.of(f"https://h{number}.example")
     held = len(passes._groups[shard.group].passes) <= MOST_PASSES and len(limiters.in_flight()) <= MOST_ORIGINS
-    refused("exhaustion: made-up jobs and hosts", held=held and MAX_JOBS <= 1000 and tally is not None)
+    refused("exhaustion: made-up jobs and hosts", held=held and MAX_JOBS <= 1000 and counters is not None)
 
 
 def test_made_up_names_make_no_endless_metrics() -> None:

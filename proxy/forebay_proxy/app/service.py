@@ -150,13 +150,13 @@ class _House:
         self._instance = secrets.token_hex(8)
         self._outward = Egress.of(environ, self._instance)
         self._events = Events()
-        self._tally = Counters()
+        self._counters = Counters()
         self._following = PlanAdherence()
         self._board = OriginBoard(self._clock)
         self._recent_errors = RecentErrors(time.time)
         self._troubles = Troubles(self._clock)
         self._metrics = Metrics(version=VERSION)
-        for listening in (self._tally, self._following, self._metrics, self._board, self._recent_errors, self._troubles):
+        for listening in (self._counters, self._following, self._metrics, self._board, self._recent_errors, self._troubles):
             self._events.listen(listening.listen, listening.kinds)
         self._events.on(RequestDone, log_request)
 
@@ -227,7 +227,7 @@ class _House:
         self._desk = PlanIntake(parts.plans, parts.prefetcher, events)
         announced = PlanStatus(cache=parts.cache, plans=parts.plans, prefetcher=parts.prefetcher, following=self._following, clock=clock)
         self._standing = StatusReport(
-            cache=parts.cache, plans=parts.plans, announced=announced, tally=self._tally, limiters=parts.limiters,
+            cache=parts.cache, plans=parts.plans, announced=announced, counters=self._counters, limiters=parts.limiters,
             watch=parts.watch, board=self._board, recent_errors=self._recent_errors, instance=self._instance, clock=clock,
             sets=parts.sets.told, troubles=self._troubles.rows,
         )  # fmt: skip

@@ -45,7 +45,7 @@ class StatusReport:
         cache: ShardCache,
         plans: PlanRegistry,
         announced: PlanStatus,
-        tally: Counters,
+        counters: Counters,
         limiters: Limiters,
         watch: DiskMonitor,
         board: OriginBoard,
@@ -58,7 +58,7 @@ class StatusReport:
         self._cache = cache
         self._plans = plans
         self._announced = announced
-        self._tally = tally
+        self._counters = counters
         self._limiters = limiters
         self._watch = watch
         self._board = board
@@ -93,7 +93,7 @@ class StatusReport:
 
     def readers_lately(self) -> int:
         """Asked once a second: how many there are, or one if somebody has read since: a small warm shard takes milliseconds."""
-        before, self._answered = self._answered, self._tally.answered
+        before, self._answered = self._answered, self._counters.answered
         return self.readers or int(self._answered > before)
 
     def usage(self) -> Usage:
@@ -170,7 +170,7 @@ class StatusReport:
                 "disk_state": usage.disk_state,
                 "disk_reason": self._cache.disk.reason,
             },
-            **self._tally.snapshot(),
+            **self._counters.snapshot(),
             "waited_share": waits.share(),
             "recent_errors": self._recent_errors.rows(),
             "origins": self._board.rows(usage.origins),

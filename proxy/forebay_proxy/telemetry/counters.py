@@ -112,7 +112,7 @@ class Counters:
             "reader_wait_s": total.reader_wait_s,
             "errors": total.errors,
             "no_tars": total.no_tars,
-            "jobs": {job: tally.snapshot() for job, tally in self._jobs.items()},
+            "jobs": {job: counters.snapshot() for job, counters in self._jobs.items()},
             "anonymous": self._anonymous.snapshot(),
         }
 
@@ -148,10 +148,10 @@ class Counters:
     def _job(self, name: str) -> JobCounters:
         """The job's tally; the job unheard for longest makes room."""
         name = name[:_MAX_JOB_CHARS]
-        tally = self._jobs.get(name)
-        if tally is None:
-            tally = self._jobs[name] = JobCounters()
+        counters = self._jobs.get(name)
+        if counters is None:
+            counters = self._jobs[name] = JobCounters()
             if len(self._jobs) > MAX_JOBS:
                 self._jobs.popitem(last=False)
         self._jobs.move_to_end(name)
-        return tally
+        return counters

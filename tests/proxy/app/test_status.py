@@ -34,7 +34,7 @@ async def test_levels_and_status_agree_with_the_ledger(tmp_path: Path) -> None:
     """A reader inside, a plan ahead, bytes here."""
     async with building(tmp_path / "c", segments=100) as world:
         asked = StatusReport(
-            cache=world.cache, plans=world.plans, announced=announced_of(world), tally=Counters(), limiters=world.limiters,
+            cache=world.cache, plans=world.plans, announced=announced_of(world), counters=Counters(), limiters=world.limiters,
             instance="ab" * 8,
             watch=world.watch, clock=world.clock, board=OriginBoard(world.clock), recent_errors=RecentErrors(world.clock),
         )  # fmt: skip
@@ -64,7 +64,7 @@ async def test_it_can_be_asked_before_it_listens(tmp_path: Path) -> None:
     """Nothing is known of directory and notices then."""
     async with building(tmp_path / "c") as world:
         asked = StatusReport(
-            cache=world.cache, plans=world.plans, announced=announced_of(world), tally=Counters(), limiters=world.limiters, instance="x",
+            cache=world.cache, plans=world.plans, announced=announced_of(world), counters=Counters(), limiters=world.limiters, instance="x",
             watch=world.watch, clock=world.clock, board=OriginBoard(world.clock), recent_errors=RecentErrors(world.clock),
         )  # fmt: skip
         status = asked.status()
@@ -75,13 +75,13 @@ async def test_it_can_be_asked_before_it_listens(tmp_path: Path) -> None:
 async def test_who_read_between_two_looks_was_there(tmp_path: Path) -> None:
     """Small warm shards take milliseconds each: their reader is never seen inside one, and "nobody has read" is not true."""
     async with building(tmp_path / "c") as world:
-        tally, errors = Counters(), RecentErrors(world.clock)
+        counters, errors = Counters(), RecentErrors(world.clock)
         asked = StatusReport(
-            cache=world.cache, plans=world.plans, announced=announced_of(world), tally=tally, limiters=world.limiters, instance="x",
+            cache=world.cache, plans=world.plans, announced=announced_of(world), counters=counters, limiters=world.limiters, instance="x",
             watch=world.watch, clock=world.clock, board=OriginBoard(world.clock), recent_errors=errors,
         )  # fmt: skip
         assert asked.readers_lately() == 0
-        tally.listen(RequestDone("GET", 200, RequestOutcome.HIT, 10, 0.001, 0.001))
+        counters.listen(RequestDone("GET", 200, RequestOutcome.HIT, 10, 0.001, 0.001))
         assert [asked.readers_lately(), asked.readers_lately()] == [1, 0]
         errors.listen(RequestDone("GET", 404, None, 0, 0.001, 0.001, error="shard s3://b/a.tar: not there"))
         assert asked.status()["verdict"].endswith("was told: shard s3://b/a.tar: not there")

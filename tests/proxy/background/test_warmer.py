@@ -230,8 +230,8 @@ async def test_only_what_is_called_a_tar_is_judged(tmp_path: Path) -> None:
 async def test_a_job_that_reads_what_is_no_tar_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Each reading counts, the log has it once; whoever reads a real tar, or from its middle, is told nothing."""
     async with building(tmp_path / "c") as world:
-        tally, recent = Counters(), RecentErrors(world.clock)
-        world.events.listen(tally.listen)
+        counters, recent = Counters(), RecentErrors(world.clock)
+        world.events.listen(counters.listen)
         world.events.listen(recent.listen)
         world.origin.put(A, PAGE)
         world.origin.put(B, SHARD)
@@ -242,5 +242,5 @@ async def test_a_job_that_reads_what_is_no_tar_is_told_of(tmp_path: Path, caplog
         row = recent.rows()[0]
         assert (row["what"], row["count"], row["job"]) == ("no tar", 3, "job")
         assert str(row["error"]).startswith(f"shard {A}: not a tar archive: truncated header")
-        assert (tally.snapshot()["no_tars"], tally.snapshot()["jobs"]["job"]["no_tars"]) == (3, 3)  # type: ignore[index]
+        assert (counters.snapshot()["no_tars"], counters.snapshot()["jobs"]["job"]["no_tars"]) == (3, 3)  # type: ignore[index]
         assert sum("not a tar archive" in line for line in caplog.messages) == 1

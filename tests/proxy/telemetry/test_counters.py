@@ -22,11 +22,11 @@ from forebay_proxy.core.events import (
 from forebay_proxy.telemetry.counters import MAX_JOBS, Counters
 
 
-def _tally(*events: Any) -> Any:
-    tally = Counters()
+def _counters(*events: Any) -> Any:
+    counters = Counters()
     for event in events:
-        tally.listen(event)
-    return tally.snapshot()
+        counters.listen(event)
+    return counters.snapshot()
 
 
 def _request(outcome: RequestOutcome | None, sent: int = 0, *, hit: int = 0, code: int = 200, job: str = "") -> RequestDone:
@@ -35,7 +35,7 @@ def _request(outcome: RequestOutcome | None, sent: int = 0, *, hit: int = 0, cod
 
 def test_everything_starts_at_zero() -> None:
     """All keys are there before the first request."""
-    assert _tally() == {
+    assert _counters() == {
         "requests": {"hit": 0, "collapsed": 0, "partial": 0, "miss": 0, "bypass": 0},
         "bytes": {"sent": 0, "hit": 0, "origin": 0, "optimal": 0, "saved": 0},
         "reader_wait_s": 0,
@@ -54,7 +54,7 @@ def test_everything_starts_at_zero() -> None:
 
 def test_saved_is_what_the_origin_did_not_send() -> None:
     """Three readers of one shard of 100 bytes, fetched once: 200 bytes saved."""
-    seen = _tally(
+    seen = _counters(
         OriginBytes("s3://b", 100, "demand"),
         _request(RequestOutcome.MISS, 100),
         _request(RequestOutcome.COLLAPSED, 100),
@@ -66,17 +66,17 @@ def test_saved_is_what_the_origin_did_not_send() -> None:
 
 def test_the_least_possible_is_added_up() -> None:
     """What each reading that ended would have cost the best schedule."""
-    assert _tally(OptimalBytes(70), OptimalBytes(0), OptimalBytes(30))["bytes"]["optimal"] == 100
+    assert _counters(OptimalBytes(70), OptimalBytes(0), OptimalBytes(30))["bytes"]["optimal"] == 100
 
 
 def test_prefetch_ahead_of_readers_does_not_make_savings_negative() -> None:
     """Bytes fetched and not yet read are no loss yet."""
-    assert _tally(OriginBytes("s3://b", 100, "prefetch"))["bytes"]["saved"] == 0
+    assert _counters(OriginBytes("s3://b", 100, "prefetch"))["bytes"]["saved"] == 0
 
 
 def test_other_requests_send_no_shard_bytes() -> None:
     """A status page of 5 kB is not served from any cache."""
-    assert _tally(_request(None, 5000))["bytes"]["sent"] == 0
+    assert _counters(_request(None, 5000))["bytes"]["sent"] == 0
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,12 @@ def test_other_requests_send_no_shard_bytes() -> None:
 )
 def test_what_counts_as_an_error(event: Any, errors: int) -> None:
     """What training would notice; resuming by the book and leaving early are none."""
-    assert _tally(event)["errors"] == errors
+    assert _counters(event)["errors"] == errors
 
 
 def test_a_job_sees_its_own_share() -> None:
     """Two jobs and an anonymous reader; the total has all three."""
-    seen = _tally(
+    seen = _counters(
         _request(RequestOutcome.HIT, 10, hit=10, job="a"),
         _request(RequestOutcome.MISS, 20, job="b"),
         _request(RequestOutcome.MISS, 40),
@@ -115,7 +115,9 @@ def test_a_job_sees_its_own_share() -> None:
 
 def test_jobs_are_bounded() -> None:
     """The ones heard from last are kept, and a long name is cut."""
-    seen = _tally(*(_request(RequestOutcome.HIT, 1, job=f"job{number}") for number in range(MAX_JOBS + 10)), ReaderWaited("x" * 10_000, 1))
+    seen = _counters(
+        *(_request(RequestOutcome.HIT, 1, job=f"job{number}") for number in range(MAX_JOBS + 10)), ReaderWaited("x" * 10_000, 1)
+    )
     assert len(seen["jobs"]) == MAX_JOBS
     assert "job0" not in seen["jobs"]
     assert max(map(len, seen["jobs"])) == 256
@@ -123,16 +125,16 @@ def test_jobs_are_bounded() -> None:
 
 def test_a_snapshot_does_not_change_afterwards() -> None:
     """What was answered stays what it was."""
-    tally = Counters()
-    before = tally.snapshot()
-    tally.listen(_request(RequestOutcome.HIT, 10, job="a"))
+    counters = Counters()
+    before = counters.snapshot()
+    counters.listen(_request(RequestOutcome.HIT, 10, job="a"))
     assert before["requests"] == {"hit": 0, "collapsed": 0, "partial": 0, "miss": 0, "bypass": 0}
 
 
 @given(st.lists(st.tuples(st.sampled_from(RequestOutcome), st.integers(0, 1000), st.sampled_from(["a", "b", "c"]))))
 def test_jobs_add_up_to_the_total(requests: list[tuple[RequestOutcome, int, str]]) -> None:
     """Where every reader has a name, the shares are the whole."""
-    seen = _tally(*(_request(outcome, sent, job=job) for outcome, sent, job in requests))
+    seen = _counters(*(_request(outcome, sent, job=job) for outcome, sent, job in requests))
     assert seen["bytes"]["sent"] == sum(job["bytes"]["sent"] for job in seen["jobs"].values()) == sum(sent for _, sent, _ in requests)
     assert sum(seen["requests"].values()) == len(requests)
 
@@ -140,7 +142,7 @@ def test_jobs_add_up_to_the_total(requests: list[tuple[RequestOutcome, int, str]
 def test_who_names_no_reader_is_told_apart() -> None:
     """Neither a job's bytes nor those who only look on count among theirs; a client that leaves is no error."""
     served = Served("https://h/a.tar", None, None, 100, None, 0.0, "", 0.0)
-    seen = _tally(
+    seen = _counters(
         replace(_request(RequestOutcome.HIT, 70, hit=60), served=served),
         replace(_request(None, code=404), served=served),
         replace(_request(RequestOutcome.MISS, 5), served=replace(served, cut="client_gone")),

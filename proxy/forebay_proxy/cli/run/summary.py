@@ -100,13 +100,13 @@ def _sum(parts: Iterable[Figures]) -> Figures:
     return found
 
 
-def _figures(tally: Table) -> Figures:
-    counted = tally.get("bytes", {})
+def _figures(counters: Table) -> Figures:
+    counted = counters.get("bytes", {})
     return {
-        "requests": sum(tally.get("requests", {}).values()),
-        "bypass": tally.get("requests", {}).get("bypass", 0),
+        "requests": sum(counters.get("requests", {}).values()),
+        "bypass": counters.get("requests", {}).get("bypass", 0),
         **{name: counted.get(name, 0) for name in ("sent", "hit")},
-        "wait_s": tally.get("reader_wait_s", 0.0),
-        "errors": tally.get("errors", 0),
-        "no_tars": tally.get("no_tars", 0),
+        "wait_s": counters.get("reader_wait_s", 0.0),
+        "errors": counters.get("errors", 0),
+        "no_tars": counters.get("no_tars", 0),
     }

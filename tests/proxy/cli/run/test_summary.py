@@ -16,7 +16,7 @@ MINE = "host-7-aa"
 
 
 def status(origin: int = 0, anonymous: dict[str, Any] | None = None, **jobs: dict[str, Any]) -> dict[str, Any]:
-    named = {MINE if job == "mine" else job: tally for job, tally in jobs.items()}
+    named = {MINE if job == "mine" else job: counters for job, counters in jobs.items()}
     return status_of("u", bytes={"origin": origin}, jobs=named, anonymous=anonymous or tally_of())
 
 
