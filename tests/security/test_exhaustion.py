@@ -182,7 +182,7 @@ async def test_bodies_that_drip_keep_no_place(world: World) -> None:
 
 async def test_a_newcomer_takes_the_place_of_the_longest_idle(world: World) -> None:
     """Who asks nothing cannot keep others out; who is being answered stays."""
-    server_of(world).crowd = ConnectionLimit(3, 3)
+    server_of(world).connection_limit = ConnectionLimit(3, 3)
     shard = FakeShard(b"x" * 10, held_at=0)
     world.cache.contents["s3://b/held.tar"] = shard
     async with AsyncExitStack() as stack:
@@ -198,7 +198,7 @@ async def test_a_newcomer_takes_the_place_of_the_longest_idle(world: World) -> N
 
 async def test_when_all_are_busy_a_newcomer_is_told_so(world: World) -> None:
     """503 with the time to ask again; nobody who is being served pays for it."""
-    server_of(world).crowd = ConnectionLimit(2, 2)
+    server_of(world).connection_limit = ConnectionLimit(2, 2)
     shard = FakeShard(b"x" * 10, held_at=0)
     world.cache.contents["s3://b/held.tar"] = shard
     async with AsyncExitStack() as stack:
@@ -216,7 +216,7 @@ async def test_when_all_are_busy_a_newcomer_is_told_so(world: World) -> None:
 
 async def test_strangers_have_a_bound_of_their_own(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another user's hundred connections take no place of ours."""
-    server_of(world).crowd = ConnectionLimit(100, 2)
+    server_of(world).connection_limit = ConnectionLimit(100, 2)
     monkeypatch.setattr(connection, "peer_of", lambda transport: Peer(Where.LOOPBACK, os.getuid() + 1, "127.0.0.1"))
     async with AsyncExitStack() as stack:
         for _ in range(10):
@@ -224,7 +224,7 @@ async def test_strangers_have_a_bound_of_their_own(world: World, monkeypatch: py
         await world_until(lambda: world.face.connections <= 2)
         monkeypatch.undo()
         served = (await world.ask("GET", SHARD)).body == b"shard"
-        refused("exhaustion: another user's connections", held=served and len(server_of(world).crowd) <= 3)
+        refused("exhaustion: another user's connections", held=served and len(server_of(world).connection_limit) <= 3)
 
 
 async def test_who_may_not_ask_keeps_no_connection(world: World) -> None:

@@ -143,21 +143,21 @@ class Connection(RequestHandler):
 
 
 class ConnectionServer(web.Server):
-    """Makes a ``Connection`` for each client, as many as ``crowd`` takes."""
+    """Makes a ``Connection`` for each client, as many as ``connection_limit`` takes."""
 
     def __init__(
         self,
         handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
         *,
         is_stranger: Callable[[Peer], bool] = lambda peer: False,
-        crowd: ConnectionLimit | None = None,
+        connection_limit: ConnectionLimit | None = None,
         jobs: LiveJobs | None = None,
     ) -> None:
         # Cancelled when its client leaves: a handler that waits for an origin must not hold its lease until bytes come.
         super().__init__(self._answer, handler_cancellation=True)
         self._handler = handler
         self.is_stranger = is_stranger
-        self.crowd = crowd or ConnectionLimit()
+        self.connection_limit = connection_limit or ConnectionLimit()
         self.jobs = jobs or LiveJobs(time.monotonic)
 
     def __call__(self) -> Connection:
@@ -175,7 +175,7 @@ class ConnectionServer(web.Server):
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = request.protocol
         assert isinstance(connection, Connection)
-        self.crowd.heard(connection)
+        self.connection_limit.heard(connection)
         try:
             return await self._handler(request)
         finally:
@@ -184,7 +184,7 @@ class ConnectionServer(web.Server):
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
         assert isinstance(handler, Connection)
-        leaver = self.crowd.enter(handler)
+        leaver = self.connection_limit.enter(handler)
         if leaver is not None:
             assert isinstance(leaver, Connection)
             # In the next turn: this connection's own task has not begun to wait yet.
@@ -193,7 +193,7 @@ class ConnectionServer(web.Server):
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
         super().connection_lost(handler, exc)
         assert isinstance(handler, Connection)
-        self.crowd.leave(handler)
+        self.connection_limit.leave(handler)
 
 
 def _parser_error(exc: BaseException | None, message: str | None) -> InvalidRequest:

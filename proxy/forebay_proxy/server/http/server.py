@@ -90,8 +90,8 @@ class HttpServer:
             plans=plans, house=house, status=self.status, announced=announced, metrics=metrics, ready=lambda: self.state,
             parser_pool=self._parser_pool, pass_headers=pass_headers, jobs=jobs, allow=allow,
         )  # fmt: skip
-        crowd = ConnectionLimit(client_places())
-        self._server = ConnectionServer(self._handle, is_stranger=access.is_stranger, crowd=crowd, jobs=jobs)
+        connection_limit = ConnectionLimit(client_places())
+        self._server = ConnectionServer(self._handle, is_stranger=access.is_stranger, connection_limit=connection_limit, jobs=jobs)
         self._runner = web.ServerRunner(self._server, shutdown_timeout=0.1)  # its own waiting comes after ours, with nothing left
         self._answering: dict[asyncio.Task[Any], RequestRecord] = {}
         self._left = Broadcast()
