@@ -249,7 +249,7 @@ class _House:
             self._parts.sets.remove),
             status=self._standing.status, announced=self._standing.announced, indexes=self._parts.indexing,
             metrics=self._metrics.render, access=access, events=self._events, pass_headers=settings.pass_header, clock=self._clock,
-            echo=self._outward.echo, instance=self._instance, jobs=self._plans.jobs, allow=self._allow,
+            loop_guard=self._outward.loop_guard, instance=self._instance, jobs=self._plans.jobs, allow=self._allow,
         )  # fmt: skip
         socket, said = default_socket(claim.socket) if settings.socket is None else (settings.socket or None, ())
         self._life.push_async_callback(self._face.aclose)

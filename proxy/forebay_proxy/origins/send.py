@@ -63,7 +63,7 @@ class Sender:
         place = _place(shard, ask.url)
         proxy = self._outward.proxies.through(place)
         trip = Hop(place, ask.vouched, ask.came_from, proxy.place if proxy else None)
-        marks = self._outward.echo.mark(shard.via)
+        marks = self._outward.loop_guard.mark(shard.via)
         headers = CIMultiDict[str]([*ask.headers, *conditions.items(), *marks.items()])
         loop = asyncio.get_running_loop()
         started, code, asked = loop.time(), 0, True

@@ -9,11 +9,11 @@ from forebay_proxy.core.request_loop import CDN_LOOP, LoopDetected, LoopGuard
 
 def test_a_request_that_comes_back_is_known() -> None:
     """Whatever others wrote around it, in one field line or several."""
-    echo = LoopGuard("ab12")
-    mark = echo.mark()[CDN_LOOP]
+    loop_guard = LoopGuard("ab12")
+    mark = loop_guard.mark()[CDN_LOOP]
     for values in ([mark], [f"cdn.example, {mark}; x=y"], ["other", mark]):
         with pytest.raises(LoopDetected) as loop:
-            echo.heard(values)
+            loop_guard.heard(values)
         assert loop.value.status == 508
         assert not loop.value.retryable
 

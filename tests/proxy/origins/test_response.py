@@ -226,8 +226,8 @@ def test_an_s3_body_explains_and_repeats_no_secret() -> None:
     """Code and a message in plain words reach the person; a message that repeats what we sent does not."""
     plain = b"<Error><Code>AccessDenied</Code><Message>Request has expired.</Message></Error>"
     assert "AccessDenied (Request has expired.)" in str(error_of(NAME, OriginResponse(403, {}, plain), pinned=False))
-    for echo in (b"No &amp; never: https://h/k?X-Amz-Signature=secret done", b"wrong: Bearer s3cr3tT0ken", b"{'Cookie': 'secret'}"):
-        text = str(error_of(NAME, OriginResponse(403, {}, b"<Code>AccessDenied</Code><Message>%s</Message>" % echo), pinned=False))
+    for loop_guard in (b"No &amp; never: https://h/k?X-Amz-Signature=secret done", b"wrong: Bearer s3cr3tT0ken", b"{'Cookie': 'secret'}"):
+        text = str(error_of(NAME, OriginResponse(403, {}, b"<Code>AccessDenied</Code><Message>%s</Message>" % loop_guard), pinned=False))
         assert "AccessDenied" in text
         assert "secret" not in text
         assert "s3cr3t" not in text

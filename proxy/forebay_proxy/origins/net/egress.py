@@ -22,7 +22,7 @@ class Egress:
 
     proxies: Proxies = field(default_factory=Proxies)
     trust: Trust = field(default_factory=Trust)
-    echo: LoopGuard = field(default_factory=LoopGuard)
+    loop_guard: LoopGuard = field(default_factory=LoopGuard)
 
     @classmethod
     def of(cls, environ: Mapping[str, str], instance: str) -> Egress:

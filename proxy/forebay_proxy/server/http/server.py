@@ -71,12 +71,12 @@ class HttpServer:
         events: Events,
         pass_headers: Iterable[str] = (),
         clock: Callable[[], float] = time.monotonic,
-        echo: LoopGuard | None = None,
+        loop_guard: LoopGuard | None = None,
         instance: str = "",
         jobs: LiveJobs | None = None,
         allow: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
-        self._echo = echo or LoopGuard()
+        self._loop_guard = loop_guard or LoopGuard()
         pass_headers = tuple(pass_headers)
         self._access = access
         self._events = events
@@ -249,7 +249,7 @@ class HttpServer:
         return response
 
     async def _dispatch(self, request: web.BaseRequest, exchange: RequestRecord) -> web.StreamResponse:
-        via = self._echo.heard(request.headers.getall(CDN_LOOP, ()))  # first: what comes back through a proxy names no path of ours
+        via = self._loop_guard.heard(request.headers.getall(CDN_LOOP, ()))  # first: what comes back through a proxy names no path of ours
         path = checked_path(request)
         self._admit(path, request)
         exchange.looks_only = path in _LOOKING_ON
