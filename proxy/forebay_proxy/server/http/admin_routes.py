@@ -141,9 +141,9 @@ class AdminRoutes:
         }
         self._plan_routes: dict[str, Handler] = {"PUT": self._put_plan, "POST": self._post_plan, "DELETE": self._delete_plan}
 
-    async def answer(self, path: str, request: web.BaseRequest, exchange: RequestRecord) -> web.StreamResponse:
+    async def answer(self, path: str, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         """``path`` is the target without its query. Raises ``NoSuchPath``, ``MethodNotAllowed``, ``InvalidRequest``."""
-        return await self._handler(path, request.method)(request, exchange)
+        return await self._handler(path, request.method)(request, record)
 
     def _handler(self, path: str, method: str) -> Handler:
         methods = self._plan_routes if path.startswith("/v1/plans/") else self._routes.get(path)
@@ -156,14 +156,14 @@ class AdminRoutes:
             raise MethodNotAllowed(f"{path[:200]} does not take {method}", allow=allow, next_step=f"use {' or '.join(methods)}")
         return handler
 
-    async def _healthz(self, request: web.BaseRequest, exchange: RequestRecord) -> web.StreamResponse:
+    async def _healthz(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         return _text("ok\n")
 
-    async def _readyz(self, request: web.BaseRequest, exchange: RequestRecord) -> web.StreamResponse:
+    async def _readyz(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         state = self._ready()
         return _text(f"{state}\n", status=200 if state == "ready" else 503)
 
-    async def _hold(self, request: web.BaseRequest, exchange: RequestRecord) -> web.StreamResponse:
+    async def _hold(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         """A header, and then nothing until the client leaves or we end: whoever has one open needs this sidecar.
 
         ``Forebay-Job``: the job that goes on for so long.
@@ -177,8 +177,8 @@ class AdminRoutes:
         if job:
             self._jobs.came(job, holds=True)
         try:
-            exchange.endless()
-            exchange.answered(response.status)
+            record.endless()
+            record.answered(response.status)
             await response.prepare(request)
             if request.method != "HEAD":
                 await asyncio.get_running_loop().create_future()  # cancelled by either end
@@ -188,34 +188,34 @@ class AdminRoutes:
                 self._jobs.left(job, holds=True)
         return response
 
-    async def _show_metrics(self, request: web.BaseRequest, exchange: RequestRecord) -> web.StreamResponse:
+    async def _show_metrics(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         body, content_type = self._metrics()
         return web.Response(body=body, headers={"Content-Type": content_type})
 
-    async def _show_status(self, request: web.BaseRequest, exchange: RequestRecord) -> web.StreamResponse:
+    async def _show_status(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         return _json(self._status())
 
-    async def _show_shards(self, request: web.BaseRequest, exchange: RequestRecord) -> web.StreamResponse:
+    async def _show_shards(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         named = parse_qs(request.raw_path.partition("?")[2]).get("shard", [""])
         return _json({"shards": self._house.shards(named[0])})
 
-    async def _show_plans(self, request: web.BaseRequest, exchange: RequestRecord) -> web.StreamResponse:
+    async def _show_plans(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         job, after, limit = parse_plan_query(request.raw_path.partition("?")[2])
         return _json(self._announced(job, after, limit))
 
-    async def _show_page(self, request: web.BaseRequest, exchange: RequestRecord) -> web.StreamResponse:
+    async def _show_page(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         body, content_type = self._page[request.raw_path.partition("?")[0]]
         return web.Response(body=body, headers={"Content-Type": content_type, **PAGE_HEADERS})
 
-    async def _put_plan(self, request: web.BaseRequest, exchange: RequestRecord) -> web.StreamResponse:
-        return await self._take_plan(request, exchange, appended=False)
+    async def _put_plan(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
+        return await self._take_plan(request, record, appended=False)
 
-    async def _post_plan(self, request: web.BaseRequest, exchange: RequestRecord) -> web.StreamResponse:
-        return await self._take_plan(request, exchange, appended=True)
+    async def _post_plan(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
+        return await self._take_plan(request, record, appended=True)
 
-    async def _take_plan(self, request: web.BaseRequest, exchange: RequestRecord, *, appended: bool) -> web.StreamResponse:
+    async def _take_plan(self, request: web.BaseRequest, record: RequestRecord, *, appended: bool) -> web.StreamResponse:
         reader = parse_reader(request.raw_path)
-        exchange.reader = reader
+        record.reader = reader
         asks(request, reader)
         plan, shards, headers = await self._read_plan(request, expand=False)
         try:
@@ -224,38 +224,38 @@ class AdminRoutes:
             raise InvalidRequest(str(error), next_step="send a pattern of URLs such as s3://bucket/{000..999}.tar as the set") from error
         return web.Response(status=204)
 
-    async def _delete_plan(self, request: web.BaseRequest, exchange: RequestRecord) -> web.StreamResponse:
+    async def _delete_plan(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         reader = parse_reader(request.raw_path)
-        exchange.reader = reader
+        record.reader = reader
         await self._plans.retract(reader)  # withdrawing twice is no error: the wish is fulfilled
         return web.Response(status=204)
 
-    async def _evict(self, request: web.BaseRequest, exchange: RequestRecord) -> web.StreamResponse:
+    async def _evict(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         with self._bodies.holding() as holding:
             patterns = parse_patterns(await read_body(request, COMMAND_BODY_BYTES, holding))
         return _json(await self._house.evict(patterns))
 
-    async def _remove_set(self, request: web.BaseRequest, exchange: RequestRecord) -> web.StreamResponse:
+    async def _remove_set(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         with self._bodies.holding() as holding:
             name = parse_set(await read_body(request, COMMAND_BODY_BYTES, holding))
         if not self._house.remove_set(name):
             raise InvalidRequest("no declared set has this name", status=404, next_step="GET /v1/status lists them (sets)")
         return web.Response(status=204)
 
-    async def _allow(self, request: web.BaseRequest, exchange: RequestRecord) -> web.StreamResponse:
+    async def _allow(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         with self._bodies.holding() as holding:
             origins = parse_origins(await read_body(request, COMMAND_BODY_BYTES, holding))
         assert self._allow_origins is not None
         self._allow_origins(origins)
         return web.Response(status=204)
 
-    async def _warm(self, request: web.BaseRequest, exchange: RequestRecord) -> web.StreamResponse:
+    async def _warm(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         self._check_warming()
         plan, shards, _ = await self._read_plan(request)
         self._check_warming()  # again: a place is taken only now, or bodies that drip would keep them all
         self._warming += 1
         try:
-            return await self._stream(request, exchange, self._house.warm(list(shards), plan.set))
+            return await self._stream(request, record, self._house.warm(list(shards), plan.set))
         finally:
             self._warming -= 1
 
@@ -263,7 +263,7 @@ class AdminRoutes:
         if self._warming >= MOST_WARMS:
             raise Busy(f"{self._warming} warm-ups are running already", next_step="wait for one of them, or put its shards into this one")
 
-    async def _verify(self, request: web.BaseRequest, exchange: RequestRecord) -> web.StreamResponse:
+    async def _verify(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         rate_bytes_s = parse_rate(request.raw_path.partition("?")[2])
         self._check_verifying()
         with self._bodies.holding() as holding:
@@ -271,7 +271,7 @@ class AdminRoutes:
         self._check_verifying()  # as for a warm-up
         self._verifying = True
         try:
-            return await self._stream(request, exchange, self._house.verify(patterns, rate_bytes_s))
+            return await self._stream(request, record, self._house.verify(patterns, rate_bytes_s))
         finally:
             self._verifying = False
 
@@ -280,19 +280,19 @@ class AdminRoutes:
             raise Busy("a verification is running already", next_step="wait for it: two would only read everything twice")
 
     async def _stream(
-        self, request: web.BaseRequest, exchange: RequestRecord, source: AsyncIterator[dict[str, object]]
+        self, request: web.BaseRequest, record: RequestRecord, source: AsyncIterator[dict[str, object]]
     ) -> web.StreamResponse:
         """``source`` as lines of JSON, each as it comes."""
         headers = {"Content-Type": "application/x-ndjson", "Cache-Control": "no-store", "Server": SERVER}
         response = web.StreamResponse(headers=headers)
-        exchange.answered(response.status)
+        record.answered(response.status)
         try:
             async with closing(source) as events:
                 await response.prepare(request)
                 async for event in events:
                     await response.write(json.dumps(event).encode() + b"\n")
         except ForebayError:
-            exchange.abort("origin_failed")
+            record.abort("origin_failed")
             cut(request.transport)
         return response
 

@@ -48,13 +48,13 @@ class IndexRoute:
         self._pass_headers = frozenset(name.lower() for name in pass_headers)
         self._own = {"Server": SERVER, **({INSTANCE: instance} if instance else {})}
 
-    async def answer(self, request: web.BaseRequest, exchange: RequestRecord, via: str = "") -> web.StreamResponse:
+    async def answer(self, request: web.BaseRequest, record: RequestRecord, via: str = "") -> web.StreamResponse:
         """Raises the ``ForebayError`` that says why not."""
         if request.method not in ("GET", "HEAD"):
             step = "nobody can put an index; the sidecar makes it of the shard itself"
             raise MethodNotAllowed(f"{request.method} of a sample index", allow=("GET", "HEAD"), next_step=step)
         reader = reader_of(request)
-        exchange.reader = reader
+        record.reader = reader
         shard = replace(self._shard(request), via=via)
         only_kept = "only-if-cached" in request.headers.get("Cache-Control", "")
         async with self._indexes.asked(shard, reader, only_kept=only_kept) as (encoded, etag, _):
@@ -64,10 +64,10 @@ class IndexRoute:
             headers |= {"Content-Type": CONTENT_TYPE, "Content-Length": str(len(encoded))}
             if request.method == "HEAD":
                 return web.Response(headers=headers)
-            return await self._send(request, exchange, headers, encoded)
+            return await self._send(request, record, headers, encoded)
 
-    async def _send(self, request: web.BaseRequest, exchange: RequestRecord, headers: dict[str, str], encoded: bytes) -> web.StreamResponse:
-        exchange.answered(200)
+    async def _send(self, request: web.BaseRequest, record: RequestRecord, headers: dict[str, str], encoded: bytes) -> web.StreamResponse:
+        record.answered(200)
         response = web.StreamResponse(status=200, headers=headers | self._own)
         try:
             writer = await response.prepare(request)
@@ -77,7 +77,7 @@ class IndexRoute:
                 await outflow.send(view[first : first + _PIECE_BYTES])
         except (ClientGone, ConnectionError):
             cut(request.transport)
-            exchange.abort("client_gone")
+            record.abort("client_gone")
         return response
 
     def _shard(self, request: web.BaseRequest) -> Shard:

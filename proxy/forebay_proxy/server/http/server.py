@@ -115,7 +115,7 @@ class HttpServer:
     @property
     def in_use(self) -> bool:
         """Whether somebody holds it, reads or asks for work; looking on does not count."""
-        return any(not exchange.looks_only for exchange in self._answering.values())
+        return any(not record.looks_only for record in self._answering.values())
 
     @property
     def socket(self) -> Path | None:
@@ -160,8 +160,8 @@ class HttpServer:
         self.state, self._draining = "draining", True
         if self._unix:
             self._unix.remove()
-        for task, exchange in self._answering.items():
-            if not exchange.body_begun:
+        for task, record in self._answering.items():
+            if not record.body_begun:
                 self._turned_away.add(task)
                 task.cancel()
         await self._until_quiet(lambda: self._turned_away.isdisjoint(self._answering), _UNWIND_S)
@@ -206,60 +206,60 @@ class HttpServer:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         task = asyncio.current_task()
         assert task is not None
-        self._answering[task] = exchange = RequestRecord(request.method, self._events, self._clock)
+        self._answering[task] = record = RequestRecord(request.method, self._events, self._clock)
         try:
-            return await self._answer(request, exchange)
+            return await self._answer(request, record)
         except asyncio.CancelledError:
-            if task in self._turned_away and not exchange.headers_out and request.transport is not None:
+            if task in self._turned_away and not record.headers_out and request.transport is not None:
                 task.uncancel()
-                return self._turn_away(exchange, request)
-            exchange.abort("shutdown" if self._closing or task in self._turned_away else "client_gone")
+                return self._turn_away(record, request)
+            record.abort("shutdown" if self._closing or task in self._turned_away else "client_gone")
             cut(request.transport)
             raise
         finally:
-            if not exchange.looks_only:
+            if not record.looks_only:
                 self.last_active = self._clock()
-            exchange.close()
+            record.close()
             del self._answering[task]
             self._turned_away.discard(task)
             self._left.send()
 
-    async def _answer(self, request: web.BaseRequest, exchange: RequestRecord) -> web.StreamResponse:
+    async def _answer(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         """The response, whatever happens; a failure after the header cuts the connection instead."""
         try:
-            response = await self._dispatch(request, exchange)
+            response = await self._dispatch(request, record)
             if not response.prepared and self._instance:
                 response.headers[INSTANCE] = self._instance
         except (ClientGone, ConnectionError):
-            exchange.abort("client_gone")
+            record.abort("client_gone")
             cut(request.transport)
             return web.Response()  # goes nowhere: the connection is closed
         except ForebayError as error:
-            exchange.error = in_words(error)
+            record.error = in_words(error)
             response = self._refusal(error, request)
         except Exception as error:
-            exchange.error = f"a fault in Forebay itself ({type(error).__name__}): the log has the details"
+            record.error = f"a fault in Forebay itself ({type(error).__name__}): the log has the details"
             response = _fault(error)
-        if exchange.headers_out and not response.prepared:
-            exchange.abort("other")
+        if record.headers_out and not response.prepared:
+            record.abort("other")
             cut(request.transport)
-        exchange.answered(response.status)
+        record.answered(response.status)
         if not response.prepared:
             response.headers["Server"] = SERVER
         return response
 
-    async def _dispatch(self, request: web.BaseRequest, exchange: RequestRecord) -> web.StreamResponse:
+    async def _dispatch(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         via = self._loop_guard.heard(request.headers.getall(CDN_LOOP, ()))  # first: what comes back through a proxy names no path of ours
         path = checked_path(request)
         self._admit(path, request)
-        exchange.looks_only = path in _LOOKING_ON
+        record.looks_only = path in _LOOKING_ON
         if self._draining and path not in _TO_THE_END:
             raise _draining()
         if path[1:].partition("/")[0].lower() in SCHEMES:
-            return await self._shards.answer(request, exchange, via)
+            return await self._shards.answer(request, record, via)
         if self._indexes is not None and path.startswith(f"{INDEX_PATH}/"):
-            return await self._indexes.answer(request, exchange, via)
-        return await self._admin.answer(path, request, exchange)
+            return await self._indexes.answer(request, record, via)
+        return await self._admin.answer(path, request, record)
 
     def _admit(self, path: str, request: web.BaseRequest) -> None:
         headers = request.headers
@@ -272,9 +272,9 @@ class HttpServer:
         self._access.check(connection.peer, asking)
         connection.stranger = connection.peer.where is not Where.REMOTE and connection.stranger  # the token vouches for it from now on
 
-    def _turn_away(self, exchange: RequestRecord, request: web.BaseRequest) -> web.StreamResponse:
+    def _turn_away(self, record: RequestRecord, request: web.BaseRequest) -> web.StreamResponse:
         response = self._refusal(_draining(), request)
-        exchange.answered(response.status)
+        record.answered(response.status)
         response.headers["Server"] = SERVER
         return response
 

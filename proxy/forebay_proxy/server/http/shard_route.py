@@ -92,7 +92,7 @@ class ShardRoute:
         self._own = {"Server": SERVER, **({INSTANCE: instance} if instance else {})}
         self._pass_headers = frozenset(name.lower() for name in pass_headers)
 
-    async def answer(self, request: web.BaseRequest, exchange: RequestRecord, via: str = "") -> web.StreamResponse:
+    async def answer(self, request: web.BaseRequest, record: RequestRecord, via: str = "") -> web.StreamResponse:
         """``via``: the sidecars the request has passed. Raises the ``ForebayError`` that says why not, as long as no header is out."""
         if request.method not in ("GET", "HEAD"):
             step = "write to the origin itself; what is cached of the old bytes is noticed by its version"
@@ -100,30 +100,30 @@ class ShardRoute:
         shard = replace(self._shard(request), via=via)
         reader = reader_of(request)
         asks(request, reader)
-        exchange.shard, exchange.reader = shard.name, reader
+        record.shard, record.reader = shard.name, reader
         asked = ShardRequest.of(request.method, request.headers)
         for _ in range(REOPENED):
             with suppress(ShardChanged):  # no header is out: who has seen nothing of a version need not hear that it is gone
-                return await self._opened(request, exchange, shard, reader, asked)
-        return await self._opened(request, exchange, shard, reader, asked)
+                return await self._opened(request, record, shard, reader, asked)
+        return await self._opened(request, record, shard, reader, asked)
 
     async def _opened(
-        self, request: web.BaseRequest, exchange: RequestRecord, shard: Shard, reader: ReaderName | None, asked: ShardRequest
+        self, request: web.BaseRequest, record: RequestRecord, shard: Shard, reader: ReaderName | None, asked: ShardRequest
     ) -> web.StreamResponse:
         """The answer for the version that the shard has now. Raises ``ShardError`` as long as no header is out."""
         head = request.method == "HEAD"
         async with self._cache.open(shard, reader, asked.range, head=head) as reading:
             answer = decide(asked, shard.name, reading.version, reading.key)
-            exchange.length, exchange.epoch = reading.version.length, reading.epoch
-            exchange.range = (answer.first, answer.last) if answer.status == 206 and answer.last is not None else None
+            record.length, record.epoch = reading.version.length, reading.epoch
+            record.range = (answer.first, answer.last) if answer.status == 206 and answer.last is not None else None
             if head or answer.empty:
                 return web.Response(status=answer.status, headers=answer.headers)  # no byte was come by, so no Cache-Status either
             _refuse_old_client(request, shard, answer)
-            exchange.outcome = await reading.begin(answer.first, answer.last)
+            record.outcome = await reading.begin(answer.first, answer.last)
             try:
-                return await _stream(request, shard, answer, reading, exchange, self._own)
+                return await _stream(request, shard, answer, reading, record, self._own)
             finally:  # a disk that fails on the way makes it a bypass
-                exchange.outcome, exchange.waited_s = reading.outcome, reading.waited_s
+                record.outcome, record.waited_s = reading.outcome, reading.waited_s
 
     def _shard(self, request: web.BaseRequest) -> Shard:
         target = request.raw_path
@@ -178,34 +178,34 @@ def _refuse_old_client(request: web.BaseRequest, shard: Shard, answer: ShardResp
 
 
 async def _stream(
-    request: web.BaseRequest, shard: Shard, answer: ShardResponse, reading: RouteReader, exchange: RequestRecord, own: Mapping[str, str]
+    request: web.BaseRequest, shard: Shard, answer: ShardResponse, reading: RouteReader, record: RequestRecord, own: Mapping[str, str]
 ) -> web.StreamResponse:
     async with closing(reading.chunks()) as chunks:
         counted = _counted(chunks, shard, answer.length)
         first = await anext(counted, b"")
-        exchange.answered(answer.status)
+        record.answered(answer.status)
         response = web.StreamResponse(status=answer.status, headers=answer.headers | {"Cache-Status": cache_status(reading.outcome), **own})
         try:
             writer = await response.prepare(request)
             assert writer is not None
             outflow = BodyWriter(writer, chunked=answer.length is None)
-            await _copy(first, counted, outflow, exchange, reading)
+            await _copy(first, counted, outflow, record, reading)
         except (ClientGone, ConnectionError):
-            _end_early(request, exchange, "client_gone")
+            _end_early(request, record, "client_gone")
         except ShardError as error:
             cause = f"shard {shown(shard.name)}: {error.cause}"
-            log.warning("cut after %d bytes: %s", exchange.bytes_sent, cause)
-            _end_early(request, exchange, "changed" if isinstance(error, ShardChanged) else "origin_failed", cause)
+            log.warning("cut after %d bytes: %s", record.bytes_sent, cause)
+            _end_early(request, record, "changed" if isinstance(error, ShardChanged) else "origin_failed", cause)
         return response
 
 
-async def _copy(first: Chunk, chunks: AsyncIterator[Chunk], outflow: BodyWriter, exchange: RequestRecord, reading: RouteReader) -> None:
+async def _copy(first: Chunk, chunks: AsyncIterator[Chunk], outflow: BodyWriter, record: RequestRecord, reading: RouteReader) -> None:
     """A chunk counts once all of it is sent, as a hit too: what was taken from the store for a client that left was no use to anybody."""
     chunk: Chunk | None = first
     while chunk is not None:
         await outflow.send(chunk)
-        exchange.bytes_sent += len(chunk)
-        exchange.hit_bytes = reading.hit_bytes
+        record.bytes_sent += len(chunk)
+        record.hit_bytes = reading.hit_bytes
         chunk = await anext(chunks, None)
 
 
@@ -221,9 +221,9 @@ async def _counted(chunks: AsyncIterator[Chunk], shard: Shard, promised: int | N
         raise TruncatedShard(shard.name, f"{count} of {promised} bytes came")
 
 
-def _end_early(request: web.BaseRequest, exchange: RequestRecord, reason: str, cause: str = "") -> None:
+def _end_early(request: web.BaseRequest, record: RequestRecord, reason: str, cause: str = "") -> None:
     cut(request.transport)
-    exchange.abort(reason, cause)
+    record.abort(reason, cause)
 
 
 @asynccontextmanager
