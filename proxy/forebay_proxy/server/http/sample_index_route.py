@@ -72,9 +72,9 @@ class IndexRoute:
         try:
             writer = await response.prepare(request)
             assert writer is not None
-            outflow, view = BodyWriter(writer, chunked=False), memoryview(encoded)
+            body_writer, view = BodyWriter(writer, chunked=False), memoryview(encoded)
             for first in range(0, len(view), _PIECE_BYTES):
-                await outflow.send(view[first : first + _PIECE_BYTES])
+                await body_writer.send(view[first : first + _PIECE_BYTES])
         except (ClientGone, ConnectionError):
             cut(request.transport)
             record.abort("client_gone")

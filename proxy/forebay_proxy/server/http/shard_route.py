@@ -188,8 +188,8 @@ async def _stream(
         try:
             writer = await response.prepare(request)
             assert writer is not None
-            outflow = BodyWriter(writer, chunked=answer.length is None)
-            await _copy(first, counted, outflow, record, reading)
+            body_writer = BodyWriter(writer, chunked=answer.length is None)
+            await _copy(first, counted, body_writer, record, reading)
         except (ClientGone, ConnectionError):
             _end_early(request, record, "client_gone")
         except ShardError as error:
@@ -199,11 +199,11 @@ async def _stream(
         return response
 
 
-async def _copy(first: Chunk, chunks: AsyncIterator[Chunk], outflow: BodyWriter, record: RequestRecord, reading: RouteReader) -> None:
+async def _copy(first: Chunk, chunks: AsyncIterator[Chunk], body_writer: BodyWriter, record: RequestRecord, reading: RouteReader) -> None:
     """A chunk counts once all of it is sent, as a hit too: what was taken from the store for a client that left was no use to anybody."""
     chunk: Chunk | None = first
     while chunk is not None:
-        await outflow.send(chunk)
+        await body_writer.send(chunk)
         record.bytes_sent += len(chunk)
         record.hit_bytes = reading.hit_bytes
         chunk = await anext(chunks, None)

@@ -46,9 +46,9 @@ async def test_what_is_sent_is_with_the_kernel(chunked: bool) -> None:
 
     async def handle(request: web.BaseRequest, response: web.StreamResponse) -> None:
         assert request.transport is not None
-        outflow = BodyWriter(request.writer, chunked=chunked)
+        body_writer = BodyWriter(request.writer, chunked=chunked)
         for _ in range(16):
-            await outflow.send(bytes(MIB))
+            await body_writer.send(bytes(MIB))
             left.append(request.transport.get_write_buffer_size())
         done.set()
 
@@ -68,9 +68,9 @@ async def test_an_empty_chunk_does_not_end_a_chunked_body() -> None:
     """Its length would be the end mark."""
 
     async def handle(request: web.BaseRequest, response: web.StreamResponse) -> None:
-        outflow = BodyWriter(request.writer, chunked=True)
+        body_writer = BodyWriter(request.writer, chunked=True)
         for data in (b"", b"abc", memoryview(b"")):
-            await outflow.send(data)
+            await body_writer.send(data)
 
     async with served(handle) as (reader, _):
         received = await reader.read(-1)
@@ -82,10 +82,10 @@ async def test_others_get_a_turn_after_each_chunk() -> None:
     turns: list[int] = []
 
     async def handle(request: web.BaseRequest, response: web.StreamResponse) -> None:
-        outflow = BodyWriter(request.writer, chunked=False)
+        body_writer = BodyWriter(request.writer, chunked=False)
         ticking = asyncio.create_task(tick())
         for _ in range(10):
-            await outflow.send(b"x")
+            await body_writer.send(b"x")
         ticking.cancel()
 
     async def tick() -> None:
@@ -104,10 +104,10 @@ async def test_a_closed_connection_is_the_clients_leaving(how: str) -> None:
     caught = asyncio.get_running_loop().create_future()
 
     async def handle(request: web.BaseRequest, response: web.StreamResponse) -> None:
-        outflow = BodyWriter(request.writer, chunked=False)
+        body_writer = BodyWriter(request.writer, chunked=False)
         cut(request.transport) if how == "cut" else request.transport.abort()  # type: ignore[union-attr]
         try:
-            await outflow.send(b"x")
+            await body_writer.send(b"x")
         except ClientGone as error:
             caught.set_result(error)
 
