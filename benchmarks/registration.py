@@ -199,12 +199,12 @@ def wishes(plans: PlanRegistry) -> list[Figure]:
         scheduler.advanced(plan)
     made = 0
 
-    def wish(_: int) -> None:
+    def request(_: int) -> None:
         nonlocal made
         made += scheduler.next() is not None
 
     count = 16 * len(scheduler)  # fewer than all their windows hold
-    figures = timed("  the next wish", wish, count, 15.0)
+    figures = timed("  the next wish", request, count, 15.0)
     assert made > 0.9 * count, made
     return figures
 

@@ -248,9 +248,9 @@ class Prefetcher:
         self._count_air()
         until = time.monotonic() + SLICE_S
         while time.monotonic() < until:
-            wish = self.scheduler.next()
-            if wish is not None:
-                self._act(wish)
+            request = self.scheduler.next()
+            if request is not None:
+                self._act(request)
             elif not self.scheduler.paused:
                 return True
         return False
@@ -263,29 +263,29 @@ class Prefetcher:
         self._stock.air.update(self._flights.values())
         self._stock.air.update(self._opening.values())
 
-    def _act(self, wish: PrefetchRequest) -> None:
-        shard, reader = wish.shard, wish.plan.reader
-        need = DEMAND + max(0.0, wish.due_at - self._clock())
-        entry = None if wish.index is None else self._resolver.versions.readable(shard)
-        if wish.index is None or entry is None:  # also where the origin was not asked with this credential yet: its cursor comes back
+    def _act(self, request: PrefetchRequest) -> None:
+        shard, reader = request.shard, request.plan.reader
+        need = DEMAND + max(0.0, request.due_at - self._clock())
+        entry = None if request.index is None else self._resolver.versions.readable(shard)
+        if request.index is None or entry is None:  # also where the origin was not asked with this credential yet: its cursor comes back
             self._opening[shard.name] = shard.origin
             self._stock.air[shard.origin] += 1
-            self._tasks.spawn(self._open(wish, need), "prefetch opening")
+            self._tasks.spawn(self._open(request, need), "prefetch opening")
             return
         try:
-            flight = self._cache.ensure(entry, wish.index, shard, need=need, need_at=wish.need_at, reader=reader)
+            flight = self._cache.ensure(entry, request.index, shard, need=need, need_at=request.need_at, reader=reader)
         except CacheFull:
             self.scheduler.refused(reader)
             return
         if flight is not None:
             self._flights[flight] = shard.origin
             self._stock.air[shard.origin] += 1
-        self.scheduler.taken(wish)
+        self.scheduler.taken(request)
 
-    async def _open(self, wish: PrefetchRequest, need: float) -> None:
-        shard, reader = wish.shard, wish.plan.reader
+    async def _open(self, request: PrefetchRequest, need: float) -> None:
+        shard, reader = request.shard, request.plan.reader
         try:
-            entry, _ = await self._resolver.entry(shard, reader.job, need=need, need_at=wish.need_at, reader=reader)
+            entry, _ = await self._resolver.entry(shard, reader.job, need=need, need_at=request.need_at, reader=reader)
         except CacheFull:
             self.scheduler.unopened(shard.name)
         except DigestDiffers as error:
@@ -298,7 +298,7 @@ class Prefetcher:
             self._leave_alone(shard.name, shard.origin)
             raise
         else:
-            self.scheduler.taken(wish)
+            self.scheduler.taken(request)
             self.scheduler.opened(shard.name)
             if entry.version.length == 0:
                 self._leave_alone(shard.name, shard.origin)  # nothing of it stays here: forgotten at once, it would be opened again at once

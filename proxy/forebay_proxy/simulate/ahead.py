@@ -155,35 +155,35 @@ class SimulatedAnnouncer:
             self._scheduler.look_again()
         for ask in self._world.inside_asks if self._ahead is not None else ():
             ask()
-        while (wish := self._scheduler.next()) is not None:
+        while (request := self._scheduler.next()) is not None:
             try:
-                self._fetch(wish)
+                self._fetch(request)
             except CacheFull:
-                if wish.index is None:
-                    self._scheduler.unopened(wish.shard.name)
+                if request.index is None:
+                    self._scheduler.unopened(request.shard.name)
                 else:
-                    self._scheduler.refused(wish.plan.reader)
+                    self._scheduler.refused(request.plan.reader)
             else:
-                self._scheduler.taken(wish)
+                self._scheduler.taken(request)
         if self._scheduler.paused:
             self._wake()
 
-    def _fetch(self, wish: PrefetchRequest) -> None:
+    def _fetch(self, request: PrefetchRequest) -> None:
         """Take off for a wish. Raises ``CacheFull``."""
-        entry = self._world.entry(wish.shard)
-        index = wish.index or 0
-        if wish.index is None and self._is_opening(entry):
+        entry = self._world.entry(request.shard)
+        index = request.index or 0
+        if request.index is None and self._is_opening(entry):
             return
-        choosing, reader, size = self._keeping.choosing, wish.plan.reader, self._world.size_of(entry, index)
+        choosing, reader, size = self._keeping.choosing, request.plan.reader, self._world.size_of(entry, index)
         try:
-            grant = choosing.reserve_ahead(size, wish.need_at, reader)
+            grant = choosing.reserve_ahead(size, request.need_at, reader)
         except CacheFull:
             self._world.forget(entry)
             raise
         choosing.prefetch_debts.note(entry.key, index, reader, size, choosing.owed_for(grant))
-        need = DEMAND + max(0.0, wish.due_at - self._world.clock.now)
+        need = DEMAND + max(0.0, request.due_at - self._world.clock.now)
         flying = self._world.take_off(entry, index, self._world.cleared(grant), need, demanded=False)
-        if wish.index is None:
+        if request.index is None:
             flying.answered.append(lambda: self._opened(entry))
 
     def _is_opening(self, entry: Light) -> bool:

@@ -203,11 +203,11 @@ class PrefetchScheduler:
             self._tight = [place for place in self._tight if place[2].tight == place[1]]
             heapq.heapify(self._tight)
 
-    def taken(self, wish: PrefetchRequest) -> None:
+    def taken(self, request: PrefetchRequest) -> None:
         """There was room for the last wish."""
-        outlook = self._outlooks.get(wish.plan.reader)
+        outlook = self._outlooks.get(request.plan.reader)
         if outlook is not None:
-            outlook.window.granted(wish.size)
+            outlook.window.granted(request.size)
 
     def room(self) -> None:
         """Something was read, removed or replaced: who found no room may find some."""
@@ -274,10 +274,10 @@ class PrefetchScheduler:
                 if lane is None:
                     del self._turns[origin]
                     break
-                wish = self._step(lane)
-                if wish is not None:
+                request = self._step(lane)
+                if request is not None:
                     self._turns[origin] = self._turns.pop(origin)  # the other origins are asked first next time
-                    return wish
+                    return request
                 steps -= 1
                 if steps <= 0:
                     self.paused = True
@@ -359,21 +359,21 @@ class PrefetchScheduler:
         length = self._stock.length(shard.name)
         if length is None:
             self._opening.add(shard.name)
-            wish = PrefetchRequest(outlook.plan, shard, None, need_at, SEGMENT_BYTES, due_at)
+            request = PrefetchRequest(outlook.plan, shard, None, need_at, SEGMENT_BYTES, due_at)
             expected = self._expected(outlook)
             outlook.count(index, expected)
             if lane.job not in self._lengths:
-                outlook.guesses[index] = expected - wish.size  # no lead that others could be compared with
+                outlook.guesses[index] = expected - request.size  # no lead that others could be compared with
         else:
-            wish = PrefetchRequest(outlook.plan, shard, segment, need_at, segment_span(segment, length)[1], due_at)
-            outlook.count(index, wish.size)
+            request = PrefetchRequest(outlook.plan, shard, segment, need_at, segment_span(segment, length)[1], due_at)
+            outlook.count(index, request.size)
         lane.segment += 1
-        self._turns[lane.origin].charge(lane.job, wish.size)
+        self._turns[lane.origin].charge(lane.job, request.size)
         if length is None or lane.segment >= segment_count(length):
             self._pass(lane)
         self._requeue(lane)
-        self._last = lane, index, wish.size
-        return wish
+        self._last = lane, index, request.size
+        return request
 
     def _pass(self, lane: OriginCursor) -> None:
         """All of the lane's first shard is here or on its way."""

@@ -67,30 +67,30 @@ class Desk:
             if known:
                 self.stock.known.add(shard.name)
 
-    def take(self, wish: PrefetchRequest) -> None:
+    def take(self, request: PrefetchRequest) -> None:
         """Fetch it, in no time."""
-        name = wish.shard.name
-        if wish.index is not None:
-            self.stock.here.add((name, wish.index))
+        name = request.shard.name
+        if request.index is not None:
+            self.stock.here.add((name, request.index))
             return
         if name not in self.stock.known:
             self.stock.known.add(name)
             if self.stock.lengths[name]:
                 self.stock.here.add((name, 0))
-        self.stock.stale -= {(name, wish.plan.reader.job)}
+        self.stock.stale -= {(name, request.plan.reader.job)}
         self.ahead.opened(name)
 
     def wishes(self, most: int = 10_000) -> list[tuple[str, int | None]]:
         """Everything wished for until nothing is, taken at once."""
         told: list[tuple[str, int | None]] = []
         while len(told) < most:
-            wish = self.ahead.next()
-            if wish is None and not self.ahead.paused:
+            request = self.ahead.next()
+            if request is None and not self.ahead.paused:
                 break
-            if wish is not None:
-                told.append((wish.shard.name, wish.index))
-                self.take(wish)
-                self.ahead.taken(wish)
+            if request is not None:
+                told.append((request.shard.name, request.index))
+                self.take(request)
+                self.ahead.taken(request)
         return told
 
 
@@ -126,8 +126,8 @@ def test_few_are_opened_while_no_length_is_known() -> None:
     """A quarter of the window each: shards may be of any size."""
     desk = Desk(known=False)
     desk.plans.replace(reader(), LONG)
-    opened = [wish for _ in range(20) if (wish := desk.ahead.next()) is not None]
-    assert [wish.shard.name for wish in opened] == names(LONG[:4])
+    opened = [request for _ in range(20) if (request := desk.ahead.next()) is not None]
+    assert [request.shard.name for request in opened] == names(LONG[:4])
     desk.take(opened[0])
     assert len(desk.wishes(40)) > 6
 
@@ -185,10 +185,10 @@ def test_who_finds_no_room_stands_aside() -> None:
         desk.clock.advance(0.1)
     refused = []
     for _ in range(3):
-        wish = desk.ahead.next()
-        assert wish is not None
-        refused.append(wish.shard.name)
-        desk.ahead.refused(wish.plan.reader)
+        request = desk.ahead.next()
+        assert request is not None
+        refused.append(request.shard.name)
+        desk.ahead.refused(request.plan.reader)
     assert refused == [LONG[0].name, LONG[10].name, LONG[20].name]
     assert desk.ahead.next() is None
     desk.ahead.room()
@@ -276,10 +276,10 @@ def test_what_is_stored_is_compared_ahead_and_in_order() -> None:
         desk.stock.stale.add((shard.name, "job"))
     desk.stock.room = 4 * SEGMENT
     desk.plans.replace(reader(), LONG)
-    told = [wish for _ in range(20) if (wish := desk.ahead.next()) is not None]
-    assert [(wish.shard.name, wish.index) for wish in told] == [(shard.name, None) for shard in LONG[: min(CHECKS_AHEAD, AT_ONCE)]]
-    for wish in told:
-        desk.take(wish)
+    told = [request for _ in range(20) if (request := desk.ahead.next()) is not None]
+    assert [(request.shard.name, request.index) for request in told] == [(shard.name, None) for shard in LONG[: min(CHECKS_AHEAD, AT_ONCE)]]
+    for request in told:
+        desk.take(request)
     assert desk.wishes() == []
     desk.plans.opened(LONG[0], reader())
     assert desk.wishes() == [(LONG[CHECKS_AHEAD].name, None)]
@@ -293,9 +293,9 @@ def test_a_question_whose_reader_went_is_asked_for_another() -> None:
     desk.plans.replace(reader(0), LONG[:1])
     desk.plans.replace(reader(1), LONG[:1])
     desk.plans.withdraw(reader(0))
-    wish = desk.ahead.next()
-    assert wish is None or wish.plan.reader == reader(1)
-    assert wish is not None or desk.ahead.next() is not None
+    request = desk.ahead.next()
+    assert request is None or request.plan.reader == reader(1)
+    assert request is not None or desk.ahead.next() is not None
 
 
 def test_a_withdrawn_plan_is_forgotten() -> None:
@@ -365,7 +365,7 @@ class Chaos(Desk):
                 for place in sorted(gone)[:1]:
                     self.stock.here.discard(place)
                     self.ahead.evicted(*place)
-            case "forget" if not any(wish.shard.name == shard.name for wish in self.pending):
+            case "forget" if not any(request.shard.name == shard.name for request in self.pending):
                 self.stock.known.discard(shard.name)
                 self.stock.here = {place for place in self.stock.here if place[0] != shard.name}
                 self.ahead.missing(shard.name)
@@ -373,7 +373,7 @@ class Chaos(Desk):
                 self.plans.opened(shard, who)
             case "fail":
                 self.failed.add(shard.name)
-                self.pending = [wish for wish in self.pending if wish.shard.name != shard.name]
+                self.pending = [request for request in self.pending if request.shard.name != shard.name]
                 self.ahead.failed(shard.name)
             case "forgive":
                 self.failed.discard(shard.name)
@@ -396,26 +396,26 @@ class Chaos(Desk):
                 self.plans.withdraw(who)
 
     def _in_air(self, place: tuple[str, int]) -> bool:
-        return any((wish.shard.name, wish.index) == place for wish in self.pending)
+        return any((request.shard.name, request.index) == place for request in self.pending)
 
     def _next(self, *, refuse: bool) -> None:
-        wish = self.ahead.next()
-        if wish is None:
+        request = self.ahead.next()
+        if request is None:
             return
-        self.told.append((wish.shard.name, wish.index))
+        self.told.append((request.shard.name, request.index))
         if refuse:
-            self.ahead.refused(wish.plan.reader)
+            self.ahead.refused(request.plan.reader)
             return
-        assert not any((other.shard.name, other.index) == (wish.shard.name, wish.index) for other in self.pending), wish
-        assert wish.shard.name not in self.failed
-        assert self.stock.takes(wish.shard.origin)
-        if wish.index is None:
-            assert wish.shard.name not in self.stock.known
+        assert not any((other.shard.name, other.index) == (request.shard.name, request.index) for other in self.pending), request
+        assert request.shard.name not in self.failed
+        assert self.stock.takes(request.shard.origin)
+        if request.index is None:
+            assert request.shard.name not in self.stock.known
         else:
-            assert not self.stock.has(wish.shard.name, wish.index)
-            self.stock.here.add((wish.shard.name, wish.index))  # in the air
-        self.pending.append(wish)
-        self.ahead.taken(wish)
+            assert not self.stock.has(request.shard.name, request.index)
+            self.stock.here.add((request.shard.name, request.index))  # in the air
+        self.pending.append(request)
+        self.ahead.taken(request)
 
     def check(self) -> None:
         """No cursor has passed anything that is missing."""
@@ -425,7 +425,7 @@ class Chaos(Desk):
             assert all(index >= outlook.plan.position for index in outlook.passed)
             for index in set(range(outlook.plan.position, outlook.front)) - waiting:
                 shard = self.plans.shard_at(outlook.plan, index)
-                opening = any(wish.shard.name == shard.name and wish.index is None for wish in self.pending)
+                opening = any(request.shard.name == shard.name and request.index is None for request in self.pending)
                 if shard.name in self.failed or opening:
                     continue
                 length = self.stock.length(shard.name)
@@ -450,8 +450,8 @@ def test_no_order_of_events_loses_anything(steps: list[tuple[str, int]]) -> None
     desk.stock.room = 1 << 50
     for _ in range(200):
         desk.ahead.room()
-        for wish in desk.pending:
-            desk.take(wish)
+        for request in desk.pending:
+            desk.take(request)
         desk.pending.clear()
         for plan in desk.plans.all():
             desk.ahead.waited(plan.reader)
