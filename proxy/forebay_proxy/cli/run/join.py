@@ -64,21 +64,21 @@ class Joined:
             self.hold.close()
 
 
-def join(wish: JoinRequest, environ: Mapping[str, str], program: Sequence[str]) -> Joined:
+def join(request: JoinRequest, environ: Mapping[str, str], program: Sequence[str]) -> Joined:
     """A ready sidecar, held. Raises ``ForebayError`` or ``OSError`` when there is none to be had; its message is fit to be one line."""
-    address, named_by = named_address(wish.url, environ)
+    address, named_by = named_address(request.url, environ)
     if address:
-        return _named(address, named_by, environ, wish.job)
+        return _named(address, named_by, environ, request.job)
     directory = RunDirectory.of(environ)
     fingerprint = directory.fingerprint(environ)
     with directory.starting() as lock:
         live = directory.live()
         for record in live:
             sidecar = SidecarClient(record.url, token=token_of(environ))
-            if record.fingerprint == fingerprint and (hold := _held(sidecar, wish.job)) is not None:
+            if record.fingerprint == fingerprint and (hold := _held(sidecar, request.job)) is not None:
                 return Joined(sidecar, record.url, "joined", hold=hold)
         beside = fingerprint if live else ""
-        return _Start(directory, wish, environ, beside, lock).run(program)
+        return _Start(directory, request, environ, beside, lock).run(program)
 
 
 def _named(address: str, named_by: str, environ: Mapping[str, str], job: str) -> Joined:
@@ -118,7 +118,7 @@ class _Start:
     """One start of a detached sidecar, which shares ``lock`` until it is ready. ``beside``: our fingerprint if others run here, else ""."""
 
     directory: RunDirectory
-    wish: JoinRequest
+    request: JoinRequest
     environ: Mapping[str, str]
     beside: str
     lock: int
@@ -139,24 +139,24 @@ class _Start:
         if record is None:
             raise SidecarUnreachable(f"the sidecar did not start: {_last_words(log, process)} (log: {log})")
         sidecar = SidecarClient(record.url, token=token_of(self.environ))
-        if (hold := _held(sidecar, self.wish.job)) is None:
+        if (hold := _held(sidecar, self.request.job)) is None:
             raise SidecarUnreachable(f"the sidecar started and ended again: {_last_words(log, process)} (log: {log})")
         return Joined(sidecar, record.url, "started", process, log, hold)
 
     def _arguments(self) -> list[str]:
-        flags = dict(self.wish.flags)
+        flags = dict(self.request.flags)
         if self._settings().idle_exit_s is None:  # neither a flag nor the environment nor the file says otherwise
             flags["idle_exit_s"] = _IDLE_EXIT_S
         if self.beside:
             flags["cache_dir"] = str(self._own_cache_dir())
-        return [*as_arguments(flags, self.wish.config), "--json", "--start-lock", str(self.lock)]
+        return [*as_arguments(flags, self.request.config), "--json", "--start-lock", str(self.lock)]
 
     def _own_cache_dir(self) -> Path:
         return cache_location.choose(self._settings(), self.environ, cache_location.Machine.here(self.environ)).beside(self.beside).path
 
     def _settings(self) -> Settings:
         """What the sidecar will find; it reads flags, environment and file as we do."""
-        return load(self.wish.flags, self.environ, find_files(self.wish.config, self.environ, Path.cwd(), Settings.model_fields))
+        return load(self.request.flags, self.environ, find_files(self.request.config, self.environ, Path.cwd(), Settings.model_fields))
 
     def _spawn(self, arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
         # A session of its own: the terminal's Ctrl-C and hang-up are for the command, and others may have joined by then. Descriptors but

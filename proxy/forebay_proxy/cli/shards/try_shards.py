@@ -151,8 +151,8 @@ def _sidecar(place: Path, settings: Settings, limit: int, program: Sequence[str]
         "retry_budget_s": _RETRY_S, "idle_exit_s": _END_S,
     }  # fmt: skip
     ours = {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_")}
-    wish = JoinRequest(None, place / "forebay.toml", flags, "forebay-try")
-    with join(wish, {**ours, "XDG_RUNTIME_DIR": str(place / "run")}, program) as joined:
+    request = JoinRequest(None, place / "forebay.toml", flags, "forebay-try")
+    with join(request, {**ours, "XDG_RUNTIME_DIR": str(place / "run")}, program) as joined:
         try:
             yield joined.sidecar
         finally:
