@@ -256,17 +256,17 @@ class CacheMachine(RuleBasedStateMachine):
 
     def _passed_by(self) -> Iterator[tuple[int, str, int]]:
         """(plan index, name, segment) of what is neither here nor in the air, though a cursor is beyond it."""
-        ahead, stock = self.world.prefetcher.scheduler, self.world.prefetcher._stock
+        ahead, view = self.world.prefetcher.scheduler, self.world.prefetcher._view
         for outlook in ahead._outlooks.values():
             for index in range(outlook.plan.position, outlook.front):
                 shard = self.world.plans.shard_at(outlook.plan, index)
                 lane = outlook.lane(shard.origin)
                 if shard.name in ahead._failed or index in lane.indices[1:]:
                     continue
-                length = stock.length(shard.name)
+                length = view.length(shard.name)
                 cursor = lane.segment if index in lane.indices else 1 if length is None else segment_count(length)
                 for segment in range(cursor):
-                    if length is None or not stock.has(shard.name, segment):
+                    if length is None or not view.has(shard.name, segment):
                         yield index, shard.name, segment
 
     # What the origin does

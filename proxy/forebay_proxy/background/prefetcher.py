@@ -44,7 +44,7 @@ CROWDED_S = 1.0  # and one whose room was lost to something else, or that the di
 MOST_FAILED = 1024
 
 
-class _Stock:
+class _View:
     """The cache as the cursors see it."""
 
     def __init__(self, cache: ShardCache, resolver: VersionResolver, ahead: Callable[[str], int], left_alone: NegativeCache) -> None:
@@ -99,8 +99,8 @@ class Prefetcher:
         self._clock = clock
         self._woken = asyncio.Event()
         self.left_alone = NegativeCache()
-        self._stock = _Stock(cache, resolver, ahead, self.left_alone)
-        self.scheduler = PrefetchScheduler(plans, self._stock)
+        self._view = _View(cache, resolver, ahead, self.left_alone)
+        self.scheduler = PrefetchScheduler(plans, self._view)
         self._still = IdleReaders()
         self._paused_at: dict[ReaderName, float | None] = {}  # who stands still, and has given back -> when it opened its last shard
         cache.room.stand_still(self._still.readers)
@@ -259,9 +259,9 @@ class Prefetcher:
         """What a reader has boarded is demand, and leaves its place to the next."""
         for flight in [flight for flight in self._flights if flight.done or flight.need < DEMAND]:
             del self._flights[flight]
-        self._stock.air.clear()
-        self._stock.air.update(self._flights.values())
-        self._stock.air.update(self._opening.values())
+        self._view.air.clear()
+        self._view.air.update(self._flights.values())
+        self._view.air.update(self._opening.values())
 
     def _act(self, request: PrefetchRequest) -> None:
         shard, reader = request.shard, request.plan.reader
@@ -269,7 +269,7 @@ class Prefetcher:
         entry = None if request.index is None else self._resolver.versions.readable(shard)
         if request.index is None or entry is None:  # also where the origin was not asked with this credential yet: its cursor comes back
             self._opening[shard.name] = shard.origin
-            self._stock.air[shard.origin] += 1
+            self._view.air[shard.origin] += 1
             self._tasks.spawn(self._open(request, need), "prefetch opening")
             return
         try:
@@ -279,7 +279,7 @@ class Prefetcher:
             return
         if flight is not None:
             self._flights[flight] = shard.origin
-            self._stock.air[shard.origin] += 1
+            self._view.air[shard.origin] += 1
         self.scheduler.taken(request)
 
     async def _open(self, request: PrefetchRequest, need: float) -> None:

@@ -43,10 +43,10 @@ STEPS = 512  # of cursors within one decision: 1 ms; a cursor that passes thousa
 class PrefetchScheduler:
     """All readers' cursors. Not thread-safe: the event loop's only."""
 
-    def __init__(self, plans: PlanRegistry, stock: CacheView) -> None:
+    def __init__(self, plans: PlanRegistry, view: CacheView) -> None:
         """It must be told of everything its methods are named after; ``plans.advanced`` is for ``advanced``."""
         self._plans = plans
-        self._stock = stock
+        self._view = view
         self._outlooks: dict[ReaderName, ReaderCursors] = {}
         self._turns: dict[str, FairQueue] = {}
         self._together = JobRates()
@@ -97,7 +97,7 @@ class PrefetchScheduler:
         """Bytes of the shard the reader is in; 0 before the first."""
         if plan.opened_at is None or not plan.position:
             return 0
-        length = self._stock.length(self._plans.shard_at(plan, plan.position - 1).name)
+        length = self._view.length(self._plans.shard_at(plan, plan.position - 1).name)
         return int(self._lengths.get(plan.reader.job, SEGMENT_BYTES)) if length is None else length
 
     def _begin(self, plan: ReaderPlan, before: ReaderCursors | None) -> ReaderCursors:
@@ -125,7 +125,7 @@ class PrefetchScheduler:
     def opened(self, name: str) -> None:
         """The opening, or the comparison, of a shard that was wished for has ended well; also when somebody else opened it."""
         self._ended(name)
-        length = self._stock.length(name)
+        length = self._view.length(name)
         if length is not None:
             for plan, _ in self._plans.mentions(name):
                 before = self._lengths.get(plan.reader.job, length)
@@ -269,7 +269,7 @@ class PrefetchScheduler:
         steps = STEPS
         for origin in list(self._turns):
             turns = self._turns[origin]
-            while self._stock.takes(origin):
+            while self._view.takes(origin):
                 lane = cast("OriginCursor | None", turns.nearest())
                 if lane is None:
                     del self._turns[origin]
@@ -325,11 +325,11 @@ class PrefetchScheduler:
             outlook.uncount(index)
             outlook.count(index, size)
             return True
-        length = self._stock.length(shard.name)
+        length = self._view.length(shard.name)
         if length is None:
             return False
         count = segment_count(length)
-        while lane.segment < count and self._stock.has(shard.name, lane.segment):
+        while lane.segment < count and self._view.has(shard.name, lane.segment):
             outlook.count(index, segment_span(lane.segment, length)[1])
             lane.segment += 1
         return lane.segment >= count
@@ -340,9 +340,9 @@ class PrefetchScheduler:
             return 0
         if shard.name in self._opening:
             return self._expected(outlook)
-        length = self._stock.length(shard.name)
+        length = self._view.length(shard.name)
         answered = index in outlook.asked and shard.name not in self._comparisons  # once: the answer may be worth nothing by now
-        if length is None or answered or self._stock.fresh(shard.name, outlook.reader.job):
+        if length is None or answered or self._view.fresh(shard.name, outlook.reader.job):
             return None
         self._want_check(shard, outlook, index)
         return length
@@ -356,7 +356,7 @@ class PrefetchScheduler:
         """The wish for what the cursor points at; the cursor moves on."""
         outlook, segment, need_at, due_at = lane.outlook, lane.segment, self._need(lane), self._due(lane)
         shard = self._shard(outlook, index)
-        length = self._stock.length(shard.name)
+        length = self._view.length(shard.name)
         if length is None:
             self._opening.add(shard.name)
             request = PrefetchRequest(outlook.plan, shard, None, need_at, SEGMENT_BYTES, due_at)
@@ -432,7 +432,7 @@ class PrefetchScheduler:
         plan, index = lane.outlook.plan, lane.indices[0]
         need_at = plan.need_at(index)
         if lane.segment:
-            length = self._stock.length(self._shard(lane.outlook, index).name) or SEGMENT_BYTES
+            length = self._view.length(self._shard(lane.outlook, index).name) or SEGMENT_BYTES
             need_at += lane.segment / segment_count(length) / plan.rate
         return need_at
 
@@ -455,7 +455,7 @@ class PrefetchScheduler:
 
     def _limit(self, job: str) -> int:
         """The most the window of a reader of ``job`` may be: all together never exceed half the cache, and no job has more than another."""
-        return self._stock.capacity() // 2 // max(1, len(self._moving)) // max(1, self._moving.get(job, 1))
+        return self._view.capacity() // 2 // max(1, len(self._moving)) // max(1, self._moving.get(job, 1))
 
     def _window(self, outlook: ReaderCursors) -> int:
         if outlook.reader in self.standing:
@@ -482,7 +482,7 @@ class PrefetchScheduler:
         end = min(len(plan), plan.position + CHECKS_AHEAD)
         for index in range(outlook.checked_to, end):
             shard = self._shard(outlook, index)
-            if self._stock.length(shard.name) is not None and not self._stock.fresh(shard.name, plan.reader.job):
+            if self._view.length(shard.name) is not None and not self._view.fresh(shard.name, plan.reader.job):
                 self._want_check(shard, outlook, index)
         outlook.checked_to = max(outlook.checked_to, end)
 

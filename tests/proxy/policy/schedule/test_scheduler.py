@@ -26,7 +26,7 @@ LONG = [shard_of(f"https://a/set/{number}.tar") for number in range(100, 200)]
 
 
 @dataclass
-class Stock:
+class View:
     """A cache that holds what it is told to."""
 
     lengths: dict[str, int] = field(default_factory=dict)  # of every shard there is
@@ -59,25 +59,25 @@ class Desk:
         self.clock = FakeClock()
         events = Events()
         self.plans = PlanRegistry(self.clock, events)
-        self.stock = Stock()
-        self.ahead = PrefetchScheduler(self.plans, self.stock)
+        self.view = View()
+        self.ahead = PrefetchScheduler(self.plans, self.view)
         events.on(PlanAdvanced, lambda fact: self.ahead.advanced(fact.plan))
         for shard in shards or [*SHARDS, *LONG]:
-            self.stock.lengths[shard.name] = segments * SEGMENT
+            self.view.lengths[shard.name] = segments * SEGMENT
             if known:
-                self.stock.known.add(shard.name)
+                self.view.known.add(shard.name)
 
     def take(self, request: PrefetchRequest) -> None:
         """Fetch it, in no time."""
         name = request.shard.name
         if request.index is not None:
-            self.stock.here.add((name, request.index))
+            self.view.here.add((name, request.index))
             return
-        if name not in self.stock.known:
-            self.stock.known.add(name)
-            if self.stock.lengths[name]:
-                self.stock.here.add((name, 0))
-        self.stock.stale -= {(name, request.plan.reader.job)}
+        if name not in self.view.known:
+            self.view.known.add(name)
+            if self.view.lengths[name]:
+                self.view.here.add((name, 0))
+        self.view.stale -= {(name, request.plan.reader.job)}
         self.ahead.opened(name)
 
     def wishes(self, most: int = 10_000) -> list[tuple[str, int | None]]:
@@ -135,7 +135,7 @@ def test_few_are_opened_while_no_length_is_known() -> None:
 def test_a_window_ends_the_look_ahead() -> None:
     """All of them together are at most half the cache; moving on opens them again."""
     desk = Desk()
-    desk.stock.room = 16 * SEGMENT
+    desk.view.room = 16 * SEGMENT
     desk.plans.replace(reader(0), LONG[:50])
     desk.plans.replace(reader(1), LONG[50:])
     assert len(desk.wishes()) == 8
@@ -148,10 +148,10 @@ def test_a_window_ends_the_look_ahead() -> None:
 def test_an_eviction_brings_the_cursor_back() -> None:
     """Also where the window is full of what lies beyond."""
     desk = Desk()
-    desk.stock.room = 16 * SEGMENT
+    desk.view.room = 16 * SEGMENT
     desk.plans.replace(reader(), LONG)
     assert len(desk.wishes()) == 8
-    desk.stock.here.discard((LONG[1].name, 1))
+    desk.view.here.discard((LONG[1].name, 1))
     desk.ahead.evicted(LONG[1].name, 1)
     assert desk.wishes() == [(LONG[1].name, 1)]
 
@@ -160,16 +160,16 @@ def test_a_stuck_origin_holds_up_its_own_shards_only() -> None:
     """Neither other readers nor the same reader's shards elsewhere; and when it goes on, the nearest are first."""
     desk = Desk()
     desk.plans.replace(reader(0), SHARDS)
-    desk.stock.stuck.add("https://a")
+    desk.view.stuck.add("https://a")
     assert {name for name, _ in desk.wishes()} == set(names(SHARDS[1::2]))
-    desk.stock.stuck.clear()
+    desk.view.stuck.clear()
     assert desk.wishes() == [(shard.name, index) for shard in SHARDS[::2] for index in (0, 1)]
 
 
 def test_what_fails_is_looked_past_until_it_is_forgiven() -> None:
     """It takes no place in the window."""
     desk = Desk()
-    desk.stock.room = 8 * SEGMENT
+    desk.view.room = 8 * SEGMENT
     desk.ahead.failed(LONG[0].name)
     desk.plans.replace(reader(), LONG)
     assert [name for name, _ in desk.wishes()] == [LONG[1].name] * 2 + [LONG[2].name] * 2
@@ -272,9 +272,9 @@ def test_what_is_stored_is_compared_ahead_and_in_order() -> None:
     """A few shards ahead of the reader, so many at once, without waiting for room."""
     desk = Desk()
     for shard in LONG:
-        desk.stock.here |= {(shard.name, 0), (shard.name, 1)}
-        desk.stock.stale.add((shard.name, "job"))
-    desk.stock.room = 4 * SEGMENT
+        desk.view.here |= {(shard.name, 0), (shard.name, 1)}
+        desk.view.stale.add((shard.name, "job"))
+    desk.view.room = 4 * SEGMENT
     desk.plans.replace(reader(), LONG)
     told = [request for _ in range(20) if (request := desk.ahead.next()) is not None]
     assert [(request.shard.name, request.index) for request in told] == [(shard.name, None) for shard in LONG[: min(CHECKS_AHEAD, AT_ONCE)]]
@@ -288,8 +288,8 @@ def test_what_is_stored_is_compared_ahead_and_in_order() -> None:
 def test_a_question_whose_reader_went_is_asked_for_another() -> None:
     """The shard is compared all the same for who still wants it."""
     desk = Desk()
-    desk.stock.here |= {(LONG[0].name, 0), (LONG[0].name, 1)}
-    desk.stock.stale |= {(LONG[0].name, "job")}
+    desk.view.here |= {(LONG[0].name, 0), (LONG[0].name, 1)}
+    desk.view.stale |= {(LONG[0].name, "job")}
     desk.plans.replace(reader(0), LONG[:1])
     desk.plans.replace(reader(1), LONG[:1])
     desk.plans.withdraw(reader(0))
@@ -301,7 +301,7 @@ def test_a_question_whose_reader_went_is_asked_for_another() -> None:
 def test_a_withdrawn_plan_is_forgotten() -> None:
     """Nothing more is wished for it, and its share of the windows is the others'."""
     desk = Desk()
-    desk.stock.room = 16 * SEGMENT
+    desk.view.room = 16 * SEGMENT
     desk.plans.replace(reader(0), LONG[:50])
     desk.plans.replace(reader(1), LONG[50:])
     desk.plans.withdraw(reader(0))
@@ -322,8 +322,8 @@ def test_a_long_walk_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cursor that passes thousands of stored shards lets others run in between, and goes on."""
     monkeypatch.setattr(scheduler_module, "STEPS", 10)
     desk = Desk()
-    desk.stock.here = {(shard.name, index) for shard in LONG[:-1] for index in (0, 1)}
-    desk.stock.room = 1 << 60
+    desk.view.here = {(shard.name, index) for shard in LONG[:-1] for index in (0, 1)}
+    desk.view.room = 1 << 60
     desk.plans.replace(reader(), LONG)
     for _ in range(30):
         desk.ahead.waited(reader())
@@ -346,8 +346,8 @@ class Chaos(Desk):
     def __init__(self) -> None:
         super().__init__(SHARDS, known=False)
         for number, shard in enumerate(SHARDS):
-            self.stock.lengths[shard.name] = [0, SEGMENT // 2, SEGMENT, 3 * SEGMENT][number % 4]
-        self.stock.room = 24 * SEGMENT
+            self.view.lengths[shard.name] = [0, SEGMENT // 2, SEGMENT, 3 * SEGMENT][number % 4]
+        self.view.room = 24 * SEGMENT
         self.pending: list[PrefetchRequest] = []
         self.failed: set[str] = set()
         self.told: list[tuple[str, int | None]] = []
@@ -361,13 +361,13 @@ class Chaos(Desk):
             case "land" if self.pending:
                 self.take(self.pending.pop(number % len(self.pending)))
             case "evict":
-                gone = {place for place in self.stock.here if place[0] == shard.name and not self._in_air(place)}
+                gone = {place for place in self.view.here if place[0] == shard.name and not self._in_air(place)}
                 for place in sorted(gone)[:1]:
-                    self.stock.here.discard(place)
+                    self.view.here.discard(place)
                     self.ahead.evicted(*place)
             case "forget" if not any(request.shard.name == shard.name for request in self.pending):
-                self.stock.known.discard(shard.name)
-                self.stock.here = {place for place in self.stock.here if place[0] != shard.name}
+                self.view.known.discard(shard.name)
+                self.view.here = {place for place in self.view.here if place[0] != shard.name}
                 self.ahead.missing(shard.name)
             case "open":
                 self.plans.opened(shard, who)
@@ -381,9 +381,9 @@ class Chaos(Desk):
             case "room":
                 self.ahead.room()
             case "stick":
-                self.stock.stuck.add(shard.origin)
+                self.view.stuck.add(shard.origin)
             case "free":
-                self.stock.stuck.discard(shard.origin)
+                self.view.stuck.discard(shard.origin)
             case "settle":
                 self.ahead.settled(who)
             case "wait":
@@ -408,12 +408,12 @@ class Chaos(Desk):
             return
         assert not any((other.shard.name, other.index) == (request.shard.name, request.index) for other in self.pending), request
         assert request.shard.name not in self.failed
-        assert self.stock.takes(request.shard.origin)
+        assert self.view.takes(request.shard.origin)
         if request.index is None:
-            assert request.shard.name not in self.stock.known
+            assert request.shard.name not in self.view.known
         else:
-            assert not self.stock.has(request.shard.name, request.index)
-            self.stock.here.add((request.shard.name, request.index))  # in the air
+            assert not self.view.has(request.shard.name, request.index)
+            self.view.here.add((request.shard.name, request.index))  # in the air
         self.pending.append(request)
         self.ahead.taken(request)
 
@@ -428,9 +428,9 @@ class Chaos(Desk):
                 opening = any(request.shard.name == shard.name and request.index is None for request in self.pending)
                 if shard.name in self.failed or opening:
                     continue
-                length = self.stock.length(shard.name)
+                length = self.view.length(shard.name)
                 assert length is not None, shard
-                assert all(self.stock.has(shard.name, segment) for segment in range(segment_count(length))), shard
+                assert all(self.view.has(shard.name, segment) for segment in range(segment_count(length))), shard
 
 
 @settings(max_examples=examples(150), deadline=None)
@@ -446,8 +446,8 @@ def test_no_order_of_events_loses_anything(steps: list[tuple[str, int]]) -> None
     for name in sorted(desk.failed):
         desk.ahead.forgiven(name)
     desk.failed.clear()
-    desk.stock.stuck.clear()
-    desk.stock.room = 1 << 50
+    desk.view.stuck.clear()
+    desk.view.room = 1 << 50
     for _ in range(200):
         desk.ahead.room()
         for request in desk.pending:
@@ -459,8 +459,8 @@ def test_no_order_of_events_loses_anything(steps: list[tuple[str, int]]) -> None
     for plan in desk.plans.all():
         for index in range(plan.position, len(plan)):
             name = desk.plans.shard_at(plan, index).name
-            assert name in desk.stock.known
-            assert all(desk.stock.has(name, segment) for segment in range(segment_count(desk.stock.lengths[name])))
+            assert name in desk.view.known
+            assert all(desk.view.has(name, segment) for segment in range(segment_count(desk.view.lengths[name])))
 
 
 def test_the_front_stays_near() -> None:
@@ -473,7 +473,7 @@ def test_the_front_stays_near() -> None:
 def test_what_readers_leave_is_used_by_those_who_stay() -> None:
     """A second later, though nothing of theirs has changed."""
     desk = Desk(LONG, segments=4)
-    desk.stock.room = 64 * SEGMENT
+    desk.view.room = 64 * SEGMENT
     desk.plans.replace(reader(0), LONG)
     for number in range(1, 4):
         desk.plans.replace(reader(number), [])
