@@ -57,7 +57,7 @@ class _Declared:
         self.is_awaited = is_awaited  # nothing of it is fetched before somebody reads it
         self.text = text
         self.shards = shards
-        self.tour = SetCursor(shards)
+        self.cursor = SetCursor(shards)
         self.rewound_at = now
         self.epochs: tuple[tuple[str, int], ...] = ()  # of each job, when the tour began
         self.warned = False  # that something of it is no tar
@@ -153,7 +153,7 @@ class SetPrefetch:
             return "waits for its first reader"
         if self._here(declared.key)["complete"] == len(declared.shards):
             return "all here"
-        if declared.tour.ended and not self._busy and not self._again:
+        if declared.cursor.ended and not self._busy and not self._again:
             return "nothing left to fetch in this epoch"
         if self._clock() < self._paused_until:
             return "its origin is left alone for a while"
@@ -182,7 +182,7 @@ class SetPrefetch:
         index = declared.shards.index(fact.name) if declared else None
         if declared is not None and index is not None:
             declared.is_awaited = False
-            declared.tour.opened(index, fact.job, fact.epoch)
+            declared.cursor.opened(index, fact.job, fact.epoch)
             self._readers = max(self._readers, len(self._cache.readings))
             self._woken.set()
 
@@ -198,7 +198,7 @@ class SetPrefetch:
                 await self._woken.wait()
 
     def _paused(self) -> bool:
-        wants = any(not declared.is_awaited and not declared.tour.ended for declared in self._sets.values())
+        wants = any(not declared.is_awaited and not declared.cursor.ended for declared in self._sets.values())
         return wants and not self._held_back()  # in this order: to see whether there is room, thousands of tiny shards are walked over
 
     def _held_back(self) -> bool:
@@ -260,7 +260,7 @@ class SetPrefetch:
             if declared.is_awaited:
                 continue
             self._begin_again(declared)
-            index = declared.tour.next(lambda index, of=declared: self._wanted(of, of.shards.at(index).name), STEPS)  # type: ignore[misc]
+            index = declared.cursor.next(lambda index, of=declared: self._wanted(of, of.shards.at(index).name), STEPS)  # type: ignore[misc]
             if index is not None:
                 return declared.shards.at(index)
         return None
@@ -269,11 +269,11 @@ class SetPrefetch:
         """From the start of the tour, when a job has begun another epoch, or some time after its end."""
         epochs = tuple((job, found.epoch) for job, found in self._plans.passes_of(declared.key).items())
         now = self._clock()
-        late = declared.tour.ended and now - declared.rewound_at > max(REWIND_S, REWIND_EACH_S * len(declared.shards))
+        late = declared.cursor.ended and now - declared.rewound_at > max(REWIND_S, REWIND_EACH_S * len(declared.shards))
         if late or epochs != declared.epochs:
             declared.epochs, declared.rewound_at = epochs, now
             self._again.clear()
-            declared.tour.rewind()
+            declared.cursor.rewind()
 
     def _wanted(self, declared: _Declared, name: str) -> bool:
         if name in self._busy or self._faults.leaves_alone(name, self._clock()):
