@@ -155,8 +155,8 @@ def decisions(plans: PlanRegistry, readers: int, events: Events) -> list[Figure]
     stored = list(names)
     touching = timed("  putting a stored shard in its place", lambda number: leaving.touch(stored[number]), STORED)
 
-    turns = [(everyone[number % readers], number // readers) for number in range(DECISIONS)]
-    coming = [(plans.shard_at(plan, plan.position + turn), plan.reader) for plan, turn in turns]
+    fair_queue = [(everyone[number % readers], number // readers) for number in range(DECISIONS)]
+    coming = [(plans.shard_at(plan, plan.position + turn), plan.reader) for plan, turn in fair_queue]
 
     def advance(number: int) -> None:
         plans.opened(*coming[number])

@@ -3,7 +3,7 @@
 Every reader has a *cursor*: the first thing of its future that is neither stored nor in the air. A wish is what some cursor points at:
 
 1. At an origin that takes no more now nobody is asked for a wish; the other origins go on (``outlook``: a lane per reader and origin).
-2. At an origin that does, jobs take turns by bytes (``turns``), and within a job the reader with the least lead is first: the bytes from
+2. At an origin that does, jobs take turns by bytes (``fair_queue``), and within a job the reader with the least lead is first: the bytes from
    where it is to its cursor, at the rate that the job's readers share (``together``).
 3. A reader is given no more than its window, counted from its position to its cursor.
 4. For whom there was no room stands aside until there may be some; then the nearest is tried first, one after another.
@@ -48,7 +48,7 @@ class PrefetchScheduler:
         self._plans = plans
         self._view = view
         self._outlooks: dict[ReaderName, ReaderCursors] = {}
-        self._turns: dict[str, FairQueue] = {}
+        self._fair_queue: dict[str, FairQueue] = {}
         self._together = JobRates()
         self._lengths: dict[str, float] = {}  # job -> how long its shards are that were opened ahead lately
         self._tight: list[tuple[float, int, OriginCursor]] = []
@@ -267,16 +267,16 @@ class PrefetchScheduler:
             need_at, plan, shard = asked
             return PrefetchRequest(plan, shard, None, need_at, 0, need_at)
         steps = STEPS
-        for origin in list(self._turns):
-            turns = self._turns[origin]
+        for origin in list(self._fair_queue):
+            fair_queue = self._fair_queue[origin]
             while self._view.takes(origin):
-                lane = cast("OriginCursor | None", turns.nearest())
+                lane = cast("OriginCursor | None", fair_queue.nearest())
                 if lane is None:
-                    del self._turns[origin]
+                    del self._fair_queue[origin]
                     break
                 request = self._step(lane)
                 if request is not None:
-                    self._turns[origin] = self._turns.pop(origin)  # the other origins are asked first next time
+                    self._fair_queue[origin] = self._fair_queue.pop(origin)  # the other origins are asked first next time
                     return request
                 steps -= 1
                 if steps <= 0:
@@ -368,7 +368,7 @@ class PrefetchScheduler:
             request = PrefetchRequest(outlook.plan, shard, segment, need_at, segment_span(segment, length)[1], due_at)
             outlook.count(index, request.size)
         lane.segment += 1
-        self._turns[lane.origin].charge(lane.job, request.size)
+        self._fair_queue[lane.origin].charge(lane.job, request.size)
         if length is None or lane.segment >= segment_count(length):
             self._pass(lane)
         self._requeue(lane)
@@ -415,15 +415,15 @@ class PrefetchScheduler:
             self._stand_down(lane)
 
     def _put(self, lane: OriginCursor) -> None:
-        turns = self._turns.get(lane.origin)
-        if turns is None:
-            turns = self._turns[lane.origin] = FairQueue(cast("Callable[[Queued], float]", self._due))
-        turns.put(lane)
+        fair_queue = self._fair_queue.get(lane.origin)
+        if fair_queue is None:
+            fair_queue = self._fair_queue[lane.origin] = FairQueue(cast("Callable[[Queued], float]", self._due))
+        fair_queue.put(lane)
 
     def _stand_down(self, lane: OriginCursor) -> None:
         lane.tight = 0
         if lane.ticket:
-            self._turns[lane.origin].remove(lane)
+            self._fair_queue[lane.origin].remove(lane)
 
     # When, and how far
 
