@@ -257,10 +257,10 @@ class CacheMachine(RuleBasedStateMachine):
     def _passed_by(self) -> Iterator[tuple[int, str, int]]:
         """(plan index, name, segment) of what is neither here nor in the air, though a cursor is beyond it."""
         ahead, view = self.world.prefetcher.scheduler, self.world.prefetcher._view
-        for outlook in ahead._outlooks.values():
-            for index in range(outlook.plan.position, outlook.front):
-                shard = self.world.plans.shard_at(outlook.plan, index)
-                lane = outlook.lane(shard.origin)
+        for cursors in ahead._cursors.values():
+            for index in range(cursors.plan.position, cursors.front):
+                shard = self.world.plans.shard_at(cursors.plan, index)
+                lane = cursors.lane(shard.origin)
                 if shard.name in ahead._failed or index in lane.indices[1:]:
                     continue
                 length = view.length(shard.name)

@@ -20,11 +20,11 @@ __all__ = ["OriginCursor", "ReaderCursors"]
 class OriginCursor:
     """What a reader wants of one origin: ``indices`` into its plan, nearest first, and ``segment``, the cursor in the first of them."""
 
-    __slots__ = ("indices", "job", "origin", "outlook", "segment", "ticket", "tight")
+    __slots__ = ("cursors", "indices", "job", "origin", "segment", "ticket", "tight")
 
-    def __init__(self, outlook: ReaderCursors, origin: str) -> None:
-        self.outlook = outlook
-        self.job = outlook.plan.reader.job
+    def __init__(self, cursors: ReaderCursors, origin: str) -> None:
+        self.cursors = cursors
+        self.job = cursors.plan.reader.job
         self.origin = origin
         self.indices: list[int] = []
         self.segment = 0
@@ -33,20 +33,20 @@ class OriginCursor:
 
     def __repr__(self) -> str:
         where = f"{self.indices[:1]} segment {self.segment}"
-        return f"<OriginCursor of {self.outlook.reader} at {self.origin}: {where}, {len(self.indices)} shards>"
+        return f"<OriginCursor of {self.cursors.reader} at {self.origin}: {where}, {len(self.indices)} shards>"
 
     def insert(self, index: int) -> None:
         """Something of the shard at ``index`` is missing (again)."""
         place = bisect_left(self.indices, index)
         if place == 0 and self.segment:
-            self.outlook.uncount(self.indices[0])
+            self.cursors.uncount(self.indices[0])
             self.segment = 0
         if place == len(self.indices) or self.indices[place] != index:
             self.indices.insert(place, index)
 
     def done(self) -> None:
         """All of the first shard is here or on its way."""
-        self.outlook.shards.pop(self.indices.pop(0), None)
+        self.cursors.shards.pop(self.indices.pop(0), None)
         self.segment = 0
 
     def drop_before(self, position: int) -> None:

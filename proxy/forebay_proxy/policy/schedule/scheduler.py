@@ -2,7 +2,7 @@
 
 Every reader has a *cursor*: the first thing of its future that is neither stored nor in the air. A wish is what some cursor points at:
 
-1. At an origin that takes no more now nobody is asked for a wish; the other origins go on (``outlook``: a lane per reader and origin).
+1. At an origin that takes no more now nobody is asked for a wish; the other origins go on (``cursors``: a lane per reader and origin).
 2. At an origin that does, jobs take turns by bytes (``fair_queue``), and within a job the reader with the least lead is first: the bytes from
    where it is to its cursor, at the rate that the job's readers share (``together``).
 3. A reader is given no more than its window, counted from its position to its cursor.
@@ -47,7 +47,7 @@ class PrefetchScheduler:
         """It must be told of everything its methods are named after; ``plans.advanced`` is for ``advanced``."""
         self._plans = plans
         self._view = view
-        self._outlooks: dict[ReaderName, ReaderCursors] = {}
+        self._cursors: dict[ReaderName, ReaderCursors] = {}
         self._fair_queue: dict[str, FairQueue] = {}
         self._together = JobRates()
         self._lengths: dict[str, float] = {}  # job -> how long its shards are that were opened ahead lately
@@ -64,16 +64,16 @@ class PrefetchScheduler:
         self.paused = False  # the last decision used up its steps: there may be more to say at once
 
     def __repr__(self) -> str:
-        return f"<PrefetchScheduler {len(self._outlooks)} readers, {len(self._opening)} openings, {len(self._tight)} without room>"
+        return f"<PrefetchScheduler {len(self._cursors)} readers, {len(self._opening)} openings, {len(self._tight)} without room>"
 
     def __len__(self) -> int:
-        return len(self._outlooks)
+        return len(self._cursors)
 
     # What becomes of things
 
     def advanced(self, plan: ReaderPlan) -> None:
         """A reader moved, its plan was replaced, extended or withdrawn."""
-        mine = self._outlooks.get(plan.reader)
+        mine = self._cursors.get(plan.reader)
         if self._plans.get(plan.reader) is not plan:
             if mine is not None and mine.plan is plan:
                 self._drop(mine)
@@ -87,11 +87,11 @@ class PrefetchScheduler:
         mine.inside_bytes = self._inside(plan)
         self._look(mine)
 
-    def _passed_on(self, outlook: ReaderCursors) -> None:
+    def _passed_on(self, cursors: ReaderCursors) -> None:
         """Its reader opened another shard: the one before took it so long."""
-        plan, before = outlook.plan, outlook.opened_at
+        plan, before = cursors.plan, cursors.opened_at
         if before is not None and plan.opened_at is not None:
-            self._together.took(plan.reader.job, plan.opened_at - before, outlook.inside_bytes)
+            self._together.took(plan.reader.job, plan.opened_at - before, cursors.inside_bytes)
 
     def _inside(self, plan: ReaderPlan) -> int:
         """Bytes of the shard the reader is in; 0 before the first."""
@@ -106,19 +106,19 @@ class PrefetchScheduler:
         job = plan.reader.job
         if plan.reader not in self.standing:
             self._moving[job] = self._moving.get(job, 0) + 1
-        outlook = ReaderCursors(plan, before.window if before else ReadAheadWindow(self._limit(job)))
-        self._outlooks[plan.reader] = outlook
-        return outlook
+        cursors = ReaderCursors(plan, before.window if before else ReadAheadWindow(self._limit(job)))
+        self._cursors[plan.reader] = cursors
+        return cursors
 
-    def _drop(self, outlook: ReaderCursors) -> None:
-        del self._outlooks[outlook.reader]
-        if outlook.reader not in self.standing:
-            self._stops(outlook.reader.job)
-        for lane in outlook.lanes.values():
+    def _drop(self, cursors: ReaderCursors) -> None:
+        del self._cursors[cursors.reader]
+        if cursors.reader not in self.standing:
+            self._stops(cursors.reader.job)
+        for lane in cursors.lanes.values():
             self._stand_down(lane)
-        if self._last is not None and self._last[0].outlook is outlook:
+        if self._last is not None and self._last[0].cursors is cursors:
             self._last = None
-        if not self._outlooks:
+        if not self._cursors:
             self._together.clear()
             self._lengths.clear()
 
@@ -166,31 +166,31 @@ class PrefetchScheduler:
 
     def _back_to(self, name: str) -> list[OriginCursor]:
         """The lanes whose cursors have come back to the shard."""
-        found = ((self._outlooks.get(plan.reader), plan, index) for plan, index in self._plans.mentions(name))
-        lanes = (outlook.fall_back(index, self._plans.shard_at(plan, index).origin) for outlook, plan, index in found if outlook)
+        found = ((self._cursors.get(plan.reader), plan, index) for plan, index in self._plans.mentions(name))
+        lanes = (cursors.fall_back(index, self._plans.shard_at(plan, index).origin) for cursors, plan, index in found if cursors)
         return [lane for lane in lanes if lane is not None]
 
     def waited(self, reader: ReaderName) -> None:
         """It had to wait for bytes: its window grows, unless its wishes find no room as it is."""
-        outlook = self._outlooks.get(reader)
-        if outlook is None:
+        cursors = self._cursors.get(reader)
+        if cursors is None:
             return
-        outlook.behind = True
-        if not any(lane.tight for lane in outlook.lanes.values()):
-            outlook.window.waited()
-            self._look(outlook)
+        cursors.behind = True
+        if not any(lane.tight for lane in cursors.lanes.values()):
+            cursors.window.waited()
+            self._look(cursors)
 
     def refused(self, reader: ReaderName) -> None:
         """There was no room for the last wish, which was of this reader; it stands aside until there may be some."""
-        if self._last is None or self._last[0].outlook.reader != reader:
+        if self._last is None or self._last[0].cursors.reader != reader:
             return
         lane, index, _ = self._last
         self._last = None
         self._roomy = False
-        lane.outlook.window.refused()
-        name = self._plans.shard_at(lane.outlook.plan, index).name
+        lane.cursors.window.refused()
+        name = self._plans.shard_at(lane.cursors.plan, index).name
         self._opening.discard(name)
-        lane.outlook.uncount(index)
+        lane.cursors.uncount(index)
         lane.insert(index)
         self._stand_aside(lane)
 
@@ -199,15 +199,15 @@ class PrefetchScheduler:
         self._serial += 1
         lane.tight = self._serial
         heapq.heappush(self._tight, (self._due(lane), lane.tight, lane))
-        if len(self._tight) > 64 + 4 * len(self._outlooks):
+        if len(self._tight) > 64 + 4 * len(self._cursors):
             self._tight = [place for place in self._tight if place[2].tight == place[1]]
             heapq.heapify(self._tight)
 
     def taken(self, request: PrefetchRequest) -> None:
         """There was room for the last wish."""
-        outlook = self._outlooks.get(request.plan.reader)
-        if outlook is not None:
-            outlook.window.granted(request.size)
+        cursors = self._cursors.get(request.plan.reader)
+        if cursors is not None:
+            cursors.window.granted(request.size)
 
     def room(self) -> None:
         """Something was read, removed or replaced: who found no room may find some."""
@@ -217,7 +217,7 @@ class PrefetchScheduler:
         """Once a second: readers that left, or a disk with more room, leave more to each of the others; no event of theirs tells."""
         limits = {job: self._limit(job) for job in self._moving}
         more = {job for job, limit in limits.items() if limit > self._limits_seen.get(job, 0)}
-        for lane in [lane for outlook in self._outlooks.values() if outlook.reader.job in more for lane in outlook.lanes.values()]:
+        for lane in [lane for cursors in self._cursors.values() if cursors.reader.job in more for lane in cursors.lanes.values()]:
             if not lane.ticket and not lane.tight:
                 self._requeue(lane)
         self._limits_seen = limits
@@ -227,10 +227,10 @@ class PrefetchScheduler:
         if reader in self.standing:
             return
         self.standing.add(reader)
-        outlook = self._outlooks.get(reader)
-        if outlook is not None:
+        cursors = self._cursors.get(reader)
+        if cursors is not None:
             self._stops(reader.job)
-            for lane in outlook.lanes.values():
+            for lane in cursors.lanes.values():
                 self._stand_down(lane)
 
     def go_on(self, reader: ReaderName) -> None:
@@ -238,10 +238,10 @@ class PrefetchScheduler:
         if reader not in self.standing:
             return
         self.standing.discard(reader)
-        outlook = self._outlooks.get(reader)
-        if outlook is not None:
+        cursors = self._cursors.get(reader)
+        if cursors is not None:
             self._moving[reader.job] = self._moving.get(reader.job, 0) + 1
-            self._look(outlook)
+            self._look(cursors)
 
     def _stops(self, job: str) -> None:
         self._moving[job] -= 1
@@ -250,8 +250,8 @@ class PrefetchScheduler:
 
     def settled(self, reader: ReaderName) -> None:
         """A segment that stood where a needed one stood was read, or is gone: its reader may have another."""
-        outlook = self._outlooks.get(reader)
-        for lane in outlook.lanes.values() if outlook else ():
+        cursors = self._cursors.get(reader)
+        for lane in cursors.lanes.values() if cursors else ():
             if lane.tight:
                 self._requeue(lane)
 
@@ -286,27 +286,27 @@ class PrefetchScheduler:
 
     def ahead_bytes(self, reader: ReaderName) -> int:
         """How many bytes of what the reader announced are here or on their way, counted from its position as far as its window."""
-        outlook = self._outlooks.get(reader)
-        if outlook is None:
+        cursors = self._cursors.get(reader)
+        if cursors is None:
             return 0
-        for lane in outlook.lanes.values():
-            while lane.indices and outlook.bytes_before(lane.indices[0]) < self._window(outlook) and self._walk(lane):
+        for lane in cursors.lanes.values():
+            while lane.indices and cursors.bytes_before(lane.indices[0]) < self._window(cursors) and self._walk(lane):
                 self._pass(lane)
             if not lane.tight:
                 self._requeue(lane)
-        return outlook.ahead_bytes
+        return cursors.ahead_bytes
 
     def window_bytes(self, reader: ReaderName) -> int:
         """How far ahead the reader's window goes; 0 for a reader without a plan."""
-        outlook = self._outlooks.get(reader)
-        return outlook.window.bytes if outlook else 0
+        cursors = self._cursors.get(reader)
+        return cursors.window.bytes if cursors else 0
 
     # Cursors
 
     def _step(self, lane: OriginCursor) -> PrefetchRequest | None:
         """Move the cursor to the next thing that is missing, within one shard; the wish for it if it stood there already."""
-        outlook, index, segment = lane.outlook, lane.indices[0], lane.segment
-        if outlook.bytes_before(index) >= self._window(outlook):
+        cursors, index, segment = lane.cursors, lane.indices[0], lane.segment
+        if cursors.bytes_before(index) >= self._window(cursors):
             self._stand_down(lane)
             return None
         if self._walk(lane):
@@ -318,55 +318,55 @@ class PrefetchScheduler:
 
     def _walk(self, lane: OriginCursor) -> bool:
         """Move the cursor as far as the first shard is here or on its way; whether all of it is, or is to be looked past for now."""
-        outlook, index = lane.outlook, lane.indices[0]
-        shard = self._shard(outlook, index)
-        size = self._looked_past(shard, outlook, index)
+        cursors, index = lane.cursors, lane.indices[0]
+        shard = self._shard(cursors, index)
+        size = self._looked_past(shard, cursors, index)
         if size is not None:
-            outlook.uncount(index)
-            outlook.count(index, size)
+            cursors.uncount(index)
+            cursors.count(index, size)
             return True
         length = self._view.length(shard.name)
         if length is None:
             return False
         count = segment_count(length)
         while lane.segment < count and self._view.has(shard.name, lane.segment):
-            outlook.count(index, segment_span(lane.segment, length)[1])
+            cursors.count(index, segment_span(lane.segment, length)[1])
             lane.segment += 1
         return lane.segment >= count
 
-    def _looked_past(self, shard: Shard, outlook: ReaderCursors, index: int) -> int | None:
+    def _looked_past(self, shard: Shard, cursors: ReaderCursors, index: int) -> int | None:
         """The bytes to count for a shard of which nothing can be asked for now; None where something can."""
         if shard.name in self._failed:
             return 0
         if shard.name in self._opening:
-            return self._expected(outlook)
+            return self._expected(cursors)
         length = self._view.length(shard.name)
-        answered = index in outlook.asked and shard.name not in self._comparisons  # once: the answer may be worth nothing by now
-        if length is None or answered or self._view.fresh(shard.name, outlook.reader.job):
+        answered = index in cursors.asked and shard.name not in self._comparisons  # once: the answer may be worth nothing by now
+        if length is None or answered or self._view.fresh(shard.name, cursors.reader.job):
             return None
-        self._want_check(shard, outlook, index)
+        self._want_check(shard, cursors, index)
         return length
 
-    def _expected(self, outlook: ReaderCursors) -> int:
+    def _expected(self, cursors: ReaderCursors) -> int:
         """How long a shard is that is being opened: as those before it; where none is known, a quarter of the window: four are opened."""
-        known = self._lengths.get(outlook.reader.job)
-        return self._window(outlook) // 4 if known is None else int(known)
+        known = self._lengths.get(cursors.reader.job)
+        return self._window(cursors) // 4 if known is None else int(known)
 
     def _ask(self, lane: OriginCursor, index: int) -> PrefetchRequest:
         """The wish for what the cursor points at; the cursor moves on."""
-        outlook, segment, need_at, due_at = lane.outlook, lane.segment, self._need(lane), self._due(lane)
-        shard = self._shard(outlook, index)
+        cursors, segment, need_at, due_at = lane.cursors, lane.segment, self._need(lane), self._due(lane)
+        shard = self._shard(cursors, index)
         length = self._view.length(shard.name)
         if length is None:
             self._opening.add(shard.name)
-            request = PrefetchRequest(outlook.plan, shard, None, need_at, SEGMENT_BYTES, due_at)
-            expected = self._expected(outlook)
-            outlook.count(index, expected)
+            request = PrefetchRequest(cursors.plan, shard, None, need_at, SEGMENT_BYTES, due_at)
+            expected = self._expected(cursors)
+            cursors.count(index, expected)
             if lane.job not in self._lengths:
-                outlook.guesses[index] = expected - request.size  # no lead that others could be compared with
+                cursors.guesses[index] = expected - request.size  # no lead that others could be compared with
         else:
-            request = PrefetchRequest(outlook.plan, shard, segment, need_at, segment_span(segment, length)[1], due_at)
-            outlook.count(index, request.size)
+            request = PrefetchRequest(cursors.plan, shard, segment, need_at, segment_span(segment, length)[1], due_at)
+            cursors.count(index, request.size)
         lane.segment += 1
         self._fair_queue[lane.origin].charge(lane.job, request.size)
         if length is None or lane.segment >= segment_count(length):
@@ -378,38 +378,38 @@ class PrefetchScheduler:
     def _pass(self, lane: OriginCursor) -> None:
         """All of the lane's first shard is here or on its way."""
         lane.done()
-        self._sort(lane.outlook)
+        self._sort(lane.cursors)
 
-    def _shard(self, outlook: ReaderCursors, index: int) -> Shard:
-        shard = outlook.shards.get(index)
+    def _shard(self, cursors: ReaderCursors, index: int) -> Shard:
+        shard = cursors.shards.get(index)
         if shard is None:
-            shard = outlook.shards[index] = self._plans.shard_at(outlook.plan, index)
+            shard = cursors.shards[index] = self._plans.shard_at(cursors.plan, index)
         return shard
 
-    def _sort(self, outlook: ReaderCursors) -> None:
+    def _sort(self, cursors: ReaderCursors) -> None:
         """Sort some more of the plan into lanes."""
-        plan = outlook.plan
-        waiting = outlook.waiting
-        while waiting < FRONT and outlook.front < len(plan):
-            lane = outlook.lane(self._shard(outlook, outlook.front).origin)
-            lane.insert(outlook.front)
-            outlook.front += 1
+        plan = cursors.plan
+        waiting = cursors.waiting
+        while waiting < FRONT and cursors.front < len(plan):
+            lane = cursors.lane(self._shard(cursors, cursors.front).origin)
+            lane.insert(cursors.front)
+            cursors.front += 1
             waiting += 1
             if len(lane.indices) == 1 and not lane.ticket and not lane.tight:
                 self._put(lane)
 
-    def _look(self, outlook: ReaderCursors) -> None:
+    def _look(self, cursors: ReaderCursors) -> None:
         """Something about the reader changed: its lanes stand where they belong now."""
-        self._sort(outlook)
-        self._look_for_checks(outlook)
-        for lane in outlook.lanes.values():
+        self._sort(cursors)
+        self._look_for_checks(cursors)
+        for lane in cursors.lanes.values():
             if not lane.tight:
                 self._requeue(lane)
 
     def _requeue(self, lane: OriginCursor) -> None:
         """Put the lane where it belongs now: into the queue, at its need, if it wants something within its window."""
         lane.tight = 0
-        if lane.indices and lane.outlook.bytes_before(lane.indices[0]) < self._window(lane.outlook):
+        if lane.indices and lane.cursors.bytes_before(lane.indices[0]) < self._window(lane.cursors):
             self._put(lane)
         else:
             self._stand_down(lane)
@@ -429,10 +429,10 @@ class PrefetchScheduler:
 
     def _need(self, lane: OriginCursor) -> float:
         """When what the lane's cursor points at is needed, on the plans' clock, by its reader's own rate."""
-        plan, index = lane.outlook.plan, lane.indices[0]
+        plan, index = lane.cursors.plan, lane.indices[0]
         need_at = plan.need_at(index)
         if lane.segment:
-            length = self._view.length(self._shard(lane.outlook, index).name) or SEGMENT_BYTES
+            length = self._view.length(self._shard(lane.cursors, index).name) or SEGMENT_BYTES
             need_at += lane.segment / segment_count(length) / plan.rate
         return need_at
 
@@ -445,22 +445,22 @@ class PrefetchScheduler:
         """
         if not lane.indices:
             return float("inf")
-        outlook = lane.outlook
-        plan = outlook.plan
+        cursors = lane.cursors
+        plan = cursors.plan
         since = plan.since if plan.opened_at is None else plan.opened_at
-        lead = outlook.inside_bytes + outlook.bytes_before(lane.indices[0])
-        if outlook.guesses:
-            lead = max(0, lead - sum(outlook.guesses.values()))
-        return since + lead / self._together.rate(lane.job, None if outlook.behind else plan.rate)
+        lead = cursors.inside_bytes + cursors.bytes_before(lane.indices[0])
+        if cursors.guesses:
+            lead = max(0, lead - sum(cursors.guesses.values()))
+        return since + lead / self._together.rate(lane.job, None if cursors.behind else plan.rate)
 
     def _limit(self, job: str) -> int:
         """The most the window of a reader of ``job`` may be: all together never exceed half the cache, and no job has more than another."""
         return self._view.capacity() // 2 // max(1, len(self._moving)) // max(1, self._moving.get(job, 1))
 
-    def _window(self, outlook: ReaderCursors) -> int:
-        if outlook.reader in self.standing:
+    def _window(self, cursors: ReaderCursors) -> int:
+        if cursors.reader in self.standing:
             return 0
-        window, limit = outlook.window, self._limit(outlook.reader.job)
+        window, limit = cursors.window, self._limit(cursors.reader.job)
         if window.shared_bytes != limit:
             window.limit(limit)
         return window.bytes
@@ -477,17 +477,17 @@ class PrefetchScheduler:
 
     # Comparing what is stored with the origin
 
-    def _look_for_checks(self, outlook: ReaderCursors) -> None:
-        plan = outlook.plan
+    def _look_for_checks(self, cursors: ReaderCursors) -> None:
+        plan = cursors.plan
         end = min(len(plan), plan.position + CHECKS_AHEAD)
-        for index in range(outlook.checked_to, end):
-            shard = self._shard(outlook, index)
+        for index in range(cursors.checked_to, end):
+            shard = self._shard(cursors, index)
             if self._view.length(shard.name) is not None and not self._view.fresh(shard.name, plan.reader.job):
-                self._want_check(shard, outlook, index)
-        outlook.checked_to = max(outlook.checked_to, end)
+                self._want_check(shard, cursors, index)
+        cursors.checked_to = max(cursors.checked_to, end)
 
-    def _want_check(self, shard: Shard, outlook: ReaderCursors, index: int) -> None:
+    def _want_check(self, shard: Shard, cursors: ReaderCursors, index: int) -> None:
         if shard.name in self._comparisons or shard.name in self._failed:
             return
-        outlook.asked.add(index)
-        self._comparisons.want(shard, outlook.plan, index)
+        cursors.asked.add(index)
+        self._comparisons.want(shard, cursors.plan, index)

@@ -99,7 +99,7 @@ async def test_what_nobody_took_is_its_lead_again(tmp_path: Path) -> None:
         plan = world.plans.get(stands)
         assert plan is not None
         scheduler = world.prefetcher.scheduler
-        assert (plan.need_at(plan.position), scheduler._window(scheduler._outlooks[stands])) == (inf, 0)
+        assert (plan.need_at(plan.position), scheduler._window(scheduler._cursors[stands])) == (inf, 0)
         assert world.room.has_spare(SEGMENTS * SEGMENT)  # all of the cache is whoever's wants it
         await world.get(first[0].name, stands)
         await passes(world, 1)
@@ -119,7 +119,7 @@ async def test_each_of_two_jobs_has_half_of_what_may_be_ahead(tmp_path: Path) ->
         world.plans.replace(alone, shards(world, "alone"))
         scheduler = world.prefetcher.scheduler
         scheduler.look_again()
-        windows = {name: scheduler._window(scheduler._outlooks[name]) for name in (alone, many[0])}
+        windows = {name: scheduler._window(scheduler._cursors[name]) for name in (alone, many[0])}
         assert windows[alone] == 16 * SEGMENT
         assert sum(scheduler._limit("many") for _ in many) <= 16 * SEGMENT
 

@@ -419,12 +419,12 @@ class Chaos(Desk):
 
     def check(self) -> None:
         """No cursor has passed anything that is missing."""
-        for outlook in self.ahead._outlooks.values():
-            waiting = {index for lane in outlook.lanes.values() for index in lane.indices}
-            assert outlook.ahead_bytes == sum(outlook.passed.values())
-            assert all(index >= outlook.plan.position for index in outlook.passed)
-            for index in set(range(outlook.plan.position, outlook.front)) - waiting:
-                shard = self.plans.shard_at(outlook.plan, index)
+        for cursors in self.ahead._cursors.values():
+            waiting = {index for lane in cursors.lanes.values() for index in lane.indices}
+            assert cursors.ahead_bytes == sum(cursors.passed.values())
+            assert all(index >= cursors.plan.position for index in cursors.passed)
+            for index in set(range(cursors.plan.position, cursors.front)) - waiting:
+                shard = self.plans.shard_at(cursors.plan, index)
                 opening = any(request.shard.name == shard.name and request.index is None for request in self.pending)
                 if shard.name in self.failed or opening:
                     continue
@@ -467,7 +467,7 @@ def test_the_front_stays_near() -> None:
     """However long the plan: what lies far ahead costs nothing."""
     desk = Desk(known=False)
     desk.plans.replace(reader(), LONG)
-    assert desk.ahead._outlooks[reader()].front == FRONT
+    assert desk.ahead._cursors[reader()].front == FRONT
 
 
 def test_what_readers_leave_is_used_by_those_who_stay() -> None:
