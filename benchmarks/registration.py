@@ -84,7 +84,7 @@ def reader_of(number: int, job: str) -> ReaderName:
     return ReaderName(job, str(number // 32), str(number % 32), "1.1")
 
 
-async def registered(desk: PlanIntake, bodies: list[tuple[ReaderName, Encoded]]) -> tuple[float, Lag]:
+async def registered(intake: PlanIntake, bodies: list[tuple[ReaderName, Encoded]]) -> tuple[float, Lag]:
     """Every body parsed, as the server does, and taken, all handed in at once: (seconds, the loop's lag meanwhile)."""
     lag, loop = Lag(), asyncio.get_running_loop()
     watching = asyncio.create_task(lag.watch())
@@ -96,7 +96,7 @@ async def registered(desk: PlanIntake, bodies: list[tuple[ReaderName, Encoded]])
             plan, shards = parse_plan(*arguments)
         else:
             plan, shards = await loop.run_in_executor(parser, parse_plan, *arguments, _breathe)
-        await desk.announce(reader, plan, shards)
+        await intake.announce(reader, plan, shards)
 
     lag.began, used = time.perf_counter(), time.process_time()
     with ThreadPoolExecutor(1) as parser:
@@ -129,9 +129,9 @@ async def whole_epoch(entries: int, readers: int) -> list[Figure]:
     bodies = [(reader_of(number, "epoch"), encode(set=text, indices=order[number::readers], epoch=1)) for number in range(readers)]
     events = Events()
     plans = PlanRegistry(time.monotonic, events)
-    desk: Any = PlanIntake(plans, NoPrefetcher(), events)  # type: ignore[arg-type]
+    intake: Any = PlanIntake(plans, NoPrefetcher(), events)  # type: ignore[arg-type]
     before = rss_bytes()
-    seconds, lag = await registered(desk, bodies)
+    seconds, lag = await registered(intake, bodies)
     held = rss_bytes() - before
     count = len(order)
     figures = [
@@ -217,8 +217,8 @@ async def resampled(entries: int, readers: int) -> list[Figure]:
     bodies = [(reader_of(number, "resampled"), encode(set=text, indices=drawn)) for number, drawn in enumerate(draws)]
     events = Events()
     plans = PlanRegistry(time.monotonic, events)
-    desk: Any = PlanIntake(plans, NoPrefetcher(), events)  # type: ignore[arg-type]
-    seconds, lag = await registered(desk, bodies)
+    intake: Any = PlanIntake(plans, NoPrefetcher(), events)  # type: ignore[arg-type]
+    seconds, lag = await registered(intake, bodies)
     return [
         at_most(f"{AHEAD} draws announced by each of {readers}", seconds, 5.0, "s"),
         *lag.figures(),
@@ -236,8 +236,8 @@ async def one_reader(entries: int) -> list[Figure]:
         ("indices", encode(set=text, indices=order)),
         ("URLs", encode([f"s3://laion/laion2B-en/images/part-{number % 10}/{number:06d}.tar" for number in order])),
     ):
-        desk: Any = PlanIntake(PlanRegistry(time.monotonic), NoPrefetcher(), Events())  # type: ignore[arg-type]
-        seconds, lag = await registered(desk, [(reader_of(0, "one"), encoded)])
+        intake: Any = PlanIntake(PlanRegistry(time.monotonic), NoPrefetcher(), Events())  # type: ignore[arg-type]
+        seconds, lag = await registered(intake, [(reader_of(0, "one"), encoded)])
         figures += [Figure(f"{len(order)} {what} of one reader", seconds, "s"), *lag.figures()]
     return figures
 

@@ -224,7 +224,7 @@ class _House:
         self._cache, self._plans = parts.cache, parts.plans
         self._long_waits = LongWaits(parts.cache.waits, self._board, clock)
         self._sampling = Sampling(parts.room, parts.cache.inspection, lambda: store.idle, every_s=settings.verify_every_s, chance=chance)
-        self._desk = PlanIntake(parts.plans, parts.prefetcher, events)
+        self._intake = PlanIntake(parts.plans, parts.prefetcher, events)
         announced = PlanStatus(cache=parts.cache, plans=parts.plans, prefetcher=parts.prefetcher, following=self._following, clock=clock)
         self._standing = StatusReport(
             cache=parts.cache, plans=parts.plans, announced=announced, counters=self._counters, limiters=parts.limiters,
@@ -244,7 +244,7 @@ class _House:
             token=settings.token.get_secret_value() if settings.token else None,
         )
         self._face = HttpServer(
-            cache=self._cache, plans=self._desk,
+            cache=self._cache, plans=self._intake,
             house=Operations(self._cache, self._parts.resolver, self._clock, self._parts.sets.declare, self._cache.tarlook,
             self._parts.sets.remove),
             status=self._standing.status, announced=self._standing.announced, indexes=self._parts.indexing,

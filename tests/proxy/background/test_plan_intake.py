@@ -30,12 +30,12 @@ def test_what_changes_is_taken_told_and_looked_at() -> None:
 
     plans = PlanRegistry(FakeClock())
     prefetcher: Any = Prefetcher()
-    desk = PlanIntake(plans, prefetcher, events)
+    intake = PlanIntake(plans, prefetcher, events)
     shards = [shard_of(f"https://o/{number}.tar") for number in range(3)]
-    desk.replace(reader(), shards[:1], epoch=1, set_name="s")
-    desk.append(reader(), shards[1:])
+    intake.replace(reader(), shards[:1], epoch=1, set_name="s")
+    intake.append(reader(), shards[1:])
     assert [shard.name for _, _, shard in nearest(plans)] == [shard.name for shard in shards]
-    assert (desk.withdraw(reader()), desk.withdraw(reader())) == (True, False)
+    assert (intake.withdraw(reader()), intake.withdraw(reader())) == (True, False)
     assert facts == [PlanChanged("job", what) for what in ("replaced", "extended", "withdrawn")]
     assert len(woken) == 3
 
@@ -47,7 +47,7 @@ class Awake:
     def wake(self) -> None: ...
 
 
-def desk_of() -> tuple[PlanIntake, PlanRegistry]:
+def intake_of() -> tuple[PlanIntake, PlanRegistry]:
     plans, nobody = PlanRegistry(FakeClock()), Awake()
     return PlanIntake(plans, nobody, Events()), plans  # type: ignore[arg-type]
 
@@ -58,14 +58,14 @@ def shards_of(count: int, letter: str = "") -> list[Shard]:
 
 async def test_a_large_plan_holds_nobody_up() -> None:
     """While one is taken, another reader's is taken whole, and the loop turns."""
-    desk, plans = desk_of()
-    large = asyncio.create_task(desk.announce(reader(0), PlanBody([]), shards_of(20_000)))
+    intake, plans = intake_of()
+    large = asyncio.create_task(intake.announce(reader(0), PlanBody([]), shards_of(20_000)))
     turns = 0
     while plans.get(reader(1)) is None:
         await asyncio.sleep(0)
         turns += 1
         if turns == 3:
-            small = asyncio.create_task(desk.announce(reader(1), PlanBody([]), shards_of(64, "small")))
+            small = asyncio.create_task(intake.announce(reader(1), PlanBody([]), shards_of(64, "small")))
     assert plans.get(reader(0)) is None
     await asyncio.gather(large, small)
     assert sorted(map(len, plans.all())) == [64, 20_000]
@@ -73,50 +73,50 @@ async def test_a_large_plan_holds_nobody_up() -> None:
 
 async def test_what_one_reader_sends_is_taken_in_its_order() -> None:
     """A plan, what follows it, and its end, handed in at once over three connections."""
-    desk, plans = desk_of()
+    intake, plans = intake_of()
     taking = [
-        asyncio.create_task(desk.announce(reader(), PlanBody([]), shards_of(5000))),
-        asyncio.create_task(desk.announce(reader(), PlanBody([]), shards_of(10, "behind"), appended=True)),
+        asyncio.create_task(intake.announce(reader(), PlanBody([]), shards_of(5000))),
+        asyncio.create_task(intake.announce(reader(), PlanBody([]), shards_of(10, "behind"), appended=True)),
     ]
     await asyncio.gather(*taking)
     assert len(plans.all()[0]) == 5010
-    taking = [asyncio.create_task(desk.announce(reader(), PlanBody([]), shards_of(6000)))]
+    taking = [asyncio.create_task(intake.announce(reader(), PlanBody([]), shards_of(6000)))]
     await asyncio.sleep(0)
-    assert await desk.retract(reader())
-    assert (len(plans), desk._queues) == (0, {})
+    assert await intake.retract(reader())
+    assert (len(plans), intake._queues) == (0, {})
     await asyncio.gather(*taking)
 
 
 async def test_a_client_that_hangs_up_leaves_nothing() -> None:
     """Half a plan is given back, and the old one stays."""
-    desk, plans = desk_of()
-    await desk.announce(reader(), PlanBody([]), shards_of(3))
-    taking = asyncio.create_task(desk.announce(reader(), PlanBody([]), shards_of(20_000, "new")))
+    intake, plans = intake_of()
+    await intake.announce(reader(), PlanBody([]), shards_of(3))
+    taking = asyncio.create_task(intake.announce(reader(), PlanBody([]), shards_of(20_000, "new")))
     for _ in range(3):
         await asyncio.sleep(0)
     taking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await taking
     plans.tidy()
-    assert (len(plans.all()[0]), len(plans.catalog), desk._queues) == (3, 3, {})
+    assert (len(plans.all()[0]), len(plans.catalog), intake._queues) == (3, 3, {})
 
 
 async def test_indices_are_taken_with_the_headers_of_their_host() -> None:
     """As a list is; a text that is no URL is refused with its place, and nothing is taken."""
-    desk, plans = desk_of()
+    intake, plans = intake_of()
     headers = (("Authorization", "Bearer t"),)
-    await desk.announce(reader(), PlanBody([], set="https://o/{0..9}.tar", indices=array("I", [7, 3])), [], headers)
+    await intake.announce(reader(), PlanBody([], set="https://o/{0..9}.tar", indices=array("I", [7, 3])), [], headers)
     plan = plans.all()[0]
     assert [plans.shard_at(plan, index).name for index in (0, 1)] == ["https://o/7.tar", "https://o/3.tar"]
     assert plans.shard_at(plan, 0).credential.headers == headers
     with pytest.raises(InvalidShardUrl, match="entry 1"):
-        await desk.announce(reader(1), PlanBody([], set="{s3,ftp}://b/{0..9}.tar", indices=array("I", [7, 13])), [])
+        await intake.announce(reader(1), PlanBody([], set="{s3,ftp}://b/{0..9}.tar", indices=array("I", [7, 13])), [])
     assert plans.all() == [plan]
 
 
 async def test_many_plans_at_once_take_a_turn_of_the_loop_together() -> None:
     """Not a turn each: between two turns of whoever else is there, only so much is done."""
-    desk, plans = desk_of()
+    intake, plans = intake_of()
     spent = list[float]()
 
     async def others() -> None:
@@ -127,7 +127,7 @@ async def test_many_plans_at_once_take_a_turn_of_the_loop_together() -> None:
 
     lists = [shards_of(600, f"{number}-") for number in range(50)]
     watching = asyncio.create_task(others())
-    await asyncio.gather(*(desk.announce(reader(number), PlanBody([]), shards) for number, shards in enumerate(lists)))
+    await asyncio.gather(*(intake.announce(reader(number), PlanBody([]), shards) for number, shards in enumerate(lists)))
     await watching
     assert len(plans) == 50
     assert sorted(spent)[len(spent) // 2] < 5 * TURN_S

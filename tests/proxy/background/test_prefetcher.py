@@ -137,10 +137,10 @@ async def test_a_withdrawn_plan_is_fetched_no_further(tmp_path: Path) -> None:
     """Its window goes too."""
     async with building(tmp_path / "c", prefetch=True) as world:
         fill(world)
-        desk = PlanIntake(world.plans, world.prefetcher, world.events)
-        desk.replace(reader(), SHARDS[:1])
+        intake = PlanIntake(world.plans, world.prefetcher, world.events)
+        intake.replace(reader(), SHARDS[:1])
         await until(lambda: len(complete(world)) == 1)
-        assert desk.withdraw(reader())
+        assert intake.withdraw(reader())
         await until(lambda: repr(world.prefetcher) == "<Prefetcher 0 readers, 0 flights, 0 openings>")
 
 

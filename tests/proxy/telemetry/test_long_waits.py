@@ -16,7 +16,7 @@ from forebay_proxy.telemetry.waits import OPENING, Waits
 O = "https://o"  # noqa: E741
 
 
-class Desk:
+class Intake:
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.waits = Waits(Events(), self.clock)
@@ -29,75 +29,75 @@ class Desk:
 
 def test_a_long_wait_is_one_warning_with_its_cause(caplog: pytest.LogCaptureFixture) -> None:
     """Not before five seconds, not for each reader, not each second; the URL's query is not shown; the end is told."""
-    desk = Desk()
+    intake = Intake()
     caplog.set_level(logging.INFO, "forebay")
-    with desk.waits.waiting(reader(), f"{O}/a.tar?token=S3CRET", O, OPENING), desk.waits.waiting(reader(1), f"{O}/b.tar", O, OPENING):
-        desk.clock.advance(4)
-        desk.board.listen(OriginFailed(O, "throttled", "503 Service Unavailable"))
-        desk.long.look()
+    with intake.waits.waiting(reader(), f"{O}/a.tar?token=S3CRET", O, OPENING), intake.waits.waiting(reader(1), f"{O}/b.tar", O, OPENING):
+        intake.clock.advance(4)
+        intake.board.listen(OriginFailed(O, "throttled", "503 Service Unavailable"))
+        intake.long.look()
         assert caplog.messages == []
         for _ in range(5):
-            desk.clock.advance(2)
-            desk.long.look()
+            intake.clock.advance(2)
+            intake.long.look()
         expected = f"shard {O}/a.tar and 1 more readers: waiting for 6 s; {O}: 503 Service Unavailable; it is asked again"
         assert caplog.messages == [expected]
-        desk.clock.advance(60)
-        desk.long.look()
+        intake.clock.advance(60)
+        intake.long.look()
         assert len(caplog.messages) == 2
-    desk.long.look()
+    intake.long.look()
     assert caplog.messages[2:] == [f"readers of {O} go on: up to 2 at once waited, for 74 s in all"]
 
 
 def test_an_origin_that_is_slow_again_and_again_is_one_warning_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     """Waits of 8 s for each shard of hours, with a second between them."""
-    desk = Desk()
+    intake = Intake()
     for _ in range(13):
-        with desk.waits.waiting(reader(), f"{O}/a.tar", O, OPENING):
+        with intake.waits.waiting(reader(), f"{O}/a.tar", O, OPENING):
             for _ in range(8):
-                desk.clock.advance(1)
-                desk.long.look()
-        desk.clock.advance(1)
-        desk.long.look()
+                intake.clock.advance(1)
+                intake.long.look()
+        intake.clock.advance(1)
+        intake.long.look()
     assert [text.partition(": ")[2] for text in caplog.messages] == 2 * [f"waiting for 5 s; {O} has not answered yet"]
 
 
 def test_a_wait_without_an_error_says_what_is_known(caplog: pytest.LogCaptureFixture) -> None:
     """Never answered; or answered before, and slow now."""
-    desk = Desk()
-    with desk.waits.waiting(reader(), f"{O}/a.tar", O, OPENING):
-        desk.clock.advance(6)
-        desk.long.look()
-    desk.board.listen(OriginAnswered("https://p", "GET", 206, 0.1))
-    with desk.waits.waiting(reader(), "https://p/a.tar", "https://p", OPENING):
-        desk.clock.advance(6)
-        desk.long.look()
+    intake = Intake()
+    with intake.waits.waiting(reader(), f"{O}/a.tar", O, OPENING):
+        intake.clock.advance(6)
+        intake.long.look()
+    intake.board.listen(OriginAnswered("https://p", "GET", 206, 0.1))
+    with intake.waits.waiting(reader(), "https://p/a.tar", "https://p", OPENING):
+        intake.clock.advance(6)
+        intake.long.look()
     assert "has not answered yet" in caplog.messages[0]
     assert "is slow" in caplog.messages[1]
 
 
 def test_the_verdict_names_who_keeps_readers_waiting() -> None:
     """A long wait first, with what the origin says and how often; then the last minute's share; then that all is well."""
-    desk = Desk()
-    assert desk.verdict() == "data arrives as fast as it is read: readers waited 0.0 % of the last minute"
-    with desk.waits.waiting(reader(), f"{O}/a.tar", O, OPENING):
+    intake = Intake()
+    assert intake.verdict() == "data arrives as fast as it is read: readers waited 0.0 % of the last minute"
+    with intake.waits.waiting(reader(), f"{O}/a.tar", O, OPENING):
         for _ in range(12):
-            desk.clock.advance(1)
-            desk.board.listen(OriginAnswered(O, "GET", 503, 0.1))
-            desk.board.listen(OriginFailed(O, "throttled", "503 Service Unavailable"))
-            desk.waits.look(1)
-        assert desk.verdict() == f"a reader waits for {O}, 12 s by now: 503 Service Unavailable (12 x 503 in the last minute)"
-    assert desk.verdict() == f"readers waited 100 % of the last minute; {O} brings 0 B/s now, 2 requests in the air"
-    assert desk.verdict("down").startswith("the cache disk is down (no space left): bytes pass through memory; readers waited 100 %")
-    idle = verdict(desk.waits, desk.board, readers=1, disk_state="normal", disk_reason="", in_flight={})
+            intake.clock.advance(1)
+            intake.board.listen(OriginAnswered(O, "GET", 503, 0.1))
+            intake.board.listen(OriginFailed(O, "throttled", "503 Service Unavailable"))
+            intake.waits.look(1)
+        assert intake.verdict() == f"a reader waits for {O}, 12 s by now: 503 Service Unavailable (12 x 503 in the last minute)"
+    assert intake.verdict() == f"readers waited 100 % of the last minute; {O} brings 0 B/s now, 2 requests in the air"
+    assert intake.verdict("down").startswith("the cache disk is down (no space left): bytes pass through memory; readers waited 100 %")
+    idle = verdict(intake.waits, intake.board, readers=1, disk_state="normal", disk_reason="", in_flight={})
     assert idle == "readers waited 100 % of the last minute"  # an origin that is asked for nothing now is not the reason
 
 
 def test_who_was_refused_is_no_silence() -> None:
     """Nobody reads because nobody is let in: the last refusal stands where a person looks first."""
-    desk = Desk()
+    intake = Intake()
     told = verdict(
-        desk.waits, desk.board, readers=0, disk_state="normal", disk_reason="", in_flight={}, refused=("shard s3://b/a.tar: 403", 3.2)
+        intake.waits, intake.board, readers=0, disk_state="normal", disk_reason="", in_flight={}, refused=("shard s3://b/a.tar: 403", 3.2)
     )
     assert told == "nobody has read in the last minute; who asked last, 3 s ago, was told: shard s3://b/a.tar: 403"
-    silent = verdict(desk.waits, desk.board, readers=0, disk_state="normal", disk_reason="", in_flight={})
+    silent = verdict(intake.waits, intake.board, readers=0, disk_state="normal", disk_reason="", in_flight={})
     assert silent == "nobody has read in the last minute"

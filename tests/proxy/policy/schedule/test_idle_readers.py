@@ -55,12 +55,12 @@ def test_who_stays_where_it_was_stands_still() -> None:
 async def test_others_have_the_lead_of_who_stands_still(tmp_path: Path) -> None:
     """After seconds, as far as they want it; never more than half of the cache is unread. When it moves it is prefetched again."""
     async with building(tmp_path / "c", segments=SEGMENTS, prefetch=True) as world:
-        desk = PlanIntake(world.plans, world.prefetcher, world.events)
+        intake = PlanIntake(world.plans, world.prefetcher, world.events)
         stands, comes = reader(job="stands"), reader(job="comes")
         first, second = shards(world, "stands"), shards(world, "comes")
-        desk.replace(stands, first)
+        intake.replace(stands, first)
         await until(lambda: here(world, first) == SEGMENTS // 2)
-        desk.replace(comes, second)
+        intake.replace(comes, second)
         await passes(world, STILL_S - 2)
         assert here(world, second) == 0
         await passes(world, 4)
@@ -72,14 +72,14 @@ async def test_others_have_the_lead_of_who_stands_still(tmp_path: Path) -> None:
         third = shards(world, "third")
         for shard in second:  # it moves on, and takes what it needs
             await world.get(shard.name, comes)
-        desk.replace(comes, third)
+        intake.replace(comes, third)
         await passes(world, 3)
         await until(lambda: here(world, third) >= SEGMENTS // 2)
         await world.get(first[0].name, stands)
         await passes(world, 2)
         for shard in third:
             await world.get(shard.name, comes)
-        desk.withdraw(comes)
+        intake.withdraw(comes)
         await passes(world, 2)
         await until(lambda: here(world, first[1:3]) == 2 and world.prefetcher.scheduler.ahead_bytes(stands) >= 2 * SEGMENT)
         world.room.prefetch_debts.check()
@@ -88,9 +88,9 @@ async def test_others_have_the_lead_of_who_stands_still(tmp_path: Path) -> None:
 async def test_what_nobody_took_is_its_lead_again(tmp_path: Path) -> None:
     """As far as half of the cache allows."""
     async with building(tmp_path / "c", segments=SEGMENTS, prefetch=True) as world:
-        desk = PlanIntake(world.plans, world.prefetcher, world.events)
+        intake = PlanIntake(world.plans, world.prefetcher, world.events)
         stands, first = reader(job="stands"), shards(world, "stands")
-        desk.replace(stands, first)
+        intake.replace(stands, first)
         await until(lambda: here(world, first) == SEGMENTS // 2)
         await passes(world, STILL_S + 1)
         assert world.room.prefetch_debts.unread_bytes == SEGMENTS * SEGMENT // 2  # nobody wants it
@@ -127,10 +127,10 @@ async def test_each_of_two_jobs_has_half_of_what_may_be_ahead(tmp_path: Path) ->
 async def test_who_reads_on_where_it_stood_has_its_lead_again(tmp_path: Path) -> None:
     """It opens nothing, so no opening tells: bytes of the shard that it is inside do."""
     async with building(tmp_path / "c", segments=SEGMENTS, prefetch=True) as world:
-        desk = PlanIntake(world.plans, world.prefetcher, world.events)
+        intake = PlanIntake(world.plans, world.prefetcher, world.events)
         stands, listed = reader(job="stands"), shards(world, "stands")
         world.origin.put(listed[0].name, data_of(4 * SEGMENT))
-        desk.replace(stands, listed)
+        intake.replace(stands, listed)
         async with world.opened(listed[0].name, stands) as reading:
             chunks = reading.chunks()
             await anext(chunks)
@@ -155,9 +155,9 @@ async def test_who_reads_on_where_it_stood_has_its_lead_again(tmp_path: Path) ->
 async def test_others_may_have_the_room_of_a_lead_in_a_set_that_is_read(tmp_path: Path) -> None:
     """What its job has not read of a set would stay before what was read; who stands still does not need it soon."""
     async with building(tmp_path / "c", segments=SEGMENTS, prefetch=True) as world:
-        desk = PlanIntake(world.plans, world.prefetcher, world.events)
+        intake = PlanIntake(world.plans, world.prefetcher, world.events)
         stands, listed = reader(job="stands"), shards(world, "stands")
-        desk.replace(stands, listed)
+        intake.replace(stands, listed)
         await world.get(listed[0].name, stands)  # its set is one that is read
         await until(lambda: world.room.prefetch_debts.unread_bytes >= SEGMENTS // 4 * SEGMENT)
         await passes(world, STILL_S + 1)

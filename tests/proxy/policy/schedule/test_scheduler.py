@@ -52,7 +52,7 @@ class View:
         return origin not in self.stuck
 
 
-class Desk:
+class Intake:
     """Plans, a stock, and the look-ahead over them."""
 
     def __init__(self, shards: list[Shard] | None = None, segments: int = 2, *, known: bool = True) -> None:
@@ -100,236 +100,236 @@ def names(shards: list[Shard]) -> list[str]:
 
 def test_a_reader_is_served_in_the_order_of_its_plan() -> None:
     """Segment by segment."""
-    desk = Desk()
-    desk.plans.replace(reader(), LONG[:2])
-    assert desk.wishes() == [(LONG[0].name, 0), (LONG[0].name, 1), (LONG[1].name, 0), (LONG[1].name, 1)]
+    intake = Intake()
+    intake.plans.replace(reader(), LONG[:2])
+    assert intake.wishes() == [(LONG[0].name, 0), (LONG[0].name, 1), (LONG[1].name, 0), (LONG[1].name, 1)]
 
 
 def test_heads_of_the_next_shards_come_before_tails_of_far_ones() -> None:
     """Two readers of long shards: each segment has its own part of the reading time."""
-    desk = Desk(segments=4)
-    desk.plans.replace(reader(0), LONG[:2])
-    desk.clock.advance(0.1)  # the second is needed a little later, by less than a segment takes
-    desk.plans.replace(reader(1), LONG[2:4])
-    order = desk.wishes()
+    intake = Intake(segments=4)
+    intake.plans.replace(reader(0), LONG[:2])
+    intake.clock.advance(0.1)  # the second is needed a little later, by less than a segment takes
+    intake.plans.replace(reader(1), LONG[2:4])
+    order = intake.wishes()
     assert order[:4] == [(LONG[0].name, 0), (LONG[2].name, 0), (LONG[0].name, 1), (LONG[2].name, 1)]
 
 
 def test_a_shard_that_is_not_known_is_opened_first() -> None:
     """Its opening brings the first segment; the others come after, once its length is known."""
-    desk = Desk(known=False)
-    desk.plans.replace(reader(), LONG[:1])
-    assert desk.wishes() == [(LONG[0].name, None), (LONG[0].name, 1)]
+    intake = Intake(known=False)
+    intake.plans.replace(reader(), LONG[:1])
+    assert intake.wishes() == [(LONG[0].name, None), (LONG[0].name, 1)]
 
 
 def test_few_are_opened_while_no_length_is_known() -> None:
     """A quarter of the window each: shards may be of any size."""
-    desk = Desk(known=False)
-    desk.plans.replace(reader(), LONG)
-    opened = [request for _ in range(20) if (request := desk.ahead.next()) is not None]
+    intake = Intake(known=False)
+    intake.plans.replace(reader(), LONG)
+    opened = [request for _ in range(20) if (request := intake.ahead.next()) is not None]
     assert [request.shard.name for request in opened] == names(LONG[:4])
-    desk.take(opened[0])
-    assert len(desk.wishes(40)) > 6
+    intake.take(opened[0])
+    assert len(intake.wishes(40)) > 6
 
 
 def test_a_window_ends_the_look_ahead() -> None:
     """All of them together are at most half the cache; moving on opens them again."""
-    desk = Desk()
-    desk.view.room = 16 * SEGMENT
-    desk.plans.replace(reader(0), LONG[:50])
-    desk.plans.replace(reader(1), LONG[50:])
-    assert len(desk.wishes()) == 8
-    assert desk.ahead.ahead_bytes(reader(0)) == 4 * SEGMENT
-    desk.plans.opened(LONG[0], reader(0))
-    assert desk.ahead.ahead_bytes(reader(0)) == 2 * SEGMENT
-    assert [name for name, _ in desk.wishes()] == [LONG[2].name] * 2
+    intake = Intake()
+    intake.view.room = 16 * SEGMENT
+    intake.plans.replace(reader(0), LONG[:50])
+    intake.plans.replace(reader(1), LONG[50:])
+    assert len(intake.wishes()) == 8
+    assert intake.ahead.ahead_bytes(reader(0)) == 4 * SEGMENT
+    intake.plans.opened(LONG[0], reader(0))
+    assert intake.ahead.ahead_bytes(reader(0)) == 2 * SEGMENT
+    assert [name for name, _ in intake.wishes()] == [LONG[2].name] * 2
 
 
 def test_an_eviction_brings_the_cursor_back() -> None:
     """Also where the window is full of what lies beyond."""
-    desk = Desk()
-    desk.view.room = 16 * SEGMENT
-    desk.plans.replace(reader(), LONG)
-    assert len(desk.wishes()) == 8
-    desk.view.here.discard((LONG[1].name, 1))
-    desk.ahead.evicted(LONG[1].name, 1)
-    assert desk.wishes() == [(LONG[1].name, 1)]
+    intake = Intake()
+    intake.view.room = 16 * SEGMENT
+    intake.plans.replace(reader(), LONG)
+    assert len(intake.wishes()) == 8
+    intake.view.here.discard((LONG[1].name, 1))
+    intake.ahead.evicted(LONG[1].name, 1)
+    assert intake.wishes() == [(LONG[1].name, 1)]
 
 
 def test_a_stuck_origin_holds_up_its_own_shards_only() -> None:
     """Neither other readers nor the same reader's shards elsewhere; and when it goes on, the nearest are first."""
-    desk = Desk()
-    desk.plans.replace(reader(0), SHARDS)
-    desk.view.stuck.add("https://a")
-    assert {name for name, _ in desk.wishes()} == set(names(SHARDS[1::2]))
-    desk.view.stuck.clear()
-    assert desk.wishes() == [(shard.name, index) for shard in SHARDS[::2] for index in (0, 1)]
+    intake = Intake()
+    intake.plans.replace(reader(0), SHARDS)
+    intake.view.stuck.add("https://a")
+    assert {name for name, _ in intake.wishes()} == set(names(SHARDS[1::2]))
+    intake.view.stuck.clear()
+    assert intake.wishes() == [(shard.name, index) for shard in SHARDS[::2] for index in (0, 1)]
 
 
 def test_what_fails_is_looked_past_until_it_is_forgiven() -> None:
     """It takes no place in the window."""
-    desk = Desk()
-    desk.view.room = 8 * SEGMENT
-    desk.ahead.failed(LONG[0].name)
-    desk.plans.replace(reader(), LONG)
-    assert [name for name, _ in desk.wishes()] == [LONG[1].name] * 2 + [LONG[2].name] * 2
-    desk.ahead.forgiven(LONG[0].name)
-    assert desk.wishes() == [(LONG[0].name, 0), (LONG[0].name, 1)]
+    intake = Intake()
+    intake.view.room = 8 * SEGMENT
+    intake.ahead.failed(LONG[0].name)
+    intake.plans.replace(reader(), LONG)
+    assert [name for name, _ in intake.wishes()] == [LONG[1].name] * 2 + [LONG[2].name] * 2
+    intake.ahead.forgiven(LONG[0].name)
+    assert intake.wishes() == [(LONG[0].name, 0), (LONG[0].name, 1)]
 
 
 def test_who_finds_no_room_stands_aside() -> None:
     """The others are asked for; room is tried by the nearest first, and one refusal ends the trying."""
-    desk = Desk()
+    intake = Intake()
     for number in range(3):
-        desk.plans.replace(reader(number), LONG[10 * number : 10 * number + 10])
-        desk.clock.advance(0.1)
+        intake.plans.replace(reader(number), LONG[10 * number : 10 * number + 10])
+        intake.clock.advance(0.1)
     refused = []
     for _ in range(3):
-        request = desk.ahead.next()
+        request = intake.ahead.next()
         assert request is not None
         refused.append(request.shard.name)
-        desk.ahead.refused(request.plan.reader)
+        intake.ahead.refused(request.plan.reader)
     assert refused == [LONG[0].name, LONG[10].name, LONG[20].name]
-    assert desk.ahead.next() is None
-    desk.ahead.room()
-    again = desk.ahead.next()
+    assert intake.ahead.next() is None
+    intake.ahead.room()
+    again = intake.ahead.next()
     assert again is not None
     assert again.shard.name == LONG[0].name
-    desk.ahead.refused(again.plan.reader)
-    assert desk.ahead.next() is None
-    desk.ahead.settled(reader(2))
-    mine = desk.ahead.next()
+    intake.ahead.refused(again.plan.reader)
+    assert intake.ahead.next() is None
+    intake.ahead.settled(reader(2))
+    mine = intake.ahead.next()
     assert mine is not None
     assert mine.plan.reader == reader(2)
-    desk.ahead.room()
-    assert len(desk.wishes()) == 59  # and all goes on where it stood
+    intake.ahead.room()
+    assert len(intake.wishes()) == 59  # and all goes on where it stood
 
 
 def test_an_opening_without_room_is_wished_for_again() -> None:
     """When there may be some."""
-    desk = Desk(known=False)
-    desk.plans.replace(reader(), LONG[:1])
-    assert desk.ahead.next() is not None
-    desk.ahead.unopened(LONG[0].name)
-    assert desk.ahead.next() is None
-    desk.ahead.room()
-    assert desk.wishes() == [(LONG[0].name, None), (LONG[0].name, 1)]
+    intake = Intake(known=False)
+    intake.plans.replace(reader(), LONG[:1])
+    assert intake.ahead.next() is not None
+    intake.ahead.unopened(LONG[0].name)
+    assert intake.ahead.next() is None
+    intake.ahead.room()
+    assert intake.wishes() == [(LONG[0].name, None), (LONG[0].name, 1)]
 
 
 def test_a_wait_lengthens_the_window_but_not_while_there_is_no_room() -> None:
     """Bytes win over lead."""
-    desk = Desk()
-    desk.plans.replace(reader(), LONG)
-    before = desk.ahead.window_bytes(reader())
-    desk.ahead.waited(reader())
-    assert desk.ahead.window_bytes(reader()) == 2 * before
-    assert desk.ahead.next() is not None
-    desk.ahead.refused(reader())
-    desk.ahead.waited(reader())
-    assert desk.ahead.window_bytes(reader()) == before
+    intake = Intake()
+    intake.plans.replace(reader(), LONG)
+    before = intake.ahead.window_bytes(reader())
+    intake.ahead.waited(reader())
+    assert intake.ahead.window_bytes(reader()) == 2 * before
+    assert intake.ahead.next() is not None
+    intake.ahead.refused(reader())
+    intake.ahead.waited(reader())
+    assert intake.ahead.window_bytes(reader()) == before
 
 
 def test_a_reader_that_waits_is_reckoned_at_its_jobs_best_rate() -> None:
     """It is slow because its bytes are missing; else the fast ones would leave it ever further behind."""
-    desk = Desk()
+    intake = Intake()
     for number in (0, 1):
-        desk.plans.replace(reader(number), LONG[40 * number : 40 * number + 40])
+        intake.plans.replace(reader(number), LONG[40 * number : 40 * number + 40])
     for step in range(6):  # the first opens twice as often
-        desk.clock.advance(1.0)
-        desk.plans.opened(LONG[step], reader(0))
+        intake.clock.advance(1.0)
+        intake.plans.opened(LONG[step], reader(0))
         if step % 2:
-            desk.plans.opened(LONG[40 + step // 2], reader(1))
-    first = Counter(name in names(LONG[40:]) for name, _ in desk.wishes(12))
-    desk.ahead.waited(reader(1))
-    second = Counter(name in names(LONG[40:]) for name, _ in desk.wishes(12))
+            intake.plans.opened(LONG[40 + step // 2], reader(1))
+    first = Counter(name in names(LONG[40:]) for name, _ in intake.wishes(12))
+    intake.ahead.waited(reader(1))
+    second = Counter(name in names(LONG[40:]) for name, _ in intake.wishes(12))
     assert second[True] > first[True]
 
 
 def test_jobs_share_an_origin_by_bytes() -> None:
     """Within one segment, however many readers each has and however soon they need what."""
-    desk = Desk()
+    intake = Intake()
     for number in range(5):
-        desk.plans.replace(reader(number, "many"), LONG[10 * number : 10 * number + 10])
-    desk.clock.advance(100.0)
-    desk.plans.replace(reader(9, "one"), LONG[50:])
+        intake.plans.replace(reader(number, "many"), LONG[10 * number : 10 * number + 10])
+    intake.clock.advance(100.0)
+    intake.plans.replace(reader(9, "one"), LONG[50:])
     given_to: Counter[bool] = Counter()
-    for name, _ in desk.wishes(40):
+    for name, _ in intake.wishes(40):
         given_to[name in names(LONG[50:])] += 1
         assert abs(given_to[True] - given_to[False]) <= 1
 
 
 def test_who_wants_nothing_saves_up_no_turns() -> None:
     """A job that comes back takes its turn with the others, and no more; who is alone gets all."""
-    desk = Desk()
-    desk.plans.replace(reader(0, "first"), LONG[:50])
-    assert len(desk.wishes(24)) == 24
-    desk.plans.replace(reader(0, "second"), LONG[50:])
-    told = Counter(name in names(LONG[50:]) for name, _ in desk.wishes(16))
+    intake = Intake()
+    intake.plans.replace(reader(0, "first"), LONG[:50])
+    assert len(intake.wishes(24)) == 24
+    intake.plans.replace(reader(0, "second"), LONG[50:])
+    told = Counter(name in names(LONG[50:]) for name, _ in intake.wishes(16))
     assert told == {True: 8, False: 8}
 
 
 def test_what_is_stored_is_compared_ahead_and_in_order() -> None:
     """A few shards ahead of the reader, so many at once, without waiting for room."""
-    desk = Desk()
+    intake = Intake()
     for shard in LONG:
-        desk.view.here |= {(shard.name, 0), (shard.name, 1)}
-        desk.view.stale.add((shard.name, "job"))
-    desk.view.room = 4 * SEGMENT
-    desk.plans.replace(reader(), LONG)
-    told = [request for _ in range(20) if (request := desk.ahead.next()) is not None]
+        intake.view.here |= {(shard.name, 0), (shard.name, 1)}
+        intake.view.stale.add((shard.name, "job"))
+    intake.view.room = 4 * SEGMENT
+    intake.plans.replace(reader(), LONG)
+    told = [request for _ in range(20) if (request := intake.ahead.next()) is not None]
     assert [(request.shard.name, request.index) for request in told] == [(shard.name, None) for shard in LONG[: min(CHECKS_AHEAD, AT_ONCE)]]
     for request in told:
-        desk.take(request)
-    assert desk.wishes() == []
-    desk.plans.opened(LONG[0], reader())
-    assert desk.wishes() == [(LONG[CHECKS_AHEAD].name, None)]
+        intake.take(request)
+    assert intake.wishes() == []
+    intake.plans.opened(LONG[0], reader())
+    assert intake.wishes() == [(LONG[CHECKS_AHEAD].name, None)]
 
 
 def test_a_question_whose_reader_went_is_asked_for_another() -> None:
     """The shard is compared all the same for who still wants it."""
-    desk = Desk()
-    desk.view.here |= {(LONG[0].name, 0), (LONG[0].name, 1)}
-    desk.view.stale |= {(LONG[0].name, "job")}
-    desk.plans.replace(reader(0), LONG[:1])
-    desk.plans.replace(reader(1), LONG[:1])
-    desk.plans.withdraw(reader(0))
-    request = desk.ahead.next()
+    intake = Intake()
+    intake.view.here |= {(LONG[0].name, 0), (LONG[0].name, 1)}
+    intake.view.stale |= {(LONG[0].name, "job")}
+    intake.plans.replace(reader(0), LONG[:1])
+    intake.plans.replace(reader(1), LONG[:1])
+    intake.plans.withdraw(reader(0))
+    request = intake.ahead.next()
     assert request is None or request.plan.reader == reader(1)
-    assert request is not None or desk.ahead.next() is not None
+    assert request is not None or intake.ahead.next() is not None
 
 
 def test_a_withdrawn_plan_is_forgotten() -> None:
     """Nothing more is wished for it, and its share of the windows is the others'."""
-    desk = Desk()
-    desk.view.room = 16 * SEGMENT
-    desk.plans.replace(reader(0), LONG[:50])
-    desk.plans.replace(reader(1), LONG[50:])
-    desk.plans.withdraw(reader(0))
-    assert len(desk.ahead) == 1
-    assert {name for name, _ in desk.wishes()} == set(names(LONG[50:54]))
+    intake = Intake()
+    intake.view.room = 16 * SEGMENT
+    intake.plans.replace(reader(0), LONG[:50])
+    intake.plans.replace(reader(1), LONG[50:])
+    intake.plans.withdraw(reader(0))
+    assert len(intake.ahead) == 1
+    assert {name for name, _ in intake.wishes()} == set(names(LONG[50:54]))
 
 
 def test_what_is_appended_is_wished_for() -> None:
     """Also where the cursor had come to the end."""
-    desk = Desk()
-    desk.plans.replace(reader(), LONG[:1])
-    desk.wishes()
-    desk.plans.append(reader(), LONG[1:2])
-    assert desk.wishes() == [(LONG[1].name, 0), (LONG[1].name, 1)]
+    intake = Intake()
+    intake.plans.replace(reader(), LONG[:1])
+    intake.wishes()
+    intake.plans.append(reader(), LONG[1:2])
+    assert intake.wishes() == [(LONG[1].name, 0), (LONG[1].name, 1)]
 
 
 def test_a_long_walk_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cursor that passes thousands of stored shards lets others run in between, and goes on."""
     monkeypatch.setattr(scheduler_module, "STEPS", 10)
-    desk = Desk()
-    desk.view.here = {(shard.name, index) for shard in LONG[:-1] for index in (0, 1)}
-    desk.view.room = 1 << 60
-    desk.plans.replace(reader(), LONG)
+    intake = Intake()
+    intake.view.here = {(shard.name, index) for shard in LONG[:-1] for index in (0, 1)}
+    intake.view.room = 1 << 60
+    intake.plans.replace(reader(), LONG)
     for _ in range(30):
-        desk.ahead.waited(reader())
-    assert desk.ahead.next() is None
-    assert desk.ahead.paused
-    assert desk.wishes() == [(LONG[-1].name, 0), (LONG[-1].name, 1)]
+        intake.ahead.waited(reader())
+    assert intake.ahead.next() is None
+    assert intake.ahead.paused
+    assert intake.wishes() == [(LONG[-1].name, 0), (LONG[-1].name, 1)]
 
 
 # Any order of events
@@ -340,7 +340,7 @@ KINDS = (
 STEP = st.tuples(st.sampled_from(KINDS), st.integers(0, 40))
 
 
-class Chaos(Desk):
+class Chaos(Intake):
     """Readers, an origin and a disk that do anything; wishes are taken, and land when they land."""
 
     def __init__(self) -> None:
@@ -437,50 +437,50 @@ class Chaos(Desk):
 @given(st.lists(STEP, max_size=80))
 def test_no_order_of_events_loses_anything(steps: list[tuple[str, int]]) -> None:
     """Never two wishes for one segment; no cursor beyond what is missing; and in the end everything announced comes."""
-    desk, twin = Chaos(), Chaos()
+    intake, twin = Chaos(), Chaos()
     for what, number in steps:
-        for each in (desk, twin):
+        for each in (intake, twin):
             each.step(what, number)
-        desk.check()
-    assert desk.told == twin.told  # same plans, same clock, same decisions
-    for name in sorted(desk.failed):
-        desk.ahead.forgiven(name)
-    desk.failed.clear()
-    desk.view.stuck.clear()
-    desk.view.room = 1 << 50
+        intake.check()
+    assert intake.told == twin.told  # same plans, same clock, same decisions
+    for name in sorted(intake.failed):
+        intake.ahead.forgiven(name)
+    intake.failed.clear()
+    intake.view.stuck.clear()
+    intake.view.room = 1 << 50
     for _ in range(200):
-        desk.ahead.room()
-        for request in desk.pending:
-            desk.take(request)
-        desk.pending.clear()
-        for plan in desk.plans.all():
-            desk.ahead.waited(plan.reader)
-        desk.wishes()
-    for plan in desk.plans.all():
+        intake.ahead.room()
+        for request in intake.pending:
+            intake.take(request)
+        intake.pending.clear()
+        for plan in intake.plans.all():
+            intake.ahead.waited(plan.reader)
+        intake.wishes()
+    for plan in intake.plans.all():
         for index in range(plan.position, len(plan)):
-            name = desk.plans.shard_at(plan, index).name
-            assert name in desk.view.known
-            assert all(desk.view.has(name, segment) for segment in range(segment_count(desk.view.lengths[name])))
+            name = intake.plans.shard_at(plan, index).name
+            assert name in intake.view.known
+            assert all(intake.view.has(name, segment) for segment in range(segment_count(intake.view.lengths[name])))
 
 
 def test_the_front_stays_near() -> None:
     """However long the plan: what lies far ahead costs nothing."""
-    desk = Desk(known=False)
-    desk.plans.replace(reader(), LONG)
-    assert desk.ahead._cursors[reader()].front == FRONT
+    intake = Intake(known=False)
+    intake.plans.replace(reader(), LONG)
+    assert intake.ahead._cursors[reader()].front == FRONT
 
 
 def test_what_readers_leave_is_used_by_those_who_stay() -> None:
     """A second later, though nothing of theirs has changed."""
-    desk = Desk(LONG, segments=4)
-    desk.view.room = 64 * SEGMENT
-    desk.plans.replace(reader(0), LONG)
+    intake = Intake(LONG, segments=4)
+    intake.view.room = 64 * SEGMENT
+    intake.plans.replace(reader(0), LONG)
     for number in range(1, 4):
-        desk.plans.replace(reader(number), [])
-    assert len(desk.wishes()) == 8
+        intake.plans.replace(reader(number), [])
+    assert len(intake.wishes()) == 8
     for number in range(1, 4):
-        desk.plans.withdraw(reader(number))
-    desk.ahead.look_again()
-    assert len(desk.wishes()) == 24
-    desk.ahead.look_again()
-    assert desk.wishes() == []
+        intake.plans.withdraw(reader(number))
+    intake.ahead.look_again()
+    assert len(intake.wishes()) == 24
+    intake.ahead.look_again()
+    assert intake.wishes() == []
