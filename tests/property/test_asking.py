@@ -81,19 +81,19 @@ def test_patience_never_exceeds_its_budget(budget: float, story: list[tuple[Shar
 
     async def main() -> None:
         clock = FakeClock()
-        patience = RetryBudget(lambda: budget, clock, clock.sleep, random.Random(seed))
+        retry_budget = RetryBudget(lambda: budget, clock, clock.sleep, random.Random(seed))
         clock.advance(queued)
-        patience.queued(queued)
+        retry_budget.queued(queued)
         began, lies = clock.now, 0
         for error, took, progressed in story:
             clock.advance(took)
             if progressed:
-                patience.progress()
+                retry_budget.progress()
                 began, lies = clock.now, 0
             before = clock.now
             lies += isinstance(error, OriginLied)
             try:
-                await patience.pause(error)
+                await retry_budget.pause(error)
             except ShardError:
                 assert clock.now == before, "it slept, and gave up all the same"
                 return

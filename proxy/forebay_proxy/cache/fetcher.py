@@ -77,7 +77,7 @@ class Fetcher:
         self._answered: set[str] = set()
         self.flapping = VersionFlips(clock, events)
 
-    def patience(self, origin: str) -> RetryBudget:
+    def retry_budget(self, origin: str) -> RetryBudget:
         """A fresh retry budget for one fetch from ``origin``; it grows with the host's first answer to anybody."""
         return RetryBudget(lambda: self._budget_s(origin), self._clock, self.sleep, self._chance)
 
@@ -86,10 +86,10 @@ class Fetcher:
 
     @asynccontextmanager
     async def ask(
-        self, shard: Shard, want: ByteRange | None, pin: Pin, flight: SlotNeed, patience: RetryBudget | None = None
+        self, shard: Shard, want: ByteRange | None, pin: Pin, flight: SlotNeed, retry_budget: RetryBudget | None = None
     ) -> AsyncIterator[tuple[OriginBody, Slot]]:
         """One request, in its turn; the origin's limiter learns how it went."""
-        async with self._turn(shard, flight, patience) as slot:
+        async with self._turn(shard, flight, retry_budget) as slot:
             slot.brings_bytes(self._clock)
             async with self._origins.of(shard.url.scheme).read(shard, want, pin) as body:
                 self._answers(shard, slot)
@@ -97,23 +97,23 @@ class Fetcher:
 
     async def version(self, shard: Shard, needed: SlotNeed) -> Version:
         """The version the origin holds now; waits for its turn like any request, and asks again where the answer is nonsense."""
-        patience = self.patience(shard.origin)
+        retry_budget = self.retry_budget(shard.origin)
         while True:
             try:
-                async with self._turn(shard, needed, patience) as slot:
+                async with self._turn(shard, needed, retry_budget) as slot:
                     version = await self._origins.of(shard.url.scheme).head(shard)
                     self._answers(shard, slot)
                     return version
             except OriginLied as error:
-                await self.again(shard, error, patience)
+                await self.again(shard, error, retry_budget)
 
     @asynccontextmanager
-    async def _turn(self, shard: Shard, flight: SlotNeed, patience: RetryBudget | None) -> AsyncIterator[Slot]:
+    async def _turn(self, shard: Shard, flight: SlotNeed, retry_budget: RetryBudget | None) -> AsyncIterator[Slot]:
         """A place at the origin; whatever goes wrong while it is held is told to the limiter."""
         came = self._clock()
         async with self._limiters.of(shard.origin).slot(flight) as slot:
-            if patience is not None:
-                patience.queued(self._clock() - came)
+            if retry_budget is not None:
+                retry_budget.queued(self._clock() - came)
             try:
                 yield slot
             except ShardError as error:
@@ -151,9 +151,11 @@ class Fetcher:
         """How many ranges of one reader are worth having in the air at this origin."""
         return self._limiters.of(origin).pace.ranges
 
-    async def fill(self, entry: Entry, flight: Flight, shard: Shard, writer: SegmentWriter, patience: RetryBudget | None = None) -> None:
+    async def fill(
+        self, entry: Entry, flight: Flight, shard: Shard, writer: SegmentWriter, retry_budget: RetryBudget | None = None
+    ) -> None:
         """Bring everything of ``flight`` that has not arrived, however often the body breaks. Raises what cannot be mended."""
-        patience = patience or self.patience(shard.origin)
+        retry_budget = retry_budget or self.retry_budget(shard.origin)
         await writer.ready()
         while not flight.done and not writer.complete:
             if writer.received > 0 and not entry.version.identity:
@@ -161,7 +163,7 @@ class Fetcher:
             before = writer.received
             try:
                 want = self._range(entry, flight, writer)
-                async with self.ask(shard, want, entry.version.pin, flight, patience) as (body, slot):
+                async with self.ask(shard, want, entry.version.pin, flight, retry_budget) as (body, slot):
                     check(entry, body, want)
                     self.flapping.shown(entry)
                     await self.pour(entry, flight, shard, writer, body, slot)
@@ -174,10 +176,10 @@ class Fetcher:
                 if writer.complete:
                     return  # all of it came before the end of the body went wrong
                 if writer.received > before:
-                    patience.progress()
+                    retry_budget.progress()
                 elif flight.end is None and isinstance(error, TruncatedShard):
                     raise  # the same end twice: it is the origin's, and asking again brings it again
-                await self.resume(entry, flight, shard, writer, error, patience)
+                await self.resume(entry, flight, shard, writer, error, retry_budget)
 
     @staticmethod
     def _range(entry: Entry, flight: Flight, writer: SegmentWriter) -> ByteRange | None:
@@ -186,7 +188,7 @@ class Fetcher:
         return ByteRange(writer.received, None if flight.end is None else flight.end - 1)
 
     async def resume(
-        self, entry: Entry, flight: Flight, shard: Shard, writer: SegmentWriter, error: ShardError, patience: RetryBudget
+        self, entry: Entry, flight: Flight, shard: Shard, writer: SegmentWriter, error: ShardError, retry_budget: RetryBudget
     ) -> None:
         """Pause before asking for the rest, or raise ``error`` if asking cannot help."""
         resumed = writer.received > 0
@@ -200,18 +202,18 @@ class Fetcher:
             self._events.emit(events.FetchRetried(shard.origin, reason_of(error), resumed))
             return
         if flight.aboard_count:
-            patience.wanted()
+            retry_budget.wanted()
         else:
-            patience.shorten(UNWANTED_BUDGET_S)
-        await self.again(shard, error, patience, resumed=resumed)
+            retry_budget.shorten(UNWANTED_BUDGET_S)
+        await self.again(shard, error, retry_budget, resumed=resumed)
 
-    async def again(self, shard: Shard, error: ShardError, patience: RetryBudget, *, resumed: bool = False) -> None:
+    async def again(self, shard: Shard, error: ShardError, retry_budget: RetryBudget, *, resumed: bool = False) -> None:
         """Pause before the same question is asked again, or raise: ``error``, or what it means in the end, if asking cannot help."""
         hopeless = isinstance(error, OriginUnavailable) and error.hopeless and shard.origin not in self._answered
         if hopeless or not (error.retryable or isinstance(error, (OriginLied, OriginUnavailable))):
             raise error
         try:
-            await patience.pause(error)
+            await retry_budget.pause(error)
         except OriginLied as lie:
             if lie.of_version:
                 raise ShardChanged(shard.name, lie.cause) from lie  # it insists: what we hold is not what it has

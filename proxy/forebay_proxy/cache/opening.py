@@ -83,7 +83,7 @@ class Opening:
         self._needed = needed
         self._known = known
         self._asked: ByteRange | None = ByteRange(0, 0) if head else _first_range(want)
-        self._patience = parts.fetcher.patience(shard.origin)
+        self._retry_budget = parts.fetcher.retry_budget(shard.origin)
         self._started = parts.clock()
 
     async def run(self) -> None:
@@ -112,10 +112,10 @@ class Opening:
 
     async def _again(self, error: ShardError) -> None:
         if self._needed.waiting and self._needed.need < DEMAND:
-            self._patience.wanted()
+            self._retry_budget.wanted()
         else:  # who asks ahead of need waits too, but can do without
-            self._patience.shorten(UNWANTED_BUDGET_S)
-        await self._parts.fetcher.again(self._shard, error, self._patience)
+            self._retry_budget.shorten(UNWANTED_BUDGET_S)
+        await self._parts.fetcher.again(self._shard, error, self._retry_budget)
 
     async def _attempt(self) -> None:
         grant = None
@@ -125,7 +125,7 @@ class Opening:
             if grant is None and self._needed.need >= DEMAND:
                 raise CacheFull("no room to open it ahead of need")  # it would pass through memory, and nobody would read it
             async with AsyncExitStack() as held:
-                asking = self._parts.fetcher.ask(self._shard, self._asked, Pin(), self._needed, self._patience)
+                asking = self._parts.fetcher.ask(self._shard, self._asked, Pin(), self._needed, self._retry_budget)
                 body, slot = await held.enter_async_context(asking)
                 if self._asked is not None and not self._head and _must_be_whole(body):
                     self._asked = None
@@ -169,7 +169,9 @@ class Opening:
         self.seconds = self._parts.clock() - self._started
         if self._head or version.length == 0:
             self._resolve()
-        self._patience = self._parts.fetcher.patience(self._shard.origin)  # it has answered: from now on it is worth the full budget
+        self._retry_budget = self._parts.fetcher.retry_budget(
+            self._shard.origin
+        )  # it has answered: from now on it is worth the full budget
         return entry
 
     def _resolve(self) -> None:
@@ -220,8 +222,8 @@ class Opening:
             await writer.flush()
             if writer.complete:
                 return
-            await fetcher.resume(entry, flight, self._shard, writer, error, self._patience)
-        await fetcher.fill(entry, flight, self._shard, writer, self._patience)
+            await fetcher.resume(entry, flight, self._shard, writer, error, self._retry_budget)
+        await fetcher.fill(entry, flight, self._shard, writer, self._retry_budget)
 
 
 def _must_be_whole(body: OriginBody) -> bool:

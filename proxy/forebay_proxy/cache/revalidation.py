@@ -75,15 +75,15 @@ class Revalidation:
                 raise
             return None
 
-    async def shown(self, entry: Entry, shard: Shard, needed: SlotNeed, patience: RetryBudget | None = None) -> Version | None:
+    async def shown(self, entry: Entry, shard: Shard, needed: SlotNeed, retry_budget: RetryBudget | None = None) -> Version | None:
         """What the origin shows to the credential of ``shard`` if that is this version, else None.
 
-        ``patience``: an origin in trouble is asked again. Where versions have been seen to come back, a no is asked again too.
+        ``retry_budget``: an origin in trouble is asked again. Where versions have been seen to come back, a no is asked again too.
         """
-        flapping, lies = self._fetcher.flapping, self._fetcher.patience(shard.origin)
+        flapping, lies = self._fetcher.flapping, self._fetcher.retry_budget(shard.origin)
         while True:
             try:
-                async with self._fetcher.ask(shard, ByteRange(0, 0), entry.version.pin, needed, patience) as (body, _):
+                async with self._fetcher.ask(shard, ByteRange(0, 0), entry.version.pin, needed, retry_budget) as (body, _):
                     if self._same(entry, shard, body.version):
                         flapping.shown(entry)
                         return body.version
@@ -94,12 +94,12 @@ class Revalidation:
             except ShardChanged:
                 pass
             except OriginUnavailable as error:
-                if patience is None:
+                if retry_budget is None:
                     raise
-                await self._fetcher.again(shard, error, patience)
+                await self._fetcher.again(shard, error, retry_budget)
                 continue
             except ShardError as error:
-                await self._fetcher.again(shard, error, patience or lies)
+                await self._fetcher.again(shard, error, retry_budget or lies)
                 continue
             pause_s = flapping.denied(entry) if flapping.suspected(shard.origin) else None
             if pause_s is None:

@@ -111,7 +111,7 @@ class VersionChecks:
         """Let another credential in once the origin says yes to it, by a ranged GET with the version's pin."""
         mac = self._versions.mac(shard)
         try:
-            shown = await self._question.shown(entry, shard, needed, self._fetcher.patience(shard.origin))
+            shown = await self._question.shown(entry, shard, needed, self._fetcher.retry_budget(shard.origin))
         except ShardError as error:
             self._refusals.remember(shard.name, mac, error)
             raise
