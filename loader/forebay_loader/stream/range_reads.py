@@ -49,29 +49,29 @@ def patiently(shard: str, limits: Limits, within_s: float, ask_once: Callable[[B
 
     A sidecar that does not turn is waited for where ``alone``: no other way leads to these bytes. Else that is raised at once.
     """
-    patience = SourceTimeout(limits)
-    bearing = Bearing(shard, patience, alone=alone)
+    source_timeout = SourceTimeout(limits)
+    bearing = Bearing(shard, source_timeout, alone=alone)
     while True:
         try:
             return ask_once(bearing)
         except Unanswered as trouble:
-            if trouble.silent and not trouble.hung and patience.bears_silence():
+            if trouble.silent and not trouble.hung and source_timeout.bears_silence():
                 if turns():
                     continue
                 trouble = hung()
             if trouble.hung:
                 HUNG.found()
                 if not bearing():
-                    raise _waited(trouble, patience) from None
-            limit_s = patience.troubled_s + patience.left_s if bearing.began else within_s
-            pause_s = patience.pause(trouble, limit_s)
+                    raise _waited(trouble, source_timeout) from None
+            limit_s = source_timeout.troubled_s + source_timeout.left_s if bearing.began else within_s
+            pause_s = source_timeout.pause(trouble, limit_s)
             if pause_s is None:
-                raise _waited(trouble, patience) from None
+                raise _waited(trouble, source_timeout) from None
             time.sleep(pause_s)
 
 
-def _waited(trouble: Unanswered, patience: SourceTimeout) -> Unanswered:
-    return Unanswered(f"{trouble}; waited {patience.waited_s:.0f} s", hung=trouble.hung, reached=trouble.reached)
+def _waited(trouble: Unanswered, source_timeout: SourceTimeout) -> Unanswered:
+    return Unanswered(f"{trouble}; waited {source_timeout.waited_s:.0f} s", hung=trouble.hung, reached=trouble.reached)
 
 
 def asked(source: Source, prefix: str, headers: "list[tuple[str, str]]", limits: Limits, bearing: Optional[Bearing] = None) -> Reply:

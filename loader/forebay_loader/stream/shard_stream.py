@@ -83,8 +83,8 @@ class ShardStream(io.BufferedIOBase):
         self.name = shown(source)
         self._scheme = source.url.scheme
         self._progress = progress or Progress()
-        self._patience = SourceTimeout(limits)
-        self._bearing = Bearing(self.name, self._patience, alone=False)
+        self._source_timeout = SourceTimeout(limits)
+        self._bearing = Bearing(self.name, self._source_timeout, alone=False)
         self._ways = _ways(source, reader, own_open, limits, self._bearing)
         self._bearing.alone = len(self._ways) == 1
         self._hung: Optional[ByteSource] = None  # the sidecar, left because it hung
@@ -205,7 +205,7 @@ class ShardStream(io.BufferedIOBase):
         """``data`` itself, counted, summed and held to the announced length."""
         progress = self._progress
         if data:
-            self._patience.arrived()
+            self._source_timeout.arrived()
             progress.arrived(data)
             COUNTS.add("bytes_proxy" if isinstance(self._ways[0], SidecarSource) else "bytes_direct", len(data))
             if progress.length is not None and progress.position > progress.length:
@@ -221,7 +221,7 @@ class ShardStream(io.BufferedIOBase):
     def _cope(self, trouble: Unanswered) -> None:
         """Wait a little before the same way is asked again, or go over to the next."""
         way = self._ways[0]
-        if trouble.silent and not trouble.hung and self._patience.bears_silence():
+        if trouble.silent and not trouble.hung and self._source_timeout.bears_silence():
             if way.turns():
                 return
             trouble = hung() if isinstance(way, SidecarSource) else trouble
@@ -234,11 +234,11 @@ class ShardStream(io.BufferedIOBase):
         elif self._is_back():
             return
         limit_s = self._limit_of(way, trouble)
-        pause_s = self._patience.pause(trouble, limit_s)
+        pause_s = self._source_timeout.pause(trouble, limit_s)
         if pause_s is None:
             self._take_next_way(str(trouble), reached=trouble.reached)
             return
-        if self._patience.troubled_s >= self._limits.tell_s and not self._told:
+        if self._source_timeout.troubled_s >= self._limits.tell_s and not self._told:
             self._told = True  # a person who has mistyped a host looks at a training that stands still
             warn_node(f"{self.name}: {trouble}; asking the {way.name} again, for up to {limit_s:g} s")
         time.sleep(pause_s)
@@ -248,7 +248,7 @@ class ShardStream(io.BufferedIOBase):
         if isinstance(way, OpenerSource):
             return 0.0
         if isinstance(way, SidecarSource) and self._bearing.began:
-            return self._patience.troubled_s + self._bearing.left_s
+            return self._source_timeout.troubled_s + self._bearing.left_s
         if self._progress.position or trouble.reached or not isinstance(way, SidecarSource):
             return self._limits.resume_s
         if self._bearing.alone and (DEAD.lived or find_endpoint() is not None):
@@ -266,7 +266,7 @@ class ShardStream(io.BufferedIOBase):
             error = self._other or error
             self._failed(error)
             raise error
-        self._patience.another()
+        self._source_timeout.another()
         if reached or not isinstance(left, SidecarSource):
             self._left.append(f"the {left.name} said: {cause}")
         if not lost or not isinstance(left, SidecarSource):
@@ -283,7 +283,7 @@ class ShardStream(io.BufferedIOBase):
             return False
         self._ways.insert(0, self._hung)
         self._hung, self._returned = None, True
-        self._patience.another()
+        self._source_timeout.another()
         return True
 
     def _waits_instead(self, error: LoaderError) -> bool:
@@ -299,7 +299,7 @@ class ShardStream(io.BufferedIOBase):
             return False
         self._ways = [way]
         self._bearing.alone = self._bearing.began = True
-        self._patience.another()
+        self._source_timeout.another()
         warn_node(f"{self.name}: {error}; waiting for the sidecar, which hung, for up to {self._bearing.left_s:.0f} s")
         return True
 
@@ -310,7 +310,7 @@ class ShardStream(io.BufferedIOBase):
 
     def _no_way(self, left: ByteSource, cause: str) -> LoaderError:
         if isinstance(left, SidecarSource):
-            cause = f"{cause}; waited {self._patience.waited_s:.0f} s"
+            cause = f"{cause}; waited {self._source_timeout.waited_s:.0f} s"
             if self._other is not None:
                 self._left.append(cause)
             return ProxyUnreachable(f"shard {self.name}: {cause}; webdataset has no opener of its own for {self._scheme} URLs")

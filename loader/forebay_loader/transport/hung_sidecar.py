@@ -49,21 +49,21 @@ class Bearing:
     Its silence is borne then for as long as that of one that turns. A person is told once.
     """
 
-    def __init__(self, shard: str, patience: SourceTimeout, *, alone: bool) -> None:
+    def __init__(self, shard: str, source_timeout: SourceTimeout, *, alone: bool) -> None:
         self.alone = alone
         self.began = False  # it was found not to turn, and is waited for
         self._shard = shard
-        self._patience = patience
+        self._source_timeout = source_timeout
         self._most_s = float("inf")
 
     @property
     def left_s(self) -> float:
         """For how much longer one that is waited for may be silent."""
-        return min(self._patience.left_s, max(0.0, self._most_s - self._patience.waited_s))
+        return min(self._source_timeout.left_s, max(0.0, self._most_s - self._source_timeout.waited_s))
 
     def at_most(self, seconds: float) -> None:
         """From now on so many, where little is to be hoped for."""
-        self._most_s = self._patience.waited_s + seconds
+        self._most_s = self._source_timeout.waited_s + seconds
 
     def __call__(self) -> float:
         if not self.alone:
