@@ -117,7 +117,7 @@ class LimiterMachine(RuleBasedStateMachine):
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.limiter = Limiter(20)
-        self.limiter.pipe.requests = 40  # a line that is not what ends first
+        self.limiter.bandwidth.requests = 40  # a line that is not what ends first
         self.most_in_flight = 0
         self.held: list[tuple[AsyncExitStack, Slot]] = []
         self.waiting: list[asyncio.Task[None]] = []

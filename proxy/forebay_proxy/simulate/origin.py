@@ -60,7 +60,7 @@ class SimulatedOrigin:
         self.line = line
         self.sent_bytes = 0
         self.in_flight = 0
-        self.pipe = BandwidthEstimate()
+        self.bandwidth = BandwidthEstimate()
         self._in_air: dict[int, SimulatedFlight] = {}
         self._clock = clock
         self._slots = float(min(START_SLOTS, line.connections))
@@ -78,7 +78,7 @@ class SimulatedOrigin:
     def ahead(self) -> int:
         """How many requests ahead of need are worth having at once, as ``Limiter.ahead`` has it."""
         slots = max(1, int(self._slots) - max(1, int(self._slots) // 4))
-        return min(slots + max(2, slots // 2), self.pipe.requests + AHEAD_WAITING)
+        return min(slots + max(2, slots // 2), self.bandwidth.requests + AHEAD_WAITING)
 
     # Who may ask
 
@@ -105,14 +105,14 @@ class SimulatedOrigin:
 
     def _held_back(self, flight: SimulatedFlight) -> bool:
         """As ``Limiter._held_back``."""
-        if flight.need < WAITED or self.in_flight < self.pipe.requests:
+        if flight.need < WAITED or self.in_flight < self.bandwidth.requests:
             return False
         waited = sum(each.need < WAITED for each in self._in_air.values())
         return not (flight.need < DEMAND and self.in_flight < START_SLOTS and waited < 2)
 
     def _leave(self, flight: SimulatedFlight) -> None:
         self._move()
-        self.pipe.asked(self._clock.now)
+        self.bandwidth.asked(self._clock.now)
         self.in_flight += 1
         self._in_air[id(flight)] = flight
         flight.began_at, flight.company = self._clock.now, self.in_flight
@@ -137,7 +137,7 @@ class SimulatedOrigin:
             rate = self.line.rate(len(self._bodies))
             before = self._moved
             self._moved = self._bodies[0][0] if rate == float("inf") else self._moved + elapsed * rate
-            self.pipe.came(int((self._moved - before) * len(self._bodies)), self._clock.now)
+            self.bandwidth.came(int((self._moved - before) * len(self._bodies)), self._clock.now)
         self._moved_at = self._clock.now
 
     def _set_timer(self) -> None:
@@ -156,7 +156,7 @@ class SimulatedOrigin:
             ended.append(heapq.heappop(self._bodies)[2])
         self._set_timer()
         for flight in ended:
-            self.pipe.ended(self._clock.now)
+            self.bandwidth.ended(self._clock.now)
             del self._in_air[id(flight)]
             self.in_flight -= 1
             self.sent_bytes += flight.size

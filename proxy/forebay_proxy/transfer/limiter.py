@@ -5,7 +5,7 @@ them after a 429, 503 or timeout. What counts is when a request left, as in TCP'
 nothing about the slots there are since, so one burst of refusals is one cut, and late good answers do not undo it. The waiting room holds
 flights; the next slot goes to the one with the nearest need *when the slot frees*, so a prefetch that a reader boarded overtakes at once.
 A quarter of the slots takes demand only. Slots are what the origin answers; how many bodies its line is worth is less where it is the line
-that ends first (``pipe``), and then those that nobody waits for now are held back.
+that ends first (``bandwidth``), and then those that nobody waits for now are held back.
 
 Not thread-safe: the event loop's only.
 """
@@ -59,7 +59,7 @@ class Slot:
         """Its request is for a body: how much comes while it is in the air says what the line carries."""
         self._measured = clock
         self._limiter.bodies[id(self)] = clock()
-        self._limiter.pipe.asked(clock())
+        self._limiter.bandwidth.asked(clock())
 
     def leave(self) -> None:
         if self._held:
@@ -67,7 +67,7 @@ class Slot:
             del self._limiter.holding[id(self)]
             if self._measured is not None:
                 del self._limiter.bodies[id(self)]
-                self._limiter.pipe.ended(self._measured())
+                self._limiter.bandwidth.ended(self._measured())
             self._limiter.in_flight -= 1
             self._limiter.wake()
 
@@ -91,7 +91,7 @@ class Limiter:
         self.in_flight = 0
         self.cuts = 0  # how often the slots were halved
         self.pace = ConnectionRate()
-        self.pipe = BandwidthEstimate()
+        self.bandwidth = BandwidthEstimate()
         self.holding: dict[int, SlotNeed] = {}  # slot -> whose it is
         self.bodies: dict[int, float] = {}  # slot -> since when its body comes, oldest first
         self._clock = clock
@@ -114,7 +114,7 @@ class Limiter:
         """
         slots = max(1, int(self.slots) - max(1, int(self.slots) // 4))
         most = slots + max(2, slots // 2)
-        return most if self._still() else min(most, self.pipe.requests + AHEAD_WAITING + self._dripping())
+        return most if self._still() else min(most, self.bandwidth.requests + AHEAD_WAITING + self._dripping())
 
     @asynccontextmanager
     async def slot(self, flight: SlotNeed) -> AsyncIterator[Slot]:
@@ -148,7 +148,7 @@ class Limiter:
 
     def _held_back(self, flight: SlotNeed) -> bool:
         """Whether it would only divide the line among more. A reader that is alone has nobody whom its own next segments could delay."""
-        if flight.need < WAITED or self.in_flight - self._dripping() < self.pipe.requests or self._still():
+        if flight.need < WAITED or self.in_flight - self._dripping() < self.bandwidth.requests or self._still():
             return False
         alone = flight.need < DEMAND and self.in_flight < START_SLOTS and sum(each.need < WAITED for each in self.holding.values()) < 2
         return not alone
@@ -158,7 +158,7 @@ class Limiter:
         return sum(1 for _ in takewhile(lambda began_at: began_at <= until, self.bodies.values()))
 
     def _still(self) -> bool:
-        return self.in_flight > 0 and self._clock() - max(self._begun_at, self.pipe.came_at) > STILL_S
+        return self.in_flight > 0 and self._clock() - max(self._begun_at, self.bandwidth.came_at) > STILL_S
 
     def _enter(self) -> None:
         if not self.in_flight:

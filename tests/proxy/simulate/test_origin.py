@@ -64,7 +64,7 @@ def test_no_limit_at_all() -> None:
 def test_demand_goes_before_prefetch() -> None:
     """With every slot taken the next goes to the nearest need, and a quarter takes demand only."""
     sky = Sky(SimulatedLine(bytes_s=8e6, latency_s=0.0, connections=4))
-    sky.origin.pipe.requests = 8  # as if the line were not what ends first
+    sky.origin.bandwidth.requests = 8  # as if the line were not what ends first
     for number in range(8):
         sky.ask(f"ahead {number}", 1_000_000, DEMAND + number)
     assert sky.origin.in_flight == 3

@@ -28,16 +28,16 @@ class Line(Protocol):
 
 
 def flown(
-    pipe: Line, *, together: float, connection: float, seconds: float, start: float = 0.0, most: int = 64,
+    bandwidth: Line, *, together: float, connection: float, seconds: float, start: float = 0.0, most: int = 64,
     latency_s: float = LATENCY_S, is_still: Callable[[float], bool] = lambda now: False,
 ) -> float:  # fmt: skip
-    """Keep ``pipe.requests`` bodies of 8 MiB in the air on such a line, in steps of 5 ms; the moment at the end. While ``is_still``
+    """Keep ``bandwidth.requests`` bodies of 8 MiB in the air on such a line, in steps of 5 ms; the moment at the end. While ``is_still``
     nothing is seen and nothing asked, though bytes come."""
     now, step, unseen = start, 0.005, 0
     bodies: list[list[float]] = []
     while now < start + seconds:
-        while not is_still(now) and len(bodies) < min(most, pipe.requests):
-            pipe.asked(now)
+        while not is_still(now) and len(bodies) < min(most, bandwidth.requests):
+            bandwidth.asked(now)
             bodies.append([now + latency_s, 8.0 * MIB])
         coming = [body for body in bodies if body[0] <= now and body[1] > 0]
         for body in coming:
@@ -45,87 +45,87 @@ def flown(
             body[1] -= size
             unseen += int(size)
         if not is_still(now):
-            pipe.came(unseen, now)
+            bandwidth.came(unseen, now)
             unseen = 0
         now += step
         for body in [body for body in bodies if body[1] <= 0 and not is_still(now)]:
             bodies.remove(body)
-            pipe.ended(now)
+            bandwidth.ended(now)
     for _ in bodies:
-        pipe.ended(now)
+        bandwidth.ended(now)
     return now
 
 
 def test_nothing_is_known_before_anything_came() -> None:
     """Requests alone say nothing."""
-    pipe = BandwidthEstimate()
-    pipe.asked(0.0)
-    pipe.asked(9.0)
-    assert pipe.requests == UNKNOWN
+    bandwidth = BandwidthEstimate()
+    bandwidth.asked(0.0)
+    bandwidth.asked(9.0)
+    assert bandwidth.requests == UNKNOWN
 
 
 def test_a_line_that_is_full_is_not_divided_further() -> None:
     """88 MB/s that two connections can fill: not twelve."""
-    pipe = BandwidthEstimate()
-    flown(pipe, together=88e6, connection=50e6, seconds=5.0)
-    assert FEWEST <= pipe.requests <= 8
+    bandwidth = BandwidthEstimate()
+    flown(bandwidth, together=88e6, connection=50e6, seconds=5.0)
+    assert FEWEST <= bandwidth.requests <= 8
 
 
 def test_fewer_are_tried_where_many_were_asked_for_at_once() -> None:
     """Readers that all wait do not make the line wider."""
-    pipe = BandwidthEstimate()
-    pipe.requests = 16
-    flown(pipe, together=88e6, connection=50e6, seconds=8.0)
-    assert FEWEST <= pipe.requests <= 8
+    bandwidth = BandwidthEstimate()
+    bandwidth.requests = 16
+    flown(bandwidth, together=88e6, connection=50e6, seconds=8.0)
+    assert FEWEST <= bandwidth.requests <= 8
 
 
 def test_a_line_that_each_request_adds_to_is_given_more() -> None:
     """50 MB/s a connection, and no end of it."""
-    pipe = BandwidthEstimate()
-    flown(pipe, together=1e12, connection=50e6, seconds=5.0, most=32)
-    assert pipe.requests >= 32
+    bandwidth = BandwidthEstimate()
+    flown(bandwidth, together=1e12, connection=50e6, seconds=5.0, most=32)
+    assert bandwidth.requests >= 32
 
 
 def test_a_line_that_became_narrow_is_noticed() -> None:
     """What it carried before is forgotten."""
-    pipe = BandwidthEstimate()
-    now = flown(pipe, together=1e12, connection=50e6, seconds=5.0, most=32)
-    flown(pipe, together=40e6, connection=50e6, seconds=60.0, start=now)  # the first of them take 13 s each
-    assert pipe.requests <= 8
+    bandwidth = BandwidthEstimate()
+    now = flown(bandwidth, together=1e12, connection=50e6, seconds=5.0, most=32)
+    flown(bandwidth, together=40e6, connection=50e6, seconds=60.0, start=now)  # the first of them take 13 s each
+    assert bandwidth.requests <= 8
 
 
 def test_a_line_that_became_wide_is_noticed() -> None:
     """The limit is no trap."""
-    pipe = BandwidthEstimate()
-    now = flown(pipe, together=40e6, connection=50e6, seconds=5.0)
-    flown(pipe, together=1e12, connection=50e6, seconds=30.0, start=now, most=32)
-    assert pipe.requests >= 16
+    bandwidth = BandwidthEstimate()
+    now = flown(bandwidth, together=40e6, connection=50e6, seconds=5.0)
+    flown(bandwidth, together=1e12, connection=50e6, seconds=30.0, start=now, most=32)
+    assert bandwidth.requests >= 16
 
 
 class Crowded:
     """A line on which readers wait for six to nine segments at any moment, whatever it is worth; ``seen``: what was thought of it."""
 
     def __init__(self, rng: random.Random) -> None:
-        self.pipe = BandwidthEstimate()
+        self.bandwidth = BandwidthEstimate()
         self.seen: list[int] = []
         self._waited = [rng.randint(6, 9) for _ in range(200)]
         self._now = 0.0
 
     @property
     def requests(self) -> int:
-        self.seen.append(self.pipe.requests)
-        return max(self.pipe.requests, self._waited[int(self._now / 0.3) % 200])
+        self.seen.append(self.bandwidth.requests)
+        return max(self.bandwidth.requests, self._waited[int(self._now / 0.3) % 200])
 
     def asked(self, now: float) -> None:
         self._now = now
-        self.pipe.asked(now)
+        self.bandwidth.asked(now)
 
     def came(self, size: int, now: float) -> None:
         self._now = now
-        self.pipe.came(size, now)
+        self.bandwidth.came(size, now)
 
     def ended(self, now: float) -> None:
-        self.pipe.ended(now)
+        self.bandwidth.ended(now)
 
 
 def test_a_machine_that_stands_still_now_and_then() -> None:
@@ -161,25 +161,25 @@ def in_bursts(second: float, rng: random.Random) -> int:
 
 def worth(demand: Callable[[float, random.Random], int], *, together: float, most: int, seconds: float) -> list[int]:
     """What was allowed at the end of each second while readers ask for ``demand`` bodies by themselves, 20 MB/s a connection."""
-    pipe, rng, now, bodies, seen = BandwidthEstimate(), random.Random(0), 0.0, list[list[float]](), list[int]()
+    bandwidth, rng, now, bodies, seen = BandwidthEstimate(), random.Random(0), 0.0, list[list[float]](), list[int]()
     asked, asked_at = 0, 0.0
     while now < seconds:
         if now >= asked_at:
             asked, asked_at = demand(now, rng), asked_at + 0.3
-        while len(bodies) < max(asked, min(most, pipe.requests)):
-            pipe.asked(now)
+        while len(bodies) < max(asked, min(most, bandwidth.requests)):
+            bandwidth.asked(now)
             bodies.append([now + 0.06, 8.0 * MIB])
         now += 0.013
         coming = [body for body in bodies if body[0] <= now]
         for body in coming:
             size = min(20e6, together / len(coming)) * 0.013
             body[1] -= size
-            pipe.came(int(size), now)
+            bandwidth.came(int(size), now)
             if body[1] <= 0:
-                pipe.ended(now)
+                bandwidth.ended(now)
                 bodies.remove(body)
         if now >= len(seen) + 1:
-            seen.append(pipe.requests)
+            seen.append(bandwidth.requests)
     return seen
 
 

@@ -30,7 +30,7 @@ class Need:
 
 def limiter_of(slots: int) -> Limiter:
     limiter = Limiter(slots)
-    limiter.pipe.requests = 2 * slots  # a line that is not what ends first
+    limiter.bandwidth.requests = 2 * slots  # a line that is not what ends first
     return limiter
 
 
@@ -211,7 +211,7 @@ async def test_each_origin_has_its_own() -> None:
 async def test_a_question_of_a_gate_is_not_held_back_by_a_full_line() -> None:
     """Readers wait for its answer at the end of their shard, and the line is full of what other readers wait for."""
     limiter = Limiter(16)
-    limiter.pipe.requests = 2
+    limiter.bandwidth.requests = 2
     async with AsyncExitStack() as held, asyncio.timeout(60):
         for _ in range(4):
             await held.enter_async_context(limiter.slot(Need(0.0)))
@@ -224,7 +224,7 @@ async def test_bodies_that_drip_hold_nobody_back() -> None:
     now = [0.0]
     limiters = Limiters(16, lambda: now[0])
     limiter = limiters.of("https://o")
-    limiter.pipe.requests = 2
+    limiter.bandwidth.requests = 2
     async with AsyncExitStack() as stack:
         for _ in range(2):
             slot = await stack.enter_async_context(limiter.slot(Need(0.0)))
@@ -235,7 +235,7 @@ async def test_bodies_that_drip_hold_nobody_back() -> None:
         await asyncio.sleep(0)
         assert (asking.order, limiter.ahead) == ([], 4)
         now[0] = SLOW_S
-        limiter.pipe.came(20, now[0])
+        limiter.bandwidth.came(20, now[0])
         limiters.look_again()
         await asyncio.sleep(0)
         assert (asking.order, limiter.ahead) == ([DEMAND], 6)
@@ -248,7 +248,7 @@ async def test_where_nothing_comes_nobody_is_held_back() -> None:
     limiters = Limiters(16, lambda: now[0])
     limiter = limiters.of("https://o")
     async with AsyncExitStack() as stack:
-        for _ in range(limiter.pipe.requests):
+        for _ in range(limiter.bandwidth.requests):
             await stack.enter_async_context(limiter.slot(Need(0.0)))
         asking = Asking(limiter)
         await asking.ask(Need(DEMAND))
