@@ -52,9 +52,11 @@ def check(entry: Entry, body: OriginBody, want: ByteRange | None) -> None:
 class Stopwatch:
     """Times one body, from its headers to its last byte, for the origin's pace and its pipe."""
 
-    def __init__(self, pace: ConnectionRate, bandwidth: BandwidthEstimate, company: Callable[[], int], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, connection_rate: ConnectionRate, bandwidth: BandwidthEstimate, company: Callable[[], int], clock: Callable[[], float]
+    ) -> None:
         """``company``: how many requests share the origin now."""
-        self._pace = pace
+        self._pace = connection_rate
         self._pipe = bandwidth
         self._company_now = company
         self._clock = clock

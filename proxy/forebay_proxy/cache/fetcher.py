@@ -149,7 +149,7 @@ class Fetcher:
 
     def ranges(self, origin: str) -> int:
         """How many ranges of one reader are worth having in the air at this origin."""
-        return self._limiters.of(origin).pace.ranges
+        return self._limiters.of(origin).connection_rate.ranges
 
     async def fill(
         self, entry: Entry, flight: Flight, shard: Shard, writer: SegmentWriter, retry_budget: RetryBudget | None = None
@@ -223,7 +223,7 @@ class Fetcher:
     async def pour(self, entry: Entry, flight: Flight, shard: Shard, writer: SegmentWriter, body: OriginBody, slot: Slot) -> None:
         """Land the bytes of ``body``; at its end the flight is complete. Raises as ``BodyCopy.run``."""
         limiter = self._limiters.of(shard.origin)
-        stopwatch = Stopwatch(limiter.pace, limiter.bandwidth, lambda: limiter.in_flight, self._clock)
+        stopwatch = Stopwatch(limiter.connection_rate, limiter.bandwidth, lambda: limiter.in_flight, self._clock)
         await BodyCopy(entry, flight, writer, body, origin=shard.origin, buffers=self._buffers, events=self._events).run(slot, stopwatch)
 
 

@@ -52,7 +52,7 @@ class SimulatedWorld:
         self.clock = clock
         self.keeping = keeping
         self.origin = origin
-        self.pace = ConnectionRate()
+        self.connection_rate = ConnectionRate()
         self.optimal = OptimumMeter(lambda: keeping.ledger.capacity_bytes - keeping.ledger.overhead_bytes)
         self.inside = 0  # readers inside a shard
         self.leased = 0  # segments
@@ -186,7 +186,7 @@ class SimulatedWorld:
 
     def _measure(self, request: SimulatedFlight) -> None:
         assert request.answered_at is not None, "a body ends after its answer"
-        self.pace.measured(request.size, self.clock.now - request.answered_at, request.company)
+        self.connection_rate.measured(request.size, self.clock.now - request.answered_at, request.company)
 
     # What a reader holds
 
@@ -196,7 +196,7 @@ class SimulatedWorld:
             return 1
         leased = max(0, self.leased - len(self._flying)) * SEGMENT_BYTES
         grantable = self.keeping.ledger.grantable_bytes(leased) // SEGMENT_BYTES
-        return max(1, min(self.pace.ranges, grantable // max(1, self.inside)))
+        return max(1, min(self.connection_rate.ranges, grantable // max(1, self.inside)))
 
     def lease(self, entry: Light, index: int) -> None:
         self.leased += index not in entry.segments.leases

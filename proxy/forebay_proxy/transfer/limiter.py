@@ -90,7 +90,7 @@ class Limiter:
         self.slots = float(min(START_SLOTS, self.most))
         self.in_flight = 0
         self.cuts = 0  # how often the slots were halved
-        self.pace = ConnectionRate()
+        self.connection_rate = ConnectionRate()
         self.bandwidth = BandwidthEstimate()
         self.holding: dict[int, SlotNeed] = {}  # slot -> whose it is
         self.bodies: dict[int, float] = {}  # slot -> since when its body comes, oldest first

@@ -81,19 +81,19 @@ def test_a_whole_body_needs_a_length_to_be_the_same() -> None:
 
 def test_the_stopwatch_tells_the_pace_of_a_whole_body() -> None:
     """From its headers to its last byte, with the most company it had."""
-    now, company, pace = [0.0], [1], ConnectionRate()
-    stopwatch = Stopwatch(pace, BandwidthEstimate(), lambda: company[0], lambda: now[0])
+    now, company, connection_rate = [0.0], [1], ConnectionRate()
+    stopwatch = Stopwatch(connection_rate, BandwidthEstimate(), lambda: company[0], lambda: now[0])
     stopwatch.came(LEAST_BYTES)
     now[0] = 2.0
     stopwatch.ended()
-    assert pace.connection_bytes_s == LEAST_BYTES / 2
+    assert connection_rate.connection_bytes_s == LEAST_BYTES / 2
     company[0] = 10
-    busy = Stopwatch(pace, BandwidthEstimate(), lambda: company[0], lambda: now[0])
+    busy = Stopwatch(connection_rate, BandwidthEstimate(), lambda: company[0], lambda: now[0])
     company[0] = 1
     busy.came(LEAST_BYTES * 100)
     now[0] = 2.1
     busy.ended()
-    assert pace.connection_bytes_s == LEAST_BYTES / 2
+    assert connection_rate.connection_bytes_s == LEAST_BYTES / 2
 
 
 async def test_what_is_left_of_a_body_is_not_left_to_the_collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -618,13 +618,13 @@ async def test_chaos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, segments: 
             if chance.random() < 0.2 and remote.version.length is not None:
                 remote.cut(chance.randrange(1, 30_000))
 
-        async def read(name: str, who: int, first: int, last: int | None, pace: float) -> None:
+        async def read(name: str, who: int, first: int, last: int | None, connection_rate: float) -> None:
             got = b""
             try:
                 async with world.opened(shard_of(name), reader(who, job=f"job{who % 3}"), first, last) as reading:
                     async for chunk in reading.chunks():
                         got += bytes(chunk)
-                        if chance.random() < pace:
+                        if chance.random() < connection_rate:
                             await asyncio.sleep(0.001)
             except ShardError:
                 assert any(state[first:].startswith(got) for state in states[name]), (name, first, len(got))
