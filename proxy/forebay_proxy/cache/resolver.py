@@ -57,10 +57,10 @@ class VersionResolver:
         hmac_key: bytes,
         revalidate: str | float,
     ) -> None:
-        self.distrust = SuspectVersions(clock)
+        self.suspects = SuspectVersions(clock)
         self.freshness = Freshness(revalidate, clock)
         self.versions = Versions(
-            room=room, freshness=self.freshness, distrust=self.distrust, flapping=fetcher.flapping, clock=clock, hmac_key=hmac_key
+            room=room, freshness=self.freshness, suspects=self.suspects, flapping=fetcher.flapping, clock=clock, hmac_key=hmac_key
         )
         self._refusals = RefusalCache(clock)
         self._checks = VersionChecks(
@@ -134,7 +134,7 @@ class VersionResolver:
     def _recalled(self, shard: Shard, *, ahead: bool = False) -> str:
         """The MAC of the credential of ``shard``. Raises what the origin said to it a moment ago."""
         mac = self.versions.mac(shard)
-        self.distrust.recall(shard.name, ahead=ahead)
+        self.suspects.recall(shard.name, ahead=ahead)
         self._refusals.recall(shard.name, mac)
         return mac
 
@@ -169,7 +169,7 @@ class VersionResolver:
     def expire(self) -> None:
         """Once a second: drop what is remembered of refusals and wrong bytes no longer."""
         self._refusals.expire()
-        self.distrust.expire()
+        self.suspects.expire()
 
     def cancel(self) -> None:
         """Shutdown: every opening and check ends now; the task group waits for them."""

@@ -95,7 +95,7 @@ class ShardCache:
         self.fd_leases = FdLeases(room, self.segment_reader, store)
         self.gate = DigestGate(room=room, flights=flights, events=events)
         self.digest_check = DigestCheck(
-            room=room, gate=self.gate, inspection=self.inspection, asking=fetcher, distrust=resolver.distrust, events=events,
+            room=room, gate=self.gate, inspection=self.inspection, asking=fetcher, suspects=resolver.suspects, events=events,
             tasks=tasks, enabled=origin_digests,
         )  # fmt: skip
         grants = SegmentGrants(room=room, reclaimer=reclaimer, disk=self.disk, events=events, tasks=tasks, clock=clock)
@@ -252,8 +252,8 @@ class ShardCache:
     def _spoilt(self, entry: Entry, index: int) -> None:
         """A stored segment is wrong, and may have been read so."""
         self._events.emit(SegmentSpoilt(entry, index))
-        self._resolver.distrust.spoilt(entry.name, by_origin=False)
-        entry.trust.remade = self._resolver.distrust.count(entry.name)
+        self._resolver.suspects.spoilt(entry.name, by_origin=False)
+        entry.trust.remade = self._resolver.suspects.count(entry.name)
         for reading in self.readings:
             if reading.entry is entry:
                 reading.found_wrong(index)

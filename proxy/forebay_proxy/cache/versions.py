@@ -31,7 +31,7 @@ class Versions:
         *,
         room: SpaceManager,
         freshness: Freshness,
-        distrust: SuspectVersions,
+        suspects: SuspectVersions,
         flapping: VersionFlips,
         clock: Callable[[], float],
         hmac_key: bytes,
@@ -41,7 +41,7 @@ class Versions:
         self._variants: dict[str, list[Entry]] = {}  # what it shows to other credentials, where that is something else; none is stale
         self._room = room
         self._freshness = freshness
-        self._distrust = distrust
+        self._suspects = suspects
         self._flapping = flapping
         self._clock = clock
         self._hmac_key = hmac_key
@@ -145,7 +145,7 @@ class Versions:
         entry = Entry(fresh_key(shard, version, self._serial) if taken else key, shard, version, ranged=ranged, transient=taken)
         entry.access.macs = {mac}
         entry.access.variant, entry.access.vary, entry.access.chosen = variant, version.vary, chosen
-        entry.trust.remade = self._distrust.count(shard.name)
+        entry.trust.remade = self._suspects.count(shard.name)
         self._room.entries[entry.key] = entry
         return entry
 

@@ -57,7 +57,7 @@ class DigestCheck:
     """The seals of all versions, and the hashing that opens them."""
 
     def __init__(
-        self, *, room: SpaceManager, gate: DigestGate, inspection: SegmentCheck, asking: DigestQuestion, distrust: SuspectVersions,
+        self, *, room: SpaceManager, gate: DigestGate, inspection: SegmentCheck, asking: DigestQuestion, suspects: SuspectVersions,
         events: Events, tasks: BackgroundTasks,
         enabled: bool = True,
     ) -> None:  # fmt: skip
@@ -65,7 +65,7 @@ class DigestCheck:
         self._gate = gate
         self._inspection = inspection
         self._asking = asking
-        self._distrust = distrust
+        self._suspects = suspects
         self._events = events
         self._tasks = tasks
         self._enabled = enabled
@@ -208,17 +208,17 @@ class DigestCheck:
             self._differs(entry, digest_state, f"the origin's digest is {digest_state.expected}, its bytes have {computed}")
             return
         digest_state.verdict = DigestVerdict.AGREES
-        self._distrust.trusted(entry.name)
+        self._suspects.trusted(entry.name)
         self._events.emit(events.DigestChecked(computed.algorithm, "agrees"))
         self._room.claim(entry)
 
     def _differs(self, entry: Entry, digest_state: DigestState, cause: str) -> None:
         assert digest_state.expected is not None
         digest_state.verdict = DigestVerdict.DIFFERS
-        first = self._distrust.spoilt(entry.name)
+        first = self._suspects.spoilt(entry.name)
         entry.in_use.fault = DigestDiffers(entry.name, cause, again=not first)
         if not first:
-            self._distrust.refuse(entry.name, entry.in_use.fault)
+            self._suspects.refuse(entry.name, entry.in_use.fault)
         log.error("shard %s: %s; %s", entry.name, cause, "it is fetched once more" if first else "as before: its readers get an error")
         self._events.emit(events.DigestChecked(digest_state.expected.algorithm, "differs"))
         self._events.emit(events.IntegrityFailed("origin"))
