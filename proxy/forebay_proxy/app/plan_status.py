@@ -33,12 +33,12 @@ class PlanStatus:
     """Asks plans, prefetcher and cache when somebody asks; keeps nothing."""
 
     def __init__(
-        self, *, cache: ShardCache, plans: PlanRegistry, prefetcher: Prefetcher, following: PlanAdherence, clock: Callable[[], float]
+        self, *, cache: ShardCache, plans: PlanRegistry, prefetcher: Prefetcher, adherence: PlanAdherence, clock: Callable[[], float]
     ) -> None:
         self._cache = cache
         self._plans = plans
         self._prefetcher = prefetcher
-        self._following = following
+        self._adherence = adherence
         self._clock = clock
 
     def lead(self, plan: ReaderPlan) -> Lead:
@@ -84,7 +84,7 @@ class PlanStatus:
         return [self._row(plan, waiting=plan.reader in waiting) for plan in plans]
 
     def _row(self, plan: ReaderPlan, *, waiting: bool) -> dict[str, Any]:
-        lead, followed = self.lead(plan), self._following.of(plan.reader)
+        lead, followed = self.lead(plan), self._adherence.of(plan.reader)
         return {
             "reader": str(plan.reader),
             "job": plan.reader.job,

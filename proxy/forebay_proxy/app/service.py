@@ -151,12 +151,12 @@ class _House:
         self._outward = Egress.of(environ, self._instance)
         self._events = Events()
         self._counters = Counters()
-        self._following = PlanAdherence()
+        self._adherence = PlanAdherence()
         self._board = OriginBoard(self._clock)
         self._recent_errors = RecentErrors(time.time)
         self._troubles = Troubles(self._clock)
         self._metrics = Metrics(version=VERSION)
-        for listening in (self._counters, self._following, self._metrics, self._board, self._recent_errors, self._troubles):
+        for listening in (self._counters, self._adherence, self._metrics, self._board, self._recent_errors, self._troubles):
             self._events.listen(listening.listen, listening.kinds)
         self._events.on(RequestDone, log_request)
 
@@ -225,7 +225,7 @@ class _House:
         self._long_waits = LongWaits(parts.cache.waits, self._board, clock)
         self._sampling = Sampling(parts.room, parts.cache.inspection, lambda: store.idle, every_s=settings.verify_every_s, chance=chance)
         self._intake = PlanIntake(parts.plans, parts.prefetcher, events)
-        announced = PlanStatus(cache=parts.cache, plans=parts.plans, prefetcher=parts.prefetcher, following=self._following, clock=clock)
+        announced = PlanStatus(cache=parts.cache, plans=parts.plans, prefetcher=parts.prefetcher, adherence=self._adherence, clock=clock)
         self._standing = StatusReport(
             cache=parts.cache, plans=parts.plans, announced=announced, counters=self._counters, limiters=parts.limiters,
             watch=parts.watch, board=self._board, recent_errors=self._recent_errors, instance=self._instance, clock=clock,

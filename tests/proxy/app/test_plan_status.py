@@ -29,9 +29,9 @@ async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 
 def asked(world: World) -> PlanStatus:
-    following = PlanAdherence()
-    world.events.listen(following.listen)
-    return PlanStatus(cache=world.cache, plans=world.plans, prefetcher=world.prefetcher, following=following, clock=world.clock)
+    adherence = PlanAdherence()
+    world.events.listen(adherence.listen)
+    return PlanStatus(cache=world.cache, plans=world.plans, prefetcher=world.prefetcher, adherence=adherence, clock=world.clock)
 
 
 async def test_one_reader_is_told_whole(world: World) -> None:

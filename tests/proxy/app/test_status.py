@@ -27,7 +27,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def announced_of(world: World) -> PlanStatus:
-    return PlanStatus(cache=world.cache, plans=world.plans, prefetcher=world.prefetcher, following=PlanAdherence(), clock=world.clock)
+    return PlanStatus(cache=world.cache, plans=world.plans, prefetcher=world.prefetcher, adherence=PlanAdherence(), clock=world.clock)
 
 
 async def test_levels_and_status_agree_with_the_ledger(tmp_path: Path) -> None:
