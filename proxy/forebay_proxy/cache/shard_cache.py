@@ -84,7 +84,7 @@ class ShardCache:
         self.flights = flights
         self.readings: set[ShardReader] = set()
         self.waits = Waits(events, clock)
-        self.optimal = OptimumMeter(lambda: room.ledger.capacity_bytes)
+        self.optimum = OptimumMeter(lambda: room.ledger.capacity_bytes)
         self.disk = disk
         self.segment_reader = SegmentReader(room=room, reclaimer=reclaimer, files=files, disk=self.disk, events=events, tasks=tasks)
         self.inspection = self.segment_reader.inspection = SegmentCheck(
@@ -173,7 +173,7 @@ class ShardCache:
         entry.in_use.readers += 1
         self.readings.add(reading)
         reading.has_all()
-        return FdLease(reading, descriptor, *self.fd_leases.lease(entry), self.optimal.moment, self)
+        return FdLease(reading, descriptor, *self.fd_leases.lease(entry), self.optimum.moment, self)
 
     def note_passed(self, lent: FdLease) -> None:
         self._note_opening(lent.reading.entry, lent.reading.shard, lent.reading.reader, None)
@@ -206,7 +206,7 @@ class ShardCache:
         """``reading`` is inside its shard, for the length of the ``with``."""
         reading.entry.in_use.readers += 1
         self.readings.add(reading)
-        began = self.optimal.moment
+        began = self.optimum.moment
         try:
             yield reading
         except ShardChanged:
@@ -227,7 +227,7 @@ class ShardCache:
         """What this reading would have cost the best schedule there is."""
         entered, entry = reading.entered, reading.entry
         if entered is not None:
-            self._events.emit(events.OptimalBytes(self.optimal.read(entry.key, *entered, entry.version.length, began)))
+            self._events.emit(events.OptimalBytes(self.optimum.read(entry.key, *entered, entry.version.length, began)))
 
     async def move(self, reading: ShardReader) -> None:
         job = reading.reader.job if reading.reader else ""

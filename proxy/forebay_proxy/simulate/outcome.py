@@ -184,7 +184,7 @@ class SimulatedRun:
         world, ledger = self.world, self.keeping.ledger
         return SimulatedOutcome(
             self.policy, ledger.capacity_bytes, self.workload.dataset_bytes, len(self.readers),
-            world.counts["read_bytes"], world.origin.sent_bytes, world.optimal.bytes, self.waited_s,
+            world.counts["read_bytes"], world.origin.sent_bytes, world.optimum.bytes, self.waited_s,
             sum(epoch.seconds for epoch in self._epochs), ledger.peak_bytes, world.counts["evicted_unread_bytes"],
             world.counts["bypassed"], tuple(self._epochs),
         )  # fmt: skip

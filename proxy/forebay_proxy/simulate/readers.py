@@ -98,7 +98,7 @@ class SimulatedReader:
         entry.in_use.readers += 1
         self._world.inside += 1
         self._announcing.opens(self.script, self._epoch, self._position)
-        self._opened_in = self._world.optimal.moment
+        self._opened_in = self._world.optimum.moment
         self._segments_read, self._index, self._asked_to = 0, -1, -1
         self._rate = self.script.pace(self._epoch, self._position, entry.length)
         self._world.keeping.touch(entry)
@@ -107,7 +107,7 @@ class SimulatedReader:
     def _close(self, entry: Light) -> None:
         last = segment_count(entry.length) - 1
         if last >= 0:
-            self._world.optimal.read(entry.key, 0, last, entry.length, self._opened_in)
+            self._world.optimum.read(entry.key, 0, last, entry.length, self._opened_in)
         for index in self._leased:
             self._world.release(entry, index)
         self._leased.clear()

@@ -53,7 +53,7 @@ class SimulatedWorld:
         self.keeping = keeping
         self.origin = origin
         self.connection_rate = ConnectionRate()
-        self.optimal = OptimumMeter(lambda: keeping.ledger.capacity_bytes - keeping.ledger.overhead_bytes)
+        self.optimum = OptimumMeter(lambda: keeping.ledger.capacity_bytes - keeping.ledger.overhead_bytes)
         self.inside = 0  # readers inside a shard
         self.leased = 0  # segments
         self.ahead_in_air = 0

@@ -25,13 +25,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def counted(readings: list[Reading], capacities: list[int], *, found: dict[int, list[int]] | None = None, window: int = 1 << 10) -> int:
     """Segments that ``OptimumMeter`` says had to be fetched; ``capacities`` in segments, one a reading."""
     room = iter(capacities)
-    optimal = OptimumMeter(lambda: next(room) * SEGMENT, window=window)
+    optimum = OptimumMeter(lambda: next(room) * SEGMENT, window=window)
     for shard, indices in (found or {}).items():
-        optimal.found(str(shard), indices)
+        optimum.found(str(shard), indices)
     for shard, first, last in readings:
-        optimal.read(str(shard), first, last, LENGTH, optimal.moment)
-    assert optimal.bytes % SEGMENT == 0
-    return optimal.bytes // SEGMENT
+        optimum.read(str(shard), first, last, LENGTH, optimum.moment)
+    assert optimum.bytes % SEGMENT == 0
+    return optimum.bytes // SEGMENT
 
 
 def brute(readings: list[Reading], capacities: list[int], found: frozenset[tuple[int, int]] = frozenset()) -> int:
@@ -113,60 +113,60 @@ def test_epochs_in_a_fresh_order_cost_what_belady_does(share: float) -> None:
 
 def test_readings_that_overlap_are_fetched_once() -> None:
     """The second began while the first was inside: no room is needed for that, none is taken."""
-    optimal = OptimumMeter(lambda: 0)
-    first, second = optimal.moment, optimal.moment
-    assert optimal.read("a", 0, 2, LENGTH, first) == LENGTH
-    assert optimal.read("a", 0, 2, LENGTH, second) == 0
-    assert optimal.read("a", 0, 2, LENGTH, optimal.moment) == LENGTH
+    optimum = OptimumMeter(lambda: 0)
+    first, second = optimum.moment, optimum.moment
+    assert optimum.read("a", 0, 2, LENGTH, first) == LENGTH
+    assert optimum.read("a", 0, 2, LENGTH, second) == 0
+    assert optimum.read("a", 0, 2, LENGTH, optimum.moment) == LENGTH
 
 
 def test_the_last_segment_counts_its_own_bytes() -> None:
     """A shard of ten bytes costs ten, one of unknown length whole segments."""
-    optimal = OptimumMeter(lambda: 0)
-    assert optimal.read("a", 0, 0, 10, 0) == 10
-    assert optimal.read("b", 1, 1, SEGMENT + 7, 0) == 7
-    assert optimal.read("c", 0, 1, None, 0) == 2 * SEGMENT
+    optimum = OptimumMeter(lambda: 0)
+    assert optimum.read("a", 0, 0, 10, 0) == 10
+    assert optimum.read("b", 1, 1, SEGMENT + 7, 0) == 7
+    assert optimum.read("c", 0, 1, None, 0) == 2 * SEGMENT
 
 
 def test_a_shard_in_too_many_pieces_forgets_the_oldest() -> None:
     """What a client reads in disorder stays bounded; a whole reading makes one piece of it again."""
-    optimal, length = OptimumMeter(lambda: 1 << 40), 4 * MOST_RUNS * SEGMENT
+    optimum, length = OptimumMeter(lambda: 1 << 40), 4 * MOST_RUNS * SEGMENT
     for index in range(0, 4 * MOST_RUNS, 2):
-        optimal.read("a", index, index, length, optimal.moment)
-    assert optimal.read("a", 0, 0, length, optimal.moment) == SEGMENT
+        optimum.read("a", index, index, length, optimum.moment)
+    assert optimum.read("a", 0, 0, length, optimum.moment) == SEGMENT
     last = 4 * MOST_RUNS - 2
-    assert optimal.read("a", last, last, length, optimal.moment) == 0
-    optimal.read("a", 0, 4 * MOST_RUNS - 1, length, optimal.moment)
-    assert optimal.read("a", 0, 0, length, optimal.moment) == 0
-    assert "1 shards known" in repr(optimal)
+    assert optimum.read("a", last, last, length, optimum.moment) == 0
+    optimum.read("a", 0, 4 * MOST_RUNS - 1, length, optimum.moment)
+    assert optimum.read("a", 0, 0, length, optimum.moment) == 0
+    assert "1 shards known" in repr(optimum)
 
 
 def test_who_can_never_be_kept_is_forgotten() -> None:
     """A stream of shards read once each leaves nothing behind once the room is spoken for; with room, the window bounds it."""
     full, roomy = OptimumMeter(lambda: 0, window=64), OptimumMeter(lambda: 1 << 40, window=64)
     for number in range(1000):
-        for optimal in (full, roomy):
-            optimal.read(str(number), 0, 0, LENGTH, optimal.moment)
+        for optimum in (full, roomy):
+            optimum.read(str(number), 0, 0, LENGTH, optimum.moment)
     assert len(full) == 1
     assert len(roomy) == 65  # the moments looked back, and the one that comes next
 
 
 def test_what_was_found_is_forgotten_too() -> None:
     """Nobody reads what an earlier process stored: it does not stay for ever, and holds nobody up."""
-    optimal = OptimumMeter(lambda: 1 << 40, window=64)
+    optimum = OptimumMeter(lambda: 1 << 40, window=64)
     for number in range(1000):
-        optimal.found(f"old {number}", [0, 1, 5])
+        optimum.found(f"old {number}", [0, 1, 5])
     for number in range(1000):
-        optimal.read(str(number), 0, 0, LENGTH, optimal.moment)
-    assert len(optimal) == 65
+        optimum.read(str(number), 0, 0, LENGTH, optimum.moment)
+    assert len(optimum) == 65
 
 
 def test_a_million_readings_cost_little_each() -> None:
     """Four passes of 25,000 shards in orders of their own at half the room: about 20 us each; ten times that is a fault."""
     chance, shards = random.Random(1), 25_000
-    optimal = OptimumMeter(lambda: shards // 2 * LENGTH)
+    optimum = OptimumMeter(lambda: shards // 2 * LENGTH)
     start = time.process_time()
     for _ in range(4):
         for name in chance.sample(range(shards), shards):
-            optimal.read(str(name), 0, 2, LENGTH, optimal.moment)
+            optimum.read(str(name), 0, 2, LENGTH, optimum.moment)
     assert (time.process_time() - start) / (4 * shards) < 200e-6
