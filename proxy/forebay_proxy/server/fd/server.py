@@ -101,7 +101,7 @@ class FdServer:
         self._loop = asyncio.get_running_loop()
         self._listener: UnixListener | None = None
         self._again: asyncio.TimerHandle | None = None
-        self._visits: set[FdConnection] = set()
+        self._connections: set[FdConnection] = set()
         self._jobs = jobs or LiveJobs(clock)
         self._leases = 0
         self._books: list[Callable[[], None]] = []
@@ -111,12 +111,12 @@ class FdServer:
 
     def __len__(self) -> int:
         """How many are connected."""
-        return len(self._visits)
+        return len(self._connections)
 
     @property
     def in_use(self) -> bool:
         """Whether a client is inside a shard, or waits for one; a connection alone is kept only for the next question."""
-        return self._leases > 0 or any(visit.asking for visit in self._visits)
+        return self._leases > 0 or any(connection.asking for connection in self._connections)
 
     @property
     def path(self) -> Path | None:
@@ -149,7 +149,7 @@ class FdServer:
             self._loop.remove_reader(listener.socket)
             listener.remove()
             listener.socket.close()
-        tasks = [task for visit in list(self._visits) if (task := visit.leave()) is not None]
+        tasks = [task for connection in list(self._connections) if (task := connection.leave()) is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
         self._keep_books()
 
@@ -184,21 +184,21 @@ class FdServer:
         if self._access.is_stranger(unix_peer(client)):
             self._events.emit(ClientRefused("uid"))
             _turn_away(client, encode_refusal(403, "another user's sidecar", self._instance))
-        elif len(self._visits) >= self._most:
+        elif len(self._connections) >= self._most:
             self._events.emit(DoorAnswered("refused"))
             _turn_away(client, encode_refusal(503, "too many descriptors are out", self._instance))
         else:
-            visit = FdConnection(self, self._loop, client, Presence(self._jobs))
-            self._visits.add(visit)
-            visit.come()
+            connection = FdConnection(self, self._loop, client, Presence(self._jobs))
+            self._connections.add(connection)
+            connection.come()
 
-    def gone(self, visit: FdConnection) -> None:
-        self._visits.discard(visit)
+    def gone(self, connection: FdConnection) -> None:
+        self._connections.discard(connection)
         self.last_active = self._clock()
 
     # What they ask
 
-    def ask(self, visit: FdConnection, line: bytes) -> asyncio.Task[None] | None:
+    def ask(self, connection: FdConnection, line: bytes) -> asyncio.Task[None] | None:
         """Answer ``line``, or begin what its answer waits for, and return that."""
         started = self._clock()
         try:
@@ -206,32 +206,32 @@ class FdServer:
                 raise UseHttp("refused", "too many descriptors are out")
             asked = decode_request(line)
             shard = (self._shard if len(line) <= KNOWN_LINE_BYTES else self._shard.__wrapped__)(asked.shard, asked.headers)
-            visit.presence.asks(asked.reader.job if asked.reader else ANONYMOUS)
+            connection.presence.asks(asked.reader.job if asked.reader else ANONYMOUS)
             lent = self._cache.lend(shard, asked.reader)
             if lent is not None:
-                self._pass(visit, asked, lent, started)
+                self._pass(connection, asked, lent, started)
                 return None
         except Exception as error:
-            self._refuse(visit, error)
+            self._refuse(connection, error)
             return None
-        waiting = self._wait(visit, asked, shard, started)
+        waiting = self._wait(connection, asked, shard, started)
         try:
             return self._group.create_task(waiting, name="descriptor")
         except RuntimeError:  # everything is coming down
             waiting.close()
-            visit.leave()
+            connection.leave()
             return None
 
-    async def _wait(self, visit: FdConnection, asked: FdRequest, shard: Shard, started: float) -> None:
+    async def _wait(self, connection: FdConnection, asked: FdRequest, shard: Shard, started: float) -> None:
         try:
-            self._pass(visit, asked, await self._cache.lent(shard, asked.reader), started)
+            self._pass(connection, asked, await self._cache.lent(shard, asked.reader), started)
         except Exception as error:
-            self._refuse(visit, error)
+            self._refuse(connection, error)
 
-    def _pass(self, visit: FdConnection, asked: FdRequest, lent: FdLease, started: float) -> None:
+    def _pass(self, connection: FdConnection, asked: FdRequest, lent: FdLease, started: float) -> None:
         """Raises ``ConnectionError`` where nobody takes it. The books are kept when the client has it already."""
         reading = lent.reading
-        visit.pass_on(lent, asked.lease, encode_answer(reading.position, reading.version.etag(reading.key), self._instance))
+        connection.pass_on(lent, asked.lease, encode_answer(reading.position, reading.version.etag(reading.key), self._instance))
         self._leases += 1
         lent.asked_at, lent.answered_s = started, self._clock() - started
         self.later(lent.passed)
@@ -266,25 +266,25 @@ class FdServer:
             except Exception as error:  # a fault of ours with one of them is not the others'
                 log.error("a fault in Forebay itself: %s\n%s", type(error).__name__, frames_of(error))
 
-    def _refuse(self, visit: FdConnection, error: Exception) -> None:
+    def _refuse(self, connection: FdConnection, error: Exception) -> None:
         if isinstance(error, UseHttp):
-            self._say(visit, 503 if error.reason == "refused" else 409, str(error), error.reason)
+            self._say(connection, 503 if error.reason == "refused" else 409, str(error), error.reason)
         elif isinstance(error, (InvalidFdRequest, InvalidShardUrl)):
-            self._say(visit, 400, str(error), "refused")
+            self._say(connection, 400, str(error), "refused")
             if isinstance(error, InvalidFdRequest):  # who knows what the next line would be the rest of
-                visit.leave()
+                connection.leave()
         elif isinstance(error, ForebayError):  # the same over HTTP, where all of it is told
-            self._say(visit, error.status, error.title, "refused")
+            self._say(connection, error.status, error.title, "refused")
         elif isinstance(error, ConnectionError):
             log.debug("a client left before its descriptor came")
-            visit.leave()
+            connection.leave()
         else:
             log.error("a fault in Forebay itself: %s\n%s", type(error).__name__, frames_of(error))
-            self._say(visit, 500, "a fault in Forebay itself", "refused")
+            self._say(connection, 500, "a fault in Forebay itself", "refused")
 
-    def _say(self, visit: FdConnection, status: int, title: str, answer: str) -> None:
+    def _say(self, connection: FdConnection, status: int, title: str, answer: str) -> None:
         self._events.emit(DoorAnswered(answer))
-        visit.say(encode_refusal(status, title, self._instance))
+        connection.say(encode_refusal(status, title, self._instance))
 
 
 def default_socket(path: Path) -> tuple[Path | None, tuple[str, ...]]:

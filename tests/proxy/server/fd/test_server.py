@@ -18,7 +18,7 @@ from support.house import SEGMENT, World, building, data_of, reader, shard_of, s
 from forebay_proxy.core import events
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.events import RequestOutcome
-from forebay_proxy.server.fd import session as visit_module
+from forebay_proxy.server.fd import session as session_module
 from forebay_proxy.server.fd.server import FdServer
 from forebay_proxy.server.net.access import Access
 from forebay_proxy.wire.protocol.fd import FdAnswer, decode_answer, encode_end, encode_request
@@ -261,7 +261,7 @@ async def test_a_line_may_come_in_pieces(tmp_path: Path) -> None:
 
 async def test_a_client_that_says_nothing_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would hold a place for ever."""
-    monkeypatch.setattr(visit_module, "LINE_S", 0.05)
+    monkeypatch.setattr(session_module, "LINE_S", 0.05)
     async with opened(tmp_path) as (_, door):
         client = await connected(tmp_path)
         client.send(b"{")
