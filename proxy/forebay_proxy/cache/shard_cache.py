@@ -146,7 +146,7 @@ class ShardCache:
             return None
         return self._lend(entry, shard, reader)
 
-    async def lent(self, shard: Shard, reader: ReaderName | None) -> FdLease:
+    async def lend_when_ready(self, shard: Shard, reader: ReaderName | None) -> FdLease:
         """As ``lend``, after everything it needs: the origin is asked, what another boot stored is verified."""
         self.fd_leases.fit(self._resolver.versions.current.get(shard.name))
         entry, _, _ = await self._entry(shard, reader, None)

@@ -67,7 +67,7 @@ class WholeDoor(Protocol):
 
     def lend(self, shard: Shard, reader: ReaderName | None) -> FdLease | None: ...
 
-    async def lent(self, shard: Shard, reader: ReaderName | None) -> FdLease: ...
+    async def lend_when_ready(self, shard: Shard, reader: ReaderName | None) -> FdLease: ...
 
 
 class FdServer:
@@ -224,7 +224,7 @@ class FdServer:
 
     async def _wait(self, connection: FdConnection, asked: FdRequest, shard: Shard, started: float) -> None:
         try:
-            self._pass(connection, asked, await self._cache.lent(shard, asked.reader), started)
+            self._pass(connection, asked, await self._cache.lend_when_ready(shard, asked.reader), started)
         except Exception as error:
             self._refuse(connection, error)
 
