@@ -133,7 +133,7 @@ class ShardCache:
                     yield reading
 
     def lend(self, shard: Shard, reader: ReaderName | None) -> FdLease | None:
-        """The same way into a shard that is complete here, with a descriptor of it; None: something must be waited for first (``lent``).
+        """The same way into a shard that is complete here, with a descriptor of it; None: something must be waited for first (``fd_lease``).
 
         The caller tells the ``FdLease`` when it was passed on and when it ended. Raises ``ShardError``, and ``UseHttp`` where ``open`` is
         the way.
@@ -175,24 +175,24 @@ class ShardCache:
         reading.has_all()
         return FdLease(reading, descriptor, *self.fd_leases.lease(entry), self.optimum.moment, self)
 
-    def note_passed(self, lent: FdLease) -> None:
-        self._note_opening(lent.reading.entry, lent.reading.shard, lent.reading.reader, None)
+    def note_passed(self, fd_lease: FdLease) -> None:
+        self._note_opening(fd_lease.reading.entry, fd_lease.reading.shard, fd_lease.reading.reader, None)
 
-    def take_back(self, lent: FdLease) -> None:
-        self.fd_leases.release(lent.reading.entry, lent.size, lent.segments)
-        self._step_out(lent.reading)
+    def take_back(self, fd_lease: FdLease) -> None:
+        self.fd_leases.release(fd_lease.reading.entry, fd_lease.size, fd_lease.segments)
+        self._step_out(fd_lease.reading)
 
-    def settle(self, lent: FdLease) -> None:
-        self.fd_leases.look(lent.reading.entry)
-        self.fill.left(lent.reading.entry)
+    def settle(self, fd_lease: FdLease) -> None:
+        self.fd_leases.look(fd_lease.reading.entry)
+        self.fill.left(fd_lease.reading.entry)
 
     def look_at_descriptors(self) -> None:
         """Once a second: what maps that outlived their lease held until now may leave."""
         for entry in self.fd_leases.look_again():
             self.fill.left(entry)
 
-    def count(self, lent: FdLease) -> None:
-        self._count_reading(lent.reading, lent.began)
+    def count(self, fd_lease: FdLease) -> None:
+        self._count_reading(fd_lease.reading, fd_lease.began)
 
     def _reading(self, entry: Entry, shard: Shard, reader: ReaderName | None, *, opened_here: bool) -> ShardReader:
         """It knows the epoch that its reader's plan told before this opening moved it on."""

@@ -36,11 +36,11 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 async def passed(world: World, stack: AsyncExitStack, shard: str | Shard = A, who: ReaderName | None = None) -> FileIO:
     """The file of a shard that is lent until ``stack`` ends."""
     shard = shard_of(shard) if isinstance(shard, str) else shard
-    lent = world.cache.lend(shard, who) or await world.cache.lend_when_ready(shard, who)
-    for last in (lent.count, lent.settle, lent.end):  # in the other order
+    fd_lease = world.cache.lend(shard, who) or await world.cache.lend_when_ready(shard, who)
+    for last in (fd_lease.count, fd_lease.settle, fd_lease.end):  # in the other order
         stack.callback(last)
-    lent.passed()
-    return stack.enter_context(FileIO(lent.descriptor))
+    fd_lease.passed()
+    return stack.enter_context(FileIO(fd_lease.descriptor))
 
 
 async def refused(world: World, shard: str | Shard = A) -> str:

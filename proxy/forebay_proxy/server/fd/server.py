@@ -207,9 +207,9 @@ class FdServer:
             asked = decode_request(line)
             shard = (self._shard if len(line) <= KNOWN_LINE_BYTES else self._shard.__wrapped__)(asked.shard, asked.headers)
             connection.presence.asks(asked.reader.job if asked.reader else ANONYMOUS)
-            lent = self._cache.lend(shard, asked.reader)
-            if lent is not None:
-                self._pass(connection, asked, lent, started)
+            fd_lease = self._cache.lend(shard, asked.reader)
+            if fd_lease is not None:
+                self._pass(connection, asked, fd_lease, started)
                 return None
         except Exception as error:
             self._refuse(connection, error)
@@ -228,29 +228,29 @@ class FdServer:
         except Exception as error:
             self._refuse(connection, error)
 
-    def _pass(self, connection: FdConnection, asked: FdRequest, lent: FdLease, started: float) -> None:
+    def _pass(self, connection: FdConnection, asked: FdRequest, fd_lease: FdLease, started: float) -> None:
         """Raises ``ConnectionError`` where nobody takes it. The books are kept when the client has it already."""
-        reading = lent.reading
-        connection.pass_on(lent, asked.lease, encode_answer(reading.position, reading.version.etag(reading.key), self._instance))
+        reading = fd_lease.reading
+        connection.pass_on(fd_lease, asked.lease, encode_answer(reading.position, reading.version.etag(reading.key), self._instance))
         self._leases += 1
-        lent.asked_at, lent.answered_s = started, self._clock() - started
-        self.later(lent.passed)
+        fd_lease.asked_at, fd_lease.answered_s = started, self._clock() - started
+        self.later(fd_lease.passed)
         self._events.emit(DoorAnswered("passed"))  # a hit, with all its bytes: how many of them are read nobody hears
-        self._events.emit(_done(lent, lent.answered_s, None))
+        self._events.emit(_done(fd_lease, fd_lease.answered_s, None))
 
-    def took_back(self, lent: FdLease) -> None:
+    def took_back(self, fd_lease: FdLease) -> None:
         """The client has ended that lease. Nothing is held by it any more; whoever ends one asks for the next shard in the same breath."""
         self._leases -= 1
         self.last_active = self._clock()
-        lent.end()
-        self.later(partial(self._settle, lent))
+        fd_lease.end()
+        self.later(partial(self._settle, fd_lease))
 
-    def _settle(self, lent: FdLease) -> None:
-        lent.settle()
-        lent.count()
-        reading = lent.reading
-        served = Served(reading.shard.name, reading.reader, reading.epoch, reading.position, None, 0.0, "", lent.asked_at)
-        self._events.emit(LeaseEnded(_done(lent, self._clock() - lent.asked_at, served)))
+    def _settle(self, fd_lease: FdLease) -> None:
+        fd_lease.settle()
+        fd_lease.count()
+        reading = fd_lease.reading
+        served = Served(reading.shard.name, reading.reader, reading.epoch, reading.position, None, 0.0, "", fd_lease.asked_at)
+        self._events.emit(LeaseEnded(_done(fd_lease, self._clock() - fd_lease.asked_at, served)))
 
     def later(self, call: Callable[[], None]) -> None:
         """``call`` concerns nobody who waits: plans and sums. Workers begin an epoch together, and each is answered before any of it."""
@@ -298,9 +298,9 @@ def _shard(pass_headers: frozenset[str], text: str, headers: tuple[tuple[str, st
     return Shard.of(parse_origin_url(text), credential_headers(headers, pass_headers))
 
 
-def _done(lent: FdLease, seconds: float, served: Served | None) -> RequestDone:
-    size, reader = lent.reading.position, lent.reading.reader
-    return RequestDone("GET", 200, RequestOutcome.HIT, size, lent.answered_s, seconds, size, reader.job if reader else "", served)
+def _done(fd_lease: FdLease, seconds: float, served: Served | None) -> RequestDone:
+    size, reader = fd_lease.reading.position, fd_lease.reading.reader
+    return RequestDone("GET", 200, RequestOutcome.HIT, size, fd_lease.answered_s, seconds, size, reader.job if reader else "", served)
 
 
 def _turn_away(client: socket.socket, line: bytes) -> None:

@@ -27,7 +27,7 @@ class _Host(Protocol):
 
     def ask(self, connection: FdConnection, line: bytes) -> asyncio.Task[None] | None: ...
 
-    def took_back(self, lent: FdLease) -> None: ...
+    def took_back(self, fd_lease: FdLease) -> None: ...
 
     def gone(self, connection: FdConnection) -> None: ...
 
@@ -60,8 +60,8 @@ class FdConnection:
         self._loop.add_reader(self._client.fileno(), self._heard)  # a number: of a socket asyncio would make a text first, to throw it away
         self._heard()  # the first line may be here already
 
-    def pass_on(self, lent: FdLease, number: int | None, line: bytes) -> None:
-        """Give ``lent`` away, until its lease ends here. Raises ``ConnectionError`` where nobody takes it; it has ended then."""
+    def pass_on(self, fd_lease: FdLease, number: int | None, line: bytes) -> None:
+        """Give ``fd_lease`` away, until its lease ends here. Raises ``ConnectionError`` where nobody takes it; it has ended then."""
         if number is None:
             self._unnumbered -= 1
             number = self._unnumbered
@@ -69,14 +69,14 @@ class FdConnection:
             try:
                 if self._left or number in self._leases:
                     raise ConnectionError(errno.EPIPE, "it has left, or it numbers two leases alike")
-                socket.send_fds(self._client, [line], [lent.descriptor])
+                socket.send_fds(self._client, [line], [fd_lease.descriptor])
             finally:
-                os.close(lent.descriptor)  # ours; the client's has the same lock
+                os.close(fd_lease.descriptor)  # ours; the client's has the same lock
         except OSError as error:  # also ETOOMANYREFS: more are on their way, unread, than we may have open
-            lent.end()
-            lent.settle()
+            fd_lease.end()
+            fd_lease.settle()
             raise ConnectionError(errno.EPIPE, str(error.strerror)) from error
-        self._leases[number] = lent
+        self._leases[number] = fd_lease
 
     def say(self, line: bytes) -> None:
         if not self._left:
@@ -122,9 +122,9 @@ class FdConnection:
     def _take(self, line: bytes) -> None:
         number = decode_end(line)
         if number is not None:
-            lent = self._leases.pop(number, None)
-            if lent is not None:  # one that failed on its way has ended already
-                self._host.took_back(lent)
+            fd_lease = self._leases.pop(number, None)
+            if fd_lease is not None:  # one that failed on its way has ended already
+                self._host.took_back(fd_lease)
         elif self.asking:  # no client of ours does: answers come in order, one question at a time
             self.leave()
         else:
