@@ -40,10 +40,10 @@ class HttpOrigin:
         idle_timeout_s: float = 15.0,
         user_agent: str = "forebay",
         clock: Callable[[], float] = time.monotonic,
-        mover: OriginClient | None = None,
+        origin_client: OriginClient | None = None,
         outward: Egress | None = None,
     ) -> None:
-        self.mover = mover or OriginClient(
+        self.origin_client = origin_client or OriginClient(
             guard=guard, events=events, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s, user_agent=user_agent,
             outward=outward,
         )  # fmt: skip
@@ -52,15 +52,15 @@ class HttpOrigin:
         self._said: set[str] = set()  # origins of which it was said that they cannot be stored
 
     def read(self, shard: Shard, range: ByteRange | None, pin: Pin) -> AbstractAsyncContextManager[OriginBody]:
-        return self.mover.read(self, shard, range, pin)
+        return self.origin_client.read(self, shard, range, pin)
 
     async def head(self, shard: Shard) -> Version:
         """A new look at the origin: redirects are followed afresh."""
         self._links.forget(shard)
-        return await self.mover.head(self, shard)
+        return await self.origin_client.head(self, shard)
 
     async def aclose(self) -> None:
-        await self.mover.aclose()
+        await self.origin_client.aclose()
 
     async def prepare(self, shard: Shard) -> OriginRequest:
         link = self._links.find(shard)

@@ -46,7 +46,7 @@ async def blobs() -> AsyncIterator[OriginServer]:
 async def origin(blobs: OriginServer) -> AsyncIterator[HttpOrigin]:
     guard, events = Guard(allow_origin=[f"http://{HOST}:{blobs.port}"]), Events()
     resolver = GuardedResolver(guard, look_up=lambda host, port: [(socket.AF_INET, "127.0.0.1")])
-    made = HttpOrigin(guard=guard, events=events, mover=OriginClient(guard=guard, events=events, resolver=resolver))
+    made = HttpOrigin(guard=guard, events=events, origin_client=OriginClient(guard=guard, events=events, resolver=resolver))
     yield made
     await made.aclose()
 

@@ -44,10 +44,10 @@ class Client:
         events.listen(self.events.append)
         guard = guard or Guard()
         resolver = GuardedResolver(guard, look_up=look_up, look_aside_s=0.2)
-        mover = OriginClient(
+        origin_client = OriginClient(
             guard=guard, events=events, connect_timeout_s=3.0, idle_timeout_s=5.0, resolver=resolver, outward=Egress.of(environ, "ab")
         )
-        self.origin = HttpOrigin(guard=guard, events=events, mover=mover)
+        self.origin = HttpOrigin(guard=guard, events=events, origin_client=origin_client)
 
     async def get(self, url: str, first: int = 0, last: int = 99) -> bytes:
         async with self.origin.read(Shard.of(parse_origin_url(url)), ByteRange(first, last), Pin()) as body:
