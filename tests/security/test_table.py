@@ -167,10 +167,10 @@ TABLE = (
 def table() -> str:
     """As Markdown."""
     lines = ["| Pitfall | What is done | Held by |", "|---|---|---|"]
-    return "\n".join([*lines, *(f"| {row.pitfall} | {row.answer} | {_links(row)} |" for row in TABLE)]) + "\n"
+    return "\n".join([*lines, *(f"| {row.pitfall} | {row.answer} | {_redirects(row)} |" for row in TABLE)]) + "\n"
 
 
-def _links(row: Row) -> str:
+def _redirects(row: Row) -> str:
     files = dict.fromkeys(test.partition("::")[0] for test in row.tests)
     return ", ".join(f"[{Path(file).stem}](../{file})" for file in files)
 

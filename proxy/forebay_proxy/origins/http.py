@@ -47,7 +47,7 @@ class HttpOrigin:
             guard=guard, events=events, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s, user_agent=user_agent,
             outward=outward,
         )  # fmt: skip
-        self._links = RedirectCache(RESOLVED_TTL_S, clock)
+        self._redirects = RedirectCache(RESOLVED_TTL_S, clock)
         self._events = events
         self._said: set[str] = set()  # origins of which it was said that they cannot be stored
 
@@ -56,14 +56,14 @@ class HttpOrigin:
 
     async def head(self, shard: Shard) -> Version:
         """A new look at the origin: redirects are followed afresh."""
-        self._links.forget(shard)
+        self._redirects.forget(shard)
         return await self.origin_client.head(self, shard)
 
     async def aclose(self) -> None:
         await self.origin_client.aclose()
 
     async def prepare(self, shard: Shard) -> OriginRequest:
-        link = self._links.find(shard)
+        link = self._redirects.find(shard)
         if link is not None:
             return link
         url, headers = shard.url.text(), shard.credential.headers
@@ -73,12 +73,12 @@ class HttpOrigin:
         """Where a remembered redirect is no longer good, the shard's own URL is asked once."""
         if ask.fresh or answer.status not in _STALE:
             return None
-        self._links.forget(shard)
+        self._redirects.forget(shard)
         return await self.prepare(shard)
 
     def arrived(self, shard: Shard, ask: OriginRequest) -> None:
         # Never `fresh` again: that is what lets `again` tell a remembered URL from one just led to.
-        self._links.keep(
+        self._redirects.keep(
             shard, OriginRequest(ask.url, ask.headers, signed_for_get=True, fresh=False, came_from=ask.came_from, vary=ask.vary)
         )
 

@@ -49,21 +49,21 @@ def test_no_query_breaks_it(query: str) -> None:
 def test_how_long_one_is_remembered(left: int | None, longest: float, kept: float) -> None:
     """Until shortly before its end, and no longer than its holder wants."""
     passed = 0.0
-    links = RedirectCache(longest, lambda: passed, lambda: NOW)
+    redirects = RedirectCache(longest, lambda: passed, lambda: NOW)
     url = "https://c/x" + ("" if left is None else f"?Expires={int(NOW) + left}")
-    links.keep(SHARD, OriginRequest(url))
+    redirects.keep(SHARD, OriginRequest(url))
     passed = kept - 0.1
-    assert (links.find(SHARD) is not None) == (kept > 0)
+    assert (redirects.find(SHARD) is not None) == (kept > 0)
     passed = kept
-    assert links.find(SHARD) is None
+    assert redirects.find(SHARD) is None
 
 
 def test_a_forgotten_link_is_gone() -> None:
     """And only that one."""
-    links = RedirectCache(60)
+    redirects = RedirectCache(60)
     other = Shard.of(parse_origin_url("https://h/b.tar"))
     for shard in (SHARD, other):
-        links.keep(shard, OriginRequest("https://c/x"))
-    links.forget(SHARD)
-    assert links.find(SHARD) is None
-    assert links.find(other) is not None
+        redirects.keep(shard, OriginRequest("https://c/x"))
+    redirects.forget(SHARD)
+    assert redirects.find(SHARD) is None
+    assert redirects.find(other) is not None

@@ -69,18 +69,18 @@ class HfOrigin:
         self._events = events
         self._hub = hub_endpoint(environ)
         self._token = HubToken(environ)
-        self._links = RedirectCache(_LINK_MOST_S, clock, wall)
+        self._redirects = RedirectCache(_LINK_MOST_S, clock, wall)
         self._resolving: dict[tuple[str, Credential], asyncio.Future[OriginRequest]] = {}
 
     def read(self, shard: Shard, range: ByteRange | None, pin: Pin) -> AbstractAsyncContextManager[OriginBody]:
         """As ``Origin.read``. Without a pin it is an opening, and what a link leads to may be of an older commit: the hub is asked."""
         if not pin:
-            self._links.forget(shard)
+            self._redirects.forget(shard)
         return self._origin_client.read(self, shard, range, pin)
 
     async def head(self, shard: Shard) -> Version:
         """What the hub says; the network behind it is not asked."""
-        self._links.forget(shard)
+        self._redirects.forget(shard)
         with report(self._events, shard):
             told = (await self._resolved(shard)).told
         return told if told is not None else await self._origin_client.head(self, shard)
@@ -90,16 +90,16 @@ class HfOrigin:
         self._token.close()
 
     async def prepare(self, shard: Shard) -> OriginRequest:
-        return self._links.find(shard) or await self._resolved(shard)
+        return self._redirects.find(shard) or await self._resolved(shard)
 
     async def again(self, shard: Shard, ask: OriginRequest, answer: OriginResponse) -> OriginRequest | None:
         """Where a remembered link is no longer good the hub is asked once, by the first of all those who notice."""
         if ask.fresh or answer.status not in _STALE:
             return None
-        newer = self._links.find(shard)
+        newer = self._redirects.find(shard)
         if newer is not None and newer.url != ask.url:
             return replace(newer, fresh=True)
-        self._links.forget(shard)
+        self._redirects.forget(shard)
         return await self._resolved(shard)
 
     def arrived(self, shard: Shard, ask: OriginRequest) -> None:
@@ -118,9 +118,9 @@ class HfOrigin:
 
     def _hold(self, shard: Shard, ask: OriginRequest, pin: Pin) -> None:
         """From now on this link's host is held to the ETag it gave."""
-        link = self._links.find(shard)
+        link = self._redirects.find(shard)
         if link is not None and link.url == ask.url:
-            self._links.keep(shard, replace(link, pin=pin))
+            self._redirects.keep(shard, replace(link, pin=pin))
 
     async def _resolved(self, shard: Shard) -> OriginRequest:
         """Ask the hub where the bytes are; however many want to know at one time, it is asked once."""
@@ -135,7 +135,7 @@ class HfOrigin:
         mine = self._resolving[key] = asyncio.get_running_loop().create_future()
         try:
             link = await self._resolve(shard)
-            self._links.keep(shard, replace(link, fresh=False))
+            self._redirects.keep(shard, replace(link, fresh=False))
             mine.set_result(link)
             return link
         except ShardError as error:
