@@ -136,8 +136,8 @@ class World:
     most_used: int = 0
 
     @property
-    def inspection(self) -> SegmentCheck:
-        return self.cache.inspection
+    def segment_check(self) -> SegmentCheck:
+        return self.cache.segment_check
 
     def entry(self, name: str) -> Entry:
         return self.resolver.versions.current[name]

@@ -74,7 +74,7 @@ class Operations:
 
     def verify(self, patterns: list[str] | None, rate_bytes_s: float) -> AsyncIterator[dict[str, object]]:
         """Compare what matches with its checksums; yields the events of ``POST /v1/verify``."""
-        return Verifier(self._cache.inspection, self.selected(patterns), rate_bytes_s).run()
+        return Verifier(self._cache.segment_check, self.selected(patterns), rate_bytes_s).run()
 
     def selected(self, patterns: list[str] | None) -> AsyncIterator[Entry]:
         """What is here and matches, by name."""

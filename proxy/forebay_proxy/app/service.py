@@ -223,7 +223,7 @@ class _House:
         self._parts = parts = build_cache(store, capacity, settings, around)
         self._cache, self._plans = parts.cache, parts.plans
         self._long_waits = LongWaits(parts.cache.waits, self._board, clock)
-        self._sampling = Sampling(parts.room, parts.cache.inspection, lambda: store.idle, every_s=settings.verify_every_s, chance=chance)
+        self._sampling = Sampling(parts.room, parts.cache.segment_check, lambda: store.idle, every_s=settings.verify_every_s, chance=chance)
         self._intake = PlanIntake(parts.plans, parts.prefetcher, events)
         announced = PlanStatus(cache=parts.cache, plans=parts.plans, prefetcher=parts.prefetcher, adherence=self._adherence, clock=clock)
         self._standing = StatusReport(

@@ -31,7 +31,7 @@ class Verifier:
 
     def __init__(
         self,
-        inspection: SegmentCheck,
+        segment_check: SegmentCheck,
         entries: AsyncIterable[Entry],
         rate_bytes_s: float = RATE_BYTES_S,
         *,
@@ -39,7 +39,7 @@ class Verifier:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """``rate_bytes_s``: reads no faster than that."""
-        self._inspection = inspection
+        self._segment_check = segment_check
         self._rate_bytes_s = rate_bytes_s
         self._clock = clock
         self._sleep = sleep
@@ -84,7 +84,7 @@ class Verifier:
             await self._sleep(max(0.0, started + self._begun / self._rate_bytes_s - self._clock()))
             size = _size(entry, index)
             self._begun += size
-            self._note(entry, index, await self._inspection.look(entry, index, "verify", gentle=True))
+            self._note(entry, index, await self._segment_check.look(entry, index, "verify", gentle=True))
             self._done_bytes += size
 
     def _note(self, entry: Entry, index: int, finding: Finding) -> None:
@@ -102,7 +102,7 @@ class Sampling:
     def __init__(
         self,
         room: SpaceManager,
-        inspection: SegmentCheck,
+        segment_check: SegmentCheck,
         idle: Callable[[], bool],
         *,
         every_s: float,
@@ -111,7 +111,7 @@ class Sampling:
     ) -> None:
         """``idle``: whether the disk has nothing else to do now; a turn that falls on a busy moment is left out."""
         self._room = room
-        self._inspection = inspection
+        self._segment_check = segment_check
         self._idle = idle
         self._every_s = every_s
         self._chance = chance
@@ -132,7 +132,7 @@ class Sampling:
             return Finding.GONE
         entry = self._chance.choices(entries, weights)[0]
         index = self._chance.choice(list(entry.segments.stored()))
-        return await self._inspection.look(entry, index, "sample", gentle=True)
+        return await self._segment_check.look(entry, index, "sample", gentle=True)
 
 
 def _size(entry: Entry, index: int) -> int:

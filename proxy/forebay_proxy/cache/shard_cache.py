@@ -87,7 +87,7 @@ class ShardCache:
         self.optimum = OptimumMeter(lambda: room.ledger.capacity_bytes)
         self.disk = disk
         self.segment_reader = SegmentReader(room=room, reclaimer=reclaimer, files=files, disk=self.disk, events=events, tasks=tasks)
-        self.inspection = self.segment_reader.inspection = SegmentCheck(
+        self.segment_check = self.segment_reader.segment_check = SegmentCheck(
             room=room, reclaimer=reclaimer, stored=self.segment_reader.stored, disk=self.disk, events=events, holding=self._holding,
             spoilt=self._spoilt,
         )  # fmt: skip
@@ -95,7 +95,7 @@ class ShardCache:
         self.fd_leases = FdLeases(room, self.segment_reader, store)
         self.gate = DigestGate(room=room, flights=flights, events=events)
         self.digest_check = DigestCheck(
-            room=room, gate=self.gate, inspection=self.inspection, asking=fetcher, suspects=resolver.suspects, events=events,
+            room=room, gate=self.gate, segment_check=self.segment_check, asking=fetcher, suspects=resolver.suspects, events=events,
             tasks=tasks, enabled=origin_digests,
         )  # fmt: skip
         grants = SegmentGrants(room=room, reclaimer=reclaimer, disk=self.disk, events=events, tasks=tasks, clock=clock)

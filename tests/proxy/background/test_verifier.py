@@ -104,7 +104,7 @@ async def test_it_reads_no_faster_than_told(tmp_path: Path, monkeypatch: pytest.
     async with building(tmp_path / "c") as world:
         await filled(world)
         monkeypatch.setattr(verifier, "AT_ONCE", 1)
-        everything = Verifier(world.inspection, world.house.selected(None), float(SEGMENT), clock=lambda: now[0], sleep=sleep)
+        everything = Verifier(world.segment_check, world.house.selected(None), float(SEGMENT), clock=lambda: now[0], sleep=sleep)
         assert [event["event"] async for event in everything.run()][-1] == "end"
     assert slept == pytest.approx([0, 1, 1, 1 - 9 / SEGMENT, 1], abs=1e-6)
 
@@ -128,7 +128,7 @@ async def test_samples_come_by_everywhere(tmp_path: Path) -> None:
     async with building(tmp_path / "c") as world:
         await filled(world)
         damage(world, B, SEGMENT + 5)
-        sampling = Sampling(world.room, world.inspection, lambda: True, every_s=1, chance=random.Random(1))
+        sampling = Sampling(world.room, world.segment_check, lambda: True, every_s=1, chance=random.Random(1))
         findings = [await sampling.sample() for _ in range(40)]
         assert findings.count(Finding.WRONG) == 1
         assert not world.entry(B).segments.has(1)
@@ -138,7 +138,7 @@ async def test_samples_come_by_everywhere(tmp_path: Path) -> None:
 async def test_an_empty_cache_has_nothing_to_sample(tmp_path: Path) -> None:
     """And that is no error."""
     async with building(tmp_path / "c") as world:
-        assert await Sampling(world.room, world.inspection, lambda: True, every_s=1, chance=random.Random(1)).sample() is Finding.GONE
+        assert await Sampling(world.room, world.segment_check, lambda: True, every_s=1, chance=random.Random(1)).sample() is Finding.GONE
 
 
 async def test_a_busy_moment_is_left_out(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ async def test_a_busy_moment_is_left_out(tmp_path: Path) -> None:
             if len(slept) > 5:
                 raise asyncio.CancelledError
 
-        sampling = Sampling(world.room, world.inspection, lambda: next(moments), every_s=5, chance=random.Random(1), sleep=sleep)
+        sampling = Sampling(world.room, world.segment_check, lambda: next(moments), every_s=5, chance=random.Random(1), sleep=sleep)
         with pytest.raises(asyncio.CancelledError):
             await sampling.run()
         assert slept == [5.0] * 6

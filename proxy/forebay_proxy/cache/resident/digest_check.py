@@ -57,13 +57,13 @@ class DigestCheck:
     """The seals of all versions, and the hashing that opens them."""
 
     def __init__(
-        self, *, room: SpaceManager, gate: DigestGate, inspection: SegmentCheck, asking: DigestQuestion, suspects: SuspectVersions,
+        self, *, room: SpaceManager, gate: DigestGate, segment_check: SegmentCheck, asking: DigestQuestion, suspects: SuspectVersions,
         events: Events, tasks: BackgroundTasks,
         enabled: bool = True,
     ) -> None:  # fmt: skip
         self._room = room
         self._gate = gate
-        self._inspection = inspection
+        self._segment_check = segment_check
         self._asking = asking
         self._suspects = suspects
         self._events = events
@@ -195,7 +195,7 @@ class DigestCheck:
         """Whether looking again can lead on."""
         index = digest_state.next
         hasher, value = digest_state.hasher(), entry.segments.sums[index]
-        finding = await self._inspection.look(entry, index, "digest", hasher=hasher)
+        finding = await self._segment_check.look(entry, index, "digest", hasher=hasher)
         if finding is Finding.RIGHT:
             digest_state.took(hasher, value)
         return finding in (Finding.RIGHT, Finding.GONE) or (finding is Finding.WRONG and not entry.segments.has(index))

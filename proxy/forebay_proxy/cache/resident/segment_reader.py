@@ -29,7 +29,7 @@ class DiskHangs(CacheError):
 class SegmentReader:
     """Reads stored segments, and has those removed that turn out wrong. Not thread-safe: the event loop's only."""
 
-    inspection: SegmentCheck  # it reads through us; it is made after us and the cache sets this
+    segment_check: SegmentCheck  # it reads through us; it is made after us and the cache sets this
 
     def __init__(
         self, *, room: SpaceManager, reclaimer: Reclaimer, files: OpenFiles, disk: DiskHealth, events: Events, tasks: BackgroundTasks
@@ -88,7 +88,7 @@ class SegmentReader:
             with suppress(CacheError):  # reading will tell
                 await self.stored(entry)  # what of it is not there shows when it is opened
         while index in entry.segments.unverified:
-            if await self.inspection.once(entry, index) is not Finding.RIGHT:
+            if await self.segment_check.once(entry, index) is not Finding.RIGHT:
                 return False
         return True
 

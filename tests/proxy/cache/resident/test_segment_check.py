@@ -46,8 +46,8 @@ async def test_right_bytes_stay(tmp_path: Path) -> None:
     async with building(tmp_path / "c") as world:
         await stored(world)
         entry = world.entry(A)
-        assert [await world.inspection.look(entry, index, "verify", gentle=True) for index in range(3)] == [Finding.RIGHT] * 3
-        assert await world.inspection.look(entry, 3, "verify") is Finding.GONE
+        assert [await world.segment_check.look(entry, index, "verify", gentle=True) for index in range(3)] == [Finding.RIGHT] * 3
+        assert await world.segment_check.look(entry, 3, "verify") is Finding.GONE
         assert [fact.right for fact in world.of(events.SegmentVerified)] == [True] * 3
 
 
@@ -59,7 +59,7 @@ async def test_a_wrong_segment_leaves_and_comes_again(tmp_path: Path, gentle: bo
         damage(world, SEGMENT + 77)
         entry = world.entry(A)
         asked = len(world.origin.log)
-        assert await world.inspection.look(entry, 1, "verify", gentle=gentle) is Finding.WRONG
+        assert await world.segment_check.look(entry, 1, "verify", gentle=gentle) is Finding.WRONG
         assert not entry.segments.has(1)
         assert await world.get(A) == data
         assert world.origin.asked(A)[asked:] == [(SEGMENT, 2 * SEGMENT - 1)]
@@ -73,7 +73,7 @@ async def test_two_wrong_segments_found_at_one_time(tmp_path: Path) -> None:
             await stored(world)
             for index in range(3):
                 damage(world, index * SEGMENT)
-            looks = [world.inspection.look(world.entry(A), index, "verify") for index in range(3)]
+            looks = [world.segment_check.look(world.entry(A), index, "verify") for index in range(3)]
             assert await asyncio.gather(*looks) == [Finding.WRONG] * 3
 
 
@@ -85,7 +85,7 @@ async def test_it_is_said_once_a_shard(tmp_path: Path, caplog: pytest.LogCapture
             damage(world, index * SEGMENT)
         with caplog.at_level(logging.WARNING):
             for index in range(3):
-                assert await world.inspection.look(world.entry(A), index, "sample") is Finding.WRONG
+                assert await world.segment_check.look(world.entry(A), index, "sample") is Finding.WRONG
         assert [A in record.getMessage() for record in caplog.records if "not a tar" not in record.getMessage()] == [True]
 
 
@@ -98,7 +98,7 @@ async def test_a_reader_given_wrong_bytes_is_cut_off(tmp_path: Path) -> None:
             etag = reading.version.etag(reading.key)
             await world.taken(reading, SEGMENT + 10)
             damage(world, SEGMENT + 1)
-            assert await world.inspection.look(world.entry(A), 1, "verify") is Finding.WRONG
+            assert await world.segment_check.look(world.entry(A), 1, "verify") is Finding.WRONG
             world.buffers.readers.holders = 1
             with pytest.raises(WrongBytes, match=f"bytes {SEGMENT} to {2 * SEGMENT - 1}"):
                 async for _ in reading.chunks():
@@ -116,7 +116,7 @@ async def test_a_reader_that_has_not_come_there_yet_never_notices(tmp_path: Path
             world.buffers.readers.holders = 10_000
             got = await world.taken(reading, 10)
             damage(world, SEGMENT + 1)
-            assert await world.inspection.look(world.entry(A), 1, "verify") is Finding.WRONG
+            assert await world.segment_check.look(world.entry(A), 1, "verify") is Finding.WRONG
             world.buffers.readers.holders = 1
             got += b"".join([bytes(chunk) async for chunk in reading.chunks()])
         assert got == data
@@ -136,7 +136,7 @@ async def test_what_another_boot_stored_is_looked_at_once(tmp_path: Path, monkey
         monkeypatch.setattr(file_io, "digest", counted)
         first = asyncio.create_task(world.get(A, reader(99)))
         others = [asyncio.create_task(world.get(A, reader(n))) for n in range(20)]
-        await until(lambda: world.inspection._at_it)
+        await until(lambda: world.segment_check._at_it)
         first.cancel()
         assert await asyncio.gather(*others) == [data] * 20
         await asyncio.wait([first])
@@ -186,7 +186,7 @@ async def test_a_disk_that_does_not_answer_condemns_nothing(
     async with building(tmp_path / "c") as world:
         await stored(world)
         monkeypatch.setattr(file_io, "digest", fail)
-        assert await world.inspection.look(world.entry(A), 0, "verify") is finding
+        assert await world.segment_check.look(world.entry(A), 0, "verify") is finding
         assert world.entry(A).segments.has(0) is (finding is Finding.UNREAD)
 
 
