@@ -171,5 +171,5 @@ def test_ours_is_the_sidecars_own() -> None:
     """The run under test asks the very classes the sidecar asks."""
     run = Watched(small([[[0, 1]]]), 2)
     assert isinstance(run.keeping, Ours)
-    assert type(run.keeping.choosing).__module__ == "forebay_proxy.policy.eviction.admission"
+    assert type(run.keeping.admission).__module__ == "forebay_proxy.policy.eviction.admission"
     assert run.world.find(name_of(0)) is None

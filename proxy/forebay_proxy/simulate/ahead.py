@@ -67,7 +67,7 @@ class SimulatedAnnouncer:
     def opens(self, script: Script, epoch: int, position: int) -> None:
         steps = script.epochs[epoch]
         self._plans.opened(steps[position], script.reader if script.is_named else None)
-        self._keeping.choosing.refresh(REFRESHED)
+        self._keeping.admission.refresh(REFRESHED)
         if self._ahead and self._announces(script) and position + self._ahead < len(steps):
             self._plans.append(script.reader, [steps[position + self._ahead]], script.number(epoch), script.set_name)
 
@@ -113,7 +113,7 @@ class SimulatedAnnouncer:
 
     def _advanced(self, plan: ReaderPlan) -> None:
         self._scheduler.advanced(plan)
-        prefetch_debts = self._keeping.choosing.prefetch_debts
+        prefetch_debts = self._keeping.admission.prefetch_debts
         if self._plans.get(plan.reader) is None:
             prefetch_debts.forget(plan.reader)
         else:
@@ -174,13 +174,13 @@ class SimulatedAnnouncer:
         index = request.index or 0
         if request.index is None and self._is_opening(entry):
             return
-        choosing, reader, size = self._keeping.choosing, request.plan.reader, self._world.size_of(entry, index)
+        admission, reader, size = self._keeping.admission, request.plan.reader, self._world.size_of(entry, index)
         try:
-            grant = choosing.reserve_ahead(size, request.need_at, reader)
+            grant = admission.reserve_ahead(size, request.need_at, reader)
         except CacheFull:
             self._world.forget(entry)
             raise
-        choosing.prefetch_debts.note(entry.key, index, reader, size, choosing.owed_for(grant))
+        admission.prefetch_debts.note(entry.key, index, reader, size, admission.owed_for(grant))
         need = DEMAND + max(0.0, request.due_at - self._world.clock.now)
         flying = self._world.take_off(entry, index, self._world.cleared(grant), need, demanded=False)
         if request.index is None:

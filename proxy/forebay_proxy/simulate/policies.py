@@ -98,39 +98,39 @@ class Ours:
 
     def __init__(self, capacity_bytes: int, plans: PlanRegistry, clock: Callable[[], float], events: Events) -> None:
         self.ledger: Ledger[Slice] = Ledger(capacity_bytes)
-        self.choosing: AdmissionPolicy[Light] = AdmissionPolicy(self.ledger, plans, clock, lambda: True, events)
-        self.entries = self.choosing.entries
+        self.admission: AdmissionPolicy[Light] = AdmissionPolicy(self.ledger, plans, clock, lambda: True, events)
+        self.entries = self.admission.entries
         self._plans = plans
         self._clock = clock
 
     def reserve(self, entry: Light, index: int, size: int, reader: ReaderName) -> Grant[Slice]:
         announced = reader if self._plans.get(reader) is not None else None
-        grant = self.choosing.reserve(size, announced)
-        self.choosing.prefetch_debts.note(entry.key, index, announced, owed=self.choosing.owed_for(grant), is_lead=False)
+        grant = self.admission.reserve(size, announced)
+        self.admission.prefetch_debts.note(entry.key, index, announced, owed=self.admission.owed_for(grant), is_lead=False)
         return grant
 
     def reserve_inside(self, entry: Light, index: int, size: int, reader: ReaderName) -> Grant[Slice]:
         if self._plans.get(reader) is None:
             return self.reserve(entry, index, size, reader)
-        grant = self.choosing.reserve_ahead(size, self._clock(), reader, inside=True)
-        self.choosing.prefetch_debts.note(entry.key, index, reader, owed=self.choosing.owed_for(grant), is_lead=False)
+        grant = self.admission.reserve_ahead(size, self._clock(), reader, inside=True)
+        self.admission.prefetch_debts.note(entry.key, index, reader, owed=self.admission.owed_for(grant), is_lead=False)
         return grant
 
     def touch(self, entry: Light) -> None:
-        self.choosing.touch(entry)
+        self.admission.touch(entry)
 
     def came(self, entry: Light, index: int) -> None:
         """``touch`` is all it takes."""
 
     def used(self, entry: Light, index: int) -> None:
-        self.choosing.prefetch_debts.hit(entry.key, index)
+        self.admission.prefetch_debts.hit(entry.key, index)
 
     def passed(self, entry: Light, index: int) -> None:
         if index not in entry.segments.unread:
-            self.choosing.prefetch_debts.read(entry.key, index)
+            self.admission.prefetch_debts.read(entry.key, index)
 
     def left(self, entry: Light, index: int) -> None:
-        self.choosing.prefetch_debts.settle(entry.key, index)
+        self.admission.prefetch_debts.settle(entry.key, index)
 
 
 class Never:

@@ -35,10 +35,10 @@ class SpaceManager:
     """The shards that are here, and the bytes they have."""
 
     def __init__(self, ledger: Ledger[Slice], store: Store, plans: PlanRegistry, events: Events, clock: Callable[[], float]) -> None:
-        self._choosing: AdmissionPolicy[Entry] = AdmissionPolicy(ledger, plans, clock, lambda: store.can_punch, events)
+        self._admission: AdmissionPolicy[Entry] = AdmissionPolicy(ledger, plans, clock, lambda: store.can_punch, events)
         self.ledger = ledger
-        self.entries = self._choosing.entries
-        self.prefetch_debts = self._choosing.prefetch_debts
+        self.entries = self._admission.entries
+        self.prefetch_debts = self._admission.prefetch_debts
         self.overhead = Overhead(ledger, store)
         self._store = store
         self._events = events
@@ -51,49 +51,49 @@ class SpaceManager:
 
     def touch(self, entry: Entry) -> None:
         """Something happened to ``entry`` that may change when it leaves."""
-        self._choosing.touch(entry)
+        self._admission.touch(entry)
 
     def refresh(self) -> None:
         """Once a second: put some shards where they belong now; time alone has moved them."""
-        self._choosing.refresh()
+        self._admission.refresh()
 
     def victims_of(self, entry: Entry) -> Iterator[Victim[Slice]]:
         """What of ``entry`` may leave now, first to leave first."""
-        return self._choosing.victims_of(entry)
+        return self._admission.victims_of(entry)
 
     # Who gets room
 
     def reserve(self, size: int, reader: Hashable = None) -> Grant[Slice]:
         """Room for a demanded segment: whatever is not leased may leave for it. ``reader`` owes for it. Raises ``CacheFull``."""
-        return self._begun(self._choosing.reserve(size, reader))
+        return self._begun(self._admission.reserve(size, reader))
 
     def reserve_ahead(self, size: int, need_at: float | None, reader: Hashable, *, inside: bool = False) -> Grant[Slice]:
         """Room for a prefetched segment: free room, what has been read, and at most two segments a reader that are needed later still.
 
         Raises ``CacheFull``.
         """
-        return self._begun(self._choosing.reserve_ahead(size, need_at, reader, inside=inside))
+        return self._begun(self._admission.reserve_ahead(size, need_at, reader, inside=inside))
 
     def may_come_ahead(self, size: int, reader: Hashable) -> None:
         """Raises ``CacheFull`` where so much more, prefetched for ``reader``, would be more than may be unread."""
-        self._choosing.may_come_ahead(size, reader)
+        self._admission.may_come_ahead(size, reader)
 
     def stand_still(self, readers: Mapping[Hashable, None]) -> None:
         """``readers`` is kept up to date by the caller: who stands still."""
-        self._choosing.still = readers
+        self._admission.still = readers
 
     def give_back(self, size: int) -> None:
         """Let ``size`` bytes of the lead of those who stand still, or what there is of it, be nobody's."""
-        self._choosing.give_back(size, None)
+        self._admission.give_back(size, None)
 
     def take_again(self, reader: Hashable) -> None:
         """``reader`` moves again: what nobody took of its lead is its lead as before."""
-        self._choosing.take_again(reader)
+        self._admission.take_again(reader)
 
     def has_spare(self, size: int) -> bool:
         """Whether ``size`` bytes are free, or taken by what nobody is known to need."""
         found = self.ledger.free_bytes
-        with closing(self._choosing.candidates(NextUse(Rank.LATER, float("-inf")))) as victims:  # type: ignore[type-var]  # a generator
+        with closing(self._admission.candidates(NextUse(Rank.LATER, float("-inf")))) as victims:  # type: ignore[type-var]  # a generator
             while found < size and (victim := next(victims, None)) is not None:
                 found += victim.bytes
         return found >= size
@@ -104,16 +104,16 @@ class SpaceManager:
 
     def owed_for(self, grant: Grant[Slice]) -> Mapping[Hashable, int]:
         """What is owed of the room of ``grant``, the last one: to be noted with the segment that comes into it."""
-        return self._choosing.owed_for(grant)
+        return self._admission.owed_for(grant)
 
     def excess(self) -> list[Victim[Slice]]:
         """The capacity shrank (others fill the disk): what leaves for that, in the usual order; empty where nothing must or can."""
         excess = self.ledger.excess_bytes()
-        return self.ledger.choose(excess, lambda: self._choosing.candidates(None)) if excess > 0 else []
+        return self.ledger.choose(excess, lambda: self._admission.candidates(None)) if excess > 0 else []
 
     def last_needed(self, count: int) -> list[Entry]:
         """Up to ``count`` shards that may leave whole, those that are needed last first: each has an inode that another may need."""
-        with closing(self._choosing.in_order()) as order:
+        with closing(self._admission.in_order()) as order:
             free = (entry for _, entry in order if entry.in_use.idle and not entry.segments.is_held)
             return list(islice(free, count))
 
@@ -127,7 +127,7 @@ class SpaceManager:
     def _doom(self, slices: Iterable[Slice], given: str = "") -> None:
         now = self._clock()
         for entry, indices in slices:
-            rank = self._choosing.use_of(entry).rank
+            rank = self._admission.use_of(entry).rank
             known = given or ("stale" if entry.in_use.stale else "plan" if rank in (Rank.AHEAD, Rank.LATER) else "")
             for index in indices:
                 entry.in_use.leaving[index] = asyncio.get_running_loop().create_future()

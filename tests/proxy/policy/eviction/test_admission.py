@@ -23,18 +23,18 @@ class House:
         self.now = 0.0
         self.plans = PlanRegistry(lambda: self.now)
         ledger: Ledger[Slice] = Ledger(room * SEGMENT_BYTES)
-        self.choosing: AdmissionPolicy[Light] = AdmissionPolicy(ledger, self.plans, lambda: self.now, lambda: True)
+        self.admission: AdmissionPolicy[Light] = AdmissionPolicy(ledger, self.plans, lambda: self.now, lambda: True)
         self.shards = shards(10)
         for number, count in held.items():
             entry = Light(self.shards[number], count * SEGMENT_BYTES)
-            self.choosing.entries[entry.key] = entry
+            self.admission.entries[entry.key] = entry
             for index in range(count):
                 entry.segments.land(index, 1)
                 ledger.found(SEGMENT_BYTES)
-            self.choosing.touch(entry)
+            self.admission.touch(entry)
 
     def entry(self, number: int) -> Light:
-        return self.choosing.entries[name_of(number)]
+        return self.admission.entries[name_of(number)]
 
     def opens(self, number: int, at: int) -> None:
         """The reader is in segment ``at`` of a shard."""
@@ -43,27 +43,27 @@ class House:
         entry = self.entry(number)
         entry.in_use.readers += 1
         entry.segments.lease(at)
-        self.choosing.touch(entry)
+        self.admission.touch(entry)
 
     def reads(self, number: int) -> None:
         """A reader has read the whole shard."""
         self.now += 1.0
         self.plans.opened(self.shards[number], None)
-        self.choosing.touch(self.entry(number))
+        self.admission.touch(self.entry(number))
 
     def leaves(self) -> tuple[int, int]:
         """(shard, segment) that leaves for a segment more, which does not stay."""
-        grant = self.choosing.reserve(SEGMENT_BYTES)
+        grant = self.admission.reserve(SEGMENT_BYTES)
         ((entry, (index,)),) = (victim.subject for victim in grant.victims)
         entry.segments.leave(index)
-        self.choosing.touch(entry)
-        self.choosing.ledger.vacated(grant)
-        self.choosing.ledger.commit(grant)
+        self.admission.touch(entry)
+        self.admission.ledger.vacated(grant)
+        self.admission.ledger.commit(grant)
         return next(number for number, shard in enumerate(self.shards) if shard.name == entry.name), index
 
     def leaving(self, count: int) -> list[tuple[str, int]]:
         """Whom a demand for ``count`` segments would push out."""
-        grant = self.choosing.reserve(count * SEGMENT_BYTES)
+        grant = self.admission.reserve(count * SEGMENT_BYTES)
         return [(victim.subject[0].name, index) for victim in grant.victims for index in victim.subject[1]]
 
 
@@ -125,9 +125,9 @@ def test_a_prefetch_takes_what_was_passed_without_displacing() -> None:
     house = House(4, {0: 4})
     house.plans.replace(READER, [house.shards[0], house.shards[1]])
     house.opens(0, at=3)
-    grant = house.choosing.reserve_ahead(SEGMENT_BYTES, 5.0, READER)
+    grant = house.admission.reserve_ahead(SEGMENT_BYTES, 5.0, READER)
     assert [victim.subject[1] for victim in grant.victims] == [(2,)]
-    assert not house.choosing.owed_for(grant)
+    assert not house.admission.owed_for(grant)
 
 
 def test_the_farthest_need_leaves_first() -> None:
@@ -144,8 +144,8 @@ def test_a_prefetch_displaces_only_what_is_needed_later() -> None:
     need = house.plans.need_at(name_of(0))
     assert need is not None
     with pytest.raises(CacheFull):
-        house.choosing.reserve_ahead(SEGMENT_BYTES, need + 1.0, READER)
-    assert house.choosing.reserve_ahead(SEGMENT_BYTES, need - 1.0, READER).victims
+        house.admission.reserve_ahead(SEGMENT_BYTES, need + 1.0, READER)
+    assert house.admission.reserve_ahead(SEGMENT_BYTES, need - 1.0, READER).victims
 
 
 def test_who_takes_a_room_takes_over_what_is_owed_of_it() -> None:
@@ -153,22 +153,22 @@ def test_who_takes_a_room_takes_over_what_is_owed_of_it() -> None:
     house = House(4, {0: 4})
     house.plans.replace(READER, [house.shards[0], house.shards[1]])
     house.opens(0, at=3)
-    house.choosing.prefetch_debts.note(house.entry(0).key, 2, READER, owed={READER: SEGMENT_BYTES}, is_lead=False)
-    house.choosing.prefetch_debts.read(house.entry(0).key, 2)
-    grant = house.choosing.reserve_ahead(SEGMENT_BYTES, 5.0, ReaderName("job", "0", "1", "0.0"))
+    house.admission.prefetch_debts.note(house.entry(0).key, 2, READER, owed={READER: SEGMENT_BYTES}, is_lead=False)
+    house.admission.prefetch_debts.read(house.entry(0).key, 2)
+    grant = house.admission.reserve_ahead(SEGMENT_BYTES, 5.0, ReaderName("job", "0", "1", "0.0"))
     assert [victim.subject[1] for victim in grant.victims] == [(2,)]
-    assert house.choosing.owed_for(grant) == {READER: SEGMENT_BYTES}
+    assert house.admission.owed_for(grant) == {READER: SEGMENT_BYTES}
 
 
 def test_nothing_is_owed_of_what_is_needed_again() -> None:
     """The next epoch has begun: its reader has two displacements again."""
     house = House(4, {0: 2, 1: 2})
     for index in range(2):
-        house.choosing.prefetch_debts.note(house.entry(0).key, index, READER, owed={READER: SEGMENT_BYTES}, is_lead=False)
-        house.choosing.prefetch_debts.read(house.entry(0).key, index)
+        house.admission.prefetch_debts.note(house.entry(0).key, index, READER, owed={READER: SEGMENT_BYTES}, is_lead=False)
+        house.admission.prefetch_debts.read(house.entry(0).key, index)
     house.plans.replace(READER, [house.shards[number] for number in (2, 0, 1)])
     need = house.plans.need_at(name_of(0))
     assert need is not None
-    grant = house.choosing.reserve_ahead(SEGMENT_BYTES, need - 1.0, READER)
-    assert house.choosing.prefetch_debts.owed() == {}
-    assert house.choosing.owed_for(grant) == {READER: SEGMENT_BYTES}
+    grant = house.admission.reserve_ahead(SEGMENT_BYTES, need - 1.0, READER)
+    assert house.admission.prefetch_debts.owed() == {}
+    assert house.admission.owed_for(grant) == {READER: SEGMENT_BYTES}

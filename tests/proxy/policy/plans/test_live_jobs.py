@@ -99,13 +99,13 @@ class Node:
         if missing:
             self._fetch(entry, reader)
         self.ours.touch(entry)
-        self.ours.choosing.refresh()
+        self.ours.admission.refresh()
         return missing
 
     def _fetch(self, entry: Light, reader: ReaderName | None) -> None:
         ledger = self.ours.ledger
         try:
-            grant = self.ours.choosing.reserve(SEGMENT_BYTES, reader)
+            grant = self.ours.admission.reserve(SEGMENT_BYTES, reader)
         except CacheFull:
             return
         for victim in grant.victims:
