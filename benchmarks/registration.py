@@ -149,11 +149,11 @@ def decisions(plans: PlanRegistry, readers: int, events: Events) -> list[Figure]
         plan = everyone[number % readers]
         names[f"{number:064x}"] = plans.shard_at(plan, chance.randrange(len(plan))).name
     groups = {key: name[: name.rfind("/") + 1] for key, name in names.items()}
-    leaving = EvictionQueue(lambda key: plans.next_use(names[key], groups[key]) if key in names else None)
+    eviction_queue = EvictionQueue(lambda key: plans.next_use(names[key], groups[key]) if key in names else None)
     keys = {name: key for key, name in names.items()}
-    events.on(NextUseChanged, lambda fact: [leaving.touch(keys[name]) for name in fact.names if name in keys])
+    events.on(NextUseChanged, lambda fact: [eviction_queue.touch(keys[name]) for name in fact.names if name in keys])
     stored = list(names)
-    touching = timed("  putting a stored shard in its place", lambda number: leaving.touch(stored[number]), STORED)
+    touching = timed("  putting a stored shard in its place", lambda number: eviction_queue.touch(stored[number]), STORED)
 
     fair_queue = [(everyone[number % readers], number // readers) for number in range(DECISIONS)]
     coming = [(plans.shard_at(plan, plan.position + turn), plan.reader) for plan, turn in fair_queue]
@@ -162,11 +162,11 @@ def decisions(plans: PlanRegistry, readers: int, events: Events) -> list[Figure]
         plans.opened(*coming[number])
 
     def victim(_: int) -> None:
-        order = leaving.order()
+        order = eviction_queue.order()
         _, key = next(order)
         order.close()  # type: ignore[attr-defined]
         keys.pop(names.pop(key), None)
-        leaving.touch(key)
+        eviction_queue.touch(key)
 
     advancing = timed("  an advance", advance, DECISIONS, 15.0)
     leaving_first = timed("  the next victim", victim, STORED // 2, 15.0)

@@ -142,12 +142,12 @@ class Never:
         self.entries: dict[str, Light] = {}
 
     def reserve(self, entry: Light, index: int, size: int, reader: ReaderName) -> Grant[Slice]:
-        return self.ledger.reserve(size, self.leaving)
+        return self.ledger.reserve(size, self.eviction_queue)
 
     def reserve_inside(self, entry: Light, index: int, size: int, reader: ReaderName) -> Grant[Slice]:
         return self.reserve(entry, index, size, reader)
 
-    def leaving(self) -> Iterator[Victim[Slice]]:
+    def eviction_queue(self) -> Iterator[Victim[Slice]]:
         """What may leave, first to leave first."""
         return iter(())
 
@@ -174,7 +174,7 @@ class LeastRecent(Never):
         super().__init__(capacity_bytes)
         self._order: OrderedDict[tuple[str, int], None] = OrderedDict()
 
-    def leaving(self) -> Iterator[Victim[Slice]]:
+    def eviction_queue(self) -> Iterator[Victim[Slice]]:
         for key, index in self._order:
             entry = self.entries[key]
             if index not in entry.segments.leases and entry.segments.has(index):

@@ -77,7 +77,7 @@ class AdmissionPolicy(Generic[H]):
         self._plans = plans
         self._clock = clock
         self._can_punch = can_punch
-        self._leaving = EvictionQueue(self._use_of)
+        self._eviction_queue = EvictionQueue(self._use_of)
 
     def __repr__(self) -> str:
         return f"<AdmissionPolicy {self.ledger!r}, {len(self.entries)} shards>"
@@ -110,15 +110,15 @@ class AdmissionPolicy(Generic[H]):
 
     def touch(self, entry: H) -> None:
         """Something happened to ``entry`` that may change when it leaves."""
-        self._leaving.touch(entry.key)
+        self._eviction_queue.touch(entry.key)
 
     def refresh(self, count: int = REFRESHED) -> None:
         """Once a second: put some shards where they belong now; time alone has moved them."""
-        self._leaving.refresh(count)
+        self._eviction_queue.refresh(count)
 
     def in_order(self) -> Generator[tuple[NextUse, H], None, None]:
         """Everything stored, first to leave first. To be closed by who does not walk it to its end."""
-        order = self._leaving.order()
+        order = self._eviction_queue.order()
         try:
             for use, key in order:
                 yield use, self.entries[key]

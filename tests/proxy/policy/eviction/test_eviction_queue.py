@@ -22,61 +22,61 @@ uses = st.builds(NextUse, st.sampled_from([Rank.READ, Rank.AHEAD]), few, then=fe
 def test_the_order_is_that_of_a_sorted_list(steps: list[tuple[str, NextUse | None, int | None]]) -> None:
     """Any changes, each touched; the order is taken now and then, often only in part."""
     now: dict[str, NextUse] = {}
-    leaving = EvictionQueue(now.get)
+    eviction_queue = EvictionQueue(now.get)
     for key, use, taken in steps:
         if use is None:
             now.pop(key, None)
         else:
             now[key] = use
-        leaving.touch(key)
+        eviction_queue.touch(key)
         if taken is None:
             continue
-        order = leaving.order()
+        order = eviction_queue.order()
         got = [item for item, _ in zip(order, range(taken), strict=False)]
         order.close()  # type: ignore[attr-defined]
         assert [use for use, _ in got] == sorted(now.values())[:taken]
         assert all(now[key] == use for use, key in got)
         assert len({key for _, key in got}) == len(got)
-    assert sorted(leaving.order()) == sorted((use, key) for key, use in now.items())
-    assert sorted(key for _, key in leaving.order()) == sorted(now)
+    assert sorted(eviction_queue.order()) == sorted((use, key) for key, use in now.items())
+    assert sorted(key for _, key in eviction_queue.order()) == sorted(now)
 
 
 @given(st.dictionaries(st.sampled_from(KEYS), uses, min_size=1), st.dictionaries(st.sampled_from(KEYS), uses))
 def test_who_stays_longer_than_it_seemed_sinks_by_itself(before: dict[str, NextUse], later: dict[str, NextUse]) -> None:
     """Without a touch: what rose towards staying is found out when it comes to the top."""
     now = dict(before)
-    leaving = EvictionQueue(now.get)
+    eviction_queue = EvictionQueue(now.get)
     for key in now:
-        leaving.touch(key)
+        eviction_queue.touch(key)
     for key, use in later.items():
         if key in now:
             now[key] = max(now[key], use)
-    assert [use for use, _ in leaving.order()] == sorted(now.values())
+    assert [use for use, _ in eviction_queue.order()] == sorted(now.values())
 
 
 @given(st.dictionaries(st.sampled_from(KEYS), uses, min_size=1), st.dictionaries(st.sampled_from(KEYS), uses))
 def test_a_refresh_finds_what_changed_by_mere_time(before: dict[str, NextUse], later: dict[str, NextUse]) -> None:
     """Whatever direction, after one round of it."""
     now = dict(before)
-    leaving = EvictionQueue(now.get)
+    eviction_queue = EvictionQueue(now.get)
     for key in now:
-        leaving.touch(key)
+        eviction_queue.touch(key)
     now.update({key: use for key, use in later.items() if key in now})
-    leaving.refresh(3)
-    leaving.refresh(100)
-    leaving.refresh(100)
-    assert [use for use, _ in leaving.order()] == sorted(now.values())
+    eviction_queue.refresh(3)
+    eviction_queue.refresh(100)
+    eviction_queue.refresh(100)
+    assert [use for use, _ in eviction_queue.order()] == sorted(now.values())
 
 
 def test_touching_again_and_again_costs_no_memory() -> None:
     """Old entries are thrown out."""
     now = {"a": NextUse(Rank.READ, 0.0)}
-    leaving = EvictionQueue(now.get)
+    eviction_queue = EvictionQueue(now.get)
     for number in range(1000):
         now["a"] = NextUse(Rank.READ, float(number))
-        leaving.touch("a")
-    assert len(leaving) == 1
-    assert len(leaving._guesses) < 100
+        eviction_queue.touch("a")
+    assert len(eviction_queue) == 1
+    assert len(eviction_queue._guesses) < 100
 
 
 # With plans
@@ -94,14 +94,14 @@ class Stored:
         events = Events()
         self.plans = PlanRegistry(self.clock, events)
         self.hears = True  # of what moves
-        self.leaving = EvictionQueue(self.use)
+        self.eviction_queue = EvictionQueue(self.use)
         events.on(NextUseChanged, self._moved)
         for name in NAMES:
-            self.leaving.touch(name)
+            self.eviction_queue.touch(name)
 
     def _moved(self, fact: NextUseChanged) -> None:
         for name in fact.names if self.hears else ():
-            self.leaving.touch(name)
+            self.eviction_queue.touch(name)
 
     def use(self, name: str) -> NextUse:
         return self.plans.next_use(name, GROUP)
@@ -123,7 +123,7 @@ def test_the_order_is_that_of_sorting_by_next_use(script: list[tuple[str, int, l
     world = Stored()
     for what, number, indices, seconds in script:
         if what == "take":
-            order = world.leaving.order()
+            order = world.eviction_queue.order()
             got = [use for (use, _), _ in zip(order, range(number), strict=False)]
             order.close()  # type: ignore[attr-defined]
             assert got == sorted(map(world.use, NAMES))[:number]
@@ -133,18 +133,18 @@ def test_the_order_is_that_of_sorting_by_next_use(script: list[tuple[str, int, l
                 world.plans.opened(SHARDS[index], reader(number))
                 for name in NAMES:  # a pass moved: the cache finds that out by ``refresh``
                     if world.use(name).plan is None:
-                        world.leaving.touch(name)
+                        world.eviction_queue.touch(name)
         elif what == "withdraw":
             world.plans.withdraw(reader(number))
             for name in NAMES:
                 if world.use(name).plan is None:
-                    world.leaving.touch(name)
+                    world.eviction_queue.touch(name)
         else:
             getattr(world.plans, what)(reader(number), [SHARDS[index] for index in indices])
             for name in NAMES:
                 if world.use(name).plan is None:
-                    world.leaving.touch(name)
-    order_now = list(world.leaving.order())
+                    world.eviction_queue.touch(name)
+    order_now = list(world.eviction_queue.order())
     assert [use for use, _ in order_now] == sorted(map(world.use, NAMES))
     assert sorted(key for _, key in order_now) == sorted(NAMES)
 
@@ -162,7 +162,7 @@ def test_a_slower_reader_moves_all_its_shards_at_once() -> None:
     world.plans.opened(SHARDS[2], reader(0))
     world.clock.advance(0.01)
     world.plans.opened(SHARDS[8], reader(1))
-    announced = [key for use, key in world.leaving.order() if use.rank is Rank.AHEAD]
+    announced = [key for use, key in world.eviction_queue.order() if use.rank is Rank.AHEAD]
     assert announced == sorted(NAMES[3:6] + NAMES[9:], key=world.use)
 
 
@@ -173,7 +173,7 @@ def test_a_withdrawn_plan_is_no_reason_to_stay() -> None:
     world.plans.replace(reader(1), SHARDS[:6])
     world.hears = False
     world.plans.withdraw(reader(0))
-    announced = [key for use, key in world.leaving.order() if use.rank is Rank.AHEAD]
+    announced = [key for use, key in world.eviction_queue.order() if use.rank is Rank.AHEAD]
     assert announced == NAMES[5::-1]
 
 
@@ -185,7 +185,7 @@ def test_advancing_again_and_again_costs_no_memory() -> None:
         for shard in SHARDS:
             world.clock.advance(1)
             world.plans.opened(shard, reader(0))
-            world.leaving.touch(NAMES[0])
-    assert len(world.leaving._readers) < 200
-    assert len(world.leaving._announced) < 200
-    assert world.leaving._entries < 200
+            world.eviction_queue.touch(NAMES[0])
+    assert len(world.eviction_queue._readers) < 200
+    assert len(world.eviction_queue._announced) < 200
+    assert world.eviction_queue._entries < 200
