@@ -42,8 +42,8 @@ async def s3_client(allow_origin: Iterable[str] = (), *, strict_origins: bool = 
     events = Events()
     events.listen(seen.append)
     guard = Guard(allow_origin=allow_origin, strict_origins=strict_origins)
-    outward = Egress.of(os.environ, "")
-    http = HttpOrigin(guard=guard, events=events, connect_timeout_s=2.0, idle_timeout_s=10.0, outward=outward)
+    egress = Egress.of(os.environ, "")
+    http = HttpOrigin(guard=guard, events=events, connect_timeout_s=2.0, idle_timeout_s=10.0, egress=egress)
     client = S3Client(None, seen)  # type: ignore[arg-type]
     client.origin = S3Origin(http, guard=guard, clock=lambda: client.now, **how)
     try:

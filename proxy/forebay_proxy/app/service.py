@@ -148,7 +148,7 @@ class _House:
         self._clock = time.monotonic
         self._lingered_at = float("-inf")  # when a descriptor was last seen that has outlived its lease
         self._instance = secrets.token_hex(8)
-        self._outward = Egress.of(environ, self._instance)
+        self._egress = Egress.of(environ, self._instance)
         self._events = Events()
         self._counters = Counters()
         self._adherence = PlanAdherence()
@@ -216,7 +216,7 @@ class _House:
         origins = Origins.create(
             guard=self._guard, events=events, file_roots=settings.file_root, profiles=operator_profiles(settings, self._environ),
             connect_timeout_s=settings.connect_timeout_s, idle_timeout_s=settings.idle_timeout_s, user_agent=f"forebay/{VERSION}",
-            outward=self._outward, gs_endpoint=settings.gs_endpoint or "", gs_anonymous=settings.gs_anonymous, environ=self._environ,
+            egress=self._egress, gs_endpoint=settings.gs_endpoint or "", gs_anonymous=settings.gs_anonymous, environ=self._environ,
         )  # fmt: skip
         self._life.push_async_callback(origins.aclose)
         around = Surroundings(origins, events, group, clock, asyncio.sleep, chance)
@@ -249,7 +249,7 @@ class _House:
             self._parts.sets.remove),
             status=self._standing.status, announced=self._standing.announced, indexes=self._parts.indexing,
             metrics=self._metrics.render, access=access, events=self._events, pass_headers=settings.pass_header, clock=self._clock,
-            loop_guard=self._outward.loop_guard, instance=self._instance, jobs=self._plans.jobs, allow=self._allow,
+            loop_guard=self._egress.loop_guard, instance=self._instance, jobs=self._plans.jobs, allow=self._allow,
         )  # fmt: skip
         socket, said = default_socket(claim.socket) if settings.socket is None else (settings.socket or None, ())
         self._life.push_async_callback(self._face.aclose)

@@ -41,11 +41,11 @@ class HttpOrigin:
         user_agent: str = "forebay",
         clock: Callable[[], float] = time.monotonic,
         origin_client: OriginClient | None = None,
-        outward: Egress | None = None,
+        egress: Egress | None = None,
     ) -> None:
         self.origin_client = origin_client or OriginClient(
             guard=guard, events=events, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s, user_agent=user_agent,
-            outward=outward,
+            egress=egress,
         )  # fmt: skip
         self._redirects = RedirectCache(RESOLVED_TTL_S, clock)
         self._events = events

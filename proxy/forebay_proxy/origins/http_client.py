@@ -81,7 +81,7 @@ class OriginClient:
         idle_timeout_s: float = 15.0,
         user_agent: str = "forebay",
         resolver: GuardedResolver | None = None,
-        outward: Egress | None = None,
+        egress: Egress | None = None,
     ) -> None:
         self._events = events
         self._connect_timeout_s = connect_timeout_s
@@ -89,7 +89,7 @@ class OriginClient:
         self._denied: OrderedDict[tuple[str, str], None] = OrderedDict()  # (shard, pin) that the last answer denied
         self._sender = Sender(
             guard=guard, events=events, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s, user_agent=user_agent,
-            resolver=resolver or GuardedResolver(guard), outward=outward or Egress(),
+            resolver=resolver or GuardedResolver(guard), egress=egress or Egress(),
         )  # fmt: skip
 
     @asynccontextmanager

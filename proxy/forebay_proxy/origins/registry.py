@@ -41,7 +41,7 @@ class Origins:
         connect_timeout_s: float = 10.0,
         idle_timeout_s: float = 15.0,
         user_agent: str = "forebay",
-        outward: Egress | None = None,
+        egress: Egress | None = None,
     ) -> Origins:
         """Build all of them. Opens nothing yet: neither a session nor the SDKs of AWS and Google.
 
@@ -49,7 +49,7 @@ class Origins:
         """
         http = HttpOrigin(
             guard=guard, events=events, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s, user_agent=user_agent,
-            outward=outward,
+            egress=egress,
         )  # fmt: skip
         s3 = S3Origin(http, guard=guard, profiles=profiles)
         emulator = "" if gs_endpoint else emulator_endpoint(environ.get("STORAGE_EMULATOR_HOST", ""))

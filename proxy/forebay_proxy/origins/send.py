@@ -39,7 +39,7 @@ class Sender:
         idle_timeout_s: float,
         user_agent: str,
         resolver: GuardedResolver,
-        outward: Egress,
+        egress: Egress,
     ) -> None:
         self._guard = guard
         self._events = events
@@ -47,7 +47,7 @@ class Sender:
         self._idle_timeout_s = idle_timeout_s
         self._user_agent = user_agent
         self._resolver = resolver
-        self._outward = outward
+        self._egress = egress
         self._session: aiohttp.ClientSession | None = None
 
     async def aclose(self) -> None:
@@ -61,9 +61,9 @@ class Sender:
     ) -> tuple[AddressClass, aiohttp.ClientResponse]:
         """The class of the host that answered, and its answer: headers in, body still to come. Raises the ``ShardError`` family."""
         place = _place(shard, ask.url)
-        proxy = self._outward.proxies.through(place)
+        proxy = self._egress.proxies.through(place)
         trip = Hop(place, ask.vouched, ask.came_from, proxy.place if proxy else None)
-        marks = self._outward.loop_guard.mark(shard.via)
+        marks = self._egress.loop_guard.mark(shard.via)
         headers = CIMultiDict[str]([*ask.headers, *conditions.items(), *marks.items()])
         loop = asyncio.get_running_loop()
         started, code, asked = loop.time(), 0, True
@@ -92,7 +92,7 @@ class Sender:
         """The answer's headers, within the connect and the idle time together."""
         url = URL(ask.url, encoded=True)
         way = {} if proxy is None else _way(proxy, url, headers)
-        trusted = self._outward.trust.context(sdk=ask.sdk)
+        trusted = self._egress.trust.context(sdk=ask.sdk)
         try:
             async with asyncio.timeout(self._connect_timeout_s + self._idle_timeout_s):
                 return await self._opened().request(method, url, headers=headers, allow_redirects=False, ssl=trusted, **way)

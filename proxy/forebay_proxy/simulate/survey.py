@@ -58,7 +58,7 @@ def origins_for(settings: Settings, environ: Mapping[str, str]) -> Origins:
         guard=guard, events=Events(), file_roots=settings.file_root, profiles=operator_profiles(settings, environ),
         gs_endpoint=settings.gs_endpoint or "", gs_anonymous=settings.gs_anonymous, environ=environ,
         connect_timeout_s=settings.connect_timeout_s, idle_timeout_s=settings.idle_timeout_s, user_agent=f"forebay/{VERSION}",
-        outward=Egress.of(environ, secrets.token_hex(8)),
+        egress=Egress.of(environ, secrets.token_hex(8)),
     )  # fmt: skip
 
 

@@ -618,7 +618,7 @@ async def _whole(origin: HttpOrigin, shard: Shard) -> bytes:
 
 async def test_requests_carry_the_mark_of_their_sidecar(origin: OriginServer) -> None:
     """Ours behind those the asking request has passed; nothing of it is part of the shard's name."""
-    http = HttpOrigin(guard=Guard(allow_origin=[origin.base]), events=Events(), outward=Egress(loop_guard=LoopGuard("ab")))
+    http = HttpOrigin(guard=Guard(allow_origin=[origin.base]), events=Events(), egress=Egress(loop_guard=LoopGuard("ab")))
     shard = shard_of(origin.url("/a.tar"))
     passed = replace(shard, via="forebay;id=cd")
     assert passed == shard

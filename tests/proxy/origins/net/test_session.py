@@ -56,7 +56,7 @@ class Loose(GuardedResolver):
 
 def made(guard: Guard, resolver: GuardedResolver) -> Sender:
     limits = {"connect_timeout_s": 2.0, "idle_timeout_s": 2.0}
-    return Sender(guard=guard, events=Events(), user_agent="t", resolver=resolver, outward=Egress(), **limits)
+    return Sender(guard=guard, events=Events(), user_agent="t", resolver=resolver, egress=Egress(), **limits)
 
 
 @asynccontextmanager
@@ -159,7 +159,7 @@ async def test_with_nothing_but_a_hosts_file() -> None:
                 idle_timeout_s=2.0,
                 user_agent="t",
                 resolver=resolver,
-                outward=Egress(),
+                egress=Egress(),
             )
             assert await asked(sender, port) == 200
             for name in ("bad.example", "me.example", "0.0.0.0", f"[::ffff:{METADATA}]"):

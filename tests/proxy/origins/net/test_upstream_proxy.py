@@ -45,7 +45,7 @@ class Client:
         guard = guard or Guard()
         resolver = GuardedResolver(guard, look_up=look_up, look_aside_s=0.2)
         origin_client = OriginClient(
-            guard=guard, events=events, connect_timeout_s=3.0, idle_timeout_s=5.0, resolver=resolver, outward=Egress.of(environ, "ab")
+            guard=guard, events=events, connect_timeout_s=3.0, idle_timeout_s=5.0, resolver=resolver, egress=Egress.of(environ, "ab")
         )
         self.origin = HttpOrigin(guard=guard, events=events, origin_client=origin_client)
 
