@@ -62,17 +62,17 @@ class Sender:
         """The class of the host that answered, and its answer: headers in, body still to come. Raises the ``ShardError`` family."""
         place = _place(shard, ask.url)
         proxy = self._egress.proxies.through(place)
-        trip = Hop(place, ask.vouched, ask.came_from, proxy.place if proxy else None)
+        hop = Hop(place, ask.vouched, ask.came_from, proxy.place if proxy else None)
         marks = self._egress.loop_guard.mark(shard.via)
         headers = CIMultiDict[str]([*ask.headers, *conditions.items(), *marks.items()])
         loop = asyncio.get_running_loop()
         started, code, asked = loop.time(), 0, True
         try:
             with mapped_http_errors(shard.name, self._connect_timeout_s, self._idle_timeout_s):
-                kind = await self._resolver.admit(trip)
+                kind = await self._resolver.admit(hop)
                 if kind is AddressClass.LOOPBACK:  # a name for this machine: it is nobody else's business
-                    trip, proxy = replace(trip, proxy=None), None
-                with travelling(trip), mapped_proxy_errors(shard.name, proxy):
+                    hop, proxy = replace(hop, proxy=None), None
+                with travelling(hop), mapped_proxy_errors(shard.name, proxy):
                     response = await self._answered(shard, method, ask, headers, proxy)
             code = response.status
         except OriginRefused:  # nothing was asked: a URL anybody can write must not show up as one of our origins

@@ -117,54 +117,54 @@ class Guard:
         wanted = f"{scheme}://{bucket}" if endpoint is None else endpoint.text()
         raise Refused(f"strict origins do not allow {wanted}", f"--allow-origin {wanted} allows it")
 
-    def check(self, trip: Hop) -> None:
+    def check(self, hop: Hop) -> None:
         """All that can be said before a look-up; a literal is judged whole. Raises ``Refused``."""
-        place = trip.place
+        place = hop.place
         if place.host in METADATA_NAMES:
             raise Refused(f"{place.host} is a cloud metadata service; Forebay never goes there")
         address = literal(place.host)
         if address is not None:
-            self.check_address(trip, address)
-        elif self._strict and not (trip.vouched or self.names(place) or self._allow.has_networks):
+            self.check_address(hop, address)
+        elif self._strict and not (hop.vouched or self.names(place) or self._allow.has_networks):
             raise _strict(place)
 
-    def check_address(self, trip: Hop, address: IPAddress | str) -> None:
+    def check_address(self, hop: Hop, address: IPAddress | str) -> None:
         """May this trip end at this address? Raises ``Refused``."""
         ip = ip_address(address) if isinstance(address, str) else address
         kind = classify(ip)
-        place = trip.place
+        place = hop.place
         if kind in _NEVER:
             raise Refused(f"{place.host} leads to {_shown(place, ip)}{kind.words} address; Forebay never goes there")
         if self._is_own(ip, kind, place.port):
             raise Refused(f"{place.text()} is this Forebay itself", "name the origin, not the proxy")
-        if trip.came_from is AddressClass.PUBLIC and kind is not AddressClass.PUBLIC:
+        if hop.came_from is AddressClass.PUBLIC and kind is not AddressClass.PUBLIC:
             raise Refused(f"a public host redirects to {_shown(place, ip)}{kind.words} address; such a redirect is never followed")
         if kind is AddressClass.LOOPBACK and not self._allow.exactly(place):
             raise Refused(f"{place.host} leads to {_shown(place, ip)}loopback address", f"--allow-origin {place.text()} allows it")
-        if self._strict and not (trip.vouched or self.names(place) or self._allow.covers(ip)):
+        if self._strict and not (hop.vouched or self.names(place) or self._allow.covers(ip)):
             raise _strict(place)
 
-    def check_unknown(self, trip: Hop) -> None:
+    def check_unknown(self, hop: Hop) -> None:
         """May this trip go to a proxy with a name that means nothing here? Raises ``Refused``."""
-        if self._strict and not (trip.vouched or self.names(trip.place)):  # no network of the list can vouch for it
-            raise _strict(trip.place)
+        if self._strict and not (hop.vouched or self.names(hop.place)):  # no network of the list can vouch for it
+            raise _strict(hop.place)
 
-    def check_dial(self, trip: Hop, address: IPAddress | str) -> None:
+    def check_dial(self, hop: Hop, address: IPAddress | str) -> None:
         """May a connection to this address carry the trip? Its end is the place, or the proxy. Raises ``Refused``."""
-        if trip.proxy is None:
-            self.check_address(trip, address)
+        if hop.proxy is None:
+            self.check_address(hop, address)
             return
         ip = ip_address(address) if isinstance(address, str) else address
-        if self._is_own(ip, classify(ip), trip.proxy.port):  # anything else is the operator's choice: most proxies are private
-            raise Refused(f"the upstream proxy {trip.proxy.text()} is this Forebay itself", "name the proxy, not Forebay")
+        if self._is_own(ip, classify(ip), hop.proxy.port):  # anything else is the operator's choice: most proxies are private
+            raise Refused(f"the upstream proxy {hop.proxy.text()} is this Forebay itself", "name the proxy, not Forebay")
 
-    def permitted(self, trip: Hop, addresses: Iterable[str]) -> list[str]:
+    def permitted(self, hop: Hop, addresses: Iterable[str]) -> list[str]:
         """Those of the DNS answers this trip may dial; raises ``Refused`` (the last reason) when there is none."""
         allowed: list[str] = []
         reason: Refused | None = None
         for address in addresses:
             try:
-                self.check_dial(trip, address)
+                self.check_dial(hop, address)
                 allowed.append(address)
             except Refused as refused:
                 reason = refused

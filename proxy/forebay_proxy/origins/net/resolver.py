@@ -33,27 +33,27 @@ _THREADS = 8  # one a name: a name server that does not answer holds its thread 
 _LOOK_ASIDE_S = 2.0
 _UNKNOWN_S = 60.0
 
-_trip: ContextVar[Hop | None] = ContextVar("forebay_trip", default=None)
+_hop: ContextVar[Hop | None] = ContextVar("forebay_trip", default=None)
 
 Answers = list[tuple[socket.AddressFamily, str]]
 
 
 @contextmanager
-def travelling(trip: Hop) -> Iterator[None]:
+def travelling(hop: Hop) -> Iterator[None]:
     """Requests made inside are on this hop."""
-    token = _trip.set(trip)
+    token = _hop.set(hop)
     try:
         yield
     finally:
-        _trip.reset(token)
+        _hop.reset(token)
 
 
 def trip_now() -> Hop:
     """The hop the present task is on; raises ``Refused`` outside any: there is nothing to judge by."""
-    trip = _trip.get()
-    if trip is None:
+    hop = _hop.get()
+    if hop is None:
         raise Refused("a connection outside any request")
-    return trip
+    return hop
 
 
 class GuardedResolver(AbstractResolver):
@@ -76,29 +76,29 @@ class GuardedResolver(AbstractResolver):
         self._asked: dict[str, asyncio.Future[Answers]] = {}
         self._unknown: OrderedDict[str, float] = OrderedDict()  # until when; only for names a proxy looks up
 
-    async def admit(self, trip: Hop) -> AddressClass:
+    async def admit(self, hop: Hop) -> AddressClass:
         """Judge a hop before anything is sent, also where an open connection would be reused.
 
         Returns the most public class among the addresses it may end at. Raises ``Refused``, ``OSError``.
         """
-        self._guard.check(trip)
-        host, port = trip.place.host, trip.place.port
-        if trip.proxy is None:
-            permitted = self._permitted(trip, await self._answers(host, port))
+        self._guard.check(hop)
+        host, port = hop.place.host, hop.place.port
+        if hop.proxy is None:
+            permitted = self._permitted(hop, await self._answers(host, port))
             return min(classify(address) for _, address in permitted)
         known = [host] if literal(host) is not None else [address for _, address in await self._look_aside(host, port)]
         for address in known:
-            self._guard.check_address(trip, address)
+            self._guard.check_address(hop, address)
         if not known:
-            self._guard.check_unknown(trip)
+            self._guard.check_unknown(hop)
         return min(map(classify, known), default=AddressClass.PUBLIC)
 
     async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC) -> list[ResolveResult]:
         """Only addresses the present trip may dial; raises ``Refused`` (an OSError) when none is left."""
-        trip = trip_now()
+        hop = trip_now()
         return [
             ResolveResult(hostname=host, host=address, port=port, family=kind, proto=0, flags=socket.AI_NUMERICHOST)
-            for kind, address in self._permitted(trip, await self._answers(host, port))
+            for kind, address in self._permitted(hop, await self._answers(host, port))
             if family in (socket.AF_UNSPEC, kind)
         ]
 
@@ -106,8 +106,8 @@ class GuardedResolver(AbstractResolver):
         self._kept.clear()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _permitted(self, trip: Hop, answers: Answers) -> Answers:
-        allowed = set(self._guard.permitted(trip, [address for _, address in answers]))
+    def _permitted(self, hop: Hop, answers: Answers) -> Answers:
+        allowed = set(self._guard.permitted(hop, [address for _, address in answers]))
         return [answer for answer in answers if answer[1] in allowed]
 
     async def _look_aside(self, host: str, port: int) -> Answers:

@@ -192,6 +192,6 @@ async def test_behind_a_proxy_an_unknown_name_counts_as_public_and_is_asked_agai
 async def test_a_literal_needs_no_name_server() -> None:
     """Behind a proxy an address is judged as it stands."""
     names = Names("8.8.8.8")
-    trip = Hop(place_of("http://10.9.9.9/"), proxy=THROUGH.proxy)
-    assert await guarded(Guard(), look_up=names).admit(trip) is AddressClass.PRIVATE
+    hop = Hop(place_of("http://10.9.9.9/"), proxy=THROUGH.proxy)
+    assert await guarded(Guard(), look_up=names).admit(hop) is AddressClass.PRIVATE
     assert names.asked == []

@@ -50,7 +50,7 @@ class Rebinding:
 class Loose(GuardedResolver):
     """A resolver with a hole in it: what it hands to the client was never judged."""
 
-    def _permitted(self, trip: object, answers: Answers) -> Answers:
+    def _permitted(self, hop: object, answers: Answers) -> Answers:
         return answers
 
 
