@@ -101,9 +101,9 @@ class Prefetcher:
         self.left_alone = NegativeCache()
         self._view = _View(cache, resolver, ahead, self.left_alone)
         self.scheduler = PrefetchScheduler(plans, self._view)
-        self._still = IdleReaders()
+        self._idle_readers = IdleReaders()
         self._paused_at: dict[ReaderName, float | None] = {}  # who stands still, and has given back -> when it opened its last shard
-        cache.room.stand_still(self._still.readers)
+        cache.room.stand_still(self._idle_readers.readers)
         self._flights: dict[Flight, str] = {}  # those taken off ahead of need -> their origin
         self._opening: dict[str, str] = {}  # shard -> origin
 
@@ -140,8 +140,8 @@ class Prefetcher:
             position, has_all = inside.get(plan.reader, (0, False))
             patience_s = max(STILL_S, SLOW_SHARDS / plan.rate) if has_all else STILL_S
             places[plan.reader] = (plan.opened_at, position), patience_s
-        self._still.look(places, self._clock())
-        for reader in self.scheduler.standing - self._still.readers.keys():
+        self._idle_readers.look(places, self._clock())
+        for reader in self.scheduler.standing - self._idle_readers.readers.keys():
             self._go_on(reader)
 
     def gave_back(self, fact: LeadGivenBack) -> None:
