@@ -4,7 +4,7 @@ Every reader has a *cursor*: the first thing of its future that is neither store
 
 1. At an origin that takes no more now nobody is asked for a wish; the other origins go on (``cursors``: a lane per reader and origin).
 2. At an origin that does, jobs take turns by bytes (``fair_queue``), and within a job the reader with the least lead is first: the bytes from
-   where it is to its cursor, at the rate that the job's readers share (``together``).
+   where it is to its cursor, at the rate that the job's readers share (``job_rates``).
 3. A reader is given no more than its window, counted from its position to its cursor.
 4. For whom there was no room stands aside until there may be some; then the nearest is tried first, one after another.
 
@@ -49,7 +49,7 @@ class PrefetchScheduler:
         self._view = view
         self._cursors: dict[ReaderName, ReaderCursors] = {}
         self._fair_queue: dict[str, FairQueue] = {}
-        self._together = JobRates()
+        self._job_rates = JobRates()
         self._lengths: dict[str, float] = {}  # job -> how long its shards are that were opened ahead lately
         self._tight: list[tuple[float, int, OriginCursor]] = []
         self._serial = 0
@@ -91,7 +91,7 @@ class PrefetchScheduler:
         """Its reader opened another shard: the one before took it so long."""
         plan, before = cursors.plan, cursors.opened_at
         if before is not None and plan.opened_at is not None:
-            self._together.took(plan.reader.job, plan.opened_at - before, cursors.inside_bytes)
+            self._job_rates.took(plan.reader.job, plan.opened_at - before, cursors.inside_bytes)
 
     def _inside(self, plan: ReaderPlan) -> int:
         """Bytes of the shard the reader is in; 0 before the first."""
@@ -119,7 +119,7 @@ class PrefetchScheduler:
         if self._last is not None and self._last[0].cursors is cursors:
             self._last = None
         if not self._cursors:
-            self._together.clear()
+            self._job_rates.clear()
             self._lengths.clear()
 
     def opened(self, name: str) -> None:
@@ -451,7 +451,7 @@ class PrefetchScheduler:
         lead = cursors.inside_bytes + cursors.bytes_before(lane.indices[0])
         if cursors.guesses:
             lead = max(0, lead - sum(cursors.guesses.values()))
-        return since + lead / self._together.rate(lane.job, None if cursors.behind else plan.rate)
+        return since + lead / self._job_rates.rate(lane.job, None if cursors.behind else plan.rate)
 
     def _limit(self, job: str) -> int:
         """The most the window of a reader of ``job`` may be: all together never exceed half the cache, and no job has more than another."""
