@@ -47,12 +47,12 @@ MOST_FAILED = 1024
 class _View:
     """The cache as the cursors see it."""
 
-    def __init__(self, cache: ShardCache, resolver: VersionResolver, ahead: Callable[[str], int], left_alone: NegativeCache) -> None:
+    def __init__(self, cache: ShardCache, resolver: VersionResolver, ahead: Callable[[str], int], negative_cache: NegativeCache) -> None:
         self._cache = cache
         self._versions = resolver.versions
         self._freshness = resolver.freshness
         self._ahead = ahead
-        self._left_alone = left_alone
+        self._negative_cache = negative_cache
         self.air: Counter[str] = Counter()  # requests ahead of need per origin
 
     def capacity(self) -> int:
@@ -76,7 +76,7 @@ class _View:
         return self._freshness.is_fresh(self._versions.current[name], job)
 
     def takes(self, origin: str) -> bool:
-        return self.air[origin] < self._ahead(origin) and self._left_alone.of_origin[origin] < MOST_FAILED
+        return self.air[origin] < self._ahead(origin) and self._negative_cache.of_origin[origin] < MOST_FAILED
 
 
 class Prefetcher:
@@ -98,8 +98,8 @@ class Prefetcher:
         self._tasks = tasks
         self._clock = clock
         self._woken = asyncio.Event()
-        self.left_alone = NegativeCache()
-        self._view = _View(cache, resolver, ahead, self.left_alone)
+        self.negative_cache = NegativeCache()
+        self._view = _View(cache, resolver, ahead, self.negative_cache)
         self.scheduler = PrefetchScheduler(plans, self._view)
         self._idle_readers = IdleReaders()
         self._paused_at: dict[ReaderName, float | None] = {}  # who stands still, and has given back -> when it opened its last shard
@@ -314,10 +314,10 @@ class Prefetcher:
 
     def _leave_alone(self, name: str, origin: str, for_s: float | None = None) -> None:
         """``for_s`` None: as long as what failed."""
-        self.left_alone.add(name, origin, self._clock() + (FAILED_S if for_s is None else for_s))
+        self.negative_cache.add(name, origin, self._clock() + (FAILED_S if for_s is None else for_s))
         self.scheduler.failed(name)
 
     def _forgive(self) -> None:
         """Forget the failures whose time is over."""
-        for name in self.left_alone.over(self._clock()):
+        for name in self.negative_cache.over(self._clock()):
             self.scheduler.forgiven(name)

@@ -211,7 +211,7 @@ async def test_what_failed_is_tried_again_without_being_asked(tmp_path: Path) ->
     async with building(tmp_path / "c", prefetch=True) as world:
         world.plans.replace(reader(), SHARDS[:1])
         world.prefetcher.wake()
-        await until(lambda: world.prefetcher.left_alone)
+        await until(lambda: world.prefetcher.negative_cache)
         fill(world)
         world.clock.advance(prefetch.FAILED_S - 1)
         world.prefetcher.look_again()
@@ -337,7 +337,7 @@ async def test_a_flight_that_fails_leaves_its_shard_alone_for_a_while(tmp_path: 
         world.origin.remotes[NAMES[0]].fail(times=50)
         gate.open()
         await until(lambda: complete(world) == NAMES[1:2])
-        await until(lambda: NAMES[0] in world.prefetcher.left_alone)
+        await until(lambda: NAMES[0] in world.prefetcher.negative_cache)
         asked = len(world.origin.log)
         for _ in range(5):
             world.prefetcher.wake()
@@ -375,7 +375,7 @@ async def test_a_body_without_ranges_that_does_not_fit_is_left_to_its_reader(tmp
         fill(world)
         world.origin.put(NAMES[0], data_of(9 * SEGMENT), ranged=False)
         world.plans.replace(reader(), SHARDS[:2])
-        await until(lambda: NAMES[0] in world.prefetcher.left_alone)
+        await until(lambda: NAMES[0] in world.prefetcher.negative_cache)
         await world.quiet()
         before = world.origin.sent(NAMES[0])
         await asked_by(world)
@@ -410,7 +410,7 @@ async def test_a_fault_of_ours_leaves_the_shard_alone_for_a_while_only(tmp_path:
 
             patch.setattr(world.fetcher, "ask", fault)
             world.plans.replace(reader(), SHARDS[:1])
-            await until(lambda: NAMES[0] in world.prefetcher.left_alone)
+            await until(lambda: NAMES[0] in world.prefetcher.negative_cache)
         world.clock.advance(prefetch.FAILED_S + 1)
         world.prefetcher.look_again()
         await until(lambda: complete(world) == NAMES[:1])
@@ -520,7 +520,7 @@ async def test_what_came_in_vain_is_asked_for_the_later_the_longer_it_was(tmp_pa
     async with building(tmp_path / "c", segments=20, prefetch=True) as world:
         world.origin.put(NAMES[0], data_of(30 * SEGMENT), ranged=False, length_known=False)
         world.plans.replace(reader(), SHARDS[:1])
-        await until(lambda: NAMES[0] in world.prefetcher.left_alone)
+        await until(lambda: NAMES[0] in world.prefetcher.negative_cache)
         asked = len(world.origin.log)
         world.clock.advance(prefetch.FAILED_S + 90)
         world.prefetcher.look_again()
