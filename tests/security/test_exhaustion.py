@@ -334,12 +334,12 @@ def test_what_is_read_and_withdrawn_gives_its_room_back() -> None:
     plans.withdraw(reader(2))
     plans.tidy()
     names = {plans.shard_at(plan, index).name for plan in plans.all() for index in range(len(plan))}
-    assert plans._book.entries_held == sum(len(plan) for plan in plans.all()) == 999 + 10 + 7
+    assert plans._plan_storage.entries_held == sum(len(plan) for plan in plans.all()) == 999 + 10 + 7
     assert plans.catalog.held_bytes == sum(map(len, names))
     plans.withdraw(reader(0))
     plans.withdraw(reader(1))
     plans.tidy()
-    assert (plans._book.entries_held, plans.catalog.held_bytes, len(plans.catalog)) == (0, 0, 0)
+    assert (plans._plan_storage.entries_held, plans.catalog.held_bytes, len(plans.catalog)) == (0, 0, 0)
 
 
 def test_plans_together_hold_so_many_shards(monkeypatch: pytest.MonkeyPatch) -> None:

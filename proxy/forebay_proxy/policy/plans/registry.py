@@ -48,13 +48,13 @@ class PlanRegistry:
         self._clock = clock
         self._events = events or Events()
         self.catalog = ShardIds()
-        self._book = PlanStorage(self.catalog, self._tell)
+        self._plan_storage = PlanStorage(self.catalog, self._tell)
         self._plans: dict[ReaderName, ReaderPlan] = {}
         self.jobs = LiveJobs(clock)
         self._passes = EpochTracker(self.jobs)
         self.sets = self._passes.sets
         self._planning: Counter[str] = Counter()  # job -> how many of its readers have a plan
-        self._uses = UseOrder(self.catalog, self._book, self._passes, self._planning, self._change)
+        self._uses = UseOrder(self.catalog, self._plan_storage, self._passes, self._planning, self._change)
 
     def __repr__(self) -> str:
         ahead = sum(len(plan) - plan.position for plan in self._plans.values())
@@ -89,16 +89,16 @@ class PlanRegistry:
         before = self._plans.get(reader)
         if before is None:
             check_readers(len(self._plans))
-        with self._book.entering(reader, epoch, set_name, self._clock()) as plan:
-            yield from self._book.take(plan, entries, instead_of=before)
+        with self._plan_storage.entering(reader, epoch, set_name, self._clock()) as plan:
+            yield from self._plan_storage.take(plan, entries, instead_of=before)
             before = self._plans.get(reader)
             if before is not None and before.says(plan):
                 before.heard_at = self._clock()
                 before.first = before.first if at is None else at + len(plan) - len(before)
-                self._book.exchange_credentials(before, plan)
+                self._plan_storage.exchange_credentials(before, plan)
                 return
             plan.first = at or 0
-            yield from self._book.mention(plan)
+            yield from self._plan_storage.mention(plan)
             yield from self._publish(plan)
 
     def appending(
@@ -121,23 +121,23 @@ class PlanRegistry:
             entries = _after(entries, end - at)
         if plan.position >= max(CUT_FROM, len(plan) // 2):
             yield from self._cut(plan)
-        with self._book.entering(reader, plan.epoch, plan.set_name, self._clock()) as more:
-            yield from self._book.take(more, entries)
+        with self._plan_storage.entering(reader, plan.epoch, plan.set_name, self._clock()) as more:
+            yield from self._plan_storage.take(more, entries)
             plan = self._plans.get(reader)
             if plan is None:  # withdrawn meanwhile
                 more.first = end
-                yield from self._book.mention(more)
+                yield from self._plan_storage.mention(more)
                 yield from self._publish(more)
                 return
-            yield from self._book.extend(plan, more)
+            yield from self._plan_storage.extend(plan, more)
         if plan.live:
             self._events.emit(PlanAdvanced(plan))
 
     def _cut(self, plan: ReaderPlan) -> Iterator[None]:
         """Drop what the reader has opened already, so that a plan appended to for days does not grow."""
-        with self._book.entering(plan.reader, plan.epoch, plan.set_name, plan.heard_at) as rest:
-            yield from self._book.copy(rest, plan)
-            yield from self._book.mention(rest)
+        with self._plan_storage.entering(plan.reader, plan.epoch, plan.set_name, plan.heard_at) as rest:
+            yield from self._plan_storage.copy(rest, plan)
+            yield from self._plan_storage.mention(rest)
             if self._plans.get(plan.reader) is plan:
                 start = len(plan) - len(rest)
                 rest.first = plan.first + start
@@ -159,7 +159,7 @@ class PlanRegistry:
         plan.go_live()
         self._events.emit(PlanAdvanced(plan))
         if before is not None:
-            self._book.clear(before, AT_ONCE)
+            self._plan_storage.clear(before, AT_ONCE)
         for start in range(plan.position, len(plan), SLICE):
             self._tell(plan.numbers[start : start + SLICE])
             yield
@@ -175,12 +175,12 @@ class PlanRegistry:
         plan.end()
         self._passes.ended(reader.job, plan.epoch)
         self._events.emit(PlanAdvanced(plan))
-        self._book.clear(plan, AT_ONCE)
+        self._plan_storage.clear(plan, AT_ONCE)
         return True
 
     def tidy(self, slices: int | None = None) -> None:
         """Clear away so many slices of what was withdrawn, replaced or passed over; all of it without a number."""
-        self._book.tidy(slices)
+        self._plan_storage.tidy(slices)
 
     def _tell(self, numbers: Iterable[int]) -> None:
         self._uses.tell(numbers)
@@ -207,16 +207,16 @@ class PlanRegistry:
             number = self.catalog.number(shard.name)
             if number is None:
                 return "unplanned"
-            later = self._book.next_mention(plan, number)
+            later = self._plan_storage.next_mention(plan, number)
             if later is None:
                 return "repeated" if plan.has_passed(number) else "unplanned"
             index = later
         skipped = index > plan.position
         plan.advance(index + 1, now)
-        if self._book.sweep_one(plan):  # nearly always
+        if self._plan_storage.sweep_one(plan):  # nearly always
             self._uses.tell_of(hashed, shard.name)
         else:
-            self._book.sweep(plan, AT_ONCE)
+            self._plan_storage.sweep(plan, AT_ONCE)
         self._events.emit(PlanAdvanced(plan))
         return "skipped" if skipped else "planned"
 
@@ -258,7 +258,7 @@ class PlanRegistry:
     def mentions(self, name: str) -> Iterator[tuple[ReaderPlan, int]]:
         """(plan, index) of each announcement of the shard that is still ahead of its reader."""
         number = self.catalog.number(name)
-        return iter(()) if number is None else self._book.ahead(number)
+        return iter(()) if number is None else self._plan_storage.ahead(number)
 
     def next_use(self, name: str, group_name: str) -> NextUse:
         """When the shard is used next, as far as plans and guesses tell. ``NextUseChanged`` tells of another one, until ``forget``."""

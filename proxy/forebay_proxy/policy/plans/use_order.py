@@ -18,11 +18,16 @@ class UseOrder:
     """Of all shards, as plans and passes have them; and who wants to hear of a change. Not thread-safe: the event loop's only."""
 
     def __init__(
-        self, catalog: ShardIds, book: PlanStorage, passes: EpochTracker, planning: Container[str], changed: Callable[[Iterable[str]], None]
+        self,
+        catalog: ShardIds,
+        plan_storage: PlanStorage,
+        passes: EpochTracker,
+        planning: Container[str],
+        changed: Callable[[Iterable[str]], None],
     ) -> None:
         """``planning`` are the jobs that have announced something; ``changed`` hears of names that somebody has asked for."""
         self._catalog = catalog
-        self._book = book
+        self._plan_storage = plan_storage
         self._passes = passes
         self._planning = planning
         self._changed = changed
@@ -34,7 +39,7 @@ class UseOrder:
     def first(self, name: str) -> tuple[float, ReaderPlan | None, int]:
         """(when the shard is opened by some plan, which, at which index); never and none if nobody announced it."""
         number = self._catalog.number(name)
-        return (inf, None, 0) if number is None else self._book.first(number)
+        return (inf, None, 0) if number is None else self._plan_storage.first(number)
 
     def next(self, name: str, group_name: str, now: float, silence_s: float) -> NextUse:
         """When the shard is used next. Whoever asks is told of a change, until ``forget``."""

@@ -365,7 +365,7 @@ def test_a_plan_half_taken_is_nobodys() -> None:
         assert list(plans.mentions(many[0].name)) == []
     taking.close()  # type: ignore[attr-defined]
     plans.tidy()
-    assert (len(plans.catalog), plans._book.entries_held) == (2, 2)
+    assert (len(plans.catalog), plans._plan_storage.entries_held) == (2, 2)
     for _ in plans.replacing(R, many):
         pass
     assert len(ahead(plans)) == 2000
@@ -395,7 +395,7 @@ def test_a_plan_beyond_the_bound_leaves_the_old_one(monkeypatch: pytest.MonkeyPa
             pass
     plans.withdraw(S)
     plans.tidy()
-    assert (ahead(plans), plans._book.entries_held, len(plans.catalog)) == (NAMES[:2], 2, 2)
+    assert (ahead(plans), plans._plan_storage.entries_held, len(plans.catalog)) == (NAMES[:2], 2, 2)
 
 
 # Templates and credentials
@@ -473,7 +473,7 @@ def test_plans_agree_with_lists(script: list[tuple[str, int, list[int]]]) -> Non
     for who in WHO:
         plans.withdraw(who)
     plans.tidy()
-    assert (len(plans.catalog), plans._book.entries_held, plans._book.own_bytes, plans.catalog.held_bytes) == (0, 0, 0, 0)
+    assert (len(plans.catalog), plans._plan_storage.entries_held, plans._plan_storage.own_bytes, plans.catalog.held_bytes) == (0, 0, 0, 0)
 
 
 def test_a_job_that_vanished_is_waited_for_by_nobody() -> None:
