@@ -117,7 +117,7 @@ class World:
     room: SpaceManager
     files: OpenFiles
     reclaimer: Reclaimer
-    retiring: Retirement
+    retirement: Retirement
     flights: Flights
     resolver: VersionResolver
     tasks: BackgroundTasks

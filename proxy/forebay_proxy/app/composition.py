@@ -85,7 +85,7 @@ class CacheParts:
     room: SpaceManager
     files: OpenFiles
     reclaimer: Reclaimer
-    retiring: Retirement
+    retirement: Retirement
     tasks: BackgroundTasks
     limiters: Limiters
     buffers: BufferBudget
@@ -109,19 +109,19 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
     disk = DiskHealth(clock, events)
     room = SpaceManager(ledger, store, plans, events, clock)
     files = OpenFiles(room, store)
-    retiring = Retirement(room, files, tasks, events)
-    reclaimer = Reclaimer(room=room, files=files, retiring=retiring, store=store, disk=disk, tasks=tasks, events=events)
+    retirement = Retirement(room, files, tasks, events)
+    reclaimer = Reclaimer(room=room, files=files, retirement=retirement, store=store, disk=disk, tasks=tasks, events=events)
     limiters = Limiters(settings.origin_connections, clock)
     fetcher = Fetcher(
         around.origins, limiters, buffers, events,
         retry_budget_s=settings.retry_budget_s, clock=clock, sleep=around.sleep, chance=around.chance,
     )  # fmt: skip
     resolver = VersionResolver(
-        room=room, retiring=retiring, flights=flights, fetcher=fetcher, buffers=buffers, events=events,
+        room=room, retirement=retirement, flights=flights, fetcher=fetcher, buffers=buffers, events=events,
         group=around.group, clock=clock, hmac_key=store.hmac_key, revalidate=settings.revalidate,
     )  # fmt: skip
     cache = ShardCache(
-        store=store, room=room, reclaimer=reclaimer, retiring=retiring, files=files, disk=disk, plans=plans,
+        store=store, room=room, reclaimer=reclaimer, retirement=retirement, files=files, disk=disk, plans=plans,
         flights=flights, resolver=resolver, fetcher=fetcher, buffers=buffers, events=events,
         tasks=tasks, clock=clock, origin_digests=settings.origin_digests,
     )  # fmt: skip
@@ -134,7 +134,7 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
     prefetcher = Prefetcher(cache, resolver, plans, fetcher.ahead, tasks, clock)
     sets = SetPrefetch(cache, resolver, plans, settings.set, clock, cache.tarlook)
     parts = CacheParts(
-        store, ledger, plans, room, files, reclaimer, retiring, tasks, limiters, buffers, fetcher, flights, resolver, cache, indexing,
+        store, ledger, plans, room, files, reclaimer, retirement, tasks, limiters, buffers, fetcher, flights, resolver, cache, indexing,
         watch, prefetcher, sets,
     )  # fmt: skip
     _introduce(parts, events)

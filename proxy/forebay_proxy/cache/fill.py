@@ -44,7 +44,7 @@ class Fill:
         room: SpaceManager,
         grants: SegmentGrants,
         reclaimer: Reclaimer,
-        retiring: Retirement,
+        retirement: Retirement,
         digest_check: DigestCheck,
         disk: DiskHealth,
         events: Events,
@@ -57,7 +57,7 @@ class Fill:
         self.grants = grants
         self._room = room
         self._reclaimer = reclaimer
-        self._retiring = retiring
+        self._retirement = retirement
         self._digest_check = digest_check
         self._disk = disk
         self._events = events
@@ -167,7 +167,7 @@ class Fill:
         if entry.in_use.stale and entry.in_use.idle and entry.segments.stored_count:
             self._tasks.spawn(self._drop(entry), "drop")
         self._room.touch(entry)
-        self._retiring.retire(entry)
+        self._retirement.retire(entry)
         self._events.emit(CacheChanged())
 
     async def _drop(self, entry: Entry) -> None:

@@ -47,7 +47,7 @@ class VersionResolver:
         self,
         *,
         room: SpaceManager,
-        retiring: Retirement,
+        retirement: Retirement,
         flights: Flights,
         fetcher: Fetcher,
         buffers: BufferBudget,
@@ -71,7 +71,7 @@ class VersionResolver:
         self._parts = OpeningParts(
             fetcher=fetcher, buffers=buffers, flights=flights, room=room, versions=self.versions, sizes=FirstSegmentSizes(), clock=clock
         )
-        self._retiring = retiring
+        self._retirement = retirement
         self._events = events
         self._clock = clock
 
@@ -163,7 +163,7 @@ class VersionResolver:
             raise
         finally:
             if opening.entry is not None:
-                self._retiring.retire(opening.entry)
+                self._retirement.retire(opening.entry)
         self._events.emit(events.OpeningDone(shard.origin, opening.seconds))
 
     def expire(self) -> None:

@@ -64,7 +64,7 @@ class ShardCache:
         store: Store,
         room: SpaceManager,
         reclaimer: Reclaimer,
-        retiring: Retirement,
+        retirement: Retirement,
         files: OpenFiles,
         disk: DiskHealth,
         plans: PlanRegistry,
@@ -100,7 +100,7 @@ class ShardCache:
         )  # fmt: skip
         grants = SegmentGrants(room=room, reclaimer=reclaimer, disk=self.disk, events=events, tasks=tasks, clock=clock)
         self.fill = Fill(
-            room=room, grants=grants, reclaimer=reclaimer, retiring=retiring, digest_check=self.digest_check, disk=self.disk, events=events,
+            room=room, grants=grants, reclaimer=reclaimer, retirement=retirement, digest_check=self.digest_check, disk=self.disk, events=events,
             tasks=tasks, forget=resolver.versions.forget, clock=clock,
         )  # fmt: skip
         self._resolver = resolver

@@ -37,7 +37,7 @@ class Reclaimer:
     """Makes the disk what the room's books say."""
 
     def __init__(
-        self, *, room: SpaceManager, files: OpenFiles, retiring: Retirement, store: Store, disk: DiskHealth, tasks: BackgroundTasks,
+        self, *, room: SpaceManager, files: OpenFiles, retirement: Retirement, store: Store, disk: DiskHealth, tasks: BackgroundTasks,
         events: Events,
     ) -> None:  # fmt: skip
         self._disk = disk
@@ -45,7 +45,7 @@ class Reclaimer:
         self._room = room
         self._files = files
         self._store = store
-        self._retiring = retiring
+        self._retirement = retirement
         self._tasks = tasks
 
     # For a grant
@@ -235,7 +235,7 @@ class Reclaimer:
 
     def _parted(self, entry: Entry, indices: Sequence[int], *, removed: bool) -> None:
         self._room.parted(entry, indices, removed=removed)
-        self._retiring.retire(entry)
+        self._retirement.retire(entry)
 
     def _disk_failed(self, error: DiskFailed) -> None:
         log.debug("segments cannot be removed: %s", error)  # the disk's health says so once, not once a segment
