@@ -60,7 +60,7 @@ class PrefetchScheduler:
         self._last: tuple[OriginCursor, int, int] | None = None  # of the last wish: what to come back to if it is refused
         self._opening: set[str] = set()
         self._failed: set[str] = set()
-        self._comparisons = RevalidationQueue(plans, self.missing)
+        self._revalidations = RevalidationQueue(plans, self.missing)
         self.paused = False  # the last decision used up its steps: there may be more to say at once
 
     def __repr__(self) -> str:
@@ -145,7 +145,7 @@ class PrefetchScheduler:
 
     def _ended(self, name: str) -> None:
         self._opening.discard(name)
-        self._comparisons.ended(name)
+        self._revalidations.ended(name)
 
     def evicted(self, name: str, index: int) -> None:
         """A segment left the cache, or its flight failed."""
@@ -262,7 +262,7 @@ class PrefetchScheduler:
         self.paused = False
         self._last = None
         self._try_tight()
-        asked = self._comparisons.next()
+        asked = self._revalidations.next()
         if asked is not None:
             need_at, plan, shard = asked
             return PrefetchRequest(plan, shard, None, need_at, 0, need_at)
@@ -341,7 +341,7 @@ class PrefetchScheduler:
         if shard.name in self._opening:
             return self._expected(cursors)
         length = self._view.length(shard.name)
-        answered = index in cursors.asked and shard.name not in self._comparisons  # once: the answer may be worth nothing by now
+        answered = index in cursors.asked and shard.name not in self._revalidations  # once: the answer may be worth nothing by now
         if length is None or answered or self._view.fresh(shard.name, cursors.reader.job):
             return None
         self._want_check(shard, cursors, index)
@@ -487,7 +487,7 @@ class PrefetchScheduler:
         cursors.checked_to = max(cursors.checked_to, end)
 
     def _want_check(self, shard: Shard, cursors: ReaderCursors, index: int) -> None:
-        if shard.name in self._comparisons or shard.name in self._failed:
+        if shard.name in self._revalidations or shard.name in self._failed:
             return
         cursors.asked.add(index)
-        self._comparisons.want(shard, cursors.plan, index)
+        self._revalidations.want(shard, cursors.plan, index)

@@ -21,14 +21,14 @@ def wanting(plans: PlanRegistry, forgone: list[str]) -> RevalidationQueue:
     plans.replace(reader(), list(SHARDS))
     plan = plans.get(reader())
     assert plan is not None
-    comparisons = RevalidationQueue(plans, forgone.append)
+    revalidations = RevalidationQueue(plans, forgone.append)
     for index in reversed(range(len(SHARDS))):
-        comparisons.want(SHARDS[index], plan, index)
-    return comparisons
+        revalidations.want(SHARDS[index], plan, index)
+    return revalidations
 
 
-def asked(comparisons: RevalidationQueue) -> list[str]:
-    return [found[2].name for found in iter(comparisons.next, None)]
+def asked(revalidations: RevalidationQueue) -> list[str]:
+    return [found[2].name for found in iter(revalidations.next, None)]
 
 
 def test_the_nearest_need_is_asked_first_and_no_more_than_a_few_at_once(plans: PlanRegistry) -> None:
@@ -38,27 +38,27 @@ def test_the_nearest_need_is_asked_first_and_no_more_than_a_few_at_once(plans: P
 
 def test_an_answer_makes_way_for_the_next_question(plans: PlanRegistry) -> None:
     """And its own is not wanted any more."""
-    comparisons = wanting(plans, [])
-    asked(comparisons)
-    comparisons.ended(SHARDS[3].name)
-    assert SHARDS[3].name not in comparisons
-    assert asked(comparisons) == [SHARDS[AT_ONCE].name]
+    revalidations = wanting(plans, [])
+    asked(revalidations)
+    revalidations.ended(SHARDS[3].name)
+    assert SHARDS[3].name not in revalidations
+    assert asked(revalidations) == [SHARDS[AT_ONCE].name]
 
 
 def test_a_reader_that_left_is_asked_nothing_for(plans: PlanRegistry) -> None:
     """Each of its questions is told to be forgone, as another reader may wait for the answer."""
     forgone: list[str] = []
-    comparisons = wanting(plans, forgone)
+    revalidations = wanting(plans, forgone)
     plans.withdraw(reader())
-    assert asked(comparisons) == []
+    assert asked(revalidations) == []
     assert sorted(forgone) == [shard.name for shard in SHARDS]
-    assert not any(shard.name in comparisons for shard in SHARDS)
+    assert not any(shard.name in revalidations for shard in SHARDS)
 
 
 def test_what_was_passed_is_not_asked_for(plans: PlanRegistry) -> None:
     """Its reader has asked for itself."""
     forgone: list[str] = []
-    comparisons = wanting(plans, forgone)
+    revalidations = wanting(plans, forgone)
     plans.opened(SHARDS[2], reader())
-    assert asked(comparisons)[0] == SHARDS[3].name
+    assert asked(revalidations)[0] == SHARDS[3].name
     assert sorted(forgone) == [shard.name for shard in SHARDS[:3]]
