@@ -32,7 +32,7 @@ class PlanStorage:
         """``tell`` hears of the numbers that are needed at another time than before."""
         self._catalog = catalog
         self._tell = tell
-        self._mentions = ReverseIndex()
+        self._reverse_index = ReverseIndex()
         self._by_serial: list[ReaderPlan | None] = [None]
         self._vacant: list[int] = []
         self._reclaimer: deque[Iterator[None]] = deque()
@@ -106,7 +106,7 @@ class PlanStorage:
             yield
 
     def _mention(self, plan: ReaderPlan) -> None:
-        start, add, serial = plan.mentioned, self._mentions.add, plan.serial
+        start, add, serial = plan.mentioned, self._reverse_index.add, plan.serial
         for index, number in enumerate(plan.numbers[start : start + SLICE], start):
             add(number, serial, index)
         plan.mentioned = min(len(plan), start + SLICE)
@@ -143,7 +143,7 @@ class PlanStorage:
         """The same where it is one shard, of which nobody is told; False where it is not one."""
         if plan.position - plan.swept != 1:
             return False
-        self._mentions.remove(plan.numbers[plan.swept], plan.serial, plan.swept)
+        self._reverse_index.remove(plan.numbers[plan.swept], plan.serial, plan.swept)
         plan.swept = plan.position
         return True
 
@@ -164,7 +164,7 @@ class PlanStorage:
 
     def _sweeping(self, plan: ReaderPlan) -> Iterator[None]:
         while plan.swept < (stop := plan.position if plan.live else plan.mentioned):
-            start, remove, serial = plan.swept, self._mentions.remove, plan.serial
+            start, remove, serial = plan.swept, self._reverse_index.remove, plan.serial
             part = plan.numbers[start : min(stop, start + SLICE)]
             for index, number in enumerate(part, start):
                 remove(number, serial, index)
@@ -186,13 +186,13 @@ class PlanStorage:
         self._by_serial[plan.serial] = None
         self._vacant.append(plan.serial)
         if not self.entries_held:
-            self._mentions.clear()
+            self._reverse_index.clear()
 
     # Asking
 
     def ahead(self, number: int) -> Iterator[tuple[ReaderPlan, int]]:
         """Where live plans mention the shard ahead of their readers. Nothing may be changed before it is read to its end."""
-        for mention in self._mentions.of(number):
+        for mention in self._reverse_index.of(number):
             plan, index = self._by_serial[mention >> INDEX_BITS], mention & INDEX_MASK
             if plan is not None and plan.live and index >= plan.position:
                 yield plan, index
@@ -200,7 +200,7 @@ class PlanStorage:
     def first(self, number: int) -> tuple[float, ReaderPlan | None, int]:
         """(when the shard is opened by some live plan, which, at which index); never and none if it is ahead of nobody."""
         need, first, at = inf, None, 0
-        for mention in self._mentions.of(number):  # not by way of ``ahead``: a generator costs more than what it finds
+        for mention in self._reverse_index.of(number):  # not by way of ``ahead``: a generator costs more than what it finds
             plan, index = self._by_serial[mention >> INDEX_BITS], mention & INDEX_MASK
             if plan is not None and plan.live and index >= plan.position and (when := plan.need_at(index)) < need:
                 need, first, at = when, plan, index
@@ -210,4 +210,4 @@ class PlanStorage:
         """Where ``plan`` mentions the shard next."""
         if plan.position < len(plan) and plan.numbers[plan.position] == number:
             return plan.position
-        return self._mentions.first_from(number, plan.serial, plan.position)
+        return self._reverse_index.first_from(number, plan.serial, plan.position)
