@@ -127,7 +127,7 @@ class World:
     cache: ShardCache
     prefetcher: Prefetcher
     sets: SetPrefetch
-    indexing: SampleIndexer
+    indexer: SampleIndexer
     watch: DiskMonitor
     house: Operations
     group: asyncio.TaskGroup

@@ -93,7 +93,7 @@ class CacheParts:
     flights: Flights
     resolver: VersionResolver
     cache: ShardCache
-    indexing: SampleIndexer
+    indexer: SampleIndexer
     watch: DiskMonitor
     prefetcher: Prefetcher
     sets: SetPrefetch
@@ -125,7 +125,7 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
         flights=flights, resolver=resolver, fetcher=fetcher, buffers=buffers, events=events,
         tasks=tasks, clock=clock, origin_digests=settings.origin_digests,
     )  # fmt: skip
-    indexing = SampleIndexer(cache, store.samples, tasks, events)
+    indexer = SampleIndexer(cache, store.samples, tasks, events)
     watch = DiskMonitor(
         store=store, room=room, reclaimer=reclaimer, files=files, fill=cache.fill, health=disk,
         headroom=Headroom(capacity.capacity_bytes, capacity.floor_bytes, capacity.effective_bytes, clock),
@@ -134,7 +134,7 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
     prefetcher = Prefetcher(cache, resolver, plans, fetcher.ahead, tasks, clock)
     sets = SetPrefetch(cache, resolver, plans, settings.set, clock, cache.tarlook)
     parts = CacheParts(
-        store, ledger, plans, room, files, reclaimer, retirement, tasks, limiters, buffers, fetcher, flights, resolver, cache, indexing,
+        store, ledger, plans, room, files, reclaimer, retirement, tasks, limiters, buffers, fetcher, flights, resolver, cache, indexer,
         watch, prefetcher, sets,
     )  # fmt: skip
     _introduce(parts, events)
@@ -152,9 +152,9 @@ def _introduce(parts: CacheParts, events: Events) -> None:
     on(SpaceRefused, lambda fact: parts.watch.space_refused(fact.error))
     on(FileHeld, lambda fact: cache.fd_leases.held(fact.entry))
     on(SegmentRefetched, lambda fact: cache.digest_check.landed(fact.entry, fact.index, fact.checksum))
-    on(SegmentSpoilt, lambda fact: parts.indexing.drop(fact.entry))
-    on(ShardCompleted, parts.indexing.completed)
-    on(VersionOutdated, lambda fact: parts.indexing.drop(fact.entry))
+    on(SegmentSpoilt, lambda fact: parts.indexer.drop(fact.entry))
+    on(ShardCompleted, parts.indexer.completed)
+    on(VersionOutdated, lambda fact: parts.indexer.drop(fact.entry))
     on(VersionRefuted, lambda fact: cache.fill.outdated(fact.entry))
     on(EntryRetired, cache.forget)
     on(NextUseChanged, cache.reorder)

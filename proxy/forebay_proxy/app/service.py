@@ -193,7 +193,7 @@ class _House:
                 "disk watch": self._parts.watch.run,
                 "loop lag": lambda: measure_lag(self._events),
                 "sweep": store.sweep,
-                "sample indexes": self._parts.indexing.run,
+                "sample indexes": self._parts.indexer.run,
                 **({"sample": self._sampling.run} if self._settings.verify_every_s else {}),
             }.items()
         }
@@ -247,7 +247,7 @@ class _House:
             cache=self._cache, plans=self._intake,
             house=Operations(self._cache, self._parts.resolver, self._clock, self._parts.sets.declare, self._cache.tarlook,
             self._parts.sets.remove),
-            status=self._standing.status, announced=self._standing.announced, indexes=self._parts.indexing,
+            status=self._standing.status, announced=self._standing.announced, indexes=self._parts.indexer,
             metrics=self._metrics.render, access=access, events=self._events, pass_headers=settings.pass_header, clock=self._clock,
             loop_guard=self._egress.loop_guard, instance=self._instance, jobs=self._plans.jobs, allow=self._allow,
         )  # fmt: skip
@@ -313,7 +313,7 @@ class _House:
         self._parts.resolver.cancel()
         self._parts.flights.cancel()
         self._cache.digest_check.stop()
-        self._parts.indexing.stop()
+        self._parts.indexer.stop()
         await self._parts.tasks.idle()
 
     def _drop_unread(self) -> None:

@@ -304,15 +304,15 @@ class SampleIndexer:
 class _Out:
     """Bytes in memory until a client has taken them, for the length of the ``with``."""
 
-    def __init__(self, indexing: SampleIndexer, size: int) -> None:
-        self._indexing = indexing
+    def __init__(self, indexer: SampleIndexer, size: int) -> None:
+        self._indexer = indexer
         self._size = size
 
     def __enter__(self) -> None:
-        self._indexing.count_out(self._size)
+        self._indexer.count_out(self._size)
 
     def __exit__(self, *_: object) -> None:
-        self._indexing.count_out(-self._size)
+        self._indexer.count_out(-self._size)
 
 
 def _keepable(entry: Entry) -> bool:

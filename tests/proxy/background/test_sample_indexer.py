@@ -42,7 +42,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def indexing_in(path: Path, *, ahead: bool = False, **options: object) -> AsyncIterator[tuple[World, SampleIndexer]]:
     async with building(path, **options) as world:  # type: ignore[arg-type]
-        made = world.indexing
+        made = world.indexer
         running = world.group.create_task(made.run()) if ahead else None
         try:
             yield world, made
