@@ -192,7 +192,7 @@ def test_no_job_is_given_anothers_credential_by_a_plan() -> None:
     def tell(job: str, body: dict[str, object], value: str = "", signature: str = "") -> ReaderName:
         headers = (("Authorization", value),) if value else ()
         plan, shards = parse_plan("application/json", json.dumps(body).encode(), "", headers, expand=False)
-        entries = shards if plan.indices is None else plans.catalog.template(plan.set or "", headers).picked(plan.indices)
+        entries = shards if plan.indices is None else plans.shard_ids.template(plan.set or "", headers).picked(plan.indices)
         reader = ReaderName(job, "0", "0", "1.1")
         plans.replace(reader, entries, plan.epoch, plan.set)
         brought[reader] = {(value, signature)}

@@ -335,11 +335,11 @@ def test_what_is_read_and_withdrawn_gives_its_room_back() -> None:
     plans.tidy()
     names = {plans.shard_at(plan, index).name for plan in plans.all() for index in range(len(plan))}
     assert plans._plan_storage.entries_held == sum(len(plan) for plan in plans.all()) == 999 + 10 + 7
-    assert plans.catalog.held_bytes == sum(map(len, names))
+    assert plans.shard_ids.held_bytes == sum(map(len, names))
     plans.withdraw(reader(0))
     plans.withdraw(reader(1))
     plans.tidy()
-    assert (plans._plan_storage.entries_held, plans.catalog.held_bytes, len(plans.catalog)) == (0, 0, 0)
+    assert (plans._plan_storage.entries_held, plans.shard_ids.held_bytes, len(plans.shard_ids)) == (0, 0, 0)
 
 
 def test_plans_together_hold_so_many_shards(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,7 +363,7 @@ def test_plans_together_hold_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(PlansFull):
         plans.append(reader(0), shards(5, "s3://b/" + "a" * 1000 + "{}.tar")[4:])
     plans.append(reader(0), shards(1, "s3://b/" + "a" * 1000 + "{}.tar"))  # this name is here already
-    refused("exhaustion: bytes of all plans", held=plans.catalog.held_bytes < 5000 and len(plans.all()[0]) == 5)
+    refused("exhaustion: bytes of all plans", held=plans.shard_ids.held_bytes < 5000 and len(plans.all()[0]) == 5)
 
 
 async def test_a_full_desk_answers_429(world: World) -> None:

@@ -87,7 +87,7 @@ class PlanIntake:
         if plan.indices is None:
             return shards.picked() if isinstance(shards, Listed) else shards
         first = plan.indices[0] if plan.indices else 0
-        return self._plans.catalog.template(plan.set or "", headers, first).picked(plan.indices)
+        return self._plans.shard_ids.template(plan.set or "", headers, first).picked(plan.indices)
 
     async def retract(self, reader: ReaderName) -> bool:
         """Forget what ``reader`` announced and has not read, all that it sent before included; False if there was nothing."""

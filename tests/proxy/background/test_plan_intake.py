@@ -98,7 +98,7 @@ async def test_a_client_that_hangs_up_leaves_nothing() -> None:
     with pytest.raises(asyncio.CancelledError):
         await taking
     plans.tidy()
-    assert (len(plans.all()[0]), len(plans.catalog), intake._queues) == (3, 3, {})
+    assert (len(plans.all()[0]), len(plans.shard_ids), intake._queues) == (3, 3, {})
 
 
 async def test_indices_are_taken_with_the_headers_of_their_host() -> None:

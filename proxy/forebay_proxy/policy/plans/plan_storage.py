@@ -28,9 +28,9 @@ SLICE = 128  # entries: half a millisecond of the event loop where each is a new
 class PlanStorage:
     """Every plan that is written down, live or not. Not thread-safe: the event loop's only."""
 
-    def __init__(self, catalog: ShardIds, tell: Callable[[Iterable[int]], None]) -> None:
+    def __init__(self, shard_ids: ShardIds, tell: Callable[[Iterable[int]], None]) -> None:
         """``tell`` hears of the numbers that are needed at another time than before."""
-        self._catalog = catalog
+        self._shard_ids = shard_ids
         self._tell = tell
         self._reverse_index = ReverseIndex()
         self._by_serial: list[ReaderPlan | None] = [None]
@@ -67,12 +67,12 @@ class PlanStorage:
         if isinstance(entries, Picked):
             plan.dress = entries.template.dress
         for start in range(0, count, SLICE):
-            numbers = self._catalog.hold(entries, start, start + SLICE)
+            numbers = self._shard_ids.hold(entries, start, start + SLICE)
             plan.numbers.extend(numbers)
             self.entries_held += len(numbers)
-            self._keep(plan, self._catalog.strangers(numbers, entries, start))
+            self._keep(plan, self._shard_ids.strangers(numbers, entries, start))
             plan_bounds.check_entries(self.entries_held - spare)
-            plan_bounds.check_names(self._catalog.held_bytes + self.own_bytes)
+            plan_bounds.check_names(self._shard_ids.held_bytes + self.own_bytes)
             self.tidy(1)  # so clearing away keeps up with taking
             yield
 
@@ -82,7 +82,7 @@ class PlanStorage:
         plan.dress = source.dress
         for start in range(0, len(numbers), SLICE):
             part = numbers[start : start + SLICE]
-            self._catalog.hold_again(part)
+            self._shard_ids.hold_again(part)
             plan.numbers.extend(part)
             self.entries_held += len(part)
             self._keep(plan, {number: source.own[number] for number in part if number in source.own})
@@ -124,7 +124,7 @@ class PlanStorage:
                 plan.numbers.extend(part)
                 moved += len(part)
                 if foreign:
-                    shard, put_on = self._catalog.shard, more.dress.put_on if more.dress is not None else None
+                    shard, put_on = self._shard_ids.shard, more.dress.put_on if more.dress is not None else None
                     bare = {number: shard(number) for number in part if number not in more.own}
                     self._keep(plan, {number: one if put_on is None else put_on(one) for number, one in bare.items()})
                 self._mention(plan)
@@ -178,7 +178,7 @@ class PlanStorage:
         while plan.numbers:
             part = plan.numbers[-SLICE:]
             del plan.numbers[-len(part) :]
-            self._catalog.release(part)
+            self._shard_ids.release(part)
             self.entries_held -= len(part)
             yield
         self.own_bytes -= sum(len(shard.name) for shard in plan.own.values())

@@ -47,14 +47,14 @@ class PlanRegistry:
         """Without ``events`` nobody hears what changes."""
         self._clock = clock
         self._events = events or Events()
-        self.catalog = ShardIds()
-        self._plan_storage = PlanStorage(self.catalog, self._tell)
+        self.shard_ids = ShardIds()
+        self._plan_storage = PlanStorage(self.shard_ids, self._tell)
         self._plans: dict[ReaderName, ReaderPlan] = {}
         self.jobs = LiveJobs(clock)
         self._passes = EpochTracker(self.jobs)
         self.sets = self._passes.sets
         self._planning: Counter[str] = Counter()  # job -> how many of its readers have a plan
-        self._uses = UseOrder(self.catalog, self._plan_storage, self._passes, self._planning, self._change)
+        self._uses = UseOrder(self.shard_ids, self._plan_storage, self._passes, self._planning, self._change)
 
     def __repr__(self) -> str:
         ahead = sum(len(plan) - plan.position for plan in self._plans.values())
@@ -203,8 +203,8 @@ class PlanRegistry:
         plan.heard_at = now
         index = plan.position
         hashed = hash(shard.name)
-        if index == len(plan.numbers) or self.catalog.hash_of(plan.numbers[index]) != hashed:  # not the next one, as nearly always
-            number = self.catalog.number(shard.name)
+        if index == len(plan.numbers) or self.shard_ids.hash_of(plan.numbers[index]) != hashed:  # not the next one, as nearly always
+            number = self.shard_ids.number(shard.name)
             if number is None:
                 return "unplanned"
             later = self._plan_storage.next_mention(plan, number)
@@ -257,7 +257,7 @@ class PlanRegistry:
 
     def mentions(self, name: str) -> Iterator[tuple[ReaderPlan, int]]:
         """(plan, index) of each announcement of the shard that is still ahead of its reader."""
-        number = self.catalog.number(name)
+        number = self.shard_ids.number(name)
         return iter(()) if number is None else self._plan_storage.ahead(number)
 
     def next_use(self, name: str, group_name: str) -> NextUse:
@@ -274,7 +274,7 @@ class PlanRegistry:
         own = plan.own.get(number)
         if own is not None:
             return own
-        shard = self.catalog.shard(number)
+        shard = self.shard_ids.shard(number)
         return shard if plan.dress is None else plan.dress.put_on(shard)
 
     def get(self, reader: ReaderName) -> ReaderPlan | None:

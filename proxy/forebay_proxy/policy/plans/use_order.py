@@ -19,14 +19,14 @@ class UseOrder:
 
     def __init__(
         self,
-        catalog: ShardIds,
+        shard_ids: ShardIds,
         plan_storage: PlanStorage,
         passes: EpochTracker,
         planning: Container[str],
         changed: Callable[[Iterable[str]], None],
     ) -> None:
         """``planning`` are the jobs that have announced something; ``changed`` hears of names that somebody has asked for."""
-        self._catalog = catalog
+        self._shard_ids = shard_ids
         self._plan_storage = plan_storage
         self._passes = passes
         self._planning = planning
@@ -38,7 +38,7 @@ class UseOrder:
 
     def first(self, name: str) -> tuple[float, ReaderPlan | None, int]:
         """(when the shard is opened by some plan, which, at which index); never and none if nobody announced it."""
-        number = self._catalog.number(name)
+        number = self._shard_ids.number(name)
         return (inf, None, 0) if number is None else self._plan_storage.first(number)
 
     def next(self, name: str, group_name: str, now: float, silence_s: float) -> NextUse:
@@ -59,7 +59,7 @@ class UseOrder:
 
     def tell(self, numbers: Iterable[int]) -> None:
         """These shards are used at another time than before."""
-        watched, hash_of = self._watched, self._catalog.hash_of
+        watched, hash_of = self._watched, self._shard_ids.hash_of
         names = {watched[hashed] for hashed in map(hash_of, numbers) if hashed in watched} if watched else None
         if names:
             self._changed(names)

@@ -365,7 +365,7 @@ def test_a_plan_half_taken_is_nobodys() -> None:
         assert list(plans.mentions(many[0].name)) == []
     taking.close()  # type: ignore[attr-defined]
     plans.tidy()
-    assert (len(plans.catalog), plans._plan_storage.entries_held) == (2, 2)
+    assert (len(plans.shard_ids), plans._plan_storage.entries_held) == (2, 2)
     for _ in plans.replacing(R, many):
         pass
     assert len(ahead(plans)) == 2000
@@ -395,7 +395,7 @@ def test_a_plan_beyond_the_bound_leaves_the_old_one(monkeypatch: pytest.MonkeyPa
             pass
     plans.withdraw(S)
     plans.tidy()
-    assert (ahead(plans), plans._plan_storage.entries_held, len(plans.catalog)) == (NAMES[:2], 2, 2)
+    assert (ahead(plans), plans._plan_storage.entries_held, len(plans.shard_ids)) == (NAMES[:2], 2, 2)
 
 
 # Templates and credentials
@@ -406,9 +406,9 @@ TEXT = "https://o/set/{0..39}.tar"
 def test_indices_and_lists_name_the_same_shards() -> None:
     """One number for a shard, whoever mentions it and how."""
     plans, _ = plans_of()
-    plans.replace(R, plans.catalog.template(TEXT).picked([3, 1, 3]))
+    plans.replace(R, plans.shard_ids.template(TEXT).picked([3, 1, 3]))
     plans.replace(S, [SHARDS[1]])
-    assert len(plans.catalog) == 2
+    assert len(plans.shard_ids) == 2
     assert sorted(plan.reader.rank for plan, _ in plans.mentions(NAMES[1])) == sorted([R.rank, S.rank])
     assert [plans.opened(SHARDS[index], R) for index in (3, 1, 3)] == ["planned"] * 3
 
@@ -419,12 +419,12 @@ def test_each_plan_asks_with_its_own_credential() -> None:
     tokens = {reader(number): (("Authorization", f"Bearer {number}"),) for number in range(4)}
     for number, (who, headers) in enumerate(tokens.items()):
         listed = [shard_of(NAMES[7], credential=f"Bearer {number}")]
-        plans.replace(who, plans.catalog.template(TEXT, headers).picked([7]) if number % 2 else listed)
+        plans.replace(who, plans.shard_ids.template(TEXT, headers).picked([7]) if number % 2 else listed)
     plans.replace(reader(9), [SHARDS[7]])
-    plans.replace(reader(8), plans.catalog.template(TEXT).picked([7]))
+    plans.replace(reader(8), plans.shard_ids.template(TEXT).picked([7]))
     asked = {plan.reader: plans.shard_at(plan, 0).credential.headers for plan in plans.all()}
     assert asked == {**tokens, reader(9): (), reader(8): ()}
-    assert len(plans.catalog) == 1
+    assert len(plans.shard_ids) == 1
 
 
 # Against a naive model
@@ -450,7 +450,7 @@ def test_plans_agree_with_lists(script: list[tuple[str, int, list[int]]]) -> Non
         if what in ("replace", "indices"):
             if model.get(who, ([], [-1]))[1] != shards:
                 model[who] = ([], shards)
-            picked = plans.catalog.template(TEXT).picked(shards) if what == "indices" else [SHARDS[index] for index in shards]
+            picked = plans.shard_ids.template(TEXT).picked(shards) if what == "indices" else [SHARDS[index] for index in shards]
             plans.replace(WHO[who], picked)
         elif what == "append":
             passed, left = model.get(who, ([], []))
@@ -473,7 +473,12 @@ def test_plans_agree_with_lists(script: list[tuple[str, int, list[int]]]) -> Non
     for who in WHO:
         plans.withdraw(who)
     plans.tidy()
-    assert (len(plans.catalog), plans._plan_storage.entries_held, plans._plan_storage.own_bytes, plans.catalog.held_bytes) == (0, 0, 0, 0)
+    assert (len(plans.shard_ids), plans._plan_storage.entries_held, plans._plan_storage.own_bytes, plans.shard_ids.held_bytes) == (
+        0,
+        0,
+        0,
+        0,
+    )
 
 
 def test_a_job_that_vanished_is_waited_for_by_nobody() -> None:
@@ -492,7 +497,7 @@ def test_a_plan_keeps_no_pattern() -> None:
     """Another pattern for the same shard is forgotten with the message: thousands of readers may each bring one."""
     plans = plans_of()[0]
     plans.replace(R, SHARDS[:1])
-    template = plans.catalog.template(f"{{{SHARDS[0].name},{SHARDS[0].name}?{'x' * 999}}}", (("Cookie", "k"),))
+    template = plans.shard_ids.template(f"{{{SHARDS[0].name},{SHARDS[0].name}?{'x' * 999}}}", (("Cookie", "k"),))
     block = ref(template.block)
     plans.replace(reader(8), template.picked([0]))
     del template

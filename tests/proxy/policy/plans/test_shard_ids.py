@@ -29,24 +29,24 @@ _taking = st.tuples(st.sampled_from(["list", "template"]), st.integers(0, 2), st
 @given(st.lists(st.one_of(_taking, st.integers(0, 8)), max_size=25))
 def test_each_name_has_one_number_and_all_are_forgotten_in_the_end(script: list[tuple[str, int, list[int]] | int]) -> None:
     """Against a count of mentions by name; a number in the script gives back what was taken then."""
-    catalog, taken, names = ShardIds(), list[tuple[list[int], list[str]]](), list(map(named, TEXTS))
+    shard_ids, taken, names = ShardIds(), list[tuple[list[int], list[str]]](), list(map(named, TEXTS))
     for step in script:
         if isinstance(step, int):
             if step < len(taken):
-                catalog.release(taken.pop(step)[0])
+                shard_ids.release(taken.pop(step)[0])
         else:
             how, which, indices = step
             urls = list(expand(TEXTS[which]))
             shards = [Shard.of(parse_origin_url(urls[index])) for index in indices]
-            numbers = catalog.ids(shards if how == "list" else catalog.template(TEXTS[which]).picked(indices))
+            numbers = shard_ids.ids(shards if how == "list" else shard_ids.template(TEXTS[which]).picked(indices))
             taken.append((list(numbers), [names[which][index] for index in indices]))
         held = {name: number for numbers, whose in taken for number, name in zip(numbers, whose, strict=True)}
-        assert len(catalog) == len(held) == len(set(held.values()))
+        assert len(shard_ids) == len(held) == len(set(held.values()))
         for number, name in ((number, name) for numbers, whose in taken for number, name in zip(numbers, whose, strict=True)):
-            assert (catalog.number(name), catalog.name(number), catalog.shard(number).name) == (number, name, name)
+            assert (shard_ids.number(name), shard_ids.name(number), shard_ids.shard(number).name) == (number, name, name)
     for numbers, _ in taken:
-        catalog.release(numbers)
-    assert (len(catalog), catalog.held_bytes, catalog.number(names[0][0])) == (0, 0, None)
+        shard_ids.release(numbers)
+    assert (len(shard_ids), shard_ids.held_bytes, shard_ids.number(names[0][0])) == (0, 0, None)
 
 
 @pytest.mark.parametrize("text", [
@@ -63,37 +63,37 @@ def test_the_names_of_a_template_are_the_parsers(text: str) -> None:
 
 def test_headers_of_a_template_stay_with_its_first_host() -> None:
     """The first of the plan, not of the pattern; the other host is asked without them."""
-    catalog, text = ShardIds(), "https://{one,two}.example/{0..1}.tar"
-    template = catalog.template(text, HEADERS, first=2)
+    shard_ids, text = ShardIds(), "https://{one,two}.example/{0..1}.tar"
+    template = shard_ids.template(text, HEADERS, first=2)
     assert [template.shard(index).credential.headers for index in range(4)] == [(), (), HEADERS, HEADERS]
-    assert catalog.template(text).block is template.block
+    assert shard_ids.template(text).block is template.block
 
 
 def test_a_text_that_is_no_url_is_named_and_nothing_is_held() -> None:
     """The entry's place in the plan; those before it are given back."""
-    catalog = ShardIds()
-    picked = catalog.template("{s3,ftp}://b/{0..9}.tar").picked([3, 4, 15])
+    shard_ids = ShardIds()
+    picked = shard_ids.template("{s3,ftp}://b/{0..9}.tar").picked([3, 4, 15])
     with pytest.raises(InvalidShardUrl, match="entry 2: unknown scheme"):
-        catalog.ids(picked)
-    assert (len(catalog), catalog.held_bytes) == (0, 0)
+        shard_ids.ids(picked)
+    assert (len(shard_ids), shard_ids.held_bytes) == (0, 0)
 
 
 def test_a_template_costs_arrays_only() -> None:
     """No shard, no name: what is written down of ten thousand is as much as of ten."""
-    catalog = ShardIds()
-    numbers = catalog.ids(catalog.template("s3://b/{0000..9999}.tar").picked())
-    assert (len(catalog), len(catalog._shards), catalog.held_bytes) == (10_000, 0, 64 * len("s3://b/{0000..9999}.tar"))
-    catalog.release(numbers[1:])
-    assert catalog.name(numbers[0]) == "s3://b/0000.tar"
+    shard_ids = ShardIds()
+    numbers = shard_ids.ids(shard_ids.template("s3://b/{0000..9999}.tar").picked())
+    assert (len(shard_ids), len(shard_ids._shards), shard_ids.held_bytes) == (10_000, 0, 64 * len("s3://b/{0000..9999}.tar"))
+    shard_ids.release(numbers[1:])
+    assert shard_ids.name(numbers[0]) == "s3://b/0000.tar"
 
 
 def test_a_list_brings_its_shards() -> None:
     """As they are, credential included; the second one of a name is told apart."""
-    catalog = ShardIds()
+    shard_ids = ShardIds()
     first, second = shard_of("https://o/k.tar", credential="a"), shard_of("https://o/k.tar", credential="b")
-    numbers = catalog.ids([first, second, first])
-    assert catalog.shard(numbers[0]) is first
-    assert catalog.strangers(numbers, [first, second, first], 0) == {numbers[0]: second}
+    numbers = shard_ids.ids([first, second, first])
+    assert shard_ids.shard(numbers[0]) is first
+    assert shard_ids.strangers(numbers, [first, second, first], 0) == {numbers[0]: second}
 
 
 @pytest.mark.parametrize("texts", [["https://h/a?x=/b", "https://h/a?x=/c"], ["s3://b/a.tar?endpoint=https://minio"] * 2])

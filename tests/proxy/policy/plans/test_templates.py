@@ -34,9 +34,9 @@ def test_a_list_taken_twice_is_kept_once() -> None:
     plans = PlanRegistry(lambda: 0.0)
     first, second = Listed(list(TEXTS), HEADERS), Listed(list(reversed(TEXTS)))
     plans.replace(ONE, first.picked())
-    held = plans.catalog.held_bytes
+    held = plans.shard_ids.held_bytes
     plans.replace(OTHER, second.picked())
-    assert plans.catalog.held_bytes == held == sum(map(len, TEXTS))
+    assert plans.shard_ids.held_bytes == held == sum(map(len, TEXTS))
     assert {second.template.block.text(index) for index in range(600)} == {""}
     one, other = plans.all()
     assert (plans.shard_at(one, 0).credential.headers, plans.shard_at(other, 599).credential.headers) == (HEADERS, ())
@@ -46,7 +46,7 @@ def test_a_list_taken_twice_is_kept_once() -> None:
     assert [plans.shard_at(other, index).name for index in range(600)] == TEXTS[::-1]
     plans.withdraw(OTHER)
     plans.tidy()
-    assert (len(plans.catalog), plans.catalog.held_bytes) == (0, 0)
+    assert (len(plans.shard_ids), plans.shard_ids.held_bytes) == (0, 0)
     assert {first.template.block.text(index) for index in range(600)} == {""}
 
 
@@ -55,7 +55,7 @@ def test_another_signature_is_the_readers_own() -> None:
     plans = PlanRegistry(lambda: 0.0)
     for reader, signature in ((ONE, "a"), (OTHER, "b")):
         plans.replace(reader, Listed([f"https://h/x.tar?X-Amz-Signature={signature}"]).picked())
-    assert len(plans.catalog) == 1
+    assert len(plans.shard_ids) == 1
     assert [plans.shard_at(plan, 0).credential.signature for plan in plans.all()] == ["X-Amz-Signature=a", "X-Amz-Signature=b"]
 
 
@@ -71,10 +71,10 @@ def test_what_is_appended_keeps_its_own_credential() -> None:
 
 def test_a_list_is_nothing_to_the_garbage_collector() -> None:
     """However long: no object that it would have to walk through is made for an entry."""
-    catalog = ShardIds()
+    shard_ids = ShardIds()
     listed = Listed(list(TEXTS))
     gc.collect()
     before = len(gc.get_objects())
-    numbers = catalog.ids(listed.picked())
+    numbers = shard_ids.ids(listed.picked())
     assert len(gc.get_objects()) - before < 50
-    assert catalog.name(numbers[7]) == TEXTS[7]
+    assert shard_ids.name(numbers[7]) == TEXTS[7]

@@ -19,13 +19,13 @@ A, B = shard_of("https://o/set/a.tar"), shard_of("https://o/set/b.tar")
 def test_only_who_asked_is_told_and_only_until_it_is_forgotten() -> None:
     """By number, as plans say it, and by name, as openings do."""
     told: list[set[str]] = []
-    catalog, passes = ShardIds(), EpochTracker()
+    shard_ids, passes = ShardIds(), EpochTracker()
 
     def hear(names: Iterable[str]) -> None:
         told.append({*names})
 
-    uses = UseOrder(catalog, PlanStorage(catalog, lambda numbers: None), passes, Counter(), hear)
-    numbers = catalog.ids([A, B])
+    uses = UseOrder(shard_ids, PlanStorage(shard_ids, lambda numbers: None), passes, Counter(), hear)
+    numbers = shard_ids.ids([A, B])
     uses.tell(numbers)
     passes.opened(A, "job", 1.0)
     assert uses.next(A.name, A.group, 1.0, 60.0).rank is Rank.READ
