@@ -132,7 +132,7 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
         free_floor=settings.free_floor, tasks=tasks,
     )  # fmt: skip
     prefetcher = Prefetcher(cache, resolver, plans, fetcher.ahead, tasks, clock)
-    sets = SetPrefetch(cache, resolver, plans, settings.set, clock, cache.tarlook)
+    sets = SetPrefetch(cache, resolver, plans, settings.set, clock, cache.tar_check)
     parts = CacheParts(
         store, ledger, plans, room, files, reclaimer, retirement, tasks, limiters, buffers, fetcher, flights, resolver, cache, indexer,
         watch, prefetcher, sets,

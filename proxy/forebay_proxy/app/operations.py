@@ -29,11 +29,11 @@ class Operations:
         resolver: VersionResolver,
         clock: Callable[[], float],
         declare: Callable[[str], None] = lambda text: None,
-        tarlook: TarCheck | None = None,
+        tar_check: TarCheck | None = None,
         undeclare: Callable[[str], bool] = lambda name: False,
     ) -> None:
-        """``declare`` hears of the set that a person warms; ``tarlook`` tells what of it is no tar, though its name says so."""
-        self._tarlook = tarlook
+        """``declare`` hears of the set that a person warms; ``tar_check`` tells what of it is no tar, though its name says so."""
+        self._tar_check = tar_check
         self.remove_set = undeclare
         self._declare = declare
         self._cache = cache
@@ -84,7 +84,7 @@ class Operations:
         """Fetch ``shards`` ahead, which are of the set ``set_name``; yields the events of ``POST /v1/warm``."""
         if set_name is not None:
             self._declare(set_name)
-        return Warmer(self._cache, self._resolver, shards, tarlook=self._tarlook).run()
+        return Warmer(self._cache, self._resolver, shards, tar_check=self._tar_check).run()
 
 
 async def _in_parts(entries: AsyncIterator[Entry]) -> AsyncIterator[list[Entry]]:

@@ -73,15 +73,15 @@ class SetPrefetch:
         plans: PlanRegistry,
         texts: Iterable[str],
         clock: Callable[[], float],
-        tarlook: TarCheck | None = None,
+        tar_check: TarCheck | None = None,
     ) -> None:
-        """With ``tarlook`` what is called a tar and is none does not stay."""
+        """With ``tar_check`` what is called a tar and is none does not stay."""
         self._cache = cache
         self._resolver = resolver
         self._plans = plans
         self._clock = clock
-        self._warming = Warmer(cache, resolver, [], self._asks, tarlook)
-        self._tarlook = tarlook
+        self._warming = Warmer(cache, resolver, [], self._asks, tar_check)
+        self._tar_check = tar_check
         self._sets: dict[str, _Declared] = {}
         self._census = SetCensus(cache.room.entries.values)
         self._ahead: dict[str, int] = {}  # fetched and not read: shard name -> bytes
@@ -280,7 +280,7 @@ class SetPrefetch:
             return False
         entry = self._resolver.versions.current.get(name)
         if entry is not None and entry.segments.complete:
-            return self._tarlook is not None and self._tarlook.doubts(entry)
+            return self._tar_check is not None and self._tar_check.doubts(entry)
         return not self._plans.has_read(declared.key, name)
 
     async def _fetch(self, shard: Shard) -> None:

@@ -38,17 +38,17 @@ class Warmer:
         resolver: VersionResolver,
         shards: list[Shard],
         asks: Callable[[str, int], None] = lambda name, size: None,
-        tarlook: TarCheck | None = None,
+        tar_check: TarCheck | None = None,
     ) -> None:
         """``asks`` hears of so many bytes of a shard before they are asked for; it raises ``CacheFull`` where they must not be.
 
-        With ``tarlook`` what is called a tar and is none fails, and does not stay.
+        With ``tar_check`` what is called a tar and is none fails, and does not stay.
         """
         self._cache = cache
         self._resolver = resolver
         self._shards = shards
         self._asks = asks
-        self._tarlook = tarlook
+        self._tar_check = tar_check
         self._events: asyncio.Queue[Event | None] = asyncio.Queue()
         self._results: Counter[str] = Counter()
         self._bytes = 0
@@ -136,7 +136,7 @@ class Warmer:
 
     async def judge(self, entry: Entry) -> None:
         """Raises ``NotTarArchive``, and lets go of what is here of it: the next request is to ask its origin anew."""
-        why = await self._tarlook.of(entry) if self._tarlook is not None else ""
+        why = await self._tar_check.of(entry) if self._tar_check is not None else ""
         if why:
             await self._cache.reclaimer.evict(entry, "admin")
             raise NotTarArchive(entry.name, why)
@@ -159,7 +159,7 @@ class Warmer:
                     air.append(flight)
                 if len(air) >= SEGMENTS_AT_ONCE:
                     await self._landed(air.popleft())
-                if self._tarlook is not None and entry.trust.no_tar:
+                if self._tar_check is not None and entry.trust.no_tar:
                     break  # its beginning has come, and is no tar's: the rest would come for nothing
         except CacheFull:
             for flight in air:  # what there was room for is here before anything else is asked for

@@ -91,7 +91,7 @@ class ShardCache:
             room=room, reclaimer=reclaimer, stored=self.segment_reader.stored, disk=self.disk, events=events, holding=self._holding,
             spoilt=self._spoilt,
         )  # fmt: skip
-        self.tarlook = TarCheck(self.segment_reader, events)
+        self.tar_check = TarCheck(self.segment_reader, events)
         self.fd_leases = FdLeases(room, self.segment_reader, store)
         self.gate = DigestGate(room=room, flights=flights, events=events)
         self.digest_check = DigestCheck(
@@ -218,7 +218,7 @@ class ShardCache:
             self._count_reading(reading, began)
 
     def _step_out(self, reading: ShardReader) -> None:
-        self.tarlook.ended(reading)
+        self.tar_check.ended(reading)
         self.readings.discard(reading)
         reading.entry.in_use.readers -= 1
         reading.close()

@@ -43,7 +43,7 @@ def shard_data(seed: int) -> bytes:
 @asynccontextmanager
 async def fetching(world: World, *texts: str, judges: bool = False) -> AsyncIterator[SetPrefetch]:
     """Declared sets, fetched for the length of a ``with``; ``judges``: what is called a tar must be one."""
-    sets = SetPrefetch(world.cache, world.resolver, world.plans, texts, world.clock, world.cache.tarlook if judges else None)
+    sets = SetPrefetch(world.cache, world.resolver, world.plans, texts, world.clock, world.cache.tar_check if judges else None)
     world.events.on(SetShardOpened, sets.read)
     task = world.group.create_task(sets.run())
     try:

@@ -183,7 +183,7 @@ HOW: list[dict[str, Any]] = [{}, {"etag": None}, {"ranged": False}, {"ranged": F
 
 async def judged(world: World, *names: str) -> dict[str, dict[str, Any]]:
     """The event of each shard, where warming looks whether it is a tar."""
-    house = Operations(world.cache, world.resolver, world.clock, tarlook=world.cache.tarlook)
+    house = Operations(world.cache, world.resolver, world.clock, tar_check=world.cache.tar_check)
     told = [event async for event in house.warm([shard_of(name) for name in names])]
     return {str(event["shard"]): event for event in told if event["event"] == "shard"}
 
