@@ -75,7 +75,7 @@ class Fetcher:
         self.sleep = sleep
         self._chance = chance
         self._answered: set[str] = set()
-        self.flapping = VersionFlips(clock, events)
+        self.version_flips = VersionFlips(clock, events)
 
     def retry_budget(self, origin: str) -> RetryBudget:
         """A fresh retry budget for one fetch from ``origin``; it grows with the host's first answer to anybody."""
@@ -165,7 +165,7 @@ class Fetcher:
                 want = self._range(entry, flight, writer)
                 async with self.ask(shard, want, entry.version.pin, flight, retry_budget) as (body, slot):
                     check(entry, body, want)
-                    self.flapping.shown(entry)
+                    self.version_flips.shown(entry)
                     await self.pour(entry, flight, shard, writer, body, slot)
                     return
             except RangeNotSatisfiable as error:
@@ -195,7 +195,7 @@ class Fetcher:
         if resumed and not entry.version.identity:
             raise error  # nothing would tell another version's bytes from these
         if isinstance(error, ShardChanged):
-            pause_s = self.flapping.denied(entry) if entry.version.identity else None
+            pause_s = self.version_flips.denied(entry) if entry.version.identity else None
             if pause_s is None:
                 raise error
             await self.sleep(pause_s)

@@ -60,7 +60,7 @@ class VersionResolver:
         self.suspects = SuspectVersions(clock)
         self.freshness = Freshness(revalidate, clock)
         self.versions = Versions(
-            room=room, freshness=self.freshness, suspects=self.suspects, flapping=fetcher.flapping, clock=clock, hmac_key=hmac_key
+            room=room, freshness=self.freshness, suspects=self.suspects, version_flips=fetcher.version_flips, clock=clock, hmac_key=hmac_key
         )
         self._refusals = RefusalCache(clock)
         self._checks = VersionChecks(

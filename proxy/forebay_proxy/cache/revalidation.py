@@ -80,12 +80,12 @@ class Revalidation:
 
         ``retry_budget``: an origin in trouble is asked again. Where versions have been seen to come back, a no is asked again too.
         """
-        flapping, lies = self._fetcher.flapping, self._fetcher.retry_budget(shard.origin)
+        version_flips, lies = self._fetcher.version_flips, self._fetcher.retry_budget(shard.origin)
         while True:
             try:
                 async with self._fetcher.ask(shard, ByteRange(0, 0), entry.version.pin, needed, retry_budget) as (body, _):
                     if self._same(entry, shard, body.version):
-                        flapping.shown(entry)
+                        version_flips.shown(entry)
                         return body.version
             except RangeNotSatisfiable as error:
                 if error.length != 0 or entry.version.length != 0:
@@ -101,7 +101,7 @@ class Revalidation:
             except ShardError as error:
                 await self._fetcher.again(shard, error, retry_budget or lies)
                 continue
-            pause_s = flapping.denied(entry) if flapping.suspected(shard.origin) else None
+            pause_s = version_flips.denied(entry) if version_flips.suspected(shard.origin) else None
             if pause_s is None:
                 return None
             await self._fetcher.sleep(pause_s)

@@ -32,7 +32,7 @@ class Versions:
         room: SpaceManager,
         freshness: Freshness,
         suspects: SuspectVersions,
-        flapping: VersionFlips,
+        version_flips: VersionFlips,
         clock: Callable[[], float],
         hmac_key: bytes,
     ) -> None:
@@ -42,7 +42,7 @@ class Versions:
         self._room = room
         self._freshness = freshness
         self._suspects = suspects
-        self._flapping = flapping
+        self._version_flips = version_flips
         self._clock = clock
         self._hmac_key = hmac_key
         self._serial = 0
@@ -98,7 +98,7 @@ class Versions:
     def forget(self, entry: Entry) -> None:
         """``entry`` is not what its name means any more, to anybody."""
         if entry.in_use.stale:
-            self._flapping.gone(entry)
+            self._version_flips.gone(entry)
         others = self._variants.get(entry.name, [])
         if self.current.get(entry.name) is entry:
             if others:
@@ -122,7 +122,7 @@ class Versions:
             entry.in_use.stale = True  # it serves who asked for it, and leaves: the next one may be meant to get something else
             return entry
         self._show(entry, shard, outdated)
-        self._flapping.opened(entry)
+        self._version_flips.opened(entry)
         # now, not when the opener runs again: whoever looks in between must not ask the origin once more
         self._freshness.checked(entry, job)
         return entry

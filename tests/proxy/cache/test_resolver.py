@@ -250,7 +250,7 @@ async def test_a_shard_of_one_segment_that_flaps_is_noticed(tmp_path: Path) -> N
         for number in range(8):
             world.origin.put(A, data_of(100), etag=f'"b{number % 2}"')
             await world.get(A, reader(job=f"j{number}"))
-        assert world.fetcher.flapping.known("https://o")
+        assert world.fetcher.version_flips.known("https://o")
         world.origin.put(A, data_of(100, 1), etag='"b3"')
         assert await world.get(A, reader(job="last")) == data_of(100, 1)  # a new one is still a new one
 

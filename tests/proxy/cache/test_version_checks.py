@@ -147,7 +147,7 @@ async def test_backends_with_etags_of_their_own_are_compared_patiently(tmp_path:
             world.origin.put(name, whole[number], backends=('"b1"', '"b2"', '"b3"'), chance=random.Random(number))
         for job in ("one", "two", "three"):
             assert [await world.get(name, reader(job=job)) for name in names] == whole
-        assert world.fetcher.flapping.known("https://o")
+        assert world.fetcher.version_flips.known("https://o")
         sent = sum(map(world.origin.sent, names))
         assert [await world.get(name, reader(job="four")) for name in names] == whole
         assert sum(map(world.origin.sent, names)) <= sent + len(names) * KNOWN_TRIES

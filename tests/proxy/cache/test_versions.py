@@ -40,7 +40,7 @@ class Named:
         self.room: Any = Room()
         self.freshness = Freshness("job", clock)
         self.versions = Versions(
-            room=self.room, freshness=self.freshness, suspects=SuspectVersions(clock), flapping=VersionFlips(clock, Events()),
+            room=self.room, freshness=self.freshness, suspects=SuspectVersions(clock), version_flips=VersionFlips(clock, Events()),
             clock=clock, hmac_key=b"k" * 32,
         )  # fmt: skip
         self.gone: list[Entry] = []

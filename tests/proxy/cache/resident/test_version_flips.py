@@ -29,11 +29,11 @@ def entry(name: str = A, etag: str = '"a"', length: int = 9) -> Entry:
     return Entry(name + etag, shard_of(name), Version(f"etag:{etag}", Pin(PinKind.ETAG, etag), length), ranged=True)
 
 
-def returns(flapping: VersionFlips, times: int, name: str = A) -> None:
+def returns(version_flips: VersionFlips, times: int, name: str = A) -> None:
     for _ in range(times):
         one = entry(name)
-        flapping.denied(one)
-        flapping.shown(one)
+        version_flips.denied(one)
+        version_flips.shown(one)
 
 
 @pytest.fixture
@@ -47,66 +47,66 @@ def facts() -> list[object]:
 
 
 @pytest.fixture
-def flapping(clock: FakeClock, facts: list[object]) -> VersionFlips:
+def version_flips(clock: FakeClock, facts: list[object]) -> VersionFlips:
     events = Events()
     events.listen(facts.append)
     return VersionFlips(clock, events)
 
 
-def asked_until_believed(flapping: VersionFlips, one: Entry) -> int:
-    return next(count for count in range(1000) if flapping.denied(one) is None)
+def asked_until_believed(version_flips: VersionFlips, one: Entry) -> int:
+    return next(count for count in range(1000) if version_flips.denied(one) is None)
 
 
-def test_a_denied_version_is_asked_for_a_few_times(flapping: VersionFlips) -> None:
+def test_a_denied_version_is_asked_for_a_few_times(version_flips: VersionFlips) -> None:
     """More often where it has been seen to come back; not at all once it is known to be replaced."""
-    assert asked_until_believed(flapping, entry()) == TRIES
-    returns(flapping, 3)
-    assert asked_until_believed(flapping, entry()) == KNOWN_TRIES
+    assert asked_until_believed(version_flips, entry()) == TRIES
+    returns(version_flips, 3)
+    assert asked_until_believed(version_flips, entry()) == KNOWN_TRIES
     gone = entry()
     gone.in_use.stale = True
-    assert flapping.denied(gone) is None
+    assert version_flips.denied(gone) is None
 
 
-def test_a_return_now_and_then_is_no_flapping(flapping: VersionFlips, clock: FakeClock, facts: list[object]) -> None:
+def test_a_return_now_and_then_is_no_flapping(version_flips: VersionFlips, clock: FakeClock, facts: list[object]) -> None:
     """A mistake on the way, one in a hundred answers; two in a row are."""
     for _ in range(20):
-        returns(flapping, 1)
+        returns(version_flips, 1)
         for _ in range(100):
-            flapping.shown(entry())
-        assert not flapping.known("https://o")
-        assert not flapping.suspected("https://o")
-    returns(flapping, 2)
-    assert flapping.known("https://o")
-    assert not flapping.known("https://other")
+            version_flips.shown(entry())
+        assert not version_flips.known("https://o")
+        assert not version_flips.suspected("https://o")
+    returns(version_flips, 2)
+    assert version_flips.known("https://o")
+    assert not version_flips.known("https://other")
     assert facts == [OriginOddity("https://o", "version-returned")] * 22
     clock.advance(REMEMBERED_S)
-    assert not flapping.known("https://o")
+    assert not version_flips.known("https://o")
 
 
-def test_a_version_that_is_back_after_it_was_replaced(flapping: VersionFlips, facts: list[object]) -> None:
+def test_a_version_that_is_back_after_it_was_replaced(version_flips: VersionFlips, facts: list[object]) -> None:
     """Of the same length, or it is not the same bytes."""
-    flapping.gone(entry(etag='"a"'))
-    flapping.opened(entry(etag='"a"'))  # what was given up and opened again, with no other between
-    flapping.gone(entry(etag='"a"'))
-    flapping.opened(entry(etag='"b"'))
-    flapping.gone(entry(etag='"b"'))
-    flapping.opened(entry(etag='"a"', length=10))
+    version_flips.gone(entry(etag='"a"'))
+    version_flips.opened(entry(etag='"a"'))  # what was given up and opened again, with no other between
+    version_flips.gone(entry(etag='"a"'))
+    version_flips.opened(entry(etag='"b"'))
+    version_flips.gone(entry(etag='"b"'))
+    version_flips.opened(entry(etag='"a"', length=10))
     assert not facts
-    flapping.opened(entry(etag='"a"'))
-    flapping.opened(entry(etag='"a"'))
+    version_flips.opened(entry(etag='"a"'))
+    version_flips.opened(entry(etag='"a"'))
     assert len(facts) == 1
 
 
-def test_what_is_remembered_is_bounded(flapping: VersionFlips, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_remembered_is_bounded(version_flips: VersionFlips, monkeypatch: pytest.MonkeyPatch) -> None:
     """Names, versions of each, origins."""
     for name in ("MOST_NAMES", "MOST_FORMER", "MOST_ORIGINS"):
         monkeypatch.setattr(module, name, 4)
     for number in range(100):
-        flapping.gone(entry(f"https://o/{number}.tar"))
-        flapping.gone(entry(A, f'"{number}"'))
-        returns(flapping, 3, f"https://o{number}/a.tar")
-    assert len(flapping._former) == len(flapping._scores) == len(flapping._advised) == 4
-    assert max(map(len, flapping._former.values())) == 4
+        version_flips.gone(entry(f"https://o/{number}.tar"))
+        version_flips.gone(entry(A, f'"{number}"'))
+        returns(version_flips, 3, f"https://o{number}/a.tar")
+    assert len(version_flips._former) == len(version_flips._scores) == len(version_flips._advised) == 4
+    assert max(map(len, version_flips._former.values())) == 4
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -127,7 +127,7 @@ async def test_a_shard_of_several_backends_is_read_whole(tmp_path: Path, count: 
 async def test_eight_backends_once_they_are_known(tmp_path: Path) -> None:
     """Each denies what seven others say."""
     async with building(tmp_path / "c") as world:
-        returns(world.fetcher.flapping, 3)
+        returns(world.fetcher.version_flips, 3)
         world.origin.put(A, DATA, backends=tuple(f'"b{number}"' for number in range(8)))
         assert await world.get(A, reader()) == DATA
 
