@@ -1,4 +1,4 @@
-"""Acts on what ``PrefetchScheduler`` wishes for: through the same door as a request, a slice at a time; and tells it what became of it.
+"""Acts on what ``PrefetchScheduler`` asks for: through the same door as a request, a slice at a time; and tells it what became of it.
 
 Demand goes first because the limiter gives it the next slot; prefetch only ever takes room that is free, has been read, or is needed later
 (two segments a reader).
@@ -244,7 +244,7 @@ class Prefetcher:
             await asyncio.sleep(ROUND_S)
 
     def _slice(self) -> bool:
-        """Act on wishes for a short while; whether there are no more."""
+        """Act on asks for a short while; whether there are no more."""
         self._count_air()
         until = time.monotonic() + SLICE_S
         while time.monotonic() < until:

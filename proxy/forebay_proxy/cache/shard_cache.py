@@ -100,9 +100,17 @@ class ShardCache:
         )  # fmt: skip
         grants = SegmentGrants(room=room, reclaimer=reclaimer, disk=self.disk, events=events, tasks=tasks, clock=clock)
         self.fill = Fill(
-            room=room, grants=grants, reclaimer=reclaimer, retirement=retirement, digest_check=self.digest_check, disk=self.disk, events=events,
-            tasks=tasks, forget=resolver.versions.forget, clock=clock,
-        )  # fmt: skip
+            room=room,
+            grants=grants,
+            reclaimer=reclaimer,
+            retirement=retirement,
+            digest_check=self.digest_check,
+            disk=self.disk,
+            events=events,
+            tasks=tasks,
+            forget=resolver.versions.forget,
+            clock=clock,
+        )
         self._resolver = resolver
         self._fetcher = fetcher
         self._events = events
@@ -133,7 +141,7 @@ class ShardCache:
                     yield reading
 
     def lend(self, shard: Shard, reader: ReaderName | None) -> FdLease | None:
-        """The same way into a shard that is complete here, with a descriptor of it; None: something must be waited for first (``fd_lease``).
+        """The same way into a shard that is complete here, with a descriptor of it; None: something must be waited for first.
 
         The caller tells the ``FdLease`` when it was passed on and when it ended. Raises ``ShardError``, and ``UseHttp`` where ``open`` is
         the way.

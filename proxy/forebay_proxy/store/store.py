@@ -1,7 +1,7 @@
 """The store: sparse shard files and the index of what is claimed of them, in one cache directory with one owner.
 
 Opening takes the directory's lock and probes what its file system can do; ``load`` finds out which rows and files agree, ``sweep`` removes
-the rest; from then on ``index_writer`` is the index, and ``create`` and ``reopen`` hand out shard files. The store counts nothing and decides
+the rest; from then on ``index_writer`` writes the index, and ``create`` and ``reopen`` hand out shard files. The store counts and decides
 nothing: who holds how many bytes is the ledger's, who leaves is the cache's. The event loop's only; all that blocks runs in the pools.
 """
 

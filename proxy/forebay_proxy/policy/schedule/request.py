@@ -1,4 +1,4 @@
-"""What the look-ahead wishes for, and what it must know of the cache to wish. Pure."""
+"""What the scheduler asks for, and what it must know of the cache to ask. Pure."""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
 """What to fetch next, ahead of need. Pure: no clock, no task, no byte; the prefetcher and the simulator (``replay``) drive the same class.
 
-Every reader has a *cursor*: the first thing of its future that is neither stored nor in the air. A wish is what some cursor points at:
+Every reader has a *cursor*: the first thing of its future that is neither stored nor in the air. A request is what some cursor points at:
 
-1. At an origin that takes no more now nobody is asked for a wish; the other origins go on (``cursors``: a lane per reader and origin).
-2. At an origin that does, jobs take turns by bytes (``fair_queue``), and within a job the reader with the least lead is first: the bytes from
+1. An origin that takes no more now is asked for nothing; the others go on (``cursors``: a lane per reader and origin).
+2. At an origin that does, jobs take turns by bytes (``fair_queue``), and in a job the reader with the least lead is first: the bytes from
    where it is to its cursor, at the rate that the job's readers share (``job_rates``).
 3. A reader is given no more than its window, counted from its position to its cursor.
 4. For whom there was no room stands aside until there may be some; then the nearest is tried first, one after another.
 
-A wish is taken to be acted on: the cursor passes it at once, and comes back when it is ``refused``, or ``missing`` later (evicted, failed,
-another version). So no segment is wished for twice, and a cursor never stays beyond something that is missing.
+A request is taken to be made: the cursor passes it at once, and comes back when it is ``refused``, or ``missing`` later (evicted, failed,
+another version). So no segment is asked for twice, and a cursor never stays beyond something that is missing.
 
-Stored shards that their job must compare with the origin first are wished for apart (``PrefetchRequest.index`` None), a few shards ahead of
+Stored shards that their job must compare with the origin first are asked for apart (``PrefetchRequest.index`` None), a few shards ahead of
 each reader and in the order of need: nothing of that waits for room or for bytes.
 """
 
@@ -57,7 +57,7 @@ class PrefetchScheduler:
         self._limits_seen: dict[str, int] = {}  # job -> the window of each of its readers, when it was last looked at again
         self.standing: set[ReaderName] = set()  # they stand still, and others have the room of their lead
         self._moving: dict[str, int] = {}  # job -> how many of its readers do not
-        self._last: tuple[OriginCursor, int, int] | None = None  # of the last wish: what to come back to if it is refused
+        self._last: tuple[OriginCursor, int, int] | None = None  # of the last request: what to come back to if it is refused
         self._opening: set[str] = set()
         self._failed: set[str] = set()
         self._revalidations = RevalidationQueue(plans, self.missing)
@@ -123,7 +123,7 @@ class PrefetchScheduler:
             self._lengths.clear()
 
     def opened(self, name: str) -> None:
-        """The opening, or the comparison, of a shard that was wished for has ended well; also when somebody else opened it."""
+        """The opening, or the comparison, of a shard that was asked for has ended well; also when somebody else opened it."""
         self._ended(name)
         length = self._view.length(name)
         if length is not None:
@@ -171,7 +171,7 @@ class PrefetchScheduler:
         return [lane for lane in lanes if lane is not None]
 
     def waited(self, reader: ReaderName) -> None:
-        """It had to wait for bytes: its window grows, unless its wishes find no room as it is."""
+        """It had to wait for bytes: its window grows, unless its requests find no room as it is."""
         cursors = self._cursors.get(reader)
         if cursors is None:
             return
@@ -181,7 +181,7 @@ class PrefetchScheduler:
             self._look(cursors)
 
     def refused(self, reader: ReaderName) -> None:
-        """There was no room for the last wish, which was of this reader; it stands aside until there may be some."""
+        """There was no room for the last request, which was of this reader; it stands aside until there may be some."""
         if self._last is None or self._last[0].cursors.reader != reader:
             return
         lane, index, _ = self._last
@@ -204,7 +204,7 @@ class PrefetchScheduler:
             heapq.heapify(self._tight)
 
     def taken(self, request: PrefetchRequest) -> None:
-        """There was room for the last wish."""
+        """There was room for the last request."""
         cursors = self._cursors.get(request.plan.reader)
         if cursors is not None:
             cursors.window.granted(request.size)
@@ -304,7 +304,7 @@ class PrefetchScheduler:
     # Cursors
 
     def _step(self, lane: OriginCursor) -> PrefetchRequest | None:
-        """Move the cursor to the next thing that is missing, within one shard; the wish for it if it stood there already."""
+        """Move the cursor to the next thing that is missing, within one shard; the request for it if it stood there already."""
         cursors, index, segment = lane.cursors, lane.indices[0], lane.segment
         if cursors.bytes_before(index) >= self._window(cursors):
             self._stand_down(lane)
@@ -353,7 +353,7 @@ class PrefetchScheduler:
         return self._window(cursors) // 4 if known is None else int(known)
 
     def _ask(self, lane: OriginCursor, index: int) -> PrefetchRequest:
-        """The wish for what the cursor points at; the cursor moves on."""
+        """The request for what the cursor points at; the cursor moves on."""
         cursors, segment, need_at, due_at = lane.cursors, lane.segment, self._need(lane), self._due(lane)
         shard = self._shard(cursors, index)
         length = self._view.length(shard.name)

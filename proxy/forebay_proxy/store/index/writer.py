@@ -45,7 +45,7 @@ class IndexWriter:
 
     def start(self) -> None:
         """Begin to commit; ``aclose`` ends it."""
-        self._task = asyncio.create_task(self._run(), name="claims")
+        self._task = asyncio.create_task(self._run(), name="index writer")
 
     def put(self, row: Row) -> None:
         """Claim what ``row`` says from now on; the newest wins. The row is read at once: its sums may change afterwards."""
