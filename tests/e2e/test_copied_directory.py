@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 from support.origin_server import OriginServer
-from support.sidecar import Sidecar, running, wait_until
+from support.sidecar import Sidecar, running, small_segments, wait_until
 
-from forebay_proxy.core.segments import SEGMENT_BYTES
-
+SEGMENT_BYTES = 1 << 20
+PROGRAM = small_segments(SEGMENT_BYTES)
 SIZE = 3 * SEGMENT_BYTES
 NAMES = ("/0.tar", "/1.tar")
 
@@ -72,7 +72,7 @@ async def filled(place: Path, origin: OriginServer) -> dict[str, bytes]:
     data = {name: random.Random(name).randbytes(SIZE) for name in NAMES}
     for name, body in data.items():
         origin.put(name, body)
-    with running(place, "--cache-size", "300MB", "--verify-every-s", "0", allow=[origin.base]) as sidecar:
+    with running(place, "--cache-size", "300MB", "--verify-every-s", "0", allow=[origin.base], program=PROGRAM) as sidecar:
         for name, body in data.items():
             assert await got(sidecar, origin, name) == body
         wait_until(lambda: sum(shard["segments"] for shard in sidecar.shards().values()) == 3 * len(NAMES))
@@ -99,7 +99,7 @@ async def test_what_was_put_back_is_verified_before_its_first_use(
     damaged(aside)
     time.sleep(0.01)  # the clock of files ticks every 4 ms
     way(cache, aside)
-    with running(tmp_path, "--cache-size", "300MB", "--verify-every-s", "0", allow=[origin.base]) as sidecar:
+    with running(tmp_path, "--cache-size", "300MB", "--verify-every-s", "0", allow=[origin.base], program=PROGRAM) as sidecar:
         assert {name: await got(sidecar, origin, name) == body for name, body in data.items()} == dict.fromkeys(NAMES, True)
         fetched = sidecar.status()["bytes"]["origin"]
     assert fetched == len(NAMES) * SEGMENT_BYTES
@@ -112,7 +112,7 @@ async def test_where_it_was_it_is_trusted(tmp_path: Path, origin: OriginServer, 
     if moved:
         (tmp_path / "cache").rename(tmp_path / "aside")
         (tmp_path / "aside").rename(tmp_path / "cache")
-    with running(tmp_path, "--cache-size", "300MB", "--verify-every-s", "0", allow=[origin.base]) as sidecar:
+    with running(tmp_path, "--cache-size", "300MB", "--verify-every-s", "0", allow=[origin.base], program=PROGRAM) as sidecar:
         assert [text for text in sidecar.status()["notices"] if "verified" in text] == []
         for name, body in data.items():
             assert await got(sidecar, origin, name) == body

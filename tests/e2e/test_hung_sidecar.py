@@ -13,10 +13,13 @@ from typing import Any
 
 import pytest
 from support import nginx as servers
+from support.lengths import ordinarily
 from support.nginx import Nginx
 from support.sidecar import Sidecar, environment, start
 from support.tars import tar_shard
 
+MOMENTS = ordinarily(4, of=6, what="moments at which a sidecar stops")
+WAITED = ordinarily(2, of=4, what="moments at which one stops that is waited for")
 STOPPED_S = 12.0  # more than a look and the question behind it, at the door and by HTTP
 SHARDS, SAMPLES, SIZE = 8, 16, 1_200_000  # 19 MB a shard: more than sockets and buffers hold, so the stop is felt
 
@@ -85,15 +88,14 @@ def train(
 
 @pytest.mark.parametrize(
     ("stop_at", "door", "workers"),
-    [(0, False, 0), (0, True, 1), (18, False, 1), (18, True, 0), (32, False, 0), (32, True, 0)],
-    ids=[
-        "before the first shard",
-        "door, before the first shard, worker",
-        "inside one, worker",
-        "door, inside one",
-        "between two",
-        "door, between",
-    ],
+    [
+        pytest.param(0, False, 0, id="before the first shard"),
+        pytest.param(0, True, 1, id="door, before the first shard, worker"),
+        pytest.param(18, False, 1, id="inside one, worker"),
+        pytest.param(18, True, 0, id="door, inside one"),
+        pytest.param(32, False, 0, id="between two"),
+        pytest.param(32, True, 0, id="door, between"),
+    ][:MOMENTS],
 )
 def test_one_silence_and_no_more(stop_at: int, workers: int, door: bool, place: Path, origin: Nginx) -> None:
     """Every sample once; the first shard waits for one silence, none of those behind it for more than 5 s; later it serves again."""
@@ -124,8 +126,12 @@ def test_one_silence_and_no_more(stop_at: int, workers: int, door: bool, place: 
 
 @pytest.mark.parametrize(
     ("stop_at", "door", "workers"),
-    [(0, False, 0), (0, True, 2), (18, False, 2), (32, True, 0)],
-    ids=["before the first shard", "door, workers", "inside one, workers", "door, between"],
+    [
+        pytest.param(18, False, 2, id="inside one, workers"),
+        pytest.param(0, True, 2, id="door, workers"),
+        pytest.param(0, False, 0, id="before the first shard"),
+        pytest.param(32, True, 0, id="door, between"),
+    ][:WAITED],
 )
 def test_one_that_goes_on_is_waited_for_where_no_other_way_leads_to_the_shard(
     stop_at: int, workers: int, door: bool, place: Path, origin: Nginx

@@ -17,7 +17,7 @@ from demo import shards, yours
 from demo.processes import OriginProcess
 from demo.report import Report
 
-SMALL = ["--shards", "6", "--shard-mb", "12", "--rate-mb", "20", "--step-ms", "10"]
+SMALL = ["--shards", "4", "--shard-mb", "6", "--rate-mb", "20", "--step-ms", "10"]
 PLAYED_S = 900.0  # a minute where nothing else runs
 
 
@@ -48,7 +48,7 @@ def test_all_acts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = done.stdout
     assert done.returncode == 0, text + done.stderr
     assert re.findall(r"^(\d)  ", text, re.MULTILINE) == ["1", "2", "3", "4", "5"]
-    samples = int(re.search(r"6 shards, ([\d,]+) photographs", text)[1].replace(",", ""))  # type: ignore[index]
+    samples = int(re.search(r"4 shards, ([\d,]+) photographs", text)[1].replace(",", ""))  # type: ignore[index]
     trained = [(got.replace(",", ""), of.replace(",", "")) for got, of in re.findall(r"trained on ([\d,]+) of ([\d,]+) samples", text)]
     assert len(trained) == 3
     assert int(trained[0][0]) < int(trained[0][1])
@@ -73,7 +73,7 @@ def processes_of(directory: Path) -> list[str]:
 def test_ended_demo_leaves_nothing(tmp_path: Path) -> None:
     """SIGTERM in the middle ends sidecar, origin and trainer, and removes the directory."""
     environment = os.environ | {"TMPDIR": str(tmp_path)}
-    command = [sys.executable, "-m", "demo", "--shards", "2", "--shard-mb", "12", "--rate-mb", "1"]
+    command = [sys.executable, "-m", "demo", "--shards", "2", "--shard-mb", "3", "--rate-mb", "1"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         while "direct" not in process.stdout.readline():

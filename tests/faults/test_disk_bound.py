@@ -16,9 +16,10 @@ import pytest
 from support import nginx as servers
 from support.disk_sampler import sampling
 from support.disks import file_system, inside, needs_mounts
+from support.lengths import LONG, ordinarily
 from support.nginx import Nginx
 from support.readers import Got, make_shard, many, read
-from support.sidecar import Sidecar, running, wait_until
+from support.sidecar import Sidecar, running, small_segments, wait_until
 
 pytestmark = [pytest.mark.needs("nginx")]
 
@@ -149,12 +150,13 @@ def test_a_limit_lowered_at_a_restart(place: Path, origin: Nginx, shards: Path) 
 def test_thousands_of_tiny_shards(place: Path) -> None:
     """5,000 bytes take two blocks, a file a place in its folder and a row in the index: all of it counts."""
     (place / "files").mkdir()
-    count, limit = 2400, 16 * 2**20  # some 1,500 of them fill it
+    count = ordinarily(900, of=2400, what="tiny shards")
+    limit = (16 if LONG else 9) * 2**20  # some 1,500 of them fill it, or 500
     for number in range(count):
         make_shard(place / f"files/{number}.tar", 5_000, number)
     with (
         servers.nginx(place / "nginx", place / "files") as origin,
-        running(place, "--cache-size", str(limit), allow=[origin.base()]) as sidecar,
+        running(place, "--cache-size", str(limit), allow=[origin.base()], program=small_segments(1 << 20)) as sidecar,
     ):
         work = [partial(read, sidecar.proxied(origin.url(f"{number}.tar")), place / f"files/{number}.tar") for number in range(count)]
         with sampling(sidecar.cache_dir, sidecar.process.pid) as seen:

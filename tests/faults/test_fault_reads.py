@@ -15,7 +15,7 @@ from support.fault_reads import Campaign, Tally, away_now_and_then, forbidden
 from support.lengths import ordinarily
 from support.sidecar import Sidecar, running, small_segments
 
-READS = ordinarily(800, of=2000, what="reads from an origin that lies")
+READS = ordinarily(400, of=2000, what="reads from an origin that lies")
 SEGMENT = 1 << 16  # shards of up to eight segments, and 300 MB in all: the faults are what takes time
 SEED = int(os.environ.get("FAULT_SEED", "1"))
 # Real time, made short by settings only: what stalls is asked again after 1.5 s, and no Retry-After of the script is longer than 1 s.

@@ -137,9 +137,9 @@ def play(case: Case, place: Path, files: Path, origin: Nginx) -> Told:
             _note(told, stage.state())
         told.refused_files = int(sidecar.metric("forebay_cache_reservation_failures_total", reason="inodes"))
         if case.down:
-            wait_until(lambda: _note(told, stage.state()) == "down", 120)
+            wait_until(lambda: _note(told, stage.state()) == "down", 120, every_s=0.1)
         elif case.state and set(told.states) == {"normal"}:  # the readers were done before the disk was looked at again
-            wait_until(lambda: _note(told, stage.state()) != "normal", 120)
+            wait_until(lambda: _note(told, stage.state()) != "normal", 120, every_s=0.1)
         after = sidecar.status()["requests"]
         mend()
         if case.mended:

@@ -35,6 +35,7 @@ T = TypeVar("T")
 FOREBAY = (sys.executable, "-P", "-m", "forebay_proxy")
 _FORKED: dict[Sequence[str], int | None] = {FOREBAY: None}  # the programs that need not be started, and the segments they have
 STOP_S, ASK_S = 120, 120
+SELDOM_S = 0.05  # between two questions, each of which is a request or more
 DRAIN_S = "2"  # the default would wait for every reader a test leaves standing
 
 
@@ -208,9 +209,10 @@ def forebay(directory: Path, *arguments: str, **variables: str) -> subprocess.Co
 
 
 def wait_until(fact: Callable[[], T | None], within_s: float = 120, every_s: float = 0.01) -> T:
-    """Ask until ``fact`` is true, for what no event of another process tells; its value."""
+    """Ask until ``fact`` is true, for what no event of another process tells; its value. What takes long is asked less and less often."""
     end = time.monotonic() + within_s
     while not (found := fact()):
         assert time.monotonic() < end, f"not within {within_s:g} s: {fact}"
         time.sleep(every_s)
+        every_s = max(every_s, min(1.2 * every_s, SELDOM_S))
     return found
