@@ -81,7 +81,11 @@ def test_an_environment_of_another_python_is_made_anew(tmp_path: Path) -> None:
 
 def pool_of(tmp_path: Path, test: str, *pool: str) -> subprocess.CompletedProcess[str]:
     """Run a test under our conftest, which waits for nobody."""
-    (tmp_path / "conftest.py").write_text((Path(__file__).parent / "conftest.py").read_text().replace("GONE_S = 30.0", "GONE_S = 0.0"))
+    conftest = (Path(__file__).parent / "conftest.py").read_text()
+    for patience in ("GONE_S", "THREAD_S"):
+        assert f"\n{patience} = 30.0" in conftest
+        conftest = conftest.replace(f"\n{patience} = 30.0", f"\n{patience} = 0.0")
+    (tmp_path / "conftest.py").write_text(conftest)
     (tmp_path / "test_it.py").write_text(test)
     command = [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", str(tmp_path), *pool]
     environ = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}

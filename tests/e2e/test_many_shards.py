@@ -1,7 +1,7 @@
 """Very small to very large, 16 readers at a time, whole and by ranges, four kinds of origin: every byte right, each fetched once.
 
 What decides is how many segments a shard has, 1 to 36, not how many bytes a segment has; so ordinarily all sizes are an eighth of the real
-ones, the segments' and the cache's too. The gateway's shards and ``scripts/test --long`` have them as they are.
+ones, the segments' and the cache's too. ``scripts/test --long`` has them as they are.
 """
 
 from __future__ import annotations
@@ -103,18 +103,19 @@ def test_a_poor_origin_is_asked_once_for_each_shard(place: Path, kind: str) -> N
 
 
 def test_the_gateway_is_asked_once_for_each_segment(place: Path, rados_gateway: S3Server) -> None:
-    """Signed requests of the real S3; 60 shards to 60 MB, since its memory store is small and slow."""
-    files = make_shards(place / "files", shard_sizes(60, 1_000, 60_000_000, bend=1.6))
+    """Signed requests of the real S3; 60 shards of up to 8 segments, since its memory store is small and slow."""
+    files = make_shards(place / "files", shard_sizes(60, 1_000, 60 * MB, bend=1.6))
     with rados_gateway.client() as boto:
         boto.create_bucket(Bucket="many")
         for file in files:
             with file.open("rb") as body:
                 boto.put_object(Bucket="many", Key=f"train/{file.name}", Body=body)
-    with running(place, "--cache-size", "1GB", allow=[rados_gateway.url], environ=rados_gateway.environ) as sidecar:
+    flags = ("--cache-size", str(1000 * MB))
+    with running(place, *flags, allow=[rados_gateway.url], environ=rados_gateway.environ, program=program()) as sidecar:
         read_all(sidecar, files, "s3://many/train/{}".format)
-        assert sidecar.metric("forebay_origin_requests_total", code="206") == segments(files, SEGMENT_BYTES).total()
+        assert sidecar.metric("forebay_origin_requests_total", code="206") == segments(files, SEGMENT).total()
         # A store that keeps no checksums is asked for them a few times: 4 answers without, and what 16 readers had asked meanwhile.
-        assert sidecar.metric("forebay_origin_requests_total") - segments(files, SEGMENT_BYTES).total() <= 20
+        assert sidecar.metric("forebay_origin_requests_total") - segments(files, SEGMENT).total() <= 20
         assert sidecar.metric("forebay_origin_bytes_total") == total(files)
     with rados_gateway.client() as boto:
         for file in files:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import logging
 import multiprocessing
@@ -37,13 +38,18 @@ def run_ranks(size: int, what: Callable[[int], Any], folder: Path, *, group: boo
     fork = multiprocessing.get_context("fork")
     meeting = folder / f"ranks-{time.monotonic_ns()}"
     ends, processes, pipes = [End(hung=True) for _ in range(size)], [], []
-    for rank in range(size):
-        here, there = fork.Pipe(duplex=False)
-        process = fork.Process(target=_rank, args=(rank, size, what, meeting if group else None, there), daemon=False)
-        process.start()
-        there.close()
-        processes.append(process)
-        pipes.append(here)
+    gc.collect()
+    gc.freeze()  # each rank and each of its workers would go through all that torch has imported, again and again, and copy its pages
+    try:
+        for rank in range(size):
+            here, there = fork.Pipe(duplex=False)
+            process = fork.Process(target=_rank, args=(rank, size, what, meeting if group else None, there), daemon=False)
+            process.start()
+            there.close()
+            processes.append(process)
+            pipes.append(here)
+    finally:
+        gc.unfreeze()
     try:
         _collect(pipes, ends)
         for process, end in zip(processes, ends, strict=True):
