@@ -257,11 +257,11 @@ class CacheMachine(RuleBasedStateMachine):
     def _passed_by(self) -> Iterator[tuple[int, str, int]]:
         """(plan index, name, segment) of what is neither here nor in the air, though a cursor is beyond it."""
         ahead, view = self.world.prefetcher.scheduler, self.world.prefetcher._view
-        for cursors in ahead._cursors.values():
+        for cursors in ahead.readers.all():
             for index in range(cursors.plan.position, cursors.front):
                 shard = self.world.plans.shard_at(cursors.plan, index)
                 lane = cursors.lane(shard.origin)
-                if shard.name in ahead._failed or index in lane.indices[1:]:
+                if shard.name in ahead._pending.failed or index in lane.indices[1:]:
                     continue
                 length = view.length(shard.name)
                 cursor = lane.segment if index in lane.indices else 1 if length is None else segment_count(length)

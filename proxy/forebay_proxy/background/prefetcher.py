@@ -108,7 +108,7 @@ class Prefetcher:
         self._opening: dict[str, str] = {}  # shard -> origin
 
     def __repr__(self) -> str:
-        return f"<Prefetcher {len(self.scheduler)} readers, {len(self._flights)} flights, {len(self._opening)} openings>"
+        return f"<Prefetcher {len(self.scheduler.readers)} readers, {len(self._flights)} flights, {len(self._opening)} openings>"
 
     # What the house says
 
@@ -141,7 +141,7 @@ class Prefetcher:
             patience_s = max(STILL_S, SLOW_SHARDS / plan.rate) if has_all else STILL_S
             places[plan.reader] = (plan.opened_at, position), patience_s
         self._idle_readers.look(places, self._clock())
-        for reader in self.scheduler.standing - self._idle_readers.readers.keys():
+        for reader in self.scheduler.readers.shares.standing - self._idle_readers.readers.keys():
             self._go_on(reader)
 
     def gave_back(self, fact: LeadGivenBack) -> None:
@@ -171,7 +171,7 @@ class Prefetcher:
         """A reader moved, or says something else than before."""
         plan = fact.plan
         self.scheduler.advanced(plan)
-        if plan.reader in self.scheduler.standing:
+        if plan.reader in self.scheduler.readers.shares.standing:
             self._look_again_at(plan)
         if self._plans.get(plan.reader) is None:
             self._cache.room.prefetch_debts.forget(plan.reader)
@@ -196,7 +196,7 @@ class Prefetcher:
 
     def gone(self, fact: SegmentGone) -> None:
         """It may be wanted again."""
-        self.scheduler.evicted(fact.name, fact.index)
+        self.scheduler.missing(fact.name)
 
     def forgotten(self, fact: NameForgotten) -> None:
         """Whoever needs the shard has to open it first."""
@@ -210,7 +210,7 @@ class Prefetcher:
             in_vain_s = (flight.position - flight.first) / WASTE_BYTES_S
             self._leave_alone(entry.name, entry.origin, in_vain_s + (FAILED_S if is_lasting else CROWDED_S))
         else:
-            self.scheduler.evicted(entry.name, fact.index)
+            self.scheduler.missing(entry.name)
 
     @staticmethod
     def _is_lasting(entry: Entry, error: BaseException | None) -> bool:
@@ -228,7 +228,7 @@ class Prefetcher:
 
     def window_bytes(self, plan: ReaderPlan) -> int:
         """How far ahead of the reader is fetched now."""
-        return self.scheduler.window_bytes(plan.reader)
+        return self.scheduler.readers.window_bytes(plan.reader)
 
     # What follows
 

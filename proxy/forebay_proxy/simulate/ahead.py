@@ -128,7 +128,7 @@ class SimulatedAnnouncer:
         )
 
     def _evicted(self, name: str, index: int) -> None:
-        self._scheduler.evicted(name, index)
+        self._scheduler.missing(name)
         self._wake()
 
     def _settled(self, reader: Hashable) -> None:

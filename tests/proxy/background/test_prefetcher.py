@@ -149,14 +149,14 @@ async def test_a_wait_lengthens_the_window_unless_the_disk_is_full(tmp_path: Pat
     async with building(tmp_path / "c", segments=10**6) as world:
         world.plans.replace(reader(), SHARDS)
         ahead = world.prefetcher.scheduler
-        before = ahead.window_bytes(reader())
+        before = ahead.readers.window_bytes(reader())
         world.events.emit(ReaderResumed(reader()))
-        assert ahead.window_bytes(reader()) == 2 * before
+        assert ahead.readers.window_bytes(reader()) == 2 * before
         assert ahead.next() is not None
         ahead.refused(reader())
         world.events.emit(ReaderResumed(reader()))
         world.events.emit(ReaderResumed(None))
-        assert ahead.window_bytes(reader()) == before
+        assert ahead.readers.window_bytes(reader()) == before
 
 
 async def test_a_stream_is_opened_ahead_and_lands_by_that(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ async def test_what_fails_ahead_takes_no_place_in_the_window(tmp_path: Path) -> 
         world.plans.replace(reader(), SHARDS[:7])
         world.prefetcher.wake()
         await until(lambda: complete(world) == sorted(NAMES[4:7]))
-        assert world.prefetcher.scheduler.window_bytes(reader()) <= 3 * SEGMENT
+        assert world.prefetcher.scheduler.readers.window_bytes(reader()) <= 3 * SEGMENT
 
 
 async def test_stepping_over_failures_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,7 +308,7 @@ async def test_a_dead_readers_window_is_given_back(tmp_path: Path) -> None:
             return world.prefetcher.ahead_bytes(world.plans.all()[0]) == 8 * SEGMENT
 
         await until(has_grown)
-        assert world.prefetcher.scheduler.window_bytes(reader(0)) == 0
+        assert world.prefetcher.scheduler.readers.window_bytes(reader(0)) == 0
         assert world.room.prefetch_debts.unread_bytes == 8 * SEGMENT
 
 

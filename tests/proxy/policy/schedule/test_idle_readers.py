@@ -13,6 +13,8 @@ from forebay_proxy.background import prefetcher as prefetch
 from forebay_proxy.background.plan_intake import PlanIntake
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.schedule.idle_readers import STILL_S, IdleReaders
+from forebay_proxy.policy.schedule.scheduler import PrefetchScheduler
+from forebay_proxy.wire.protocol.plan import ReaderName
 
 SEGMENTS = 16
 
@@ -33,6 +35,12 @@ def shards(world: World, folder: str, count: int = 10) -> list[Shard]:
 def here(world: World, listed: Sequence[Shard]) -> int:
     names = {shard.name for shard in listed}
     return sum(entry.name in names and entry.segments.complete for entry in world.room.entries.values())
+
+
+def width(scheduler: PrefetchScheduler, name: ReaderName) -> int:
+    mine = scheduler.readers.get(name)
+    assert mine is not None
+    return scheduler.readers.shares.width(name, mine.window)
 
 
 async def passes(world: World, seconds: float) -> None:
@@ -99,12 +107,12 @@ async def test_what_nobody_took_is_its_lead_again(tmp_path: Path) -> None:
         plan = world.plans.get(stands)
         assert plan is not None
         scheduler = world.prefetcher.scheduler
-        assert (plan.need_at(plan.position), scheduler._window(scheduler._cursors[stands])) == (inf, 0)
+        assert (plan.need_at(plan.position), width(scheduler, stands)) == (inf, 0)
         assert world.room.has_spare(SEGMENTS * SEGMENT)  # all of the cache is whoever's wants it
         await world.get(first[0].name, stands)
         await passes(world, 1)
         assert plan.need_at(plan.position) < inf
-        assert scheduler.standing == set()
+        assert scheduler.readers.shares.standing == set()
         assert world.room.prefetch_debts.unread_bytes >= (SEGMENTS // 2 - 2) * SEGMENT
         assert all(world.origin.sent_twice(shard.name) == 0 for shard in first)
 
@@ -119,9 +127,9 @@ async def test_each_of_two_jobs_has_half_of_what_may_be_ahead(tmp_path: Path) ->
         world.plans.replace(alone, shards(world, "alone"))
         scheduler = world.prefetcher.scheduler
         scheduler.look_again()
-        windows = {name: scheduler._window(scheduler._cursors[name]) for name in (alone, many[0])}
+        windows = {name: width(scheduler, name) for name in (alone, many[0])}
         assert windows[alone] == 16 * SEGMENT
-        assert sum(scheduler._limit("many") for _ in many) <= 16 * SEGMENT
+        assert sum(scheduler.readers.shares.limit("many") for _ in many) <= 16 * SEGMENT
 
 
 async def test_who_reads_on_where_it_stood_has_its_lead_again(tmp_path: Path) -> None:
@@ -139,13 +147,13 @@ async def test_who_reads_on_where_it_stood_has_its_lead_again(tmp_path: Path) ->
             world.room.give_back(1)
             scheduler, plan = world.prefetcher.scheduler, world.plans.get(stands)
             assert plan is not None
-            assert (scheduler.standing, plan.need_at(plan.position)) == ({stands}, inf)
+            assert (scheduler.readers.shares.standing, plan.need_at(plan.position)) == ({stands}, inf)
             assert world.room.prefetch_debts.unread_bytes == 0
             await passes(world, 1)
-            assert scheduler.standing == {stands}  # it has not moved
+            assert scheduler.readers.shares.standing == {stands}  # it has not moved
             await anext(chunks)
             await passes(world, 1)
-            assert scheduler.standing == set()
+            assert scheduler.readers.shares.standing == set()
             assert plan.need_at(plan.position) < inf
             assert world.room.prefetch_debts.unread_bytes > 0
             async for _ in chunks:

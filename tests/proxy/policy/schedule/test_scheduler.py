@@ -18,8 +18,9 @@ from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans.facts import PlanAdvanced
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.policy.schedule import scheduler as scheduler_module
+from forebay_proxy.policy.schedule.cursor_walk import CHECKS_AHEAD, FRONT
 from forebay_proxy.policy.schedule.revalidations import AT_ONCE
-from forebay_proxy.policy.schedule.scheduler import CHECKS_AHEAD, FRONT, PrefetchRequest, PrefetchScheduler
+from forebay_proxy.policy.schedule.scheduler import PrefetchRequest, PrefetchScheduler
 
 SHARDS = [shard_of(f"https://{'ab'[number % 2]}/set/{number}.tar") for number in range(12)]
 LONG = [shard_of(f"https://a/set/{number}.tar") for number in range(100, 200)]
@@ -152,7 +153,7 @@ def test_an_eviction_brings_the_cursor_back() -> None:
     intake.plans.replace(reader(), LONG)
     assert len(intake.wishes()) == 8
     intake.view.here.discard((LONG[1].name, 1))
-    intake.ahead.evicted(LONG[1].name, 1)
+    intake.ahead.missing(LONG[1].name)
     assert intake.wishes() == [(LONG[1].name, 1)]
 
 
@@ -220,13 +221,13 @@ def test_a_wait_lengthens_the_window_but_not_while_there_is_no_room() -> None:
     """Bytes win over lead."""
     intake = Intake()
     intake.plans.replace(reader(), LONG)
-    before = intake.ahead.window_bytes(reader())
+    before = intake.ahead.readers.window_bytes(reader())
     intake.ahead.waited(reader())
-    assert intake.ahead.window_bytes(reader()) == 2 * before
+    assert intake.ahead.readers.window_bytes(reader()) == 2 * before
     assert intake.ahead.next() is not None
     intake.ahead.refused(reader())
     intake.ahead.waited(reader())
-    assert intake.ahead.window_bytes(reader()) == before
+    assert intake.ahead.readers.window_bytes(reader()) == before
 
 
 def test_a_reader_that_waits_is_reckoned_at_its_jobs_best_rate() -> None:
@@ -305,7 +306,7 @@ def test_a_withdrawn_plan_is_forgotten() -> None:
     intake.plans.replace(reader(0), LONG[:50])
     intake.plans.replace(reader(1), LONG[50:])
     intake.plans.withdraw(reader(0))
-    assert len(intake.ahead) == 1
+    assert len(intake.ahead.readers) == 1
     assert {name for name, _ in intake.wishes()} == set(names(LONG[50:54]))
 
 
@@ -364,7 +365,7 @@ class Chaos(Intake):
                 gone = {place for place in self.view.here if place[0] == shard.name and not self._in_air(place)}
                 for place in sorted(gone)[:1]:
                     self.view.here.discard(place)
-                    self.ahead.evicted(*place)
+                    self.ahead.missing(place[0])
             case "forget" if not any(request.shard.name == shard.name for request in self.pending):
                 self.view.known.discard(shard.name)
                 self.view.here = {place for place in self.view.here if place[0] != shard.name}
@@ -419,10 +420,10 @@ class Chaos(Intake):
 
     def check(self) -> None:
         """No cursor has passed anything that is missing."""
-        for cursors in self.ahead._cursors.values():
+        for cursors in self.ahead.readers.all():
             waiting = {index for lane in cursors.lanes.values() for index in lane.indices}
-            assert cursors.ahead_bytes == sum(cursors.passed.values())
-            assert all(index >= cursors.plan.position for index in cursors.passed)
+            assert cursors.lead.bytes == sum(cursors.lead.passed.values())
+            assert all(index >= cursors.plan.position for index in cursors.lead.passed)
             for index in set(range(cursors.plan.position, cursors.front)) - waiting:
                 shard = self.plans.shard_at(cursors.plan, index)
                 opening = any(request.shard.name == shard.name and request.index is None for request in self.pending)
@@ -463,11 +464,14 @@ def test_no_order_of_events_loses_anything(steps: list[tuple[str, int]]) -> None
             assert all(intake.view.has(name, segment) for segment in range(segment_count(intake.view.lengths[name])))
 
 
-def test_the_front_stays_near() -> None:
-    """However long the plan: what lies far ahead costs nothing."""
-    intake = Intake(known=False)
-    intake.plans.replace(reader(), LONG)
-    assert intake.ahead._cursors[reader()].front == FRONT
+def test_the_lead_of_a_reader_of_many_origins() -> None:
+    """Looking at it sorts more of its plan into lanes, also of an origin that has none yet."""
+    elsewhere = shard_of("https://c/set/0.tar")
+    shards = [*LONG[: FRONT + 4], elsewhere]
+    intake = Intake(shards, segments=1)
+    intake.view.here = {(shard.name, 0) for shard in shards}
+    intake.plans.replace(reader(), shards)
+    assert intake.ahead.ahead_bytes(reader()) == len(shards) * SEGMENT
 
 
 def test_what_readers_leave_is_used_by_those_who_stay() -> None:

@@ -1,0 +1,74 @@
+"""When what a cursor points at is needed."""
+
+from __future__ import annotations
+
+import pytest
+from support.house import FakeClock, reader, shard_of
+
+from forebay_proxy.core.segments import SEGMENT_BYTES as SEGMENT
+from forebay_proxy.policy.plans.registry import PlanRegistry
+from forebay_proxy.policy.schedule.cursors import ReaderCursors
+from forebay_proxy.policy.schedule.job_rate import JobRates
+from forebay_proxy.policy.schedule.need_times import NeedTimes
+from forebay_proxy.policy.schedule.window import ReadAheadWindow
+
+SHARDS = [shard_of(f"https://o/set/{number}.tar") for number in range(5)]
+
+
+class View:
+    """Every shard has four segments."""
+
+    def length(self, name: str) -> int | None:
+        return 4 * SEGMENT
+
+
+class Desk:
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.plans = PlanRegistry(self.clock)
+        self.plans.replace(reader(), SHARDS)
+        plan = self.plans.get(reader())
+        assert plan is not None
+        self.rates = JobRates()
+        self.needs = NeedTimes(View(), self.rates)  # type: ignore[arg-type]
+        self.mine = ReaderCursors(plan, ReadAheadWindow(2**30), self.plans.shard_at)
+        self.lane = self.mine.lane("https://o")
+        self.lane.insert(2)
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def test_each_segment_has_its_part_of_the_reading_time(desk: Desk) -> None:
+    """By the reader's own rate."""
+    first = desk.needs.need(desk.lane)
+    desk.lane.segment = 2
+    assert desk.needs.need(desk.lane) - first == pytest.approx(0.5 / desk.mine.plan.rate)
+
+
+def test_whose_lead_is_less_is_first(desk: Desk) -> None:
+    """By the rate its job's readers share; a guess is no lead."""
+    desk.rates.took("job", 1.0, 100)
+    desk.mine.lead.count(0, 500)
+    since = desk.mine.plan.since
+    desk.mine.inside.has_waited = True
+    assert desk.needs.due(desk.lane) == pytest.approx(since + 5.0)
+    desk.mine.lead.guessed(0, 200)
+    assert desk.needs.due(desk.lane) == pytest.approx(since + 3.0)
+
+
+def test_what_the_reader_is_in_is_lead_too(desk: Desk) -> None:
+    """From when it was opened."""
+    desk.rates.took("job", 1.0, 100)
+    desk.clock.advance(10.0)
+    desk.plans.opened(SHARDS[0], reader())
+    desk.mine.inside.bytes, desk.mine.inside.has_waited = 300, True
+    assert desk.needs.due(desk.lane) == pytest.approx(desk.clock.now + 3.0)
+
+
+def test_a_lane_that_wants_nothing_is_never_due(desk: Desk) -> None:
+    """It has no need."""
+    desk.lane.done()
+    assert desk.needs.due(desk.lane) == float("inf")

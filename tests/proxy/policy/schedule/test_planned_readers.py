@@ -1,0 +1,121 @@
+"""The readers that have announced something, and their cursors."""
+
+from __future__ import annotations
+
+import pytest
+from support.house import FakeClock, reader, shard_of
+
+from forebay_proxy.core.events import Events
+from forebay_proxy.core.segments import SEGMENT_BYTES
+from forebay_proxy.policy.plans.facts import PlanAdvanced
+from forebay_proxy.policy.plans.registry import PlanRegistry
+from forebay_proxy.policy.schedule.cursors import ReaderCursors
+from forebay_proxy.policy.schedule.planned_readers import PlannedReaders
+
+SHARDS = [shard_of(f"https://o/set/{number}.tar") for number in range(5)]
+
+
+class View:
+    """Every shard is as long as it says."""
+
+    length_bytes: int | None = 100
+
+    def capacity(self) -> int:
+        return 2**40
+
+    def length(self, name: str) -> int | None:
+        return self.length_bytes
+
+    def has(self, name: str, index: int) -> bool:
+        raise AssertionError(name)
+
+    def fresh(self, name: str, job: str) -> bool:
+        raise AssertionError(name)
+
+    def takes(self, origin: str) -> bool:
+        raise AssertionError(origin)
+
+
+class Desk:
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        events = Events()
+        self.plans = PlanRegistry(self.clock, events)
+        self.view = View()
+        self.readers = PlannedReaders(self.plans, self.view)
+        self.heard: list[tuple[ReaderCursors | None, ReaderCursors | None]] = []
+        events.on(PlanAdvanced, self.advanced)
+
+    def advanced(self, fact: PlanAdvanced) -> None:
+        self.heard.append(self.readers.advanced(fact.plan))
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def test_a_plan_brings_cursors_and_takes_them_away(desk: Desk) -> None:
+    """Its reader has a share of the windows for so long."""
+    desk.plans.replace(reader(), SHARDS)
+    mine = desk.readers.get(reader())
+    assert (desk.heard[-1], len(desk.readers)) == ((None, mine), 1)
+    desk.plans.withdraw(reader())
+    assert (desk.heard[-1], len(desk.readers)) == ((mine, None), 0)
+
+
+def test_another_plan_begins_anew_with_the_same_window(desk: Desk) -> None:
+    """How far ahead the reader needs was learnt before."""
+    desk.plans.replace(reader(), SHARDS)
+    before = desk.readers.get(reader())
+    desk.plans.replace(reader(), SHARDS[::-1])
+    after = desk.readers.get(reader())
+    assert before is not None
+    assert after is not None
+    assert (after is not before, after.window is before.window) == (True, True)
+    assert before in {over for over, _ in desk.heard}
+
+
+@pytest.mark.parametrize(("length", "known"), [(100, 100), (None, SEGMENT_BYTES)])
+def test_the_shard_a_reader_is_in(desk: Desk, length: int | None, known: int) -> None:
+    """Its bytes are lead too; of one that nobody knows, as many as its job's shards have."""
+    desk.view.length_bytes = length
+    desk.plans.replace(reader(), SHARDS)
+    desk.plans.opened(SHARDS[0], reader())
+    mine = desk.readers.get(reader())
+    assert mine is not None
+    assert (mine.inside.bytes, mine.position) == (known, 1)
+
+
+def test_how_long_it_took_is_its_jobs_rate(desk: Desk) -> None:
+    """And that it waited is forgotten with the shard it waited in."""
+    desk.plans.replace(reader(), SHARDS)
+    desk.plans.opened(SHARDS[0], reader())
+    mine = desk.readers.get(reader())
+    assert mine is not None
+    mine.inside.has_waited = True
+    desk.clock.advance(4.0)
+    desk.plans.opened(SHARDS[1], reader())
+    assert (desk.readers.rates.rate("job"), mine.inside.has_waited) == (25.0, False)
+
+
+def test_who_wants_a_shard_comes_back_to_it(desk: Desk) -> None:
+    """Where its cursor has been beyond it."""
+    for worker in (0, 1):
+        desk.plans.replace(reader(worker), SHARDS)
+    mine = desk.readers.get(reader(0))
+    assert mine is not None
+    mine.front = 3
+    mine.lead.count(2, 100)
+    (lane,) = desk.readers.back_to(SHARDS[2].name)
+    assert (lane.cursors, lane.indices, mine.lead.bytes) == (mine, [2], 0)
+
+
+def test_what_was_opened_tells_how_long_shards_are(desk: Desk) -> None:
+    """Of the jobs that will read it; forgotten when the last reader has left."""
+    desk.plans.replace(reader(), SHARDS)
+    desk.readers.learn(SHARDS[0].name)
+    desk.readers.learn("https://o/unknown.tar")
+    assert desk.readers.lengths.expected("job", 7) == 100
+    desk.plans.withdraw(reader())
+    assert "job" not in desk.readers.lengths
