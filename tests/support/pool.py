@@ -50,7 +50,7 @@ def _group(item: pytest.Item) -> str:
 
 
 def processor_s() -> float:
-    """What this process has computed, with those of its children that have ended."""
+    """What this process has computed, with those of its children that have ended: a module's server counts where it ends."""
     own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 
@@ -87,7 +87,7 @@ def main() -> None:
         stages[file.stem] = json.loads(file.read_text())
     if asked.listed:
         files = Counter[str]()
-        for test, took in next(iter(stages.values()), {}).items():
+        for test, took in stages.get("all", {}).items():
             files[Path(test.partition("::")[0]).name] += took["processor_s"]
         print("# Seconds of processors that each file takes, by tests/support/pool.py --listed: what takes most begins first.")
         print("\n".join(f"{seconds:7.0f} {name}" for name, seconds in files.most_common() if seconds >= LISTED_S))
