@@ -16,8 +16,12 @@ from forebay_proxy.background.prefetcher import Prefetcher
 from forebay_proxy.background.sample_indexer import SampleIndexer
 from forebay_proxy.background.set_prefetch import SetPrefetch
 from forebay_proxy.cache.fetcher import Fetcher
+from forebay_proxy.cache.fill import Fill
+from forebay_proxy.cache.resident.digest_check import DigestCheck
+from forebay_proxy.cache.resident.digest_gate import DigestGate
 from forebay_proxy.cache.resident.facts import (
     CacheChanged,
+    EntryLeft,
     EntryRetired,
     FileHeld,
     NameForgotten,
@@ -31,10 +35,16 @@ from forebay_proxy.cache.resident.facts import (
     VersionRefuted,
 )
 from forebay_proxy.cache.resident.open_files import OpenFiles
+from forebay_proxy.cache.resident.patient_files import PatientFiles
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.retirement import Retirement
+from forebay_proxy.cache.resident.segment_check import SegmentCheck
+from forebay_proxy.cache.resident.segment_leases import SegmentLeases
+from forebay_proxy.cache.resident.segment_reader import SegmentReader
 from forebay_proxy.cache.resident.space import Slice, SpaceManager
+from forebay_proxy.cache.resident.suspects import SuspectVersions
 from forebay_proxy.cache.resolver import VersionResolver
+from forebay_proxy.cache.segment_grants import SegmentGrants
 from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.background_tasks import BackgroundTasks
@@ -108,37 +118,67 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
     plans = PlanRegistry(clock, events)
     disk = DiskHealth(clock, events)
     room = SpaceManager(ledger, store, plans, events, clock)
-    files = OpenFiles(room, store)
-    retirement = Retirement(room, files, tasks, events)
-    reclaimer = Reclaimer(room=room, files=files, retirement=retirement, store=store, disk=disk, tasks=tasks, events=events)
+    here = _resident(store, room, disk, tasks, events)
     limiters = Limiters(settings.origin_connections, clock)
     fetcher = Fetcher(
         around.origins, limiters, buffers, events,
         retry_budget_s=settings.retry_budget_s, clock=clock, sleep=around.sleep, chance=around.chance,
     )  # fmt: skip
+    suspects, gate = SuspectVersions(clock), DigestGate(room=room, flights=flights, events=events)
+    digest_check = DigestCheck(
+        room=room, gate=gate, segment_check=here.segment_check, asking=fetcher, suspects=suspects, events=events, tasks=tasks,
+        enabled=settings.origin_digests,
+    )  # fmt: skip
+    fill = Fill(
+        room=room, grants=SegmentGrants(room=room, reclaimer=here.reclaimer, disk=disk, events=events, tasks=tasks, clock=clock),
+        reclaimer=here.reclaimer, retirement=here.retirement, digest_check=digest_check, disk=disk, events=events, tasks=tasks, clock=clock,
+    )  # fmt: skip
     resolver = VersionResolver(
-        room=room, retirement=retirement, flights=flights, fetcher=fetcher, buffers=buffers, events=events,
-        group=around.group, clock=clock, hmac_key=store.hmac_key, revalidate=settings.revalidate,
+        room=room, retirement=here.retirement, fill=fill, suspects=suspects, flights=flights, fetcher=fetcher, buffers=buffers,
+        events=events, group=around.group, clock=clock, hmac_key=store.hmac_key, revalidate=settings.revalidate,
     )  # fmt: skip
     cache = ShardCache(
-        store=store, room=room, reclaimer=reclaimer, retirement=retirement, files=files, disk=disk, plans=plans,
-        flights=flights, resolver=resolver, fetcher=fetcher, buffers=buffers, events=events,
-        tasks=tasks, clock=clock, origin_digests=settings.origin_digests,
+        store=store, room=room, reclaimer=here.reclaimer, leases=here.leases, segment_reader=here.segment_reader,
+        segment_check=here.segment_check, disk=disk, plans=plans, flights=flights, resolver=resolver,
+        fetcher=fetcher, buffers=buffers, events=events, tasks=tasks,
+        clock=clock, gate=gate, digest_check=digest_check, fill=fill,
     )  # fmt: skip
     indexer = SampleIndexer(cache, store.samples, tasks, events)
     watch = DiskMonitor(
-        store=store, room=room, reclaimer=reclaimer, files=files, fill=cache.fill, health=disk,
+        store=store, room=room, reclaimer=here.reclaimer, files=here.files, fill=fill, health=disk,
         headroom=Headroom(capacity.capacity_bytes, capacity.floor_bytes, capacity.effective_bytes, clock),
         free_floor=settings.free_floor, tasks=tasks,
     )  # fmt: skip
     prefetcher = Prefetcher(cache, resolver, plans, fetcher.ahead, tasks, clock)
     sets = SetPrefetch(cache, resolver, plans, settings.set, clock, cache.tar_check)
     parts = CacheParts(
-        store, ledger, plans, room, files, reclaimer, retirement, tasks, limiters, buffers, fetcher, flights, resolver, cache, indexer,
-        watch, prefetcher, sets,
+        store, ledger, plans, room, here.files, here.reclaimer, here.retirement, tasks, limiters, buffers, fetcher, flights, resolver,
+        cache, indexer, watch, prefetcher, sets,
     )  # fmt: skip
     _introduce(parts, events)
     return parts
+
+
+@dataclass(frozen=True, slots=True)
+class _Resident:
+    """What is here of shards, and how it is read and removed."""
+
+    files: OpenFiles
+    retirement: Retirement
+    reclaimer: Reclaimer
+    leases: SegmentLeases
+    segment_check: SegmentCheck
+    segment_reader: SegmentReader
+
+
+def _resident(store: Store, room: SpaceManager, disk: DiskHealth, tasks: BackgroundTasks, events: Events) -> _Resident:
+    files = OpenFiles(room, store)
+    retirement = Retirement(room, files, tasks, events)
+    reclaimer = Reclaimer(room=room, files=files, retirement=retirement, store=store, disk=disk, tasks=tasks, events=events)
+    leases, patient = SegmentLeases(room, events), PatientFiles(files, disk)
+    segment_check = SegmentCheck(room=room, reclaimer=reclaimer, files=patient, leases=leases, disk=disk, events=events)
+    segment_reader = SegmentReader(files=patient, segment_check=segment_check, reclaimer=reclaimer, disk=disk, tasks=tasks)
+    return _Resident(files, retirement, reclaimer, leases, segment_check, segment_reader)
 
 
 def _introduce(parts: CacheParts, events: Events) -> None:
@@ -153,8 +193,11 @@ def _introduce(parts: CacheParts, events: Events) -> None:
     on(FileHeld, lambda fact: cache.fd_leases.held(fact.entry))
     on(SegmentRefetched, lambda fact: cache.digest_check.landed(fact.entry, fact.index, fact.checksum))
     on(SegmentSpoilt, lambda fact: parts.indexer.drop(fact.entry))
+    on(SegmentSpoilt, cache.spoilt)
     on(ShardCompleted, parts.indexer.completed)
     on(VersionOutdated, lambda fact: parts.indexer.drop(fact.entry))
+    on(VersionOutdated, lambda fact: parts.resolver.versions.forget(fact.entry))
+    on(EntryLeft, lambda fact: cache.fill.left(fact.entry))
     on(VersionRefuted, lambda fact: cache.fill.outdated(fact.entry))
     on(EntryRetired, cache.forget)
     on(NextUseChanged, cache.reorder)

@@ -49,10 +49,8 @@ class Fill:
         disk: DiskHealth,
         events: Events,
         tasks: BackgroundTasks,
-        forget: Callable[[Entry], None],
         clock: Callable[[], float],
     ) -> None:
-        """``forget``: an entry is not what its name means any more."""
         self.files_wanted = 0
         self.grants = grants
         self._room = room
@@ -62,7 +60,6 @@ class Fill:
         self._disk = disk
         self._events = events
         self._tasks = tasks
-        self._forget = forget
         self._clock = clock
 
     # Where it is written
@@ -178,7 +175,6 @@ class Fill:
         if not entry.in_use.stale:
             entry.in_use.stale = True
             self._events.emit(VersionOutdated(entry))
-            self._forget(entry)
             self._room.claim(entry)
             self._room.touch(entry)
             self.left(entry)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from forebay_proxy.cache.resident.digest_gate import DigestGate
 from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resident.segment_leases import SegmentLeases
 from forebay_proxy.cache.resident.segment_reader import SegmentReader
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.transfer.buffer_budget import BufferBudget
@@ -25,6 +26,7 @@ class ReaderHost(Protocol):
     buffers: BufferBudget
     segment_reader: SegmentReader
     gate: DigestGate
+    leases: SegmentLeases
 
     def launch(self, entry: Entry, index: int, shard: Shard, need: float, reader: ReaderName | None) -> Flight:
         """A flight for a missing segment; bypasses when no room can be granted."""
@@ -39,10 +41,6 @@ class ReaderHost(Protocol):
     def private_flight(self, entry: Entry, position: int, shard: Shard) -> Flight: ...
 
     def breadth(self, entry: Entry, bypassing: bool) -> int: ...
-
-    def lease(self, entry: Entry, index: int) -> None: ...
-
-    def release(self, entry: Entry, index: int) -> None: ...
 
     async def move(self, reading: ShardReader) -> None:
         """Put a reader that was given nothing yet into the shard as it is fetched once more."""

@@ -34,7 +34,7 @@ class ReaderLease:
     def lease(self, index: int) -> None:
         if index not in self._leased:
             self._leased.add(index)
-            self._host.lease(self._entry, index)
+            self._host.leases.lease(self._entry, index)
 
     def arrive(self, index: int) -> None:
         """The reader is in segment ``index`` now: those before it go back."""
@@ -44,7 +44,7 @@ class ReaderLease:
 
     def _release(self, index: int) -> None:
         self._leased.discard(index)
-        self._host.release(self._entry, index)
+        self._host.leases.release(self._entry, index)
 
     def board(self, flight: Flight, position: int) -> None:
         """Follow ``flight`` from ``position``, which is needed now."""

@@ -41,13 +41,13 @@ ATTEMPTS = 4  # a shard that changes again while it is being opened
 class VersionResolver:
     """The way from a shard's name to a version of it, and the openings in the air."""
 
-    fill: OpeningFill  # the cache; it is made after us and sets this
-
     def __init__(
         self,
         *,
         room: SpaceManager,
         retirement: Retirement,
+        fill: OpeningFill,
+        suspects: SuspectVersions,
         flights: Flights,
         fetcher: Fetcher,
         buffers: BufferBudget,
@@ -57,7 +57,8 @@ class VersionResolver:
         hmac_key: bytes,
         revalidate: str | float,
     ) -> None:
-        self.suspects = SuspectVersions(clock)
+        self.suspects = suspects
+        self._fill = fill
         self.freshness = Freshness(revalidate, clock)
         self.versions = Versions(
             room=room, freshness=self.freshness, suspects=self.suspects, version_flips=fetcher.version_flips, clock=clock, hmac_key=hmac_key
@@ -129,7 +130,7 @@ class VersionResolver:
         return entry if entry is not None and self.freshness.is_fresh(entry, job) else None
 
     def _outdated(self, entry: Entry) -> None:
-        self.fill.outdated(entry)
+        self._fill.outdated(entry)
 
     def _recalled(self, shard: Shard, *, ahead: bool = False) -> str:
         """The MAC of the credential of ``shard``. Raises what the origin said to it a moment ago."""
@@ -153,7 +154,7 @@ class VersionResolver:
         self, shard: Shard, mac: str, job: str, want: RangeRequest | None, *, head: bool, needed: Urgency, known: asyncio.Future[Entry]
     ) -> None:
         started = self._clock()
-        opening = Opening(self._parts, self.fill, shard, job, want, head=head, needed=needed, known=known)
+        opening = Opening(self._parts, self._fill, shard, job, want, head=head, needed=needed, known=known)
         try:
             await opening.run()
         except ShardError as error:

@@ -24,14 +24,12 @@ from forebay_proxy.cache.resident.digest_check import DigestCheck
 from forebay_proxy.cache.resident.digest_gate import DigestGate
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import CacheChanged, EntryRetired, NameForgotten, ReaderResumed, SegmentSpoilt
-from forebay_proxy.cache.resident.open_files import OpenFiles
 from forebay_proxy.cache.resident.reclaim import Reclaimer
-from forebay_proxy.cache.resident.retirement import Retirement
 from forebay_proxy.cache.resident.segment_check import SegmentCheck
+from forebay_proxy.cache.resident.segment_leases import SegmentLeases
 from forebay_proxy.cache.resident.segment_reader import SegmentReader
 from forebay_proxy.cache.resident.space import Slice, SpaceManager
 from forebay_proxy.cache.resolver import VersionResolver
-from forebay_proxy.cache.segment_grants import SegmentGrants
 from forebay_proxy.cache.segment_writer import SegmentWriter
 from forebay_proxy.cache.tar_check import TarCheck
 from forebay_proxy.core import events
@@ -64,8 +62,9 @@ class ShardCache:
         store: Store,
         room: SpaceManager,
         reclaimer: Reclaimer,
-        retirement: Retirement,
-        files: OpenFiles,
+        leases: SegmentLeases,
+        segment_reader: SegmentReader,
+        segment_check: SegmentCheck,
         disk: DiskHealth,
         plans: PlanRegistry,
         flights: Flights,
@@ -75,7 +74,9 @@ class ShardCache:
         events: Events,
         tasks: BackgroundTasks,
         clock: Callable[[], float],
-        origin_digests: bool = True,
+        gate: DigestGate,
+        digest_check: DigestCheck,
+        fill: Fill,
     ) -> None:
         self.buffers = buffers
         self.room = room
@@ -86,38 +87,19 @@ class ShardCache:
         self.waits = Waits(events, clock)
         self.optimum = OptimumMeter(lambda: room.ledger.capacity_bytes)
         self.disk = disk
-        self.segment_reader = SegmentReader(room=room, reclaimer=reclaimer, files=files, disk=self.disk, events=events, tasks=tasks)
-        self.segment_check = self.segment_reader.segment_check = SegmentCheck(
-            room=room, reclaimer=reclaimer, stored=self.segment_reader.stored, disk=self.disk, events=events, holding=self._holding,
-            spoilt=self._spoilt,
-        )  # fmt: skip
-        self.tar_check = TarCheck(self.segment_reader, events)
-        self.fd_leases = FdLeases(room, self.segment_reader, store)
-        self.gate = DigestGate(room=room, flights=flights, events=events)
-        self.digest_check = DigestCheck(
-            room=room, gate=self.gate, segment_check=self.segment_check, asking=fetcher, suspects=resolver.suspects, events=events,
-            tasks=tasks, enabled=origin_digests,
-        )  # fmt: skip
-        grants = SegmentGrants(room=room, reclaimer=reclaimer, disk=self.disk, events=events, tasks=tasks, clock=clock)
-        self.fill = Fill(
-            room=room,
-            grants=grants,
-            reclaimer=reclaimer,
-            retirement=retirement,
-            digest_check=self.digest_check,
-            disk=self.disk,
-            events=events,
-            tasks=tasks,
-            forget=resolver.versions.forget,
-            clock=clock,
-        )
+        self.segment_reader = segment_reader
+        self.segment_check = segment_check
+        self.leases = leases
+        self.tar_check = TarCheck(segment_reader, events)
+        self.fd_leases = FdLeases(room, segment_reader, store)
+        self.gate = gate
+        self.digest_check = digest_check
+        self.fill = fill
         self._resolver = resolver
         self._fetcher = fetcher
         self._events = events
         self._clock = clock
-        self._leased_segments = 0
         self._resting = 0
-        resolver.fill = self.fill
 
     def __repr__(self) -> str:
         air, readers = len(self.flights), len(self.readings)
@@ -247,24 +229,14 @@ class ShardCache:
         before.in_use.readers -= 1
         self.fill.left(before)
 
-    @contextmanager
-    def _holding(self, entry: Entry, index: int) -> Iterator[None]:
-        """Keep a segment from leaving, without being its reader."""
-        self.lease(entry, index)
-        try:
-            yield
-        finally:
-            self.release(entry, index)
-            self.fill.left(entry)
-
-    def _spoilt(self, entry: Entry, index: int) -> None:
+    def spoilt(self, fact: SegmentSpoilt) -> None:
         """A stored segment is wrong, and may have been read so."""
-        self._events.emit(SegmentSpoilt(entry, index))
+        entry = fact.entry
         self._resolver.suspects.spoilt(entry.name, by_origin=False)
         entry.trust.remade = self._resolver.suspects.count(entry.name)
         for reading in self.readings:
             if reading.entry is entry:
-                reading.found_wrong(index)
+                reading.found_wrong(fact.index)
 
     def _note_opening(self, entry: Entry, shard: Shard, reader: ReaderName | None, want: RangeRequest | None) -> None:
         goes_on = isinstance(want, Suffix) or (want is not None and want.first > 0)  # a broken stream resumed, or a part of a shard
@@ -395,20 +367,6 @@ class ShardCache:
         self._resting = sum(reading.rests(now) for reading in self.readings)
         return self._resting
 
-    def lease(self, entry: Entry, index: int) -> None:
-        if index not in entry.segments.leases:
-            self._leased_segments += 1
-        entry.segments.lease(index)
-
-    def release(self, entry: Entry, index: int) -> None:
-        entry.segments.release(index)
-        if index not in entry.segments.leases:
-            self._leased_segments -= 1
-            if index not in entry.segments.unread:  # read to its end, or left: only now is its room anybody's
-                self.room.prefetch_debts.read(entry.key, index)
-        self.room.touch(entry)  # what its readers have behind them may leave
-        self._events.emit(CacheChanged())
-
     def read_segment(self, entry: Entry, index: int) -> None:
         self.room.prefetch_debts.hit(entry.key, index)
         entry.segments.unread.discard(index)
@@ -443,4 +401,4 @@ class ShardCache:
 
     @property
     def leased_segments(self) -> int:
-        return self._leased_segments + self.fd_leases.segments
+        return self.leases.count + self.fd_leases.segments

@@ -11,6 +11,7 @@ from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = [
     "CacheChanged",
+    "EntryLeft",
     "EntryRetired",
     "FileHeld",
     "NameForgotten",
@@ -81,6 +82,13 @@ class VersionOutdated(Fact):
 @dataclass(frozen=True, slots=True)
 class VersionRefuted(Fact):
     """The whole shard has not the digest that its origin names."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class EntryLeft(Fact):
+    """Whoever held a segment without being its reader is gone from ``entry``."""
 
     entry: Entry
 

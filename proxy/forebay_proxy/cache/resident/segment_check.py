@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
 from enum import Enum
 
 from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resident.facts import SegmentSpoilt
+from forebay_proxy.cache.resident.patient_files import PatientFiles
 from forebay_proxy.cache.resident.reclaim import Reclaimer
+from forebay_proxy.cache.resident.segment_leases import SegmentLeases
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.core import events
 from forebay_proxy.core.digests import DigestHasher
 from forebay_proxy.core.errors import CacheError, DiskFailed
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.segments import segment_span
-from forebay_proxy.store.files.shard_file import ShardFile
 from forebay_proxy.store.health import DiskHealth
 
 __all__ = ["Finding", "SegmentCheck"]
@@ -48,20 +48,17 @@ class SegmentCheck:
         *,
         room: SpaceManager,
         reclaimer: Reclaimer,
-        stored: Callable[[Entry], Awaitable[ShardFile]],
+        files: PatientFiles,
+        leases: SegmentLeases,
         disk: DiskHealth,
         events: Events,
-        holding: Callable[[Entry, int], AbstractContextManager[None]],
-        spoilt: Callable[[Entry, int], None],
     ) -> None:
-        """``stored`` opens an entry's file, ``holding`` keeps a segment here, ``spoilt`` hears of one that may have been read wrong."""
         self._room = room
         self._reclaimer = reclaimer
-        self._stored = stored
+        self._files = files
+        self._leases = leases
         self._disk = disk
         self._events = events
-        self._holding = holding
-        self._spoilt = spoilt
         self._at_it: dict[tuple[str, int], asyncio.Future[Finding]] = {}
 
     async def once(self, entry: Entry, index: int) -> Finding:
@@ -88,7 +85,7 @@ class SegmentCheck:
         """
         if not entry.segments.has(index):
             return Finding.GONE
-        with self._holding(entry, index):
+        with self._leases.holding(entry, index):
             finding = await self._compare(entry, index, hasher, gentle=gentle)
             while finding is Finding.GONE and hasher is None and entry.segments.has(index):  # it was another one that left
                 finding = await self._compare(entry, index, None, gentle=gentle)
@@ -103,7 +100,7 @@ class SegmentCheck:
         first, size = segment_span(index, entry.version.length)
         found: int | None
         try:
-            found = await (await self._stored(entry)).digest(first, size, also=hasher, gentle=gentle)
+            found = await (await self._files.stored(entry)).digest(first, size, also=hasher, gentle=gentle)
         except DiskFailed as error:
             self._disk.failed(error)
             found = 0 if error.errno_name in _NOT_THERE else None
@@ -128,6 +125,6 @@ class SegmentCheck:
             log.warning("shard %s: %s is not what was stored; it is fetched again when it is wanted", entry.name, bytes_)
         entry.trust.wrong += 1
         if index not in entry.segments.unverified:
-            self._spoilt(entry, index)
+            self._events.emit(SegmentSpoilt(entry, index))
         self._events.emit(events.IntegrityFailed("recovery" if index in entry.segments.unverified else "read"))
         await self._reclaimer.discard(entry, index)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.resident.open_files import OpenFiles
+from forebay_proxy.cache.resident.patient_files import PatientFiles
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.segment_check import Finding, SegmentCheck
-from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.core.background_tasks import BackgroundTasks
 from forebay_proxy.core.errors import CacheError, DiskFailed
-from forebay_proxy.core.events import Events
 from forebay_proxy.core.segments import index_of
-from forebay_proxy.store.files.shard_file import PATIENCE_S, ShardFile
+from forebay_proxy.store.files.shard_file import ShardFile
 from forebay_proxy.store.health import DiskHealth
 
 __all__ = ["SegmentReader"]
@@ -22,23 +19,16 @@ __all__ = ["SegmentReader"]
 FORESEEN = 2  # segments verified ahead at one time: enough for two fast readers, and six read threads stay for those who wait
 
 
-class DiskHangs(CacheError):
-    """The disk is not asked, because it did not come back with earlier answers."""
-
-
 class SegmentReader:
     """Reads stored segments, and has those removed that turn out wrong. Not thread-safe: the event loop's only."""
 
-    segment_check: SegmentCheck  # it reads through us; it is made after us and the cache sets this
-
     def __init__(
-        self, *, room: SpaceManager, reclaimer: Reclaimer, files: OpenFiles, disk: DiskHealth, events: Events, tasks: BackgroundTasks
+        self, *, files: PatientFiles, segment_check: SegmentCheck, reclaimer: Reclaimer, disk: DiskHealth, tasks: BackgroundTasks
     ) -> None:
-        self._room = room
-        self._reclaimer = reclaimer
         self._files = files
+        self._segment_check = segment_check
+        self._reclaimer = reclaimer
         self._disk = disk
-        self._events = events
         self._tasks = tasks
         self._foreseen = 0
 
@@ -51,7 +41,7 @@ class SegmentReader:
             file = entry.stored.file or await self._opened(entry, index_of(first))
             if file.read_now(first, buffer):
                 return buffer
-            self._must_answer()
+            self._files.must_answer()
             return await file.read(first, len(buffer))
         except DiskFailed as error:
             self._disk.failed(error)
@@ -61,23 +51,14 @@ class SegmentReader:
 
     async def _opened(self, entry: Entry, index: int) -> ShardFile:
         """The file, opened; whoever is about to read ``index`` in it must not find it doubtful only now."""
-        file = await self.stored(entry)
+        file = await self._files.stored(entry)
         if index in entry.segments.unverified:
             raise DiskFailed("read", "ENODATA", f"segment {index} of shard {entry.name} is not whole in its file")
         return file
 
     async def stored(self, entry: Entry) -> ShardFile:
-        """The entry's open file; whoever removes something of it holds its lock, and may hang with the disk."""
-        self._must_answer()
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                return await self._files.stored(entry)
-        except TimeoutError:
-            raise DiskFailed("open", "ETIMEDOUT", f"no answer within {PATIENCE_S:g} s ({entry.name})") from None
-
-    def _must_answer(self) -> None:
-        if not self._disk.readable:
-            raise DiskHangs("the cache disk does not answer; only what is in memory can be read")
+        """As ``PatientFiles.stored``."""
+        return await self._files.stored(entry)
 
     async def trusted(self, entry: Entry, index: int) -> bool:
         """Verify a segment that another boot stored, or that is not whole in its file; a wrong one is removed.
@@ -86,9 +67,9 @@ class SegmentReader:
         """
         if entry.stored.file is None and entry.segments.has(index):
             with suppress(CacheError):  # reading will tell
-                await self.stored(entry)  # what of it is not there shows when it is opened
+                await self._files.stored(entry)  # what of it is not there shows when it is opened
         while index in entry.segments.unverified:
-            if await self.segment_check.once(entry, index) is not Finding.RIGHT:
+            if await self._segment_check.once(entry, index) is not Finding.RIGHT:
                 return False
         return True
 
