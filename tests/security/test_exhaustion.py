@@ -210,8 +210,12 @@ async def test_when_all_are_busy_a_newcomer_is_told_so(world: World) -> None:
             status, headers, body = await late.answer()
         shard.gate.set()
         served = [(await one.answer())[0] for one in busy]
-        told = json.loads(body)
-        refused("exhaustion: connections", held=(status, headers["retry-after"], told["status"], served) == (503, "2", 503, [200, 200]))
+        refused("exhaustion: connections", held=(status, headers["retry-after"], served) == (503, "2", [200, 200]))
+        assert (headers["content-type"], headers["connection"], headers["server"]) == ("application/problem+json", "close", "forebay")
+        assert json.loads(body) == {
+            "type": "urn:forebay:problem:too-many-connections", "title": "Too many connections", "status": 503, "retryable": True,
+            "detail": "every place is taken by a connection that is being answered", "next_step": "use fewer connections, or ask again",
+        }  # fmt: skip
 
 
 async def test_strangers_have_a_bound_of_their_own(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 
 import pytest
 from support.house import FakeClock, reader
@@ -73,6 +74,73 @@ def test_a_wait_without_an_error_says_what_is_known(caplog: pytest.LogCaptureFix
         intake.long.look()
     assert "has not answered yet" in caplog.messages[0]
     assert "is slow" in caplog.messages[1]
+
+
+def test_the_one_that_waits_longest_is_named_and_the_end_counts_all(caplog: pytest.LogCaptureFixture) -> None:
+    """Three wait; once two have gone on, the third is told of; in the end so many at once as there were at the most, from the first on."""
+    intake = Intake()
+    caplog.set_level(logging.INFO, "forebay")
+    with ExitStack() as last, ExitStack() as others:
+        others.enter_context(intake.waits.waiting(reader(), f"{O}/a.tar", O, OPENING))
+        intake.clock.advance(2)
+        last.enter_context(intake.waits.waiting(reader(1), f"{O}/b.tar", O, OPENING))
+        intake.clock.advance(5)
+        intake.long.look()
+        assert caplog.messages == [f"shard {O}/a.tar and 1 more readers: waiting for 7 s; {O} has not answered yet"]
+        others.enter_context(intake.waits.waiting(reader(2), f"{O}/c.tar", O, OPENING))
+        intake.clock.advance(5)
+        intake.long.look()
+        others.close()
+        intake.clock.advance(54)
+        intake.long.look()
+        assert len(caplog.messages) == 1
+        intake.clock.advance(1)
+        intake.long.look()
+        assert caplog.messages[1:] == [f"shard {O}/b.tar: waiting for 65 s; {O} has not answered yet"]
+        last.close()
+        intake.long.look()
+    assert caplog.messages[2:] == [f"readers of {O} go on: up to 3 at once waited, for 67 s in all"]
+
+
+def test_more_readers_that_are_there_when_it_is_told_again_count_too(caplog: pytest.LogCaptureFixture) -> None:
+    """The highest number is what the end says, whenever it was."""
+    intake = Intake()
+    caplog.set_level(logging.INFO, "forebay")
+    with ExitStack() as held:
+        held.enter_context(intake.waits.waiting(reader(), f"{O}/a.tar", O, OPENING))
+        intake.clock.advance(6)
+        intake.long.look()
+        held.enter_context(intake.waits.waiting(reader(1), f"{O}/b.tar", O, OPENING))
+        intake.clock.advance(60)
+        intake.long.look()
+    intake.long.look()
+    assert caplog.messages[-1] == f"readers of {O} go on: up to 2 at once waited, for 66 s in all"
+
+
+def test_after_a_minute_an_origin_is_news_again_and_nothing_of_it_is_kept(caplog: pytest.LogCaptureFixture) -> None:
+    """Not a second before: a minute since it was told of last."""
+    intake = Intake()
+    for advanced in (5, 49, 1):
+        with intake.waits.waiting(reader(), f"{O}/a.tar", O, OPENING):
+            intake.clock.advance(advanced)
+            intake.long.look()
+            intake.clock.advance(5)
+            intake.long.look()
+        intake.long.look()
+    assert len(caplog.messages) == 2
+    intake.clock.advance(60)
+    intake.long.look()
+    assert not intake.long._lately
+
+
+def test_an_origin_that_was_asked_and_never_answered_has_not_answered_yet(caplog: pytest.LogCaptureFixture) -> None:
+    """A request that ended without any answer is none."""
+    intake = Intake()
+    intake.board.listen(OriginAnswered(O, "GET", 0, 1.0))
+    with intake.waits.waiting(reader(), f"{O}/a.tar", O, OPENING):
+        intake.clock.advance(6)
+        intake.long.look()
+    assert "has not answered yet" in caplog.messages[0]
 
 
 def test_the_verdict_names_who_keeps_readers_waiting() -> None:

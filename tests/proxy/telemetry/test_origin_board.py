@@ -71,6 +71,73 @@ def test_an_origin_that_is_left_alone_explains_who_begins_to_wait() -> None:
     assert board.error_since(O, clock() + 50) == ""
 
 
+def test_what_one_second_brought_is_one_count() -> None:
+    """A thousand answers in a second push no earlier second out, and each second ages by itself."""
+    clock = FakeClock()
+    board = OriginBoard(clock)
+    board.listen(OriginBytes(O, 1000, "demand"))
+    board.listen(OriginAnswered(O, "GET", 206, 0.1))
+    clock.advance(6)
+    for _ in range(1000):
+        board.listen(OriginAnswered(O, "GET", 200, 0.1))
+    board.listen(OriginBytes(O, 500, "demand"))
+    (row,) = board.rows({})
+    assert (row["codes_last_minute"], row["rate_bytes_s"], row["in_flight"]) == ({"200": 1000, "206": 1}, 150, 0)
+    assert row["last_answer_s_ago"] == 0
+    clock.advance(4)
+    assert board.rows({})[0]["rate_bytes_s"] == 150
+    clock.advance(1)
+    assert board.rows({})[0]["rate_bytes_s"] == 50
+    clock.advance(49)
+    assert board.rows({})[0]["codes_last_minute"] == {"200": 1000, "206": 1}
+    clock.advance(1)
+    assert board.rows({})[0]["codes_last_minute"] == {"200": 1000}
+
+
+def test_a_refusal_is_no_answer_or_400_and_more() -> None:
+    """The most frequent first; of an origin that was never heard of there is none."""
+    board = OriginBoard(FakeClock())
+    for code in (0, 200, 206, 304, 399, 400, 503, 503):
+        board.listen(OriginAnswered(O, "GET", code, 0.1))
+    assert list(board.refusals(O).items()) == [(503, 2), (0, 1), (400, 1)]
+    assert board.refusals("https://other") == {}
+
+
+def test_the_busiest_is_the_one_that_brings_most_now() -> None:
+    """None while none is known."""
+    board = OriginBoard(FakeClock())
+    assert board.busiest() is None
+    for origin, size in (("https://a", 10), ("https://b", 30), ("https://c", 20)):
+        board.listen(OriginBytes(origin, size, "demand"))
+    assert board.busiest() == ("https://b", 3)
+
+
+@pytest.mark.parametrize(("code", "explained"), [(206, ""), (399, ""), (400, "503"), (503, "503"), (0, "503")])
+def test_only_a_good_answer_ends_an_error_that_is_asked_again(code: int, explained: str) -> None:
+    """Another refusal, or silence, does not."""
+    clock = FakeClock()
+    board = OriginBoard(clock)
+    board.listen(OriginFailed(O, "throttled", "503"))
+    board.listen(OriginAnswered(O, "GET", code, 0.1))
+    assert board.error_since(O, clock() + 60) == explained
+    assert board.error_since(O, clock() + 61) == ""
+
+
+def test_a_shard_that_changed_says_nothing_of_its_origin() -> None:
+    """As one that is not there."""
+    clock = FakeClock()
+    board = OriginBoard(clock)
+    board.listen(OriginFailed(O, "changed", "it was replaced"))
+    assert board.error_since(O, clock()) == "it was replaced"
+    assert board.error_since(O, clock() + 1) == ""
+
+
+def test_it_hears_what_it_is_told_through_the_events_board() -> None:
+    """It names the kinds of facts it listens to, and is told of these alone."""
+    assert set(OriginBoard(FakeClock()).kinds) == {FetchRetried, OriginAnswered, OriginBytes, OriginFailed}
+    assert module.MOST_ORIGINS == 64
+
+
 def test_the_one_unheard_for_longest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client may name any number of hosts."""
     monkeypatch.setattr(module, "MOST_ORIGINS", 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forebay_proxy.core.events import Aborted, RequestDone
+from forebay_proxy.core.events import Aborted, NotTar, RequestDone
 from forebay_proxy.telemetry.recent_errors import KEPT, RecentErrors
 
 
@@ -52,3 +52,62 @@ def test_the_last_one_is_news_for_a_minute() -> None:
     assert errors.lately() == ("not there", 59.0)
     now[0] = 160.0
     assert errors.lately() is None
+
+
+def test_what_is_no_tar_is_an_error() -> None:
+    """A login page is stored under no shard's name, and whoever asked hears why."""
+    errors = RecentErrors(lambda: 1.0)
+    errors.listen(NotTar("s3://b/a.tar", "a web page", "train"))
+    assert errors.rows() == [{"at": 1.0, "what": "no tar", "error": "shard s3://b/a.tar: a web page", "job": "train", "count": 1}]
+
+
+def test_a_request_that_makes_no_sense_is_an_error() -> None:
+    """400 is the first status that is one."""
+    errors = RecentErrors(lambda: 1.0)
+    errors.listen(ended(399))
+    errors.listen(ended(400, "no such option"))
+    assert [row["what"] for row in errors.rows()] == ["400"]
+
+
+def test_what_has_no_words_has_a_name() -> None:
+    """No row is empty."""
+    errors = RecentErrors(lambda: 1.0)
+    errors.listen(ended(500))
+    errors.listen(Aborted("origin_failed"))
+    assert [row["error"] for row in errors.rows()] == ["origin_failed", "no reason was given"]
+
+
+def test_one_that_comes_again_is_as_new_as_its_last_time() -> None:
+    """And first, since the newest is; the kinds of it are counted apart by status and by job."""
+    now = [1.0]
+    errors = RecentErrors(lambda: now[0])
+    for now[0], code, job in ((1.0, 404, "a"), (2.0, 403, "a"), (3.0, 404, "b"), (4.0, 404, "a")):
+        errors.listen(ended(code, "gone", job))
+    assert [(row["at"], row["what"], row["job"], row["count"]) for row in errors.rows()] == [
+        (4.0, "404", "a", 2), (3.0, "404", "b", 1), (2.0, "403", "a", 1),
+    ]  # fmt: skip
+
+
+def test_whoever_changes_a_row_changes_their_own() -> None:
+    """The status answer is edited before it is sent."""
+    errors = RecentErrors(lambda: 1.0)
+    errors.listen(ended(404, "gone"))
+    errors.rows()[0]["count"] = 7
+    assert errors.rows()[0]["count"] == 1
+
+
+def test_a_clock_that_is_set_back_makes_no_age_below_nothing() -> None:
+    """These are a person's times, and a person's clock is set."""
+    now = [100.0]
+    errors = RecentErrors(lambda: now[0])
+    errors.listen(ended(404, "gone"))
+    now[0] = 90.0
+    assert errors.lately() == ("gone", 0.0)
+
+
+def test_ten_are_a_screen() -> None:
+    """The status page has so many lines for them."""
+    errors = RecentErrors(lambda: 1.0)
+    for number in range(20):
+        errors.listen(ended(404, str(number)))
+    assert len(errors.rows()) == 10

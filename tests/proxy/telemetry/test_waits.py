@@ -74,3 +74,27 @@ def test_the_share_is_of_the_readers_time() -> None:
     for _ in range(60):
         intake.waits.look(0)
     assert intake.waits.share() is None
+
+
+def test_two_waits_of_one_reader_are_no_more_than_all_its_time() -> None:
+    """One worker that opens two shards at once waits for both."""
+    intake = Intake()
+    with intake.waits.waiting(reader(), A, "https://o", OPENING), intake.waits.waiting(reader(), A, "https://o", READING):
+        for _ in range(10):
+            intake.clock.advance(1)
+            intake.waits.look(1)
+    assert intake.waits.share() == 1.0
+
+
+def test_the_waits_of_now_can_be_walked_while_they_end() -> None:
+    """The longest first; a listener that tells of one may end another."""
+    intake = Intake()
+    first = intake.waits.waiting(reader(), A, "https://o", OPENING)
+    wait = first.__enter__()
+    intake.clock.advance(1)
+    with intake.waits.waiting(reader(1), A, "https://o", READING) as second:
+        walked = iter(intake.waits)
+        assert next(walked) is wait
+        first.__exit__(None, None, None)
+        assert list(walked) == [second]
+        assert intake.waits.openings() == 0

@@ -1,0 +1,98 @@
+"""One sentence on how it goes, word by word."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+from support.house import FakeClock, reader
+
+from forebay_proxy.core.events import Events, OriginAnswered, OriginBytes, OriginFailed
+from forebay_proxy.telemetry.origin_board import OriginBoard
+from forebay_proxy.telemetry.verdict import verdict
+from forebay_proxy.telemetry.waits import OPENING, Waits
+
+O = "https://o"  # noqa: E741
+
+
+class Node:
+    """Waits and origins on a clock that stands still."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.waits = Waits(Events(), self.clock)
+        self.board = OriginBoard(self.clock)
+
+    def verdict(self, in_flight: int = 0, *, readers: int = 1) -> str:
+        flying = {O: in_flight} if in_flight else {}
+        return verdict(self.waits, self.board, readers=readers, disk_state="normal", disk_reason="", in_flight=flying)
+
+    def minute(self, waited_s: float) -> None:
+        """A minute of one reader that waits for so long of it."""
+        with self.waits.waiting(reader(), f"{O}/a.tar", O, OPENING):
+            self.clock.advance(waited_s)
+        for _ in range(60):
+            self.waits.look(1)
+
+
+def test_readers_of_one_origin_are_counted_and_the_longest_is_told() -> None:
+    """Those of another origin, and those that began just now, are not among them."""
+    node = Node()
+    with ExitStack() as held:
+        held.enter_context(node.waits.waiting(reader(), f"{O}/a.tar", O, OPENING))
+        node.clock.advance(2)
+        held.enter_context(node.waits.waiting(reader(1), f"{O}/b.tar", O, OPENING))
+        held.enter_context(node.waits.waiting(reader(2), "https://p/c.tar", "https://p", OPENING))
+        node.clock.advance(3)
+        held.enter_context(node.waits.waiting(reader(3), f"{O}/d.tar", O, OPENING))
+        assert node.verdict() == f"a reader waits for {O}, 5 s by now: no answer yet"
+        node.clock.advance(2)
+        assert node.verdict() == f"2 readers wait for {O}, 7 s by now: no answer yet"
+
+
+def test_what_was_refused_is_counted_by_its_status() -> None:
+    """The most frequent first; 0 is no answer."""
+    node = Node()
+    with node.waits.waiting(reader(), f"{O}/a.tar", O, OPENING):
+        for code in (0, 503, 503):
+            node.board.listen(OriginAnswered(O, "GET", code, 0.1))
+        node.board.listen(OriginFailed(O, "throttled", "503 Slow Down"))
+        node.clock.advance(9)
+        told = f"a reader waits for {O}, 9 s by now: 503 Slow Down (2 x 503, 1 x no answer in the last minute)"
+        assert node.verdict() == told
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "told"),
+    [
+        (1.2, "data arrives as fast as it is read: readers waited 2.0 % of the last minute"),
+        (2.94, "data arrives as fast as it is read: readers waited 4.9 % of the last minute"),
+        (3.0, "readers waited 5.0 % of the last minute"),
+        (6.0, "readers waited 10 % of the last minute"),
+        (24.6, "readers waited 41 % of the last minute"),
+    ],
+)
+def test_a_twentieth_of_the_time_is_much(waited_s: float, told: str) -> None:
+    """Below it all is well; a share below a tenth has a digit more."""
+    node = Node()
+    node.minute(waited_s)
+    assert node.verdict() == told
+
+
+@pytest.mark.parametrize(("size", "in_flight", "told"), [(10, 0, True), (9, 0, False), (9, 1, True), (0, 0, False)])
+def test_the_busiest_origin_is_named_where_it_does_something(size: int, in_flight: int, told: bool) -> None:
+    """A byte a second, or a request in the air."""
+    node = Node()
+    node.minute(30)
+    node.board.listen(OriginBytes(O, size, "demand"))
+    found = f"; {O} brings {size // 10} B/s now, {in_flight} requests in the air" if told else ""
+    assert node.verdict(in_flight) == f"readers waited 50 % of the last minute{found}"
+
+
+def test_nobody_reads() -> None:
+    """Nobody is there, and nobody was; one who is there and never waited is served."""
+    assert Node().verdict(readers=0) == "nobody has read in the last minute"
+    assert Node().verdict(readers=1).endswith("readers waited 0.0 % of the last minute")
+    node = Node()
+    node.waits.look(1)
+    assert node.verdict(readers=0).startswith("data arrives")
