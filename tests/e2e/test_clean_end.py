@@ -326,15 +326,17 @@ def test_an_epoch_goes_through_it(place: Path, again: bool, monkeypatch: pytest.
 
         watcher = threading.Thread(target=restart)
         patient = fb.Limits(open_s=60) if again else fb.Limits()  # a busy machine takes its time to start a successor
-        for sample in fb.WebDataset(origin.url("{000..002}.tar"), shardshuffle=False, limits=patient):
-            found.append((sample["__key__"], sample["bin"]))
-            if len(found) == 2:
-                signalled(first)
-                watcher.start()
-        watcher.join()
-        assert first.terminate() == ExitCode.DONE
-        for each in successor:
-            assert each.terminate() == ExitCode.DONE
+        try:
+            for sample in fb.WebDataset(origin.url("{000..002}.tar"), shardshuffle=False, limits=patient):
+                found.append((sample["__key__"], sample["bin"]))
+                if len(found) == 2:
+                    signalled(first)
+                    watcher.start()
+        finally:  # a failure leaves nobody behind: neither the thread nor what it started
+            if watcher.ident is not None:
+                watcher.join()
+            codes = [each.terminate() for each in (first, *successor)]
+        assert codes == [ExitCode.DONE] * (1 + again)
     assert len(found) == len(wanted)
     assert dict(found) == wanted
     spent = {name: count - before[name] for name, count in fb.counters().items()}

@@ -121,9 +121,11 @@ async def test_a_sidecar_killed_while_sets_are_removed(tmp_path: Path, origin: O
 
         removing = threading.Thread(target=remove)
         removing.start()
-        await asyncio.to_thread(wait_until, lambda: len(codes) >= removed)
-        sidecar.kill()
-        removing.join()
+        try:
+            await asyncio.to_thread(wait_until, lambda: len(codes) >= removed)
+        finally:
+            sidecar.kill()  # which ends its requests
+            removing.join()
         assert set(codes) <= {204}
     with running(tmp_path, "--cache-size", "64MB", *flags, allow=[origin.base], program=small_segments(SEGMENT)) as sidecar:
         await filled(sidecar, sets[:2])  # --set names these at every start; the others were a person's word to the one that was killed
