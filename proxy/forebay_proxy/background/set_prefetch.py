@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from forebay_proxy.background.set_census import SetCensus
+from forebay_proxy.background.unread_ahead import UnreadAhead
 from forebay_proxy.background.warmer import AT_ONCE, Warmer
 from forebay_proxy.cache.resolver import VersionResolver
 from forebay_proxy.cache.shard_cache import ShardCache
@@ -36,8 +37,6 @@ NOT_TAR_S = 600.0  # and one that was no tar for this long: to see that it is on
 MOST_FAILED = 16  # in a row: then the origin is left alone for that time
 # A finished tour is begun again after this, for what was evicted or failed meanwhile: each look costs ten microseconds.
 REWIND_S, REWIND_EACH_S = 10.0, 0.001
-SPARE = 2  # segments a reader
-SETTLED = 64  # shards of the last fetched that are looked at, whether somebody has read them, before each further one
 
 
 def check_sets(texts: Iterable[str]) -> None:
@@ -84,9 +83,7 @@ class SetPrefetch:
         self._tar_check = tar_check
         self._sets: dict[str, _Declared] = {}
         self._census = SetCensus(cache.room.entries.values)
-        self._ahead: dict[str, int] = {}  # fetched and not read: shard name -> bytes
-        self._ahead_bytes = 0  # their sum
-        self._busy: dict[str, int] = {}  # shards that are coming -> how many bytes of each have been asked for
+        self._unread = UnreadAhead(cache.room, resolver.versions, plans)
         self._faults = SetFaults()
         self._failures = 0  # in a row
         self._paused_until = clock()
@@ -102,7 +99,7 @@ class SetPrefetch:
                 self._sets[key] = _Declared(key, text, shards, clock())
 
     def __repr__(self) -> str:
-        return f"<SetPrefetch {len(self._sets)} sets, {len(self._busy)} shards coming, {len(self._ahead)} unread>"
+        return f"<SetPrefetch {len(self._sets)} sets, {self._unread!r}>"
 
     def __len__(self) -> int:
         return len(self._sets)
@@ -153,7 +150,7 @@ class SetPrefetch:
             return "waits for its first reader"
         if self._here(declared.key)["complete"] == len(declared.shards):
             return "all here"
-        if declared.cursor.ended and not self._busy and not self._again:
+        if declared.cursor.ended and not self._unread.coming and not self._again:
             return "nothing left to fetch in this epoch"
         if self._clock() < self._paused_until:
             return "its origin is left alone for a while"
@@ -203,50 +200,17 @@ class SetPrefetch:
 
     def _held_back(self) -> bool:
         """Whether nothing more may be asked for now."""
-        self._settle()
-        return self._full or self._clock() < self._paused_until or not self._may_be_unread(SEGMENT_BYTES) or not self._roomy()
-
-    def _may_be_unread(self, size: int) -> bool:
-        """Whether so much more may be here or on its way for nobody yet; what plans had fetched counts before it."""
-        room = self._cache.room
-        ahead = self._ahead_bytes + sum(self._busy.values()) + size
-        excess = ahead + room.prefetch_debts.unread_bytes - room.ledger.capacity_bytes // 2
-        if excess > 0:
-            room.give_back(excess)
-        return ahead + room.prefetch_debts.unread_bytes <= room.ledger.capacity_bytes // 2
+        self._unread.settle()
+        if self._full or self._clock() < self._paused_until:
+            return True
+        return not self._unread.may_have(SEGMENT_BYTES) or not self._unread.has_room(self._readers)
 
     def _asks(self, name: str, size: int) -> None:
         """So many bytes of a shard are about to be asked for. Raises ``CacheFull``; then no other is begun before the next look."""
-        if (self._full and not self._busy.get(name)) or not self._may_be_unread(size):
+        if (self._full and not self._unread.is_asked(name)) or not self._unread.may_have(size):
             self._full = True
             raise CacheFull("half of the cache holds what nobody has read yet")
-        self._busy[name] = self._busy.get(name, 0) + size
-
-    def _roomy(self) -> bool:
-        """Whether there is room beside what the readers need for their next shards.
-
-        Those may be others than what comes here: without that room they would take the place of something unread, which comes twice then.
-        """
-        return self._cache.room.has_spare(SEGMENT_BYTES * (1 + len(self._busy) + SPARE * max(1, self._readers)))
-
-    def _settle(self) -> None:
-        """What has been read, or has left, is not ahead any more; a part of them each time."""
-        for _ in range(min(SETTLED, len(self._ahead))):
-            name = next(iter(self._ahead))
-            size = self._ahead.pop(name)
-            if self._is_ahead(name):
-                self._ahead[name] = size
-            else:
-                self._ahead_bytes -= size
-
-    def _is_ahead(self, name: str) -> bool:
-        """Whether something of the shard is unread, and will be read: who left early, or skipped a part, leaves that for good."""
-        entry = self._resolver.versions.current.get(name)
-        if entry is None or not entry.segments.unread:
-            return False
-        if entry.in_use.readers or self._plans.last_opened(name) is None:
-            return True
-        return any(not self._plans.has_read(key, name) for key in self._plans.sets.holding(name))
+        self._unread.ask(name, size)
 
     def _next(self) -> Shard | None:
         """The next shard to fetch; None if there is none, or none was found within a turn."""
@@ -276,7 +240,7 @@ class SetPrefetch:
             declared.cursor.rewind()
 
     def _wanted(self, declared: _Declared, name: str) -> bool:
-        if name in self._busy or self._faults.leaves_alone(name, self._clock()):
+        if self._unread.is_coming(name) or self._faults.leaves_alone(name, self._clock()):
             return False
         entry = self._resolver.versions.current.get(name)
         if entry is not None and entry.segments.complete:
@@ -284,7 +248,7 @@ class SetPrefetch:
         return not self._plans.has_read(declared.key, name)
 
     async def _fetch(self, shard: Shard) -> None:
-        self._busy[shard.name] = 0
+        self._unread.begin(shard.name)
         try:
             await self._bring(shard)
             self._failures = 0
@@ -299,12 +263,7 @@ class SetPrefetch:
             log.info("shard %s of a declared set could not be fetched (%s); its reader will ask again", shard.name, error)
             self._leave_alone(shard.name, error, FAILED_S)
         finally:
-            self._busy.pop(shard.name, None)
-            entry = self._resolver.versions.current.get(shard.name)
-            if entry is not None and entry.segments.unread:
-                size = sum(entry.segments.bytes_of(index) for index in entry.segments.unread)
-                self._ahead_bytes += size - self._ahead.pop(shard.name, 0)
-                self._ahead[shard.name] = size
+            self._unread.end(shard.name)
 
     async def _bring(self, shard: Shard) -> None:
         entry = self._resolver.versions.current.get(shard.name)

@@ -1,0 +1,98 @@
+"""What of the declared sets is here, or coming, and was read by nobody yet: never more than half of the cache."""
+
+from __future__ import annotations
+
+from forebay_proxy.cache.resident.space import SpaceManager
+from forebay_proxy.cache.versions import Versions
+from forebay_proxy.core.segments import SEGMENT_BYTES
+from forebay_proxy.policy.plans.registry import PlanRegistry
+
+__all__ = ["UnreadAhead"]
+
+SPARE = 2  # segments a reader
+SETTLED = 64  # shards of the last fetched that are looked at, whether somebody has read them, before each further one
+
+
+class UnreadAhead:
+    """Bytes by shard name. Not thread-safe: the event loop's only."""
+
+    def __init__(self, room: SpaceManager, versions: Versions, plans: PlanRegistry) -> None:
+        self._room = room
+        self._versions = versions
+        self._plans = plans
+        self._here: dict[str, int] = {}  # fetched and not read: shard name -> bytes
+        self._here_bytes = 0  # their sum
+        self._coming: dict[str, int] = {}  # shards that are coming -> how many bytes of each have been asked for
+
+    def __repr__(self) -> str:
+        return f"<UnreadAhead {len(self._coming)} shards coming, {len(self._here)} unread>"
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that are here or were asked for."""
+        return self._here_bytes + sum(self._coming.values())
+
+    @property
+    def coming(self) -> int:
+        """How many shards are coming."""
+        return len(self._coming)
+
+    def is_coming(self, name: str) -> bool:
+        """Whether the shard is being fetched."""
+        return name in self._coming
+
+    def is_asked(self, name: str) -> bool:
+        """Whether something of the shard has been asked for."""
+        return bool(self._coming.get(name))
+
+    def begin(self, name: str) -> None:
+        """The shard is about to be fetched."""
+        self._coming[name] = 0
+
+    def ask(self, name: str, size: int) -> None:
+        """``size`` bytes of the shard are about to be asked for."""
+        self._coming[name] = self._coming.get(name, 0) + size
+
+    def end(self, name: str) -> None:
+        """The fetch of the shard is over: what of it is here and unread counts from now on."""
+        self._coming.pop(name, None)
+        entry = self._versions.current.get(name)
+        if entry is not None and entry.segments.unread:
+            size = sum(entry.segments.bytes_of(index) for index in entry.segments.unread)
+            self._here_bytes += size - self._here.pop(name, 0)
+            self._here[name] = size
+
+    def may_have(self, size: int) -> bool:
+        """Whether ``size`` bytes more may be here or on their way for nobody yet; what plans had fetched counts before them."""
+        room = self._room
+        ahead, most = self.bytes + size, room.ledger.capacity_bytes // 2
+        excess = ahead + room.prefetch_debts.unread_bytes - most
+        if excess > 0:
+            room.give_back(excess)
+        return ahead + room.prefetch_debts.unread_bytes <= most
+
+    def has_room(self, readers: int) -> bool:
+        """Whether there is room beside what so many readers need for their next shards.
+
+        Those may be others than what comes here: without that room they would take the place of something unread, which comes twice then.
+        """
+        return self._room.has_spare(SEGMENT_BYTES * (1 + len(self._coming) + SPARE * max(1, readers)))
+
+    def settle(self) -> None:
+        """What has been read, or has left, is not ahead any more; a part of them each time."""
+        for _ in range(min(SETTLED, len(self._here))):
+            name = next(iter(self._here))
+            size = self._here.pop(name)
+            if self._is_ahead(name):
+                self._here[name] = size
+            else:
+                self._here_bytes -= size
+
+    def _is_ahead(self, name: str) -> bool:
+        """Whether something of the shard is unread, and will be read: who left early, or skipped a part, leaves that for good."""
+        entry = self._versions.current.get(name)
+        if entry is None or not entry.segments.unread:
+            return False
+        if entry.in_use.readers or self._plans.last_opened(name) is None:
+            return True
+        return any(not self._plans.has_read(key, name) for key in self._plans.sets.holding(name))
