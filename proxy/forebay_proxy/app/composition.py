@@ -44,6 +44,7 @@ from forebay_proxy.cache.resident.segment_reader import SegmentReader
 from forebay_proxy.cache.resident.space import Slice, SpaceManager
 from forebay_proxy.cache.resident.suspects import SuspectVersions
 from forebay_proxy.cache.resolver import VersionResolver
+from forebay_proxy.cache.segment_flights import SegmentFlights
 from forebay_proxy.cache.segment_grants import SegmentGrants
 from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.config.settings import Settings
@@ -137,11 +138,15 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
         room=room, retirement=here.retirement, fill=fill, suspects=suspects, flights=flights, fetcher=fetcher, buffers=buffers,
         events=events, group=around.group, clock=clock, hmac_key=store.hmac_key, revalidate=settings.revalidate,
     )  # fmt: skip
+    segment_flights = SegmentFlights(
+        room=room, disk=disk, plans=plans, flights=flights, fill=fill, segment_reader=here.segment_reader, fetcher=fetcher,
+        buffers=buffers, events=events, clock=clock,
+    )  # fmt: skip
     cache = ShardCache(
         store=store, room=room, reclaimer=here.reclaimer, leases=here.leases, segment_reader=here.segment_reader,
         segment_check=here.segment_check, disk=disk, plans=plans, flights=flights, resolver=resolver,
-        fetcher=fetcher, buffers=buffers, events=events, tasks=tasks,
-        clock=clock, gate=gate, digest_check=digest_check, fill=fill,
+        fetcher=fetcher, buffers=buffers, events=events,
+        clock=clock, gate=gate, digest_check=digest_check, fill=fill, segment_flights=segment_flights,
     )  # fmt: skip
     indexer = SampleIndexer(cache, store.samples, tasks, events)
     watch = DiskMonitor(

@@ -151,10 +151,10 @@ class Warmer:
             return air
         try:
             for index in range(segment_count(entry.version.length or 0)):
-                flight = self._cache.flight_of(entry, index)
+                flight = self._cache.segment_flights.find(entry, index)
                 if flight is None and not entry.segments.has(index):
                     self._asks(shard.name, entry.segments.bytes_of(index))
-                flight = flight or self._cache.ensure(entry, index, shard, need=NEED, need_at=None, reader=None)
+                flight = flight or self._cache.segment_flights.ensure(entry, index, shard, need=NEED, need_at=None, reader=None)
                 if flight is not None:
                     air.append(flight)
                 if len(air) >= SEGMENTS_AT_ONCE:

@@ -118,7 +118,7 @@ class ShardReader:
             return RequestOutcome.HIT
         if any(stored):
             return RequestOutcome.PARTIAL
-        flying = self._host.flight_of(entry, first) is not None
+        flying = self._host.segment_flights.find(entry, first) is not None
         return RequestOutcome.COLLAPSED if flying and not self._opened_here else RequestOutcome.MISS
 
     async def chunks(self) -> AsyncIterator[bytes | memoryview]:
@@ -259,9 +259,9 @@ class ShardReader:
         if self._from_store:
             self._host.read_segment(self.entry, index)
         elif doubtful:
-            self._board(self._host.private_flight(self.entry, self.position, self.shard))
+            self._board(self._host.segment_flights.launch_alone(self.entry, self.position, self.shard))
         else:
-            self._board(self._boarded(index) or self._host.launch(self.entry, index, self.shard, 0.0, self.reader))
+            self._board(self._boarded(index) or self._host.segment_flights.launch(self.entry, index, self.shard, 0.0, self.reader))
         self._arrive(index)
         self._ask_ahead(index)
 
@@ -275,7 +275,7 @@ class ShardReader:
             return None
         if stream.reaches(self.position):
             return stream
-        return None if self.position else self._host.private_flight(self.entry, 0, self.shard)
+        return None if self.position else self._host.segment_flights.launch_alone(self.entry, 0, self.shard)
 
     def _stays_aboard(self) -> bool:
         """Whether the flight brings the position too: one body of many segments is not asked for anew at each of them."""
@@ -294,9 +294,9 @@ class ShardReader:
 
     def _boarded(self, index: int) -> Flight | None:
         """A flight that is in the air already; counted when somebody else asked for it."""
-        flight = self._host.flight_of(self.entry, index)
+        flight = self._host.segment_flights.find(self.entry, index)
         if flight is not None and not self._opened_here and index > self._lease.asked_to:
-            self._host.boarded()
+            self._host.segment_flights.boarded()
         return flight
 
     def _board(self, flight: Flight) -> None:
@@ -310,7 +310,7 @@ class ShardReader:
         if self._private_attempts > PRIVATE_ATTEMPTS:
             raise OriginError(self.entry.name, f"no byte beyond {self.position} arrived in {PRIVATE_ATTEMPTS} attempts") from error
         self._lease.leave_flight()
-        self._board(self._host.private_flight(self.entry, self.position, self.shard))
+        self._board(self._host.segment_flights.launch_alone(self.entry, self.position, self.shard))
         self.outcome = RequestOutcome.BYPASS
 
     def has_all(self) -> None:

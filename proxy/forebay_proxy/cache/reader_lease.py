@@ -48,7 +48,7 @@ class ReaderLease:
 
     def board(self, flight: Flight, position: int) -> None:
         """Follow ``flight`` from ``position``, which is needed now."""
-        self._host.hurry(self._entry, flight, 0.0)
+        self._host.segment_flights.hurry(self._entry, flight, 0.0)
         self.flight = flight
         self._aboard.enter_context(flight.aboard(self._passenger, position))
 
@@ -64,12 +64,12 @@ class ReaderLease:
     def ask_ahead(self, index: int, last: int) -> None:
         """Have the segments behind ``index`` come, up to ``last`` or to where there is no room for them."""
         for ahead in range(index + 1, last + 1):
-            flight = self._host.flight_of(self._entry, ahead)
+            flight = self._host.segment_flights.find(self._entry, ahead)
             if flight is not None:
-                self._host.hurry(self._entry, flight, float(ahead - index))
+                self._host.segment_flights.hurry(self._entry, flight, float(ahead - index))
             elif self._entry.segments.has(ahead):
                 self._host.segment_reader.foresee(self._entry, ahead)
-            elif not self._host.launch_ahead(self._entry, ahead, self._shard, float(ahead - index), self._reader):
+            elif not self._host.segment_flights.launch_ahead(self._entry, ahead, self._shard, float(ahead - index), self._reader):
                 return
             self.lease(ahead)
             self.asked_to = ahead

@@ -1,4 +1,4 @@
-"""ShardCache: the one owner of state. ``open`` and ``ensure`` are the only doors; a request and a prefetch walk the same path.
+"""ShardCache: the one owner of state. ``open`` and ``SegmentFlights.ensure`` are the only doors; request and prefetch go by one path.
 
 A request, down once: ``open`` finds the version (stored and fresh, or by an *opening*: the single-flighted first ranged GET, whose body is
 already the first segment), checks that this credential may read it, and gives a ``ShardReader``. The reading asks for segments; a missing
@@ -13,7 +13,7 @@ Everything here runs on one event loop and needs no locks; between two awaits th
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 
 from forebay_proxy.cache.fd_lease import FdLease, FdLeases
@@ -28,18 +28,16 @@ from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.segment_check import SegmentCheck
 from forebay_proxy.cache.resident.segment_leases import SegmentLeases
 from forebay_proxy.cache.resident.segment_reader import SegmentReader
-from forebay_proxy.cache.resident.space import Slice, SpaceManager
+from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.cache.resolver import VersionResolver
-from forebay_proxy.cache.segment_writer import SegmentWriter
+from forebay_proxy.cache.segment_flights import SegmentFlights
 from forebay_proxy.cache.tar_check import TarCheck
 from forebay_proxy.core import events
-from forebay_proxy.core.background_tasks import BackgroundTasks
-from forebay_proxy.core.errors import CacheFull, ShardChanged
+from forebay_proxy.core.errors import ShardChanged
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.http_range import RangeRequest, Suffix
-from forebay_proxy.core.segments import SEGMENT_BYTES, segment_span
+from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.core.shard import Shard
-from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.policy.plans.facts import NextUseChanged
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.store.health import DiskHealth
@@ -47,7 +45,7 @@ from forebay_proxy.store.store import Store
 from forebay_proxy.telemetry.optimum import OptimumMeter
 from forebay_proxy.telemetry.waits import OPENING, READING, Waits
 from forebay_proxy.transfer.buffer_budget import BufferBudget
-from forebay_proxy.transfer.flights import Flight, Flights
+from forebay_proxy.transfer.flights import Flights
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["ShardCache"]
@@ -72,11 +70,11 @@ class ShardCache:
         fetcher: Fetcher,
         buffers: BufferBudget,
         events: Events,
-        tasks: BackgroundTasks,
         clock: Callable[[], float],
         gate: DigestGate,
         digest_check: DigestCheck,
         fill: Fill,
+        segment_flights: SegmentFlights,
     ) -> None:
         self.buffers = buffers
         self.room = room
@@ -95,10 +93,10 @@ class ShardCache:
         self.gate = gate
         self.digest_check = digest_check
         self.fill = fill
+        self.segment_flights = segment_flights
         self._resolver = resolver
         self._fetcher = fetcher
         self._events = events
-        self._clock = clock
         self._resting = 0
 
     def __repr__(self) -> str:
@@ -152,7 +150,7 @@ class ShardCache:
         waited_s, opened_here, entry = 0.0, False, self._resolver.ready(shard, job)
         if entry is None:
             with self.waits.waiting(reader, shard.name, shard.origin, OPENING) as wait:
-                entry, opened_here = await self._resolver.entry(shard, job, want, head=head, reader=self._announced(reader))
+                entry, opened_here = await self._resolver.entry(shard, job, want, head=head, reader=self.segment_flights.announced(reader))
             waited_s = wait.seconds
         entry = self.room.entries.setdefault(entry.key, entry)  # forgotten between its opening's end and here: one entry a key, always
         return entry, opened_here, waited_s
@@ -263,95 +261,13 @@ class ShardCache:
             if entry is not None:
                 self.room.touch(entry)
 
-    def ensure(self, entry: Entry, index: int, shard: Shard, *, need: float, need_at: float | None, reader: Hashable) -> Flight | None:
-        """Prefetch's door: a flight for segment ``index``, None if it is here or in the air. Raises ``CacheFull``."""
-        if entry.segments.has(index):
-            self.segment_reader.foresee(entry, index)
-            return None
-        if self.flight_of(entry, index) is not None:
-            return None
-        if not entry.ranged or self.room.entries.setdefault(entry.key, entry) is not entry:
-            raise CacheFull("this version cannot be completed any more")
-        if not self.disk.usable:
-            raise CacheFull("the cache disk is failing")
-        if self.disk.no_files and not entry.stored.filed:
-            raise CacheFull("the file system has no inodes left for another shard")
-        size = entry.segments.bytes_of(index)
-        grant = self.room.reserve_ahead(size, need_at, reader)
-        if reader is not None:
-            self.room.prefetch_debts.note(entry.key, index, reader, size, self.room.owed_for(grant))
-        flight = self._flight(entry, index, need)
-        self._fly(entry, flight, shard, index, grant)
-        return flight
-
     # What a reading needs
-
-    def flight_of(self, entry: Entry, index: int) -> Flight | None:
-        stream = entry.in_use.stream if entry.in_use.streaming else None
-        flight = stream or self.flights.find(entry.key, index)
-        if flight is not None and index in flight.landed and not entry.segments.has(index):
-            return None  # what it brought has left already (it may be waiting for the end of its body): there are holes below its watermark
-        return flight
-
-    def launch(self, entry: Entry, index: int, shard: Shard, need: float, reader: ReaderName | None) -> Flight:
-        """A flight for a segment a reader needs now."""
-        if not entry.ranged:
-            return self.private_flight(entry, segment_span(index, entry.version.length)[0], shard)
-        flight = self._flight(entry, index, need)
-        grant = self.fill.grants.demand(entry, index, self._announced(reader))
-        flight.bypass = grant is None
-        self._fly(entry, flight, shard, index, grant)
-        return flight
-
-    def launch_ahead(self, entry: Entry, index: int, shard: Shard, need: float, reader: ReaderName | None) -> bool:
-        flight = self._flight(entry, index, need)
-        grant = (
-            self.fill.grants.inside(entry, index, reader)
-            if self._announced(reader) is not None
-            else self.fill.grants.demand(entry, index, None)
-        )
-        if grant is None:
-            return False
-        self._fly(entry, flight, shard, index, grant)
-        return True
-
-    def _announced(self, reader: ReaderName | None) -> ReaderName | None:
-        """``reader`` if its future is known."""
-        return reader if reader is not None and self.plans.get(reader) is not None else None
 
     def ask_inside(self) -> None:
         """Ask again for what readers with a plan need next of the shards they are in, before anything further ahead is looked at."""
         for reading in self.readings:
-            if self._announced(reading.reader) is not None:  # the others were refused because nothing at all may leave
+            if self.segment_flights.announced(reading.reader) is not None:  # the others were refused because nothing at all may leave
                 reading.ask_again()
-
-    def private_flight(self, entry: Entry, position: int, shard: Shard) -> Flight:
-        """A fetch for one reader alone, through memory, from ``position`` to the end of its segment (or of the shard, without Range)."""
-        index = position // SEGMENT_BYTES
-        first, size = segment_span(index, entry.version.length)
-        flight = Flight(position, first + size if entry.ranged else entry.version.length, 0.0, self._clock())
-        flight.bypass = True
-        self._events.emit(events.Refetched(entry.origin, (flight.end or position) - position))
-        self._fly(entry, flight, shard, -1, None)
-        return flight
-
-    def _flight(self, entry: Entry, index: int, need: float) -> Flight:
-        first, size = segment_span(index, entry.version.length)
-        return Flight(first, first + size, need, self._clock())
-
-    def _fly(self, entry: Entry, flight: Flight, shard: Shard, index: int, grant: Grant[Slice] | None) -> None:
-        entry.in_use.flying += 1
-        self.fill.begun(entry, shard)
-        way = self._way(entry, flight, shard, grant)
-        if index < 0:
-            self.flights.take_off(flight, way)
-        else:
-            self.flights.take_off(flight, way, entry.key, index)
-
-    async def _way(self, entry: Entry, flight: Flight, shard: Shard, grant: Grant[Slice] | None) -> None:
-        writer = SegmentWriter(self.fill, self.buffers, entry, flight, grant)
-        writer.bypassing = flight.bypass
-        await self.fill.flown(entry, flight, writer, self._fetcher.fill(entry, flight, shard, writer))
 
     def breadth(self, entry: Entry, bypassing: bool) -> int:
         """How many ranges of one reader may be in the air now: what the origin's pace makes worth it, an even part of the room."""
@@ -370,14 +286,6 @@ class ShardCache:
     def read_segment(self, entry: Entry, index: int) -> None:
         self.room.prefetch_debts.hit(entry.key, index)
         entry.segments.unread.discard(index)
-
-    def hurry(self, entry: Entry, flight: Flight, need: float) -> None:
-        if need < flight.need:
-            flight.need = need
-            self._fetcher.hurried(entry.origin)
-
-    def boarded(self) -> None:
-        self._events.emit(events.FlightBoarded())
 
     @contextmanager
     def waiting(self, reading: ShardReader) -> Iterator[None]:

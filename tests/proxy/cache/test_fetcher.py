@@ -185,7 +185,7 @@ async def test_demand_overtakes_a_prefetch_that_waits(tmp_path: Path) -> None:
         entry = world.entry(A)
         gate = remote.hold()
         for index in range(1, 5):
-            world.cache.ensure(entry, index, shard_of(A), need=2000.0 + index, need_at=None, reader=reader())
+            world.cache.segment_flights.ensure(entry, index, shard_of(A), need=2000.0 + index, need_at=None, reader=reader())
         await gate.reached.wait()
         assert world.limiters.of("https://o").in_flight == 1
         reading = asyncio.create_task(world.get(A, reader(), first=4 * SEGMENT, last=4 * SEGMENT + 9))

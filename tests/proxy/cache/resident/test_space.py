@@ -104,7 +104,7 @@ async def test_a_displacement_that_fails_is_not_counted_for_ever(tmp_path: Path)
         entry, _ = await world.resolver.entry(shard_of(B), "job", need=2000.0)
         await world.quiet()
         world.origin.remotes[B].fail(times=10)
-        assert world.cache.ensure(entry, 1, shard_of(B), need=2000.0, need_at=world.clock(), reader=reader(2)) is not None
+        assert world.cache.segment_flights.ensure(entry, 1, shard_of(B), need=2000.0, need_at=world.clock(), reader=reader(2)) is not None
         assert world.room.prefetch_debts.owed()
         await world.quiet()
         assert not world.room.prefetch_debts.owed()
@@ -138,7 +138,7 @@ async def test_lead_does_not_eat_what_is_kept(tmp_path: Path) -> None:
             entry, now = world.entry(B), world.clock()
             for index in range(2, 6):
                 with suppress(CacheFull):
-                    world.cache.ensure(entry, index, shard_of(B), need=2000.0, need_at=now, reader=near)
+                    world.cache.segment_flights.ensure(entry, index, shard_of(B), need=2000.0, need_at=now, reader=near)
                 await world.quiet()
                 if entry.segments.has(index):
                     await world.get(B, near, first=index * SEGMENT, last=index * SEGMENT)
