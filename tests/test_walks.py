@@ -22,8 +22,9 @@ from support.face import request, talk
 from support.origin_server import OriginServer
 
 import forebay_proxy
-from forebay_proxy.app.service import ServiceInfo, serve
+from forebay_proxy.app.service import serve
 from forebay_proxy.app.shutdown import Shutdown
+from forebay_proxy.app.status import ServiceInfo
 from forebay_proxy.cache.resident import reclaim
 from forebay_proxy.cache.segment_grants import SegmentGrants
 from forebay_proxy.config.settings import load

@@ -10,7 +10,6 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from forebay_proxy.app.operations import Operations
 from forebay_proxy.app.plan_status import PlanStatus
 from forebay_proxy.app.shutdown import Deadline, Shutdown
 from forebay_proxy.app.startup import NotBegun, adopt, own_directory
-from forebay_proxy.app.status import StatusReport
+from forebay_proxy.app.status import ServiceInfo, StatusReport
 from forebay_proxy.background.plan_intake import PlanIntake
 from forebay_proxy.background.set_prefetch import check_sets
 from forebay_proxy.background.verifier import Sampling
@@ -55,7 +54,7 @@ from forebay_proxy.telemetry.request_log import log_request
 from forebay_proxy.telemetry.troubles import Troubles
 from forebay_proxy.wire.protocol.version import VERSION
 
-__all__ = ["ServiceInfo", "run_service", "serve"]
+__all__ = ["run_service", "serve"]
 
 log = logging.getLogger("forebay")
 
@@ -66,21 +65,6 @@ _ANYBODY = (
     "refused; run it as another user of the namespace"
 )
 TICK_S = 1.0  # a silent reader is given a minute, a failed opening half of one
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceInfo:
-    """What a sidecar knows of itself once it listens."""
-
-    url: str
-    port: int
-    socket: Path | None
-    cache_dir: Path
-    instance: str
-    capacity_bytes: int
-    fingerprint: str
-    notices: tuple[str, ...]
-    chosen: tuple[str, ...] = ()  # of the notices: what it decided by itself, which is no warning
 
 
 Announce = Callable[[ServiceInfo], None]

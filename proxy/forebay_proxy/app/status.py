@@ -7,8 +7,9 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from forebay_proxy.app.plan_status import PlanStatus
 from forebay_proxy.background.disk_monitor import DiskMonitor
@@ -30,10 +31,22 @@ from forebay_proxy.transfer.limiter import Limiters
 from forebay_proxy.wire.protocol.plan import ReaderName
 from forebay_proxy.wire.protocol.version import VERSION
 
-if TYPE_CHECKING:
-    from forebay_proxy.app.service import ServiceInfo
+__all__ = ["ServiceInfo", "StatusReport"]
 
-__all__ = ["StatusReport"]
+
+@dataclass(frozen=True, slots=True)
+class ServiceInfo:
+    """What a sidecar knows of itself once it listens."""
+
+    url: str
+    port: int
+    socket: Path | None
+    cache_dir: Path
+    instance: str
+    capacity_bytes: int
+    fingerprint: str
+    notices: tuple[str, ...]
+    chosen: tuple[str, ...] = ()  # of the notices: what it decided by itself, which is no warning
 
 
 class StatusReport:

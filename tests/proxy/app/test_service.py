@@ -15,8 +15,9 @@ import pytest
 from support.face import request, talk
 
 from forebay_proxy.app import service
-from forebay_proxy.app.service import ServiceInfo, serve
+from forebay_proxy.app.service import serve
 from forebay_proxy.app.shutdown import Shutdown
+from forebay_proxy.app.status import ServiceInfo
 from forebay_proxy.background import prefetcher
 from forebay_proxy.cache import refusals
 from forebay_proxy.config.settings import load
