@@ -1,8 +1,8 @@
 """One reader inside one shard: asks for segments a little ahead of its position, and gives their bytes in order.
 
-Each step finds the bytes at the position wherever they are: stored -> from the file; in the air -> behind the flight's watermark, from
-the file or the memory window; missing -> a flight takes off. A reader that falls out of a bypass window, or whose flight met a failing
-disk, goes on with a fetch of its own.
+Each step finds the bytes at the position wherever they are (the table is in ``segment_source``): stored -> from the file; in the air ->
+behind the flight's watermark, from the file or the memory window; missing -> a flight takes off. A reader that falls out of a bypass
+window, or whose flight met a failing disk, goes on with a fetch of its own.
 """
 
 from __future__ import annotations
@@ -10,19 +10,17 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 
-import xxhash
-
+from forebay_proxy.cache.chunk_reader import ChunkReader
 from forebay_proxy.cache.reader_host import ReaderHost
 from forebay_proxy.cache.reader_lease import ReaderLease
+from forebay_proxy.cache.repeat_check import RepeatCheck
 from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.segment_source import SegmentSource, foreseen_outcome, source_in_flight, source_of_segment
 from forebay_proxy.core.errors import (
     CacheError,
     DigestDiffers,
-    FellBehind,
     OriginError,
     ShardChanged,
-    ShardError,
-    WrongBytes,
     bare,
 )
 from forebay_proxy.core.events import RequestOutcome
@@ -59,19 +57,15 @@ class ShardReader:
         self.waited_s = 0.0  # over all waits that have ended, its opening's among them
         self.wait: Wait | None = None  # for bytes, right now
         self.position = 0
-        self.opened_at = time.monotonic()
         self._host = host
         self._end: int | None = 0
-        self._buffer = bytearray()
         self._current = -1
-        self._from_store = False
+        self._source = SegmentSource.SHARED
+        self._chunks = ChunkReader(host, entry)
+        self._repeats = RepeatCheck(host.gate, entry)
         self._lease = ReaderLease(host, entry, shard, reader, self)
         self._segments_read = 0
-        self._given: set[int] = set()  # segments it has read bytes of from the store
-        self._uncompared: dict[int, Flight] = {}  # segments that were hashed once, come again, and were read before they had landed
-        self._summed = -1, xxhash.xxh3_64()  # the one of them that is being read, if from its start, and the sum of what was read
         self._began_at: int | None = None  # the first segment it entered
-        self._fault: ShardError | None = None
         self._private_attempts = 0
         self._handed_at: float | None = None  # since when the client has been busy with the last chunk
 
@@ -96,7 +90,8 @@ class ShardReader:
         self._end = length if last is None else last + 1 if length is None else min(length, last + 1)
         if length is not None and first >= length:
             return self.outcome
-        self.outcome = self._foresee()
+        joins = not self._opened_here and self._host.segment_flights.find(self.entry, index_of(first)) is not None
+        self.outcome = foreseen_outcome(self.entry, first, self._end, joins=joins)
         while True:
             try:
                 await self._reach()
@@ -108,19 +103,6 @@ class ShardReader:
                     raise
                 await self._host.move(self)  # it has given nobody a byte yet: the second fetch may do
 
-    def _foresee(self) -> RequestOutcome:
-        """What the segments of the range say before anything is asked for."""
-        entry = self.entry
-        first = index_of(self.position)
-        last = first if self._end is None else index_of(self._end - 1)
-        stored = [entry.segments.has(index) for index in range(first, last + 1)]
-        if all(stored) and self._end is not None:
-            return RequestOutcome.HIT
-        if any(stored):
-            return RequestOutcome.PARTIAL
-        flying = self._host.segment_flights.find(entry, first) is not None
-        return RequestOutcome.COLLAPSED if flying and not self._opened_here else RequestOutcome.MISS
-
     async def chunks(self) -> AsyncIterator[bytes | memoryview]:
         """The bytes of the range, in order; a chunk is used up when the next is asked for.
 
@@ -131,14 +113,15 @@ class ShardReader:
                 if not await self._reach():
                     break
                 data = await self._next()
-                self._compare(data)
-                if self._uncompared and self._end is not None and self.position + len(data) >= self._end:
+                if self._repeats.add(self._current, self.position, data):
+                    self._chunks.check()
+                if self._repeats and self._end is not None and self.position + len(data) >= self._end:
                     await self._compared()
             except CacheError as error:
                 self._go_alone(error)
                 continue
             self.position += len(data)
-            if self._from_store:
+            if self._source is SegmentSource.STORE:
                 self.hit_bytes += len(data)
             self._lease.moved(self.position)
             self._private_attempts = 0
@@ -152,7 +135,7 @@ class ShardReader:
     async def _reach(self) -> bool:
         """Make the byte at the position readable; False at the end of a shard whose length was not known."""
         while True:
-            self._check()
+            self._chunks.check()
             if self._settled():  # also when the last bytes came from the store, or end where a segment does
                 return False
             index = index_of(self.position)
@@ -171,7 +154,10 @@ class ShardReader:
             return True
         if flight.error is not None:
             raise bare(flight.error)
-        return flight.position > self.position or await self._wait(flight)
+        if flight.position > self.position:
+            return True
+        with self._host.waiting(self):
+            return await flight.grown_beyond(self.position)
 
     @property
     def entered(self) -> tuple[int, int] | None:
@@ -180,52 +166,23 @@ class ShardReader:
             return None
         return self._began_at, max(self._began_at, self._current, index_of(max(0, self.position - 1)))
 
-    def _check(self) -> None:
-        """Raises why this reader must not go on."""
-        fault = self._fault or self.entry.in_use.fault
-        if fault is not None:
-            raise bare(fault)
-
     def found_wrong(self, index: int) -> None:
         """A stored segment is wrong: whoever was given bytes of it must not go on."""
-        if index in self._given:
-            first, size = segment_span(index, self.version.length)
-            cause = f"bytes {first} to {first + size - 1} were found wrong on the cache disk after some of them had been sent"
-            self._fault = WrongBytes(self.entry.name, cause, next_step="read it again from its start: they are fetched anew")
+        self._chunks.found_wrong(index)
 
     async def _pass_seal(self, index: int) -> None:
         """The last segment is nobody's before the whole shard has the digest its origin names."""
         if self._host.gate.holds(self.entry, index):
             with self._host.waiting(self):
                 await self._host.gate.passed(self.entry, index)
-        self._check()
-
-    def _compare(self, data: bytes | memoryview) -> None:
-        """Sum up a segment that was hashed when it was here before: one that only passes through memory nobody else has whole."""
-        index = self._current
-        if index not in self._uncompared:
-            return
-        first, size = segment_span(index, self.version.length)
-        if self.position == first:
-            self._summed = index, xxhash.xxh3_64()
-        of, hasher = self._summed
-        if of != index:
-            return  # read from its middle on
-        hasher.update(data)
-        if self.position + len(data) == first + size:
-            del self._uncompared[index]
-            self._host.gate.came_again(self.entry, index, hasher.intdigest())
-            self._check()
+        self._chunks.check()
 
     async def _compared(self) -> None:
         """Keep the last bytes until what was read from memory, of segments that had been here before, proves to be the same."""
-        if not self._uncompared:
-            return
-        with self._host.waiting(self):
-            for index, flight in self._uncompared.items():
-                await self._host.gate.compared(self.entry, index, flight)
-        self._uncompared.clear()
-        self._check()
+        if self._repeats:
+            with self._host.waiting(self):
+                await self._repeats.finish()
+            self._chunks.check()
 
     def _settled(self) -> bool:
         """The shard turned out to end here."""
@@ -234,55 +191,41 @@ class ShardReader:
             self._end = length if self._end is None else min(self._end, length)
         return self._end is not None and self.position >= self._end
 
-    async def _wait(self, flight: Flight) -> bool:
-        with self._host.waiting(self):
-            return await flight.grown_beyond(self.position)
-
     async def _enter(self, index: int) -> None:
         """Be in segment ``index``: know where its bytes come from, ask for the ones after it, give back the ones before."""
         if index == self._current:
             return
-        if self._stays_aboard():
-            self._arrive(index)
-            return
-        self._lease.leave_flight()
-        self._lease.arrive(index)  # what it has behind it may leave for what it needs now
-        only = self._only_source()
-        if only is not None:
-            self._board(only)
-            self._arrive(index)
-            return
-        if self.entry.segments.has(index) and not await self._host.segment_reader.trusted(self.entry, index):
-            self.outcome = RequestOutcome.PARTIAL if self.outcome is RequestOutcome.HIT else self.outcome
-        doubtful = index in self.entry.segments.unverified  # found wrong, or not to be read now, and the disk does not let go of it
-        self._from_store = self.entry.segments.has(index) and not doubtful
-        if self._from_store:
-            self._host.read_segment(self.entry, index)
-        elif doubtful:
-            self._board(self._host.segment_flights.launch_alone(self.entry, self.position, self.shard))
-        else:
-            self._board(self._boarded(index) or self._host.segment_flights.launch(self.entry, index, self.shard, 0.0, self.reader))
+        if source_in_flight(self.entry, self.position, self._lease.flight) is not SegmentSource.SAME_FLIGHT:
+            self._lease.leave_flight()
+            self._lease.arrive(index)  # what it has behind it may leave for what it needs now
+            source = source_in_flight(self.entry, self.position, None)
+            if source is None:
+                await self._verify(index)
+                source = source_of_segment(self.entry, index)
+            self._turn_to(source, index)
         self._arrive(index)
         self._ask_ahead(index)
 
-    def _only_source(self) -> Flight | None:
-        """Of a body that cannot be asked for twice: its one flight, also for what it has stored, so that it waits for this reader.
+    async def _verify(self, index: int) -> None:
+        if self.entry.segments.has(index) and not await self._host.segment_reader.trusted(self.entry, index):
+            self.outcome = RequestOutcome.PARTIAL if self.outcome is RequestOutcome.HIT else self.outcome
 
-        One that has moved on without keeping what it brought is of no use to a reader at its start: that one asks for a body of its own.
-        """
-        stream = self.entry.in_use.stream
-        if stream is None or not stream.once or stream.done:
-            return None
-        if stream.reaches(self.position):
-            return stream
-        return None if self.position else self._host.segment_flights.launch_alone(self.entry, 0, self.shard)
-
-    def _stays_aboard(self) -> bool:
-        """Whether the flight brings the position too: one body of many segments is not asked for anew at each of them."""
-        flight = self._lease.flight
-        if flight is None or self.entry.ranged or flight.error is not None:
-            return False
-        return flight.position > self.position or not flight.done
+    def _turn_to(self, source: SegmentSource, index: int) -> None:
+        """Take what follows from ``source``."""
+        self._source = source
+        if source is SegmentSource.STORE:
+            self._host.read_segment(self.entry, index)
+            return
+        if source is SegmentSource.PRIVATE:
+            flight = self._host.segment_flights.launch_alone(self.entry, self.position, self.shard)
+        elif source is SegmentSource.ONE_BODY:
+            assert self.entry.in_use.stream is not None
+            flight = self.entry.in_use.stream
+        else:
+            flight = self._boarded(index) or self._host.segment_flights.launch(self.entry, index, self.shard, 0.0, self.reader)
+        self._lease.board(flight, self.position)
+        if flight.bypass:
+            self.outcome = RequestOutcome.BYPASS
 
     def _arrive(self, index: int) -> None:
         self._lease.arrive(index)
@@ -299,18 +242,13 @@ class ShardReader:
             self._host.segment_flights.boarded()
         return flight
 
-    def _board(self, flight: Flight) -> None:
-        self._lease.board(flight, self.position)
-        if flight.bypass:
-            self.outcome = RequestOutcome.BYPASS
-
     def _go_alone(self, error: CacheError) -> None:
         """The shared flight cannot serve this reader any further: fetch the rest of the segment for it alone."""
         self._private_attempts += 1
         if self._private_attempts > PRIVATE_ATTEMPTS:
             raise OriginError(self.entry.name, f"no byte beyond {self.position} arrived in {PRIVATE_ATTEMPTS} attempts") from error
         self._lease.leave_flight()
-        self._board(self._host.segment_flights.launch_alone(self.entry, self.position, self.shard))
+        self._turn_to(SegmentSource.PRIVATE, index_of(self.position))
         self.outcome = RequestOutcome.BYPASS
 
     def has_all(self) -> None:
@@ -340,39 +278,12 @@ class ShardReader:
         flight = self._lease.flight
         first, size = segment_span(self._current, self.version.length)
         end = first + size if self._end is None else min(first + size, self._end)
-        if flight is not None and self._current not in flight.landed and self._host.gate.knows(self.entry, self._current):
-            self._uncompared[self._current] = flight
-        if flight is not None and not flight.in_file(self.position):
-            return self._from_window(flight, end)
-        if flight is not None:
-            end = min(end, flight.stored_end)
-        departures = self.entry.segments.departures
-        data = await self._host.segment_reader.read(self.entry, self.position, self._place(end - self.position))
-        if flight is not None and flight.error is not None:
-            raise bare(flight.error)  # its bytes are being given back: what was read may be holes
-        if flight is not None and flight.file is not self.entry.stored.file:
-            raise FellBehind("the directory was removed, and with it the file that holds these bytes")
-        self._check()
-        landed = flight is None or self._current in flight.landed
-        if self.entry.segments.departures != departures or (landed and not self.entry.segments.has(self._current)):
-            self._from_store = False
-            raise FellBehind("the segment was found wrong, and left, while it was read")
-        self._given.add(self._current)
-        return data
-
-    def _place(self, size: int) -> memoryview:
-        """At most ``size`` bytes of this reader's own buffer: a chunk is used up when the next is asked for, so one buffer does."""
-        unit = self._host.buffers.readers.unit_bytes
-        if len(self._buffer) < min(size, unit):
-            self._buffer = bytearray(min(size, unit))
-        return memoryview(self._buffer)[: min(size, unit)]
-
-    def _from_window(self, flight: Flight, end: int) -> memoryview:
-        view = flight.window.read(self.position)
-        assert view is not None, "below the watermark is in the window"
+        self._repeats.expect(self._current, flight)
+        if flight is None or flight.in_file(self.position):
+            return await self._chunks.from_file(self._current, self.position, end, flight)
         if flight.bypass:
             self.outcome = RequestOutcome.BYPASS
-        return view[: min(end - self.position, self._host.buffers.readers.unit_bytes)]
+        return self._chunks.from_window(flight, self.position, end)
 
     def rests(self, now: float) -> bool:
         """Whether the client has taken nothing for ``REST_S`` (``now`` is monotonic); then all it holds goes back until it goes on."""
@@ -389,7 +300,7 @@ class ShardReader:
         self._lease.give_up()
         self._lease = ReaderLease(self._host, entry, self.shard, self.reader, self)
         self.entry, self._opened_here = entry, opened_here
-        self._uncompared.clear()
+        self._chunks, self._repeats = ChunkReader(self._host, entry), RepeatCheck(self._host.gate, entry)
         self._current = -1
 
     def close(self) -> None:
