@@ -21,7 +21,7 @@ from forebay_loader import ProxyUnreachable, ShardReadError, counters
 from forebay_loader.base.notices import warn_node
 from forebay_loader.base.timeouts import DEFAULT_LIMITS
 from forebay_loader.files.file_system import ForebayFileSystem
-from forebay_loader.stream import shard_stream
+from forebay_loader.stream import source_order
 from forebay_loader.stream.range_reads import read_range
 from forebay_loader.stream.shard_stream import ShardStream, open_stream
 from forebay_loader.transport import hung_sidecar
@@ -84,7 +84,7 @@ def when_waiting(act: Callable[[], object]) -> Iterator[None]:
             act()
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (hung_sidecar, shard_stream):
+        for module in (hung_sidecar, source_order):
             patch.setattr(module, "warn_node", told)
         yield
 
@@ -294,7 +294,7 @@ def test_a_failure_of_all_says_what_each_said(sidecar: FakeServer, origin: FakeS
 def test_a_failure_holds_no_stream(sidecar: FakeServer) -> None:
     """What is kept of it while the sidecar is waited for: no frames."""
     with when_waiting(sidecar.turning.set), opened("pipe:aws s3 cp s3://bucket/x.tar -", fails) as shard:
-        kept = shard._other
+        kept = shard._order._other
         assert kept is not None
         assert (kept.__traceback__, kept.__context__, kept.__cause__) == (None, None, None)
 

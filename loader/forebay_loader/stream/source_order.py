@@ -1,0 +1,185 @@
+"""The ways to one shard, in their order: which one is asked now, how long in vain, and what is known of those that were left.
+
+A sidecar that hangs is left at once where there is another way, and waited for where there is none. So it is asked again when the others
+fail: as soon as it answers, and before any failure of theirs is the end.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Optional
+
+from forebay_loader.base.counters import COUNTS
+from forebay_loader.base.errors import LoaderError, ProxyUnreachable, ShardChanged, ShardReadError
+from forebay_loader.base.notices import warn_node
+from forebay_loader.base.timeouts import Limits
+from forebay_loader.stream.direct_origin import DirectSource
+from forebay_loader.stream.shard_request import shown
+from forebay_loader.stream.sources import ByteSource, OpenerSource, OwnOpener, SidecarSource
+from forebay_loader.transport.body import Progress, Unanswered
+from forebay_loader.transport.endpoint import find_endpoint
+from forebay_loader.transport.hung_sidecar import HUNG, Bearing, hung, turns
+from forebay_loader.transport.source_timeout import DEAD, SourceTimeout
+from forebay_proxy.wire.commands.sources import Source
+
+__all__ = ["SourceOrder"]
+
+
+class SourceOrder:
+    """The sidecar, the http(s) origin, webdataset's own opener: those that lead to ``source``. There is always a present one.
+
+    ``progress`` is what has arrived by all of them. Where no way is left, ``take_next`` and ``cope`` raise ``ShardReadError`` or
+    ``ProxyUnreachable``.
+    """
+
+    def __init__(self, source: Source, reader: str, own_open: Optional[OwnOpener], limits: Limits, progress: Progress) -> None:
+        self.name = shown(source)
+        self.scheme = source.url.scheme
+        self._limits = limits
+        self._progress = progress
+        self._source_timeout = SourceTimeout(limits)
+        self._bearing = Bearing(self.name, self._source_timeout, alone=False)
+        self._sources = _sources(source, reader, own_open, limits, self._bearing)
+        self._bearing.alone = len(self._sources) == 1
+        self._hung: Optional[ByteSource] = None  # the sidecar, left because it hung
+        self._returned = False  # to it, since it answered
+        self._other: Optional[LoaderError] = None  # what would have been the end without it
+        self._told = False  # that it waits
+        self._causes: list[str] = []  # of the ways that were given up
+
+    def __repr__(self) -> str:
+        return f"<SourceOrder of {self.name}: {', '.join(each.name for each in self._sources)}>"
+
+    @property
+    def present(self) -> ByteSource:
+        """The way that is asked now."""
+        return self._sources[0]
+
+    @property
+    def through_sidecar(self) -> bool:
+        return isinstance(self._sources[0], SidecarSource)
+
+    @property
+    def outlives_fork(self) -> bool:
+        """Whether what the present way has open may be used by a child: it is no connection of ours."""
+        return isinstance(self._sources[0], OpenerSource)
+
+    def arrived(self) -> None:
+        """A byte came by the present way: its trouble is forgotten."""
+        self._source_timeout.arrived()
+
+    def cope(self, trouble: Unanswered) -> None:
+        """Wait a little before the same way is asked again, or go over to the next."""
+        way = self._sources[0]
+        if trouble.silent and not trouble.hung and self._source_timeout.bears_silence():
+            if way.turns():
+                return
+            trouble = hung() if isinstance(way, SidecarSource) else trouble
+        if trouble.hung:
+            HUNG.found()
+            if not self._bearing():  # nobody knows when it goes on; its restart would be another matter
+                self._hung = None if self._bearing.alone else way
+                self.take_next(str(trouble))
+                return
+        elif self._is_back():
+            return
+        limit_s = self._limit_of(way, trouble)
+        pause_s = self._source_timeout.pause(trouble, limit_s)
+        if pause_s is None:
+            self.take_next(str(trouble), reached=trouble.reached)
+            return
+        if self._source_timeout.troubled_s >= self._limits.tell_s and not self._told:
+            self._told = True  # a person who has mistyped a host looks at a training that stands still
+            warn_node(f"{self.name}: {trouble}; asking the {way.name} again, for up to {limit_s:g} s")
+        time.sleep(pause_s)
+
+    def _limit_of(self, way: ByteSource, trouble: Unanswered) -> float:
+        """How long ``way`` may be asked in vain, in seconds."""
+        if isinstance(way, OpenerSource):
+            return 0.0
+        if isinstance(way, SidecarSource) and self._bearing.began:
+            return self._source_timeout.troubled_s + self._bearing.left_s
+        if self._progress.position or trouble.reached or not isinstance(way, SidecarSource):
+            return self._limits.resume_s
+        if self._bearing.alone and (DEAD.lived or find_endpoint() is not None):
+            return self._limits.resume_s  # each time: an error would end the training, or skip the shard, over a restart
+        return 0.0 if DEAD.known() else self._limits.open_s
+
+    def take_next(self, cause: str, *, lost: bool = True, reached: bool = False) -> None:
+        """Leave the present way for good; ``lost``: it died or stayed in trouble, rather than refused; ``reached``: it did answer."""
+        left = self._sources.pop(0)
+        if not self._sources:
+            self._sources = [left]
+            error = self._no_way(left, cause)
+            if self.waits_instead(error):
+                return
+            error = self._other or error
+            self.failed(error)
+            raise error
+        self._source_timeout.another()
+        if reached or not isinstance(left, SidecarSource):
+            self._causes.append(f"the {left.name} said: {cause}")
+        if not lost or not isinstance(left, SidecarSource):
+            return
+        DEAD.found()
+        COUNTS.add("fallback_total")
+        hint = "" if reached or HUNG.known() else " Is it running? `forebay status` tells."
+        warn_node(f"{self.name}: {cause}; going on without the sidecar, by {self._sources[0].name}.{hint}")
+        time.sleep(random.uniform(0.0, self._limits.jitter_s))  # noqa: S311  # spreads a herd, keeps no secret
+
+    def _is_back(self) -> bool:
+        """Whether a sidecar that hung answers again, while another way is in trouble; it is the first way then. Once a stream."""
+        if self._hung is None or self._returned or HUNG.known() or not turns():
+            return False
+        self._sources.insert(0, self._hung)
+        self._hung, self._returned = None, True
+        self._source_timeout.another()
+        return True
+
+    def waits_instead(self, error: LoaderError) -> bool:
+        """Whether a sidecar that hung is waited for before ``error``, another way's, is the end."""
+        way, self._hung, progress = self._hung, None, self._progress
+        if way is None or (progress.length is not None and progress.position > progress.length):
+            return False
+        self._other = error.with_traceback(None)  # what it holds would hold this stream
+        error.__cause__ = error.__context__ = None
+        if _is_final(self._sources[0], error):
+            self._bearing.at_most(self._limits.resume_s - HUNG.for_s)
+        if not self._bearing.left_s:
+            return False
+        self._sources = [way]
+        self._bearing.alone = self._bearing.began = True
+        self._source_timeout.another()
+        warn_node(f"{self.name}: {error}; waiting for the sidecar, which hung, for up to {self._bearing.left_s:.0f} s")
+        return True
+
+    def _no_way(self, left: ByteSource, cause: str) -> LoaderError:
+        if isinstance(left, SidecarSource):
+            cause = f"{cause}; waited {self._source_timeout.waited_s:.0f} s"
+            if self._other is not None:
+                self._causes.append(cause)
+            return ProxyUnreachable(f"shard {self.name}: {cause}; webdataset has no opener of its own for {self.scheme} URLs")
+        return ShardReadError(f"shard {self.name}: {cause}; {left.name} was the last way to it")
+
+    def failed(self, error: LoaderError) -> None:
+        """``error`` is the end of it: it tells the causes before, and is counted."""
+        error.follows(self._causes)
+        COUNTS.add("changed" if isinstance(error, ShardChanged) else "failed")
+
+
+def _is_final(way: ByteSource, error: LoaderError) -> bool:
+    """Whether the origin itself has refused or does not have it: a sidecar could know better only by a login of its own, or what it stores.
+
+    Not where the shard was replaced: a sidecar may still hold the version that was begun.
+    """
+    return isinstance(way, DirectSource) and isinstance(error, ShardReadError) and not isinstance(error, ShardChanged) and error.status > 0
+
+
+def _sources(source: Source, reader: str, own_open: Optional[OwnOpener], limits: Limits, bearing: Bearing) -> list[ByteSource]:
+    found: list[ByteSource] = [SidecarSource(source, reader, limits, bearing)]
+    if source.url.scheme in ("http", "https"):
+        found.append(DirectSource(source, limits))
+    if own_open is not None:
+        found.append(OpenerSource(source, own_open))
+    return found
