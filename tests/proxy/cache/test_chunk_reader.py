@@ -50,7 +50,7 @@ async def test_a_segment_that_leaves_meanwhile_is_not_given(tmp_path: Path) -> N
     """What was read may be a hole."""
     async with building(tmp_path / "c") as world:
         chunks = await stored(world)
-        await world.clearing.discard(world.entry(A), 1)
+        await world.reclaimer.discard(world.entry(A), 1)
         with pytest.raises(FellBehind, match="found wrong, and left"):
             await chunks.from_file(1, SEGMENT, SEGMENT + 100, None)
 
