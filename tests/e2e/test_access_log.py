@@ -16,7 +16,8 @@ from support.origin_server import OriginServer
 from support.readers import make_shard, put_shards, read
 from support.sidecar import Sidecar, forebay, running, small_segments, wait_until
 
-from forebay_loader.stream.shard_descriptor import Descriptor, open_descriptor
+from forebay_loader.stream.descriptor_request import open_descriptor
+from forebay_loader.stream.shard_descriptor import Descriptor
 from forebay_loader.transport.fd_client import CONNECTIONS
 from forebay_loader.transport.fd_endpoint import DOORS
 from forebay_proxy.simulate.recordings import read_recording

@@ -17,7 +17,8 @@ from support.sidecar import FOREBAY, Sidecar, environment, running, start, wait_
 
 import forebay_loader as fb
 from forebay_loader.base.counters import COUNTS, counters
-from forebay_loader.stream.shard_descriptor import Descriptor, open_descriptor
+from forebay_loader.stream.descriptor_request import open_descriptor
+from forebay_loader.stream.shard_descriptor import Descriptor
 from forebay_loader.transport.fd_endpoint import DOORS
 from forebay_proxy.wire.commands.sources import Source, parse_source
 from forebay_proxy.wire.protocol.fd import decode_answer, encode_request
@@ -85,7 +86,7 @@ def test_the_url_alone_leads_to_the_door(place: Path, shards: Path, monkeypatch:
         assert open_descriptor(source(shards, 1), READER) is None
         before = sidecar.status()
         with mapped(shards, 0) as found:
-            assert bytes(found.mapped()) == (shards / "0.tar").read_bytes()
+            assert bytes(found.mapped().memory) == (shards / "0.tar").read_bytes()
             status = sidecar.status()
             assert status["requests"]["hit"] - before["requests"]["hit"] == 1
             assert status["bytes"]["hit"] - before["bytes"]["hit"] == SIZE
@@ -102,7 +103,7 @@ def test_a_view_that_outlives_its_reader_is_counted(place: Path, shards: Path, m
         monkeypatch.setenv("FOREBAY_URL", sidecar.url)
         fetched(sidecar, shards, 0)
         with mapped(shards, 0) as found:
-            view = memoryview(found.mapped())[SIZE - 100 :]
+            view = memoryview(found.mapped().memory)[SIZE - 100 :]
         cache = wait_until(lambda: (cache := sidecar.status()["cache"])["lingering"] and cache)
         assert (cache["descriptors"], cache["lingering"]) == (1, 1)
         assert cache["descriptor_bytes"] == cache["stored_bytes"] <= cache["leased_bytes"]
@@ -124,15 +125,15 @@ def test_a_killed_sidecar_takes_nothing_away(place: Path, shards: Path, monkeypa
         held = mapped(shards, 0)
     finally:
         first.kill()
-    assert bytes(held.mapped()) == content
+    assert bytes(held.mapped().memory) == content
     with held, running(place, *flags(place, "80MB")) as second:
         second.ask("/v1/evict", json.dumps({"shards": ["*"]}).encode(), "POST")
         assert second.ask(f"/file{shards}/0.tar") == content
         fetched(second, shards, 1, 2, 3)  # more than fits beside it
-        assert bytes(held.mapped()) == content
+        assert bytes(held.mapped().memory) == content
         for number in range(6):
             assert second.ask(f"/file{shards}/{number}.tar") == (shards / f"{number}.tar").read_bytes()
-        assert bytes(held.mapped()) == content
+        assert bytes(held.mapped().memory) == content
         held.close()
 
 
@@ -147,7 +148,7 @@ def test_leased_shards_stay_under_pressure(place: Path, shards: Path, monkeypatc
         for number in (3, 4, 5, 2):
             assert sidecar.ask(f"/file{shards}/{number}.tar") == (shards / f"{number}.tar").read_bytes()
         for number, found in enumerate(held):
-            assert bytes(found.mapped()) == (shards / f"{number}.tar").read_bytes()
+            assert bytes(found.mapped().memory) == (shards / f"{number}.tar").read_bytes()
             assert sidecar.shards()[f"file://{shards}/{number}.tar"]["complete"]
     assert counters()["door_failed"] == 0
 
@@ -164,7 +165,7 @@ def test_a_restart_gives_the_door_back(place: Path, shards: Path, monkeypatch: p
     with running(place, *flags(place)) as second:
         DOORS.forget()
         with mapped(shards, 0) as again:
-            assert bytes(again.mapped()) == bytes(held.mapped()) == (shards / "0.tar").read_bytes()
+            assert bytes(again.mapped().memory) == bytes(held.mapped().memory) == (shards / "0.tar").read_bytes()
         held.close()
         no_leases(second)
 

@@ -53,7 +53,7 @@ class Viewed:
         self.base = self.end = 0
         self.mapped = True
         try:
-            self.buffer: Any = opened.mapped() if opened.size else b""
+            self.buffer: Any = opened.mapped().memory if opened.size else b""
         except OSError as error:
             self._leave(0, error)
 

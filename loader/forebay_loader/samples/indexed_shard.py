@@ -13,8 +13,9 @@ from forebay_loader.identity.reader_name import reader_name
 from forebay_loader.samples.byte_window import Flowing
 from forebay_loader.samples.index_client import Indexed, index_of, needed_index, samples_in, source_in, starts_at
 from forebay_loader.samples.ranged_samples import RangedSamples, Sample, Select, Span
+from forebay_loader.stream.descriptor_request import open_descriptor
 from forebay_loader.stream.range_reads import read_range
-from forebay_loader.stream.shard_descriptor import Descriptor, open_descriptor
+from forebay_loader.stream.shard_descriptor import Descriptor
 from forebay_proxy.wire.commands.sources import Source
 from forebay_proxy.wire.tar.sample_index import SampleIndex
 

@@ -10,109 +10,27 @@ The sidecar's books have a lease until we end it, or our connection does; the ke
 until it and the last map of it are gone, in whatever process. So what is held stays right though the sidecar dies, restarts or wants the
 room. Both end here with ``close()``, and a forked child lets go of what it inherited at once: its parent's would otherwise last as long as
 a worker.
-
-Whatever goes wrong on the way (no door, another mount or pid namespace, an old sidecar, no descriptors left), the shard comes over HTTP.
 """
 
 from __future__ import annotations
 
-import errno
 import io
-import mmap
 import os
-import socket
-import time
 import weakref
-from typing import Any, Callable, Optional
+from collections import deque
+from typing import Any, Callable, Iterator, Optional
 
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.notices import warn_node
-from forebay_loader.base.timeouts import DEFAULT_LIMITS
-from forebay_loader.stream.shard_request import safe_headers, shown
-from forebay_loader.stream.wait_notices import say_wait
+from forebay_loader.stream.shard_map import ShardMap, file_ends
 from forebay_loader.transport.body import READ_BYTES, Progress
-from forebay_loader.transport.fd_client import CONNECTIONS, Broken, FdClient, unforked
-from forebay_loader.transport.fd_endpoint import DOORS
-from forebay_loader.transport.hung_sidecar import HUNG, turns
+from forebay_loader.transport.fd_client import FdClient, unforked
 from forebay_loader.transport.running_checksum import new_sum
-from forebay_loader.transport.sidecar_instances import INSTANCES
-from forebay_proxy.wire.commands.sources import Source
-from forebay_proxy.wire.protocol.fd import FdAnswer, InvalidFdAnswer, InvalidFdRequest, encode_request
+from forebay_proxy.wire.protocol.fd import FdAnswer
 
-__all__ = ["Descriptor", "open_descriptor"]
+__all__ = ["Descriptor", "GoOn"]
 
 GoOn = Callable[[Progress], Any]  # gives a stream of the rest of what was begun
-_POPULATE_READ = 22  # MADV_POPULATE_READ, Linux 5.14
-
-
-def open_descriptor(source: Source, reader: str, go_on: Optional[GoOn] = None) -> Optional[Descriptor]:
-    """The shard, if the sidecar has all of it here; None: over HTTP. ``reader`` is ``job/rank/worker/opener``.
-
-    ``go_on`` is asked for a stream where the file cannot be read any further; without it reading raises ``OSError`` then.
-    """
-    path = None if HUNG.known() else DOORS.path()
-    if path is None:
-        return None
-    try:
-        return _opened(path, source, reader, go_on)
-    except InvalidFdRequest:
-        return None  # a header that HTTP may be able to say
-    except (OSError, InvalidFdAnswer, ValueError) as error:
-        COUNTS.add("door_failed")
-        DOORS.failed(path, timed_out=isinstance(error, socket.timeout))
-        return None
-
-
-def _opened(path: str, source: Source, reader: str, go_on: Optional[GoOn]) -> Optional[Descriptor]:
-    text, headers = source.url.text(), safe_headers(source)
-    while True:
-        asking = CONNECTIONS.take(path)
-        number = asking.number()
-        line = encode_request(text, reader, headers, number)
-        try:
-            asking.ask(line, _Turning(shown(source, text), reader))
-            with unforked():
-                answer, file = asking.take()
-                opened = _held(asking, number, answer, file, shown(source, text), go_on) if file is not None else None
-            break
-        except Broken:
-            continue  # until one is made anew
-    CONNECTIONS.put(asking)
-    INSTANCES.heard(reader, answer.instance)
-    if opened is not None:
-        COUNTS.by_descriptor(answer.size)
-    return opened
-
-
-class _Turning:
-    """Whether the sidecar turns, asked each ``LOOK_S``; a person is told of the wait once it is long."""
-
-    def __init__(self, shard: str, reader: str) -> None:
-        self._shard = shard
-        self._reader = reader
-        self._began_s = time.monotonic()
-
-    def __call__(self) -> bool:
-        found = turns()
-        if not found:
-            HUNG.found()
-        waited_s = time.monotonic() - self._began_s
-        if found and waited_s >= DEFAULT_LIMITS.tell_s:
-            say_wait(self._shard, self._reader, waited_s)
-        return found
-
-
-def _held(asking: FdClient, number: int, answer: FdAnswer, file: int, name: str, go_on: Optional[GoOn]) -> Descriptor:
-    """What came. Raises ``InvalidFdAnswer`` where the file is not as long as was said; it is closed then, and the lease ended."""
-    try:
-        found = os.lseek(file, 0, os.SEEK_END)  # as fstat, without an object of twenty fields
-        if found != answer.size:
-            raise InvalidFdAnswer(f"a descriptor of {found} bytes came for a shard of {answer.size}")
-        return Descriptor(asking, number, file, answer, name, go_on)
-    except BaseException:
-        os.close(file)
-        asking.end(number)
-        raise
 
 
 class Descriptor(io.BufferedIOBase):
@@ -134,7 +52,7 @@ class Descriptor(io.BufferedIOBase):
         self._at = 0
         self._go_on = go_on
         self._rest: Any = None  # the stream that has taken over
-        self._map: Optional[mmap.mmap] = None
+        self._map: Optional[ShardMap] = None
         _HELD.add(self)
 
     def __repr__(self) -> str:
@@ -194,14 +112,14 @@ class Descriptor(io.BufferedIOBase):
         if wanted <= 0:
             return 0
         self._check_open()
-        return os.preadv(self._file, [room[:wanted]], at) or self._ends(at)
+        return os.preadv(self._file, [room[:wanted]], at) or file_ends(at, self.size)
 
     def at(self, at: int, size: int) -> bytes:
         """``size`` bytes from ``at``, all of which the shard has. Raises ``OSError`` where they cannot be read."""
         self._check_open()
         data = os.pread(self._file, size, at)
         while len(data) < size:  # the kernel gives 2 GiB at most
-            data += os.pread(self._file, size - len(data), at + len(data)) or bytes(self._ends(at + len(data)))
+            data += os.pread(self._file, size - len(data), at + len(data)) or file_ends(at + len(data), self.size)
         return data
 
     def lone(self, at: int, size: int) -> Optional[bytes]:
@@ -211,42 +129,31 @@ class Descriptor(io.BufferedIOBase):
         except OSError:
             return None
 
-    def mapped(self) -> mmap.mmap:
-        """All of it as a map, which lives as long as a view of it does. Touch only what was made ``present``. Raises ``OSError``."""
+    def mapped(self) -> ShardMap:
+        """All of it as memory, of which only what was made ``present`` may be touched. Raises ``OSError``."""
         self._check_open()
         if self._map is None:
-            if os.fstat(self._file).st_size < self.size:
-                self._ends(os.fstat(self._file).st_size)
-            self._map = mmap.mmap(self._file, self.size, access=mmap.ACCESS_READ)
+            self._map = ShardMap(self._file, self.size)
         return self._map
 
     def present(self, start: int, end: int) -> None:
         """Have these bytes of the map in memory, or raise ``OSError``: touching what cannot be read would end the process."""
-        held = self.mapped()
-        if os.fstat(self._file).st_size < end:
-            self._ends(os.fstat(self._file).st_size)
-        first = start - start % mmap.PAGESIZE
-        try:
-            held.madvise(_POPULATE_READ, first, end - first)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            self._read_through(first, end)  # a kernel or a file system without it
+        self.mapped().present(start, end, lambda first, past: deque(_chunks(self.into, first, past), maxlen=0))
 
     def leave(self, at: int, error: OSError) -> None:
         """Go on over HTTP at byte ``at``, because of ``error``; raises that where nobody said how."""
         if self._go_on is None:
             self.give_up(at, error)
             raise error
-        self._tell(at, error)
-        progress = Progress(at, self._sum_before(at), self.size, self.etag)
+        _tell(self.name, at, error)
+        progress = Progress(at, _sum_before(self.into, at), self.size, self.etag)
         self._end()  # first: what is leased is not mended
         self._at = at
         self._rest = self._go_on(progress)
 
     def give_up(self, at: int, error: OSError) -> None:
         """Say that it cannot be read at byte ``at``, and close it."""
-        self._tell(at, error)
+        _tell(self.name, at, error)
         self.close()
 
     def close(self) -> None:
@@ -278,36 +185,37 @@ class Descriptor(io.BufferedIOBase):
         file, self._file, self._map = self._file, -1, None
         os.close(file)
 
-    def _tell(self, at: int, error: OSError) -> None:
-        COUNTS.add("descriptor_failed")
-        warn_node(
-            f"{self.name}: byte {at} and what follows cannot be read from the cache's disk ({error.strerror or error}); from there it "
-            "comes over HTTP. `forebay verify` finds what else is damaged"
-        )
-
     def _check_open(self) -> None:
         if self._file < 0:
             raise ValueError(f"read of a closed shard: {self.name}")
 
-    def _ends(self, at: int) -> int:
-        raise OSError(errno.EIO, f"the file ends at byte {at} of {self.size}")
 
-    def _read_through(self, start: int, end: int) -> None:
-        room = memoryview(bytearray(READ_BYTES))
-        while start < end:
-            start += self.into(room[: end - start], start)
+def _tell(name: str, at: int, error: OSError) -> None:
+    COUNTS.add("descriptor_failed")
+    warn_node(
+        f"{name}: byte {at} and what follows cannot be read from the cache's disk ({error.strerror or error}); from there it "
+        "comes over HTTP. `forebay verify` finds what else is damaged"
+    )
 
-    def _sum_before(self, at: int) -> Any:
-        """The sum of what lies before ``at``, by which an origin that cannot go on there is held to this version."""
-        found, place, room = new_sum(), 0, memoryview(bytearray(READ_BYTES))
-        try:
-            while place < at:
-                got = self.into(room[: at - place], place)
-                found.update(room[:got])
-                place += got
-        except OSError:  # gone as well: nothing can be compared with it
-            return _NoSum()
-        return found
+
+def _chunks(into: Callable[[Any, int], int], start: int, end: int) -> Iterator[memoryview]:
+    """Bytes ``start`` to ``end``, each chunk in the room of the one before. Raises ``OSError``."""
+    room = memoryview(bytearray(READ_BYTES))
+    while start < end:
+        got = into(room[: end - start], start)
+        yield room[:got]
+        start += got
+
+
+def _sum_before(into: Callable[[Any, int], int], at: int) -> Any:
+    """The sum of what lies before ``at``, by which an origin that cannot go on there is held to this version."""
+    found = new_sum()
+    try:
+        for chunk in _chunks(into, 0, at):
+            found.update(chunk)
+    except OSError:  # gone as well: nothing can be compared with it
+        return _NoSum()
+    return found
 
 
 class _NoSum:

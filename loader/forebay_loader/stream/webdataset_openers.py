@@ -17,7 +17,8 @@ from forebay_loader.base.argument_types import check_limits
 from forebay_loader.base.notices import notice_once
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
 from forebay_loader.identity.reader_name import CLAIMS, ensure_job
-from forebay_loader.stream.shard_descriptor import Descriptor, open_descriptor
+from forebay_loader.stream.descriptor_request import open_descriptor
+from forebay_loader.stream.shard_descriptor import Descriptor
 from forebay_loader.stream.shard_stream import ShardStream, open_stream
 from forebay_loader.transport.body import Progress
 from forebay_loader.transport.endpoint import find_endpoint

@@ -20,6 +20,7 @@ from forebay_loader.samples.byte_window import Flowing
 from forebay_loader.samples.index_client import samples_in, starts_at
 from forebay_loader.samples.tar import samples_of
 from forebay_loader.stream import shard_descriptor as module
+from forebay_loader.stream import shard_map
 from forebay_loader.stream.shard_descriptor import Descriptor
 from forebay_loader.transport.body import Progress
 from forebay_loader.transport.running_checksum import new_sum
@@ -216,7 +217,7 @@ def test_a_page_that_cannot_be_populated_leaves_the_map(error: int, monkeypatch:
 
 def test_a_kernel_without_populating_is_read_instead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before Linux 5.14 ``madvise`` says EINVAL: then each page of a view is read once before it is handed out."""
-    monkeypatch.setattr(module, "_POPULATE_READ", 250)  # no such advice
+    monkeypatch.setattr(shard_map, "_POPULATE_READ", 250)  # no such advice
     opened = passed(TAR)
     opened.present(5000, len(TAR))
     shrink(opened)
@@ -232,7 +233,7 @@ def test_the_process_would_have_died() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         faulthandler.disable()
         opened = passed(TAR)
-        held = opened.mapped()
+        held = opened.mapped().memory
         shrink(opened)
         os._exit(held[KEPT + 5000] & 0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGBUS

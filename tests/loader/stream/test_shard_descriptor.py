@@ -19,8 +19,9 @@ import pytest
 from support.fake_proxy import FakeServer
 
 from forebay_loader.base.counters import counters
-from forebay_loader.stream import shard_descriptor as descriptor_module
-from forebay_loader.stream.shard_descriptor import Descriptor, open_descriptor
+from forebay_loader.stream import descriptor_request
+from forebay_loader.stream.descriptor_request import open_descriptor
+from forebay_loader.stream.shard_descriptor import Descriptor
 from forebay_loader.stream.webdataset_openers import open_source
 from forebay_loader.transport import fd_client as asking_module
 from forebay_loader.transport import fd_endpoint
@@ -153,7 +154,12 @@ def no_descriptor_lost(door: FakeDoor) -> Iterator[None]:
 def test_a_shard_is_mapped(door: FakeDoor) -> None:
     """All of it, read-only, with its ETag."""
     with mapped() as found:
-        assert (bytes(found.mapped()), found.size, found.etag, memoryview(found.mapped()).readonly) == (DATA, len(DATA), '"v1"', True)
+        assert (bytes(found.mapped().memory), found.size, found.etag, memoryview(found.mapped().memory).readonly) == (
+            DATA,
+            len(DATA),
+            '"v1"',
+            True,
+        )
     assert counters()["opened_descriptor"] == counters()["opened"] == 1
     assert counters()["bytes_proxy"] == len(DATA)
 
@@ -182,7 +188,7 @@ def test_values_outlive_the_map(door: FakeDoor) -> None:
     """Bytes are copies; a slice of the view keeps the map alive as long as it lives."""
     with no_descriptor_lost(door):
         found = mapped()
-        copy, piece = found.read(100), memoryview(found.mapped())[100:200]
+        copy, piece = found.read(100), memoryview(found.mapped().memory)[100:200]
         found.close()
         assert (copy, bytes(piece)) == (DATA[:100], DATA[100:200])
         del piece
@@ -294,7 +300,7 @@ def test_what_is_received_does_not_reach_other_programs(door: FakeDoor, monkeypa
         seen.append(os.get_inheritable(descriptor))
         return real(descriptor, to, how)
 
-    monkeypatch.setattr(descriptor_module.os, "lseek", spying)
+    monkeypatch.setattr(descriptor_request.os, "lseek", spying)
     with mapped():
         assert seen == [False]
 
@@ -348,7 +354,7 @@ def test_a_fork_by_another_thread_waits_for_a_descriptor_on_its_way(step: str, d
         return paused
 
     if step == "a file has come":
-        monkeypatch.setattr(descriptor_module, "_held", pause(descriptor_module._held))
+        monkeypatch.setattr(descriptor_request, "_held", pause(descriptor_request._held))
     else:
         monkeypatch.setattr(Descriptor, "_drop", pause(Descriptor._drop))
     opening = threading.Thread(target=lambda: mapped().close())
@@ -541,7 +547,7 @@ def test_a_changed_variable_is_followed(tmp_path: Path, monkeypatch: pytest.Monk
 
 _NO_DESCRIPTORS = """
 import os, resource, sys
-from forebay_loader.stream.shard_descriptor import open_descriptor
+from forebay_loader.stream.descriptor_request import open_descriptor
 from forebay_loader.base.counters import counters
 from forebay_loader.transport import fd_client
 from forebay_proxy.wire.commands.sources import parse_source

@@ -1,0 +1,95 @@
+"""Open a shard by descriptor: ask the sidecar's door for it, and hold what came. Where that cannot be, the shard comes over HTTP.
+
+Whatever goes wrong on the way (no door, another mount or pid namespace, an old sidecar, no descriptors left) is no error.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import Optional
+
+from forebay_loader.base.counters import COUNTS
+from forebay_loader.base.timeouts import DEFAULT_LIMITS
+from forebay_loader.stream.shard_descriptor import Descriptor, GoOn
+from forebay_loader.stream.shard_request import safe_headers, shown
+from forebay_loader.stream.wait_notices import say_wait
+from forebay_loader.transport.fd_client import CONNECTIONS, Broken, FdClient, unforked
+from forebay_loader.transport.fd_endpoint import DOORS
+from forebay_loader.transport.hung_sidecar import HUNG, turns
+from forebay_loader.transport.sidecar_instances import INSTANCES
+from forebay_proxy.wire.commands.sources import Source
+from forebay_proxy.wire.protocol.fd import FdAnswer, InvalidFdAnswer, InvalidFdRequest, encode_request
+
+__all__ = ["open_descriptor"]
+
+
+def open_descriptor(source: Source, reader: str, go_on: Optional[GoOn] = None) -> Optional[Descriptor]:
+    """The shard, if the sidecar has all of it here; None: over HTTP. ``reader`` is ``job/rank/worker/opener``.
+
+    ``go_on`` is asked for a stream where the file cannot be read any further; without it reading raises ``OSError`` then.
+    """
+    path = None if HUNG.known() else DOORS.path()
+    if path is None:
+        return None
+    try:
+        return _opened(path, source, reader, go_on)
+    except InvalidFdRequest:
+        return None  # a header that HTTP may be able to say
+    except (OSError, InvalidFdAnswer, ValueError) as error:
+        COUNTS.add("door_failed")
+        DOORS.failed(path, timed_out=isinstance(error, socket.timeout))
+        return None
+
+
+def _opened(path: str, source: Source, reader: str, go_on: Optional[GoOn]) -> Optional[Descriptor]:
+    text, headers = source.url.text(), safe_headers(source)
+    while True:
+        asking = CONNECTIONS.take(path)
+        number = asking.number()
+        line = encode_request(text, reader, headers, number)
+        try:
+            asking.ask(line, _Turning(shown(source, text), reader))
+            with unforked():
+                answer, file = asking.take()
+                opened = _held(asking, number, answer, file, shown(source, text), go_on) if file is not None else None
+            break
+        except Broken:
+            continue  # until one is made anew
+    CONNECTIONS.put(asking)
+    INSTANCES.heard(reader, answer.instance)
+    if opened is not None:
+        COUNTS.by_descriptor(answer.size)
+    return opened
+
+
+class _Turning:
+    """Whether the sidecar turns, asked each ``LOOK_S``; a person is told of the wait once it is long."""
+
+    def __init__(self, shard: str, reader: str) -> None:
+        self._shard = shard
+        self._reader = reader
+        self._began_s = time.monotonic()
+
+    def __call__(self) -> bool:
+        found = turns()
+        if not found:
+            HUNG.found()
+        waited_s = time.monotonic() - self._began_s
+        if found and waited_s >= DEFAULT_LIMITS.tell_s:
+            say_wait(self._shard, self._reader, waited_s)
+        return found
+
+
+def _held(asking: FdClient, number: int, answer: FdAnswer, file: int, name: str, go_on: Optional[GoOn]) -> Descriptor:
+    """What came. Raises ``InvalidFdAnswer`` where the file is not as long as was said; it is closed then, and the lease ended."""
+    try:
+        found = os.lseek(file, 0, os.SEEK_END)  # as fstat, without an object of twenty fields
+        if found != answer.size:
+            raise InvalidFdAnswer(f"a descriptor of {found} bytes came for a shard of {answer.size}")
+        return Descriptor(asking, number, file, answer, name, go_on)
+    except BaseException:
+        os.close(file)
+        asking.end(number)
+        raise
