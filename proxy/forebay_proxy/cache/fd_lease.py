@@ -43,7 +43,7 @@ class _Books(Protocol):
 
     def take_back(self, fd_lease: FdLease) -> None: ...
 
-    def settle(self, fd_lease: FdLease) -> None: ...
+    def release_lease(self, fd_lease: FdLease) -> None: ...
 
     def count(self, fd_lease: FdLease) -> None: ...
 
@@ -66,12 +66,12 @@ class FdLease:
         self._books.note_passed(self)
 
     def end(self) -> None:
-        """Nothing is leased by it any more. Once; ``settle`` comes next, a little later."""
+        """Nothing is leased by it any more. Once; ``release`` comes next, a little later."""
         self._books.take_back(self)
 
-    def settle(self) -> None:
+    def release(self) -> None:
         """What its end means to others: the order in which shards leave. Whoever waits for an answer is answered first."""
-        self._books.settle(self)
+        self._books.release_lease(self)
 
     def count(self) -> None:
         """What this reading cost, in the order of their ends."""

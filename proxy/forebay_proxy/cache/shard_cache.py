@@ -170,7 +170,7 @@ class ShardCache:
         self.fd_leases.release(fd_lease.reading.entry, fd_lease.size, fd_lease.segments)
         self._step_out(fd_lease.reading)
 
-    def settle(self, fd_lease: FdLease) -> None:
+    def release_lease(self, fd_lease: FdLease) -> None:
         self.fd_leases.look(fd_lease.reading.entry)
         self.fill.left(fd_lease.reading.entry)
 

@@ -37,7 +37,7 @@ async def passed(world: World, stack: AsyncExitStack, shard: str | Shard = A, wh
     """The file of a shard that is lent until ``stack`` ends."""
     shard = shard_of(shard) if isinstance(shard, str) else shard
     fd_lease = world.cache.lend(shard, who) or await world.cache.lend_when_ready(shard, who)
-    for last in (fd_lease.count, fd_lease.settle, fd_lease.end):  # in the other order
+    for last in (fd_lease.count, fd_lease.release, fd_lease.end):  # in the other order
         stack.callback(last)
     fd_lease.passed()
     return stack.enter_context(FileIO(fd_lease.descriptor))

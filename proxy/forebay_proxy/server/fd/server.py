@@ -246,7 +246,7 @@ class FdServer:
         self.later(partial(self._settle, fd_lease))
 
     def _settle(self, fd_lease: FdLease) -> None:
-        fd_lease.settle()
+        fd_lease.release()
         fd_lease.count()
         reading = fd_lease.reading
         served = Served(reading.shard.name, reading.reader, reading.epoch, reading.position, None, 0.0, "", fd_lease.asked_at)

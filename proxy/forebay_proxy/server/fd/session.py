@@ -74,7 +74,7 @@ class FdConnection:
                 os.close(fd_lease.descriptor)  # ours; the client's has the same lock
         except OSError as error:  # also ETOOMANYREFS: more are on their way, unread, than we may have open
             fd_lease.end()
-            fd_lease.settle()
+            fd_lease.release()
             raise ConnectionError(errno.EPIPE, str(error.strerror)) from error
         self._leases[number] = fd_lease
 
