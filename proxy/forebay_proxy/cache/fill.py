@@ -197,12 +197,12 @@ class Fill:
             writer.close()
             entry.in_use.flying -= 1
             if not entry.segments.has(index_of(flight.first)):
-                self._room.prefetch_debts.settle(entry.key, index_of(flight.first))
+                self._room.prefetch_debts.clear(entry.key, index_of(flight.first))
                 self._events.emit(SegmentMissed(entry, index_of(flight.first), flight))
             if not entry.ranged and flight is entry.in_use.stream and not entry.segments.complete:
                 for index in {index_of(flight.stored_end), index_of(flight.position)}:
                     if not entry.segments.has(index):  # it was on its way
-                        self._room.prefetch_debts.settle(entry.key, index)
+                        self._room.prefetch_debts.clear(entry.key, index)
                 # Bodies without a length that together exceed the room fill it together, and none stays. Admitting them one by one would
                 # need the length nobody tells; so the room is refused segment by segment, and no reader waits for it.
                 self._events.emit(SegmentMissed(entry, 0, flight))

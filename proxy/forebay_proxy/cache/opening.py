@@ -144,7 +144,7 @@ class Opening:
                     flight.bypass = writer.bypassing = fitted is None
                     await self._fly(entry, flight, writer, held, body, slot)
         finally:
-            self._parts.room.prefetch_debts.settle(*self._needed.place)
+            self._parts.room.prefetch_debts.clear(*self._needed.place)
             if grant is not None:
                 assert self.entry is None or not grant.closed
                 self._fill.give_back(None, None, grant)

@@ -130,7 +130,7 @@ class Ours:
             self.admission.prefetch_debts.read(entry.key, index)
 
     def left(self, entry: Light, index: int) -> None:
-        self.admission.prefetch_debts.settle(entry.key, index)
+        self.admission.prefetch_debts.clear(entry.key, index)
 
 
 class Never:

@@ -143,7 +143,7 @@ class SpaceManager:
     def _leave(self, entry: Entry, index: int) -> None:
         entry.segments.leave(index)
         entry.stored.landed_at.pop(index, None)
-        self.prefetch_debts.settle(entry.key, index)
+        self.prefetch_debts.clear(entry.key, index)
         self._events.emit(SegmentGone(entry.name, index))
 
     def parted(self, entry: Entry, indices: Sequence[int], *, removed: bool) -> None:

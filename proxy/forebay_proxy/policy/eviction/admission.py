@@ -225,7 +225,7 @@ class AdmissionPolicy(Generic[H]):
             for key, index in self.prefetch_debts.debts(reader):
                 entry = self.entries.get(key)
                 if entry is None or self._is_needed(entry):
-                    self.prefetch_debts.settle(key, index)
+                    self.prefetch_debts.clear(key, index)
         return self.prefetch_debts.may(reader, size)
 
     def _is_needed(self, entry: H) -> bool:

@@ -38,7 +38,7 @@ class PrefetchDebts:
     """Counted from the moment room is granted until the segment leaves or fails to come, and as lead until its reader passes it."""
 
     def __init__(self, events: Events | None = None) -> None:
-        """Without ``events`` nobody hears what is settled."""
+        """Without ``events`` nobody hears which debts are cleared."""
         self._events = events or Events()
         self._noted: dict[tuple[str, int], _Noted] = {}  # (store key, segment)
         self._leads: dict[Hashable, dict[str, set[int]]] = {}  # reader -> store key -> segments
@@ -71,7 +71,7 @@ class PrefetchDebts:
 
         ``owed``: bytes that left though they were needed, by the reader they left for.
         """
-        self.settle(key, index)
+        self.clear(key, index)
         if not is_lead and not owed:
             return
         noted = self._noted[key, index] = _Noted(reader, size, is_lead, dict(owed or {}))
@@ -87,7 +87,7 @@ class PrefetchDebts:
         noted = self._noted.get(place)
         if noted is not None:
             is_lead, owed = noted.is_lead, dict(noted.owed)
-            self.settle(*place)
+            self.clear(*place)
             self.note(key, index, noted.reader, size if is_lead else 0, owed, is_lead=is_lead)
 
     def is_lead(self, key: str, index: int) -> bool:
@@ -111,7 +111,7 @@ class PrefetchDebts:
         if noted is None:
             return
         if not noted.owed:
-            self.settle(key, index)
+            self.clear(key, index)
             return
         noted.is_read = True
         if noted.is_lead:
@@ -122,9 +122,9 @@ class PrefetchDebts:
         """If it was read to its end before, it was kept, so nothing is owed of its room."""
         noted = self._noted.get((key, index))
         if noted is not None and noted.is_read:
-            self.settle(key, index)
+            self.clear(key, index)
 
-    def settle(self, key: str, index: int) -> None:
+    def clear(self, key: str, index: int) -> None:
         """It is gone, or needed itself; nothing where it was not noted."""
         self._end_given((key, index))
         noted = self._noted.pop((key, index), None)
