@@ -201,12 +201,12 @@ class SegmentWriter:
         """The body ended properly at ``length``, which was not known before."""
         if self._beginning is not None:
             self._look(self._beginning, length)
-        self._entry.settle(length)
+        self._entry.set_length(length)
         self._flight.end = length
         await self._written()
         if self._file is not None and self._grant is not None:
             self._fill.cutting(self._grant)
-            await self._file.settle(length)
+            await self._file.set_length(length)
             self._fill.fit(self._entry, self._grant, self._entry.segments.bytes_of(self._index))
             if self.received <= segment_span(self._index, None)[0]:
                 self._give_back()  # the body ended where this segment would have begun

@@ -90,7 +90,7 @@ class Segments:
         if count > len(self.sums):
             self._resize(count)
 
-    def settle(self, length: int) -> None:
+    def set_length(self, length: int) -> None:
         """The length became known."""
         self.length = length
         self._resize(segment_count(length))

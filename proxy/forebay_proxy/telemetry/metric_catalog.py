@@ -31,7 +31,7 @@ _DEVIATIONS = ("skipped", "repeated", "unplanned")
 _DOOR_ANSWERS = ("passed", "incomplete", "encoded", "digest", "half", "disk", "refused", OTHER)
 _INDEX_RESULTS = ("built", "read", "refused", "failed", OTHER)
 _DISK_OPERATIONS = (
-    "create", "open", "allocate", "grow", "settle", "write", "read", "punch", "sync", "remove", "load", "index commit", "look", "probe",
+    "create", "open", "allocate", "grow", "resize", "write", "read", "punch", "sync", "remove", "load", "index commit", "look", "probe",
     OTHER,
 )  # fmt: skip
 _OPENING_ERRORS = (

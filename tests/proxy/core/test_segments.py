@@ -80,7 +80,7 @@ def test_a_shard_of_unknown_length_grows_and_settles() -> None:
     segments.land(0, 5)
     segments.land(1, 6)
     assert not segments.complete
-    segments.settle(SEGMENT_BYTES + 1)
+    segments.set_length(SEGMENT_BYTES + 1)
     assert segments.complete
     assert segments.bytes_of(1) == BLOCK_BYTES
 

@@ -90,10 +90,10 @@ class Entry:
         """The index of the last segment; None while the length is unknown, -1 for an empty shard."""
         return None if self.version.length is None else segment_count(self.version.length) - 1
 
-    def settle(self, length: int) -> None:
+    def set_length(self, length: int) -> None:
         """The length became known with the end of the body."""
         self.version = replace(self.version, length=length)
-        self.segments.settle(length)
+        self.segments.set_length(length)
 
     def dated(self, version: Version) -> bool:
         """Take over the date that the origin gives these bytes now; whether it is another than before (an old row knows none)."""

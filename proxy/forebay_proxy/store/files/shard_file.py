@@ -112,9 +112,9 @@ class ShardFile:
         """Make the file at least ``length`` long: before a range of a shard of unknown length is allocated."""
         await self._run(self._pools.writes, "grow", file_io.grow, self._fd, length)
 
-    async def settle(self, length: int) -> None:
+    async def set_length(self, length: int) -> None:
         """Make the file exactly ``length`` long: once the length of the shard became known."""
-        await self._run(self._pools.writes, "settle", file_io.resize, self._fd, length)
+        await self._run(self._pools.writes, "resize", file_io.resize, self._fd, length)
 
     async def sync(self) -> None:
         """fdatasync: what was written survives a power cut."""

@@ -94,7 +94,7 @@ async def test_a_length_that_became_known_changes_only_the_length() -> None:
     """The version stays what it was."""
     entry = entry_of(version_of(length=None))
     assert entry.last_index is None
-    entry.settle(SEGMENT_BYTES + 1)
+    entry.set_length(SEGMENT_BYTES + 1)
     assert (entry.version, entry.last_index) == (version_of(length=SEGMENT_BYTES + 1), 1)
 
 

@@ -221,7 +221,7 @@ async def test_a_file_of_unknown_length_grows_and_settles(store: Store) -> None:
     await file.grow(100)
     await file.allocate(0, SEGMENT_BYTES)
     await file.write(0, b"x" * 1000)
-    await file.settle(1000)
+    await file.set_length(1000)
     assert await file.read(0, 1000) == b"x" * 1000
     with pytest.raises(DiskFailed, match="ENODATA"):
         await file.read(0, 1001)
