@@ -134,7 +134,7 @@ class Fill:
     def fit(self, entry: Entry, grant: Grant[Slice], size: int) -> None:
         self._room.fit(entry, grant, size)
 
-    def settled(self, entry: Entry) -> None:
+    def length_known(self, entry: Entry) -> None:
         """The length became known with the end of the body: what is here may be claimed now."""
         self._room.claim(entry)
         self._sync_complete(entry)
@@ -185,7 +185,7 @@ class Fill:
             try:
                 await filling
             finally:
-                await writer.settled()
+                await writer.finish_writing()
         except BaseException as error:
             flight.error = bare(told(error))  # before its bytes are given back: nobody may read them from now on
             if isinstance(error, ShardChanged):

@@ -60,7 +60,7 @@ class WriterFill(Protocol):
         """It is cut."""
         ...
 
-    def settled(self, entry: Entry) -> None:
+    def length_known(self, entry: Entry) -> None:
         """The shard's length became known, and all of it has landed."""
         ...
 
@@ -70,7 +70,7 @@ class WriterFill(Protocol):
 
 
 class SegmentWriter:
-    """Takes one flight's bytes in order. Ends with ``settled``, then ``close``, which gives back what did not become a segment."""
+    """Takes one flight's bytes in order. Ends with ``finish_writing``, then ``close``, which gives back what did not become a segment."""
 
     def __init__(self, fill: WriterFill, buffers: BufferBudget, entry: Entry, flight: Flight, grant: Grant[Slice] | None = None) -> None:
         self._fill = fill
@@ -212,9 +212,9 @@ class SegmentWriter:
                 self._give_back()  # the body ended where this segment would have begun
         self._segment_end = min(self._segment_end, length)
         await self.flush()
-        self._fill.settled(self._entry)
+        self._fill.length_known(self._entry)
 
-    async def settled(self) -> None:
+    async def finish_writing(self) -> None:
         """Wait for a write that nobody has waited for: its flight ended before it. What becomes of it matters to nobody."""
         write, self._write = self._write, None
         if write is not None:
