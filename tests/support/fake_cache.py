@@ -40,7 +40,13 @@ class FakeShard:
         pin = Pin(PinKind.MODIFIED, self.modified) if self.modified else Pin(PinKind.ETAG, self.etag) if self.etag else Pin()
         length = len(self.data) if self.length_known else None
         return Version(
-            f"etag:{self.etag}", pin, length, self.encoding, self.content_type, modified=self.modified or "", settled=bool(self.modified)
+            f"etag:{self.etag}",
+            pin,
+            length,
+            self.encoding,
+            self.content_type,
+            modified=self.modified or "",
+            second_over=bool(self.modified),
         )
 
 

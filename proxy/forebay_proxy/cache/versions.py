@@ -158,7 +158,7 @@ class Versions:
             if (
                 other.in_use.stale and other.version.modified == entry.version.modified
             ):  # two writes in one second: the date does not tell which
-                entry.version = replace(entry.version, settled=False)
+                entry.version = replace(entry.version, second_over=False)
         others = [other for other in others if not other.in_use.stale]
         for other in others[:-MOST_VARIANTS]:
             outdated(other)

@@ -101,7 +101,7 @@ class Version:
     ``identity`` is a short text such as ``etag:"abc"`` or ``s3:version-id``; "" when the origin offers nothing (then no two answers
     can be told apart, and nothing of it outlives its fetch). ``length`` is in bytes, None while unknown. ``encoding`` is the
     Content-Encoding the origin insisted on, "" for identity. ``modified`` is its Last-Modified, "" where it told none that is a date;
-    ``settled``: that second had passed by the origin's own clock when it told it, so that no later version can have the same date
+    ``second_over``: that second had passed by the origin's own clock when it told it, so that no later version can have the same date
     (RFC 9110, section 8.8.2.2).
     """
 
@@ -111,7 +111,7 @@ class Version:
     encoding: str = ""
     content_type: str = ""
     modified: str = ""
-    settled: bool = False
+    second_over: bool = False
     vary: tuple[str, ...] = field(default=(), compare=False)  # request headers, in lower case, that it was chosen by; "*": by all
     led: bool = field(default=False, compare=False)  # one of these chose where a redirect led
 

@@ -129,8 +129,8 @@ class _State:
     def version(self) -> Version:
         text = f"{self.inode:x}-{self.size:x}-{self.changed_ns:x}"
         whole_s = self.changed_ns // 10**9
-        modified, settled = formatdate(whole_s, usegmt=True), time.time() >= whole_s + 1
-        return Version(f"file:{text}", Pin(PinKind.ETAG, f'"{text}"'), self.size, modified=modified, settled=settled)
+        modified, second_over = formatdate(whole_s, usegmt=True), time.time() >= whole_s + 1
+        return Version(f"file:{text}", Pin(PinKind.ETAG, f'"{text}"'), self.size, modified=modified, second_over=second_over)
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,7 +144,7 @@ def version_of(headers: Mapping[str, str], length: int | None) -> Version:
         encoding="" if encoding == "identity" else encoding,
         content_type=headers.get("content-type", "").strip(),
         modified=modified if http_date(modified) is not None else "",
-        settled=_settled(modified, headers.get("date", "")),
+        second_over=_second_over(modified, headers.get("date", "")),
         vary=vary_of(headers),
     )
 
@@ -158,7 +158,7 @@ def _modified(text: str) -> Pin:
     return Pin(PinKind.MODIFIED, text) if http_date(text) is not None else Pin()
 
 
-def _settled(modified: str, date: str) -> bool:
+def _second_over(modified: str, date: str) -> bool:
     """Whether the second ``modified`` had passed when it was told, by the origin's own clock: one second holds many writes."""
     last, now = http_date(modified), http_date(date)
     return last is not None and now is not None and now >= last + 1

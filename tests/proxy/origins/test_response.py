@@ -51,14 +51,14 @@ def test_a_date_needs_the_length() -> None:
 
 
 @pytest.mark.parametrize(
-    ("date", "settled"),
+    ("date", "second_over"),
     [(None, False), ("never", False), (DATE, False), ("Wed, 21 Oct 2026 07:28:01 GMT", True), ("Wed, 21 Oct 2026 07:27:59 GMT", False)],
 )
-def test_a_date_counts_once_its_second_is_over(date: str | None, settled: bool) -> None:
+def test_a_date_counts_once_its_second_is_over(date: str | None, second_over: bool) -> None:
     """By the origin's own clock: until then another version may get the same."""
     headers = {"etag": '"abc"', "last-modified": DATE, **({"date": date} if date else {})}
     version = version_of(headers, 10)
-    assert (version.modified, version.settled) == (DATE, settled)
+    assert (version.modified, version.second_over) == (DATE, second_over)
 
 
 def test_nothing_said_is_no_identity() -> None:

@@ -83,7 +83,7 @@ class Entry:
     @property
     def shown_version(self) -> Version:
         """The version as clients see it: without the origin's validators where bytes that were served under them were wrong."""
-        return self.version if not self.trust.remade else replace(self.version, pin=Pin(), modified="", settled=False)
+        return self.version if not self.trust.remade else replace(self.version, pin=Pin(), modified="", second_over=False)
 
     @property
     def last_index(self) -> int | None:
@@ -99,7 +99,7 @@ class Entry:
         """Take over the date that the origin gives these bytes now; whether it is another than before (an old row knows none)."""
         changed = bool(version.modified) and version.modified != self.version.modified
         if changed:
-            self.version = replace(self.version, modified=version.modified, settled=version.settled)
+            self.version = replace(self.version, modified=version.modified, second_over=version.second_over)
         return changed
 
     def same_version(self, version: Version) -> bool:

@@ -93,7 +93,7 @@ def decide(asked: ShardRequest, shard: str, version: Version, key: str) -> Shard
     if version.length is None:
         # Without a length there is no true Content-Range; the whole body is a correct answer to any Range (RFC 9110, 14.2).
         return ShardResponse(200, headers)
-    if asked.range is None or not http_range.if_range(asked.if_range, etag, modified if version.settled else None):
+    if asked.range is None or not http_range.if_range(asked.if_range, etag, modified if version.second_over else None):
         headers["Content-Length"] = str(version.length)
         return ShardResponse(200, headers, 0, version.length - 1, version.length)
     return _partial(asked.range, shard, version.length, headers)

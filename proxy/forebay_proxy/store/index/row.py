@@ -54,7 +54,7 @@ class Row:
     boot: str
     sums: array[int]
     modified: str = ""
-    settled: bool = False
+    second_over: bool = False
     chosen: str = ""
 
     @classmethod
@@ -63,14 +63,14 @@ class Row:
         key, pin = store_key(url, version.identity, chosen), version.pin
         length, encoding, content_type, modified = version.length, version.encoding, version.content_type, version.modified
         return cls(
-            key, url, version.identity, pin.kind, pin.value, length, encoding, content_type, access, boot, sums, modified, version.settled,
-            chosen,
+            key, url, version.identity, pin.kind, pin.value, length, encoding, content_type, access, boot, sums, modified,
+            version.second_over, chosen,
         )  # fmt: skip
 
     @property
     def version(self) -> Version:
         pin = Pin(self.pin_kind, self.pin_value)
-        return Version(self.identity, pin, self.length, self.encoding, self.content_type, self.modified, self.settled)
+        return Version(self.identity, pin, self.length, self.encoding, self.content_type, self.modified, self.second_over)
 
 
 def encode(row: Row) -> str:
@@ -89,7 +89,7 @@ def encode(row: Row) -> str:
         "sums": base64.b64encode(_little_endian(row.sums).tobytes()).decode("ascii"),
     }
     if row.modified:
-        fields["modified"] = [row.modified, row.settled]
+        fields["modified"] = [row.modified, row.second_over]
     if row.chosen:
         fields["chosen"] = row.chosen
     return json.dumps(fields, separators=(",", ":"))

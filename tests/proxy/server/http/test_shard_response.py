@@ -77,8 +77,8 @@ def test_a_date_that_another_version_may_have_resumes_nothing() -> None:
     """RFC 9110, 13.1.5: the date must be a strong validator."""
     date = "Tue, 14 Nov 2023 22:13:20 GMT"
     asked = ShardRequest.of("GET", CIMultiDict({"Range": "bytes=1-2", "If-Range": date}))
-    for settled, status in ((True, 206), (False, 200)):
-        dated = Version("i", Pin(PinKind.ETAG, ETAG), 5, modified=date, settled=settled)
+    for second_over, status in ((True, 206), (False, 200)):
+        dated = Version("i", Pin(PinKind.ETAG, ETAG), 5, modified=date, second_over=second_over)
         assert decide(asked, "s3://b/0.tar", dated, KEY).status == status
 
 
