@@ -220,7 +220,7 @@ class Prefetcher:
     def freed(self, fact: DebtSettled) -> None:
         """The reader may displace one more segment."""
         if isinstance(fact.reader, ReaderName):
-            self.scheduler.settled(fact.reader)
+            self.scheduler.granted(fact.reader)
 
     def ahead_bytes(self, plan: ReaderPlan) -> int:
         """How many bytes of what the reader announced are here or on their way, counted from its position as far as its window."""

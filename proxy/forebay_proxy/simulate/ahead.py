@@ -133,7 +133,7 @@ class SimulatedAnnouncer:
 
     def _settled(self, reader: Hashable) -> None:
         if isinstance(reader, ReaderName):
-            self._scheduler.settled(reader)
+            self._scheduler.granted(reader)
             self._wake()
 
     def _roomier(self) -> None:

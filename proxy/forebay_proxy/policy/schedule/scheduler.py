@@ -157,7 +157,7 @@ class PrefetchScheduler:
         """Something was read, removed or replaced: who found no room may find some."""
         self._room.room()
 
-    def settled(self, reader: ReaderName) -> None:
+    def granted(self, reader: ReaderName) -> None:
         """A segment that stood where a needed one stood was read, or is gone: its reader may have another."""
         cursors = self.readers.get(reader)
         for lane in cursors.lanes.values() if cursors else ():

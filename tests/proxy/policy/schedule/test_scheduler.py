@@ -198,7 +198,7 @@ def test_who_finds_no_room_stands_aside() -> None:
     assert again.shard.name == LONG[0].name
     intake.ahead.refused(again.plan.reader)
     assert intake.ahead.next() is None
-    intake.ahead.settled(reader(2))
+    intake.ahead.granted(reader(2))
     mine = intake.ahead.next()
     assert mine is not None
     assert mine.plan.reader == reader(2)
@@ -336,7 +336,7 @@ def test_a_long_walk_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 # Any order of events
 
 KINDS = (
-    "next refuse land evict open fail forgive room stick free settle wait next land replace append withdraw forget".split()  # noqa: SIM905
+    "next refuse land evict open fail forgive room stick free grant wait next land replace append withdraw forget".split()  # noqa: SIM905
 )
 STEP = st.tuples(st.sampled_from(KINDS), st.integers(0, 40))
 
@@ -385,8 +385,8 @@ class Chaos(Intake):
                 self.view.stuck.add(shard.origin)
             case "free":
                 self.view.stuck.discard(shard.origin)
-            case "settle":
-                self.ahead.settled(who)
+            case "grant":
+                self.ahead.granted(who)
             case "wait":
                 self.ahead.waited(who)
             case "replace":
