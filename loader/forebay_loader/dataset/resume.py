@@ -168,9 +168,9 @@ class SampleShuffle:
     def __call__(self, data: Iterator[Any]) -> Iterator[Any]:
         epoch, turn = self._began.pop(threading.get_ident(), (0, 0))
         worker = here_worker()
-        key = f"samples/{self._seed}/{epoch}/{turn}/{self._world.settled().rank}/{worker.id}"
+        key = f"samples/{self._seed}/{epoch}/{turn}/{self._world.resolved().rank}/{worker.id}"
         shuffled: Iterator[Any] = filters._shuffle(data, rng=random.Random(key), **self.buffer)  # noqa: S311  # an order, no secret
         return shuffled
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_world": self._world.settled(), "_began": {}}
+        return {**self.__dict__, "_world": self._world.resolved(), "_began": {}}

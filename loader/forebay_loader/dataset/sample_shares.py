@@ -129,7 +129,7 @@ class SharedOut:
         return FairShare(None, self._shards, empty_check=self.stages[3].empty_check)(self._samples(self._split(data, self._counts)))
 
     def _split(self, data: Iterable[dict[str, Any]], known: Mapping[str, int]) -> Iterator[dict[str, Any]]:
-        world, worker, row = self.stages[0].world.settled(), here_worker(), list(data)
+        world, worker, row = self.stages[0].world.resolved(), here_worker(), list(data)
         counts = [known[item["url"]] for item in row]
         wanted = piece(sum(counts), world.rank * worker.workers + worker.id, world.size * worker.workers, drop=self._drop)
         return ({**row[at], "samples": (first, stop)} for at, first, stop in ranges(counts, wanted))

@@ -65,13 +65,13 @@ class ShardList:
     def _indices(self, epoch: int, turn: int) -> Iterable[int]:
         n, order = len(self.urls), self.order
         if order.resampled:
-            world, worker = self.world.settled(), here_worker()
+            world, worker = self.world.resolved(), here_worker()
             first, step = world.rank + world.size * worker.id, world.size * worker.workers
             return resampled_order(n, order.seed, epoch, turn, first=first, step=step)
         return epoch_order(n, order.seed, epoch, turn) if order.shuffled else range(n)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"urls": self.urls, "order": self.order, "epochs": self.epochs, "world": self.world.settled()}
+        return {"urls": self.urls, "order": self.order, "epochs": self.epochs, "world": self.world.resolved()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
@@ -88,7 +88,7 @@ class NodeSplit:
         return f"<split by node, {self.world}>"
 
     def __call__(self, data: Iterable[Item]) -> Iterator[Item]:
-        world = self.world.settled()
+        world = self.world.resolved()
         if world.size > 1 and not self.named:
             raise ValueError(
                 f"this is {world}, and the data set has no nodesplitter: every rank would read every shard. "
@@ -98,7 +98,7 @@ class NodeSplit:
         return islice(data, world.rank, None, world.size)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"world": self.world.settled(), "named": self.named}
+        return {"world": self.world.resolved(), "named": self.named}
 
 
 class WorkerSplit:
@@ -152,7 +152,7 @@ class FairShare:
             yield from islice(given, (part.stripe - 1) % part.stripes, None, part.stripes)
 
     def _tell_empty(self, part: Part) -> None:
-        world, worker, listed = self._shards.world.settled(), here_worker(), len(self._shards.urls)
+        world, worker, listed = self._shards.world.resolved(), here_worker(), len(self._shards.urls)
         who = f"{world}, worker {worker.id} of {worker.workers}"
         if part.shards:
             text = f"No samples found in dataset: {who} read its shards to the end, of {listed} listed, and met none"

@@ -204,7 +204,7 @@ class WebDataset(compat.WebDataset):
     def _made_of(self) -> dict[str, Any]:
         shards = self._shards
         urls, order = (None, None) if shards is None else (shards.urls, shards.order)
-        return made_of(urls, order, self.world.settled(), self.pipeline)
+        return made_of(urls, order, self.world.resolved(), self.pipeline)
 
     def listed(self, batchsize: int, partial: bool = True) -> Any:
         """Lists of ``batchsize`` samples, without collation; the last may be shorter if ``partial``."""
@@ -215,7 +215,7 @@ class WebDataset(compat.WebDataset):
         return with_length(self, n)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "world": self.world.settled(), "_place": None}
+        return {**self.__dict__, "world": self.world.resolved(), "_place": None}
 
     def invoke(self, f: Any, *args: Any, **kwargs: Any) -> Any:
         """As in webdataset. Our own stages are called at once: asking of each class, once in each worker, whether it is torch's
@@ -223,7 +223,7 @@ class WebDataset(compat.WebDataset):
         return f(*args, **kwargs) if isinstance(f, _STAGES) else super().invoke(f, *args, **kwargs)
 
     def __iter__(self) -> Iterator[Any]:
-        self.world.settled().tell_worker()  # a splitter of the user's own may ask
+        self.world.resolved().tell_worker()  # a splitter of the user's own may ask
         resumed, self._resumed = self._resumed, None
         if resumed is not None:
             self._check(resumed)  # again: stages may have been added

@@ -37,7 +37,7 @@ class World(NamedTuple):
             return cls(*rank_of(data_parallel), "data_parallel")._checked()
         return _of_group(group) or _of_environment(os.environ if environ is None else environ) or cls()
 
-    def settled(self) -> World:
+    def resolved(self) -> World:
         """Itself; where only the environment had told it, or nothing, what a process group says that has come up since."""
         if self.told_by in _OUTRIGHT:
             return self

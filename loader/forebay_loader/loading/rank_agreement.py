@@ -53,7 +53,7 @@ class Agreement:
         self._ranks = ranks
         self._rank = rank
         self._keys = [f"said/{place}" for place in range(len(ranks))]
-        self.settled = False
+        self.decided = False
         self._next_look_s = 0.0
 
     def say(self, said: Said) -> None:
@@ -61,13 +61,13 @@ class Agreement:
         try:
             self._store.set(self._keys[self._rank], json.dumps(said))
         except Exception as error:
-            self.settled = True
+            self.decided = True
             told = f"the store of the process group does not answer ({type(error).__name__})"
             notice_once("agreement", f"whether all ranks read one epoch together is not looked at: {told}")
 
     def look(self) -> None:
         """Compare, if every rank has spoken and nobody has compared yet. Raises ``StepsError`` on all ranks where they differ."""
-        if self.settled or time.monotonic() < self._next_look_s:
+        if self.decided or time.monotonic() < self._next_look_s:
             return
         self._next_look_s = time.monotonic() + PAUSE_S
         try:
@@ -75,19 +75,19 @@ class Agreement:
                 return
             all_said = [Said(*json.loads(self._store.get(key))) for key in self._keys]
         except Exception:  # the store has ended, with rank 0 or its launcher
-            self.settled = True
+            self.decided = True
             return
-        self.settled = True
+        self.decided = True
         if differs := difference(all_said, self._ranks):
             raise StepsError(f"ranks do not read one epoch together: {differs}")
 
     def wait(self, wait_s: float) -> None:
         """Look until every rank has spoken, for ``wait_s`` at most."""
         until, pause = time.monotonic() + wait_s, 0.001
-        while not self.settled:
+        while not self.decided:
             self._next_look_s = 0.0
             self.look()
-            if self.settled or time.monotonic() > until:
+            if self.decided or time.monotonic() > until:
                 return
             time.sleep(pause)
             pause = min(2 * pause, 0.05)

@@ -134,14 +134,14 @@ class WebLoader(compat.WebLoader):
 
     def _watched(self, batches: Iterator[Any], wait_s: float) -> Iterator[Any]:
         """``batches``; where there is a process group, other ranks must say the same of theirs."""
-        world = self._world.settled()
+        world = self._world.resolved()
         if world.size < 2 or not group_is_up():
             return batches
         if self._words is None:
             self._words = agreement_of(self._group, self._site)
             if self._words is not None:
                 self._words.say(steps.said_of(self._dataset, world, self._fixed))
-        return batches if self._words is None or self._words.settled else watched(batches, self._words, wait_s)
+        return batches if self._words is None or self._words.decided else watched(batches, self._words, wait_s)
 
     def _voted(self, counts: Optional[dict[str, int]]) -> Iterator[Any]:
         self._check_group()
@@ -159,7 +159,7 @@ class WebLoader(compat.WebLoader):
             return self._share(counts if said.same else None)
 
         repeat = self._tail == "repeat"
-        said = steps.said_of(self._dataset, self._world.settled())
+        said = steps.said_of(self._dataset, self._world.resolved())
         return steps.in_step(super().__iter__, self._ballot, opened, repeat=repeat, number=number, digest=digest, common=common, said=said)
 
     def _share(self, counts: Optional[dict[str, int]]) -> bool:
@@ -188,14 +188,14 @@ class WebLoader(compat.WebLoader):
     @property
     def _may_differ(self) -> bool:
         """Whether ranks could have different numbers of batches."""
-        dataset, world = self._dataset, self._world.settled()
+        dataset, world = self._dataset, self._world.resolved()
         if world.size < 2 or not isinstance(dataset, IterableDataset):
             return False
         return self._equal is True or not (steps.is_endless(dataset) or steps.reads_everything(dataset))
 
     def _refuse(self) -> None:
         """Raise where ranks would have to agree and cannot."""
-        world = self._world.settled()
+        world = self._world.resolved()
         if world.told_by.startswith("SLURM") and not hasattr(self._dataset, "world"):
             return  # a script that Slurm started once, in a job of several tasks: webdataset does not look there either
         raise StepsError(
@@ -205,7 +205,7 @@ class WebLoader(compat.WebLoader):
         )
 
     def _check_group(self) -> None:
-        world, ranks = self._world.settled(), World.here(None, self._group)
+        world, ranks = self._world.resolved(), World.here(None, self._group)
         if ranks.size != world.size:
             raise StepsError(
                 f"the data set is read as {world}, and the process group has {ranks.size} ranks: name the group whose ranks share the "
@@ -232,7 +232,7 @@ class WebLoader(compat.WebLoader):
         self._began = (0, *upcoming)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_ballot": None, "_words": None, "_began": None, "_world": self._world.settled()}
+        return {**self.__dict__, "_ballot": None, "_words": None, "_began": None, "_world": self._world.resolved()}
 
 
 def _data_loader(dataset: Any, world: World, *positional: Any, **how: Any) -> Any:

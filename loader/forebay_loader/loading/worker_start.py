@@ -30,7 +30,7 @@ class WorkerInit:
             self._own(worker_id)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_own": self._own, "_world": self._world.settled(), "_limits": enabled()}
+        return {"_own": self._own, "_world": self._world.resolved(), "_limits": enabled()}
 
 
 def start_method(dataset: Any, *others: Any) -> Optional[str]:

@@ -74,7 +74,7 @@ class Ahead:
         return subject_of(self._set, before or None if epoch is None else epoch)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"k": self._k, "set": self._set, "epoch": self._epoch, "world": self._world.settled(), "enabled": enabled()}
+        return {"k": self._k, "set": self._set, "epoch": self._epoch, "world": self._world.resolved(), "enabled": enabled()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._k, self._set, self._epoch, self._runs = state["k"], state["set"], state["epoch"], (0, 0)

@@ -104,19 +104,19 @@ def test_told_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     told = World.here(environ=TORCHRUN)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert pickle.loads(pickle.dumps(told)).settled() == told
+    assert pickle.loads(pickle.dumps(told)).resolved() == told
 
 
 def test_a_data_set_before_its_process_group(group: SimpleNamespace) -> None:
     """Where nothing could tell yet, it is asked again."""
-    assert World().settled()[:2] == (2, 5)
-    assert World.here((0, 1)).settled()[:2] == (0, 1)
+    assert World().resolved()[:2] == (2, 5)
+    assert World.here((0, 1)).resolved()[:2] == (0, 1)
 
 
 def test_a_process_group_that_came_up_since(group: SimpleNamespace) -> None:
     """What a launcher's variables said gives way to it: under Slurm with several ranks a task they count tasks."""
-    assert World(3, 8, "SLURM_PROCID and SLURM_NTASKS").settled()[:2] == (2, 5)
-    assert World(0, 2, "group").settled()[:2] == (0, 2)
+    assert World(3, 8, "SLURM_PROCID and SLURM_NTASKS").resolved()[:2] == (2, 5)
+    assert World(0, 2, "group").resolved()[:2] == (0, 2)
 
 
 def test_worker_of_the_data_loader(worker: None) -> None:

@@ -83,7 +83,7 @@ def test_all_ranks_hear_it() -> None:
     store = Store()
     first, second = pair(store, Said(0, 2, 3))
     first.look()
-    assert not first.settled
+    assert not first.decided
     second.say(Said(1, 2, 4))
     for one in (first, second):
         one._next_look_s = 0.0
@@ -98,8 +98,8 @@ def test_a_store_that_died(caplog: pytest.LogCaptureFixture) -> None:
     store.dead = True
     first.look()
     second.say(Said(1, 2, 4))
-    assert first.settled
-    assert second.settled
+    assert first.decided
+    assert second.decided
     assert "the store of the process group does not answer" in caplog.text
 
 
