@@ -123,6 +123,6 @@ EVERYTHING: tuple[Event, ...] = (
     facts.CacheRecovered(1, 1, 0.1), facts.Refetched(_ORIGIN, 10), facts.NotStorable(_ORIGIN),
     facts.NotTar("s3://b/a.tar", "a web page", "train"), facts.ReservationRefused("no-room"),
     facts.Revalidated("same"),
-    facts.SegmentLanded(_ORIGIN, 100, 0.1, True, False), facts.SegmentVerified("sample", True),
+    facts.SegmentFetched(_ORIGIN, 100, 0.1, True, False), facts.SegmentVerified("sample", True),
     facts.DigestChecked("md5", "agrees"), facts.DoorAnswered("passed"), facts.IndexDone("built"),
 )  # fmt: skip

@@ -110,7 +110,7 @@ class Fill:
             entry.segments.unread.discard(index)
         prefetched = flight.need >= DEMAND
         size = segment_span(index, entry.version.length)[1]
-        self._events.emit(events.SegmentLanded(entry.origin, size, self._clock() - flight.began_at, stored=True, prefetched=prefetched))
+        self._events.emit(events.SegmentFetched(entry.origin, size, self._clock() - flight.began_at, stored=True, prefetched=prefetched))
         self._sync_complete(entry)
         self._events.emit(CacheChanged())
 

@@ -45,7 +45,7 @@ __all__ = [
     "RequestOutcome",
     "ReservationRefused",
     "Revalidated",
-    "SegmentLanded",
+    "SegmentFetched",
     "SegmentVerified",
     "Served",
     "ShardOpened",
@@ -135,7 +135,7 @@ class Revalidated:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentLanded:
+class SegmentFetched:
     """A segment is complete: on disk (``stored``) or passed through memory."""
 
     origin: str
@@ -353,7 +353,7 @@ Event = (
     | FlightBoarded | IndexDone | IntegrityFailed | LeaseEnded | LoopLagged | OpeningDone | OptimalBytes | OriginAnswered | OriginBytes
     | NotStorable | NotTar
     | OriginFailed | OriginOddity | PlanChanged | ReaderWaited | CacheRecovered | Refetched | RequestDone | ReservationRefused | Revalidated
-    | SegmentLanded | SegmentVerified | ShardOpened
+    | SegmentFetched | SegmentVerified | ShardOpened
 )  # fmt: skip
 
 

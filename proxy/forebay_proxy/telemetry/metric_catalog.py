@@ -134,7 +134,7 @@ METRICS: tuple[Metric, ...] = (
 
     # Flights
     _histogram("segment_fetch_seconds", _SEGMENT_S, "From the first request for a segment to its last byte, retries included.", _NEW),
-    _counter("segments_landed_total", "Segments fetched; stored=no: passed through memory because no room could be granted.", _NEW,
+    _counter("segments_fetched_total", "Segments fetched; stored=no: passed through memory because no room could be granted.", _NEW,
              kind=("demand", "prefetch"), stored=("yes", "no")),
     _counter("not_storable_total", "Answers with Vary: *, which are passed on and not stored.", _NEW),
     _counter("not_tar_readings_total", "Readings of a shard whose name says tar and whose first bytes do not.", _NEW, job=()),

@@ -107,7 +107,7 @@ class Metrics:
             facts.RequestDone: self._request_done,
             facts.ReservationRefused: lambda fact: count["cache_reservation_failures_total"](fact.reason),
             facts.Revalidated: lambda fact: count["revalidations_total"](fact.result),
-            facts.SegmentLanded: self._segment_landed,
+            facts.SegmentFetched: self._segment_fetched,
             facts.SegmentVerified: lambda fact: count["segments_verified_total"](fact.why, "right" if fact.right else "wrong"),
             facts.ShardOpened: self._shard_opened,
         }
@@ -151,8 +151,8 @@ class Metrics:
         if fact.error:
             self._families["opening_failures_total"].inc(fact.error)
 
-    def _segment_landed(self, fact: facts.SegmentLanded) -> None:
-        self._families["segments_landed_total"].inc("prefetch" if fact.prefetched else "demand", "yes" if fact.stored else "no")
+    def _segment_fetched(self, fact: facts.SegmentFetched) -> None:
+        self._families["segments_fetched_total"].inc("prefetch" if fact.prefetched else "demand", "yes" if fact.stored else "no")
         self._families["segment_fetch_seconds"].observe(seconds=fact.seconds)
 
     def _evicted(self, fact: facts.Evicted) -> None:

@@ -174,9 +174,9 @@ async def test_an_index_outlives_the_segments(tmp_path: Path) -> None:
         await world.reclaimer.evict(world.entry(A))
         await world.quiet()
         assert not world.room.entries
-        landed = len(world.of(events.SegmentLanded))
+        landed = len(world.of(events.SegmentFetched))
         assert len(await asked(made)) == 40
-        assert len(world.of(events.SegmentLanded)) == landed
+        assert len(world.of(events.SegmentFetched)) == landed
 
 
 async def test_another_version_has_another_index(tmp_path: Path) -> None:

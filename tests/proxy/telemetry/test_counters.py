@@ -16,7 +16,7 @@ from forebay_proxy.core.events import (
     ReaderWaited,
     RequestDone,
     RequestOutcome,
-    SegmentLanded,
+    SegmentFetched,
     Served,
 )
 from forebay_proxy.telemetry.counters import MAX_JOBS, Counters
@@ -89,7 +89,7 @@ def test_other_requests_send_no_shard_bytes() -> None:
         (_request(RequestOutcome.HIT, code=206), 0),
         (Aborted("origin_failed"), 1),
         (Aborted("client_gone"), 0),
-        (SegmentLanded("s3://b", 1, 1, True, False), 0),
+        (SegmentFetched("s3://b", 1, 1, True, False), 0),
     ],
 )
 def test_what_counts_as_an_error(event: Any, errors: int) -> None:

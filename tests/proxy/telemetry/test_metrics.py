@@ -157,8 +157,8 @@ def test_other_requests_do_not_blur_the_shard_latencies(metrics: Metrics) -> Non
         (facts.Refetched(ORIGIN, 9), "refetches_total", {}, 1),
         (facts.ReservationRefused("no-room"), "cache_reservation_failures_total", {"reason": "no-room"}, 1),
         (facts.Revalidated("unreachable"), "revalidations_total", {"result": "unreachable"}, 1),
-        (facts.SegmentLanded(ORIGIN, 8, 0.1, True, True), "segments_landed_total", {"kind": "prefetch", "stored": "yes"}, 1),
-        (facts.SegmentLanded(ORIGIN, 8, 0.1, False, False), "segments_landed_total", {"kind": "demand", "stored": "no"}, 1),
+        (facts.SegmentFetched(ORIGIN, 8, 0.1, True, True), "segments_fetched_total", {"kind": "prefetch", "stored": "yes"}, 1),
+        (facts.SegmentFetched(ORIGIN, 8, 0.1, False, False), "segments_fetched_total", {"kind": "demand", "stored": "no"}, 1),
         (facts.SegmentVerified("verify", right=False), "segments_verified_total", {"why": "verify", "result": "wrong"}, 1),
     ],
 )
