@@ -59,7 +59,7 @@ __all__ = ["run_service", "serve"]
 log = logging.getLogger("forebay")
 
 # What has come whole only has to be written: the last segment of a reader that has just left. Longer means a disk in trouble.
-LANDING_S = 2.0
+FLIGHTS_END_S = 2.0
 _ANYBODY = (
     "this user namespace does not map every user, and uid {0}, which this sidecar runs as, stands for all the others: local clients are "
     "refused; run it as another user of the namespace"
@@ -291,7 +291,7 @@ class _House:
         await self._door.aclose()
         self._drop_unread()
         await self._face.aclose(self._settings.drain_timeout_s, self._ending.hurried)
-        await self._parts.flights.landed(LANDING_S)
+        await self._parts.flights.ended(FLIGHTS_END_S)
         for task in self._background.values():
             task.cancel()
         self._parts.resolver.cancel()

@@ -48,7 +48,7 @@ MOST_BYTES = 4 << 30
 AHEAD_PAUSE = 19.0  # pauses in units of the work before, while the sidecar is busy: 5 % of a core
 ASKED_PAUSE = 2.0
 MOST_PAUSE_S = 1.0
-LANDING_S = 5.0  # a write takes milliseconds; a disk that is slower than that has no time for indexes
+FLIGHTS_END_S = 5.0  # a write takes milliseconds; a disk that is slower than that has no time for indexes
 MOST_WAITING = 4096  # complete shards to be indexed ahead; beyond, the oldest are made when they are asked for
 MOST_REFUSED = 4096  # shards known to have none
 MOST_OUT_BYTES = 64 << 20  # of indexes on their way to clients
@@ -162,7 +162,7 @@ class SampleIndexer:
             raise _not_yet(entry, "it is not made yet")
         self._asking += 1
         try:
-            await self._cache.flights.landed(LANDING_S, entry.key)  # its last bytes may have been read, and not be on the disk yet
+            await self._cache.flights.ended(FLIGHTS_END_S, entry.key)  # its last bytes may have been read, and not be on the disk yet
             return await self._made(entry)
         finally:
             self._asking -= 1

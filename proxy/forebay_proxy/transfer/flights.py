@@ -251,7 +251,7 @@ class Flights:
         self._ending = True
         self.drop(lambda key: False)
 
-    async def landed(self, within_s: float, of: str | None = None) -> None:
+    async def ended(self, within_s: float, of: str | None = None) -> None:
         """Wait for those (``of`` one key) whose bytes have all come and are being written, and for no other."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):

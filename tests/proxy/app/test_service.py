@@ -88,7 +88,7 @@ async def test_what_has_come_is_written_before_the_end(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(file_io, "write_pieces", late)
     monkeypatch.setattr(service._House, "_drop_unread", dropped)
-    monkeypatch.setattr(service, "LANDING_S", 60.0)
+    monkeypatch.setattr(service, "FLIGHTS_END_S", 60.0)
     (tmp_path / "root").mkdir()
     shard = tmp_path / "root" / "a.tar"
     shard.write_bytes(bytes(range(256)) * 20)

@@ -184,7 +184,7 @@ async def test_what_has_come_whole_is_waited_for(group: asyncio.TaskGroup) -> No
     for index, flight in enumerate((come, coming)):
         flights.take_off(flight, gate.wait(), "k", index)  # type: ignore[arg-type]
         flight.arrived(b"abc")
-    landed = asyncio.create_task(flights.landed(10))
+    landed = asyncio.create_task(flights.ended(10))
     await turns()
     assert not landed.done()
     flights.land(come, None, "k", 0)
