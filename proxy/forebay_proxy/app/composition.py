@@ -196,7 +196,7 @@ def _introduce(parts: CacheParts, events: Events) -> None:
     on(CommitFailed, lambda fact: cache.disk.failed(fact.error))
     on(SpaceRefused, lambda fact: parts.watch.space_refused(fact.error))
     on(FileHeld, lambda fact: cache.fd_leases.held(fact.entry))
-    on(SegmentRefetched, lambda fact: cache.digest_check.landed(fact.entry, fact.index, fact.checksum))
+    on(SegmentRefetched, lambda fact: cache.digest_check.segment_stored(fact.entry, fact.index, fact.checksum))
     on(SegmentSpoilt, lambda fact: parts.indexer.drop(fact.entry))
     on(SegmentSpoilt, cache.spoilt)
     on(ShardCompleted, parts.indexer.completed)

@@ -217,7 +217,7 @@ class SampleIndexer:
         for index in sorted(entry.segments.unverified):
             if not await self._cache.segment_reader.trusted(entry, index):
                 raise _not_yet(entry, "a part of it was not what had been stored")
-        landed, steps = dict(entry.stored.landed_at), SampleIndexSteps(entry.version.length or 0)
+        landed, steps = dict(entry.stored.stored_at), SampleIndexSteps(entry.version.length or 0)
         done = False
         try:
             while not done:
@@ -235,7 +235,7 @@ class SampleIndexer:
     def _unchanged(self, entry: Entry, landed: dict[int, float]) -> None:
         """Raises ``IndexNotYet``: not all that was read had been there all the time."""
         self._fit(entry)
-        if entry.stored.landed_at != landed:
+        if entry.stored.stored_at != landed:
             raise _not_yet(entry, "a part of it left, and came again, while its headers were read")
 
     async def _pause(self, worked_s: float) -> None:

@@ -58,7 +58,7 @@ class ChunkReader:
         if flight is not None and flight.file is not self._entry.stored.file:
             raise FellBehind("the directory was removed, and with it the file that holds these bytes")
         self.check()
-        landed = flight is None or index in flight.landed
+        landed = flight is None or index in flight.stored
         if segments.departures != departures or (landed and not segments.has(index)):
             raise FellBehind("the segment was found wrong, and left, while it was read")
         self._given.add(index)

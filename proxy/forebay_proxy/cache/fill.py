@@ -101,10 +101,10 @@ class Fill:
         if error.errno_name == "ENODATA":  # somebody cut the file: it cannot be mended while it is read, so it leaves
             self.outdated(entry)
 
-    def landed(self, entry: Entry, index: int, checksum: int, grant: Grant[Slice], flight: Flight) -> None:
+    def segment_stored(self, entry: Entry, index: int, checksum: int, grant: Grant[Slice], flight: Flight) -> None:
         """A segment is whole on the disk."""
-        self._room.landed(entry, index, checksum, grant)
-        self._digest_check.landed(entry, index, checksum)
+        self._room.segment_stored(entry, index, checksum, grant)
+        self._digest_check.segment_stored(entry, index, checksum)
         self._disk.worked()
         if flight.aboard_count or (flight.followed and entry.ranged):  # of a whole body, what came before its readers is unread
             entry.segments.unread.discard(index)

@@ -30,7 +30,7 @@ class RepeatCheck:
 
     def expect(self, index: int, flight: Flight | None) -> None:
         """The reader is about to read segment ``index``, which ``flight`` (None: the disk) brings."""
-        if flight is not None and index not in flight.landed and self._gate.knows(self._entry, index):
+        if flight is not None and index not in flight.stored and self._gate.knows(self._entry, index):
             self._uncompared[index] = flight
 
     def add(self, index: int, position: int, data: bytes | memoryview) -> bool:

@@ -42,7 +42,7 @@ class WriterFill(Protocol):
         """Empty what the grant's victims hold and allocate the segment; None (grant given back): bypass."""
         ...
 
-    def landed(self, entry: Entry, index: int, checksum: int, grant: Grant[Slice], flight: Flight) -> None: ...
+    def segment_stored(self, entry: Entry, index: int, checksum: int, grant: Grant[Slice], flight: Flight) -> None: ...
 
     def told(self, entry: Entry, offered: tuple[Digest, ...]) -> None:
         """An answer carried digests of the whole shard."""
@@ -194,8 +194,8 @@ class SegmentWriter:
     def _land(self) -> None:
         assert self._grant is not None
         grant, self._grant, self._file = self._grant, None, None
-        self._flight.landed.add(self._index)
-        self._fill.landed(self._entry, self._index, self._hasher.intdigest(), grant, self._flight)
+        self._flight.stored.add(self._index)
+        self._fill.segment_stored(self._entry, self._index, self._hasher.intdigest(), grant, self._flight)
 
     async def finish(self, length: int) -> None:
         """The body ended properly at ``length``, which was not known before."""

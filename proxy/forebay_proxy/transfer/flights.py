@@ -43,7 +43,7 @@ class Flight:
         self.need = need
         self.position = first
         self.stored_end = first  # bytes below it are in the file, those from it to ``position`` in the window
-        self.landed: set[int] = set()  # segments it has landed: such a one may have left again while the flight is still on the board
+        self.stored: set[int] = set()  # segments it has stored: such a one may have left again while the flight is still on the board
         self.window = MemoryWindow(first)
         self.file: object = None  # where what is below ``stored_end`` was written; the shard may have got another one since
         self.error: BaseException | None = None

@@ -137,7 +137,7 @@ class DigestCheck:
 
     # What has come
 
-    def landed(self, entry: Entry, index: int, checksum: int) -> None:
+    def segment_stored(self, entry: Entry, index: int, checksum: int) -> None:
         """A segment is stored, or a reader had all of one that had been here before."""
         digest_state = entry.trust.digest_state
         if digest_state is None:

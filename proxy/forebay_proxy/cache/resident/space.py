@@ -132,7 +132,7 @@ class SpaceManager:
             for index in indices:
                 entry.in_use.leaving[index] = asyncio.get_running_loop().create_future()
                 entry.in_use.departing[index] = entry.segments.sums[index]
-                age_s = now - entry.stored.landed_at.get(index, now)
+                age_s = now - entry.stored.stored_at.get(index, now)
                 used = index not in entry.segments.unread
                 reason = known or ("guess" if used or rank > Rank.READ else "unused")
                 self._events.emit(events.Evicted(entry.segments.bytes_of(index), reason, age_s, used))
@@ -142,7 +142,7 @@ class SpaceManager:
 
     def _leave(self, entry: Entry, index: int) -> None:
         entry.segments.leave(index)
-        entry.stored.landed_at.pop(index, None)
+        entry.stored.stored_at.pop(index, None)
         self.prefetch_debts.clear(entry.key, index)
         self._events.emit(SegmentGone(entry.name, index))
 
@@ -201,14 +201,14 @@ class SpaceManager:
         if entry is not None:
             self.overhead.weigh(entry, allocated_bytes)
 
-    def landed(self, entry: Entry, index: int, checksum: int, grant: Grant[Slice]) -> None:
+    def segment_stored(self, entry: Entry, index: int, checksum: int, grant: Grant[Slice]) -> None:
         """A segment is whole on the disk: the grant's bytes are stored ones."""
         size = entry.segments.bytes_of(index)
         entry.stored.charged_bytes -= grant.bytes - size
         entry.stored.writing.discard(index)
         self.ledger.commit(grant, size)
         entry.segments.land(index, checksum)
-        entry.stored.landed_at[index] = self._clock()
+        entry.stored.stored_at[index] = self._clock()
         self.claim(entry)
         self.touch(entry)
         if entry.stored.file is not None:

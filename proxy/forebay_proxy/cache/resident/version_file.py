@@ -13,7 +13,16 @@ class VersionFile:
     """A shard version on the disk. Its bytes' checksums are in ``Entry.segments``. Not thread-safe: the event loop's only."""
 
     __slots__ = (
-        "beyond_bytes", "charged_bytes", "claimed", "file", "filed", "landed_at", "lock", "misplaced", "transient", "writing"
+        "beyond_bytes",
+        "charged_bytes",
+        "claimed",
+        "file",
+        "filed",
+        "lock",
+        "misplaced",
+        "stored_at",
+        "transient",
+        "writing"
     )  # fmt: skip
 
     def __init__(self, *, transient: bool = False) -> None:
@@ -27,7 +36,7 @@ class VersionFile:
         self.charged_bytes = 0  # of the file: what the ledger counts for its segments
         self.beyond_bytes = 0  # of the file: what it holds beyond that
         self.writing: set[int] = set()  # segments allocated in the file, and not stored yet
-        self.landed_at: dict[int, float] = {}  # segment -> monotonic seconds
+        self.stored_at: dict[int, float] = {}  # segment -> monotonic seconds
 
     def __repr__(self) -> str:
         state = "open" if self.file is not None else "closed" if self.filed else "none"
