@@ -179,7 +179,7 @@ class Fill:
             self._room.touch(entry)
             self.left(entry)
 
-    async def flown(self, entry: Entry, flight: Flight, writer: SegmentWriter, filling: Awaitable[None]) -> None:
+    async def run_flight(self, entry: Entry, flight: Flight, writer: SegmentWriter, filling: Awaitable[None]) -> None:
         """Run ``filling``; whatever happens, nothing of the landing stays behind."""
         try:
             try:

@@ -42,7 +42,7 @@ class OpeningFill(WriterFill, Protocol):
         """A flight of ``entry`` takes off."""
         ...
 
-    async def flown(self, entry: Entry, flight: Flight, writer: SegmentWriter, filling: Awaitable[None]) -> None: ...
+    async def run_flight(self, entry: Entry, flight: Flight, writer: SegmentWriter, filling: Awaitable[None]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ class Opening:
         self._resolve()
         error: BaseException | None = None
         try:
-            await self._fill.flown(entry, flight, writer, self._bring(entry, flight, writer, held, body, slot))
+            await self._fill.run_flight(entry, flight, writer, self._bring(entry, flight, writer, held, body, slot))
         except BaseException as failed:
             error = told(failed)
             raise

@@ -156,4 +156,4 @@ class SegmentFlights:
     async def _way(self, entry: Entry, flight: Flight, shard: Shard, grant: Grant[Slice] | None) -> None:
         writer = SegmentWriter(self._fill, self._buffers, entry, flight, grant)
         writer.bypassing = flight.bypass
-        await self._fill.flown(entry, flight, writer, self._fetcher.fill(entry, flight, shard, writer))
+        await self._fill.run_flight(entry, flight, writer, self._fetcher.fill(entry, flight, shard, writer))
