@@ -122,7 +122,7 @@ class StepVote:
         self._say(f"step {self.voted} of epoch {self.epoch}; it {text}")
 
     def close(self) -> None:
-        """Give the group back; where a vote is still on its way, once it has landed."""
+        """Give the group back; where a vote is still on its way, once it is done."""
         line, self._line, self._on_its_way = self._line, None, False
         if line is not None:
             line.close()
@@ -153,12 +153,12 @@ class StepVote:
         assert self._line is not None
         began, told = time.monotonic(), False
         while True:
-            landed = self._line.landed
+            done = self._line.done
             try:
                 return self._line.wait(WATCH_S)
             except RuntimeError:
                 waited = time.monotonic() - began
-                if landed or waited > self._timeout_s + 2 * WATCH_S:
+                if done or waited > self._timeout_s + 2 * WATCH_S:
                     raise
             if waited > NOTICE_S and not told:
                 told = True

@@ -42,7 +42,7 @@ class VoteGroup:
         _OPEN.append(self)
 
     def send(self, vote: list[int]) -> None:
-        """Vote, without waiting. The vote before must have landed."""
+        """Vote, without waiting. The vote before must be done."""
         torch, distributed = sys.modules["torch"], sys.modules["torch.distributed"]
         self._told.copy_(torch.tensor(vote, dtype=torch.int64, device="cpu"))
         options = distributed.AllreduceOptions()
@@ -53,7 +53,7 @@ class VoteGroup:
         self._work = work
 
     @property
-    def landed(self) -> bool:
+    def done(self) -> bool:
         """Whether no vote is on its way."""
         return self._work is None or bool(self._work.is_completed())
 
@@ -65,7 +65,7 @@ class VoteGroup:
     def close(self) -> None:
         """Give the group back, with its threads, unless a vote is still on its way."""
         self._left = True
-        if self not in _OPEN or self._pid != os.getpid() or not self.landed:
+        if self not in _OPEN or self._pid != os.getpid() or not self.done:
             return
         _OPEN.remove(self)
         gloo, self._gloo = self._gloo, None
@@ -84,8 +84,8 @@ def _end() -> None:
     """Before the interpreter ends: a moment for votes on their way. What is at rest is given back, the rest outlives the interpreter."""
     until = time.monotonic() + LAST_WORD_S
     for line in tuple(_OPEN):
-        with suppress(Exception):  # a vote that failed has landed, too
-            if not line.landed:
+        with suppress(Exception):  # a vote that failed is done, too
+            if not line.done:
                 line.wait(max(0.001, until - time.monotonic()))
         line.close()
 
