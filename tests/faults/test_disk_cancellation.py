@@ -75,11 +75,11 @@ async def the_directory_vanishes(world: World, cut: Cut) -> None:
     """Cancelled while it is looked at: the next look ends it."""
     aside = world.path.with_name("aside")
     world.path.rename(aside)
-    await cut.run(world.watch.look())
+    await cut.run(world.disk_monitor.look())
     aside.rename(world.path)
     for _ in range(3):
         world.clock.advance(100)
-        await world.watch.look()
+        await world.disk_monitor.look()
         await world.quiet()
 
 

@@ -41,7 +41,7 @@ async def test_a_flight_over_a_directory_that_is_gone(tmp_path: Path, *, moved: 
                 world.path.rename(tmp_path / "old")
             else:
                 shutil.rmtree(world.path)
-            await world.watch.look()
+            await world.disk_monitor.look()
             assert await world.get(A, first=2 * SEGMENT_BYTES, last=2 * SEGMENT_BYTES + 99) == data[2 * SEGMENT_BYTES :][:100]
             async for chunk in reading.chunks():
                 got += bytes(chunk)

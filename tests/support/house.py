@@ -128,7 +128,7 @@ class World:
     prefetcher: Prefetcher
     sets: SetPrefetch
     indexer: SampleIndexer
-    watch: DiskMonitor
+    disk_monitor: DiskMonitor
     house: Operations
     group: asyncio.TaskGroup
     events: Events

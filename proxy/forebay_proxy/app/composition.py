@@ -105,7 +105,7 @@ class CacheParts:
     resolver: VersionResolver
     cache: ShardCache
     indexer: SampleIndexer
-    watch: DiskMonitor
+    disk_monitor: DiskMonitor
     prefetcher: Prefetcher
     sets: SetPrefetch
 
@@ -149,7 +149,7 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
         clock=clock, gate=gate, digest_check=digest_check, fill=fill, segment_flights=segment_flights,
     )  # fmt: skip
     indexer = SampleIndexer(cache, store.samples, tasks, events)
-    watch = DiskMonitor(
+    disk_monitor = DiskMonitor(
         store=store, room=room, reclaimer=here.reclaimer, files=here.files, fill=fill, health=disk,
         headroom=Headroom(capacity.capacity_bytes, capacity.floor_bytes, capacity.effective_bytes, clock),
         free_floor=settings.free_floor, tasks=tasks,
@@ -158,7 +158,7 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
     sets = SetPrefetch(cache, resolver, plans, settings.set, clock, cache.tar_check)
     parts = CacheParts(
         store, ledger, plans, room, here.files, here.reclaimer, here.retirement, tasks, limiters, buffers, fetcher, flights, resolver,
-        cache, indexer, watch, prefetcher, sets,
+        cache, indexer, disk_monitor, prefetcher, sets,
     )  # fmt: skip
     _introduce(parts, events)
     return parts
@@ -194,7 +194,7 @@ def _introduce(parts: CacheParts, events: Events) -> None:
     on(FileTidied, lambda fact: room.tidied(fact.key, fact.allocated_bytes))
     on(IndexLost, lambda _: room.claim_all())
     on(CommitFailed, lambda fact: cache.disk.failed(fact.error))
-    on(SpaceRefused, lambda fact: parts.watch.space_refused(fact.error))
+    on(SpaceRefused, lambda fact: parts.disk_monitor.space_refused(fact.error))
     on(FileHeld, lambda fact: cache.fd_leases.held(fact.entry))
     on(SegmentRefetched, lambda fact: cache.digest_check.segment_stored(fact.entry, fact.index, fact.checksum))
     on(SegmentSpoilt, lambda fact: parts.indexer.drop(fact.entry))

@@ -174,7 +174,7 @@ class _House:
                 **({"prefetch": self._parts.prefetcher.run} if self._settings.prefetch else {}),
                 **({"sets": self._parts.sets.run} if self._settings.prefetch else {}),
                 "tick": self._tick,
-                "disk watch": self._parts.watch.run,
+                "disk monitor": self._parts.disk_monitor.run,
                 "loop lag": lambda: measure_lag(self._events),
                 "sweep": store.sweep,
                 "sample indexes": self._parts.indexer.run,
@@ -212,7 +212,7 @@ class _House:
         announced = PlanStatus(cache=parts.cache, plans=parts.plans, prefetcher=parts.prefetcher, adherence=self._adherence, clock=clock)
         self._standing = StatusReport(
             cache=parts.cache, plans=parts.plans, announced=announced, counters=self._counters, limiters=parts.limiters,
-            watch=parts.watch, board=self._board, recent_errors=self._recent_errors, instance=self._instance, clock=clock,
+            disk_monitor=parts.disk_monitor, board=self._board, recent_errors=self._recent_errors, instance=self._instance, clock=clock,
             sets=parts.sets.told, troubles=self._troubles.rows,
         )  # fmt: skip
         self._metrics.watch(self._standing.usage)

@@ -60,7 +60,7 @@ class StatusReport:
         announced: PlanStatus,
         counters: Counters,
         limiters: Limiters,
-        watch: DiskMonitor,
+        disk_monitor: DiskMonitor,
         board: OriginBoard,
         recent_errors: RecentErrors,
         sets: Callable[[], list[dict[str, object]]] = list,
@@ -73,7 +73,7 @@ class StatusReport:
         self._announced = announced
         self._counters = counters
         self._limiters = limiters
-        self._watch = watch
+        self._disk_monitor = disk_monitor
         self._board = board
         self._recent_errors = recent_errors
         self._sets = sets
@@ -114,7 +114,7 @@ class StatusReport:
         ledger, cache = self._cache.room.ledger, self._cache
         self._peak.saw(ledger.take_peak())
         entries = cache.room.entries.values()
-        disk = self._watch.seen
+        disk = self._disk_monitor.seen
         leads = self._announced.leads()
         return Usage(
             configured_bytes=ledger.configured_bytes,

@@ -36,7 +36,7 @@ async def test_levels_and_status_agree_with_the_ledger(tmp_path: Path) -> None:
         asked = StatusReport(
             cache=world.cache, plans=world.plans, announced=announced_of(world), counters=Counters(), limiters=world.limiters,
             instance="ab" * 8,
-            watch=world.watch, clock=world.clock, board=OriginBoard(world.clock), recent_errors=RecentErrors(world.clock),
+            disk_monitor=world.disk_monitor, clock=world.clock, board=OriginBoard(world.clock), recent_errors=RecentErrors(world.clock),
         )  # fmt: skip
         world.origin.put(A, data_of(2 * SEGMENT))
         world.origin.put(B, data_of(3 * SEGMENT))
@@ -65,7 +65,7 @@ async def test_it_can_be_asked_before_it_listens(tmp_path: Path) -> None:
     async with building(tmp_path / "c") as world:
         asked = StatusReport(
             cache=world.cache, plans=world.plans, announced=announced_of(world), counters=Counters(), limiters=world.limiters, instance="x",
-            watch=world.watch, clock=world.clock, board=OriginBoard(world.clock), recent_errors=RecentErrors(world.clock),
+            disk_monitor=world.disk_monitor, clock=world.clock, board=OriginBoard(world.clock), recent_errors=RecentErrors(world.clock),
         )  # fmt: skip
         status = asked.status()
         assert (status["cache_dir"], status["notices"], status["readers"]) == (None, [], [])
@@ -78,7 +78,7 @@ async def test_who_read_between_two_looks_was_there(tmp_path: Path) -> None:
         counters, errors = Counters(), RecentErrors(world.clock)
         asked = StatusReport(
             cache=world.cache, plans=world.plans, announced=announced_of(world), counters=counters, limiters=world.limiters, instance="x",
-            watch=world.watch, clock=world.clock, board=OriginBoard(world.clock), recent_errors=errors,
+            disk_monitor=world.disk_monitor, clock=world.clock, board=OriginBoard(world.clock), recent_errors=errors,
         )  # fmt: skip
         assert asked.readers_lately() == 0
         counters.listen(RequestDone("GET", 200, RequestOutcome.HIT, 10, 0.001, 0.001))

@@ -48,8 +48,8 @@ def seeing(world: World, monkeypatch: pytest.MonkeyPatch, look: Look | DiskFaile
 async def test_a_look_sees_the_real_disk(tmp_path: Path) -> None:
     """Nothing is wrong, and nothing changes."""
     async with building(tmp_path / "c", segments=4) as world:
-        await world.watch.look()
-        seen = world.watch.seen
+        await world.disk_monitor.look()
+        seen = world.disk_monitor.seen
         assert seen is not None
         assert seen.in_place
         assert 0 < (seen.free_bytes or 0) < seen.size_bytes
@@ -63,13 +63,13 @@ async def test_what_others_take_is_worked_off(tmp_path: Path, monkeypatch: pytes
         await stored(world, A, 6)
         seeing(world, monkeypatch, replace(WELL, free_bytes=0))
         grant = world.room.reserve(SEGMENT)
-        await world.watch.look()
+        await world.disk_monitor.look()
         assert world.ledger.capacity_bytes == 6 * SEGMENT, "the promised one is not on the disk"
         await world.quiet()
         assert list(world.entry(A).segments.stored()) == [0, 1, 2, 3, 4]
         world.ledger.release(grant)
         seeing(world, monkeypatch, WELL)
-        await world.watch.look()
+        await world.disk_monitor.look()
         assert world.ledger.capacity_bytes == 8 * SEGMENT
 
 
@@ -94,7 +94,7 @@ async def test_what_comes_and_goes_while_the_disk_is_counted_is_no_room(tmp_path
         for between in (None, writer, leaving):
             if between is not None:
                 monkeypatch.setattr(world.store, "look", between)
-            await world.watch.look()
+            await world.disk_monitor.look()
             assert world.ledger.capacity_bytes == disk
 
 
@@ -120,7 +120,7 @@ async def test_a_quota_is_learned_from_its_first_refusal(tmp_path: Path, monkeyp
             world.origin.put(name, data)
             assert await world.get(name) == data
             await world.quiet()
-            await world.watch.look()
+            await world.disk_monitor.look()
             await world.quiet()
         assert world.ledger.capacity_bytes <= quota
         assert len(world.of(events.DiskOperationFailed)) <= 4, (
@@ -138,18 +138,18 @@ async def test_without_inodes_no_file_is_begun(tmp_path: Path, monkeypatch: pyte
         world.origin.put(B, other)
         await world.get(A, None, 0, SEGMENT - 1)
         seeing(world, monkeypatch, replace(WELL, free_files=3))
-        await world.watch.look()
+        await world.disk_monitor.look()
         await world.quiet()
         assert await world.get(B) == other
         assert await world.get(A) == data
         await world.quiet()
         assert world.entry(A).segments.complete
         assert events.ReservationRefused("inodes") in world.facts
-        await world.watch.look()
+        await world.disk_monitor.look()
         await world.quiet()
         assert not world.room.entries, "its inode is for whoever comes next"
         seeing(world, monkeypatch, WELL)
-        await world.watch.look()
+        await world.disk_monitor.look()
         assert await world.get(B) == other
         await world.quiet()
         assert world.entry(B).segments.complete
@@ -159,7 +159,7 @@ async def test_a_file_system_without_inodes_to_count(tmp_path: Path, monkeypatch
     """None is not few."""
     async with building(tmp_path / "c") as world:
         seeing(world, monkeypatch, replace(WELL, free_files=None, files=0, free_bytes=None))
-        await world.watch.look()
+        await world.disk_monitor.look()
         await stored(world, A, 2)
         assert world.entry(A).segments.complete
 
@@ -168,17 +168,17 @@ async def test_a_disk_that_hangs_is_left_alone_and_comes_back(tmp_path: Path, mo
     """Down by a look that did not come back; a probe that works, a calm while, and it is normal."""
     async with building(tmp_path / "c") as world:
         seeing(world, monkeypatch, DiskFailed("look", "ETIMEDOUT", "no answer"))
-        await world.watch.look()
+        await world.disk_monitor.look()
         assert (world.cache.disk.state, world.cache.disk.readable) == ("down", False)
         world.origin.put(A, data_of(SEGMENT))
         assert await world.get(A) == data_of(SEGMENT)
         assert world.ledger.stored_bytes == 0
         seeing(world, monkeypatch, WELL)
         world.clock.advance(FIRST_PROBE_S)
-        await world.watch.look()
+        await world.disk_monitor.look()
         assert world.cache.disk.state == "unstable"
         world.clock.advance(CALM_S)
-        await world.watch.look()
+        await world.disk_monitor.look()
         assert world.cache.disk.state == "normal"
         await world.quiet()
 
@@ -194,7 +194,7 @@ async def test_a_removed_directory_is_passed_by(tmp_path: Path, caplog: pytest.L
             shutil.rmtree(path)
             with caplog.at_level(logging.INFO, "forebay"):
                 for _ in range(8):
-                    await world.watch.look()
+                    await world.disk_monitor.look()
                     world.clock.advance(20)
             rest = b"".join([bytes(chunk) async for chunk in inside.chunks()])
             assert data.endswith(rest)
@@ -220,7 +220,7 @@ async def test_a_directory_that_is_somebody_elses_now(tmp_path: Path) -> None:
         (path / "shards").mkdir(parents=True)
         (path / "shards" / ("0" * 64)).write_bytes(b"another's")
         for _ in range(8):
-            await world.watch.look()
+            await world.disk_monitor.look()
             world.clock.advance(20)
         assert world.cache.disk.state == "down"
         assert await world.get(A) == data, "from the files that are open"
@@ -228,7 +228,7 @@ async def test_a_directory_that_is_somebody_elses_now(tmp_path: Path) -> None:
         shutil.rmtree(path)
         (tmp_path / "ours").rename(path)
         world.clock.advance(100)
-        await world.watch.look()
+        await world.disk_monitor.look()
         assert world.cache.disk.state == "down"
     async with building(path, origin=world.origin) as again:
         assert await again.get(A) == data
@@ -248,12 +248,12 @@ async def test_working_off_that_hangs_stops_no_look(tmp_path: Path, monkeypatch:
         monkeypatch.setattr(world.reclaimer, "work_off", stuck)
         for _ in range(5):
             async with asyncio.timeout(60):
-                await world.watch.look()
+                await world.disk_monitor.look()
             await asyncio.sleep(0)
         assert passes == 1
         gate.set()
         await world.quiet()
-        await world.watch.look()
+        await world.disk_monitor.look()
         await world.quiet()
         assert passes == 2
 
@@ -262,9 +262,9 @@ async def test_it_looks_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """Once a second, until cancelled."""
     monkeypatch.setattr(disk_monitor, "LOOK_S", 0.01)
     async with building(tmp_path / "c") as world:
-        running = asyncio.create_task(world.watch.run())
+        running = asyncio.create_task(world.disk_monitor.run())
         async with asyncio.timeout(60):
-            while world.watch.seen is None:
+            while world.disk_monitor.seen is None:
                 await asyncio.sleep(0.005)
         running.cancel()
         result: list[Any] = await asyncio.gather(running, return_exceptions=True)

@@ -50,7 +50,7 @@ async def test_a_failing_disk_costs_no_reader_a_byte(
         await world.quiet()
         assert world.ledger.stored_bytes == 0
         world.clock.advance(60)
-        await world.watch.look()  # what the disk refused is tried again
+        await world.disk_monitor.look()  # what the disk refused is tried again
         assert await world.get(A) == data
         await world.quiet()
         assert world.entry(A).segments.complete
