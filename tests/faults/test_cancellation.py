@@ -114,7 +114,7 @@ async def warming(world: World, cut: Cut) -> None:
     """A person's wish, let go of on the way."""
 
     async def work() -> None:
-        events = world.house.warm([shard_of(A), shard_of(B)])
+        events = world.operations.warm([shard_of(A), shard_of(B)])
         try:
             async for _ in events:
                 pass
@@ -129,7 +129,7 @@ async def evicting(world: World, cut: Cut) -> None:
     await world.get(B)
     async with world.opened(A, reader(0)) as held:
         got = await world.taken(held, 10)
-        await cut.run(world.house.evict(None))
+        await cut.run(world.operations.evict(None))
         got += b"".join([bytes(chunk) async for chunk in held.chunks()])
     assert got == DATA[A]
 

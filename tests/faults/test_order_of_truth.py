@@ -70,7 +70,7 @@ async def busy(path: Path, origin: FakeOrigin) -> None:
             got = await asyncio.gather(world.get(name, reader(job=f"{step}")), world.get(NAMES[step % 5], reader(1, job=f"{step}"), 0, 9))
             assert got[0] == remote.data
             if step % 6 == 5:
-                await world.house.evict([chance.choice(NAMES)])
+                await world.operations.evict([chance.choice(NAMES)])
             if step % 9 == 8:
                 origin.put(name, data_of(len(remote.data), 100 + step), etag=f'"v{step}"')
 

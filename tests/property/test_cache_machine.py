@@ -170,14 +170,14 @@ class CacheMachine(RuleBasedStateMachine):
         self._let_go()
 
         async def work() -> None:
-            async for _ in self.world.house.warm([shard_of(name) for name in shards]):
+            async for _ in self.world.operations.warm([shard_of(name) for name in shards]):
                 pass
 
         self.do(work())
 
     @rule(name=st.none() | names)
     def evict(self, name: str | None) -> None:
-        self.do(self.world.house.evict(None if name is None else [name]))
+        self.do(self.world.operations.evict(None if name is None else [name]))
 
     @rule(seconds=st.sampled_from([11, 700]))
     def time_passes(self, seconds: int) -> None:

@@ -34,7 +34,7 @@ async def world() -> AsyncIterator[World]:
 
 
 def nothing_happened(world: World) -> bool:
-    return world.cache.resolver == [] and world.house.evicted == [] and world.plans.calls == []
+    return world.cache.resolver == [] and world.operations.evicted == [] and world.plans.calls == []
 
 
 @pytest.mark.parametrize("who", FOREIGN)

@@ -97,13 +97,13 @@ async def test_a_part_of_a_header_behind_a_request_is_cut_too(world: World, monk
             await slow.send(ahead + START)
             assert (await slow.answer())[0] in (200, 204)
             refused("exhaustion: a part of a header behind a request", held=await slow.ended() == b"")
-    world.house.warm_gate = asyncio.Event()
+    world.operations.warm_gate = asyncio.Event()
     async with line(world.port) as slow:
         await slow.send(request("POST", "/v1/warm", body=body, close=False))
         await slow.reader.readuntil(b"\r\n\r\n")
         await slow.send(START)
         await asyncio.sleep(1.5)  # its time is over, and what is before it is still being answered
-        world.house.warm_gate.set()
+        world.operations.warm_gate.set()
         refused("exhaustion: a part of a header behind an answer", held=(await slow.ended()).endswith(b"0\r\n\r\n"))
 
 
@@ -270,7 +270,7 @@ async def test_a_body_announced_too_large_is_refused_unread(world: World, monkey
     refused("exhaustion: a body of 100 GB announced", held=reply.status == 413)
     chunk = b"100000\r\n" + b" " * 0x100000 + b"\r\n"
     reply = await talk(world.port, b"POST /v1/evict HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk * 2)
-    refused("exhaustion: a body that grows", held=reply.status == 413 and world.house.evicted == [])
+    refused("exhaustion: a body that grows", held=reply.status == 413 and world.operations.evicted == [])
 
 
 async def test_bodies_together_have_a_bound(world: World) -> None:
@@ -290,7 +290,7 @@ async def test_a_compressed_plan_is_not_unfolded(world: World) -> None:
 
 async def test_warm_ups_at_once_have_a_bound(world: World) -> None:
     """Each keeps its list; a person starts one."""
-    world.house.warm_gate = asyncio.Event()
+    world.operations.warm_gate = asyncio.Event()
     body = b'{"shards": ["s3://b/0.tar"]}'
     async with AsyncExitStack() as stack:
         for _ in range(admin_routes.MOST_WARMS):
@@ -299,7 +299,7 @@ async def test_warm_ups_at_once_have_a_bound(world: World) -> None:
             await warming.reader.readuntil(b"\n")
         await world_until(lambda: world.face._admin._warming == admin_routes.MOST_WARMS)
         refused("exhaustion: warm-ups at once", held=(await world.ask("POST", "/v1/warm", body=body)).status == 429)
-        world.house.warm_gate.set()
+        world.operations.warm_gate.set()
     await world_until(lambda: world.face._admin._warming == 0)
 
 

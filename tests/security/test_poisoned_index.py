@@ -241,7 +241,7 @@ async def test_what_is_no_plain_shard_file_is_not_opened(tmp_path: Path, monkeyp
         await world.get(A)
         key = world.entry(A).key
         if not claimed:
-            await world.house.evict(None)
+            await world.operations.evict(None)
     file = tmp_path / "c" / "shards" / key
     file.unlink(missing_ok=True)
     make_odd(file, outside, how)

@@ -74,7 +74,7 @@ async def test_what_two_parsers_could_read_differently_is_refused(world: World, 
     answers = await exchange(world.port, AMBIGUOUS[case] + HIDDEN)
     statuses = [status for status, _, _ in answers]
     opened = [opening.shard.name for opening in world.cache.resolver]
-    refused(f"smuggling: {case}", held=len(statuses) == 1 and 400 <= statuses[0] < 500 and opened == [] and world.house.evicted == [])
+    refused(f"smuggling: {case}", held=len(statuses) == 1 and 400 <= statuses[0] < 500 and opened == [] and world.operations.evicted == [])
 
 
 async def test_an_upgrade_is_not_made(world: World) -> None:
@@ -94,9 +94,9 @@ async def test_chunk_extensions_and_trailers_change_nothing(world: World) -> Non
         b'd;name="GET /s3/b/hidden.tar"\r\n{"all": true}\r\n0\r\nForebay-Token: x\r\n\r\n'
     )
     answers = await exchange(world.port, sent + request("GET", SHARD))
-    refused("smuggling: chunk extensions and trailers", held=[a[0] for a in answers] == [200, 200] and world.house.evicted == [None])
+    refused("smuggling: chunk extensions and trailers", held=[a[0] for a in answers] == [200, 200] and world.operations.evicted == [None])
     answers = await exchange(world.port, sent.replace(b"Forebay-Token: x", b"Host: evil.example") + request("GET", SHARD))
-    refused("smuggling: a Host in the trailer", held=[a[0] for a in answers] == [400] and world.house.evicted == [None])
+    refused("smuggling: a Host in the trailer", held=[a[0] for a in answers] == [400] and world.operations.evicted == [None])
 
 
 async def test_endless_trailers_are_refused(world: World) -> None:

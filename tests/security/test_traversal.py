@@ -135,7 +135,7 @@ async def test_no_shard_path_becomes_one_of_ours(world: World, climb: str) -> No
         f"/page/{climb}/0.tar",
     ):
         reply = await post(world, target)
-        refused(f"traversal: POST {target}", held=reply.status >= 400 and world.house.evicted == [])
+        refused(f"traversal: POST {target}", held=reply.status >= 400 and world.operations.evicted == [])
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ async def test_no_shard_path_becomes_one_of_ours(world: World, climb: str) -> No
 )
 async def test_a_command_has_one_spelling(world: World, target: str) -> None:
     """What checks a path and what answers it cannot differ, since both compare the very bytes."""
-    refused(f"traversal: POST {target}", held=(await post(world, target)).status == 404 and world.house.evicted == [])
+    refused(f"traversal: POST {target}", held=(await post(world, target)).status == 404 and world.operations.evicted == [])
 
 
 async def post(world: World, target: str) -> Reply:

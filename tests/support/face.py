@@ -25,7 +25,7 @@ class World:
     face: HttpServer
     cache: FakeCache
     plans: FakePlans
-    house: FakeHouse
+    operations: FakeHouse
     events: list[Event]
     _reported: asyncio.Condition = field(default_factory=asyncio.Condition)
 
@@ -61,15 +61,15 @@ async def listening(
     events: list[Event] = []
     board = Events()
     board.listen(events.append)
-    cache, plans, house = FakeCache(shards), FakePlans(), FakeHouse()
+    cache, plans, operations = FakeCache(shards), FakePlans(), FakeHouse()
     face = HttpServer(
-        cache=cache, plans=plans, house=house, status=fake_status, announced=fake_plans,
+        cache=cache, plans=plans, operations=operations, status=fake_status, announced=fake_plans,
         metrics=lambda: (b"forebay_up 1\n", "text/plain; version=0.0.4"),
         access=access or Access(os.getuid()), events=board, pass_headers=pass_headers, instance="feed",
     )  # fmt: skip
     try:
         await face.start(host, port, socket)
-        yield World(face, cache, plans, house, events)
+        yield World(face, cache, plans, operations, events)
     finally:
         await face.aclose(grace_s=0)
 

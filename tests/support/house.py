@@ -129,7 +129,7 @@ class World:
     sets: SetPrefetch
     indexer: SampleIndexer
     disk_monitor: DiskMonitor
-    house: Operations
+    operations: Operations
     group: asyncio.TaskGroup
     events: Events
     facts: list[Any] = field(default_factory=list)
@@ -299,8 +299,8 @@ async def building(
                 if window_unit is not None:
                     parts.buffers.windows = Share(4 * window_unit, per_holder=4, smallest_bytes=window_unit)
                 built = {part.name: getattr(parts, part.name) for part in fields(parts)}
-                house = Operations(parts.cache, parts.resolver, clock)
-                world = World(path, origin, clock, house=house, group=group, events=events, facts=facts, **built)
+                operations = Operations(parts.cache, parts.resolver, clock)
+                world = World(path, origin, clock, operations=operations, group=group, events=events, facts=facts, **built)
                 adopt(loaded, store, parts.resolver, parts.cache)
                 if measured:
                     world.room.overhead.measure()

@@ -229,7 +229,7 @@ class _House:
         )
         self._face = HttpServer(
             cache=self._cache, plans=self._intake,
-            house=Operations(self._cache, self._parts.resolver, self._clock, self._parts.sets.declare, self._cache.tar_check,
+            operations=Operations(self._cache, self._parts.resolver, self._clock, self._parts.sets.declare, self._cache.tar_check,
             self._parts.sets.remove),
             status=self._standing.status, announced=self._standing.announced, indexes=self._parts.indexer,
             metrics=self._metrics.render, access=access, events=self._events, pass_headers=settings.pass_header, clock=self._clock,

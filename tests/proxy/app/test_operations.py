@@ -27,13 +27,13 @@ async def test_shards_are_described(tmp_path: Path) -> None:
         await world.get(A, first=2 * SEGMENT, last=2 * SEGMENT)
         await world.quiet()
         world.clock.advance(7)
-        (told,) = world.house.shards()
+        (told,) = world.operations.shards()
         assert told == {
             "shard": A, "key": world.entry(A).key, "length_bytes": 2 * SEGMENT + 1, "stored_bytes": 1, "segments": 1,
             "segments_total": 3, "complete": False, "in_pieces": True, "identity": 'etag:"v1"', "readers": 0,
             "last_opened_s_ago": told["last_opened_s_ago"],
         }  # fmt: skip
-        assert (world.house.shards(A), world.house.shards(B)) == ([told], [])
+        assert (world.operations.shards(A), world.operations.shards(B)) == ([told], [])
 
 
 async def test_a_whole_opening_is_dated(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ async def test_a_whole_opening_is_dated(tmp_path: Path) -> None:
         world.origin.put(A, data_of(10))
         await world.get(A)
         world.clock.advance(7)
-        assert world.house.shards()[0]["last_opened_s_ago"] == 7
+        assert world.operations.shards()[0]["last_opened_s_ago"] == 7
 
 
 @pytest.mark.parametrize(("pattern", "gone"), [("*", 2), ("*/a.tar", 1), (B, 1), ("*[ab]*", 0), ("*?.tar", 2), ("nothing", 0)])
@@ -54,9 +54,9 @@ async def test_patterns_name_what_leaves(tmp_path: Path, pattern: str, gone: int
         await world.get(A)
         await world.get(B)
         await world.quiet()
-        told = await world.house.evict([pattern])
+        told = await world.operations.evict([pattern])
         assert told == {"shards": gone, "bytes": gone * 2 * SEGMENT, "leased": 0}
-        assert len(world.house.shards()) == 2 - gone
+        assert len(world.operations.shards()) == 2 - gone
 
 
 @pytest.mark.parametrize("command", ["evict", "verify"])
@@ -72,8 +72,8 @@ async def test_a_long_list_does_not_hold_the_loop(tmp_path: Path, monkeypatch: p
 
         async def ask() -> int:
             if command == "evict":
-                return (await world.house.evict(patterns))["shards"]
-            return [event async for event in world.house.verify(patterns, 1e12)][-1]["shards"]  # type: ignore[return-value]
+                return (await world.operations.evict(patterns))["shards"]
+            return [event async for event in world.operations.verify(patterns, 1e12)][-1]["shards"]  # type: ignore[return-value]
 
         asking = asyncio.create_task(ask())
         turns = 0
@@ -103,7 +103,7 @@ async def test_shards_leave_together(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 waits -= 1
 
         monkeypatch.setattr(world.cache.reclaimer._store.index_writer, "committed", counting)
-        assert (await world.house.evict(None))["shards"] == 100
+        assert (await world.operations.evict(None))["shards"] == 100
         assert most == operations._AT_ONCE
 
 
@@ -115,7 +115,7 @@ async def test_nothing_of_everything_stays(tmp_path: Path) -> None:
             origin.put(f"{A}{number}", data_of(3 * SEGMENT, number))
             await world.get(f"{A}{number}")
         await world.quiet()
-        await world.house.evict(None)
+        await world.operations.evict(None)
         await world.quiet()
         assert world.allocated() == 0
         assert not world.room.entries

@@ -174,7 +174,7 @@ async def test_what_leaves_unread_is_told_apart(tmp_path: Path, monkeypatch: pyt
     async with building(tmp_path / "small", segments=4) as world:
         for number, name in enumerate(SHARDS):
             world.origin.put(name, data_of(2 * SEGMENT, number))
-        async for _ in world.house.warm([shard_of(SHARDS[0])]):
+        async for _ in world.operations.warm([shard_of(SHARDS[0])]):
             pass
         for name in SHARDS[1:]:
             await world.get(name)

@@ -434,7 +434,7 @@ async def test_a_shard_whose_place_is_taken_is_left_alone_for_a_while(tmp_path: 
         await world.get(NAMES[0])
         file = world.shard_file(NAMES[0])
         await world.quiet()
-        await world.house.evict([NAMES[0]])
+        await world.operations.evict([NAMES[0]])
         file.mkdir()
         asked = len(world.origin.log)
         world.plans.replace(reader(), SHARDS[:2])

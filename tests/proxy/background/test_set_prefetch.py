@@ -324,7 +324,7 @@ async def test_a_set_that_was_removed_is_fetched_no_longer(tmp_path: Path) -> No
             assert world.plans.sets.kept == {}
             (entry,) = [entry for entry in world.room.entries.values() if entry.name == NAMES[0]]
             assert world.plans.next_use(entry.name, entry.group).rank < Rank.LATER  # nobody is waited for who may come for what is here
-            assert (await world.house.evict(None))["shards"] == len(NAMES)
+            assert (await world.operations.evict(None))["shards"] == len(NAMES)
             for _ in range(3):
                 await tick(world, sets)
             assert complete(world) == set()

@@ -41,7 +41,7 @@ def damage(world: World, name: str, offset: int) -> None:
 
 
 async def verify(world: World, patterns: list[str] | None = None, rate: float = FAST) -> list[dict[str, Any]]:
-    return [event async for event in world.house.verify(patterns, rate)]
+    return [event async for event in world.operations.verify(patterns, rate)]
 
 
 async def test_all_is_right(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ async def test_it_reads_no_faster_than_told(tmp_path: Path, monkeypatch: pytest.
     async with building(tmp_path / "c") as world:
         await filled(world)
         monkeypatch.setattr(verifier, "AT_ONCE", 1)
-        everything = Verifier(world.segment_check, world.house.selected(None), float(SEGMENT), clock=lambda: now[0], sleep=sleep)
+        everything = Verifier(world.segment_check, world.operations.selected(None), float(SEGMENT), clock=lambda: now[0], sleep=sleep)
         assert [event["event"] async for event in everything.run()][-1] == "end"
     assert slept == pytest.approx([0, 1, 1, 1 - 9 / SEGMENT, 1], abs=1e-6)
 
@@ -113,7 +113,7 @@ async def test_leaving_ends_it(tmp_path: Path) -> None:
     """Nothing is looked at any more, nothing is held."""
     async with building(tmp_path / "c") as world:
         await filled(world)
-        stream = world.house.verify(None, 1.0)  # a byte a second
+        stream = world.operations.verify(None, 1.0)  # a byte a second
         first = asyncio.create_task(anext(stream))  # type: ignore[arg-type]
         await asyncio.sleep(0)
         first.cancel()

@@ -30,7 +30,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def warmed(world: World, *names: str) -> tuple[dict[str, str], dict[str, Any]]:
     """The result of each shard, and the last event."""
-    told = [event async for event in world.house.warm([shard_of(name) for name in names])]
+    told = [event async for event in world.operations.warm([shard_of(name) for name in names])]
     return {str(event["shard"]): str(event["result"]) for event in told if event["event"] == "shard"}, told[-1]
 
 
@@ -88,12 +88,12 @@ async def test_one_that_the_cache_can_never_hold_is_told_so(tmp_path: Path, rang
     """By its size and the cache's, with what to do; one that only finds no room now is not."""
     async with building(tmp_path / "c", segments=4) as world:
         world.origin.put(A, data_of(9 * SEGMENT), ranged=ranged)
-        (told,) = [event async for event in world.house.warm([shard_of(A)]) if event["event"] == "shard"]
+        (told,) = [event async for event in world.operations.warm([shard_of(A)]) if event["event"] == "shard"]
         assert (told["result"], told["error"]) == ("no-room", told["cause"])
         assert f"it has {format_size(9 * SEGMENT)}, and the whole cache has room for {format_size(4 * SEGMENT)}" in str(told["cause"])
         assert "--cache-size" in str(told["next_step"])
         world.origin.put(B, data_of(4 * SEGMENT))
-        (told,) = [event async for event in world.house.warm([shard_of(B)]) if event["event"] == "shard"]
+        (told,) = [event async for event in world.operations.warm([shard_of(B)]) if event["event"] == "shard"]
         assert "cause" not in told
 
 
@@ -113,7 +113,7 @@ async def test_who_stops_asking_stops_it(tmp_path: Path) -> None:
     """What is in the air lands."""
     async with building(tmp_path / "c") as world:
         gate = world.origin.put(A, data_of(30 * SEGMENT)).hold()
-        told = world.house.warm([shard_of(A)])
+        told = world.operations.warm([shard_of(A)])
         first = asyncio.create_task(anext(told))
         await gate.reached.wait()
         first.cancel()
@@ -130,7 +130,7 @@ async def test_progress_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(progress, "PROGRESS_S", 0.01)
     async with building(tmp_path / "c") as world:
         gate = world.origin.put(A, data_of(10)).hold()
-        told = world.house.warm([shard_of(A)])
+        told = world.operations.warm([shard_of(A)])
         assert await anext(told) == {"event": "progress", "done_shards": 0, "shards": 1, "done_bytes": 0}
         gate.open()
         assert [event["event"] async for event in told][-1] == "end"
@@ -183,8 +183,8 @@ HOW: list[dict[str, Any]] = [{}, {"etag": None}, {"ranged": False}, {"ranged": F
 
 async def judged(world: World, *names: str) -> dict[str, dict[str, Any]]:
     """The event of each shard, where warming looks whether it is a tar."""
-    house = Operations(world.cache, world.resolver, world.clock, tar_check=world.cache.tar_check)
-    told = [event async for event in house.warm([shard_of(name) for name in names])]
+    operations = Operations(world.cache, world.resolver, world.clock, tar_check=world.cache.tar_check)
+    told = [event async for event in operations.warm([shard_of(name) for name in names])]
     return {str(event["shard"]): event for event in told if event["event"] == "shard"}
 
 

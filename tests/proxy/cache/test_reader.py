@@ -177,6 +177,6 @@ async def test_readers_cancelled_at_any_step_leave_nothing(tmp_path: Path) -> No
             await world.quiet()
             world.check()
             if turns % 7 == 0:
-                await world.house.evict(None)
+                await world.operations.evict(None)
         assert await world.get(A) == a
         assert await world.get(B) == b

@@ -418,7 +418,7 @@ async def test_a_shard_that_left_while_it_was_read_can_be_stored_again(tmp_path:
             assert await world.get(A) == a
             async with world.opened(A, first=SEGMENT, last=SEGMENT + 9) as reading:
                 await world.taken(reading, 10)
-                await world.house.evict(None)
+                await world.operations.evict(None)
             assert await world.get(B) == b
 
 
@@ -460,7 +460,7 @@ async def test_evicted_by_hand_while_read(tmp_path: Path) -> None:
         await world.quiet()
         async with world.opened(A) as reading:
             got = await world.taken(reading, 10)
-            told = await world.house.evict(["*a.tar"])
+            told = await world.operations.evict(["*a.tar"])
             assert (told["shards"], told["leased"]) == (1, 1)
             assert told["bytes"] > 0
             got += b"".join([bytes(chunk) async for chunk in reading.chunks()])
@@ -650,7 +650,7 @@ async def test_chaos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, segments: 
             elif action < 0.25:
                 tasks.append(asyncio.create_task(world.reclaimer.work_off()))
             elif action < 0.3:
-                await world.house.evict(None if chance.random() < 0.5 else [names[0]])
+                await world.operations.evict(None if chance.random() < 0.5 else [names[0]])
             elif action < 0.4:
                 world.clock.advance(11)
             for _ in range(chance.randrange(20)):

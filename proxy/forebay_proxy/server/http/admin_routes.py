@@ -99,7 +99,7 @@ class AdminRoutes:
         self,
         *,
         plans: PlanDoor,
-        house: Housekeeping,
+        operations: Housekeeping,
         status: Callable[[], dict[str, Any]],
         announced: Announced,
         metrics: Callable[[], tuple[bytes, str]],
@@ -111,7 +111,7 @@ class AdminRoutes:
     ) -> None:
         self._plans = plans
         self._jobs = jobs or LiveJobs(time.monotonic)
-        self._house = house
+        self._operations = operations
         self._status = status
         self._announced = announced
         self._metrics = metrics
@@ -197,7 +197,7 @@ class AdminRoutes:
 
     async def _show_shards(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         named = parse_qs(request.raw_path.partition("?")[2]).get("shard", [""])
-        return _json({"shards": self._house.shards(named[0])})
+        return _json({"shards": self._operations.shards(named[0])})
 
     async def _show_plans(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         job, after, limit = parse_plan_query(request.raw_path.partition("?")[2])
@@ -233,12 +233,12 @@ class AdminRoutes:
     async def _evict(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         with self._bodies.holding() as holding:
             patterns = parse_patterns(await read_body(request, COMMAND_BODY_BYTES, holding))
-        return _json(await self._house.evict(patterns))
+        return _json(await self._operations.evict(patterns))
 
     async def _remove_set(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         with self._bodies.holding() as holding:
             name = parse_set(await read_body(request, COMMAND_BODY_BYTES, holding))
-        if not self._house.remove_set(name):
+        if not self._operations.remove_set(name):
             raise InvalidRequest("no declared set has this name", status=404, next_step="GET /v1/status lists them (sets)")
         return web.Response(status=204)
 
@@ -255,7 +255,7 @@ class AdminRoutes:
         self._check_warming()  # again: a place is taken only now, or bodies that drip would keep them all
         self._warming += 1
         try:
-            return await self._stream(request, record, self._house.warm(list(shards), plan.set))
+            return await self._stream(request, record, self._operations.warm(list(shards), plan.set))
         finally:
             self._warming -= 1
 
@@ -271,7 +271,7 @@ class AdminRoutes:
         self._check_verifying()  # as for a warm-up
         self._verifying = True
         try:
-            return await self._stream(request, record, self._house.verify(patterns, rate_bytes_s))
+            return await self._stream(request, record, self._operations.verify(patterns, rate_bytes_s))
         finally:
             self._verifying = False
 

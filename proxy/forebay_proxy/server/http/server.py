@@ -62,7 +62,7 @@ class HttpServer:
         *,
         cache: CacheDoor,
         plans: PlanDoor,
-        house: Housekeeping,
+        operations: Housekeeping,
         status: Callable[[], dict[str, Any]],
         announced: Announced,
         indexes: IndexDoor | None = None,
@@ -87,7 +87,7 @@ class HttpServer:
         self._shards = ShardRoute(cache, pass_headers, instance)
         self._indexes = IndexRoute(indexes, pass_headers, instance) if indexes is not None else None
         self._admin = AdminRoutes(
-            plans=plans, house=house, status=self.status, announced=announced, metrics=metrics, ready=lambda: self.state,
+            plans=plans, operations=operations, status=self.status, announced=announced, metrics=metrics, ready=lambda: self.state,
             parser_pool=self._parser_pool, pass_headers=pass_headers, jobs=jobs, allow=allow,
         )  # fmt: skip
         connection_limit = ConnectionLimit(client_places())

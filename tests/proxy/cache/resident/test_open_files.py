@@ -49,7 +49,7 @@ async def test_idle_files_are_closed_beyond_a_number(tmp_path: Path, monkeypatch
         await world.files.close_idle()
         assert [world.entry(name).stored.file is None for name in (A, B, C)] == [True, False, False]
         assert await world.get(A) == data[0]
-        await world.house.evict(None)
+        await world.operations.evict(None)
         await world.files.close_idle()
 
 

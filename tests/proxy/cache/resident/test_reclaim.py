@@ -199,7 +199,7 @@ async def test_an_eviction_whose_caller_is_cancelled_ends_all_the_same(tmp_path:
             return await real(*args)
 
         monkeypatch.setattr(target, name, held)
-        task = asyncio.create_task(world.house.evict(None))
+        task = asyncio.create_task(world.operations.evict(None))
         await reached.wait()
         task.cancel()
         await asyncio.sleep(0)
@@ -314,7 +314,7 @@ async def test_a_file_that_can_be_neither_cut_nor_freed_is_counted_as_what_it_ke
             assert world.ledger.stored_bytes
             kept = sum(entry.segments.bytes_of(index) for entry in world.room.entries.values() for index in entry.segments.stored())
             assert (world.ledger.stored_bytes, world.ledger.reserved_bytes) == (kept, 0)
-        await world.house.evict(None)
+        await world.operations.evict(None)
         await world.quiet()
         assert (world.ledger.stored_bytes, world.allocated()) == (0, 0)
 

@@ -31,7 +31,7 @@ async def test_what_a_person_evicts_is_told_as_that(tmp_path: Path) -> None:
         await world.get(NAMES[0], reader())
         await world.resolver.entry(shard_of(NAMES[1]), "job", need=DEMAND + 1)
         await world.quiet()
-        assert (await world.house.evict(["*"]))["shards"] == 2
+        assert (await world.operations.evict(["*"]))["shards"] == 2
         assert reasons(world) == {"admin": 2}
 
 

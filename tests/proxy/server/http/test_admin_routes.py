@@ -215,7 +215,7 @@ async def test_a_body_that_grows_too_large_is_refused(world: World) -> None:
     assert b" 413 " in head
     writer.close()
     await writer.wait_closed()
-    assert world.house.evicted == []
+    assert world.operations.evicted == []
 
 
 async def test_a_client_that_waits_for_the_invitation_gets_it(world: World) -> None:
@@ -253,7 +253,7 @@ async def test_evict_by_pattern_and_all(world: World) -> None:
     reply = await send(world, "POST", "/v1/evict", {"shards": ["s3://b/*.tar", "s3://b/0?.tar"]})
     assert reply.json == {"shards": 1, "bytes": 10, "leased": 0}
     await send(world, "POST", "/v1/evict", {"all": True})
-    assert world.house.evicted == [["s3://b/*.tar", "s3://b/0?.tar"], None]
+    assert world.operations.evicted == [["s3://b/*.tar", "s3://b/0?.tar"], None]
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ async def test_evict_by_pattern_and_all(world: World) -> None:
 async def test_an_unclear_evict_takes_nothing(world: World, body: bytes) -> None:
     """A slip must not empty the cache."""
     reply = await world.ask("POST", "/v1/evict", {"Content-Length": str(len(body))}, body)
-    assert (reply.status, world.house.evicted, "all" in reply.problem["next_step"]) == (400, [], True)
+    assert (reply.status, world.operations.evicted, "all" in reply.problem["next_step"]) == (400, [], True)
 
 
 async def test_warm_streams_a_line_an_event(world: World) -> None:
@@ -287,14 +287,14 @@ async def test_warm_streams_a_line_an_event(world: World) -> None:
 
 async def test_warm_shows_each_event_at_once(world: World) -> None:
     """The first line is there while the second shard is still being fetched; leaving ends it."""
-    world.house.warm_gate = asyncio.Event()
+    world.operations.warm_gate = asyncio.Event()
     body = json.dumps({"shards": URLS}).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
     writer.write(request("POST", "/v1/warm", body=body))
     assert b"s3://b/0.tar" in await asyncio.wait_for(reader.readuntil(b"}\n"), 60)
     writer.transport.abort()
     async with asyncio.timeout(60):
-        await world.house.warm_left.wait()
+        await world.operations.warm_left.wait()
     assert await world.until(Aborted) == [Aborted("client_gone")]
 
 
@@ -303,20 +303,20 @@ async def test_verify_streams_a_line_an_event(world: World) -> None:
     reply = await send(world, "POST", "/v1/verify?rate=1000", {"shards": ["s3://b/*"]})
     assert [json.loads(line)["event"] for line in reply.body.splitlines()] == ["progress", "end"]
     await send(world, "POST", "/v1/verify", {"all": True})
-    assert world.house.verified == [(["s3://b/*"], 1000.0), (None, float(RATE_BYTES_S))]
+    assert world.operations.verified == [(["s3://b/*"], 1000.0), (None, float(RATE_BYTES_S))]
 
 
 @pytest.mark.parametrize("query", ["rate=0", "rate=-5", "rate=fast", "rate=1e9", "rate=" + "9" * 20])
 async def test_an_unclear_rate_begins_nothing(world: World, query: str) -> None:
     """400 and what would be right."""
     reply = await send(world, "POST", f"/v1/verify?{query}", {"all": True})
-    assert (reply.status, world.house.verified) == (400, [])
+    assert (reply.status, world.operations.verified) == (400, [])
     assert "?rate=" in reply.problem["next_step"]
 
 
 async def test_one_verification_at_a_time(world: World) -> None:
     """A second one is told to wait; when the first one's client leaves it ends, and another may begin."""
-    world.house.warm_gate = asyncio.Event()
+    world.operations.warm_gate = asyncio.Event()
     body = b'{"all": true}'
     reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
     writer.write(request("POST", "/v1/verify", body=body))
@@ -324,16 +324,16 @@ async def test_one_verification_at_a_time(world: World) -> None:
     assert (await send(world, "POST", "/v1/verify", {"all": True})).status == 429
     writer.transport.abort()
     async with asyncio.timeout(60):
-        await world.house.warm_left.wait()
-    world.house.warm_gate.set()
+        await world.operations.warm_left.wait()
+    world.operations.warm_gate.set()
     assert (await send(world, "POST", "/v1/verify", {"all": True})).status == 200
 
 
 async def test_a_warm_that_breaks_is_cut(world: World) -> None:
     """Without the last line, and without a clean end."""
-    world.house.warm_error = OriginUnavailable("s3://b/0.tar", "503")
+    world.operations.warm_error = OriginUnavailable("s3://b/0.tar", "503")
     assert not (await send(world, "POST", "/v1/warm", {"shards": URLS})).complete
-    assert world.house.warm_left.is_set()
+    assert world.operations.warm_left.is_set()
 
 
 async def test_the_page_loads_nothing_from_elsewhere(world: World) -> None:

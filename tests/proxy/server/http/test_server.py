@@ -592,14 +592,14 @@ async def test_a_drain_turns_away_who_waits_for_a_first_byte(world: World) -> No
 
 async def test_a_drain_cuts_a_warm_up(world: World) -> None:
     """It would go on fetching; a list of events that just ended would say that all is done."""
-    world.house.warm_gate = asyncio.Event()
+    world.operations.warm_gate = asyncio.Event()
     body = b'{"shards": ["s3://b/0.tar"]}'
     sent = request("POST", "/v1/warm", {"Content-Type": "application/json"}, body)
     reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
     writer.write(sent)
     assert b"shard" in await reader.readuntil(b"s3://b/0.tar")
     await world.face.drain()
-    assert world.house.warm_left.is_set()
+    assert world.operations.warm_left.is_set()
     assert not (await read_to_end(reader)).complete
     assert world.of(Aborted) == [Aborted("shutdown")]
     writer.close()

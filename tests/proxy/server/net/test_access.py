@@ -225,7 +225,7 @@ async def test_a_client_that_closes_at_once_does_not_pass_for_root() -> None:
         os.waitpid(pid, 0)  # blocks the loop on purpose: the face shall see the connection when its client has gone
         _await_orphan(world.port)
         await world.until(ClientRefused)
-        assert world.house.evicted == []
+        assert world.operations.evicted == []
 
 
 async def test_an_address_of_the_machine_needs_the_token() -> None:
