@@ -167,7 +167,7 @@ class _House:
             fingerprint, notices, chosen,
         )  # fmt: skip
         claim.announce(self._run_file(fingerprint))
-        self._standing.introduce(self.info, self._settings, lambda: self._door.path)
+        self._status_report.introduce(self.info, self._settings, lambda: self._door.path)
         self._background = {
             name: group.create_task(kept(name, make, self._ending.fault), name=name)
             for name, make in {
@@ -210,12 +210,12 @@ class _House:
         self._sampling = Sampling(parts.room, parts.cache.segment_check, lambda: store.idle, every_s=settings.verify_every_s, chance=chance)
         self._intake = PlanIntake(parts.plans, parts.prefetcher, events)
         announced = PlanStatus(cache=parts.cache, plans=parts.plans, prefetcher=parts.prefetcher, adherence=self._adherence, clock=clock)
-        self._standing = StatusReport(
+        self._status_report = StatusReport(
             cache=parts.cache, plans=parts.plans, announced=announced, counters=self._counters, limiters=parts.limiters,
             disk_monitor=parts.disk_monitor, board=self._board, recent_errors=self._recent_errors, instance=self._instance, clock=clock,
             sets=parts.sets.told, troubles=self._troubles.rows,
         )  # fmt: skip
-        self._metrics.watch(self._standing.usage)
+        self._metrics.watch(self._status_report.usage)
 
     async def _listen(self, claim: Claim, group: asyncio.TaskGroup) -> tuple[str, ...]:
         """Let readers in; returns what a person should know of how."""
@@ -231,7 +231,7 @@ class _House:
             cache=self._cache, plans=self._intake,
             operations=Operations(self._cache, self._parts.resolver, self._clock, self._parts.sets.declare, self._cache.tar_check,
             self._parts.sets.remove),
-            status=self._standing.status, announced=self._standing.announced, indexes=self._parts.indexer,
+            status=self._status_report.status, announced=self._status_report.announced, indexes=self._parts.indexer,
             metrics=self._metrics.render, access=access, events=self._events, pass_headers=settings.pass_header, clock=self._clock,
             loop_guard=self._egress.loop_guard, instance=self._instance, jobs=self._plans.jobs, allow=self._allow,
         )  # fmt: skip
@@ -256,7 +256,7 @@ class _House:
             raise InvalidRequest(str(error), next_step=error.next_step) from error
         except Refused as error:
             raise InvalidRequest(error.cause, next_step=error.next_step, status=403) from error
-        self._standing.allowed(origins)
+        self._status_report.allowed(origins)
         log.info("origins allowed from now on too: %s", ", ".join(origins))
 
     def _run_file(self, fingerprint: str) -> RunFile:
@@ -315,7 +315,7 @@ class _House:
             await asyncio.sleep(TICK_S)
             self._parts.limiters.look_again()
             self._parts.resolver.expire()
-            self._cache.waits.look(self._standing.readers_lately())
+            self._cache.waits.look(self._status_report.readers_lately())
             self._long_waits.look()
             self._troubles.look(self._parts.ledger.capacity_bytes, self._cache.disk.state, self._cache.disk.reason)
             self._parts.prefetcher.look_again()
