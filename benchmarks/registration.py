@@ -1,6 +1,6 @@
 """How much half a million plan entries cost the event loop: registering them, holding them, deciding with them. Exits 1 at a broken limit.
 
-A real asyncio loop, the real desk, plans, lookahead and eviction order; no sockets, no disk: what is measured is one core's work. Decisions
+A real asyncio loop, plan intake, plans, scheduler and eviction order; no sockets, no disk: what is measured is one core's work. Decisions
 are means over all of them, in processor time (held against the limit) and by the clock. A task that wants to run every millisecond measures
 what the loop keeps others waiting, by the clock: on a core that other processes take part of, that is theirs too.
 

@@ -65,7 +65,7 @@ async def _verify(world: World) -> None:
 
 
 async def test_a_shutdown_at_any_moment(tmp_path: Path) -> None:
-    """As the service does it: flights and openings are cancelled, hashing stops, the chores end."""
+    """As the service does it: flights and openings are cancelled, hashing stops, the tasks end."""
     for moment in range(1, 60, 3):
         async with building(tmp_path / f"c{moment}", checked=False) as world:
             world.origin.put(A, DATA, digests=NAMED)

@@ -110,7 +110,7 @@ class Prefetcher:
     def __repr__(self) -> str:
         return f"<Prefetcher {len(self.scheduler.readers)} readers, {len(self._flights)} flights, {len(self._opening)} openings>"
 
-    # What the house says
+    # What the service says
 
     def wake(self) -> None:
         """Plans changed."""

@@ -88,7 +88,7 @@ class SetPrefetch:
         self._failures = 0  # in a row
         self._paused_until = clock()
         self._full = False
-        self._runs = False  # until the house says so: not at all where nothing is to be prefetched
+        self._runs = False  # until the service says so: not at all where nothing is to be prefetched
         self._readers = 0  # at a time, lately
         self._again: deque[Shard] = deque()  # those that found no room
         self._woken = asyncio.Event()

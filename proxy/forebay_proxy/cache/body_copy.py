@@ -1,4 +1,4 @@
-"""One origin body into one landing: is it about the version being fetched, which of its bytes are needed, and is its end a real end.
+"""One origin body into one segment writer: is it about the version being fetched, which of its bytes are needed, and is its end a real end.
 
 Nothing is put anywhere before the answer was compared with the version it must be of, so bytes of two versions never meet.
 """

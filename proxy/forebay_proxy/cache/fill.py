@@ -33,7 +33,7 @@ __all__ = ["Fill"]
 
 
 class Fill:
-    """The disk under landings and openings. Not thread-safe: the event loop's only.
+    """The disk under segment writers and openings. Not thread-safe: the event loop's only.
 
     ``files_wanted`` counts the shards that were refused a file because the file system has no inodes left for more.
     """
@@ -180,7 +180,7 @@ class Fill:
             self.left(entry)
 
     async def run_flight(self, entry: Entry, flight: Flight, writer: SegmentWriter, filling: Awaitable[None]) -> None:
-        """Run ``filling``; whatever happens, nothing of the landing stays behind."""
+        """Run ``filling``; whatever happens, nothing of the segment writer stays behind."""
         try:
             try:
                 await filling

@@ -101,10 +101,11 @@ class Opening:
                 await self._again(error)
 
     def _beyond(self, error: RangeNotSatisfiable) -> None:
-        """Nothing is where we asked: one reader's range that must not fail those who share this opening, or an empty shard.
+        """The origin answered 416: the range lies beyond the shard's end, or the shard is empty.
 
-        A shard is believed to be empty only when the whole of it was asked for and had no bytes: a 416 may be anybody's mistake, and it
-        would end a stream of samples without an error.
+        Another range is asked for, as one reader's range must not fail the other readers of this opening. A shard counts as empty only when
+        all of it was asked for and no byte came: a 416 may be a mistake of a proxy on the way, and would end a stream of samples without an
+        error.
         """
         if self._asked is None:
             raise error

@@ -33,7 +33,7 @@ __all__ = ["SegmentWriter", "WriterFill"]
 
 
 class WriterFill(Protocol):
-    """What a landing needs of the cache."""
+    """What a segment writer needs of the cache."""
 
     @property
     def grants(self) -> SegmentGrants: ...
@@ -93,7 +93,7 @@ class SegmentWriter:
 
     @property
     def received(self) -> int:
-        """The offset of the next byte this landing takes."""
+        """The offset of the next byte that this writer takes."""
         return self._flight.position
 
     @property

@@ -183,7 +183,7 @@ class ShardCache:
         self._count_reading(fd_lease.reading, fd_lease.began)
 
     def _reading(self, entry: Entry, shard: Shard, reader: ReaderName | None, *, opened_here: bool) -> ShardReader:
-        """It knows the epoch that its reader's plan told before this opening moved it on."""
+        """A reader of the shard. Its epoch is the plan's before this opening: the opening itself may move the plan to the next one."""
         reading = ShardReader(self, entry, shard, reader, opened_here=opened_here)
         plan = self.plans.get(reader) if reader else None
         reading.epoch = plan.epoch if plan else None

@@ -159,7 +159,10 @@ class Segments:
 
     @property
     def tail(self) -> float:
-        """Where the first of those lies that all readers inside have behind them (of all, while none is): 0 the head, towards 1 the end."""
+        """Where the segment lies that leaves first: 0 is the shard's head, towards 1 its end.
+
+        While readers are inside the shard, it is the last stored segment behind all of them; else the last stored segment.
+        """
         end = self.first_leased if self.leases else self._end
         while end and not self.sums[end - 1]:
             end -= 1

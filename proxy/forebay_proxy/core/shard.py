@@ -144,7 +144,7 @@ class Shard:
     url: ShardUrl = field(repr=False)  # as asked, signature included: a secret
     name: str
     credential: Credential = Credential()
-    via: str = field(default="", compare=False)  # which sidecars the asking has passed (echo.py); says nothing about the bytes
+    via: str = field(default="", compare=False)  # which sidecars the asking has passed (``request_loop``); says nothing about the bytes
 
     @classmethod
     def of(cls, url: ShardUrl, headers: tuple[tuple[str, str], ...] = ()) -> Shard:

@@ -29,7 +29,7 @@ _STALE = frozenset({400, 401, 403, 404, 410})
 
 
 class HttpOrigin:
-    """All http(s) hosts; an ``Origin``. Owns the mover, which s3 shares."""
+    """All http(s) hosts; an ``Origin``. Owns the client, which s3 shares."""
 
     def __init__(
         self,

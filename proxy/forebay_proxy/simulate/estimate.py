@@ -18,7 +18,7 @@ from forebay_proxy.core.segments import SEGMENT_BYTES
 
 __all__ = ["AHEAD_SEGMENTS", "HELD_SEGMENTS", "Estimate", "PlannedRun"]
 
-# When the cache is the limit a reader may have two segments ahead of it that something needed left for (displacers.py).
+# When the cache is the limit a reader may have two segments ahead of it that something needed left for (``prefetch_debt``).
 AHEAD_SEGMENTS = 2
 # And it holds the one it is in: that one is leased, and nothing may push it out.
 HELD_SEGMENTS = 1

@@ -146,7 +146,7 @@ class Counters:
         self._optimal_bytes += fact.count
 
     def _job(self, name: str) -> JobCounters:
-        """The job's tally; the job unheard for longest makes room."""
+        """The job's counters; the job unheard for longest makes room."""
         name = name[:_MAX_JOB_CHARS]
         counters = self._jobs.get(name)
         if counters is None:

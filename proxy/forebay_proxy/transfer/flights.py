@@ -147,7 +147,8 @@ class Flight:
     def _pacemaker(self) -> int:
         """The position of the reader for whom the window waits.
 
-        The fastest; where nobody could be helped who falls out of it, the slowest of those who move.
+        The fastest reader's; for a body that cannot be asked for twice, that of the slowest reader that still reads: a reader that falls
+        out of the window could not be served any more.
         """
         waited_for = [position for reader, position in self._readers.items() if reader not in self._stopped] if self.once else []
         return min(waited_for) if waited_for else max(self._readers.values())

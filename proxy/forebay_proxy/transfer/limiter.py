@@ -147,7 +147,7 @@ class Limiter:
         return self.in_flight < self._share(flight) and not self._held_back(flight)
 
     def _held_back(self, flight: SlotNeed) -> bool:
-        """Whether it would only divide the line among more. A reader that is alone has nobody whom its own next segments could delay."""
+        """Whether one more request would only divide the origin's bandwidth. Not for a single reader: it delays no other."""
         if flight.need < WAITED or self.in_flight - self._dripping() < self.bandwidth.requests or self._still():
             return False
         alone = flight.need < DEMAND and self.in_flight < START_SLOTS and sum(each.need < WAITED for each in self.holding.values()) < 2

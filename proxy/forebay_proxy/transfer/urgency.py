@@ -8,7 +8,10 @@ __all__ = ["Urgency"]
 
 
 class Urgency:
-    """The need of a question, read when a slot frees; a reader that joins what was begun ahead of need makes it its own."""
+    """How soon the answer of one request is needed; the limiter reads it when a slot frees.
+
+    A request that was begun ahead of need becomes as urgent as the reader that joins it.
+    """
 
     def __init__(self, need: float, need_at: float | None = None, reader: Hashable = None) -> None:
         """``need_at``, ``reader``: of one ahead of need, when by whose plan; then its grant may displace what is needed later still."""

@@ -57,7 +57,7 @@ def complete(world: World) -> set[str]:
 
 
 async def tick(world: World, sets: SetPrefetch, seconds: float = 1.0) -> None:
-    """What the house does each second."""
+    """What the service does each second."""
     world.clock.advance(seconds)
     sets.look_again()
     await asyncio.sleep(0.005)

@@ -1,4 +1,4 @@
-"""One origin body into one landing: which answers are about the version being fetched."""
+"""One origin body into one segment writer: which answers are about the version being fetched."""
 
 from __future__ import annotations
 

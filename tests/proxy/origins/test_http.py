@@ -1,4 +1,4 @@
-"""http.py and mover.py: bytes from an http origin, and everything that can be wrong with them."""
+"""http.py and http_client.py: bytes from an http origin, and everything that can be wrong with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Acts on what the room decided: withdraws claims, commits that, and only then frees the bytes; allocates what room was made for.
+"""Acts on what the space manager decided: withdraws claims, commits that, and only then frees the bytes; allocates what room was made for.
 
 A claim never stands for bytes that are gone. What was begun is ended even if who asked for it is cancelled: half-removed segments would be
 nobody's. What cannot be removed is put back, to be verified before anybody reads it.
@@ -102,9 +102,9 @@ class Reclaimer:
 
     @staticmethod
     async def _left(entry: Entry, index: int) -> None:
-        """Wait until nobody removes the segment: whoever did may have put it back, and the next one may be at it already.
+        """Wait until no removal of the segment is running: one can fail and keep the segment, and the next one begin, hence the loop.
 
-        Only with no victims left to clear: two who wait for each other's would wait for ever.
+        Call it only with no victims left to clear: two grants that wait for each other's victims would wait for ever.
         """
         while index in entry.in_use.leaving:
             await asyncio.shield(entry.in_use.leaving[index])

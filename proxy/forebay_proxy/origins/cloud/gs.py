@@ -77,7 +77,7 @@ class GsOrigin:
         return await self._origin_client.head(self, shard)
 
     async def aclose(self) -> None:
-        """Ends the thread; the mover belongs to the http origin."""
+        """Ends the thread; the client belongs to the http origin."""
         if self._google is not None:
             await self._library(lambda google: google.close())
         self._thread.shutdown(wait=False)

@@ -86,7 +86,7 @@ class HfOrigin:
         return told if told is not None else await self._origin_client.head(self, shard)
 
     async def aclose(self) -> None:
-        """The mover belongs to the http origin."""
+        """The client belongs to the http origin."""
         self._token.close()
 
     async def prepare(self, shard: Shard) -> OriginRequest:

@@ -99,7 +99,7 @@ class S3Origin:
         return offered(answer.headers, whole=True)
 
     async def aclose(self) -> None:
-        """Ends the signing thread; the mover belongs to the http origin."""
+        """Ends the signing thread; the client belongs to the http origin."""
         if self._signer is not None:
             await self._sdk(lambda signer: signer.close())
         self._thread.shutdown(wait=False)

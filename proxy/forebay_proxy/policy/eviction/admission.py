@@ -1,4 +1,4 @@
-"""Who gets disk, and what leaves for it: the ledger, the order of leaving and the displacers behind one door. Pure.
+"""Who is given room, and what must leave for it: the ledger, the eviction queue and the prefetch debts behind one door. Pure.
 
 The half of ``Room`` that decides. It has no files, no tasks and no events: it names victims, and the caller takes them out of use (and
 tells ``touch``). So the simulator (``replay``) drives these very decisions with entries that have no bytes.
@@ -237,7 +237,10 @@ class AdmissionPolicy(Generic[H]):
         return grant
 
     def _owed_for(self, grant: Grant[tuple[H, tuple[int, ...]]], reader: Hashable) -> Mapping[Hashable, int]:
-        """Who owes how much of the grant's room: ``reader`` for what leaves though it is needed, others what they owed of it before."""
+        """The prefetch debts that come with the grant's room, in bytes by reader.
+
+        ``reader`` owes the bytes of every victim that is still needed; a debt that lay on a victim before stays its reader's.
+        """
         owed: Counter[Hashable] = Counter()
         for victim in grant.victims:
             entry, indices = victim.subject

@@ -27,11 +27,11 @@ class NeedTimes:
         return need_at
 
     def due(self, lane: OriginCursor) -> float:
-        """The same by the rate its job's readers share: whose lead is the least is first. Never, for a lane that wants nothing.
+        """The same by the rate that the job's readers share, so that the reader with the least lead is first. Infinite for an empty lane.
 
-        A reader's own rate says how it was served. Whoever is served well measures a high one, its needs look near, and it is served again,
-        while one that waits looks patient (measured: a lead of 20 segments beside one of none). Only one that is far slower though it
-        never waits is slow of its own.
+        A reader's own rate tells how well it was served: a reader that is served well reads fast, its needs look near, and it is served
+        again, while a reader that waits looks slow (measured: a lead of 20 segments beside one of none). So a reader's own rate counts only
+        if it has never waited and is still far slower than the others.
         """
         if not lane.indices:
             return float("inf")

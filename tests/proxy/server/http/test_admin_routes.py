@@ -299,7 +299,7 @@ async def test_warm_shows_each_event_at_once(world: World) -> None:
 
 
 async def test_verify_streams_a_line_an_event(world: World) -> None:
-    """The house is told what and how fast."""
+    """Operations are told what and how fast."""
     reply = await send(world, "POST", "/v1/verify?rate=1000", {"shards": ["s3://b/*"]})
     assert [json.loads(line)["event"] for line in reply.body.splitlines()] == ["progress", "end"]
     await send(world, "POST", "/v1/verify", {"all": True})
