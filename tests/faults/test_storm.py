@@ -51,7 +51,7 @@ class Traffic:
     def __init__(self, origin: Busy, *, demand: int, prefetch: int, limiter: Limiter | None = None) -> None:
         self.origin = origin
         self.limiter = limiter or Limiter(64)
-        self.limiter.pipe.requests = 128  # nobody says what comes here: the slots are what ends first
+        self.limiter.bandwidth.requests = 128  # nobody says what comes here: the slots are what ends first
         self.slots: list[tuple[float, float]] = []  # when, how many
         self.waits: Counter[bool] = Counter()
         self._needs = [0.0] * demand + [DEMAND + number for number in range(prefetch)]
