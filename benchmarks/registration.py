@@ -203,7 +203,7 @@ def wishes(plans: PlanRegistry) -> list[Figure]:
         nonlocal made
         made += scheduler.next() is not None
 
-    count = 16 * len(scheduler)  # fewer than all their windows hold
+    count = 16 * len(scheduler.readers)  # fewer than all their windows hold
     figures = timed("  the next wish", request, count, 15.0)
     assert made > 0.9 * count, made
     return figures
