@@ -436,7 +436,7 @@ async def test_a_stuck_reader_gives_back_what_it_holds_and_goes_on(tmp_path: Pat
             resting = house.cache.let_rest(time.monotonic() + REST_S + 1)
             await house.quiet()
             held = (resting, house.cache.leased_segments)
-            freed = await house.house.evict(None)
+            freed = await house.operations.evict(None)
             got += bytes(await anext(chunks))
             holds_again = house.cache.leased_segments
             async for chunk in chunks:
