@@ -200,7 +200,7 @@ class SetPrefetch:
 
     def _held_back(self) -> bool:
         """Whether nothing more may be asked for now."""
-        self._unread.settle()
+        self._unread.recount()
         if self._full or self._clock() < self._paused_until:
             return True
         return not self._unread.may_have(SEGMENT_BYTES) or not self._unread.has_room(self._readers)

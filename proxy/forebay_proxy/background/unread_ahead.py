@@ -10,7 +10,7 @@ from forebay_proxy.policy.plans.registry import PlanRegistry
 __all__ = ["UnreadAhead"]
 
 SPARE = 2  # segments a reader
-SETTLED = 64  # shards of the last fetched that are looked at, whether somebody has read them, before each further one
+RECOUNTED = 64  # shards of the last fetched that are looked at, whether somebody has read them, before each further one
 
 
 class UnreadAhead:
@@ -78,9 +78,9 @@ class UnreadAhead:
         """
         return self._room.has_spare(SEGMENT_BYTES * (1 + len(self._coming) + SPARE * max(1, readers)))
 
-    def settle(self) -> None:
+    def recount(self) -> None:
         """What has been read, or has left, is not ahead any more; a part of them each time."""
-        for _ in range(min(SETTLED, len(self._here))):
+        for _ in range(min(RECOUNTED, len(self._here))):
             name = next(iter(self._here))
             size = self._here.pop(name)
             if self._is_ahead(name):

@@ -32,10 +32,10 @@ async def test_what_is_fetched_counts_until_it_is_read(tmp_path: Path) -> None:
         await world.resolver.entry(shard_of(A), "job", need=DEMAND + 1)
         await world.quiet()
         unread.end(A)
-        unread.settle()
+        unread.recount()
         assert (unread.coming, unread.bytes) == (0, SEGMENT)
         await world.get(A, reader())
-        unread.settle()
+        unread.recount()
         assert unread.bytes == 0
 
 
