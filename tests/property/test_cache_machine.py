@@ -228,7 +228,7 @@ class CacheMachine(RuleBasedStateMachine):
     def silence(self) -> None:
         """Nobody with a plan is heard for longer than a plan lasts."""
         self.world.clock.advance(SILENCE_S + 1)
-        self.world.plans.expire(self.world.cache.is_reading)
+        self.world.plans.expire(self.world.cache.readers.is_reading)
         self.world.prefetcher.look_again()
 
     @rule(name=st.none() | names, last=st.booleans())

@@ -433,7 +433,7 @@ async def test_a_stuck_reader_gives_back_what_it_holds_and_goes_on(tmp_path: Pat
             chunks = reading.chunks()
             got = bytes(await anext(chunks))
             assert house.cache.leased_segments > 0
-            resting = house.cache.let_rest(time.monotonic() + REST_S + 1)
+            resting = house.cache.readers.let_rest(time.monotonic() + REST_S + 1)
             await house.quiet()
             held = (resting, house.cache.leased_segments)
             freed = await house.operations.evict(None)
@@ -456,7 +456,7 @@ async def test_a_thousand_stuck_readers_leave_the_room_to_others(tmp_path: Path,
             reading = await stack.enter_async_context(house.opened(f"s3://b/{number}.tar", reader(number)))
             await anext(reading.chunks())
         await house.quiet()
-        house.cache.let_rest(time.monotonic() + REST_S + 1)
+        house.cache.readers.let_rest(time.monotonic() + REST_S + 1)
         house.origin.put("s3://b/new.tar", data_of(8 * SEGMENT, 99))
         assert await house.get("s3://b/new.tar", reader(99)) == data_of(8 * SEGMENT, 99)
         await house.quiet()
@@ -477,7 +477,7 @@ async def test_a_reader_that_only_waits_for_the_origin_does_not_rest(tmp_path: P
             waiting = asyncio.ensure_future(anext(chunks))
             await gate.reached.wait()
             await asyncio.sleep(0)
-            assert house.cache.let_rest(time.monotonic() + REST_S + 1) == 0
+            assert house.cache.readers.let_rest(time.monotonic() + REST_S + 1) == 0
             gate.open()
             got += bytes(await waiting)
             async for chunk in chunks:

@@ -196,8 +196,8 @@ class World:
 
     def check(self) -> None:
         """Nobody is here: nothing may be held."""
-        assert not self.cache.readings
-        self.cache.look_at_descriptors()  # as once a second
+        assert not self.cache.readers
+        self.cache.fd_lender.look_again()  # as once a second
         assert self.cache.leased_segments == 0
         assert len(self.flights) == 0
         assert not self.flights.all()

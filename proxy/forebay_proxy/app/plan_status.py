@@ -80,7 +80,7 @@ class PlanStatus:
         return {"total": total, "plans": self._rows(shown), "next": follows}
 
     def _rows(self, plans: Iterable[ReaderPlan]) -> list[dict[str, Any]]:
-        waiting = self._cache.waits.readers()
+        waiting = self._cache.readers.waits.readers()
         return [self._row(plan, waiting=plan.reader in waiting) for plan in plans]
 
     def _row(self, plan: ReaderPlan, *, waiting: bool) -> dict[str, Any]:

@@ -206,7 +206,7 @@ class _House:
         around = Surroundings(origins, events, group, clock, asyncio.sleep, chance)
         self._parts = parts = build_cache(store, capacity, settings, around)
         self._cache, self._plans = parts.cache, parts.plans
-        self._long_waits = LongWaits(parts.cache.waits, self._board, clock)
+        self._long_waits = LongWaits(parts.cache.readers.waits, self._board, clock)
         self._sampling = Sampling(parts.room, parts.cache.segment_check, lambda: store.idle, every_s=settings.verify_every_s, chance=chance)
         self._intake = PlanIntake(parts.plans, parts.prefetcher, events)
         announced = PlanStatus(cache=parts.cache, plans=parts.plans, prefetcher=parts.prefetcher, adherence=self._adherence, clock=clock)
@@ -241,7 +241,8 @@ class _House:
         for host, port in self._face.addresses:
             self._guard.add_own(host, port)
         self._door = FdServer(
-            cache=self._cache, access=access, events=self._events, group=group, clock=self._clock, pass_headers=settings.pass_header,
+            cache=self._cache.fd_lender, access=access, events=self._events, group=group, clock=self._clock,
+            pass_headers=settings.pass_header,
             instance=self._instance, jobs=self._plans.jobs,
         )  # fmt: skip
         self._life.push_async_callback(self._door.aclose)
@@ -302,8 +303,8 @@ class _House:
 
     def _drop_unread(self) -> None:
         """What is in the air for nobody ends now; what a body on its way still needs comes as before, and what has come is written."""
-        keys = {reading.entry.key for reading in self._cache.readings}
-        names = {reading.entry.name for reading in self._cache.readings}
+        keys = {reading.entry.key for reading in self._cache.readers}
+        names = {reading.entry.name for reading in self._cache.readers}
         # The bytes of an opening are written by the opening itself.
         names |= {self._parts.room.entries[key].name for key in self._parts.flights.arrived() if key in self._parts.room.entries}
         self._parts.flights.drop(keys.__contains__)
@@ -315,12 +316,12 @@ class _House:
             await asyncio.sleep(TICK_S)
             self._parts.limiters.look_again()
             self._parts.resolver.expire()
-            self._cache.waits.look(self._status_report.readers_lately())
+            self._cache.readers.waits.look(self._status_report.readers_lately())
             self._long_waits.look()
             self._troubles.look(self._parts.ledger.capacity_bytes, self._cache.disk.state, self._cache.disk.reason)
             self._parts.prefetcher.look_again()
             self._parts.sets.look_again()
-            self._cache.let_rest(self._clock())
-            self._cache.look_at_descriptors()
-            for reader in self._plans.expire(self._cache.is_reading):
+            self._cache.readers.let_rest(self._clock())
+            self._cache.fd_lender.look_again()
+            for reader in self._plans.expire(self._cache.readers.is_reading):
                 self._events.emit(PlanChanged(reader.job, "expired"))

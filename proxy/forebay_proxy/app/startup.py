@@ -90,4 +90,4 @@ def adopt(loaded: StartReport, store: Store, resolver: VersionResolver, cache: S
         entry = Entry.of_row(shard, row, store.boot_id)
         resolver.versions.found(entry)
         cache.room.found(entry, loaded.allocated[row.key])
-        cache.optimum.found(entry.key, entry.segments.stored())
+        cache.readers.optimum.found(entry.key, entry.segments.stored())

@@ -102,7 +102,7 @@ class StatusReport:
     @property
     def readers(self) -> int:
         """How many readers are inside a shard, or wait to be let in."""
-        return len(self._cache.readings) + self._cache.waits.openings()
+        return len(self._cache.readers) + self._cache.readers.waits.openings()
 
     def readers_lately(self) -> int:
         """Asked once a second: how many there are, or one if somebody has read since: a small warm shard takes milliseconds."""
@@ -146,7 +146,7 @@ class StatusReport:
 
     def status(self) -> dict[str, Any]:
         """``/v1/status``, less what the face knows itself (state, url, socket); plans as in ``/v1/plans``, the first ones."""
-        info, waits = self._info, self._cache.waits
+        info, waits = self._info, self._cache.readers.waits
         usage, plans = self.usage(), self._announced.page()
         said = verdict(
             waits, self._board, readers=usage.readers, disk_state=usage.disk_state, disk_reason=self._cache.disk.reason,
@@ -187,7 +187,7 @@ class StatusReport:
             "waited_share": waits.share(),
             "recent_errors": self._recent_errors.rows(),
             "origins": self._board.rows(usage.origins),
-            "readers": [*self._opening_rows(), *(self._reader_row(reading) for reading in self._cache.readings)],
+            "readers": [*self._opening_rows(), *(self._reader_row(reading) for reading in self._cache.readers)],
             "plans": plans["plans"],
             "plans_total": plans["total"],
             "sets": self._sets(),
@@ -200,14 +200,14 @@ class StatusReport:
 
     def _opening_rows(self) -> Iterator[dict[str, object]]:
         """Readers that wait for an origin's first answer."""
-        for wait in self._cache.waits:
+        for wait in self._cache.readers.waits:
             if wait.what == OPENING:
                 yield {
                     "reader": str(wait.reader) if wait.reader else "anonymous",
                     "shard": wait.shard,
                     "position_bytes": 0,
                     "length_bytes": None,
-                    "waited_s": self._cache.waits.seconds(wait),
+                    "waited_s": self._cache.readers.waits.seconds(wait),
                     "waiting_for": why(wait, self._board),
                 }
 
@@ -218,7 +218,7 @@ class StatusReport:
             "shard": reading.entry.name,
             "position_bytes": reading.position,
             "length_bytes": reading.version.length,
-            "waited_s": reading.waited_s + (self._cache.waits.seconds(wait) if wait else 0.0),
+            "waited_s": reading.waited_s + (self._cache.readers.waits.seconds(wait) if wait else 0.0),
             "waiting_for": why(wait, self._board) if wait else "",
         }
 

@@ -131,7 +131,7 @@ class Prefetcher:
     def _look_who_moves(self) -> None:
         """Whose lead others may have: a reader that opens nothing, and takes no byte of what it is inside."""
         inside: dict[ReaderName, tuple[int, bool]] = {}
-        for reading in self._cache.readings:
+        for reading in self._cache.readers:
             if reading.reader is not None:
                 position, has_all = inside.get(reading.reader, (0, False))
                 inside[reading.reader] = position + reading.position, has_all or reading.position == reading.version.length

@@ -163,7 +163,7 @@ class SetPrefetch:
             del self._sets[key]
         if self._sets:
             self._census.step({key: declared.shards for key, declared in self._sets.items()})
-        self._readers = max(len(self._cache.readings), self._readers - 1)
+        self._readers = max(len(self._cache.readers), self._readers - 1)
         self._woken.set()
 
     async def run(self) -> None:
@@ -180,7 +180,7 @@ class SetPrefetch:
         if declared is not None and index is not None:
             declared.is_awaited = False
             declared.cursor.opened(index, fact.job, fact.epoch)
-            self._readers = max(self._readers, len(self._cache.readings))
+            self._readers = max(self._readers, len(self._cache.readers))
             self._woken.set()
 
     async def _work(self) -> None:

@@ -156,7 +156,7 @@ class ShardReader:
             raise bare(flight.error)
         if flight.position > self.position:
             return True
-        with self._host.waiting(self):
+        with self._host.readers.waiting(self):
             return await flight.grown_beyond(self.position)
 
     @property
@@ -173,14 +173,14 @@ class ShardReader:
     async def _pass_seal(self, index: int) -> None:
         """The last segment is nobody's before the whole shard has the digest its origin names."""
         if self._host.gate.holds(self.entry, index):
-            with self._host.waiting(self):
+            with self._host.readers.waiting(self):
                 await self._host.gate.passed(self.entry, index)
         self._chunks.check()
 
     async def _compared(self) -> None:
         """Keep the last bytes until what was read from memory, of segments that had been here before, proves to be the same."""
         if self._repeats:
-            with self._host.waiting(self):
+            with self._host.readers.waiting(self):
                 await self._repeats.finish()
             self._chunks.check()
 

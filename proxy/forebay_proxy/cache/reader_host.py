@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
 from forebay_proxy.cache.resident.digest_gate import DigestGate
@@ -13,6 +12,7 @@ from forebay_proxy.cache.segment_flights import SegmentFlights
 from forebay_proxy.transfer.buffer_budget import BufferBudget
 
 if TYPE_CHECKING:
+    from forebay_proxy.cache.active_readers import ActiveReaders
     from forebay_proxy.cache.reader import ShardReader
 
 __all__ = ["ReaderHost"]
@@ -24,6 +24,7 @@ class ReaderHost(Protocol):
     buffers: BufferBudget
     segment_reader: SegmentReader
     gate: DigestGate
+    readers: ActiveReaders
     segment_flights: SegmentFlights
     leases: SegmentLeases
 
@@ -35,8 +36,4 @@ class ReaderHost(Protocol):
 
     def read_segment(self, entry: Entry, index: int) -> None:
         """A reader has begun a stored segment."""
-        ...
-
-    def waiting(self, reading: ShardReader) -> AbstractContextManager[None]:
-        """``reading`` waits for bytes, for the length of the ``with``."""
         ...

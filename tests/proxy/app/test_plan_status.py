@@ -85,7 +85,7 @@ async def test_who_waits_is_told(world: World) -> None:
     world.plans.replace(reader(), [shard_of(SHARDS[0])])
     gate = world.origin.remotes[SHARDS[0]].hold(10)
     reading = asyncio.create_task(world.get(SHARDS[0], reader()))
-    await until(lambda: any(each.wait for each in world.cache.readings))
+    await until(lambda: any(each.wait for each in world.cache.readers))
     world.clock.advance(1.5)
     assert announced.page()["plans"][0]["waiting"]
     gate.open()
@@ -101,9 +101,9 @@ async def test_who_waits_for_the_first_answer_waits_too(world: World) -> None:
     world.plans.replace(reader(), [shard_of(SHARDS[0])])
     gate = world.origin.remotes[SHARDS[0]].hold()
     reading = asyncio.create_task(world.get(SHARDS[0], reader()))
-    await until(lambda: bool(len(world.cache.waits)))
+    await until(lambda: bool(len(world.cache.readers.waits)))
     world.clock.advance(20)
-    world.cache.waits.look(1)
+    world.cache.readers.waits.look(1)
     row = announced.page()["plans"][0]
     assert (row["waiting"], row["waited_s"]) == (True, 20)
     gate.open()

@@ -36,7 +36,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 async def passed(world: World, stack: AsyncExitStack, shard: str | Shard = A, who: ReaderName | None = None) -> FileIO:
     """The file of a shard that is lent until ``stack`` ends."""
     shard = shard_of(shard) if isinstance(shard, str) else shard
-    fd_lease = world.cache.lend(shard, who) or await world.cache.lend_when_ready(shard, who)
+    fd_lease = world.cache.fd_lender.lend(shard, who) or await world.cache.fd_lender.lend_when_ready(shard, who)
     for last in (fd_lease.count, fd_lease.release, fd_lease.end):  # in the other order
         stack.callback(last)
     fd_lease.passed()
@@ -122,14 +122,14 @@ async def test_a_map_outlives_the_lease(tmp_path: Path) -> None:
         fd_leases, told = world.cache.fd_leases, len(world.of(events.OptimalBytes))
         with await mapped(world) as held:
             assert (fd_leases.count, fd_leases.lingering, fd_leases.bytes, fd_leases.segments) == (0, 1, world.ledger.stored_bytes, 4)
-            world.cache.look_at_descriptors()
+            world.cache.fd_lender.look_again()
             assert (fd_leases.lingering, world.cache.leased_segments, world.entry(A).segments.is_held) == (1, 4, True)
             assert await world.reclaimer.evict(world.entry(A)) == 0
             assert world.entry(A).in_use.stuck_until == 0.0  # not even tried
             assert held[:] == data
             assert await world.get(A) == data
         assert len(world.of(events.OptimalBytes)) == told + 2
-        world.cache.look_at_descriptors()
+        world.cache.fd_lender.look_again()
         assert (fd_leases.lingering, fd_leases.bytes, fd_leases.segments, world.cache.leased_segments) == (0, 0, 0, 0)
         assert await world.reclaimer.evict(world.entry(A)) > 0
 
@@ -145,12 +145,12 @@ async def test_maps_count_towards_half_of_the_cache(tmp_path: Path) -> None:
         maps.append(await mapped(world, B))
         assert (world.cache.fd_leases.lingering, world.cache.fd_leases.segments) == (2, 8)
         maps.pop(0).close()
-        world.cache.look_at_descriptors()
+        world.cache.fd_lender.look_again()
         async with AsyncExitStack() as stack:
             await passed(world, stack, C)
         assert all(held[:] == data for held in maps)
         maps.pop().close()
-        world.cache.look_at_descriptors()
+        world.cache.fd_lender.look_again()
         assert world.cache.fd_leases.lingering == 1  # of two maps one is left
         maps.pop().close()
 
@@ -164,7 +164,7 @@ async def test_a_map_of_an_outdated_version_goes_with_its_end(tmp_path: Path) ->
             world.cache.fill.outdated(entry)
             await world.quiet()
             assert entry.segments.complete
-        world.cache.look_at_descriptors()
+        world.cache.fd_lender.look_again()
         await world.quiet()
         assert not entry.segments.stored_count
 
@@ -178,9 +178,9 @@ async def test_a_map_of_an_earlier_life_is_found(tmp_path: Path) -> None:
             assert await world.reclaimer.evict(world.entry(A)) == 0
             fd_leases = world.cache.fd_leases
             assert (fd_leases.lingering, fd_leases.bytes, fd_leases.segments) == (1, world.ledger.stored_bytes, 4)
-            world.cache.look_at_descriptors()
+            world.cache.fd_lender.look_again()
             assert fd_leases.lingering == 1
-        world.cache.look_at_descriptors()
+        world.cache.fd_lender.look_again()
         assert (fd_leases.lingering, fd_leases.bytes, fd_leases.segments) == (0, 0, 0)
         world.clock.advance(60)
         assert await world.reclaimer.evict(world.entry(A)) > 0
@@ -194,7 +194,7 @@ async def test_a_file_that_is_worked_at_is_not_asked_about(tmp_path: Path) -> No
         held = await mapped(world)
         held.close()
         async with entry.stored.lock:
-            world.cache.look_at_descriptors()
+            world.cache.fd_lender.look_again()
             assert world.cache.fd_leases.lingering == 1
 
 
@@ -222,7 +222,7 @@ async def test_a_plan_advances_as_by_a_get(tmp_path: Path) -> None:
         world.plans.replace(reader(), [shard_of(A), shard_of(C), shard_of(B)])
         async with AsyncExitStack() as stack:
             await passed(world, stack, A, reader())
-            assert world.cache.is_reading(reader())
+            assert world.cache.readers.is_reading(reader())
         assert await refused(world, C) == "incomplete"
         async with AsyncExitStack() as stack:
             await passed(world, stack, B, reader())

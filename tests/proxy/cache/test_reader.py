@@ -62,7 +62,7 @@ async def test_a_small_cache_is_shared_evenly(tmp_path: Path) -> None:
         for number in range(4):
             world.origin.put(f"{A}{number}", data_of(20 * SEGMENT, number)).hold()
         tasks = [asyncio.create_task(world.get(f"{A}{number}")) for number in range(4)]
-        await until(lambda: len(world.cache.readings) == 0 and len(world.origin.log) == 4)
+        await until(lambda: len(world.cache.readers) == 0 and len(world.origin.log) == 4)
         world.origin.release()
         assert await asyncio.gather(*tasks) == [data_of(20 * SEGMENT, number) for number in range(4)]
         entry = next(iter(world.room.entries.values()))

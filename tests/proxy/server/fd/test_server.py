@@ -60,7 +60,7 @@ async def opened(path: Path, *, access: Access | None = None, most: int = 100, s
         await world.get(shard)
         await world.quiet()
         door = FdServer(
-            cache=world.cache, access=access or Access(os.getuid()), events=world.events, group=world.group, clock=world.clock,
+            cache=world.cache.fd_lender, access=access or Access(os.getuid()), events=world.events, group=world.group, clock=world.clock,
             instance="00ff", most=most,
         )  # fmt: skip
         door.open(path / "s.fd")
@@ -110,10 +110,10 @@ async def test_the_connection_is_the_lease(tmp_path: Path) -> None:
     """Its reader is inside the shard until it closes."""
     async with opened(tmp_path) as (world, door):
         found = await asked(tmp_path, who=str(reader()))
-        assert (world.cache.fd_leases.count, len(door), world.cache.is_reading(reader())) == (1, 1, True)
+        assert (world.cache.fd_leases.count, len(door), world.cache.readers.is_reading(reader())) == (1, 1, True)
         found.close()
         await until(lambda: not world.cache.fd_leases.count)
-        assert (len(door), world.cache.is_reading(reader())) == (0, False)
+        assert (len(door), world.cache.readers.is_reading(reader())) == (0, False)
 
 
 async def test_a_shut_down_connection_ends_the_lease_though_somebody_has_a_copy(tmp_path: Path) -> None:
@@ -329,10 +329,10 @@ async def test_a_connection_asks_again_and_again(tmp_path: Path) -> None:
         assert (world.cache.fd_leases.count, len(door)) == (4, 1)
         client.send(encode_end(2) + encode_end(0) + encode_end(77) + encode_request(B, ""))
         assert (await heard(client)).answer.status == 409
-        assert {str(each.reader) for each in world.cache.readings} == {"job/1/0/1.1", "job/3/0/1.1"}
+        assert {str(each.reader) for each in world.cache.readers} == {"job/1/0/1.1", "job/3/0/1.1"}
         client.close()
         await until(lambda: not world.cache.fd_leases.count)
-        assert not world.cache.readings
+        assert not world.cache.readers
         for each in found:
             assert each.bytes() == DATA
             each.close()
@@ -435,7 +435,9 @@ async def test_closing_ends_all_leases(tmp_path: Path) -> None:
 async def test_a_door_that_is_taken_is_a_config_error(tmp_path: Path) -> None:
     """A live one's, never replaced."""
     async with opened(tmp_path) as (world, _):
-        second = FdServer(cache=world.cache, access=Access(os.getuid()), events=world.events, group=world.group, clock=time.monotonic)
+        second = FdServer(
+            cache=world.cache.fd_lender, access=Access(os.getuid()), events=world.events, group=world.group, clock=time.monotonic
+        )
         with pytest.raises(ConfigError):
             second.open(tmp_path / "s.fd")
         second.open_beside(tmp_path / "s", can_lend=True)
@@ -446,7 +448,9 @@ async def test_no_door_where_a_lease_does_not_hold(tmp_path: Path) -> None:
     """Nor without an HTTP socket to stand beside."""
     async with opened(tmp_path) as (world, _):
         for place, can_lend in ((tmp_path / "other", False), (None, True)):
-            door = FdServer(cache=world.cache, access=Access(os.getuid()), events=world.events, group=world.group, clock=time.monotonic)
+            door = FdServer(
+                cache=world.cache.fd_lender, access=Access(os.getuid()), events=world.events, group=world.group, clock=time.monotonic
+            )
             door.open_beside(place, can_lend=can_lend)
             assert door.path is None
 
