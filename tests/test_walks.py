@@ -118,7 +118,7 @@ def judged(walks: list[set[str]], budget: int) -> None:
 
 
 async def test_warm(tmp_path: Path) -> None:
-    """A shard that is here whole: 77 files (70 before classes were parted by their nouns). The aim is 45."""
+    """A shard that is here whole: 78 files (70 before classes were parted by their nouns). The aim is 45."""
     walks = []
     async with watched(tmp_path, "64MiB") as sidecar:
         await sidecar.get("a")
@@ -127,7 +127,7 @@ async def test_warm(tmp_path: Path) -> None:
             sidecar.walk.begin()
             assert await sidecar.get("a") == "forebay; hit"
             walks.append(sidecar.walk.end())
-    judged(walks, 77)
+    judged(walks, 78)
 
 
 async def test_cold(tmp_path: Path) -> None:
