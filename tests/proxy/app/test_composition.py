@@ -1,0 +1,54 @@
+"""Who hears what: facts of one part that nobody but ``build_cache`` brings to another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.house import SEGMENT, World, building, data_of, small_segments, until
+
+from forebay_proxy.store.facts import IndexLost
+
+A = "s3://b/a.tar"
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_segments(monkeypatch)
+
+
+async def stored(world: World) -> None:
+    world.origin.put(A, data_of(2 * SEGMENT))
+    await world.get(A)
+    await world.quiet()
+
+
+async def test_an_index_begun_anew_is_given_every_row_again(tmp_path: Path) -> None:
+    """Or what is here would be nobody's at the next start."""
+    async with building(tmp_path / "c") as world:
+        await stored(world)
+        await world.store.index_writer.committed()
+        assert not world.store.index_writer.unsettled(world.entry(A).key)
+        world.events.emit(IndexLost())
+        assert world.store.index_writer.unsettled(world.entry(A).key)
+
+
+async def test_an_outdated_version_leaves_once_the_last_who_held_it_is_gone(tmp_path: Path) -> None:
+    """Also who held a segment without reading it, as a look at its bytes does."""
+    async with building(tmp_path / "c") as world:
+        await stored(world)
+        entry = world.entry(A)
+        with world.cache.leases.holding(entry, 1):
+            world.cache.fill.outdated(entry)
+            await world.quiet()
+            assert [entry.segments.has(index) for index in range(2)] == [False, True]
+        await until(lambda: entry.key not in world.room.entries)
+
+
+async def test_a_name_of_which_nothing_is_left_means_nothing(tmp_path: Path) -> None:
+    """The next who opens it asks the origin."""
+    async with building(tmp_path / "c") as world:
+        await stored(world)
+        entry = world.entry(A)
+        await world.reclaimer.evict(entry)
+        await until(lambda: A not in world.resolver.versions.current)
