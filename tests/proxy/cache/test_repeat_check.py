@@ -42,7 +42,7 @@ def made() -> tuple[Any, RepeatCheck]:
 
 def flight(*landed: int) -> Flight:
     flying = Flight(0, LENGTH, 0.0)
-    flying.landed.update(landed)
+    flying.stored.update(landed)
     return flying
 
 
