@@ -28,9 +28,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "proxy"), str(ROOT / "benchmarks")]
 
 from forebay_proxy.app import shutdown  # noqa: E402
-from forebay_proxy.cache import fetcher, freshness  # noqa: E402
-from forebay_proxy.cache.resident import version_flips  # noqa: E402
-from forebay_proxy.cache.resident.version_flips import TRIES  # noqa: E402
+from forebay_proxy.cache.fill import fetcher  # noqa: E402
+from forebay_proxy.cache.integrity import version_flips  # noqa: E402
+from forebay_proxy.cache.integrity.version_flips import TRIES  # noqa: E402
+from forebay_proxy.cache.versions import freshness  # noqa: E402
 from forebay_proxy.config.settings import Settings, flag_name  # noqa: E402
 from forebay_proxy.core import background_tasks  # noqa: E402
 from forebay_proxy.core.errors import ShardChanged  # noqa: E402

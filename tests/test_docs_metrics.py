@@ -6,21 +6,21 @@ import subprocess
 import sys
 from pathlib import Path
 
-from forebay_proxy.telemetry.metric_catalog import METRICS, table
-from forebay_proxy.telemetry.metrics import MAX_JOBS, MAX_ORIGINS
+from forebay_proxy.telemetry.prometheus.metric_catalog import METRICS, table
+from forebay_proxy.telemetry.prometheus.metrics import MAX_JOBS, MAX_ORIGINS
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
 
 
 def test_the_table_is_current() -> None:
-    """Rebuild it with ``python -m forebay_proxy.telemetry.metrics --table`` when this fails."""
+    """Rebuild it with ``python -m forebay_proxy.telemetry.prometheus.metrics --table`` when this fails."""
     assert table() in PAGE
 
 
 def test_the_command_prints_the_table() -> None:
     """What the page tells people to run works."""
-    command = [sys.executable, "-W", "error", "-m", "forebay_proxy.telemetry.metrics", "--table"]
+    command = [sys.executable, "-W", "error", "-m", "forebay_proxy.telemetry.prometheus.metrics", "--table"]
     done = subprocess.run(command, cwd=ROOT / "proxy", capture_output=True, text=True, check=True)
     assert done.stdout == table()
 

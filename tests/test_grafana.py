@@ -19,8 +19,8 @@ from support.live_sidecar import EVERYTHING, SHARD_BYTES, busy_metrics, live_sid
 from support.prometheus import Prometheus, needs_prometheus, needs_promtool, promtool, running_prometheus
 from support.sidecar import wait_until
 
-from forebay_proxy.telemetry.metric_catalog import METRICS
-from forebay_proxy.telemetry.metrics import Metrics
+from forebay_proxy.telemetry.prometheus.metric_catalog import METRICS
+from forebay_proxy.telemetry.prometheus.metrics import Metrics
 
 GRAFANA = Path(__file__).parents[1] / "grafana"
 ALERTS = GRAFANA / "alerts.yml"

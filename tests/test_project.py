@@ -6,6 +6,7 @@ import ast
 import re
 import tomllib
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -102,6 +103,12 @@ def test_what_a_log_shows_of_an_object_names_its_class(trees: dict[Path, ast.Mod
                     if name != node.name
                 ]
     assert wrong == []
+
+
+def test_a_folder_is_read_at_a_glance() -> None:
+    """Seventeen files at most: what has more has two subjects."""
+    files = Counter(str(path.parent.relative_to(ROOT)) for path in SOURCES)
+    assert {folder: count for folder, count in files.items() if count > 17} == {}
 
 
 def test_modules_are_named_by_nouns() -> None:

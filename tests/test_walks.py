@@ -25,8 +25,8 @@ import forebay_proxy
 from forebay_proxy.app.service import serve
 from forebay_proxy.app.shutdown import Shutdown
 from forebay_proxy.app.status import ServiceInfo
+from forebay_proxy.cache.fill.segment_grants import SegmentGrants
 from forebay_proxy.cache.resident import reclaim
-from forebay_proxy.cache.segment_grants import SegmentGrants
 from forebay_proxy.config.settings import load
 
 PACKAGE = f"{Path(forebay_proxy.__file__).parent}/"

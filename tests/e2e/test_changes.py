@@ -14,7 +14,7 @@ from support.readers import Got, make_shard, read
 from support.sidecar import running
 from support.tars import tar_shard
 
-from forebay_proxy.cache.reader import FIRST_BREADTH
+from forebay_proxy.cache.readers.reader import FIRST_BREADTH
 from forebay_proxy.core.segments import SEGMENT_BYTES
 
 SIZE = 3 * SEGMENT_BYTES + 999

@@ -13,7 +13,7 @@ import pytest
 from support.fake_origin import Gate, Remote
 from support.house import SEGMENT, World, building, data_of, reader, small_segments, until
 
-from forebay_proxy.cache.reader import ShardReader
+from forebay_proxy.cache.readers.reader import ShardReader
 from forebay_proxy.core import events
 from forebay_proxy.core.digests import Digest
 from forebay_proxy.core.errors import DigestDiffers, ShardNotFound

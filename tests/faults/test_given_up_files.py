@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.house import SEGMENT, building, data_of, small_segments, until
 
-from forebay_proxy.cache import segment_grants
+from forebay_proxy.cache.fill import segment_grants
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.space import Slice

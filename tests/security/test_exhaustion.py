@@ -17,7 +17,7 @@ from support.house import SEGMENT, building, data_of, reader, small_segments
 from support.raw import exchange, line
 from support.refusals import refused
 
-from forebay_proxy.cache.reader import REST_S
+from forebay_proxy.cache.readers.reader import REST_S
 from forebay_proxy.cache.resident.credential_access import MOST_CREDENTIALS
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.version_trust import MOST_JOBS
@@ -35,7 +35,7 @@ from forebay_proxy.server.http.framing import BODIES_MOST_BYTES
 from forebay_proxy.server.net.connection_limit import ConnectionLimit
 from forebay_proxy.server.net.peers import Peer, Where
 from forebay_proxy.telemetry.counters import MAX_JOBS, Counters
-from forebay_proxy.telemetry.metrics import Metrics
+from forebay_proxy.telemetry.prometheus.metrics import Metrics
 from forebay_proxy.transfer.limiter import MOST_ORIGINS, Limiters
 from forebay_proxy.wire.protocol.plan import ReaderName
 from forebay_proxy.wire.urls.shard_url import parse_origin_url

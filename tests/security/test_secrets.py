@@ -77,7 +77,8 @@ FAULTS = """
 import os, sys
 
 def plant():
-    from forebay_proxy.cache import segment_writer, shard_cache
+    from forebay_proxy.cache.fill import segment_writer
+    from forebay_proxy.cache import shard_cache
     from forebay_proxy.server.http import shard_route
     boom = "http://user:CANARYuserinfo41@h/?X-Amz-Signature=CANARYsignature13 Bearer CANARYauthorization01"
     decide = shard_route.decide

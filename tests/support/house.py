@@ -23,16 +23,16 @@ from forebay_proxy.background.disk_monitor import DiskMonitor
 from forebay_proxy.background.prefetcher import Prefetcher
 from forebay_proxy.background.sample_indexer import SampleIndexer
 from forebay_proxy.background.set_prefetch import SetPrefetch
-from forebay_proxy.cache.fetcher import Fetcher
-from forebay_proxy.cache.reader import ShardReader
+from forebay_proxy.cache.fill.fetcher import Fetcher
+from forebay_proxy.cache.integrity.segment_check import SegmentCheck
+from forebay_proxy.cache.readers.reader import ShardReader
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.open_files import OpenFiles
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.retirement import Retirement
-from forebay_proxy.cache.resident.segment_check import SegmentCheck
 from forebay_proxy.cache.resident.space import Slice, SpaceManager
-from forebay_proxy.cache.resolver import VersionResolver
 from forebay_proxy.cache.shard_cache import ShardCache
+from forebay_proxy.cache.versions.resolver import VersionResolver
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.background_tasks import BackgroundTasks
 from forebay_proxy.core.events import Event, Events, Fact

@@ -16,7 +16,7 @@ from support.sidecar import running
 
 from forebay_proxy.core import events as facts
 from forebay_proxy.core.events import Event, RequestOutcome
-from forebay_proxy.telemetry.metrics import Metrics
+from forebay_proxy.telemetry.prometheus.metrics import Metrics
 from forebay_proxy.telemetry.usage import Usage
 from forebay_proxy.wire.protocol.plan import ReaderName
 

@@ -15,10 +15,14 @@ from forebay_proxy.background.disk_monitor import DiskMonitor
 from forebay_proxy.background.prefetcher import Prefetcher
 from forebay_proxy.background.sample_indexer import SampleIndexer
 from forebay_proxy.background.set_prefetch import SetPrefetch
-from forebay_proxy.cache.fetcher import Fetcher
-from forebay_proxy.cache.fill import Fill
-from forebay_proxy.cache.resident.digest_check import DigestCheck
-from forebay_proxy.cache.resident.digest_gate import DigestGate
+from forebay_proxy.cache.fill.fetcher import Fetcher
+from forebay_proxy.cache.fill.fill import Fill
+from forebay_proxy.cache.fill.segment_flights import SegmentFlights
+from forebay_proxy.cache.fill.segment_grants import SegmentGrants
+from forebay_proxy.cache.integrity.digest_check import DigestCheck
+from forebay_proxy.cache.integrity.digest_gate import DigestGate
+from forebay_proxy.cache.integrity.segment_check import SegmentCheck
+from forebay_proxy.cache.integrity.suspects import SuspectVersions
 from forebay_proxy.cache.resident.facts import (
     CacheChanged,
     EntryLeft,
@@ -38,15 +42,11 @@ from forebay_proxy.cache.resident.open_files import OpenFiles
 from forebay_proxy.cache.resident.patient_files import PatientFiles
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.retirement import Retirement
-from forebay_proxy.cache.resident.segment_check import SegmentCheck
 from forebay_proxy.cache.resident.segment_leases import SegmentLeases
 from forebay_proxy.cache.resident.segment_reader import SegmentReader
 from forebay_proxy.cache.resident.space import Slice, SpaceManager
-from forebay_proxy.cache.resident.suspects import SuspectVersions
-from forebay_proxy.cache.resolver import VersionResolver
-from forebay_proxy.cache.segment_flights import SegmentFlights
-from forebay_proxy.cache.segment_grants import SegmentGrants
 from forebay_proxy.cache.shard_cache import ShardCache
+from forebay_proxy.cache.versions.resolver import VersionResolver
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.background_tasks import BackgroundTasks
 from forebay_proxy.core.events import Events

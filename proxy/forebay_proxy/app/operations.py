@@ -9,9 +9,9 @@ from forebay_proxy.background.selection import selected
 from forebay_proxy.background.verifier import Verifier
 from forebay_proxy.background.warmer import Warmer
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.resolver import VersionResolver
 from forebay_proxy.cache.shard_cache import ShardCache
-from forebay_proxy.cache.tar_check import TarCheck
+from forebay_proxy.cache.versions.resolver import VersionResolver
+from forebay_proxy.cache.versions.tar_check import TarCheck
 from forebay_proxy.core.segments import segment_count, segment_span
 from forebay_proxy.core.shard import Shard
 

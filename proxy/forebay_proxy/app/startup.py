@@ -10,8 +10,8 @@ from pathlib import Path
 
 from forebay_proxy.app.shutdown import Shutdown
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.resolver import VersionResolver
 from forebay_proxy.cache.shard_cache import ShardCache
+from forebay_proxy.cache.versions.resolver import VersionResolver
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.shard import Shard, shown

@@ -13,7 +13,7 @@ from typing import Any
 
 from forebay_proxy.app.plan_status import PlanStatus
 from forebay_proxy.background.disk_monitor import DiskMonitor
-from forebay_proxy.cache.reader import ShardReader
+from forebay_proxy.cache.readers.reader import ShardReader
 from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.config.settings import Settings, as_json
 from forebay_proxy.core.logs import log_path

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from forebay_proxy.cache.fill import Fill
+from forebay_proxy.cache.fill.fill import Fill
 from forebay_proxy.cache.resident.open_files import OpenFiles
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.space import SpaceManager

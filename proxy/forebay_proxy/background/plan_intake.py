@@ -16,7 +16,7 @@ from forebay_proxy.background.prefetcher import Prefetcher
 from forebay_proxy.core.events import Events, PlanChanged
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans.registry import PlanRegistry
-from forebay_proxy.policy.plans.templates import Entries, Listed
+from forebay_proxy.policy.plans.sets.templates import Entries, Listed
 from forebay_proxy.wire.protocol.plan import PlanBody, ReaderName
 
 __all__ = ["PlanIntake"]

@@ -14,8 +14,8 @@ from collections.abc import Callable, Hashable
 
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import CacheChanged, NameForgotten, ReaderResumed, SegmentGone, SegmentMissed
-from forebay_proxy.cache.resolver import VersionResolver
 from forebay_proxy.cache.shard_cache import ShardCache
+from forebay_proxy.cache.versions.resolver import VersionResolver
 from forebay_proxy.core.background_tasks import BackgroundTasks
 from forebay_proxy.core.errors import CacheError, CacheFull, DigestDiffers, ForebayError
 from forebay_proxy.core.segments import SEGMENT_BYTES
@@ -23,7 +23,7 @@ from forebay_proxy.policy.eviction.facts import DebtSettled, LeadGivenBack
 from forebay_proxy.policy.plans.facts import PlanAdvanced
 from forebay_proxy.policy.plans.registry import PlanRegistry, ReaderPlan
 from forebay_proxy.policy.schedule.idle_readers import STILL_S, IdleReaders
-from forebay_proxy.policy.schedule.negative_cache import NegativeCache
+from forebay_proxy.policy.schedule.queues.negative_cache import NegativeCache
 from forebay_proxy.policy.schedule.scheduler import PrefetchRequest, PrefetchScheduler
 from forebay_proxy.transfer.flights import Flight
 from forebay_proxy.transfer.limiter import DEMAND

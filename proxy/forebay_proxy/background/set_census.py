@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.core.segments import SEGMENT_BYTES
-from forebay_proxy.policy.plans.shard_sets import ShardSet
+from forebay_proxy.policy.plans.sets.shard_sets import ShardSet
 
 __all__ = ["Here", "SetCensus"]
 

@@ -15,17 +15,17 @@ from collections.abc import Callable, Iterable
 from forebay_proxy.background.set_census import SetCensus
 from forebay_proxy.background.unread_ahead import UnreadAhead
 from forebay_proxy.background.warmer import AT_ONCE, Warmer
-from forebay_proxy.cache.resolver import VersionResolver
 from forebay_proxy.cache.shard_cache import ShardCache
-from forebay_proxy.cache.tar_check import TarCheck
+from forebay_proxy.cache.versions.resolver import VersionResolver
+from forebay_proxy.cache.versions.tar_check import TarCheck
 from forebay_proxy.core.errors import CacheFull, ConfigError, ForebayError, NotTarArchive
 from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.core.shard import Shard, shown_set
 from forebay_proxy.policy.plans.facts import SetShardOpened
 from forebay_proxy.policy.plans.registry import PlanRegistry
-from forebay_proxy.policy.plans.set_cursor import SetCursor
-from forebay_proxy.policy.plans.set_faults import SetFaults
-from forebay_proxy.policy.plans.shard_sets import InvalidSet, PatternSet, ShardSet
+from forebay_proxy.policy.plans.sets.set_cursor import SetCursor
+from forebay_proxy.policy.plans.sets.set_faults import SetFaults
+from forebay_proxy.policy.plans.sets.shard_sets import InvalidSet, PatternSet, ShardSet
 
 __all__ = ["SetPrefetch", "check_sets"]
 

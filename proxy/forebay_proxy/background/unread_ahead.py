@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forebay_proxy.cache.resident.space import SpaceManager
-from forebay_proxy.cache.versions import Versions
+from forebay_proxy.cache.versions.versions import Versions
 from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.policy.plans.registry import PlanRegistry
 

@@ -12,8 +12,8 @@ import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator
 
 from forebay_proxy.background.selection import Slices
+from forebay_proxy.cache.integrity.segment_check import Finding, SegmentCheck
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.resident.segment_check import Finding, SegmentCheck
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.core.progress import Event, told_while
 from forebay_proxy.core.segments import segment_span

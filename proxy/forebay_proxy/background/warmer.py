@@ -8,9 +8,9 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator
 
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.resolver import VersionResolver
 from forebay_proxy.cache.shard_cache import ShardCache
-from forebay_proxy.cache.tar_check import TarCheck
+from forebay_proxy.cache.versions.resolver import VersionResolver
+from forebay_proxy.cache.versions.tar_check import TarCheck
 from forebay_proxy.core.errors import CacheFull, ForebayError, NotTarArchive, ShardError
 from forebay_proxy.core.progress import Event, told_while
 from forebay_proxy.core.quantities import format_size

@@ -9,13 +9,13 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Protocol
 
-from forebay_proxy.cache.active_readers import ActiveReaders
 from forebay_proxy.cache.fd_lease import FdLease, FdLeases
-from forebay_proxy.cache.fill import Fill
-from forebay_proxy.cache.reader import ShardReader
+from forebay_proxy.cache.fill.fill import Fill
+from forebay_proxy.cache.readers.active_readers import ActiveReaders
+from forebay_proxy.cache.readers.reader import ShardReader
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.space import SpaceManager
-from forebay_proxy.cache.resolver import VersionResolver
+from forebay_proxy.cache.versions.resolver import VersionResolver
 from forebay_proxy.core.http_range import RangeRequest
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.wire.protocol.plan import ReaderName

@@ -16,24 +16,24 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
 
-from forebay_proxy.cache.active_readers import ActiveReaders
 from forebay_proxy.cache.fd_lease import FdLeases
 from forebay_proxy.cache.fd_lender import FdLender
-from forebay_proxy.cache.fetcher import Fetcher
-from forebay_proxy.cache.fill import Fill
-from forebay_proxy.cache.reader import ShardReader
-from forebay_proxy.cache.resident.digest_check import DigestCheck
-from forebay_proxy.cache.resident.digest_gate import DigestGate
+from forebay_proxy.cache.fill.fetcher import Fetcher
+from forebay_proxy.cache.fill.fill import Fill
+from forebay_proxy.cache.fill.segment_flights import SegmentFlights
+from forebay_proxy.cache.integrity.digest_check import DigestCheck
+from forebay_proxy.cache.integrity.digest_gate import DigestGate
+from forebay_proxy.cache.integrity.segment_check import SegmentCheck
+from forebay_proxy.cache.readers.active_readers import ActiveReaders
+from forebay_proxy.cache.readers.reader import ShardReader
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import CacheChanged, EntryRetired, NameForgotten, SegmentSpoilt
 from forebay_proxy.cache.resident.reclaim import Reclaimer
-from forebay_proxy.cache.resident.segment_check import SegmentCheck
 from forebay_proxy.cache.resident.segment_leases import SegmentLeases
 from forebay_proxy.cache.resident.segment_reader import SegmentReader
 from forebay_proxy.cache.resident.space import SpaceManager
-from forebay_proxy.cache.resolver import VersionResolver
-from forebay_proxy.cache.segment_flights import SegmentFlights
-from forebay_proxy.cache.tar_check import TarCheck
+from forebay_proxy.cache.versions.resolver import VersionResolver
+from forebay_proxy.cache.versions.tar_check import TarCheck
 from forebay_proxy.core import events
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.http_range import RangeRequest, Suffix

@@ -19,7 +19,7 @@ from forebay_proxy.app.service import serve
 from forebay_proxy.app.shutdown import Shutdown
 from forebay_proxy.app.status import ServiceInfo
 from forebay_proxy.background import prefetcher
-from forebay_proxy.cache import refusals
+from forebay_proxy.cache.versions import refusals
 from forebay_proxy.config.settings import load
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.exit_codes import ExitCode

@@ -17,7 +17,7 @@ from support.tarmaking import END, hand_header, pax_block, written
 from forebay_proxy.background import sample_index_steps, sample_indexer
 from forebay_proxy.background.sample_index_steps import SampleIndexSteps
 from forebay_proxy.background.sample_indexer import SampleIndexer
-from forebay_proxy.cache.resident.segment_check import Finding
+from forebay_proxy.cache.integrity.segment_check import Finding
 from forebay_proxy.core import events
 from forebay_proxy.core.errors import IndexNotYet, NoIndex, ShardForbidden
 from forebay_proxy.core.shard import Shard

@@ -12,7 +12,7 @@ from forebay_proxy.background.set_census import Here, SetCensus
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.core.shard import Pin, Version
-from forebay_proxy.policy.plans.shard_sets import PatternSet, ShardSet
+from forebay_proxy.policy.plans.sets.shard_sets import PatternSet, ShardSet
 
 SETS: dict[str, ShardSet] = {"a": PatternSet.of("https://o/{0..9}.tar"), "b": PatternSet.of("https://o/{5..14}.tar")}
 

@@ -12,7 +12,7 @@ from support.house import SEGMENT, World, building, data_of, reader, small_segme
 
 from forebay_proxy.background import verifier
 from forebay_proxy.background.verifier import Sampling, Verifier
-from forebay_proxy.cache.resident.segment_check import Finding
+from forebay_proxy.cache.integrity.segment_check import Finding
 from forebay_proxy.core import events
 from forebay_proxy.core.errors import WrongBytes
 

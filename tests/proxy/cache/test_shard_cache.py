@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support.house import SEGMENT, building, data_of, reader, shard_of, small_segments, until
 from support.lengths import examples
 
-from forebay_proxy.cache.reader import ShardReader
+from forebay_proxy.cache.readers.reader import ShardReader
 from forebay_proxy.core import events
 from forebay_proxy.core.errors import (
     CacheFull,

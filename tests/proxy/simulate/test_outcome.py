@@ -10,7 +10,7 @@ import pytest
 from support.replays import LINE, shards, small
 
 from forebay_proxy.background import prefetcher
-from forebay_proxy.cache import reader as reading
+from forebay_proxy.cache.readers import reader as reading
 from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.simulate import ahead as replay_ahead
 from forebay_proxy.simulate import readers as replay_readers

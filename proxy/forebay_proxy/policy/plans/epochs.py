@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans.epoch_marks import EpochMarks
 from forebay_proxy.policy.plans.live_jobs import ANONYMOUS, LiveJobs
-from forebay_proxy.policy.plans.shard_sets import ShardSets
+from forebay_proxy.policy.plans.sets.shard_sets import ShardSets
 
 __all__ = ["GROUP_LIFE_S", "Epoch", "EpochTracker"]
 

@@ -16,8 +16,8 @@ from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans import plan_bounds
 from forebay_proxy.policy.plans.reader_plan import ReaderPlan
 from forebay_proxy.policy.plans.reverse_index import INDEX_BITS, INDEX_MASK, ReverseIndex
+from forebay_proxy.policy.plans.sets.templates import Entries, Picked
 from forebay_proxy.policy.plans.shard_ids import ShardIds
-from forebay_proxy.policy.plans.templates import Entries, Picked
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["SLICE", "PlanStorage"]

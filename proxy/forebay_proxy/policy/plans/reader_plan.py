@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from forebay_proxy.core.shard import Shard
-from forebay_proxy.policy.plans.templates import TemplateCredential
+from forebay_proxy.policy.plans.sets.templates import TemplateCredential
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["START_RATE", "ReaderPlan"]

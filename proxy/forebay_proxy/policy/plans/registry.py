@@ -27,8 +27,8 @@ from forebay_proxy.policy.plans.next_use import NextUse, Rank
 from forebay_proxy.policy.plans.plan_bounds import PlanGap, PlansFull, check_readers
 from forebay_proxy.policy.plans.plan_storage import SLICE, PlanStorage
 from forebay_proxy.policy.plans.reader_plan import START_RATE, ReaderPlan
+from forebay_proxy.policy.plans.sets.templates import Entries, Picked
 from forebay_proxy.policy.plans.shard_ids import ShardIds
-from forebay_proxy.policy.plans.templates import Entries, Picked
 from forebay_proxy.policy.plans.use_order import UseOrder
 from forebay_proxy.wire.protocol.plan import ReaderName
 

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans.name_table import NameTable
-from forebay_proxy.policy.plans.templates import Block, Entries, PatternBlock, Picked, Template
+from forebay_proxy.policy.plans.sets.templates import Block, Entries, PatternBlock, Picked, Template
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 
 __all__ = ["ShardIds"]

@@ -20,13 +20,13 @@ from __future__ import annotations
 from forebay_proxy.policy.plans.registry import PlanRegistry, ReaderPlan
 from forebay_proxy.policy.schedule.cursor_walk import CursorWalk
 from forebay_proxy.policy.schedule.cursors import OriginCursor, ReaderCursors
-from forebay_proxy.policy.schedule.lane_queues import LaneQueues
 from forebay_proxy.policy.schedule.need_times import NeedTimes
-from forebay_proxy.policy.schedule.pending_shards import PendingShards
 from forebay_proxy.policy.schedule.planned_readers import PlannedReaders
+from forebay_proxy.policy.schedule.queues.lane_queues import LaneQueues
+from forebay_proxy.policy.schedule.queues.pending_shards import PendingShards
+from forebay_proxy.policy.schedule.queues.revalidations import RevalidationQueue
+from forebay_proxy.policy.schedule.queues.room_queue import RoomQueue
 from forebay_proxy.policy.schedule.request import CacheView, PrefetchRequest
-from forebay_proxy.policy.schedule.revalidations import RevalidationQueue
-from forebay_proxy.policy.schedule.room_queue import RoomQueue
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["CacheView", "PrefetchRequest", "PrefetchScheduler"]

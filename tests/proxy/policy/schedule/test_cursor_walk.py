@@ -9,12 +9,12 @@ from forebay_proxy.core.segments import SEGMENT_BYTES as SEGMENT
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.policy.schedule.cursor_walk import CHECKS_AHEAD, FRONT, CursorWalk
 from forebay_proxy.policy.schedule.cursors import OriginCursor
-from forebay_proxy.policy.schedule.lane_queues import LaneQueues
 from forebay_proxy.policy.schedule.need_times import NeedTimes
-from forebay_proxy.policy.schedule.pending_shards import PendingShards
 from forebay_proxy.policy.schedule.planned_readers import PlannedReaders
-from forebay_proxy.policy.schedule.revalidations import RevalidationQueue
-from forebay_proxy.policy.schedule.room_queue import RoomQueue
+from forebay_proxy.policy.schedule.queues.lane_queues import LaneQueues
+from forebay_proxy.policy.schedule.queues.pending_shards import PendingShards
+from forebay_proxy.policy.schedule.queues.revalidations import RevalidationQueue
+from forebay_proxy.policy.schedule.queues.room_queue import RoomQueue
 
 SHARDS = [shard_of(f"https://o/set/{number}.tar") for number in range(100)]
 

@@ -19,7 +19,7 @@ from forebay_proxy.policy.plans.facts import PlanAdvanced
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.policy.schedule import scheduler as scheduler_module
 from forebay_proxy.policy.schedule.cursor_walk import CHECKS_AHEAD, FRONT
-from forebay_proxy.policy.schedule.revalidations import AT_ONCE
+from forebay_proxy.policy.schedule.queues.revalidations import AT_ONCE
 from forebay_proxy.policy.schedule.scheduler import PrefetchRequest, PrefetchScheduler
 
 SHARDS = [shard_of(f"https://{'ab'[number % 2]}/set/{number}.tar") for number in range(12)]

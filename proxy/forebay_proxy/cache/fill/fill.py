@@ -1,0 +1,210 @@
+"""Where flights end: what they bring becomes stored, or its room is given back; and what follows for the shard version.
+
+An origin that has another version now, a reader or a flight that leaves: all of it comes by here, so that nothing is left behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from forebay_proxy.cache.fill.segment_grants import SegmentGrants, in_time
+from forebay_proxy.cache.fill.segment_writer import SegmentWriter
+from forebay_proxy.cache.integrity.digest_check import DigestCheck
+from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resident.facts import CacheChanged, SegmentMissed, ShardCompleted, VersionOutdated
+from forebay_proxy.cache.resident.reclaim import Reclaimer
+from forebay_proxy.cache.resident.retirement import Retirement
+from forebay_proxy.cache.resident.space import Slice, SpaceManager
+from forebay_proxy.core import events
+from forebay_proxy.core.background_tasks import BackgroundTasks
+from forebay_proxy.core.digests import Digest
+from forebay_proxy.core.errors import CacheError, DiskFailed, ShardChanged, bare
+from forebay_proxy.core.events import Events
+from forebay_proxy.core.segments import index_of, segment_span
+from forebay_proxy.core.shard import Shard
+from forebay_proxy.policy.eviction.ledger import Grant
+from forebay_proxy.store.files.file_io import InTheWay, Leased
+from forebay_proxy.store.files.shard_file import ShardFile
+from forebay_proxy.store.health import DiskHealth
+from forebay_proxy.transfer.flights import Flight, told
+from forebay_proxy.transfer.limiter import DEMAND
+
+__all__ = ["Fill"]
+
+
+class Fill:
+    """The disk under segment writers and openings. Not thread-safe: the event loop's only.
+
+    ``files_wanted`` counts the shards that were refused a file because the file system has no inodes left for more.
+    """
+
+    def __init__(
+        self,
+        *,
+        room: SpaceManager,
+        grants: SegmentGrants,
+        reclaimer: Reclaimer,
+        retirement: Retirement,
+        digest_check: DigestCheck,
+        disk: DiskHealth,
+        events: Events,
+        tasks: BackgroundTasks,
+        clock: Callable[[], float],
+    ) -> None:
+        self.files_wanted = 0
+        self.grants = grants
+        self._room = room
+        self._reclaimer = reclaimer
+        self._retirement = retirement
+        self._digest_check = digest_check
+        self._disk = disk
+        self._events = events
+        self._tasks = tasks
+        self._clock = clock
+
+    # Where it is written
+
+    async def prepare(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile | None:
+        """The entry's file with the segment allocated in it; None when the disk refuses, and then the grant is given back."""
+        if self._disk.no_files and not entry.stored.filed:
+            self.grants.refused("inodes")
+            self.files_wanted += 1
+            self.give_back(None, None, grant)
+            return None
+
+        def late(_: ShardFile) -> None:
+            self.give_back(entry, index, grant)
+
+        entry.stored.misplaced = False
+        try:
+            return await in_time(self._tasks, self._prepared(entry, index, grant), late)
+        except DiskFailed as error:
+            self._failed(entry, error)
+            self.grants.refused("disk")
+        except CacheError as error:  # full, or a file of an earlier life is still held by a passed descriptor
+            entry.stored.misplaced = isinstance(error, (InTheWay, Leased))
+            self.grants.refused("no-room")
+        return None
+
+    async def _prepared(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
+        """As ``Reclaimer.prepare``. It may outlast its flight: the entry is not forgotten meanwhile, or two would make the same file."""
+        entry.in_use.flying += 1
+        try:
+            return await self._reclaimer.prepare(entry, index, grant)
+        finally:
+            entry.in_use.flying -= 1
+            if entry.in_use.idle:
+                self.left(entry)
+
+    def _failed(self, entry: Entry, error: DiskFailed) -> None:
+        self._disk.failed(error)
+        if error.errno_name == "ENODATA":  # somebody cut the file: it cannot be mended while it is read, so it leaves
+            self.outdated(entry)
+
+    def segment_stored(self, entry: Entry, index: int, checksum: int, grant: Grant[Slice], flight: Flight) -> None:
+        """A segment is whole on the disk."""
+        self._room.segment_stored(entry, index, checksum, grant)
+        self._digest_check.segment_stored(entry, index, checksum)
+        self._disk.worked()
+        if flight.aboard_count or (flight.followed and entry.ranged):  # of a whole body, what came before its readers is unread
+            entry.segments.unread.discard(index)
+        prefetched = flight.need >= DEMAND
+        size = segment_span(index, entry.version.length)[1]
+        self._events.emit(events.SegmentFetched(entry.origin, size, self._clock() - flight.began_at, stored=True, prefetched=prefetched))
+        self._sync_complete(entry)
+        self._events.emit(CacheChanged())
+
+    def _sync_complete(self, entry: Entry) -> None:
+        if entry.segments.complete and entry.stored.file is not None:
+            self._tasks.spawn(self._sync(entry, entry.stored.file), "sync")
+            self._events.emit(ShardCompleted(entry))
+
+    async def _sync(self, entry: Entry, file: ShardFile) -> None:
+        """One fdatasync a shard, after its last segment and off the readers' path."""
+        if entry.stored.file is not file:  # it left or was closed before its turn came
+            return
+        try:
+            await file.sync()
+        except DiskFailed as error:
+            self._disk.failed(error)
+
+    def cutting(self, grant: Grant[Slice]) -> None:
+        self._room.ledger.doubt(grant)
+
+    def fit(self, entry: Entry, grant: Grant[Slice], size: int) -> None:
+        self._room.fit(entry, grant, size)
+
+    def length_known(self, entry: Entry) -> None:
+        """The length became known with the end of the body: what is here may be claimed now."""
+        self._room.claim(entry)
+        self._sync_complete(entry)
+
+    def give_back(self, entry: Entry | None, index: int | None, grant: Grant[Slice]) -> None:
+        if entry is not None and index is not None:
+            self._room.withdraw(entry, index)
+        self._tasks.spawn(self._reclaimer.abandon(entry, index, grant), "abandon")
+
+    # What the origin says of the whole
+
+    def told(self, entry: Entry, offered: tuple[Digest, ...]) -> None:
+        self._digest_check.told(entry, offered)
+
+    def begun(self, entry: Entry, shard: Shard) -> None:
+        """A flight of ``entry`` takes off."""
+        self._digest_check.begun(entry, shard)
+
+    def passes_by(self, entry: Entry) -> None:
+        self._digest_check.look(entry)
+
+    # What follows
+
+    def left(self, entry: Entry) -> None:
+        """A reader or a flight is gone from ``entry``."""
+        self._digest_check.look(entry)
+        if entry.in_use.stale and entry.in_use.idle and entry.segments.stored_count:
+            self._tasks.spawn(self._drop(entry), "drop")
+        self._room.touch(entry)
+        self._retirement.retire(entry)
+        self._events.emit(CacheChanged())
+
+    async def _drop(self, entry: Entry) -> None:
+        await self._reclaimer.evict(entry)
+
+    def outdated(self, entry: Entry) -> None:
+        """The origin has another version now: this one serves who is inside, and leaves."""
+        if not entry.in_use.stale:
+            entry.in_use.stale = True
+            self._events.emit(VersionOutdated(entry))
+            self._room.claim(entry)
+            self._room.touch(entry)
+            self.left(entry)
+
+    async def run_flight(self, entry: Entry, flight: Flight, writer: SegmentWriter, filling: Awaitable[None]) -> None:
+        """Run ``filling``; whatever happens, nothing of the segment writer stays behind."""
+        try:
+            try:
+                await filling
+            finally:
+                await writer.finish_writing()
+        except BaseException as error:
+            flight.error = bare(told(error))  # before its bytes are given back: nobody may read them from now on
+            if isinstance(error, ShardChanged):
+                self.outdated(entry)
+            if isinstance(error, DiskFailed):
+                self._failed(entry, error)
+            raise
+        finally:
+            writer.close()
+            entry.in_use.flying -= 1
+            if not entry.segments.has(index_of(flight.first)):
+                self._room.prefetch_debts.clear(entry.key, index_of(flight.first))
+                self._events.emit(SegmentMissed(entry, index_of(flight.first), flight))
+            if not entry.ranged and flight is entry.in_use.stream and not entry.segments.complete:
+                for index in {index_of(flight.stored_end), index_of(flight.position)}:
+                    if not entry.segments.has(index):  # it was on its way
+                        self._room.prefetch_debts.clear(entry.key, index)
+                # Bodies without a length that together exceed the room fill it together, and none stays. Admitting them one by one would
+                # need the length nobody tells; so the room is refused segment by segment, and no reader waits for it.
+                self._events.emit(SegmentMissed(entry, 0, flight))
+                self.outdated(entry)  # part of a body that cannot be asked in pieces is of use to nobody who comes later
+            self.left(entry)

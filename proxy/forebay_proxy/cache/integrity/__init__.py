@@ -1,0 +1,1 @@
+"""Whether stored bytes are still what the origin named."""

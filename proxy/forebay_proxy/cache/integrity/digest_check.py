@@ -1,0 +1,226 @@
+"""Compares whole shards with the digests their origins offer.
+
+Segments land in any order and are hashed in theirs, each as soon as those before it are: read back from the page cache, in the store's read
+threads, so that at the end only the last of them is left. Who reads the end meanwhile waits at the ``DigestGate``. What is completed after
+it was released is compared all the same.
+
+A digest that differs ends the version: who is inside is cut off, its bytes go, and it is opened anew. The second time in a row its readers
+get the error. Until a verdict the index does not claim the last segment, so a kill in between turns no unchecked bytes into checked ones.
+
+Not thread-safe: the event loop's only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from typing import Protocol
+
+from forebay_proxy.cache.integrity.digest_gate import DigestGate
+from forebay_proxy.cache.integrity.segment_check import Finding, SegmentCheck
+from forebay_proxy.cache.integrity.suspects import SuspectVersions
+from forebay_proxy.cache.resident.digest_state import DigestState, DigestVerdict
+from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resident.facts import VersionRefuted
+from forebay_proxy.cache.resident.space import SpaceManager
+from forebay_proxy.core import events
+from forebay_proxy.core.background_tasks import BackgroundTasks
+from forebay_proxy.core.digests import Digest, first_usable
+from forebay_proxy.core.errors import DigestDiffers, ShardError
+from forebay_proxy.core.events import Events
+from forebay_proxy.core.segments import segment_count
+from forebay_proxy.core.shard import Shard
+
+__all__ = ["DigestCheck"]
+
+log = logging.getLogger("forebay")
+
+# Shards hashed at one time. Half the read threads, so that a reader whose bytes left the page cache never queues behind digests; no more
+# than there are cores, or they only slow each other down.
+AT_ONCE = min(4, os.cpu_count() or 1)
+# Answers in a row without a digest after which an origin is asked no more: it keeps none (Ceph, older uploads), and each question is a
+# request. A bucket that mixes both goes on being asked, as one answer with a digest begins the row anew.
+SILENT_AFTER = 4
+ORIGINS_MOST = 1024  # remembered; more only when clients make up buckets
+
+
+class DigestQuestion(Protocol):
+    """Who can ask an origin for the digests of a version."""
+
+    def tells_digests(self, shard: Shard) -> bool: ...
+
+    async def digests(self, shard: Shard, entry: Entry) -> tuple[Digest, ...]: ...
+
+
+class DigestCheck:
+    """The seals of all versions, and the hashing that opens them."""
+
+    def __init__(
+        self, *, room: SpaceManager, gate: DigestGate, segment_check: SegmentCheck, asking: DigestQuestion, suspects: SuspectVersions,
+        events: Events, tasks: BackgroundTasks,
+        enabled: bool = True,
+    ) -> None:  # fmt: skip
+        self._room = room
+        self._gate = gate
+        self._segment_check = segment_check
+        self._asking = asking
+        self._suspects = suspects
+        self._events = events
+        self._tasks = tasks
+        self._enabled = enabled
+        self._waiting: dict[str, Entry] = {}  # something of them can be hashed
+        self._hashing: set[str] = set()
+        self._asks: set[asyncio.Task[object]] = set()
+        self._silent: dict[str, int] = {}  # by origin: answers in a row without a digest
+
+    def __repr__(self) -> str:
+        return f"<DigestCheck {len(self._hashing)} hashing, {len(self._waiting)} waiting>"
+
+    # What the origin says
+
+    def told(self, entry: Entry, offered: tuple[Digest, ...]) -> None:
+        """An answer about this version carried digests."""
+        digest_state = entry.trust.digest_state
+        if not self._enabled or not offered or (digest_state is not None and digest_state.expected is not None):
+            return
+        digest = first_usable(offered)
+        if digest is None:
+            if not entry.trust.no_digest:
+                entry.trust.no_digest = True
+                self._events.emit(events.DigestChecked(offered[0].algorithm, "unchecked"))
+            return
+        if digest_state is None:
+            entry.trust.digest_state = DigestState(digest)
+        else:
+            digest_state.expect(digest)
+        self.look(entry)
+
+    def begun(self, entry: Entry, shard: Shard) -> None:
+        """A flight for ``entry`` takes off: an origin that names digests only when asked is asked, once a version."""
+        if not self._enabled or entry.trust.digest_state is not None or entry.trust.no_digest or not entry.version.identity:
+            return
+        if self._asking.tells_digests(shard) and self._silent.get(entry.origin, 0) < SILENT_AFTER:
+            entry.trust.digest_state = DigestState(None)
+            self._tasks.spawn(self._ask(entry, entry.trust.digest_state, shard), "digest")
+
+    async def _ask(self, entry: Entry, digest_state: DigestState, shard: Shard) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._asks.add(task)
+        try:
+            offered = await self._asking.digests(shard, entry)
+            self._heard(entry.origin, offered)
+            self.told(entry, offered)
+        except ShardError as error:
+            log.info("shard %s: its digest could not be asked for (%s)", entry.name, error.cause)
+        finally:
+            self._asks.discard(task)
+            if digest_state.expected is None and entry.trust.digest_state is digest_state:
+                entry.trust.digest_state, entry.trust.no_digest = None, True
+                self._room.claim(entry)
+            digest_state.changed.send()
+
+    def _heard(self, origin: str, offered: tuple[Digest, ...]) -> None:
+        before = self._silent.pop(origin, 0)
+        if not offered:
+            if len(self._silent) >= ORIGINS_MOST:
+                self._silent.clear()
+            self._silent[origin] = before + 1
+
+    def stop(self) -> None:
+        """Shutdown: nothing more is hashed or asked for. What has not been compared is not claimed, and fetched again at the next start."""
+        self._enabled = False
+        self._waiting.clear()
+        for task in self._asks:
+            task.cancel()
+
+    # What has come
+
+    def segment_stored(self, entry: Entry, index: int, checksum: int) -> None:
+        """A segment is stored, or a reader had all of one that had been here before."""
+        digest_state = entry.trust.digest_state
+        if digest_state is None:
+            return
+        if digest_state.contradicts(index, checksum) and digest_state.verdict is not DigestVerdict.DIFFERS:
+            self._differs(entry, digest_state, f"segment {index} came a second time with other bytes than the first")
+            return
+        self.look(entry)
+
+    def look(self, entry: Entry) -> None:
+        """Something about ``entry`` changed: hash what can be hashed, and let those who wait see for themselves."""
+        digest_state = entry.trust.digest_state
+        if digest_state is None:
+            return
+        if digest_state.verdict is DigestVerdict.PENDING and digest_state.expected is not None:
+            if self._is_whole(entry, digest_state):
+                self._judge(entry, digest_state)
+            elif self._enabled and entry.segments.has(digest_state.next) and entry.key not in self._hashing:
+                self._waiting[entry.key] = entry
+                self._start()
+        digest_state.changed.send()
+
+    @staticmethod
+    def _is_whole(entry: Entry, digest_state: DigestState) -> bool:
+        length = entry.version.length
+        return length is not None and digest_state.next == segment_count(length)
+
+    def _start(self) -> None:
+        """Begin the hashing that is needed soonest: readers at the gate, then shards that are being read, then the rest."""
+        while self._waiting and len(self._hashing) < AT_ONCE:
+            entry = max(
+                self._waiting.values(),
+                key=lambda entry: (entry.trust.digest_state.waiting if entry.trust.digest_state else 0, entry.in_use.readers),
+            )
+            del self._waiting[entry.key]
+            self._hashing.add(entry.key)
+            self._tasks.spawn(self._hash(entry), "hash")
+
+    async def _hash(self, entry: Entry) -> None:
+        """The next segment of ``entry``."""
+        digest_state, goes_on = entry.trust.digest_state, True
+        try:
+            if digest_state is not None and digest_state.verdict is DigestVerdict.PENDING and entry.segments.has(digest_state.next):
+                goes_on = False
+                goes_on = await self._hash_next(entry, digest_state)
+        finally:
+            self._hashing.discard(entry.key)
+            if goes_on:
+                self.look(entry)  # in line again, should it still be the one that is needed soonest
+            elif digest_state is not None:
+                self._gate.give_up(entry, digest_state)  # the disk is slow or failing, or worse: no reader waits for that
+            self._start()
+
+    async def _hash_next(self, entry: Entry, digest_state: DigestState) -> bool:
+        """Whether looking again can lead on."""
+        index = digest_state.next
+        hasher, value = digest_state.hasher(), entry.segments.sums[index]
+        finding = await self._segment_check.look(entry, index, "digest", hasher=hasher)
+        if finding is Finding.RIGHT:
+            digest_state.took(hasher, value)
+        return finding in (Finding.RIGHT, Finding.GONE) or (finding is Finding.WRONG and not entry.segments.has(index))
+
+    # How it comes out
+
+    def _judge(self, entry: Entry, digest_state: DigestState) -> None:
+        computed = digest_state.computed()
+        if computed != digest_state.expected:
+            self._differs(entry, digest_state, f"the origin's digest is {digest_state.expected}, its bytes have {computed}")
+            return
+        digest_state.verdict = DigestVerdict.AGREES
+        self._suspects.trusted(entry.name)
+        self._events.emit(events.DigestChecked(computed.algorithm, "agrees"))
+        self._room.claim(entry)
+
+    def _differs(self, entry: Entry, digest_state: DigestState, cause: str) -> None:
+        assert digest_state.expected is not None
+        digest_state.verdict = DigestVerdict.DIFFERS
+        first = self._suspects.spoilt(entry.name)
+        entry.in_use.fault = DigestDiffers(entry.name, cause, again=not first)
+        if not first:
+            self._suspects.refuse(entry.name, entry.in_use.fault)
+        log.error("shard %s: %s; %s", entry.name, cause, "it is fetched once more" if first else "as before: its readers get an error")
+        self._events.emit(events.DigestChecked(digest_state.expected.algorithm, "differs"))
+        self._events.emit(events.IntegrityFailed("origin"))
+        self._events.emit(VersionRefuted(entry))
+        digest_state.changed.send()

@@ -1,0 +1,99 @@
+"""Who is inside a shard now: from when a reader has its version until it has left, however it leaves.
+
+A reader that is let in keeps its version here; when it leaves, what it alone kept may go. What readers wait for is counted here too, and
+what each reading would have cost the best schedule there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from forebay_proxy.cache.fill.fill import Fill
+from forebay_proxy.cache.readers.reader import ShardReader
+from forebay_proxy.cache.resident.facts import ReaderResumed
+from forebay_proxy.cache.versions.tar_check import TarCheck
+from forebay_proxy.core import events
+from forebay_proxy.core.errors import ShardChanged
+from forebay_proxy.core.events import Events
+from forebay_proxy.telemetry.optimum import OptimumMeter
+from forebay_proxy.telemetry.waits import READING, Waits
+from forebay_proxy.wire.protocol.plan import ReaderName
+
+__all__ = ["ActiveReaders"]
+
+
+class ActiveReaders:
+    """The readings in progress, by HTTP and by descriptor. Nothing here waits. Not thread-safe: the event loop's only."""
+
+    def __init__(self, *, fill: Fill, tar_check: TarCheck, capacity: Callable[[], int], events: Events, clock: Callable[[], float]) -> None:
+        """``capacity`` in bytes, ``clock`` in monotonic seconds."""
+        self.waits = Waits(events, clock)
+        self.optimum = OptimumMeter(capacity)
+        self.resting = 0  # readers whose client is stuck
+        self._inside: set[ShardReader] = set()
+        self._fill = fill
+        self._tar_check = tar_check
+        self._events = events
+
+    def __repr__(self) -> str:
+        return f"<ActiveReaders {len(self._inside)} inside, {self.resting} resting>"
+
+    def __len__(self) -> int:
+        return len(self._inside)
+
+    def __iter__(self) -> Iterator[ShardReader]:
+        return iter(self._inside)
+
+    @contextmanager
+    def inside(self, reading: ShardReader) -> Iterator[ShardReader]:
+        """``reading`` is inside its shard, for the length of the ``with``. Raises what its body raises."""
+        began = self.enter(reading)
+        try:
+            yield reading
+        except ShardChanged:
+            self._fill.outdated(reading.entry)
+            raise
+        finally:
+            self.leave(reading)
+            self._fill.left(reading.entry)
+            self.count(reading, began)
+
+    def enter(self, reading: ShardReader) -> int:
+        """``reading`` keeps its version here from now on; returns the moment, which ``count`` is to be told."""
+        reading.entry.in_use.readers += 1
+        self._inside.add(reading)
+        return self.optimum.moment
+
+    def leave(self, reading: ShardReader) -> None:
+        """``reading`` holds nothing any more; ``Fill.left`` comes next, a little later, as does ``count``."""
+        self._tar_check.ended(reading)
+        self._inside.discard(reading)
+        reading.entry.in_use.readers -= 1
+        reading.close()
+
+    def count(self, reading: ShardReader, began: int) -> None:
+        """What this reading would have cost the best schedule there is."""
+        entered, entry = reading.entered, reading.entry
+        if entered is not None:
+            self._events.emit(events.OptimalBytes(self.optimum.read(entry.key, *entered, entry.version.length, began)))
+
+    def let_rest(self, now: float) -> int:
+        """Once a second: readers whose client is stuck give back what they hold (``now`` is monotonic); how many they are."""
+        self.resting = sum(reading.rests(now) for reading in self._inside)
+        return self.resting
+
+    def is_reading(self, reader: ReaderName) -> bool:
+        """Whether ``reader`` is inside a shard now, or waits to be let in."""
+        return any(wait.reader == reader for wait in self.waits) or any(reading.reader == reader for reading in self._inside)
+
+    @contextmanager
+    def waiting(self, reading: ShardReader) -> Iterator[None]:
+        """``reading`` waits for bytes, for the length of the ``with``; the seconds are added to its own."""
+        try:
+            with self.waits.waiting(reading.reader, reading.entry.name, reading.entry.origin, READING) as reading.wait:
+                yield
+        finally:
+            if reading.wait is not None:
+                reading.waited_s, reading.wait = reading.waited_s + reading.wait.seconds, None
+            self._events.emit(ReaderResumed(reading.reader))

@@ -1,0 +1,82 @@
+"""What one reader holds of a shard version: the segments it leases, and the flight it is aboard. Not thread-safe: the event loop's only."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from forebay_proxy.cache.readers.reader_host import ReaderHost
+from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.core.shard import Shard
+from forebay_proxy.transfer.flights import Flight
+from forebay_proxy.wire.protocol.plan import ReaderName
+
+__all__ = ["ReaderLease"]
+
+
+class ReaderLease:
+    """A reader's lease: its position, and the window before it."""
+
+    def __init__(self, host: ReaderHost, entry: Entry, shard: Shard, reader: ReaderName | None, passenger: object) -> None:
+        """``passenger``: as whom it boards flights."""
+        self.flight: Flight | None = None
+        self.asked_to = -1  # the highest segment asked for
+        self._host = host
+        self._entry = entry
+        self._shard = shard
+        self._reader = reader
+        self._passenger = passenger
+        self._leased: set[int] = set()
+        self._aboard = ExitStack()
+
+    def __repr__(self) -> str:
+        return f"<ReaderLease of {self._entry.name}: segments {sorted(self._leased)}, aboard {self.flight!r}>"
+
+    def lease(self, index: int) -> None:
+        if index not in self._leased:
+            self._leased.add(index)
+            self._host.leases.lease(self._entry, index)
+
+    def arrive(self, index: int) -> None:
+        """The reader is in segment ``index`` now: those before it go back."""
+        self.lease(index)
+        for passed in [held for held in self._leased if held < index]:
+            self._release(passed)
+
+    def _release(self, index: int) -> None:
+        self._leased.discard(index)
+        self._host.leases.release(self._entry, index)
+
+    def board(self, flight: Flight, position: int) -> None:
+        """Follow ``flight`` from ``position``, which is needed now."""
+        self._host.segment_flights.hurry(self._entry, flight, 0.0)
+        self.flight = flight
+        self._aboard.enter_context(flight.aboard(self._passenger, position))
+
+    def moved(self, position: int) -> None:
+        """The reader has read up to ``position``."""
+        if self.flight is not None:
+            self.flight.moved(self._passenger, position)
+
+    def leave_flight(self) -> None:
+        self.flight = None
+        self._aboard.close()
+
+    def ask_ahead(self, index: int, last: int) -> None:
+        """Have the segments behind ``index`` come, up to ``last`` or to where there is no room for them."""
+        for ahead in range(index + 1, last + 1):
+            flight = self._host.segment_flights.find(self._entry, ahead)
+            if flight is not None:
+                self._host.segment_flights.hurry(self._entry, flight, float(ahead - index))
+            elif self._entry.segments.has(ahead):
+                self._host.segment_reader.foresee(self._entry, ahead)
+            elif not self._host.segment_flights.launch_ahead(self._entry, ahead, self._shard, float(ahead - index), self._reader):
+                return
+            self.lease(ahead)
+            self.asked_to = ahead
+
+    def give_up(self) -> None:
+        """Everything goes back, the flights fly on; nothing is asked for any more."""
+        self.leave_flight()
+        self.asked_to = -1
+        for index in list(self._leased):
+            self._release(index)

@@ -1,0 +1,1 @@
+"""Which version of a shard a name means, and whether it is still that one."""

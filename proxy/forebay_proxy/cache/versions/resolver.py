@@ -1,0 +1,183 @@
+"""Finds the version of a shard: a stored one that is still good, or the origin's, by one opening however many ask.
+
+An *opening* is the first ranged GET itself: its headers tell version, length and whether the origin honours Range, its body is the first
+segment. 206: the length is in Content-Range. 200: no Range support, this very body is the single stream. 416 with ``*/0``: an empty shard.
+An origin that gives no identity cannot be asked in pieces (nothing would tell two versions apart): its body is one stream too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable
+from contextlib import nullcontext, suppress
+
+from forebay_proxy.cache.fill.fetcher import Fetcher
+from forebay_proxy.cache.integrity.suspects import SuspectVersions
+from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resident.retirement import Retirement
+from forebay_proxy.cache.resident.space import SpaceManager
+from forebay_proxy.cache.versions.first_segments import FirstSegmentSizes
+from forebay_proxy.cache.versions.freshness import Freshness
+from forebay_proxy.cache.versions.opening import Opening, OpeningFill, OpeningParts
+from forebay_proxy.cache.versions.refusals import RefusalCache
+from forebay_proxy.cache.versions.version_checks import VersionChecks
+from forebay_proxy.cache.versions.versions import Versions
+from forebay_proxy.core import events
+from forebay_proxy.core.errors import CacheFull, ShardChanged, ShardError
+from forebay_proxy.core.events import Events
+from forebay_proxy.core.http_range import RangeRequest
+from forebay_proxy.core.shard import Shard
+from forebay_proxy.transfer.buffer_budget import BufferBudget
+from forebay_proxy.transfer.flights import Flights
+from forebay_proxy.transfer.limiter import DEMAND
+from forebay_proxy.transfer.urgency import Urgency
+from forebay_proxy.transfer.urgent_flight import UrgentFlight
+
+__all__ = ["VersionResolver"]
+
+ATTEMPTS = 4  # a shard that changes again while it is being opened
+
+
+class VersionResolver:
+    """The way from a shard's name to a version of it, and the openings in the air."""
+
+    def __init__(
+        self,
+        *,
+        room: SpaceManager,
+        retirement: Retirement,
+        fill: OpeningFill,
+        suspects: SuspectVersions,
+        flights: Flights,
+        fetcher: Fetcher,
+        buffers: BufferBudget,
+        events: Events,
+        group: asyncio.TaskGroup,
+        clock: Callable[[], float],
+        hmac_key: bytes,
+        revalidate: str | float,
+    ) -> None:
+        self.suspects = suspects
+        self._fill = fill
+        self.freshness = Freshness(revalidate, clock)
+        self.versions = Versions(
+            room=room, freshness=self.freshness, suspects=self.suspects, version_flips=fetcher.version_flips, clock=clock, hmac_key=hmac_key
+        )
+        self._refusals = RefusalCache(clock)
+        self._checks = VersionChecks(
+            fetcher=fetcher, versions=self.versions, freshness=self.freshness, refusals=self._refusals, room=room, events=events,
+            outdated=self._outdated, group=group, clock=clock,
+        )  # fmt: skip
+        self._resolver: UrgentFlight[Entry] = UrgentFlight(group, fetcher.hurried)
+        self._parts = OpeningParts(
+            fetcher=fetcher, buffers=buffers, flights=flights, room=room, versions=self.versions, sizes=FirstSegmentSizes(), clock=clock
+        )
+        self._retirement = retirement
+        self._events = events
+        self._clock = clock
+
+    def __len__(self) -> int:
+        return len(self._resolver)
+
+    def __repr__(self) -> str:
+        return f"<VersionResolver {len(self.versions.current)} shards known, {len(self._resolver)} in the air>"
+
+    @property
+    def running(self) -> int:
+        """Openings and checks whose work has not ended, though those who asked may have their answer."""
+        return self._resolver.running + self._checks.running
+
+    async def entry(
+        self,
+        shard: Shard,
+        job: str,
+        want: RangeRequest | None = None,
+        *,
+        head: bool = False,
+        need: float = 0.0,
+        need_at: float | None = None,
+        reader: Hashable = None,
+    ) -> tuple[Entry, bool]:
+        """The version of ``shard`` to read now, and whether its opening was begun by this call. Waits for the origin if it must be asked.
+
+        Raises ``ShardError``; with a ``need`` that is a prefetch's also ``CacheFull``, before the origin is asked: there is no room, nor
+        anything that may leave for what ``reader`` needs at ``need_at`` (seconds of the plans' clock).
+        """
+        mac = self._recalled(shard, ahead=need >= DEMAND)
+        compared: Entry | None = None  # by this very call: with a TTL of 0 it is never fresh
+        elsewhere: set[Entry] = set()  # what the origin shows to others, and not to this credential
+        for _ in range(ATTEMPTS):
+            entry = self.versions.meant(shard.name, mac, elsewhere)
+            if entry is None:
+                with suppress(CacheFull) if need < DEMAND else nullcontext():  # the end of an opening that was begun ahead of need
+                    return await self._opened(shard, mac, job, want, head=head, mine=Urgency(need, need_at, reader))
+                continue
+            proven = entry.access.may_read(mac, self._clock())
+            if proven and (entry is compared or self.freshness.is_fresh(entry, job)):
+                self.versions.known_by(entry, shard)
+                return entry, False
+            if await (self._checks.is_same(entry, shard, job, need) if proven else self._checks.is_shown(entry, shard)):
+                self.freshness.checked(entry, job)  # also where another job had asked
+                compared = entry
+            else:
+                elsewhere.add(entry)
+        raise ShardChanged(shard.name, f"the origin changed it {ATTEMPTS} times while it was being opened")
+
+    def ready(self, shard: Shard, job: str) -> Entry | None:
+        """What ``entry`` would return without asking the origin anything; None where it would ask. Raises ``ShardError``."""
+        self._recalled(shard)
+        entry = self.versions.readable(shard)
+        return entry if entry is not None and self.freshness.is_fresh(entry, job) else None
+
+    def _outdated(self, entry: Entry) -> None:
+        self._fill.outdated(entry)
+
+    def _recalled(self, shard: Shard, *, ahead: bool = False) -> str:
+        """The MAC of the credential of ``shard``. Raises what the origin said to it a moment ago."""
+        mac = self.versions.mac(shard)
+        self.suspects.recall(shard.name, ahead=ahead)
+        self._refusals.recall(shard.name, mac)
+        return mac
+
+    async def _opened(
+        self, shard: Shard, mac: str, job: str, want: RangeRequest | None, *, head: bool, mine: Urgency
+    ) -> tuple[Entry, bool]:
+        key = (shard.name, mac, head)
+        begun = key not in self._resolver
+        entry = await self._resolver.join(
+            key, shard.origin, mine, lambda needed, known: self._open(shard, mac, job, want, head=head, needed=needed, known=known)
+        )
+        self.freshness.checked(entry, job)
+        return entry, begun
+
+    async def _open(
+        self, shard: Shard, mac: str, job: str, want: RangeRequest | None, *, head: bool, needed: Urgency, known: asyncio.Future[Entry]
+    ) -> None:
+        started = self._clock()
+        opening = Opening(self._parts, self._fill, shard, job, want, head=head, needed=needed, known=known)
+        try:
+            await opening.run()
+        except ShardError as error:
+            if not known.done():
+                self._refusals.remember(shard.name, mac, error)
+                self._events.emit(events.OpeningDone(shard.origin, self._clock() - started, type(error).__name__))
+            raise
+        finally:
+            if opening.entry is not None:
+                self._retirement.retire(opening.entry)
+        self._events.emit(events.OpeningDone(shard.origin, opening.seconds))
+
+    def expire(self) -> None:
+        """Once a second: drop what is remembered of refusals and wrong bytes no longer."""
+        self._refusals.expire()
+        self.suspects.expire()
+
+    def cancel(self) -> None:
+        """Shutdown: every opening and check ends now; the task group waits for them."""
+        self._resolver.cancel()
+        self._checks.cancel()
+
+    def drop(self, wanted: Callable[[str], bool]) -> None:
+        """A drain: every opening ends now but those of shards whose name is ``wanted``, whose first body may be on its way."""
+        self._resolver.drop(lambda key: wanted(key[0]))
+        self._checks.drop()

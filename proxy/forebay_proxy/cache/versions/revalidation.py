@@ -1,0 +1,117 @@
+"""Asks an origin whether it still has a stored version: by HEAD, and where that says no, by a GET of one byte that is held to the version.
+
+HEAD is what many servers get wrong: they answer 404 or 400 to it, leave out the ETag, weaken it, or send a login page. So only a yes of it
+is believed. An origin whose GET said otherwise is asked by GET from then on, for a while. Not thread-safe: the event loop's only.
+
+Others refuse HEAD as an origin in trouble would (503, 429, a connection that is closed). So that one is asked by GET too, before what is
+stored is served unasked; where that fails as well it is in trouble, and for a minute no second question is put to it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from forebay_proxy.cache.fill.fetcher import Fetcher
+from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.core.errors import OriginRefused, OriginTimeout, OriginUnavailable, RangeNotSatisfiable, ShardChanged, ShardError
+from forebay_proxy.core.shard import ByteRange, Shard, Version
+from forebay_proxy.transfer.limiter import SlotNeed
+from forebay_proxy.transfer.retry import RetryBudget
+
+__all__ = ["Revalidation"]
+
+log = logging.getLogger("forebay")
+
+HEAD_DIFFERS_S = 3600.0  # after a HEAD that was not to be believed; a GET of one byte costs the origin the same
+IN_TROUBLE_S = 60.0
+MOST_ORIGINS = 1024
+
+
+class Revalidation:
+    """One question at a time for a shard; the caller sees to that."""
+
+    def __init__(self, fetcher: Fetcher, same: Callable[[Entry, Shard, Version], bool], clock: Callable[[], float]) -> None:
+        """``same``: whether what the origin says to a request is about an entry's very bytes."""
+        self._fetcher = fetcher
+        self._same = same
+        self._clock = clock
+        self._head_differs: dict[str, float] = {}  # origin -> until when it is asked by GET
+        self._in_trouble: dict[str, float] = {}  # origin -> until when a HEAD in vain is enough
+
+    async def still(self, entry: Entry, shard: Shard, needed: SlotNeed) -> Version | None:
+        """What the origin says of this version if it has it still, else None.
+
+        Raises ``OriginUnavailable`` where it cannot be asked now, and whatever else its GET says.
+        """
+        if self._head_differs.get(shard.origin, 0.0) <= self._clock():
+            said = await self._by_head(entry, shard, needed)
+            if said is not None or not entry.version.identity:
+                return said
+            try:
+                shown = await self.shown(entry, shard, needed)
+            except OriginUnavailable:
+                self._until(self._in_trouble, shard.origin, IN_TROUBLE_S)
+                raise
+            if shown is not None:
+                self._note(shard.origin)
+            return shown
+        return await self.shown(entry, shard, needed)
+
+    async def _by_head(self, entry: Entry, shard: Shard, needed: SlotNeed) -> Version | None:
+        """Its yes; None for anything that a GET may contradict."""
+        try:
+            said = await self._fetcher.version(shard, needed)
+            return said if self._same(entry, shard, said) else None
+        except OriginRefused:
+            raise
+        except OriginUnavailable as error:
+            is_silent, in_trouble = isinstance(error, OriginTimeout), self._in_trouble.get(shard.origin, 0.0) > self._clock()
+            if is_silent or in_trouble or not entry.version.identity:
+                raise  # no GET would come through either, or none has just now
+            return None
+        except ShardError:
+            if not entry.version.identity:
+                raise
+            return None
+
+    async def shown(self, entry: Entry, shard: Shard, needed: SlotNeed, retry_budget: RetryBudget | None = None) -> Version | None:
+        """What the origin shows to the credential of ``shard`` if that is this version, else None.
+
+        ``retry_budget``: an origin in trouble is asked again. Where versions have been seen to come back, a no is asked again too.
+        """
+        version_flips, lies = self._fetcher.version_flips, self._fetcher.retry_budget(shard.origin)
+        while True:
+            try:
+                async with self._fetcher.ask(shard, ByteRange(0, 0), entry.version.pin, needed, retry_budget) as (body, _):
+                    if self._same(entry, shard, body.version):
+                        version_flips.shown(entry)
+                        return body.version
+            except RangeNotSatisfiable as error:
+                if error.length != 0 or entry.version.length != 0:
+                    raise
+                return entry.version
+            except ShardChanged:
+                pass
+            except OriginUnavailable as error:
+                if retry_budget is None:
+                    raise
+                await self._fetcher.again(shard, error, retry_budget)
+                continue
+            except ShardError as error:
+                await self._fetcher.again(shard, error, retry_budget or lies)
+                continue
+            pause_s = version_flips.denied(entry) if version_flips.suspected(shard.origin) else None
+            if pause_s is None:
+                return None
+            await self._fetcher.sleep(pause_s)
+
+    def _note(self, origin: str) -> None:
+        if origin not in self._head_differs:
+            log.info("origin %s: its HEAD does not say what its GET says; stored shards are compared by GETs of one byte", origin)
+        self._until(self._head_differs, origin, HEAD_DIFFERS_S)
+
+    def _until(self, origins: dict[str, float], origin: str, seconds: float) -> None:
+        if len(origins) >= MOST_ORIGINS:
+            origins.clear()
+        origins[origin] = self._clock() + seconds

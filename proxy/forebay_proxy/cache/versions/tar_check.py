@@ -1,0 +1,84 @@
+"""Whether a shard that is called a tar begins like one: for ``forebay warm``, declared sets, and who asks why a job could not read it.
+
+The look is at 512 bytes: as they arrive (``Landing``), else where they are stored. Names that do not say tar (a Parquet file that somebody
+warms) are never judged, nor are bodies with an encoding. A reader gets its bytes whatever they are: refusing them is its own affair.
+Not thread-safe: the event loop's only.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from forebay_proxy.cache.readers.reader import ShardReader
+from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resident.segment_reader import SegmentReader
+from forebay_proxy.core.errors import CacheError
+from forebay_proxy.core.events import Events, NotTar
+from forebay_proxy.core.shard import shown
+from forebay_proxy.wire.tar.first_bytes import LOOK_BYTES, is_named_tar, why_no_tar
+
+__all__ = ["TarCheck"]
+
+log = logging.getLogger("forebay")
+
+
+class TarCheck:
+    """What is known of an entry stays with it (``VersionTrust.no_tar``)."""
+
+    def __init__(self, segment_reader: SegmentReader, events: Events) -> None:
+        self._segment_reader = segment_reader
+        self._events = events
+
+    def ended(self, reading: ShardReader) -> None:
+        """Tell of a shard that a reader has read from its start, if it is no tar. Waits for nothing."""
+        entry, entered = reading.entry, reading.entered
+        if entered is None or entered[0] != 0:
+            return
+        why = self._now(entry)
+        if why:
+            name = shown(entry.name)
+            if not entry.trust.no_tar_told:
+                entry.trust.no_tar_told = True
+                log.warning("shard %s: %s", name, why)
+            self._events.emit(NotTar(name, why, reading.reader.job if reading.reader else ""))
+
+    async def of(self, entry: Entry) -> str:
+        """Why ``entry`` is no tar, in words; "" where it may be one, is not called one, or cannot be looked at."""
+        size = self._unseen(entry)
+        if size is None:
+            return entry.trust.no_tar or ""
+        try:
+            beginning = await (await self._segment_reader.stored(entry)).read(0, size) if size else b""
+            why = why_no_tar(beginning)
+            if why and not await self._segment_reader.trusted(entry, 0):  # what rotted on the disk is no word of the origin's
+                return ""
+        except CacheError:  # the disk fails, or does not answer: whoever reads will be told
+            return ""
+        entry.trust.no_tar = why
+        return why
+
+    def doubts(self, entry: Entry) -> bool:
+        """Whether ``of`` has, or may have, something to say against it. Waits for nothing."""
+        return bool(entry.trust.no_tar) or self._unseen(entry) is not None
+
+    def _now(self, entry: Entry) -> str:
+        size = self._unseen(entry)
+        if size is None:
+            return entry.trust.no_tar or ""
+        buffer = memoryview(bytearray(size))
+        try:
+            if 0 in entry.segments.unverified or entry.stored.file is None or not entry.stored.file.read_now(0, buffer):
+                return ""
+        except CacheError:
+            return ""
+        entry.trust.no_tar = why_no_tar(bytes(buffer))
+        return entry.trust.no_tar
+
+    @staticmethod
+    def _unseen(entry: Entry) -> int | None:
+        """How many bytes to look at; None where that was done, or nothing is to be judged."""
+        length = entry.version.length
+        judged = is_named_tar(entry.name) and not entry.version.encoding
+        if entry.trust.no_tar is not None or not judged or length is None or (length and not entry.segments.has(0)):
+            return None
+        return min(LOOK_BYTES, length)

@@ -1,0 +1,181 @@
+"""Which versions a shard's name means now: the latest that its origin has named, and what it shows to other credentials.
+
+Not thread-safe: the event loop's only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from dataclasses import replace
+
+from forebay_proxy.cache.integrity.suspects import SuspectVersions
+from forebay_proxy.cache.integrity.version_flips import VersionFlips
+from forebay_proxy.cache.resident.entry import Entry, fresh_key
+from forebay_proxy.cache.resident.space import SpaceManager
+from forebay_proxy.cache.versions.freshness import Freshness
+from forebay_proxy.core.shard import Shard, Version, store_key
+from forebay_proxy.origins.response import check_length
+
+__all__ = ["Outdated", "Versions"]
+
+MOST_VARIANTS = 16  # of a shard, beside the latest: a user or two have theirs; what made-up credentials are shown leaves again
+
+Outdated = Callable[[Entry], None]  # the origin has another version of it now: it serves who is inside, and leaves
+
+
+class Versions:
+    """The versions in use by shard name."""
+
+    def __init__(
+        self,
+        *,
+        room: SpaceManager,
+        freshness: Freshness,
+        suspects: SuspectVersions,
+        version_flips: VersionFlips,
+        clock: Callable[[], float],
+        hmac_key: bytes,
+    ) -> None:
+        """``hmac_key``: what the MACs of credentials are made with, so that none of them is ever kept."""
+        self.current: dict[str, Entry] = {}  # the latest that the origin has named
+        self._variants: dict[str, list[Entry]] = {}  # what it shows to other credentials, where that is something else; none is stale
+        self._room = room
+        self._freshness = freshness
+        self._suspects = suspects
+        self._version_flips = version_flips
+        self._clock = clock
+        self._hmac_key = hmac_key
+        self._serial = 0
+
+    def __repr__(self) -> str:
+        return f"<Versions of {len(self.current)} shards>"
+
+    def mac(self, shard: Shard) -> str:
+        """What the credential of ``shard`` is known by; "" for none."""
+        return shard.credential.mac(self._hmac_key)
+
+    def readable(self, shard: Shard) -> Entry | None:
+        """The version in use that the origin has shown to the credential of ``shard``; None where it must be asked first."""
+        mac = self.mac(shard)
+        entry = self.meant(shard.name, mac)
+        return entry if entry is not None and entry.access.may_read(mac, self._clock()) else None
+
+    def meant(self, name: str, mac: str, elsewhere: Container[Entry] = ()) -> Entry | None:
+        """What ``name`` means to this credential: what it may read, else the latest, which it has yet to be shown; None: not known.
+
+        ``elsewhere``: what the origin shows to others, and not to this credential.
+        """
+        latest = self.current.get(name)
+        if latest is None:
+            return None
+        now = self._clock()
+        for entry in (latest, *self._variants.get(name, [])):
+            if entry not in elsewhere and entry.access.may_read(mac, now):
+                return entry
+        return None if latest in elsewhere else latest
+
+    def is_same(self, entry: Entry, shard: Shard, version: Version) -> bool:
+        """Whether ``version``, which the origin names to ``shard``, is about the bytes of ``entry``.
+
+        A strong ETag, a version id or a generation tells variants apart too (RFC 9110, section 8.8.3.2); a date and a length do not.
+        """
+        if not entry.same_version(version):
+            return False
+        return not version.is_weak or entry.access.chosen == shard.credential.chosen_by({*entry.access.vary, *version.vary}, self._hmac_key)
+
+    def found(self, entry: Entry) -> None:
+        """An earlier process stored it."""
+        before = self.current.get(entry.name)
+        if before is not None:
+            self._variants.setdefault(entry.name, []).append(before)
+        self.current[entry.name] = entry
+
+    def known_by(self, entry: Entry, shard: Shard) -> None:
+        """``shard``'s credential reads what an earlier process stored: now it is known to whom it is shown."""
+        if entry.access.variant is None:
+            entry.access.variant = shard.credential.variant(self._hmac_key)
+
+    def forget(self, entry: Entry) -> None:
+        """``entry`` is not what its name means any more, to anybody."""
+        if entry.in_use.stale:
+            self._version_flips.gone(entry)
+        others = self._variants.get(entry.name, [])
+        if self.current.get(entry.name) is entry:
+            if others:
+                self.current[entry.name] = others.pop()
+            else:
+                del self.current[entry.name]
+        elif entry in others:
+            others.remove(entry)
+        if not others:
+            self._variants.pop(entry.name, None)
+
+    def admit(self, shard: Shard, job: str, version: Version, outdated: Outdated, *, ranged: bool) -> Entry:
+        """The entry of a version the origin has just named to ``shard``; what the name meant before, to this variant of the request, is
+        told to ``outdated``.
+
+        Raises ``OriginError`` for a length that no shard may have here, whoever said it: an answer, a hub, a file system.
+        """
+        check_length(shard.name, version.length)
+        entry = self._entered(shard, version, ranged=ranged)
+        if "*" in version.vary:
+            entry.in_use.stale = True  # it serves who asked for it, and leaves: the next one may be meant to get something else
+            return entry
+        self._show(entry, shard, outdated)
+        self._version_flips.opened(entry)
+        # now, not when the opener runs again: whoever looks in between must not ask the origin once more
+        self._freshness.checked(entry, job)
+        return entry
+
+    def _entered(self, shard: Shard, version: Version, *, ranged: bool) -> Entry:
+        """What is here of ``version``, which is shown to ``shard`` too; a new entry where what is here cannot be gone on with."""
+        mac, variant = self.mac(shard), shard.credential.variant(self._hmac_key)
+        chosen = shard.credential.chosen_by(version.vary, self._hmac_key) if version.is_weak else ""
+        key = store_key(shard.name, version.identity, chosen)
+        entry = self._room.entries.get(key) if version.identity else None
+        if entry is not None and entry.same_version(version) and _can_go_on(entry, ranged):
+            entry.in_use.stale = False
+            entry.access.admit(mac)
+            self.known_by(entry, shard)
+            entry.dated(version)
+            self._room.claim(entry)
+            return entry
+        self._serial += 1
+        taken = not version.identity or key in self._room.entries
+        entry = Entry(fresh_key(shard, version, self._serial) if taken else key, shard, version, ranged=ranged, transient=taken)
+        entry.access.macs = {mac}
+        entry.access.variant, entry.access.vary, entry.access.chosen = variant, version.vary, chosen
+        entry.trust.remade = self._suspects.count(shard.name)
+        self._room.entries[entry.key] = entry
+        return entry
+
+    def _show(self, entry: Entry, shard: Shard, outdated: Outdated) -> None:
+        """``entry`` is what the origin shows to ``shard``: what it showed to this variant before is outdated, and to others it is not."""
+        name = entry.name
+        others = [known for known in (*self._variants.get(name, []), self.current.get(name)) if known is not None and known is not entry]
+        for other in others:
+            self.not_shown(other, shard, outdated)
+            if (
+                other.in_use.stale and other.version.modified == entry.version.modified
+            ):  # two writes in one second: the date does not tell which
+                entry.version = replace(entry.version, second_over=False)
+        others = [other for other in others if not other.in_use.stale]
+        for other in others[:-MOST_VARIANTS]:
+            outdated(other)
+        self.current[name] = entry
+        if others:
+            self._variants[name] = others[-MOST_VARIANTS:]
+        else:
+            self._variants.pop(name, None)
+
+    def not_shown(self, entry: Entry, shard: Shard, outdated: Outdated) -> None:
+        """The origin shows something else to requests of the variant of ``shard``: to all of them; of the others nothing is known."""
+        if entry.access.variant is None or entry.access.variant == shard.credential.variant(self._hmac_key):
+            outdated(entry)
+        else:
+            entry.access.refuse(self.mac(shard))
+
+
+def _can_go_on(entry: Entry, ranged: bool) -> bool:
+    """Whether what is here of a version can be completed; part of a body that cannot be asked in pieces is of no use for another."""
+    return entry.in_use.fault is None and (entry.segments.complete or entry.in_use.streaming or (entry.ranged and ranged))

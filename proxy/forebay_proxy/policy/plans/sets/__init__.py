@@ -1,0 +1,1 @@
+"""Sets of shards: patterns, templates, and where their readers stand."""

@@ -1,0 +1,61 @@
+"""Which shards of declared sets cannot be fetched, why, and until when they are left to their readers. Pure; the clock is an argument.
+
+Nobody waits for a declared set, so nobody is given its errors: they are kept here for who asks how it goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from forebay_proxy.core.errors import ForebayError, ShardError
+from forebay_proxy.policy.plans.sets.shard_sets import ShardSet
+
+__all__ = ["SetFaults"]
+
+MOST_KNOWN = 1024  # shards; of more, those that failed longest ago are forgotten, and tried again
+MOST_CAUSES = 4  # of a set that are told
+
+
+@dataclass(frozen=True)
+class _Fault:
+    cause: str
+    next_step: str
+    until: float
+
+
+class SetFaults:
+    """By the shard's name, the last failure last. Not thread-safe: the event loop's only."""
+
+    def __init__(self) -> None:
+        self._faults: dict[str, _Fault] = {}
+
+    def __repr__(self) -> str:
+        return f"<SetFaults of {len(self._faults)} shards>"
+
+    def add(self, name: str, error: ForebayError, until: float) -> None:
+        """``name`` could not be fetched, and is not asked for before that time."""
+        self._faults.pop(name, None)
+        self._faults[name] = _Fault(error.cause if isinstance(error, ShardError) else str(error), error.step, until)
+        if len(self._faults) > MOST_KNOWN:
+            del self._faults[next(iter(self._faults))]
+
+    def mended(self, name: str) -> None:
+        """It is here."""
+        self._faults.pop(name, None)
+
+    def leaves_alone(self, name: str, now: float) -> bool:
+        fault = self._faults.get(name)
+        return fault is not None and fault.until > now
+
+    def told(self, shards: ShardSet, is_here: Callable[[str], bool]) -> list[dict[str, object]]:
+        """What of this set cannot be fetched: equal causes together, the most frequent first, each with one shard that has it."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for name, fault in self._of(shards):
+            if not is_here(name):
+                found.setdefault((fault.cause, fault.next_step), []).append(name)
+        most = sorted(found.items(), key=lambda each: -len(each[1]))[:MOST_CAUSES]
+        return [{"count": len(names), "shard": names[0], "cause": cause, "next_step": step} for (cause, step), names in most]
+
+    def _of(self, shards: ShardSet) -> Iterator[tuple[str, _Fault]]:
+        return ((name, fault) for name, fault in self._faults.items() if shards.index(name) is not None)

@@ -1,0 +1,183 @@
+"""Sets of shards that are known before anybody opens them: as a pattern's text, as a list, or by a name alone. Pure.
+
+Knowing the set is what saves bytes: a shard of a live set that no job has read yet is worth keeping, whoever announces what. A pattern is
+not expanded for that: whether it holds a name is asked of the pattern itself. Not thread-safe: the event loop's only.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from forebay_proxy.core.shard import Shard, shown_set
+from forebay_proxy.policy.plans.sets.pattern_index import PatternIndex
+from forebay_proxy.wire.commands.rewrite import masked_parts
+from forebay_proxy.wire.urls.patterns import InvalidPattern, Pattern, check_parts, parse_pattern
+from forebay_proxy.wire.urls.quoting import InvalidShardUrl
+from forebay_proxy.wire.urls.shard_url import parse_origin_url
+
+__all__ = ["MOST_SETS", "InvalidSet", "ListedSet", "PatternSet", "ShardSet", "ShardSets", "understood"]
+
+MOST_SETS = 64  # a training run has a handful; a client that names a new one in each plan must not slow down everything else
+_CACHED = 1 << 16  # names whose sets are remembered
+
+
+class InvalidSet(ValueError):
+    """The text is no pattern of shard URLs. The message says what would be right."""
+
+
+@dataclass(frozen=True)
+class PatternSet:
+    """The shards of brace patterns, in their order. Nothing is kept for each."""
+
+    text: str
+    _parts: tuple[tuple[Pattern, PatternIndex, tuple[tuple[str, str], ...]], ...] = field(repr=False)  # URLs, names, headers
+
+    @classmethod
+    def of(cls, text: str) -> PatternSet:
+        """``text`` is one pattern or several joined by ``::``, of URLs or commands. Raises ``InvalidSet``."""
+        try:
+            check_parts(text)
+            parts = masked_parts(text)
+            if parts is None:
+                raise InvalidSet(f"set {shown_set(text)!r} is not a pattern of shard URLs; write s3://bucket/{{000..999}}.tar")
+            found = []
+            for source, unmask in parts:
+                url, name = unmask(source.url.text()), unmask(Shard.of(source.url).name)
+                if url is None or name is None:
+                    raise InvalidSet(f"set {shown_set(text)!r}: braces stand in a part of the URL that may not have any")
+                found.append((parse_pattern(url), PatternIndex(parse_pattern(name)), source.headers))
+        except (InvalidShardUrl, InvalidPattern) as error:
+            raise InvalidSet(f"set {shown_set(text)!r}: {error}") from error
+        return cls(text, tuple(found))
+
+    def __len__(self) -> int:
+        return sum(urls.count for urls, _, _ in self._parts)
+
+    def at(self, index: int) -> Shard:
+        """The shard at ``index`` of the listing order. Raises ``IndexError``."""
+        for urls, _, headers in self._parts:
+            if index < urls.count:
+                return Shard.of(parse_origin_url(urls.at(index)), headers)
+            index -= urls.count
+        raise IndexError(index)
+
+    def index(self, name: str) -> int | None:
+        """Where the shard of this name stands; None if it is not of the set."""
+        before = 0
+        for urls, names, _ in self._parts:
+            found = names.find(name)
+            if found is not None:
+                return before + found
+            before += urls.count
+        return None
+
+
+class ListedSet:
+    """The shards of a list, in its order."""
+
+    def __init__(self, text: str, shards: Iterable[Shard]) -> None:
+        self.text = text
+        self._shards = tuple(shards)
+        self._places = {shard.name: place for place, shard in reversed(list(enumerate(self._shards)))}
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def at(self, index: int) -> Shard:
+        """The shard at ``index`` of the listing order. Raises ``IndexError``."""
+        return self._shards[index]
+
+    def index(self, name: str) -> int | None:
+        """Where the shard of this name stands; None if it is not of the set."""
+        return self._places.get(name)
+
+
+ShardSet = PatternSet | ListedSet
+
+
+def understood(text: str) -> ShardSet | None:
+    """``text`` as a set that can be listed; None where it is only a name."""
+    try:
+        return PatternSet.of(text)
+    except InvalidSet:
+        return None
+
+
+class ShardSets:
+    """The sets that plans and people named, by key. A key is what passes and groups know a set by."""
+
+    def __init__(self, forgotten: Callable[[str], object], understand: Callable[[str], ShardSet | None] = understood) -> None:
+        """``forgotten`` is called with the key of a set that is known no more."""
+        self._forgotten = forgotten
+        self._understand = understand
+        self._listed: dict[str, ShardSet] = {}
+        self.unlisted: dict[str, None] = {}  # known by their name alone: what was opened under it belongs to them
+        self.kept: dict[str, None] = {}  # declared by a person: not forgotten
+        self._keys: OrderedDict[str, str] = OrderedDict()  # by text, longest unmentioned first: asked for with every opening
+        self._holding: dict[str, tuple[str, ...]] = {}
+
+    def __repr__(self) -> str:
+        return f"<ShardSets {len(self._listed)} listed, {len(self.unlisted)} by name>"
+
+    def __len__(self) -> int:
+        return len(self._listed) + len(self.unlisted)
+
+    @staticmethod
+    def key(text: str) -> str:
+        """What the set is known by; no group's name begins so."""
+        return f"={text}"
+
+    def learn(self, text: str) -> str:
+        """Know the set ``text`` from now on; its key."""
+        key = self._keys.get(text)
+        if key is None:
+            key = self.key(text)
+            self._take(key, self._understand(text))
+            self._keys[text] = key
+        else:
+            self._keys.move_to_end(text)
+        return key
+
+    def keep(self, text: str) -> str:
+        """Know the set ``text`` for good; its key."""
+        key = self.learn(text)
+        self.kept[key] = None
+        return key
+
+    def _take(self, key: str, found: ShardSet | None) -> None:
+        while len(self) - len(self.kept) >= MOST_SETS:
+            names, listed = ([key for key in self._keys.values() if (key in self.unlisted) is alone] for alone in (True, False))
+            self.forget(next(known for known in (*names, *listed) if known not in self.kept))
+        if found is None:
+            self.unlisted[key] = None
+        else:
+            self._listed[key] = found
+            self._holding.clear()
+
+    def get(self, key: str) -> ShardSet | None:
+        return self._listed.get(key)
+
+    def holding(self, name: str) -> tuple[str, ...]:
+        """The keys of the listed sets that hold the shard of this name."""
+        found = self._holding.get(name)
+        if found is None:
+            if len(self._holding) >= _CACHED:
+                self._holding.clear()
+            found = self._holding[name] = tuple([key for key, listed in self._listed.items() if listed.index(name) is not None])
+        return found
+
+    def forget(self, key: str) -> None:
+        """The set is of no more use, unless it is kept."""
+        if key in self.kept:
+            return
+        self._keys.pop(key[1:], None)
+        self.unlisted.pop(key, None)
+        if self._listed.pop(key, None) is not None:
+            self._holding.clear()
+        self._forgotten(key)
+
+    def uncache(self, name: str) -> None:
+        """The shard left for good."""
+        self._holding.pop(name, None)

@@ -1,0 +1,1 @@
+"""What waits to be fetched, and in which order it goes."""

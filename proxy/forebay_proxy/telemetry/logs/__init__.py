@@ -1,0 +1,1 @@
+"""Log lines on requests, and the file they go to."""

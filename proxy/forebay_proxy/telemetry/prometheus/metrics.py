@@ -1,0 +1,196 @@
+"""Counts what rooms report. The names are in ``metric_table.py``; facts come from ``events.py``; levels are pulled from ``Usage``.
+
+No room calls anything here: the service listens with ``Metrics.listen`` and hands ``Metrics.watch`` a function that returns the levels.
+The registry is our own, so two sidecars in one process (a test, a notebook) do not meet. At most 2,000 lines are exported, come what may:
+28 origins and 16 jobs have labels of their own, the rest counts as ``other``.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, generate_latest
+from prometheus_client import Metric as Collected
+from prometheus_client.registry import Collector
+
+from forebay_proxy.core import events as facts
+from forebay_proxy.telemetry.prometheus.gauges import LEVELS, UsageCollector
+from forebay_proxy.telemetry.prometheus.metric_catalog import METRICS, OTHER, table
+from forebay_proxy.telemetry.prometheus.metric_labels import Family, LabelSlots, code_label, job_label, origin_label
+from forebay_proxy.telemetry.usage import Usage
+
+__all__ = ["CONTENT_TYPE", "MAX_JOBS", "MAX_ORIGINS", "Metrics", "table"]
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # understood by every Prometheus since 0.4; 3.x refuses answers without a type
+MAX_ORIGINS = 28  # one job reads from a few; 28 with all their series still fit into one 2,000-line answer
+MAX_JOBS = 16  # one node runs at most a job per accelerator
+
+
+class Metrics:
+    """All counters of one sidecar and their text. ``version`` is what ``build_info`` says. Not thread-safe: the event loop's only."""
+
+    def __init__(
+        self, registry: CollectorRegistry | None = None, *, version: str = "unknown", clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._registry = CollectorRegistry() if registry is None else registry
+        self._families = {metric.name: Family(metric, self._registry) for metric in METRICS if metric.name not in LEVELS}
+        self._origins = self._slots("origin", MAX_ORIGINS, origin_label, clock)
+        self._jobs = self._slots("job", MAX_JOBS, job_label, clock)
+        self._jobs.of("")  # readers without a name are expected from the start
+        self._families["build_info"].set(version, platform.python_version(), to=1)
+        self._counters: dict[type, Callable[[Any], None]] = self._dispatch()
+        self.kinds = tuple(self._counters)
+        ProcessCollector(registry=self._registry)
+        GCCollector(registry=self._registry)
+
+    def listen(self, event: facts.Event) -> None:
+        """Count one fact. Costs a few microseconds, never raises on a value it does not know."""
+        count = self._counters.get(type(event))
+        if count is not None:
+            count(event)
+
+    def watch(self, usage: Callable[[], Usage]) -> None:
+        """Export what ``usage()`` returns at each scrape. Call once, when the cache exists."""
+        self._registry.register(UsageCollector(usage, self._origins, self._jobs))
+
+    def render(self) -> tuple[bytes, str]:
+        """The exposition and its content type."""
+        return generate_latest(_WithoutCreated(self._registry)), CONTENT_TYPE
+
+    def _slots(self, label: str, most: int, clean: Callable[[str], str], clock: Callable[[], float]) -> LabelSlots:
+        families = [family for family in self._families.values() if label in family.metric.labels]
+
+        def born(value: str) -> None:
+            for family in families:
+                family.bear(**{label: value})
+
+        def gone(value: str) -> None:
+            for family in families:
+                family.forget(label, value)
+
+        born(OTHER)
+        return LabelSlots(most, clean, born=born, gone=gone, clock=clock)
+
+    def _dispatch(self) -> dict[type, Callable[[Any], None]]:
+        count = {name: family.inc for name, family in self._families.items()}
+        return {
+            facts.Aborted: lambda fact: count["responses_aborted_total"](fact.reason),
+            facts.AccessLogged: lambda fact: count["access_log_lines_total"](fact.result, by=fact.count),
+            facts.ClientRefused: self._client_refused,
+            facts.DiskChanged: lambda fact: count["cache_disk_state_changes_total"](fact.state),
+            facts.DigestChecked: lambda fact: count["digest_checks_total"](fact.algorithm, fact.result),
+            facts.DiskOperationFailed: lambda fact: count["cache_disk_errors_total"](fact.operation, _errno_label(fact.errno_name)),
+            facts.DoorAnswered: lambda fact: count["door_answers_total"](fact.answer),
+            facts.Evicted: self._evicted,
+            facts.FetchRetried: self._fetch_retried,
+            facts.FlightBoarded: lambda _: count["singleflight_joins_total"](),
+            facts.IndexDone: lambda fact: count["sample_indexes_total"](fact.result),
+            facts.IntegrityFailed: lambda fact: count["cache_integrity_failures_total"](fact.stage),
+            facts.LeaseEnded: lambda fact: self._families["descriptor_lease_seconds"].observe(seconds=fact.done.seconds),
+            facts.LoopLagged: lambda fact: self._families["event_loop_lag_seconds"].observe(seconds=fact.seconds),
+            facts.OpeningDone: self._opening_done,
+            facts.OptimalBytes: lambda fact: count["plan_optimal_origin_bytes_total"](by=fact.count),
+            facts.OriginAnswered: self._origin_answered,
+            facts.OriginBytes: lambda fact: count["origin_bytes_total"](self._origins.of(fact.origin), fact.kind, by=fact.count),
+            facts.OriginFailed: self._origin_failed,
+            facts.OriginOddity: lambda fact: count["origin_oddities_total"](self._origins.of(fact.origin), fact.kind),
+            facts.PlanChanged: lambda fact: count["plan_changes_total"](fact.what),
+            facts.ReaderWaited: lambda fact: count["reader_wait_seconds_total"](self._jobs.of(fact.job), by=fact.seconds),
+            facts.CacheRecovered: self._recovered,
+            facts.NotStorable: lambda _: count["not_storable_total"](),
+            facts.NotTar: lambda fact: count["not_tar_readings_total"](self._jobs.of(fact.job)),
+            facts.Refetched: lambda _: count["refetches_total"](),
+            facts.RequestDone: self._request_done,
+            facts.ReservationRefused: lambda fact: count["cache_reservation_failures_total"](fact.reason),
+            facts.Revalidated: lambda fact: count["revalidations_total"](fact.result),
+            facts.SegmentFetched: self._segment_fetched,
+            facts.SegmentVerified: lambda fact: count["segments_verified_total"](fact.why, "right" if fact.right else "wrong"),
+            facts.ShardOpened: self._shard_opened,
+        }
+
+    def _request_done(self, fact: facts.RequestDone) -> None:
+        result = fact.outcome.value if fact.outcome else "none"
+        self._families["requests_total"].inc(fact.method, result, code_label(fact.code))
+        if fact.outcome is None:
+            return
+        self._families["request_bytes_total"].inc(result, by=fact.bytes_sent)
+        self._families["hit_bytes_total"].inc(by=fact.hit_bytes)
+        self._families["time_to_first_byte_seconds"].observe(result, seconds=fact.first_byte_s)
+        self._families["response_duration_seconds"].observe(seconds=fact.seconds)
+
+    def _client_refused(self, fact: facts.ClientRefused) -> None:
+        if fact.reason == "origin":
+            self._families["ssrf_blocked_total"].inc()
+        else:
+            self._families["auth_failures_total"].inc(fact.reason)
+
+    def _origin_answered(self, fact: facts.OriginAnswered) -> None:
+        origin = self._origins.of(fact.origin)
+        self._families["origin_requests_total"].inc(origin, fact.method, code_label(fact.code))
+        if fact.code:  # without an answer there was no first byte, only a timeout
+            self._families["origin_first_byte_seconds"].observe(origin, seconds=fact.first_byte_s)
+
+    def _origin_failed(self, fact: facts.OriginFailed) -> None:
+        origin = self._origins.of(fact.origin)
+        self._families["origin_failures_total"].inc(origin, fact.reason)
+        if fact.reason == "throttled":
+            self._families["origin_throttled_total"].inc(origin)
+
+    def _fetch_retried(self, fact: facts.FetchRetried) -> None:
+        origin = self._origins.of(fact.origin)
+        self._families["origin_retries_total"].inc(origin)
+        if fact.resumed:
+            self._families["origin_resumes_total"].inc(origin)
+
+    def _opening_done(self, fact: facts.OpeningDone) -> None:
+        self._families["opening_duration_seconds"].observe(seconds=fact.seconds)
+        if fact.error:
+            self._families["opening_failures_total"].inc(fact.error)
+
+    def _segment_fetched(self, fact: facts.SegmentFetched) -> None:
+        self._families["segments_fetched_total"].inc("prefetch" if fact.prefetched else "demand", "yes" if fact.stored else "no")
+        self._families["segment_fetch_seconds"].observe(seconds=fact.seconds)
+
+    def _evicted(self, fact: facts.Evicted) -> None:
+        self._families["cache_evictions_total"].inc(fact.reason)
+        self._families["cache_evicted_bytes_total"].inc(fact.reason, by=fact.bytes)
+        self._families["cache_eviction_age_seconds"].observe(seconds=fact.age_s)
+        if not fact.used:
+            self._families["cache_evicted_before_use_bytes_total"].inc(by=fact.bytes)
+
+    def _shard_opened(self, fact: facts.ShardOpened) -> None:
+        job = self._jobs.of(fact.reader.job)
+        self._families["plan_openings_total"].inc(job)
+        if fact.how != "planned":
+            self._families["plan_deviation_total"].inc(job, fact.how)
+
+    def _recovered(self, fact: facts.CacheRecovered) -> None:
+        self._families["recovery_segments_total"].inc("kept", by=fact.kept)
+        self._families["recovery_segments_total"].inc("dropped", by=fact.dropped)
+        self._families["recovery_duration_seconds"].set(to=fact.seconds)
+
+
+def _errno_label(name: str) -> str:
+    return name if name.isascii() and name.isalnum() and name.isupper() and name.startswith("E") and len(name) <= 16 else OTHER
+
+
+class _WithoutCreated(Collector):
+    """The registry less its ``_created`` samples: they double the answer, and the library's switch for them is global."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[Collected]:
+        for family in self._registry.collect():
+            family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
+            yield family
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--table"]:
+        sys.exit("usage: python -m forebay_proxy.telemetry.prometheus.metrics --table")
+    sys.stdout.write(table())

@@ -1,0 +1,182 @@
+"""One reader inside one shard: what it asks ahead, what it holds, where it waits."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.house import SEGMENT, building, data_of, reader, shard_of, small_segments, until
+
+from forebay_proxy.cache.readers.reader import FIRST_BREADTH
+from forebay_proxy.core import events
+from forebay_proxy.store.files import file_io
+from forebay_proxy.transfer.connection_rate import MOST_RANGES
+
+A = "https://o/set/a.tar"
+B = "https://o/set/b.tar"
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_segments(monkeypatch)
+
+
+async def test_a_whole_read_begins_with_four_ranges(tmp_path: Path) -> None:
+    """Until it has read one segment it may be somebody who looks and leaves."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, data_of(40 * SEGMENT))
+        async with world.opened(A) as reading:
+            await world.taken(reading, 10)
+            await world.quiet()
+            assert len(world.origin.asked(A)) == FIRST_BREADTH
+            assert len(reading.entry.segments.leases) == FIRST_BREADTH
+        assert len(world.origin.asked(A)) == FIRST_BREADTH
+
+
+async def test_then_it_has_sixteen(tmp_path: Path) -> None:
+    """And holds no more than that."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, data_of(40 * SEGMENT))
+        async with world.opened(A) as reading:
+            await world.taken(reading, SEGMENT + 1)
+            await world.quiet()
+            assert set(reading.entry.segments.leases) == set(range(1, 1 + MOST_RANGES))
+
+
+async def test_a_range_asks_for_its_segments_only(tmp_path: Path) -> None:
+    """Not for what lies behind."""
+    async with building(tmp_path / "c") as world:
+        data = data_of(10 * SEGMENT)
+        world.origin.put(A, data)
+        assert await world.get(A, first=SEGMENT - 5, last=SEGMENT + 4) == data[SEGMENT - 5 : SEGMENT + 5]
+        await world.quiet()
+        assert sorted(world.origin.asked(A)) == [(0, SEGMENT - 1), (SEGMENT, 2 * SEGMENT - 1)]
+
+
+async def test_a_small_cache_is_shared_evenly(tmp_path: Path) -> None:
+    """Each reader's ranges in the air are an even part of what could be granted, and at least one."""
+    async with building(tmp_path / "c", segments=8) as world:
+        for number in range(4):
+            world.origin.put(f"{A}{number}", data_of(20 * SEGMENT, number)).hold()
+        tasks = [asyncio.create_task(world.get(f"{A}{number}")) for number in range(4)]
+        await until(lambda: len(world.cache.readers) == 0 and len(world.origin.log) == 4)
+        world.origin.release()
+        assert await asyncio.gather(*tasks) == [data_of(20 * SEGMENT, number) for number in range(4)]
+        entry = next(iter(world.room.entries.values()))
+        assert world.cache.breadth(entry, bypassing=True) == 1
+        assert 1 <= world.cache.breadth(entry, bypassing=False) <= 8
+
+
+async def test_waiting_is_measured_and_told(tmp_path: Path) -> None:
+    """Per reader and as a fact; reading what is here waits for nothing."""
+    async with building(tmp_path / "c") as world:
+        gate = world.origin.put(A, data_of(SEGMENT)).hold(100)
+        async with world.cache.open(shard_of(A), reader(), None) as reading:
+            await reading.begin(0, None)
+            task = asyncio.create_task(world.taken(reading, SEGMENT))
+            await gate.reached.wait()
+            world.clock.advance(2.5)
+            gate.open()
+            await task
+            assert reading.waited_s == 2.5
+        await world.quiet()
+        told = len(world.of(events.ReaderWaited))
+        assert sum(fact.seconds for fact in world.of(events.ReaderWaited)) == 2.5
+        async with world.opened(A, reader()) as reading:
+            await world.taken(reading, SEGMENT)
+            assert (reading.waited_s, reading.hit_bytes) == (0.0, SEGMENT)
+        assert len(world.of(events.ReaderWaited)) == told
+
+
+async def test_boarding_somebody_elses_flight_is_counted(tmp_path: Path) -> None:
+    """One origin request fewer each time; what a reader asked for itself is not."""
+    async with building(tmp_path / "c") as world:
+        gate = world.origin.put(A, data_of(3 * SEGMENT)).hold(10)
+        first = asyncio.create_task(world.get(A))
+        await gate.reached.wait()
+        assert not world.of(events.FlightBoarded)
+        second = asyncio.create_task(world.get(A))
+        await until(lambda: world.of(events.FlightBoarded))
+        gate.open()
+        await asyncio.gather(first, second)
+
+
+async def test_leases_move_with_the_reader_and_end_with_it(tmp_path: Path) -> None:
+    """What is behind may leave."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, data_of(6 * SEGMENT))
+        async with world.opened(A) as reading:
+            await world.taken(reading, 3 * SEGMENT + 1)
+            assert min(reading.entry.segments.leases) == 3
+            assert world.cache.leased_segments == len(reading.entry.segments.leases)
+        assert world.cache.leased_segments == 0
+
+
+@pytest.mark.parametrize("where", ["opening", "waiting", "bypass", "verifying", "between"])
+async def test_a_cancelled_reader_gives_everything_back(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it stood."""
+    async with building(tmp_path / "c", segments=0 if where == "bypass" else 50, window_unit=4096) as world:
+        data = data_of(6 * SEGMENT)
+        remote = world.origin.put(A, data)
+        verifying, verified, digest = threading.Event(), threading.Event(), file_io.digest
+
+        def held_digest(*args: Any) -> int:
+            verifying.set()
+            verified.wait(60)
+            return digest(*args)
+
+        if where == "verifying":
+            await world.get(A)
+            await world.quiet()
+            entry = world.entry(A)
+            entry.segments.unverified = set(entry.segments.stored())
+            monkeypatch.setattr(file_io, "digest", held_digest)
+        gate = remote.hold({"opening": None}.get(where, 20_000))
+        reached = asyncio.Event()
+
+        async def read() -> None:
+            async with world.opened(A) as reading:
+                async for _ in reading.chunks():
+                    if where in ("between", "bypass"):
+                        reached.set()
+                        await asyncio.Event().wait()
+
+        task = asyncio.create_task(read())
+        if where in ("opening", "waiting"):
+            await gate.reached.wait()
+        elif where == "verifying":
+            await until(verifying.is_set)
+        else:
+            await reached.wait()
+        task.cancel()
+        verified.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        gate.open()
+        await world.quiet()
+        world.check()
+        assert await world.get(A) == data
+
+
+async def test_readers_cancelled_at_any_step_leave_nothing(tmp_path: Path) -> None:
+    """After one turn of the loop, after two, after three ...: the books agree every time, and the last reader gets all."""
+    async with building(tmp_path / "c", segments=5, window_unit=4096) as world:
+        a, b = data_of(4 * SEGMENT), data_of(4 * SEGMENT, 1)
+        world.origin.put(A, a)
+        world.origin.put(B, b, ranged=False)
+        for turns in range(60):
+            tasks = [asyncio.create_task(world.get(name)) for name in (A, B)]
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await world.quiet()
+            world.check()
+            if turns % 7 == 0:
+                await world.operations.evict(None)
+        assert await world.get(A) == a
+        assert await world.get(B) == b

@@ -1,0 +1,161 @@
+"""Which versions a shard's name means, to whom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.house import FakeClock, shard_of
+
+from forebay_proxy.cache.integrity.suspects import SuspectVersions
+from forebay_proxy.cache.integrity.version_flips import VersionFlips
+from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.versions import versions as versions_module
+from forebay_proxy.cache.versions.freshness import Freshness
+from forebay_proxy.cache.versions.versions import Versions
+from forebay_proxy.core.errors import OriginError
+from forebay_proxy.core.events import Events
+from forebay_proxy.core.segments import MOST_BYTES
+from forebay_proxy.core.shard import Pin, PinKind, Version
+
+A = "https://o/set/a.tar"
+
+
+class Room:
+    """Entries by key, and which of them were to be claimed."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Entry] = {}
+        self.claimed: list[Entry] = []
+
+    def claim(self, entry: Entry) -> None:
+        self.claimed.append(entry)
+
+
+class Named:
+    """What names mean, and what an origin says of them."""
+
+    def __init__(self) -> None:
+        clock = FakeClock()
+        self.room: Any = Room()
+        self.freshness = Freshness("job", clock)
+        self.versions = Versions(
+            room=self.room, freshness=self.freshness, suspects=SuspectVersions(clock), version_flips=VersionFlips(clock, Events()),
+            clock=clock, hmac_key=b"k" * 32,
+        )  # fmt: skip
+        self.gone: list[Entry] = []
+
+    def outdated(self, entry: Entry) -> None:
+        if not entry.in_use.stale:
+            entry.in_use.stale = True
+            self.gone.append(entry)
+            self.versions.forget(entry)
+
+    def admit(self, etag: str, *, credential: str = "", length: int = 10, vary: tuple[str, ...] = (), modified: str = "") -> Entry:
+        version = Version(f"etag:{etag}", Pin(PinKind.ETAG, etag), length, vary=vary, modified=modified, second_over=True)
+        return self.versions.admit(shard_of(A, credential=credential), "job", version, self.outdated, ranged=True)
+
+
+@pytest.fixture
+def named() -> Named:
+    return Named()
+
+
+def test_the_same_version_is_the_same_entry(named: Named) -> None:
+    """And its opener need not ask about it again."""
+    entry = named.admit("1")
+    assert named.admit("1") is entry
+    assert named.versions.current == {A: entry}
+    assert named.freshness.is_fresh(entry, "job")
+    assert not named.gone
+
+
+def test_another_version_takes_its_place(named: Named) -> None:
+    """The one before is told to be outdated, and means nothing any more."""
+    before, after = named.admit("1"), named.admit("2")
+    assert named.gone == [before]
+    assert named.versions.readable(shard_of(A)) is after
+
+
+def test_what_others_are_shown_stays_theirs(named: Named) -> None:
+    """Each credential reads the version that the origin has shown to it."""
+    mine, yours = named.admit("1", credential="me"), named.admit("2", credential="you")
+    assert not named.gone
+    found = [named.versions.readable(shard_of(A, credential=who)) for who in ("me", "you", "somebody")]
+    assert found == [mine, yours, None]
+
+
+def test_who_was_shown_something_else_is_let_in_no_more(named: Named) -> None:
+    """The version stays for those it is shown to."""
+    mine = named.admit("1", credential="me")
+    named.admit("1", credential="you")
+    yours = named.admit("2", credential="you")
+    allowed = [mine.access.may_read(named.versions.mac(shard_of(A, credential=who)), 0.0) for who in ("me", "you")]
+    assert (allowed, named.gone) == ([True, False], [])
+    assert named.versions.current == {A: yours}
+
+
+def test_an_unproven_credential_is_meant_the_latest(named: Named) -> None:
+    """Which it has yet to be shown; nothing, once it is known to be shown something else."""
+    entry = named.admit("1", credential="me")
+    mac = named.versions.mac(shard_of(A, credential="you"))
+    assert named.versions.meant(A, mac) is entry
+    assert named.versions.meant(A, mac, {entry}) is None
+
+
+def test_who_leaves_gives_its_name_to_what_others_are_shown(named: Named) -> None:
+    """The name means nothing when the last has left."""
+    mine, yours = named.admit("1", credential="me"), named.admit("2", credential="you")
+    named.versions.forget(yours)
+    assert named.versions.current == {A: mine}
+    named.versions.forget(mine)
+    assert named.versions.current == {}
+
+
+def test_the_variants_of_a_shard_have_a_bound(named: Named, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made-up credentials cannot have one each."""
+    monkeypatch.setattr(versions_module, "MOST_VARIANTS", 2)
+    entries = [named.admit(str(number), credential=f"user {number}") for number in range(5)]
+    assert named.gone == entries[:2]
+
+
+def test_what_varies_by_everything_is_nobody_elses(named: Named) -> None:
+    """It serves who asked for it, and leaves."""
+    entry = named.admit("1", vary=("*",))
+    assert (entry.in_use.stale, named.versions.current) == (True, {})
+
+
+def test_the_date_of_two_writes_in_one_second_is_no_validator(named: Named) -> None:
+    """Who resumes by it would join two versions."""
+    date = "Tue, 14 Nov 2023 22:13:20 GMT"
+    second_over = [
+        named.admit(etag, modified=modified).version.second_over for etag, modified in (("1", date), ("2", date), ("3", "later"))
+    ]
+    assert second_over == [True, False, True]
+
+
+def test_a_broken_body_is_not_gone_on_with(named: Named) -> None:
+    """The version comes again, under a key that no other has."""
+    broken = named.admit("1")
+    broken.in_use.fault = OriginError(A, "broke off")
+    anew = named.admit("1")
+    assert anew is not broken
+    assert (anew.key != broken.key, anew.stored.transient) == (True, True)
+
+
+def test_what_was_stored_by_an_earlier_process_is_known_by_its_first_reader(named: Named) -> None:
+    """To another variant it says nothing then."""
+    entry = named.admit("1", credential="me")
+    entry.access.variant = None
+    named.versions.known_by(entry, shard_of(A, credential="me"))
+    named.versions.not_shown(entry, shard_of(A, credential="you"), named.outdated)
+    assert not named.gone
+    named.versions.not_shown(entry, shard_of(A, credential="me"), named.outdated)
+    assert named.gone == [entry]
+
+
+def test_a_length_no_shard_may_have_is_refused(named: Named) -> None:
+    """Before anything is kept of it."""
+    with pytest.raises(OriginError):
+        named.admit("1", length=MOST_BYTES + 1)
+    assert not named.room.entries

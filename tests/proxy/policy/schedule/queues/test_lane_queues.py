@@ -1,0 +1,79 @@
+"""Where a reader's lanes stand."""
+
+from __future__ import annotations
+
+from support.house import FakeClock, reader, shard_of
+
+from forebay_proxy.policy.plans.registry import PlanRegistry
+from forebay_proxy.policy.schedule.cursors import OriginCursor, ReaderCursors
+from forebay_proxy.policy.schedule.queues.lane_queues import LaneQueues
+from forebay_proxy.policy.schedule.queues.room_queue import RoomQueue
+from forebay_proxy.policy.schedule.window import ReadAheadWindow
+from forebay_proxy.policy.schedule.window_shares import WindowShares
+
+ORIGINS = ("https://a", "https://b")
+
+
+class Desk:
+    def __init__(self) -> None:
+        plans = PlanRegistry(FakeClock())
+        plans.replace(reader(), [shard_of(f"{origin}/set/0.tar") for origin in ORIGINS])
+        plan = plans.get(reader())
+        assert plan is not None
+        self.shares = WindowShares(lambda: 2**40)
+        self.shares.enter(reader())
+        self.mine = ReaderCursors(plan, ReadAheadWindow(self.shares.limit("job")), plans.shard_at)
+        self.room: RoomQueue[OriginCursor] = RoomQueue()
+        self.queues = LaneQueues(self.shares, self.room, lambda lane: float(lane.indices[0]) if lane.indices else 0.0)
+
+    def lane(self, number: int) -> OriginCursor:
+        lane = self.mine.lane(ORIGINS[number])
+        if not lane.indices:
+            lane.insert(number)
+        return lane
+
+
+def test_each_origin_has_its_queue() -> None:
+    """And whichever was served is asked last."""
+    desk = Desk()
+    lanes = [desk.lane(number) for number in (0, 1)]
+    for lane in lanes:
+        desk.queues.requeue(lane)
+    assert desk.queues.origins() == list(ORIGINS)
+    assert [desk.queues.nearest(origin) for origin in ORIGINS] == lanes
+    desk.queues.served(lanes[0], 100)
+    assert desk.queues.origins() == list(ORIGINS)[::-1]
+
+
+def test_who_is_beyond_its_window_wants_nothing() -> None:
+    """Until the reader moves."""
+    desk = Desk()
+    lane = desk.lane(0)
+    desk.mine.lead.count(0, desk.mine.window.bytes)
+    desk.queues.requeue(lane)
+    assert (desk.queues.is_within(lane), lane.ticket, desk.queues.origins()) == (False, 0, [])
+
+
+def test_who_found_no_room_stands_aside() -> None:
+    """In one queue only, and in that of its origin again when there may be room."""
+    desk = Desk()
+    lane = desk.lane(0)
+    desk.queues.requeue(lane)
+    desk.queues.stand_aside(lane)
+    desk.queues.retry()
+    assert (lane.ticket, lane.tight > 0, desk.queues.nearest(ORIGINS[0])) == (0, True, None)
+    desk.room.room()
+    desk.queues.retry()
+    assert (lane.tight, desk.queues.nearest(ORIGINS[0])) == (0, lane)
+
+
+def test_a_queue_that_nobody_stands_in_goes() -> None:
+    """It is made again when somebody does."""
+    desk = Desk()
+    lane = desk.lane(0)
+    desk.queues.requeue(lane)
+    desk.queues.stand_down(lane)
+    assert desk.queues.nearest(ORIGINS[0]) is None
+    assert desk.queues.origins() == []
+    desk.queues.put(lane)
+    assert desk.queues.nearest(ORIGINS[0]) is lane

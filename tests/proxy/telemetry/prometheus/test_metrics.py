@@ -1,0 +1,318 @@
+"""Every fact is counted under the right name; nothing a client or an origin sends makes the answer large or leaks into it."""
+
+from __future__ import annotations
+
+import re
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from forebay_proxy.core import events as facts
+from forebay_proxy.core.events import RequestOutcome
+from forebay_proxy.telemetry.prometheus.gauges import LEVELS
+from forebay_proxy.telemetry.prometheus.metric_catalog import METRICS, OTHER
+from forebay_proxy.telemetry.prometheus.metrics import MAX_JOBS, MAX_ORIGINS, Metrics
+from forebay_proxy.telemetry.usage import Usage
+from forebay_proxy.wire.protocol.plan import ReaderName
+
+ORIGIN = "https://data.example.org"
+READER = ReaderName("j", "0", "1", "7.1")
+
+
+def _usage() -> Usage:
+    return Usage(configured_bytes=1000, effective_bytes=900, stored_bytes=500, reserved_bytes=100, doomed_bytes=20, overhead_bytes=10)
+
+
+def _samples(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    text = metrics.render()[0].decode()
+    families = text_string_to_metric_families(text)
+    return {(s.name, tuple(sorted(s.labels.items()))): s.value for family in families for s in family.samples}
+
+
+def _value(metrics: Metrics, name: str, **labels: str) -> float:
+    return _samples(metrics)["forebay_" + name, tuple(sorted(labels.items()))]
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    made = Metrics(version="9.9.9")
+    made.watch(_usage)
+    return made
+
+
+def test_every_fact_has_a_counter(metrics: Metrics) -> None:
+    """A fact added to events.py without a place in the metrics is a mistake."""
+    assert set(metrics._counters) == set(get_args(facts.Event))
+
+
+def test_every_metric_of_the_table_is_exported(metrics: Metrics) -> None:
+    """Table and exposition name the same families, each with its help and type."""
+    text = metrics.render()[0].decode()
+    for metric in METRICS:
+        assert f"# HELP {metric.full_name} {metric.help}\n" in text
+        assert f"# TYPE {metric.full_name} {metric.kind}\n" in text
+
+
+def test_every_level_is_in_the_table() -> None:
+    """A pulled gauge cannot exist outside the table."""
+    assert {metric.name for metric in METRICS} >= LEVELS
+
+
+def test_names_carry_their_unit_and_kind() -> None:
+    """Counters end in _total, histograms in a base unit, and nothing speaks of milliseconds or megabytes."""
+    for metric in METRICS:
+        assert re.fullmatch(r"[a-z]+(_[a-z]+)*", metric.name)
+        assert metric.name.endswith("_total") == (metric.kind == "counter")
+        assert metric.kind != "histogram" or metric.name.endswith("_seconds")
+        assert not re.search(r"_(ms|mb|kb|gb|millis)", metric.name)
+        assert metric.help.endswith(".")
+        assert metric.stability in ("stable", "experimental")
+
+
+def test_counters_are_born_at_zero(metrics: Metrics) -> None:
+    """Every value of an enum label is there before anything happened, so rate() sees the first event."""
+    for outcome in RequestOutcome:
+        assert _value(metrics, "request_bytes_total", result=outcome.value) == 0
+        assert _value(metrics, "requests_total", method="GET", result=outcome.value, code="206") == 0
+    assert _value(metrics, "responses_aborted_total", reason="origin_failed") == 0
+    assert _value(metrics, "reader_wait_seconds_total", job="anonymous") == 0
+    assert _value(metrics, "origin_requests_total", origin=OTHER, method="GET", code="206") == 0
+
+
+def test_an_origin_is_born_whole_with_its_first_fact(metrics: Metrics) -> None:
+    """The first word from an origin makes all its counters, at zero."""
+    metrics.listen(facts.OriginBytes(ORIGIN, 5, "demand"))
+    assert _value(metrics, "origin_bytes_total", origin=ORIGIN, kind="demand") == 5
+    assert _value(metrics, "origin_bytes_total", origin=ORIGIN, kind="prefetch") == 0
+    assert _value(metrics, "origin_failures_total", origin=ORIGIN, reason="reset") == 0
+    assert _value(metrics, "origin_inflight_requests", origin=ORIGIN) == 0
+
+
+def test_a_shard_request_counts_bytes_and_times(metrics: Metrics) -> None:
+    """One partial request of 100 bytes, 40 of them from the store."""
+    metrics.listen(facts.RequestDone("GET", 206, RequestOutcome.PARTIAL, 100, 0.02, 0.5, hit_bytes=40))
+    assert _value(metrics, "requests_total", method="GET", result="partial", code="206") == 1
+    assert _value(metrics, "request_bytes_total", result="partial") == 100
+    assert _value(metrics, "hit_bytes_total") == 40
+    assert _value(metrics, "time_to_first_byte_seconds_bucket", result="partial", le="0.025") == 1
+    assert _value(metrics, "time_to_first_byte_seconds_bucket", result="partial", le="0.01") == 0
+    assert _value(metrics, "response_duration_seconds_sum") == 0.5
+
+
+def test_other_requests_do_not_blur_the_shard_latencies(metrics: Metrics) -> None:
+    """A status request is counted, but not among the bytes and first bytes of shards."""
+    metrics.listen(facts.RequestDone("GET", 200, None, 5000, 0.001, 0.001))
+    assert _value(metrics, "requests_total", method="GET", result="none", code="200") == 1
+    assert sum(_value(metrics, "request_bytes_total", result=outcome.value) for outcome in RequestOutcome) == 0
+    assert _value(metrics, "response_duration_seconds_count") == 0
+
+
+@pytest.mark.parametrize(
+    ("fact", "name", "labels", "value"),
+    [
+        (facts.Aborted("changed"), "responses_aborted_total", {"reason": "changed"}, 1),
+        (facts.Aborted("boredom"), "responses_aborted_total", {"reason": OTHER}, 1),
+        (facts.ClientRefused("uid"), "auth_failures_total", {"reason": "uid"}, 1),
+        (facts.ClientRefused("origin"), "ssrf_blocked_total", {}, 1),
+        (facts.DiskOperationFailed("write", "ENOSPC"), "cache_disk_errors_total", {"op": "write", "errno": "ENOSPC"}, 1),
+        (facts.DiskOperationFailed("write", "EROFS"), "cache_disk_errors_total", {"op": "write", "errno": "EROFS"}, 1),
+        (facts.DiskOperationFailed("../x", "no\nerrno"), "cache_disk_errors_total", {"op": OTHER, "errno": OTHER}, 1),
+        (facts.DigestChecked("md5", "differs"), "digest_checks_total", {"algorithm": "md5", "result": "differs"}, 1),
+        (facts.DigestChecked("unknown", "unchecked"), "digest_checks_total", {"algorithm": OTHER, "result": "unchecked"}, 1),
+        (facts.Evicted(7, "guess", 60.5, used=True), "cache_evicted_bytes_total", {"reason": "guess"}, 7),
+        (facts.Evicted(7, "guess", 60.5, used=True), "cache_evicted_before_use_bytes_total", {}, 0),
+        (facts.Evicted(7, "unused", 60.5, used=False), "cache_evicted_before_use_bytes_total", {}, 7),
+        (facts.Evicted(7, "plan", 60.5, used=True), "cache_eviction_age_seconds_bucket", {"le": "300.0"}, 1),
+        (facts.FetchRetried(ORIGIN, "reset", resumed=True), "origin_resumes_total", {"origin": ORIGIN}, 1),
+        (facts.FetchRetried(ORIGIN, "reset", resumed=False), "origin_resumes_total", {"origin": ORIGIN}, 0),
+        (facts.FetchRetried(ORIGIN, "reset", resumed=False), "origin_retries_total", {"origin": ORIGIN}, 1),
+        (facts.FlightBoarded(), "singleflight_joins_total", {}, 1),
+        (facts.IntegrityFailed("recovery"), "cache_integrity_failures_total", {"stage": "recovery"}, 1),
+        (facts.LoopLagged(0.2), "event_loop_lag_seconds_bucket", {"le": "0.25"}, 1),
+        (facts.OpeningDone(ORIGIN, 0.2), "opening_duration_seconds_count", {}, 1),
+        (facts.OpeningDone(ORIGIN, 0.2, "ShardNotFound"), "opening_failures_total", {"error": "ShardNotFound"}, 1),
+        (facts.OriginAnswered(ORIGIN, "GET", 404, 0.2), "origin_requests_total", {"origin": ORIGIN, "method": "GET", "code": "404"}, 1),
+        (facts.OriginAnswered(ORIGIN, "GET", 206, 0.2), "origin_first_byte_seconds_count", {"origin": ORIGIN}, 1),
+        (facts.OriginAnswered(ORIGIN, "GET", 0, 15), "origin_first_byte_seconds_count", {"origin": ORIGIN}, 0),
+        (facts.OriginFailed(ORIGIN, "throttled"), "origin_throttled_total", {"origin": ORIGIN}, 1),
+        (facts.OriginOddity(ORIGIN, "range-as-200"), "origin_oddities_total", {"origin": ORIGIN, "kind": "range-as-200"}, 1),
+        (facts.OriginFailed(ORIGIN, "short"), "origin_failures_total", {"origin": ORIGIN, "reason": "short"}, 1),
+        (facts.PlanChanged("j", "extended"), "plan_changes_total", {"what": "extended"}, 1),
+        (facts.OptimalBytes(7), "plan_optimal_origin_bytes_total", {}, 7),
+        (facts.ShardOpened(READER, "planned"), "plan_openings_total", {"job": "j"}, 1),
+        (facts.ShardOpened(READER, "planned"), "plan_deviation_total", {"job": "j", "kind": "skipped"}, 0),
+        (facts.ShardOpened(READER, "skipped"), "plan_openings_total", {"job": "j"}, 1),
+        (facts.ShardOpened(READER, "skipped"), "plan_deviation_total", {"job": "j", "kind": "skipped"}, 1),
+        (facts.ShardOpened(READER, "repeated"), "plan_deviation_total", {"job": "j", "kind": "repeated"}, 1),
+        (facts.ShardOpened(READER, "unplanned"), "plan_deviation_total", {"job": "j", "kind": "unplanned"}, 1),
+        (facts.ReaderWaited("train", 1.5), "reader_wait_seconds_total", {"job": "train"}, 1.5),
+        (facts.ReaderWaited("", 1.5), "reader_wait_seconds_total", {"job": "anonymous"}, 1.5),
+        (facts.CacheRecovered(12, 3, 0.7), "recovery_segments_total", {"outcome": "dropped"}, 3),
+        (facts.CacheRecovered(12, 3, 0.7), "recovery_duration_seconds", {}, 0.7),
+        (facts.NotStorable(ORIGIN), "not_storable_total", {}, 1),
+        (facts.NotTar("s3://b/a.tar", "a web page", "train"), "not_tar_readings_total", {"job": "train"}, 1),
+        (facts.Refetched(ORIGIN, 9), "refetches_total", {}, 1),
+        (facts.ReservationRefused("no-room"), "cache_reservation_failures_total", {"reason": "no-room"}, 1),
+        (facts.Revalidated("unreachable"), "revalidations_total", {"result": "unreachable"}, 1),
+        (facts.SegmentFetched(ORIGIN, 8, 0.1, True, True), "segments_fetched_total", {"kind": "prefetch", "stored": "yes"}, 1),
+        (facts.SegmentFetched(ORIGIN, 8, 0.1, False, False), "segments_fetched_total", {"kind": "demand", "stored": "no"}, 1),
+        (facts.SegmentVerified("verify", right=False), "segments_verified_total", {"why": "verify", "result": "wrong"}, 1),
+    ],
+)
+def test_a_fact_is_counted(metrics: Metrics, fact: facts.Event, name: str, labels: dict[str, str], value: float) -> None:
+    """Each fact moves its own counter by what it says."""
+    metrics.listen(fact)
+    assert _value(metrics, name, **labels) == value
+
+
+def test_an_opening_as_planned_is_no_deviation(metrics: Metrics) -> None:
+    """It is in the whole, and in no part of it."""
+    metrics.listen(facts.ShardOpened(READER, "planned"))
+    deviations = {labels: value for (name, labels), value in _samples(metrics).items() if name == "forebay_plan_deviation_total"}
+    assert len(deviations) == 3 * 3  # of this job, of readers without a name, and of the others
+    assert not any(deviations.values())
+
+
+def test_levels_are_read_when_somebody_asks() -> None:
+    """Two scrapes see two moments; nothing is remembered between them."""
+    metrics, stored = Metrics(), [1, 2]
+    metrics.watch(lambda: Usage(configured_bytes=10, effective_bytes=10, stored_bytes=stored.pop(0)))
+    assert [_value(metrics, "cache_bytes", state="stored") for _ in range(2)] == [1, 2]
+
+
+def test_states_add_up_to_what_is_held(metrics: Metrics) -> None:
+    """The sum of cache_bytes is what the bound is compared with; the peak is never below it."""
+    states = [_value(metrics, "cache_bytes", state=state) for state in ("stored", "reserved", "doomed", "overhead")]
+    assert sum(states) == _usage().held_bytes == _value(metrics, "cache_peak_bytes")
+    assert _value(metrics, "cache_capacity_bytes", kind="configured") == 1000
+    assert _value(metrics, "cache_capacity_bytes", kind="effective") == 900
+
+
+@pytest.mark.parametrize(("state", "value"), [("normal", 0), ("unstable", 1), ("down", 2), ("on fire", 2)])
+def test_a_disk_state_is_a_number(state: str, value: int) -> None:
+    """An unknown state looks bad, not good."""
+    metrics = Metrics()
+    metrics.watch(lambda: Usage(configured_bytes=1, effective_bytes=1, disk_state=state))
+    assert _value(metrics, "cache_disk_state") == value
+
+
+def test_the_lead_of_a_job_is_its_worst() -> None:
+    """Jobs that share a label share the smallest lead, so a starving one is not averaged away."""
+    metrics = Metrics()
+    leads = {f"job{n}": float(n) for n in range(1, 40)} | {"not a plain name": 0.5}
+    metrics.watch(lambda: Usage(configured_bytes=1, effective_bytes=1, lead_s=leads))
+    assert _value(metrics, "prefetch_lead_seconds", job="job1") == 1
+    assert _value(metrics, "prefetch_lead_seconds", job=OTHER) == 0.5
+
+
+def test_build_info_says_what_runs(metrics: Metrics) -> None:
+    """One line with version and interpreter."""
+    assert next(labels for name, labels in _samples(metrics) if name == "forebay_build_info")[1] == ("version", "9.9.9")
+
+
+def test_the_process_is_watched_too(metrics: Metrics) -> None:
+    """Memory, descriptors and garbage collection come from the library."""
+    names = {name for name, _ in _samples(metrics)}
+    assert names >= {"process_resident_memory_bytes", "process_open_fds", "process_max_fds", "python_gc_collections_total"}
+
+
+def test_two_sidecars_in_one_process_do_not_meet() -> None:
+    """Each has a registry of its own."""
+    one, two = Metrics(), Metrics()
+    one.listen(facts.FlightBoarded())
+    assert _value(two, "singleflight_joins_total") == 0
+
+
+def test_two_thousand_lines_are_the_most_a_scrape_returns() -> None:
+    """1,000 origins, 1,000 jobs, every status code and strange words in every text field."""
+    metrics = Metrics()
+    many = {f"https://h{n}.example": 1 for n in range(1000)}
+    leads = {f"lead{n}": 1 for n in range(1000)}
+    metrics.watch(lambda: Usage(configured_bytes=1, effective_bytes=1, origins=many, lead_bytes=leads, lead_s=leads))
+    for number in range(1000):
+        for fact in _hostile(f"https://h{number}.example", f"word{number}", 100 + number % 520):
+            metrics.listen(fact)
+    for code in range(600):
+        for origin in list(many)[: MAX_ORIGINS + 1]:
+            metrics.listen(facts.OriginAnswered(origin, "GET" if code % 2 else "HEAD", code, 1))
+    lines = metrics.render()[0].splitlines()
+    assert 1500 < len(lines) <= 2000
+
+
+def _unchecked(job: str) -> ReaderName:
+    """A reader of any job, whatever ``ReaderName`` would say to it."""
+    made = object.__new__(ReaderName)
+    object.__setattr__(made, "job", job)
+    return made
+
+
+def _hostile(origin: str, word: str, code: int) -> list[facts.Event]:
+    outcome = list(RequestOutcome)[code % 5] if code % 6 else None
+    return [
+        facts.Aborted(word), facts.ClientRefused(word), facts.DiskOperationFailed("read", word.upper()), facts.DiskOperationFailed(word,
+        f"E{word.upper()}"),
+        facts.Evicted(1, word, 1, False), facts.FetchRetried(origin, word, True), facts.IntegrityFailed(word), facts.LoopLagged(1),
+        facts.OpeningDone(origin, 1, word), facts.OriginAnswered(origin, word, code, 1), facts.OriginBytes(origin, 1, word),
+        facts.OriginOddity(origin, word), facts.OriginFailed(origin, word), facts.PlanChanged(word, word),
+        facts.ReaderWaited(word, 1), facts.ReservationRefused(word),
+        facts.RequestDone(word, code, outcome, 1, 1, 1, job=word), facts.RequestDone("GET", code, outcome, 1, 1, 1),
+        facts.Revalidated(word), facts.ShardOpened(_unchecked(word), word), facts.DigestChecked(word, word),
+        facts.SegmentVerified("sample", True),
+    ]  # fmt: skip
+
+
+def test_the_bounds_are_those_of_the_documentation() -> None:
+    """28 origins and 16 jobs have series of their own, the next one counts as other."""
+    metrics = Metrics()
+    for number in range(MAX_ORIGINS + 5):
+        metrics.listen(facts.OriginBytes(f"https://h{number}", 1, "demand"))
+        metrics.listen(facts.ReaderWaited(f"job{number}", 1))
+    samples = _samples(metrics)
+    origins = {dict(labels)["origin"] for name, labels in samples if name == "forebay_origin_bytes_total"}
+    jobs = {dict(labels)["job"] for name, labels in samples if name == "forebay_reader_wait_seconds_total"}
+    assert (len(origins - {OTHER}), len(jobs - {OTHER})) == (28, 16) == (MAX_ORIGINS, MAX_JOBS)
+    assert _value(metrics, "origin_bytes_total", origin=OTHER, kind="demand") == 5
+
+
+CANARY = "c4n4ry-s3cr3t"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"https://user:{CANARY}@data.example.org/a.tar",
+        f"https://data.example.org/a.tar?X-Amz-Signature={CANARY}",
+        f"https://data.example.org/{CANARY}/a.tar",
+        f"https://data.example.org#{CANARY}",
+        f"https://data.example.org\\@{CANARY}",
+        f"s3://bucket/{CANARY}",
+        f"Bearer {CANARY}",
+        f"job?token={CANARY}",
+        f"{CANARY}\n# HELP forged 1",
+        f'"}} forged{{x="{CANARY}',
+    ],
+)
+def test_no_url_key_or_secret_becomes_a_label(metrics: Metrics, text: str) -> None:
+    """Whatever text a fact carries by mistake, only scheme and host, or a plain word, get out."""
+    for fact in _hostile(text, text, 200):
+        metrics.listen(fact)
+    assert CANARY not in metrics.render()[0].decode()
+
+
+@given(st.text(), st.text(), st.integers(-5, 1000))
+def test_any_text_leaves_the_answer_readable(origin: str, word: str, code: int) -> None:
+    """Whatever is counted, a parser reads the result."""
+    metrics = Metrics()
+    for fact in _hostile(origin, word, code):
+        metrics.listen(fact)
+    assert _samples(metrics)
+
+
+def test_the_content_type_is_the_text_format(metrics: Metrics) -> None:
+    """Prometheus 3 refuses an answer whose type it does not know."""
+    body, content_type = metrics.render()
+    assert content_type == "text/plain; version=0.0.4; charset=utf-8"
+    assert b"_created" not in body
