@@ -20,7 +20,7 @@ import pytest
 from support.crashing import DAMAGES, copy_tree
 from support.fake_origin import FakeOrigin
 from support.house import SEGMENT, building, data_of, small_segments
-from support.kills import index_writer
+from support.kills import claims
 from support.lengths import ordinarily
 from support.origin_server import OriginServer
 from support.readers import make_shard, read
@@ -235,7 +235,7 @@ def under_boot(place: Path, name: str) -> tuple[str, ...]:
 
 def claimed(place: Path) -> int:
     """Segments the index claims now."""
-    rows = index_writer(place / "cache", place / "index-copy")
+    rows = claims(place / "cache", place / "index-copy")
     return sum(sum(value != 0 for value in array("Q", base64.b64decode(row["sums"]))) for _, row in rows)
 
 

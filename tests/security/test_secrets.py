@@ -78,7 +78,7 @@ import os, sys
 
 def plant():
     from forebay_proxy.cache.fill import segment_writer
-    from forebay_proxy.cache import shard_cache
+    from forebay_proxy.cache.readers import active_readers
     from forebay_proxy.server.http import shard_route
     boom = "http://user:CANARYuserinfo41@h/?X-Amz-Signature=CANARYsignature13 Bearer CANARYauthorization01"
     decide = shard_route.decide
@@ -93,12 +93,12 @@ def plant():
             raise KeyError(boom) from ValueError(boom)
         await put(self, chunk)
     segment_writer.SegmentWriter.put = faulty_put
-    let_rest = shard_cache.ShardCache.let_rest
+    let_rest = active_readers.ActiveReaders.let_rest
     def faulty_let_rest(self, now):
         if os.path.exists(os.environ["FOREBAY_TEST_CRASH"]):
             raise RuntimeError(boom)
         return let_rest(self, now)
-    shard_cache.ShardCache.let_rest = faulty_let_rest
+    active_readers.ActiveReaders.let_rest = faulty_let_rest
 
 if sys.argv[0] == "-m" or "forebay" in " ".join(sys.orig_argv):
     plant()

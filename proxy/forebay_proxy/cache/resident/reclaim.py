@@ -222,6 +222,8 @@ class Reclaimer:
                 await self._free(entry, indices)
         except (DiskFailed, Leased, CacheFull) as error:
             removed = isinstance(error, DiskFailed) and error.errno_name == "ENOENT"  # no file, no bytes
+            if removed:
+                entry.stored.charged_bytes -= min(entry.stored.charged_bytes, sum(map(entry.segments.bytes_of, indices)))
             leased = isinstance(error, Leased)
             if isinstance(error, DiskFailed):
                 self._disk_failed(error)

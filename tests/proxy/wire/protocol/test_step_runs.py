@@ -62,8 +62,7 @@ def test_a_task_that_is_back_begins_the_next_though_another_is_still_inside(plac
         with process() as again:
             assert told(place, 0, again) == own(again)
             with process() as follows:
-                late_told = told(place, 2, follows)
-    assert late_told == own(again)
+                assert told(place, 2, follows) == own(again)
 
 
 def test_what_a_kill_tore_hides_no_run(place: Path) -> None:
