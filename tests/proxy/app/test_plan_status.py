@@ -125,16 +125,23 @@ async def test_pages_follow_one_another(world: World) -> None:
 
 
 async def test_a_thousand_readers_do_not_hold_the_loop(world: World) -> None:
-    """1,024 readers with a share of 585,270 shards: a page of them, and the leads of all, each well under 20 ms."""
+    """1,024 readers with a share of 585,270 shards: a page of them (6 to 8 ms), and the leads of all (11 to 19 ms)."""
     announced = asked(world)
     shards = [shard_of(f"https://o/big/{number:06}.tar") for number in range(20_000)]
     for number in range(1024):
         start = number * 571 % 19_000
         world.plans.replace(reader(number), shards[start : start + 571])
     world.prefetcher.wake()
-    assert _quickest(lambda: json.dumps(announced.page())) < 0.02
-    assert _quickest(announced.leads) < 0.02
+    measure_s = _quickest(_two_million_steps)
+    assert _quickest(lambda: json.dumps(announced.page())) < measure_s / 2
+    assert _quickest(announced.leads) < measure_s
     assert len(announced.page()["plans"]) == 256
+
+
+def _two_million_steps() -> None:
+    """33 to 51 ms on the machine on which the others were measured: a busy or slower one is so for all three."""
+    for _ in range(2_000_000):
+        pass
 
 
 def _quickest(ask: object) -> float:
