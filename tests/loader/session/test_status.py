@@ -124,10 +124,13 @@ def test_what_speaks_no_http_is_no_sidecar() -> None:
                 connection.recv(4096)
                 connection.sendall(b"SSH-2.0\r\n\r\n")
 
+        server.settimeout(30)  # or a question that never came would leave the thread in accept()
         speaking = threading.Thread(target=speak)
         speaking.start()
-        found = at(f"http://127.0.0.1:{server.getsockname()[1]}")
-        speaking.join()
+        try:
+            found = at(f"http://127.0.0.1:{server.getsockname()[1]}")
+        finally:
+            speaking.join()
     assert not found.found
 
 
