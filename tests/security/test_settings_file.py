@@ -32,7 +32,7 @@ WAYS = {
 }
 
 
-class Intake:
+class Workplace:
     """A working directory, and a user with a run directory and a cache of their own."""
 
     def __init__(self, path: Path) -> None:
@@ -58,38 +58,38 @@ class Intake:
 
 
 @pytest.fixture
-def intake(tmp_path: Path) -> Intake:
-    return Intake(tmp_path)
+def workplace(tmp_path: Path) -> Workplace:
+    return Workplace(tmp_path)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_another_users_file_opens_nothing_and_stops_nothing(intake: Intake, way: str) -> None:
+def test_another_users_file_opens_nothing_and_stops_nothing(workplace: Workplace, way: str) -> None:
     """Not read, and said: neither its doors nor its nonsense counts."""
-    intake.file.write_text('allow_uid = [65534]\nfile_root = ["/etc"]\nnonsense = = \n')
-    os.chown(intake.file, NOBODY, NOBODY)
-    code, out, errors = intake.enter(way)
+    workplace.file.write_text('allow_uid = [65534]\nfile_root = ["/etc"]\nnonsense = = \n')
+    os.chown(workplace.file, NOBODY, NOBODY)
+    code, out, errors = workplace.enter(way)
     assert code == 0, errors
-    assert f"settings file {intake.file} is not read: {intake.file} belongs to uid {NOBODY}, not to you" in errors
+    assert f"settings file {workplace.file} is not read: {workplace.file} belongs to uid {NOBODY}, not to you" in errors
     assert errors.count("is not read") == 1
     if way != "serve":
         assert "is not read" in json.loads(out)[0]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_doors_in_a_file_of_our_own_there_are_an_error(intake: Intake, way: str) -> None:
+def test_doors_in_a_file_of_our_own_there_are_an_error(workplace: Workplace, way: str) -> None:
     """As in a cloned repository: nothing begins, and each key is named with where it may stand."""
-    intake.file.write_text('allow_uid = [65534]\nfile_root = ["/etc"]\n')
-    code, out, errors = intake.enter(way)
+    workplace.file.write_text('allow_uid = [65534]\nfile_root = ["/etc"]\n')
+    code, out, errors = workplace.enter(way)
     assert (code, out) == (1 if way == "code" else 2, "")
     for key in ("allow_uid", "file_root"):
-        assert f"{key} does not count in {intake.file}" in errors
+        assert f"{key} does not count in {workplace.file}" in errors
     assert "--config" in errors
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_file_that_was_read_is_named(intake: Intake, way: str) -> None:
+def test_the_file_that_was_read_is_named(workplace: Workplace, way: str) -> None:
     """In one line."""
-    intake.file.write_text('log_level = "warning"\n')
-    code, _, errors = intake.enter(way)
+    workplace.file.write_text('log_level = "warning"\n')
+    code, _, errors = workplace.enter(way)
     assert code == 0, errors
-    assert errors.count(f"settings read from {intake.file}") == 1
+    assert errors.count(f"settings read from {workplace.file}") == 1

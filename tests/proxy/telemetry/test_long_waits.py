@@ -17,7 +17,7 @@ from forebay_proxy.telemetry.waits import OPENING, Waits
 O = "https://o"  # noqa: E741
 
 
-class Intake:
+class Clocked:
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.waits = Waits(Events(), self.clock)
@@ -30,142 +30,142 @@ class Intake:
 
 def test_a_long_wait_is_one_warning_with_its_cause(caplog: pytest.LogCaptureFixture) -> None:
     """Not before five seconds, not for each reader, not each second; the URL's query is not shown; the end is told."""
-    intake = Intake()
+    clocked = Clocked()
     caplog.set_level(logging.INFO, "forebay")
-    with intake.waits.waiting(reader(), f"{O}/a.tar?token=S3CRET", O, OPENING), intake.waits.waiting(reader(1), f"{O}/b.tar", O, OPENING):
-        intake.clock.advance(4)
-        intake.board.listen(OriginFailed(O, "throttled", "503 Service Unavailable"))
-        intake.long.look()
+    with clocked.waits.waiting(reader(), f"{O}/a.tar?token=S3CRET", O, OPENING), clocked.waits.waiting(reader(1), f"{O}/b.tar", O, OPENING):
+        clocked.clock.advance(4)
+        clocked.board.listen(OriginFailed(O, "throttled", "503 Service Unavailable"))
+        clocked.long.look()
         assert caplog.messages == []
         for _ in range(5):
-            intake.clock.advance(2)
-            intake.long.look()
+            clocked.clock.advance(2)
+            clocked.long.look()
         expected = f"shard {O}/a.tar and 1 more readers: waiting for 6 s; {O}: 503 Service Unavailable; it is asked again"
         assert caplog.messages == [expected]
-        intake.clock.advance(60)
-        intake.long.look()
+        clocked.clock.advance(60)
+        clocked.long.look()
         assert len(caplog.messages) == 2
-    intake.long.look()
+    clocked.long.look()
     assert caplog.messages[2:] == [f"readers of {O} go on: up to 2 at once waited, for 74 s in all"]
 
 
 def test_an_origin_that_is_slow_again_and_again_is_one_warning_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     """Waits of 8 s for each shard of hours, with a second between them."""
-    intake = Intake()
+    clocked = Clocked()
     for _ in range(13):
-        with intake.waits.waiting(reader(), f"{O}/a.tar", O, OPENING):
+        with clocked.waits.waiting(reader(), f"{O}/a.tar", O, OPENING):
             for _ in range(8):
-                intake.clock.advance(1)
-                intake.long.look()
-        intake.clock.advance(1)
-        intake.long.look()
+                clocked.clock.advance(1)
+                clocked.long.look()
+        clocked.clock.advance(1)
+        clocked.long.look()
     assert [text.partition(": ")[2] for text in caplog.messages] == 2 * [f"waiting for 5 s; {O} has not answered yet"]
 
 
 def test_a_wait_without_an_error_says_what_is_known(caplog: pytest.LogCaptureFixture) -> None:
     """Never answered; or answered before, and slow now."""
-    intake = Intake()
-    with intake.waits.waiting(reader(), f"{O}/a.tar", O, OPENING):
-        intake.clock.advance(6)
-        intake.long.look()
-    intake.board.listen(OriginAnswered("https://p", "GET", 206, 0.1))
-    with intake.waits.waiting(reader(), "https://p/a.tar", "https://p", OPENING):
-        intake.clock.advance(6)
-        intake.long.look()
+    clocked = Clocked()
+    with clocked.waits.waiting(reader(), f"{O}/a.tar", O, OPENING):
+        clocked.clock.advance(6)
+        clocked.long.look()
+    clocked.board.listen(OriginAnswered("https://p", "GET", 206, 0.1))
+    with clocked.waits.waiting(reader(), "https://p/a.tar", "https://p", OPENING):
+        clocked.clock.advance(6)
+        clocked.long.look()
     assert "has not answered yet" in caplog.messages[0]
     assert "is slow" in caplog.messages[1]
 
 
 def test_the_one_that_waits_longest_is_named_and_the_end_counts_all(caplog: pytest.LogCaptureFixture) -> None:
     """Three wait; once two have gone on, the third is told of; in the end so many at once as there were at the most, from the first on."""
-    intake = Intake()
+    clocked = Clocked()
     caplog.set_level(logging.INFO, "forebay")
     with ExitStack() as last, ExitStack() as others:
-        others.enter_context(intake.waits.waiting(reader(), f"{O}/a.tar", O, OPENING))
-        intake.clock.advance(2)
-        last.enter_context(intake.waits.waiting(reader(1), f"{O}/b.tar", O, OPENING))
-        intake.clock.advance(5)
-        intake.long.look()
+        others.enter_context(clocked.waits.waiting(reader(), f"{O}/a.tar", O, OPENING))
+        clocked.clock.advance(2)
+        last.enter_context(clocked.waits.waiting(reader(1), f"{O}/b.tar", O, OPENING))
+        clocked.clock.advance(5)
+        clocked.long.look()
         assert caplog.messages == [f"shard {O}/a.tar and 1 more readers: waiting for 7 s; {O} has not answered yet"]
-        others.enter_context(intake.waits.waiting(reader(2), f"{O}/c.tar", O, OPENING))
-        intake.clock.advance(5)
-        intake.long.look()
+        others.enter_context(clocked.waits.waiting(reader(2), f"{O}/c.tar", O, OPENING))
+        clocked.clock.advance(5)
+        clocked.long.look()
         others.close()
-        intake.clock.advance(54)
-        intake.long.look()
+        clocked.clock.advance(54)
+        clocked.long.look()
         assert len(caplog.messages) == 1
-        intake.clock.advance(1)
-        intake.long.look()
+        clocked.clock.advance(1)
+        clocked.long.look()
         assert caplog.messages[1:] == [f"shard {O}/b.tar: waiting for 65 s; {O} has not answered yet"]
         last.close()
-        intake.long.look()
+        clocked.long.look()
     assert caplog.messages[2:] == [f"readers of {O} go on: up to 3 at once waited, for 67 s in all"]
 
 
 def test_more_readers_that_are_there_when_it_is_told_again_count_too(caplog: pytest.LogCaptureFixture) -> None:
     """The highest number is what the end says, whenever it was."""
-    intake = Intake()
+    clocked = Clocked()
     caplog.set_level(logging.INFO, "forebay")
     with ExitStack() as held:
-        held.enter_context(intake.waits.waiting(reader(), f"{O}/a.tar", O, OPENING))
-        intake.clock.advance(6)
-        intake.long.look()
-        held.enter_context(intake.waits.waiting(reader(1), f"{O}/b.tar", O, OPENING))
-        intake.clock.advance(60)
-        intake.long.look()
-    intake.long.look()
+        held.enter_context(clocked.waits.waiting(reader(), f"{O}/a.tar", O, OPENING))
+        clocked.clock.advance(6)
+        clocked.long.look()
+        held.enter_context(clocked.waits.waiting(reader(1), f"{O}/b.tar", O, OPENING))
+        clocked.clock.advance(60)
+        clocked.long.look()
+    clocked.long.look()
     assert caplog.messages[-1] == f"readers of {O} go on: up to 2 at once waited, for 66 s in all"
 
 
 def test_after_a_minute_an_origin_is_news_again_and_nothing_of_it_is_kept(caplog: pytest.LogCaptureFixture) -> None:
     """Not a second before: a minute since it was told of last."""
-    intake = Intake()
+    clocked = Clocked()
     for advanced in (5, 49, 1):
-        with intake.waits.waiting(reader(), f"{O}/a.tar", O, OPENING):
-            intake.clock.advance(advanced)
-            intake.long.look()
-            intake.clock.advance(5)
-            intake.long.look()
-        intake.long.look()
+        with clocked.waits.waiting(reader(), f"{O}/a.tar", O, OPENING):
+            clocked.clock.advance(advanced)
+            clocked.long.look()
+            clocked.clock.advance(5)
+            clocked.long.look()
+        clocked.long.look()
     assert len(caplog.messages) == 2
-    intake.clock.advance(60)
-    intake.long.look()
-    assert not intake.long._lately
+    clocked.clock.advance(60)
+    clocked.long.look()
+    assert not clocked.long._lately
 
 
 def test_an_origin_that_was_asked_and_never_answered_has_not_answered_yet(caplog: pytest.LogCaptureFixture) -> None:
     """A request that ended without any answer is none."""
-    intake = Intake()
-    intake.board.listen(OriginAnswered(O, "GET", 0, 1.0))
-    with intake.waits.waiting(reader(), f"{O}/a.tar", O, OPENING):
-        intake.clock.advance(6)
-        intake.long.look()
+    clocked = Clocked()
+    clocked.board.listen(OriginAnswered(O, "GET", 0, 1.0))
+    with clocked.waits.waiting(reader(), f"{O}/a.tar", O, OPENING):
+        clocked.clock.advance(6)
+        clocked.long.look()
     assert "has not answered yet" in caplog.messages[0]
 
 
 def test_the_verdict_names_who_keeps_readers_waiting() -> None:
     """A long wait first, with what the origin says and how often; then the last minute's share; then that all is well."""
-    intake = Intake()
-    assert intake.verdict() == "data arrives as fast as it is read: readers waited 0.0 % of the last minute"
-    with intake.waits.waiting(reader(), f"{O}/a.tar", O, OPENING):
+    clocked = Clocked()
+    assert clocked.verdict() == "data arrives as fast as it is read: readers waited 0.0 % of the last minute"
+    with clocked.waits.waiting(reader(), f"{O}/a.tar", O, OPENING):
         for _ in range(12):
-            intake.clock.advance(1)
-            intake.board.listen(OriginAnswered(O, "GET", 503, 0.1))
-            intake.board.listen(OriginFailed(O, "throttled", "503 Service Unavailable"))
-            intake.waits.look(1)
-        assert intake.verdict() == f"a reader waits for {O}, 12 s by now: 503 Service Unavailable (12 x 503 in the last minute)"
-    assert intake.verdict() == f"readers waited 100 % of the last minute; {O} brings 0 B/s now, 2 requests in the air"
-    assert intake.verdict("down").startswith("the cache disk is down (no space left): bytes pass through memory; readers waited 100 %")
-    idle = verdict(intake.waits, intake.board, readers=1, disk_state="normal", disk_reason="", in_flight={})
+            clocked.clock.advance(1)
+            clocked.board.listen(OriginAnswered(O, "GET", 503, 0.1))
+            clocked.board.listen(OriginFailed(O, "throttled", "503 Service Unavailable"))
+            clocked.waits.look(1)
+        assert clocked.verdict() == f"a reader waits for {O}, 12 s by now: 503 Service Unavailable (12 x 503 in the last minute)"
+    assert clocked.verdict() == f"readers waited 100 % of the last minute; {O} brings 0 B/s now, 2 requests in the air"
+    assert clocked.verdict("down").startswith("the cache disk is down (no space left): bytes pass through memory; readers waited 100 %")
+    idle = verdict(clocked.waits, clocked.board, readers=1, disk_state="normal", disk_reason="", in_flight={})
     assert idle == "readers waited 100 % of the last minute"  # an origin that is asked for nothing now is not the reason
 
 
 def test_who_was_refused_is_no_silence() -> None:
     """Nobody reads because nobody is let in: the last refusal stands where a person looks first."""
-    intake = Intake()
+    clocked = Clocked()
     told = verdict(
-        intake.waits, intake.board, readers=0, disk_state="normal", disk_reason="", in_flight={}, refused=("shard s3://b/a.tar: 403", 3.2)
+        clocked.waits, clocked.board, readers=0, disk_state="normal", disk_reason="", in_flight={}, refused=("shard s3://b/a.tar: 403", 3.2)
     )
     assert told == "nobody has read in the last minute; who asked last, 3 s ago, was told: shard s3://b/a.tar: 403"
-    silent = verdict(intake.waits, intake.board, readers=0, disk_state="normal", disk_reason="", in_flight={})
+    silent = verdict(clocked.waits, clocked.board, readers=0, disk_state="normal", disk_reason="", in_flight={})
     assert silent == "nobody has read in the last minute"

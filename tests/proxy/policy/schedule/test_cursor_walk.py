@@ -41,7 +41,7 @@ class View:
         return True
 
 
-class Desk:
+class Scheduled:
     """One reader of all shards, and its cursor at their only origin."""
 
     def __init__(self) -> None:
@@ -67,79 +67,79 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def scheduled() -> Scheduled:
+    return Scheduled()
 
 
-def test_the_front_is_a_few_shards_ahead(desk: Desk) -> None:
+def test_the_front_is_a_few_shards_ahead(scheduled: Scheduled) -> None:
     """However long the plan is; what is passed brings the next."""
-    assert desk.lane.indices == list(range(FRONT))
-    desk.walk.pass_by(desk.lane)
-    assert desk.lane.indices == list(range(1, FRONT + 1))
+    assert scheduled.lane.indices == list(range(FRONT))
+    scheduled.walk.pass_by(scheduled.lane)
+    assert scheduled.lane.indices == list(range(1, FRONT + 1))
 
 
-def test_a_cursor_stops_at_what_is_missing(desk: Desk) -> None:
+def test_a_cursor_stops_at_what_is_missing(scheduled: Scheduled) -> None:
     """What it passed is the reader's lead."""
-    desk.view.here = {(SHARDS[0].name, 0), (SHARDS[0].name, 2)}
-    assert not desk.walk.walk(desk.lane)
-    assert (desk.lane.segment, desk.mine.lead.bytes) == (1, SEGMENT)
-    desk.view.here.add((SHARDS[0].name, 1))
-    assert desk.walk.walk(desk.lane)
-    assert desk.mine.lead.bytes == 3 * SEGMENT
+    scheduled.view.here = {(SHARDS[0].name, 0), (SHARDS[0].name, 2)}
+    assert not scheduled.walk.walk(scheduled.lane)
+    assert (scheduled.lane.segment, scheduled.mine.lead.bytes) == (1, SEGMENT)
+    scheduled.view.here.add((SHARDS[0].name, 1))
+    assert scheduled.walk.walk(scheduled.lane)
+    assert scheduled.mine.lead.bytes == 3 * SEGMENT
 
 
-def test_what_cannot_be_had_is_no_lead(desk: Desk) -> None:
+def test_what_cannot_be_had_is_no_lead(scheduled: Scheduled) -> None:
     """The cursor passes it."""
-    desk.pending.fail(SHARDS[0].name)
-    assert desk.walk.walk(desk.lane)
-    assert desk.mine.lead.bytes == 0
+    scheduled.pending.fail(SHARDS[0].name)
+    assert scheduled.walk.walk(scheduled.lane)
+    assert scheduled.mine.lead.bytes == 0
 
 
-def test_what_is_being_opened_counts_as_a_shard_like_others(desk: Desk) -> None:
+def test_what_is_being_opened_counts_as_a_shard_like_others(scheduled: Scheduled) -> None:
     """A quarter of the window where none of them is known."""
-    del desk.view.lengths[SHARDS[0].name]
-    desk.pending.opening.add(SHARDS[0].name)
-    assert desk.walk.walk(desk.lane)
-    assert desk.mine.lead.bytes == desk.mine.window.bytes // 4
-    desk.readers.lengths.learn("job", 5 * SEGMENT)
-    assert desk.walk.walk(desk.lane)
-    assert desk.mine.lead.bytes == 5 * SEGMENT
+    del scheduled.view.lengths[SHARDS[0].name]
+    scheduled.pending.opening.add(SHARDS[0].name)
+    assert scheduled.walk.walk(scheduled.lane)
+    assert scheduled.mine.lead.bytes == scheduled.mine.window.bytes // 4
+    scheduled.readers.lengths.learn("job", 5 * SEGMENT)
+    assert scheduled.walk.walk(scheduled.lane)
+    assert scheduled.mine.lead.bytes == 5 * SEGMENT
 
 
-def test_asking_moves_the_cursor_on(desk: Desk) -> None:
+def test_asking_moves_the_cursor_on(scheduled: Scheduled) -> None:
     """Segment by segment, then to the next shard."""
     asked = []
     for _ in range(4):
-        desk.lanes.requeue(desk.lane)
-        request = desk.walk.ask(desk.lane)
+        scheduled.lanes.requeue(scheduled.lane)
+        request = scheduled.walk.ask(scheduled.lane)
         asked.append((request.shard.name, request.index, request.size))
     assert asked == [(SHARDS[0].name, index, SEGMENT) for index in range(3)] + [(SHARDS[1].name, 0, SEGMENT)]
-    assert desk.mine.lead.bytes == 4 * SEGMENT
+    assert scheduled.mine.lead.bytes == 4 * SEGMENT
 
 
-def test_an_unknown_shard_is_opened(desk: Desk) -> None:
+def test_an_unknown_shard_is_opened(scheduled: Scheduled) -> None:
     """What is guessed of its length is not compared with other readers' leads."""
-    del desk.view.lengths[SHARDS[0].name]
-    desk.lanes.requeue(desk.lane)
-    request = desk.walk.ask(desk.lane)
-    assert (request.index, desk.pending.opening, desk.lane.indices[0]) == (None, {SHARDS[0].name}, 1)
-    assert desk.mine.lead.known_before(1, 0) == SEGMENT
+    del scheduled.view.lengths[SHARDS[0].name]
+    scheduled.lanes.requeue(scheduled.lane)
+    request = scheduled.walk.ask(scheduled.lane)
+    assert (request.index, scheduled.pending.opening, scheduled.lane.indices[0]) == (None, {SHARDS[0].name}, 1)
+    assert scheduled.mine.lead.known_before(1, 0) == SEGMENT
 
 
-def test_the_next_few_stored_shards_are_compared(desk: Desk) -> None:
+def test_the_next_few_stored_shards_are_compared(scheduled: Scheduled) -> None:
     """Each once, where its job has not compared it yet."""
-    desk.view.is_fresh = False
+    scheduled.view.is_fresh = False
     for _ in range(2):
-        desk.walk.look_for_checks(desk.mine)
-    assert [shard.name in desk.pending.revalidations for shard in SHARDS] == [index < CHECKS_AHEAD for index in range(len(SHARDS))]
-    assert desk.mine.asked == set(range(CHECKS_AHEAD))
+        scheduled.walk.look_for_checks(scheduled.mine)
+    assert [shard.name in scheduled.pending.revalidations for shard in SHARDS] == [index < CHECKS_AHEAD for index in range(len(SHARDS))]
+    assert scheduled.mine.asked == set(range(CHECKS_AHEAD))
 
 
-def test_what_waits_for_its_comparison_is_passed_once(desk: Desk) -> None:
+def test_what_waits_for_its_comparison_is_passed_once(scheduled: Scheduled) -> None:
     """Its answer may be worth nothing by the time the cursor comes back; then the shard is asked for all the same."""
-    desk.view.is_fresh = False
-    assert desk.walk.walk(desk.lane)
-    assert desk.mine.lead.bytes == 3 * SEGMENT
-    desk.pending.ended(SHARDS[0].name)
-    desk.mine.lead.uncount(0)
-    assert not desk.walk.walk(desk.lane)
+    scheduled.view.is_fresh = False
+    assert scheduled.walk.walk(scheduled.lane)
+    assert scheduled.mine.lead.bytes == 3 * SEGMENT
+    scheduled.pending.ended(SHARDS[0].name)
+    scheduled.mine.lead.uncount(0)
+    assert not scheduled.walk.walk(scheduled.lane)

@@ -22,7 +22,7 @@ class View:
         return 4 * SEGMENT
 
 
-class Desk:
+class Scheduled:
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.plans = PlanRegistry(self.clock)
@@ -37,38 +37,38 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def scheduled() -> Scheduled:
+    return Scheduled()
 
 
-def test_each_segment_has_its_part_of_the_reading_time(desk: Desk) -> None:
+def test_each_segment_has_its_part_of_the_reading_time(scheduled: Scheduled) -> None:
     """By the reader's own rate."""
-    first = desk.needs.need(desk.lane)
-    desk.lane.segment = 2
-    assert desk.needs.need(desk.lane) - first == pytest.approx(0.5 / desk.mine.plan.rate)
+    first = scheduled.needs.need(scheduled.lane)
+    scheduled.lane.segment = 2
+    assert scheduled.needs.need(scheduled.lane) - first == pytest.approx(0.5 / scheduled.mine.plan.rate)
 
 
-def test_whose_lead_is_less_is_first(desk: Desk) -> None:
+def test_whose_lead_is_less_is_first(scheduled: Scheduled) -> None:
     """By the rate its job's readers share; a guess is no lead."""
-    desk.rates.took("job", 1.0, 100)
-    desk.mine.lead.count(0, 500)
-    since = desk.mine.plan.since
-    desk.mine.inside.has_waited = True
-    assert desk.needs.due(desk.lane) == pytest.approx(since + 5.0)
-    desk.mine.lead.guessed(0, 200)
-    assert desk.needs.due(desk.lane) == pytest.approx(since + 3.0)
+    scheduled.rates.took("job", 1.0, 100)
+    scheduled.mine.lead.count(0, 500)
+    since = scheduled.mine.plan.since
+    scheduled.mine.inside.has_waited = True
+    assert scheduled.needs.due(scheduled.lane) == pytest.approx(since + 5.0)
+    scheduled.mine.lead.guessed(0, 200)
+    assert scheduled.needs.due(scheduled.lane) == pytest.approx(since + 3.0)
 
 
-def test_what_the_reader_is_in_is_lead_too(desk: Desk) -> None:
+def test_what_the_reader_is_in_is_lead_too(scheduled: Scheduled) -> None:
     """From when it was opened."""
-    desk.rates.took("job", 1.0, 100)
-    desk.clock.advance(10.0)
-    desk.plans.opened(SHARDS[0], reader())
-    desk.mine.inside.bytes, desk.mine.inside.has_waited = 300, True
-    assert desk.needs.due(desk.lane) == pytest.approx(desk.clock.now + 3.0)
+    scheduled.rates.took("job", 1.0, 100)
+    scheduled.clock.advance(10.0)
+    scheduled.plans.opened(SHARDS[0], reader())
+    scheduled.mine.inside.bytes, scheduled.mine.inside.has_waited = 300, True
+    assert scheduled.needs.due(scheduled.lane) == pytest.approx(scheduled.clock.now + 3.0)
 
 
-def test_a_lane_that_wants_nothing_is_never_due(desk: Desk) -> None:
+def test_a_lane_that_wants_nothing_is_never_due(scheduled: Scheduled) -> None:
     """It has no need."""
-    desk.lane.done()
-    assert desk.needs.due(desk.lane) == float("inf")
+    scheduled.lane.done()
+    assert scheduled.needs.due(scheduled.lane) == float("inf")

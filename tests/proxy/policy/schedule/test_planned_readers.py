@@ -36,7 +36,7 @@ class View:
         raise AssertionError(origin)
 
 
-class Desk:
+class Scheduled:
     def __init__(self) -> None:
         self.clock = FakeClock()
         events = Events()
@@ -51,71 +51,71 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def scheduled() -> Scheduled:
+    return Scheduled()
 
 
-def test_a_plan_brings_cursors_and_takes_them_away(desk: Desk) -> None:
+def test_a_plan_brings_cursors_and_takes_them_away(scheduled: Scheduled) -> None:
     """Its reader has a share of the windows for so long."""
-    desk.plans.replace(reader(), SHARDS)
-    mine = desk.readers.get(reader())
-    assert (desk.heard[-1], len(desk.readers)) == ((None, mine), 1)
-    desk.plans.withdraw(reader())
-    assert (desk.heard[-1], len(desk.readers)) == ((mine, None), 0)
+    scheduled.plans.replace(reader(), SHARDS)
+    mine = scheduled.readers.get(reader())
+    assert (scheduled.heard[-1], len(scheduled.readers)) == ((None, mine), 1)
+    scheduled.plans.withdraw(reader())
+    assert (scheduled.heard[-1], len(scheduled.readers)) == ((mine, None), 0)
 
 
-def test_another_plan_begins_anew_with_the_same_window(desk: Desk) -> None:
+def test_another_plan_begins_anew_with_the_same_window(scheduled: Scheduled) -> None:
     """How far ahead the reader needs was learnt before."""
-    desk.plans.replace(reader(), SHARDS)
-    before = desk.readers.get(reader())
-    desk.plans.replace(reader(), SHARDS[::-1])
-    after = desk.readers.get(reader())
+    scheduled.plans.replace(reader(), SHARDS)
+    before = scheduled.readers.get(reader())
+    scheduled.plans.replace(reader(), SHARDS[::-1])
+    after = scheduled.readers.get(reader())
     assert before is not None
     assert after is not None
     assert (after is not before, after.window is before.window) == (True, True)
-    assert before in {over for over, _ in desk.heard}
+    assert before in {over for over, _ in scheduled.heard}
 
 
 @pytest.mark.parametrize(("length", "known"), [(100, 100), (None, SEGMENT_BYTES)])
-def test_the_shard_a_reader_is_in(desk: Desk, length: int | None, known: int) -> None:
+def test_the_shard_a_reader_is_in(scheduled: Scheduled, length: int | None, known: int) -> None:
     """Its bytes are lead too; of one that nobody knows, as many as its job's shards have."""
-    desk.view.length_bytes = length
-    desk.plans.replace(reader(), SHARDS)
-    desk.plans.opened(SHARDS[0], reader())
-    mine = desk.readers.get(reader())
+    scheduled.view.length_bytes = length
+    scheduled.plans.replace(reader(), SHARDS)
+    scheduled.plans.opened(SHARDS[0], reader())
+    mine = scheduled.readers.get(reader())
     assert mine is not None
     assert (mine.inside.bytes, mine.position) == (known, 1)
 
 
-def test_how_long_it_took_is_its_jobs_rate(desk: Desk) -> None:
+def test_how_long_it_took_is_its_jobs_rate(scheduled: Scheduled) -> None:
     """And that it waited is forgotten with the shard it waited in."""
-    desk.plans.replace(reader(), SHARDS)
-    desk.plans.opened(SHARDS[0], reader())
-    mine = desk.readers.get(reader())
+    scheduled.plans.replace(reader(), SHARDS)
+    scheduled.plans.opened(SHARDS[0], reader())
+    mine = scheduled.readers.get(reader())
     assert mine is not None
     mine.inside.has_waited = True
-    desk.clock.advance(4.0)
-    desk.plans.opened(SHARDS[1], reader())
-    assert (desk.readers.rates.rate("job"), mine.inside.has_waited) == (25.0, False)
+    scheduled.clock.advance(4.0)
+    scheduled.plans.opened(SHARDS[1], reader())
+    assert (scheduled.readers.rates.rate("job"), mine.inside.has_waited) == (25.0, False)
 
 
-def test_who_wants_a_shard_comes_back_to_it(desk: Desk) -> None:
+def test_who_wants_a_shard_comes_back_to_it(scheduled: Scheduled) -> None:
     """Where its cursor has been beyond it."""
     for worker in (0, 1):
-        desk.plans.replace(reader(worker), SHARDS)
-    mine = desk.readers.get(reader(0))
+        scheduled.plans.replace(reader(worker), SHARDS)
+    mine = scheduled.readers.get(reader(0))
     assert mine is not None
     mine.front = 3
     mine.lead.count(2, 100)
-    (lane,) = desk.readers.back_to(SHARDS[2].name)
+    (lane,) = scheduled.readers.back_to(SHARDS[2].name)
     assert (lane.cursors, lane.indices, mine.lead.bytes) == (mine, [2], 0)
 
 
-def test_what_was_opened_tells_how_long_shards_are(desk: Desk) -> None:
+def test_what_was_opened_tells_how_long_shards_are(scheduled: Scheduled) -> None:
     """Of the jobs that will read it; forgotten when the last reader has left."""
-    desk.plans.replace(reader(), SHARDS)
-    desk.readers.learn(SHARDS[0].name)
-    desk.readers.learn("https://o/unknown.tar")
-    assert desk.readers.lengths.expected("job", 7) == 100
-    desk.plans.withdraw(reader())
-    assert "job" not in desk.readers.lengths
+    scheduled.plans.replace(reader(), SHARDS)
+    scheduled.readers.learn(SHARDS[0].name)
+    scheduled.readers.learn("https://o/unknown.tar")
+    assert scheduled.readers.lengths.expected("job", 7) == 100
+    scheduled.plans.withdraw(reader())
+    assert "job" not in scheduled.readers.lengths

@@ -53,8 +53,8 @@ class View:
         return origin not in self.stuck
 
 
-class Intake:
-    """Plans, a stock, and the look-ahead over them."""
+class Scheduled:
+    """Plans, a stock, and the scheduler over them."""
 
     def __init__(self, shards: list[Shard] | None = None, segments: int = 2, *, known: bool = True) -> None:
         self.clock = FakeClock()
@@ -101,236 +101,236 @@ def names(shards: list[Shard]) -> list[str]:
 
 def test_a_reader_is_served_in_the_order_of_its_plan() -> None:
     """Segment by segment."""
-    intake = Intake()
-    intake.plans.replace(reader(), LONG[:2])
-    assert intake.wishes() == [(LONG[0].name, 0), (LONG[0].name, 1), (LONG[1].name, 0), (LONG[1].name, 1)]
+    scheduled = Scheduled()
+    scheduled.plans.replace(reader(), LONG[:2])
+    assert scheduled.wishes() == [(LONG[0].name, 0), (LONG[0].name, 1), (LONG[1].name, 0), (LONG[1].name, 1)]
 
 
 def test_heads_of_the_next_shards_come_before_tails_of_far_ones() -> None:
     """Two readers of long shards: each segment has its own part of the reading time."""
-    intake = Intake(segments=4)
-    intake.plans.replace(reader(0), LONG[:2])
-    intake.clock.advance(0.1)  # the second is needed a little later, by less than a segment takes
-    intake.plans.replace(reader(1), LONG[2:4])
-    order = intake.wishes()
+    scheduled = Scheduled(segments=4)
+    scheduled.plans.replace(reader(0), LONG[:2])
+    scheduled.clock.advance(0.1)  # the second is needed a little later, by less than a segment takes
+    scheduled.plans.replace(reader(1), LONG[2:4])
+    order = scheduled.wishes()
     assert order[:4] == [(LONG[0].name, 0), (LONG[2].name, 0), (LONG[0].name, 1), (LONG[2].name, 1)]
 
 
 def test_a_shard_that_is_not_known_is_opened_first() -> None:
     """Its opening brings the first segment; the others come after, once its length is known."""
-    intake = Intake(known=False)
-    intake.plans.replace(reader(), LONG[:1])
-    assert intake.wishes() == [(LONG[0].name, None), (LONG[0].name, 1)]
+    scheduled = Scheduled(known=False)
+    scheduled.plans.replace(reader(), LONG[:1])
+    assert scheduled.wishes() == [(LONG[0].name, None), (LONG[0].name, 1)]
 
 
 def test_few_are_opened_while_no_length_is_known() -> None:
     """A quarter of the window each: shards may be of any size."""
-    intake = Intake(known=False)
-    intake.plans.replace(reader(), LONG)
-    opened = [request for _ in range(20) if (request := intake.ahead.next()) is not None]
+    scheduled = Scheduled(known=False)
+    scheduled.plans.replace(reader(), LONG)
+    opened = [request for _ in range(20) if (request := scheduled.ahead.next()) is not None]
     assert [request.shard.name for request in opened] == names(LONG[:4])
-    intake.take(opened[0])
-    assert len(intake.wishes(40)) > 6
+    scheduled.take(opened[0])
+    assert len(scheduled.wishes(40)) > 6
 
 
 def test_a_window_ends_the_look_ahead() -> None:
     """All of them together are at most half the cache; moving on opens them again."""
-    intake = Intake()
-    intake.view.room = 16 * SEGMENT
-    intake.plans.replace(reader(0), LONG[:50])
-    intake.plans.replace(reader(1), LONG[50:])
-    assert len(intake.wishes()) == 8
-    assert intake.ahead.ahead_bytes(reader(0)) == 4 * SEGMENT
-    intake.plans.opened(LONG[0], reader(0))
-    assert intake.ahead.ahead_bytes(reader(0)) == 2 * SEGMENT
-    assert [name for name, _ in intake.wishes()] == [LONG[2].name] * 2
+    scheduled = Scheduled()
+    scheduled.view.room = 16 * SEGMENT
+    scheduled.plans.replace(reader(0), LONG[:50])
+    scheduled.plans.replace(reader(1), LONG[50:])
+    assert len(scheduled.wishes()) == 8
+    assert scheduled.ahead.ahead_bytes(reader(0)) == 4 * SEGMENT
+    scheduled.plans.opened(LONG[0], reader(0))
+    assert scheduled.ahead.ahead_bytes(reader(0)) == 2 * SEGMENT
+    assert [name for name, _ in scheduled.wishes()] == [LONG[2].name] * 2
 
 
 def test_an_eviction_brings_the_cursor_back() -> None:
     """Also where the window is full of what lies beyond."""
-    intake = Intake()
-    intake.view.room = 16 * SEGMENT
-    intake.plans.replace(reader(), LONG)
-    assert len(intake.wishes()) == 8
-    intake.view.here.discard((LONG[1].name, 1))
-    intake.ahead.missing(LONG[1].name)
-    assert intake.wishes() == [(LONG[1].name, 1)]
+    scheduled = Scheduled()
+    scheduled.view.room = 16 * SEGMENT
+    scheduled.plans.replace(reader(), LONG)
+    assert len(scheduled.wishes()) == 8
+    scheduled.view.here.discard((LONG[1].name, 1))
+    scheduled.ahead.missing(LONG[1].name)
+    assert scheduled.wishes() == [(LONG[1].name, 1)]
 
 
 def test_a_stuck_origin_holds_up_its_own_shards_only() -> None:
     """Neither other readers nor the same reader's shards elsewhere; and when it goes on, the nearest are first."""
-    intake = Intake()
-    intake.plans.replace(reader(0), SHARDS)
-    intake.view.stuck.add("https://a")
-    assert {name for name, _ in intake.wishes()} == set(names(SHARDS[1::2]))
-    intake.view.stuck.clear()
-    assert intake.wishes() == [(shard.name, index) for shard in SHARDS[::2] for index in (0, 1)]
+    scheduled = Scheduled()
+    scheduled.plans.replace(reader(0), SHARDS)
+    scheduled.view.stuck.add("https://a")
+    assert {name for name, _ in scheduled.wishes()} == set(names(SHARDS[1::2]))
+    scheduled.view.stuck.clear()
+    assert scheduled.wishes() == [(shard.name, index) for shard in SHARDS[::2] for index in (0, 1)]
 
 
 def test_what_fails_is_looked_past_until_it_is_forgiven() -> None:
     """It takes no place in the window."""
-    intake = Intake()
-    intake.view.room = 8 * SEGMENT
-    intake.ahead.failed(LONG[0].name)
-    intake.plans.replace(reader(), LONG)
-    assert [name for name, _ in intake.wishes()] == [LONG[1].name] * 2 + [LONG[2].name] * 2
-    intake.ahead.forgiven(LONG[0].name)
-    assert intake.wishes() == [(LONG[0].name, 0), (LONG[0].name, 1)]
+    scheduled = Scheduled()
+    scheduled.view.room = 8 * SEGMENT
+    scheduled.ahead.failed(LONG[0].name)
+    scheduled.plans.replace(reader(), LONG)
+    assert [name for name, _ in scheduled.wishes()] == [LONG[1].name] * 2 + [LONG[2].name] * 2
+    scheduled.ahead.forgiven(LONG[0].name)
+    assert scheduled.wishes() == [(LONG[0].name, 0), (LONG[0].name, 1)]
 
 
 def test_who_finds_no_room_stands_aside() -> None:
     """The others are asked for; room is tried by the nearest first, and one refusal ends the trying."""
-    intake = Intake()
+    scheduled = Scheduled()
     for number in range(3):
-        intake.plans.replace(reader(number), LONG[10 * number : 10 * number + 10])
-        intake.clock.advance(0.1)
+        scheduled.plans.replace(reader(number), LONG[10 * number : 10 * number + 10])
+        scheduled.clock.advance(0.1)
     refused = []
     for _ in range(3):
-        request = intake.ahead.next()
+        request = scheduled.ahead.next()
         assert request is not None
         refused.append(request.shard.name)
-        intake.ahead.refused(request.plan.reader)
+        scheduled.ahead.refused(request.plan.reader)
     assert refused == [LONG[0].name, LONG[10].name, LONG[20].name]
-    assert intake.ahead.next() is None
-    intake.ahead.room()
-    again = intake.ahead.next()
+    assert scheduled.ahead.next() is None
+    scheduled.ahead.room()
+    again = scheduled.ahead.next()
     assert again is not None
     assert again.shard.name == LONG[0].name
-    intake.ahead.refused(again.plan.reader)
-    assert intake.ahead.next() is None
-    intake.ahead.granted(reader(2))
-    mine = intake.ahead.next()
+    scheduled.ahead.refused(again.plan.reader)
+    assert scheduled.ahead.next() is None
+    scheduled.ahead.granted(reader(2))
+    mine = scheduled.ahead.next()
     assert mine is not None
     assert mine.plan.reader == reader(2)
-    intake.ahead.room()
-    assert len(intake.wishes()) == 59  # and all goes on where it stood
+    scheduled.ahead.room()
+    assert len(scheduled.wishes()) == 59  # and all goes on where it stood
 
 
 def test_an_opening_without_room_is_wished_for_again() -> None:
     """When there may be some."""
-    intake = Intake(known=False)
-    intake.plans.replace(reader(), LONG[:1])
-    assert intake.ahead.next() is not None
-    intake.ahead.unopened(LONG[0].name)
-    assert intake.ahead.next() is None
-    intake.ahead.room()
-    assert intake.wishes() == [(LONG[0].name, None), (LONG[0].name, 1)]
+    scheduled = Scheduled(known=False)
+    scheduled.plans.replace(reader(), LONG[:1])
+    assert scheduled.ahead.next() is not None
+    scheduled.ahead.unopened(LONG[0].name)
+    assert scheduled.ahead.next() is None
+    scheduled.ahead.room()
+    assert scheduled.wishes() == [(LONG[0].name, None), (LONG[0].name, 1)]
 
 
 def test_a_wait_lengthens_the_window_but_not_while_there_is_no_room() -> None:
     """Bytes win over lead."""
-    intake = Intake()
-    intake.plans.replace(reader(), LONG)
-    before = intake.ahead.readers.window_bytes(reader())
-    intake.ahead.waited(reader())
-    assert intake.ahead.readers.window_bytes(reader()) == 2 * before
-    assert intake.ahead.next() is not None
-    intake.ahead.refused(reader())
-    intake.ahead.waited(reader())
-    assert intake.ahead.readers.window_bytes(reader()) == before
+    scheduled = Scheduled()
+    scheduled.plans.replace(reader(), LONG)
+    before = scheduled.ahead.readers.window_bytes(reader())
+    scheduled.ahead.waited(reader())
+    assert scheduled.ahead.readers.window_bytes(reader()) == 2 * before
+    assert scheduled.ahead.next() is not None
+    scheduled.ahead.refused(reader())
+    scheduled.ahead.waited(reader())
+    assert scheduled.ahead.readers.window_bytes(reader()) == before
 
 
 def test_a_reader_that_waits_is_reckoned_at_its_jobs_best_rate() -> None:
     """It is slow because its bytes are missing; else the fast ones would leave it ever further behind."""
-    intake = Intake()
+    scheduled = Scheduled()
     for number in (0, 1):
-        intake.plans.replace(reader(number), LONG[40 * number : 40 * number + 40])
+        scheduled.plans.replace(reader(number), LONG[40 * number : 40 * number + 40])
     for step in range(6):  # the first opens twice as often
-        intake.clock.advance(1.0)
-        intake.plans.opened(LONG[step], reader(0))
+        scheduled.clock.advance(1.0)
+        scheduled.plans.opened(LONG[step], reader(0))
         if step % 2:
-            intake.plans.opened(LONG[40 + step // 2], reader(1))
-    first = Counter(name in names(LONG[40:]) for name, _ in intake.wishes(12))
-    intake.ahead.waited(reader(1))
-    second = Counter(name in names(LONG[40:]) for name, _ in intake.wishes(12))
+            scheduled.plans.opened(LONG[40 + step // 2], reader(1))
+    first = Counter(name in names(LONG[40:]) for name, _ in scheduled.wishes(12))
+    scheduled.ahead.waited(reader(1))
+    second = Counter(name in names(LONG[40:]) for name, _ in scheduled.wishes(12))
     assert second[True] > first[True]
 
 
 def test_jobs_share_an_origin_by_bytes() -> None:
     """Within one segment, however many readers each has and however soon they need what."""
-    intake = Intake()
+    scheduled = Scheduled()
     for number in range(5):
-        intake.plans.replace(reader(number, "many"), LONG[10 * number : 10 * number + 10])
-    intake.clock.advance(100.0)
-    intake.plans.replace(reader(9, "one"), LONG[50:])
+        scheduled.plans.replace(reader(number, "many"), LONG[10 * number : 10 * number + 10])
+    scheduled.clock.advance(100.0)
+    scheduled.plans.replace(reader(9, "one"), LONG[50:])
     given_to: Counter[bool] = Counter()
-    for name, _ in intake.wishes(40):
+    for name, _ in scheduled.wishes(40):
         given_to[name in names(LONG[50:])] += 1
         assert abs(given_to[True] - given_to[False]) <= 1
 
 
 def test_who_wants_nothing_saves_up_no_turns() -> None:
     """A job that comes back takes its turn with the others, and no more; who is alone gets all."""
-    intake = Intake()
-    intake.plans.replace(reader(0, "first"), LONG[:50])
-    assert len(intake.wishes(24)) == 24
-    intake.plans.replace(reader(0, "second"), LONG[50:])
-    told = Counter(name in names(LONG[50:]) for name, _ in intake.wishes(16))
+    scheduled = Scheduled()
+    scheduled.plans.replace(reader(0, "first"), LONG[:50])
+    assert len(scheduled.wishes(24)) == 24
+    scheduled.plans.replace(reader(0, "second"), LONG[50:])
+    told = Counter(name in names(LONG[50:]) for name, _ in scheduled.wishes(16))
     assert told == {True: 8, False: 8}
 
 
 def test_what_is_stored_is_compared_ahead_and_in_order() -> None:
     """A few shards ahead of the reader, so many at once, without waiting for room."""
-    intake = Intake()
+    scheduled = Scheduled()
     for shard in LONG:
-        intake.view.here |= {(shard.name, 0), (shard.name, 1)}
-        intake.view.stale.add((shard.name, "job"))
-    intake.view.room = 4 * SEGMENT
-    intake.plans.replace(reader(), LONG)
-    told = [request for _ in range(20) if (request := intake.ahead.next()) is not None]
+        scheduled.view.here |= {(shard.name, 0), (shard.name, 1)}
+        scheduled.view.stale.add((shard.name, "job"))
+    scheduled.view.room = 4 * SEGMENT
+    scheduled.plans.replace(reader(), LONG)
+    told = [request for _ in range(20) if (request := scheduled.ahead.next()) is not None]
     assert [(request.shard.name, request.index) for request in told] == [(shard.name, None) for shard in LONG[: min(CHECKS_AHEAD, AT_ONCE)]]
     for request in told:
-        intake.take(request)
-    assert intake.wishes() == []
-    intake.plans.opened(LONG[0], reader())
-    assert intake.wishes() == [(LONG[CHECKS_AHEAD].name, None)]
+        scheduled.take(request)
+    assert scheduled.wishes() == []
+    scheduled.plans.opened(LONG[0], reader())
+    assert scheduled.wishes() == [(LONG[CHECKS_AHEAD].name, None)]
 
 
 def test_a_question_whose_reader_went_is_asked_for_another() -> None:
     """The shard is compared all the same for who still wants it."""
-    intake = Intake()
-    intake.view.here |= {(LONG[0].name, 0), (LONG[0].name, 1)}
-    intake.view.stale |= {(LONG[0].name, "job")}
-    intake.plans.replace(reader(0), LONG[:1])
-    intake.plans.replace(reader(1), LONG[:1])
-    intake.plans.withdraw(reader(0))
-    request = intake.ahead.next()
+    scheduled = Scheduled()
+    scheduled.view.here |= {(LONG[0].name, 0), (LONG[0].name, 1)}
+    scheduled.view.stale |= {(LONG[0].name, "job")}
+    scheduled.plans.replace(reader(0), LONG[:1])
+    scheduled.plans.replace(reader(1), LONG[:1])
+    scheduled.plans.withdraw(reader(0))
+    request = scheduled.ahead.next()
     assert request is None or request.plan.reader == reader(1)
-    assert request is not None or intake.ahead.next() is not None
+    assert request is not None or scheduled.ahead.next() is not None
 
 
 def test_a_withdrawn_plan_is_forgotten() -> None:
     """Nothing more is wished for it, and its share of the windows is the others'."""
-    intake = Intake()
-    intake.view.room = 16 * SEGMENT
-    intake.plans.replace(reader(0), LONG[:50])
-    intake.plans.replace(reader(1), LONG[50:])
-    intake.plans.withdraw(reader(0))
-    assert len(intake.ahead.readers) == 1
-    assert {name for name, _ in intake.wishes()} == set(names(LONG[50:54]))
+    scheduled = Scheduled()
+    scheduled.view.room = 16 * SEGMENT
+    scheduled.plans.replace(reader(0), LONG[:50])
+    scheduled.plans.replace(reader(1), LONG[50:])
+    scheduled.plans.withdraw(reader(0))
+    assert len(scheduled.ahead.readers) == 1
+    assert {name for name, _ in scheduled.wishes()} == set(names(LONG[50:54]))
 
 
 def test_what_is_appended_is_wished_for() -> None:
     """Also where the cursor had come to the end."""
-    intake = Intake()
-    intake.plans.replace(reader(), LONG[:1])
-    intake.wishes()
-    intake.plans.append(reader(), LONG[1:2])
-    assert intake.wishes() == [(LONG[1].name, 0), (LONG[1].name, 1)]
+    scheduled = Scheduled()
+    scheduled.plans.replace(reader(), LONG[:1])
+    scheduled.wishes()
+    scheduled.plans.append(reader(), LONG[1:2])
+    assert scheduled.wishes() == [(LONG[1].name, 0), (LONG[1].name, 1)]
 
 
 def test_a_long_walk_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cursor that passes thousands of stored shards lets others run in between, and goes on."""
     monkeypatch.setattr(scheduler_module, "STEPS", 10)
-    intake = Intake()
-    intake.view.here = {(shard.name, index) for shard in LONG[:-1] for index in (0, 1)}
-    intake.view.room = 1 << 60
-    intake.plans.replace(reader(), LONG)
+    scheduled = Scheduled()
+    scheduled.view.here = {(shard.name, index) for shard in LONG[:-1] for index in (0, 1)}
+    scheduled.view.room = 1 << 60
+    scheduled.plans.replace(reader(), LONG)
     for _ in range(30):
-        intake.ahead.waited(reader())
-    assert intake.ahead.next() is None
-    assert intake.ahead.paused
-    assert intake.wishes() == [(LONG[-1].name, 0), (LONG[-1].name, 1)]
+        scheduled.ahead.waited(reader())
+    assert scheduled.ahead.next() is None
+    assert scheduled.ahead.paused
+    assert scheduled.wishes() == [(LONG[-1].name, 0), (LONG[-1].name, 1)]
 
 
 # Any order of events
@@ -341,7 +341,7 @@ KINDS = (
 STEP = st.tuples(st.sampled_from(KINDS), st.integers(0, 40))
 
 
-class Chaos(Intake):
+class Chaos(Scheduled):
     """Readers, an origin and a disk that do anything; wishes are taken, and land when they land."""
 
     def __init__(self) -> None:
@@ -438,53 +438,53 @@ class Chaos(Intake):
 @given(st.lists(STEP, max_size=80))
 def test_no_order_of_events_loses_anything(steps: list[tuple[str, int]]) -> None:
     """Never two wishes for one segment; no cursor beyond what is missing; and in the end everything announced comes."""
-    intake, twin = Chaos(), Chaos()
+    scheduled, twin = Chaos(), Chaos()
     for what, number in steps:
-        for each in (intake, twin):
+        for each in (scheduled, twin):
             each.step(what, number)
-        intake.check()
-    assert intake.told == twin.told  # same plans, same clock, same decisions
-    for name in sorted(intake.failed):
-        intake.ahead.forgiven(name)
-    intake.failed.clear()
-    intake.view.stuck.clear()
-    intake.view.room = 1 << 50
+        scheduled.check()
+    assert scheduled.told == twin.told  # same plans, same clock, same decisions
+    for name in sorted(scheduled.failed):
+        scheduled.ahead.forgiven(name)
+    scheduled.failed.clear()
+    scheduled.view.stuck.clear()
+    scheduled.view.room = 1 << 50
     for _ in range(200):
-        intake.ahead.room()
-        for request in intake.pending:
-            intake.take(request)
-        intake.pending.clear()
-        for plan in intake.plans.all():
-            intake.ahead.waited(plan.reader)
-        intake.wishes()
-    for plan in intake.plans.all():
+        scheduled.ahead.room()
+        for request in scheduled.pending:
+            scheduled.take(request)
+        scheduled.pending.clear()
+        for plan in scheduled.plans.all():
+            scheduled.ahead.waited(plan.reader)
+        scheduled.wishes()
+    for plan in scheduled.plans.all():
         for index in range(plan.position, len(plan)):
-            name = intake.plans.shard_at(plan, index).name
-            assert name in intake.view.known
-            assert all(intake.view.has(name, segment) for segment in range(segment_count(intake.view.lengths[name])))
+            name = scheduled.plans.shard_at(plan, index).name
+            assert name in scheduled.view.known
+            assert all(scheduled.view.has(name, segment) for segment in range(segment_count(scheduled.view.lengths[name])))
 
 
 def test_the_lead_of_a_reader_of_many_origins() -> None:
     """Looking at it sorts more of its plan into lanes, also of an origin that has none yet."""
     elsewhere = shard_of("https://c/set/0.tar")
     shards = [*LONG[: FRONT + 4], elsewhere]
-    intake = Intake(shards, segments=1)
-    intake.view.here = {(shard.name, 0) for shard in shards}
-    intake.plans.replace(reader(), shards)
-    assert intake.ahead.ahead_bytes(reader()) == len(shards) * SEGMENT
+    scheduled = Scheduled(shards, segments=1)
+    scheduled.view.here = {(shard.name, 0) for shard in shards}
+    scheduled.plans.replace(reader(), shards)
+    assert scheduled.ahead.ahead_bytes(reader()) == len(shards) * SEGMENT
 
 
 def test_what_readers_leave_is_used_by_those_who_stay() -> None:
     """A second later, though nothing of theirs has changed."""
-    intake = Intake(LONG, segments=4)
-    intake.view.room = 64 * SEGMENT
-    intake.plans.replace(reader(0), LONG)
+    scheduled = Scheduled(LONG, segments=4)
+    scheduled.view.room = 64 * SEGMENT
+    scheduled.plans.replace(reader(0), LONG)
     for number in range(1, 4):
-        intake.plans.replace(reader(number), [])
-    assert len(intake.wishes()) == 8
+        scheduled.plans.replace(reader(number), [])
+    assert len(scheduled.wishes()) == 8
     for number in range(1, 4):
-        intake.plans.withdraw(reader(number))
-    intake.ahead.look_again()
-    assert len(intake.wishes()) == 24
-    intake.ahead.look_again()
-    assert intake.wishes() == []
+        scheduled.plans.withdraw(reader(number))
+    scheduled.ahead.look_again()
+    assert len(scheduled.wishes()) == 24
+    scheduled.ahead.look_again()
+    assert scheduled.wishes() == []

@@ -14,7 +14,7 @@ from forebay_proxy.policy.schedule.window_shares import WindowShares
 ORIGINS = ("https://a", "https://b")
 
 
-class Desk:
+class Scheduled:
     def __init__(self) -> None:
         plans = PlanRegistry(FakeClock())
         plans.replace(reader(), [shard_of(f"{origin}/set/0.tar") for origin in ORIGINS])
@@ -35,45 +35,45 @@ class Desk:
 
 def test_each_origin_has_its_queue() -> None:
     """And whichever was served is asked last."""
-    desk = Desk()
-    lanes = [desk.lane(number) for number in (0, 1)]
+    scheduled = Scheduled()
+    lanes = [scheduled.lane(number) for number in (0, 1)]
     for lane in lanes:
-        desk.queues.requeue(lane)
-    assert desk.queues.origins() == list(ORIGINS)
-    assert [desk.queues.nearest(origin) for origin in ORIGINS] == lanes
-    desk.queues.served(lanes[0], 100)
-    assert desk.queues.origins() == list(ORIGINS)[::-1]
+        scheduled.queues.requeue(lane)
+    assert scheduled.queues.origins() == list(ORIGINS)
+    assert [scheduled.queues.nearest(origin) for origin in ORIGINS] == lanes
+    scheduled.queues.served(lanes[0], 100)
+    assert scheduled.queues.origins() == list(ORIGINS)[::-1]
 
 
 def test_who_is_beyond_its_window_wants_nothing() -> None:
     """Until the reader moves."""
-    desk = Desk()
-    lane = desk.lane(0)
-    desk.mine.lead.count(0, desk.mine.window.bytes)
-    desk.queues.requeue(lane)
-    assert (desk.queues.is_within(lane), lane.ticket, desk.queues.origins()) == (False, 0, [])
+    scheduled = Scheduled()
+    lane = scheduled.lane(0)
+    scheduled.mine.lead.count(0, scheduled.mine.window.bytes)
+    scheduled.queues.requeue(lane)
+    assert (scheduled.queues.is_within(lane), lane.ticket, scheduled.queues.origins()) == (False, 0, [])
 
 
 def test_who_found_no_room_stands_aside() -> None:
     """In one queue only, and in that of its origin again when there may be room."""
-    desk = Desk()
-    lane = desk.lane(0)
-    desk.queues.requeue(lane)
-    desk.queues.stand_aside(lane)
-    desk.queues.retry()
-    assert (lane.ticket, lane.tight > 0, desk.queues.nearest(ORIGINS[0])) == (0, True, None)
-    desk.room.room()
-    desk.queues.retry()
-    assert (lane.tight, desk.queues.nearest(ORIGINS[0])) == (0, lane)
+    scheduled = Scheduled()
+    lane = scheduled.lane(0)
+    scheduled.queues.requeue(lane)
+    scheduled.queues.stand_aside(lane)
+    scheduled.queues.retry()
+    assert (lane.ticket, lane.tight > 0, scheduled.queues.nearest(ORIGINS[0])) == (0, True, None)
+    scheduled.room.room()
+    scheduled.queues.retry()
+    assert (lane.tight, scheduled.queues.nearest(ORIGINS[0])) == (0, lane)
 
 
 def test_a_queue_that_nobody_stands_in_goes() -> None:
     """It is made again when somebody does."""
-    desk = Desk()
-    lane = desk.lane(0)
-    desk.queues.requeue(lane)
-    desk.queues.stand_down(lane)
-    assert desk.queues.nearest(ORIGINS[0]) is None
-    assert desk.queues.origins() == []
-    desk.queues.put(lane)
-    assert desk.queues.nearest(ORIGINS[0]) is lane
+    scheduled = Scheduled()
+    lane = scheduled.lane(0)
+    scheduled.queues.requeue(lane)
+    scheduled.queues.stand_down(lane)
+    assert scheduled.queues.nearest(ORIGINS[0]) is None
+    assert scheduled.queues.origins() == []
+    scheduled.queues.put(lane)
+    assert scheduled.queues.nearest(ORIGINS[0]) is lane
