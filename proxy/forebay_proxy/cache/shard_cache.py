@@ -3,7 +3,7 @@
 A request, down once: ``open`` finds the version (stored and fresh, or by an *opening*: the single-flighted first ranged GET, whose body is
 already the first segment), checks that this credential may read it, and gives a ``ShardReader``. The reading asks for segments; a missing
 one becomes a *flight*: room is granted by the ledger, the limiter gives it its turn, ``Fetcher`` brings it, ``SegmentWriter`` writes it,
-and ``landed`` makes it stored. Where no room can be granted the same flight goes through memory.
+and ``segment_stored`` makes it stored. Where no room can be granted the same flight goes through memory.
 
 Freshness: a shard name means immutable bytes. A stored version is compared with the origin at its first opening in a job; bytes this
 process fetched itself in that job are not compared again. Who names no job: at the first opening of a burst of them, and after a minute.
