@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager
+from typing import Protocol
 
+from forebay_proxy.cache.integrity.digest_gate import DigestGate
 from forebay_proxy.cache.readers.chunk_reader import ChunkReader
 from forebay_proxy.cache.readers.reader_host import ReaderHost
 from forebay_proxy.cache.readers.reader_lease import ReaderLease
@@ -30,7 +33,7 @@ from forebay_proxy.telemetry.waits import Wait
 from forebay_proxy.transfer.flights import Flight
 from forebay_proxy.wire.protocol.plan import ReaderName
 
-__all__ = ["REST_S", "ShardReader"]
+__all__ = ["REST_S", "ShardReader", "ShardReaderHost"]
 
 # A whole-shard reader may be a format sniffer that leaves after a few kB, and how fast a connection is shows only while few share the
 # origin: until it has read one segment a reader gets two.
@@ -42,10 +45,35 @@ REST_S = 60.0
 PRIVATE_ATTEMPTS = 5  # fetches of its own without a byte of progress before a reader gives up
 
 
+class ReaderWaits(Protocol):
+    """Notes when a reader waits."""
+
+    def waiting(self, reading: ShardReader) -> AbstractContextManager[None]: ...
+
+
+class ShardReaderHost(ReaderHost, Protocol):
+    """The cache, as a reader sees it."""
+
+    gate: DigestGate
+
+    @property
+    def readers(self) -> ReaderWaits: ...
+
+    def breadth(self, entry: Entry, bypassing: bool) -> int: ...
+
+    async def move(self, reading: ShardReader) -> None:
+        """Put a reader that was given nothing yet into the shard as it is fetched once more."""
+        ...
+
+    def read_segment(self, entry: Entry, index: int) -> None:
+        """A reader has begun a stored segment."""
+        ...
+
+
 class ShardReader:
     """A reader's right to bytes: its position and the window before it are leased until it leaves."""
 
-    def __init__(self, host: ReaderHost, entry: Entry, shard: Shard, reader: ReaderName | None, *, opened_here: bool) -> None:
+    def __init__(self, host: ShardReaderHost, entry: Entry, shard: Shard, reader: ReaderName | None, *, opened_here: bool) -> None:
         """``opened_here``: the origin was first asked on behalf of this very reader."""
         self._opened_here = opened_here
         self.shard = shard
