@@ -76,7 +76,19 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if call.when == "teardown":
         found = dict(item.user_properties)
         item.user_properties[:] = (found | {"processor_s": round(found["processor_s"] + processor_s(), 3)}).items()
-    return (yield)
+    with _alarm_held():
+        return (yield)
+
+
+@contextlib.contextmanager
+def _alarm_held() -> Generator[None]:
+    """What pytest-timeout raises while a report is written would be a fault of pytest's own, and end the run with all its other tests."""
+    left_s, interval_s = signal.setitimer(signal.ITIMER_REAL, 0)
+    try:
+        yield
+    finally:
+        if left_s:
+            signal.setitimer(signal.ITIMER_REAL, left_s, interval_s)
 
 
 STUCK_S = 60.0  # of each step of a teardown whose test has failed

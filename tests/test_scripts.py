@@ -114,6 +114,25 @@ def test_what_a_test_leaves_running_is_told_and_ended(tmp_path: Path, pool: tupl
     wait_until(lambda: process_start_time(left) is None)
 
 
+TELLS_SLOWLY = """
+import pytest, time
+
+@pytest.mark.timeout(1)
+def test_tells_slowly(request):
+    request.node.repr_failure = lambda *told, **how: time.sleep(2) or "the reason"
+    assert False
+
+def test_next():
+    pass
+"""
+
+
+def test_a_limit_that_runs_out_while_a_failure_is_told_ends_no_run(tmp_path: Path) -> None:
+    done = pool_of(tmp_path, TELLS_SLOWLY)
+    assert "the reason" in done.stdout
+    assert "1 failed, 1 passed" in done.stdout
+
+
 @needs_pool
 def test_what_a_worker_that_died_leaves_running_is_ended(tmp_path: Path) -> None:
     """The test is named, and by whoever began the pool what it had started."""
