@@ -14,7 +14,7 @@ from support.fake_origin import FakeOrigin
 from support.house import SEGMENT, World, building, data_of, small_segments
 
 from forebay_proxy.core.errors import CacheFull
-from forebay_proxy.transfer.urgency import Urgency
+from forebay_proxy.transfer.single_flight import Urgency
 
 A = "https://o/set/a.tar"
 DATA = data_of(4 * SEGMENT)

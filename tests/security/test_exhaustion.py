@@ -19,8 +19,7 @@ from support.refusals import refused
 
 from forebay_proxy.cache.readers.reader import REST_S
 from forebay_proxy.cache.resident.credential_access import MOST_CREDENTIALS
-from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.resident.version_trust import MOST_JOBS
+from forebay_proxy.cache.resident.entry import MOST_JOBS, Entry
 from forebay_proxy.core.events import OriginAnswered, RequestDone, RequestOutcome
 from forebay_proxy.core.shard import Pin as NoPin
 from forebay_proxy.core.shard import Shard, Version

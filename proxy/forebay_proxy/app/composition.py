@@ -22,7 +22,6 @@ from forebay_proxy.cache.fill.segment_grants import SegmentGrants
 from forebay_proxy.cache.integrity.digest_check import DigestCheck
 from forebay_proxy.cache.integrity.digest_gate import DigestGate
 from forebay_proxy.cache.integrity.segment_check import SegmentCheck
-from forebay_proxy.cache.integrity.suspects import SuspectVersions
 from forebay_proxy.cache.resident.facts import (
     CacheChanged,
     EntryLeft,
@@ -38,14 +37,13 @@ from forebay_proxy.cache.resident.facts import (
     VersionOutdated,
     VersionRefuted,
 )
-from forebay_proxy.cache.resident.open_files import OpenFiles
-from forebay_proxy.cache.resident.patient_files import PatientFiles
+from forebay_proxy.cache.resident.open_files import OpenFiles, PatientFiles, Retirement
 from forebay_proxy.cache.resident.reclaim import Reclaimer
-from forebay_proxy.cache.resident.retirement import Retirement
 from forebay_proxy.cache.resident.segment_leases import SegmentLeases
 from forebay_proxy.cache.resident.segment_reader import SegmentReader
 from forebay_proxy.cache.resident.space import Slice, SpaceManager
 from forebay_proxy.cache.shard_cache import ShardCache
+from forebay_proxy.cache.versions.freshness import SuspectVersions
 from forebay_proxy.cache.versions.resolver import VersionResolver
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.background_tasks import BackgroundTasks

@@ -16,7 +16,7 @@ from forebay_proxy.simulate.clock import SimulatedClock
 from forebay_proxy.simulate.origin import SimulatedFlight, SimulatedOrigin
 from forebay_proxy.simulate.policies import CachePolicy, Light, Slice
 from forebay_proxy.telemetry.optimum import OptimumMeter
-from forebay_proxy.transfer.connection_rate import ConnectionRate
+from forebay_proxy.transfer.bandwidth import ConnectionRate
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["SimulatedFetch", "SimulatedWorld"]

@@ -19,8 +19,7 @@ from contextlib import asynccontextmanager
 from itertools import takewhile
 from typing import Protocol
 
-from forebay_proxy.transfer.bandwidth import BandwidthEstimate
-from forebay_proxy.transfer.connection_rate import ConnectionRate
+from forebay_proxy.transfer.bandwidth import BandwidthEstimate, ConnectionRate
 
 __all__ = ["DEMAND", "Limiter", "Limiters", "Slot", "SlotNeed"]
 

@@ -382,7 +382,7 @@ async def test_a_shard_without_its_verdict_is_not_lent(tmp_path: Path, monkeypat
     async with building(tmp_path / "c") as world:
         await warmed(world)
         with monkeypatch.context() as patch:
-            patch.setattr("forebay_proxy.cache.resident.version_trust.VersionTrust.digest_pending", True)
+            patch.setattr("forebay_proxy.cache.resident.entry.VersionTrust.digest_pending", True)
             assert await refused(world) == "digest"
         async with AsyncExitStack() as stack:
             await passed(world, stack)

@@ -12,8 +12,8 @@ from forebay_proxy.cache.fill.segment_writer import SegmentWriter
 from forebay_proxy.cache.integrity.digest_check import DigestCheck
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import CacheChanged, SegmentMissed, ShardCompleted, VersionOutdated
+from forebay_proxy.cache.resident.open_files import Retirement
 from forebay_proxy.cache.resident.reclaim import Reclaimer
-from forebay_proxy.cache.resident.retirement import Retirement
 from forebay_proxy.cache.resident.space import Slice, SpaceManager
 from forebay_proxy.core import events
 from forebay_proxy.core.background_tasks import BackgroundTasks

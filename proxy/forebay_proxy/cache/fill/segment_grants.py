@@ -22,7 +22,7 @@ from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.store.health import DiskHealth
 from forebay_proxy.transfer.flights import Flight
 from forebay_proxy.transfer.limiter import DEMAND
-from forebay_proxy.transfer.urgency import Urgency
+from forebay_proxy.transfer.single_flight import Urgency
 
 __all__ = ["SegmentGrants", "in_time"]
 

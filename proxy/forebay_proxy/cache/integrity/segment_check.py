@@ -12,7 +12,7 @@ from enum import Enum
 
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import SegmentSpoilt
-from forebay_proxy.cache.resident.patient_files import PatientFiles
+from forebay_proxy.cache.resident.open_files import PatientFiles
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.segment_leases import SegmentLeases
 from forebay_proxy.cache.resident.space import SpaceManager

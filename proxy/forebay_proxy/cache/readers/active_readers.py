@@ -67,7 +67,8 @@ class ActiveReaders:
 
     def leave(self, reading: ShardReader) -> None:
         """``reading`` holds nothing any more; ``Fill.left`` comes next, a little later, as does ``count``."""
-        self._tar_check.ended(reading)
+        if reading.entry.trust.no_tar != "":  # "": it has been looked at, and may be a tar
+            self._tar_check.ended(reading)
         self._inside.discard(reading)
         reading.entry.in_use.readers -= 1
         reading.close()

@@ -13,10 +13,9 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from forebay_proxy.cache.integrity.digest_gate import DigestGate
-from forebay_proxy.cache.readers.chunk_reader import ChunkReader
+from forebay_proxy.cache.readers.chunk_reader import ChunkReader, RepeatCheck
 from forebay_proxy.cache.readers.reader_host import ReaderHost
 from forebay_proxy.cache.readers.reader_lease import ReaderLease
-from forebay_proxy.cache.readers.repeat_check import RepeatCheck
 from forebay_proxy.cache.readers.segment_source import SegmentSource, foreseen_outcome, source_in_flight, source_of_segment
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.core.errors import (

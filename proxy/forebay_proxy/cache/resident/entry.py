@@ -1,22 +1,28 @@
 """One version of a shard as this process knows it: what is here of it, who is inside, who may read it, how far it is believed.
 
-Not thread-safe.
+An ``Entry`` holds its version's segments, its file on the disk (``VersionFile``), who uses it now (``VersionUse``), and what is known of
+whether it is right (``VersionTrust``). Not thread-safe.
 """
 
 from __future__ import annotations
 
+import asyncio
 from array import array
 from dataclasses import replace
 
 from forebay_proxy.cache.resident.credential_access import CredentialAccess
-from forebay_proxy.cache.resident.version_file import VersionFile
-from forebay_proxy.cache.resident.version_trust import VersionTrust
-from forebay_proxy.cache.resident.version_use import VersionUse
+from forebay_proxy.cache.resident.digest_state import DigestState
+from forebay_proxy.core.errors import ShardError
 from forebay_proxy.core.segments import Segments, segment_count
 from forebay_proxy.core.shard import Pin, Shard, Version, store_key
+from forebay_proxy.store.files.shard_file import ShardFile
 from forebay_proxy.store.index.row import Row
+from forebay_proxy.transfer.flights import Flight
 
-__all__ = ["Entry"]
+__all__ = ["Entry", "VersionFile", "VersionTrust", "VersionUse"]
+
+# Of each version, because clients may make up names of jobs. One that is forgotten costs one small request to the origin if it comes back.
+MOST_JOBS = 64
 
 
 class Entry:
@@ -112,3 +118,108 @@ class Entry:
 def fresh_key(shard: Shard, version: Version, serial: int) -> str:
     """A store key that no other version has: for one without an identity, or whose own key is taken by a body that broke off."""
     return store_key(shard.name, f"{version.identity}\n{serial}")
+
+
+class VersionUse:
+    """What keeps a shard version here, and what ends it. Not thread-safe: the event loop's only."""
+
+    __slots__ = ("departing", "fault", "flying", "leaving", "readers", "stale", "stream", "stuck_until")
+
+    def __init__(self) -> None:
+        self.readers = 0
+        self.flying = 0  # flights that have not ended, and preparations that outlast theirs
+        self.stream: Flight | None = None  # the one body of an origin without Range
+        self.leaving: dict[int, asyncio.Future[None]] = {}  # segments being removed; resolved when that is done, or undone
+        self.departing: dict[int, int] = {}  # their checksums, should they stay after all
+        self.stuck_until = 0.0  # monotonic seconds: something could not be removed, which is not tried again before
+        self.stale = False  # the origin has another version now: this one serves who is inside, then leaves
+        self.fault: ShardError | None = None  # why nobody may read on
+
+    def __repr__(self) -> str:
+        return f"<VersionUse {self.readers} readers, {self.flying} flying, {len(self.leaving)} leaving{', stale' if self.stale else ''}>"
+
+    @property
+    def idle(self) -> bool:
+        """Nobody is inside, nothing is in the air, nothing is being removed."""
+        return not self.readers and not self.flying and not self.leaving
+
+    @property
+    def streaming(self) -> bool:
+        """Whether the one body of an origin without Range is in the air."""
+        return self.stream is not None and not self.stream.done
+
+
+class VersionTrust:
+    """How far a shard version may be believed. Not thread-safe: the event loop's only."""
+
+    __slots__ = ("checked_at", "checked_jobs", "denials", "digest_state", "no_digest", "no_tar", "no_tar_told", "remade", "wrong")
+
+    def __init__(self) -> None:
+        self.checked_jobs: set[str] = set()  # that need not ask the origin again; "" is who names none
+        self.checked_at = 0.0  # monotonic seconds
+        self.digest_state: DigestState | None = None  # set once the origin has named a digest of the whole, or is asked for it
+        self.no_digest = False  # it names none, or none that can be computed here
+        self.denials = 0  # how often in a row the origin said that it has another version
+        self.wrong = 0  # segments found to be other bytes than were stored
+        self.remade = 0  # how often bytes served under this name were wrong: such a version gets another ETag each time
+        self.no_tar: str | None = None  # why it is no tar, though its name says so; "": it may be one; None: nobody has looked
+        self.no_tar_told = False  # in the log
+
+    def __repr__(self) -> str:
+        return f"<VersionTrust {len(self.checked_jobs)} jobs, {self.digest_state!r}, {self.wrong} wrong>"
+
+    def checked(self, job: str, now: float) -> None:
+        """The origin said at ``now`` (monotonic seconds) that this is what it holds; ``job`` need not ask again."""
+        if len(self.checked_jobs) >= MOST_JOBS:
+            self.checked_jobs.clear()
+        self.checked_jobs.add(job)
+        self.checked_at = now
+
+    @property
+    def digest_pending(self) -> bool:
+        """Whether the last segment still waits for the whole to be compared with its digest."""
+        return self.digest_state is not None and self.digest_state.closed
+
+
+class VersionFile:
+    """A shard version on the disk. Its bytes' checksums are in ``Entry.segments``. Not thread-safe: the event loop's only."""
+
+    __slots__ = (
+        "beyond_bytes",
+        "charged_bytes",
+        "claimed",
+        "file",
+        "filed",
+        "lock",
+        "misplaced",
+        "stored_at",
+        "transient",
+        "writing"
+    )  # fmt: skip
+
+    def __init__(self, *, transient: bool = False) -> None:
+        """``transient``: it must not outlive this process, because nothing could recognise the version again."""
+        self.transient = transient
+        self.file: ShardFile | None = None  # the open one
+        self.filed = False  # a file of the version exists on the disk
+        self.misplaced = False  # something has the file's name that cannot be removed now
+        self.lock = asyncio.Lock()  # held while the file is made or removed
+        self.claimed = False  # the index has a row of the version
+        self.charged_bytes = 0  # of the file: what the ledger counts for its segments
+        self.beyond_bytes = 0  # of the file: what it holds beyond that
+        self.writing: set[int] = set()  # segments allocated in the file, and not stored yet
+        self.stored_at: dict[int, float] = {}  # segment -> monotonic seconds
+
+    def __repr__(self) -> str:
+        state = "open" if self.file is not None else "closed" if self.filed else "none"
+        return f"<VersionFile {state}, {self.charged_bytes} bytes, {len(self.writing)} being written{', claimed' if self.claimed else ''}>"
+
+    def made(self, file: ShardFile) -> None:
+        """The version has a new, empty ``file``."""
+        self.file, self.filed = file, True
+
+    def removed(self) -> None:
+        """There is no file any more; what was closed or never opened is gone too."""
+        self.file, self.filed = None, False
+        self.charged_bytes = 0
+        self.writing.clear()

@@ -1,23 +1,29 @@
 """The shard files kept open: opened or made when something is written to or read from them, closed when there are too many.
 
-Not thread-safe: the event loop's only; ``VersionFile.lock`` is held while a file is made, closed or removed.
+``PatientFiles`` asks for one no longer than a reader can wait; ``Retirement`` forgets a version of which nothing is left, once its file is
+gone. Not thread-safe: the event loop's only; ``VersionFile.lock`` is held while a file is made, closed or removed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import OrderedDict
 
 from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resident.facts import EntryRetired
 from forebay_proxy.cache.resident.space import SpaceManager
-from forebay_proxy.core.errors import DiskFailed
-from forebay_proxy.store.files.shard_file import ShardFile
+from forebay_proxy.core.background_tasks import BackgroundTasks, to_its_end
+from forebay_proxy.core.errors import CacheError, DiskFailed
+from forebay_proxy.core.events import Events
+from forebay_proxy.store.files.file_io import Leased
+from forebay_proxy.store.files.shard_file import PATIENCE_S, ShardFile
+from forebay_proxy.store.health import DiskHealth
 from forebay_proxy.store.store import Store
 
-__all__ = ["OpenFiles"]
+__all__ = ["OpenFiles", "PatientFiles", "Retirement"]
 
 log = logging.getLogger("forebay")
-
 OPEN_FILES = 512  # descriptors kept for shards nobody is in; a start with 1,024 allowed must still have some for sockets
 _NOT_IT = ("ENOENT", "ESTALE", "ELOOP")  # no file has the name, or one that is not what we left there
 
@@ -101,3 +107,70 @@ class OpenFiles:
 def _unused(entry: Entry) -> bool:
     """Nobody is in it; and no descriptor of it is out, whose end is found through this file."""
     return entry.in_use.idle and not entry.segments.whole_leases
+
+
+class DiskHangs(CacheError):
+    """The disk is not asked, because it did not come back with earlier answers."""
+
+
+class PatientFiles:
+    """Not thread-safe: the event loop's only."""
+
+    def __init__(self, files: OpenFiles, disk: DiskHealth) -> None:
+        self._files = files
+        self._disk = disk
+
+    async def stored(self, entry: Entry) -> ShardFile:
+        """The entry's open file; whoever removes something of it holds its lock, and may hang with the disk.
+
+        Raises ``DiskFailed`` after ``PATIENCE_S``, ``DiskHangs``.
+        """
+        self.must_answer()
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                return await self._files.stored(entry)
+        except TimeoutError:
+            raise DiskFailed("open", "ETIMEDOUT", f"no answer within {PATIENCE_S:g} s ({entry.name})") from None
+
+    def must_answer(self) -> None:
+        """Raises ``DiskHangs`` where the disk did not come back with earlier answers."""
+        if not self._disk.readable:
+            raise DiskHangs("the cache disk does not answer; only what is in memory can be read")
+
+
+class Retirement:
+    """Asked whenever somebody leaves an entry, or something of it does. Not thread-safe: the event loop's only."""
+
+    def __init__(self, room: SpaceManager, files: OpenFiles, tasks: BackgroundTasks, events: Events) -> None:
+        self._events = events
+        self._room = room
+        self._files = files
+        self._tasks = tasks
+
+    def retire(self, entry: Entry) -> None:
+        """Forget an entry of which nothing is left and in which nobody is, once its file is gone too."""
+        if not self._is_over(entry):
+            return
+        if entry.stored.filed:
+            self._tasks.spawn(self._clean_up(entry), "clean up")
+            return
+        self._room.forget(entry)
+        self._events.emit(EntryRetired(entry))
+
+    def _is_over(self, entry: Entry) -> bool:
+        return entry.in_use.idle and not entry.segments.stored_count and self._room.entries.get(entry.key) is entry
+
+    async def _clean_up(self, entry: Entry) -> None:
+        """Remove the file in which nothing is left, unless somebody came meanwhile."""
+        async with entry.stored.lock:
+            if not (self._is_over(entry) and entry.stored.filed):
+                return
+            await to_its_end(self._remove_file(entry))
+        self.retire(entry)
+
+    async def _remove_file(self, entry: Entry) -> None:
+        try:
+            await self._files.remove(entry)
+        except (DiskFailed, Leased) as error:
+            log.warning("the file of shard %s could not be removed: %s", entry.name, error)
+            await self._files.leave_behind(entry)

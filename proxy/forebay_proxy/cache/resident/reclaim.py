@@ -15,8 +15,7 @@ from contextlib import suppress
 
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import FileHeld
-from forebay_proxy.cache.resident.open_files import OpenFiles
-from forebay_proxy.cache.resident.retirement import Retirement
+from forebay_proxy.cache.resident.open_files import OpenFiles, Retirement
 from forebay_proxy.cache.resident.space import Slice, SpaceManager
 from forebay_proxy.core.background_tasks import BackgroundTasks, to_its_end
 from forebay_proxy.core.errors import CacheFull, DiskFailed

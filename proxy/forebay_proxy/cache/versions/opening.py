@@ -28,7 +28,7 @@ from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.transfer.buffer_budget import BufferBudget
 from forebay_proxy.transfer.flights import Flight, Flights, told
 from forebay_proxy.transfer.limiter import DEMAND, Slot
-from forebay_proxy.transfer.urgency import Urgency
+from forebay_proxy.transfer.single_flight import Urgency
 
 __all__ = ["Opening", "OpeningFill", "OpeningParts"]
 

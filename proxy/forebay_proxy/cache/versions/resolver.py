@@ -12,14 +12,12 @@ from collections.abc import Callable, Hashable
 from contextlib import nullcontext, suppress
 
 from forebay_proxy.cache.fill.fetcher import Fetcher
-from forebay_proxy.cache.integrity.suspects import SuspectVersions
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.resident.retirement import Retirement
+from forebay_proxy.cache.resident.open_files import Retirement
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.cache.versions.first_segments import FirstSegmentSizes
-from forebay_proxy.cache.versions.freshness import Freshness
+from forebay_proxy.cache.versions.freshness import Freshness, RefusalCache, SuspectVersions
 from forebay_proxy.cache.versions.opening import Opening, OpeningFill, OpeningParts
-from forebay_proxy.cache.versions.refusals import RefusalCache
 from forebay_proxy.cache.versions.version_checks import VersionChecks
 from forebay_proxy.cache.versions.versions import Versions
 from forebay_proxy.core import events
@@ -30,8 +28,7 @@ from forebay_proxy.core.shard import Shard
 from forebay_proxy.transfer.buffer_budget import BufferBudget
 from forebay_proxy.transfer.flights import Flights
 from forebay_proxy.transfer.limiter import DEMAND
-from forebay_proxy.transfer.urgency import Urgency
-from forebay_proxy.transfer.urgent_flight import UrgentFlight
+from forebay_proxy.transfer.single_flight import Urgency, UrgentFlight
 
 __all__ = ["VersionResolver"]
 

@@ -12,16 +12,14 @@ from collections.abc import Callable
 from forebay_proxy.cache.fill.fetcher import Fetcher
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.space import SpaceManager
-from forebay_proxy.cache.versions.freshness import Freshness
-from forebay_proxy.cache.versions.refusals import RefusalCache
+from forebay_proxy.cache.versions.freshness import Freshness, RefusalCache
 from forebay_proxy.cache.versions.revalidation import Revalidation
 from forebay_proxy.cache.versions.versions import Outdated, Versions
 from forebay_proxy.core import events
 from forebay_proxy.core.errors import OriginUnavailable, ShardError
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.shard import Shard
-from forebay_proxy.transfer.urgency import Urgency
-from forebay_proxy.transfer.urgent_flight import UrgentFlight
+from forebay_proxy.transfer.single_flight import Urgency, UrgentFlight
 
 __all__ = ["VersionChecks"]
 

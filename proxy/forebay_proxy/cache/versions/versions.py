@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from dataclasses import replace
 
-from forebay_proxy.cache.integrity.suspects import SuspectVersions
 from forebay_proxy.cache.integrity.version_flips import VersionFlips
 from forebay_proxy.cache.resident.entry import Entry, fresh_key
 from forebay_proxy.cache.resident.space import SpaceManager
-from forebay_proxy.cache.versions.freshness import Freshness
+from forebay_proxy.cache.versions.freshness import Freshness, SuspectVersions
 from forebay_proxy.core.shard import Shard, Version, store_key
 from forebay_proxy.origins.response import check_length
 

@@ -18,7 +18,7 @@ from forebay_proxy.core.events import ReservationRefused
 from forebay_proxy.core.shard import Pin, Version
 from forebay_proxy.transfer.flights import Flight
 from forebay_proxy.transfer.limiter import DEMAND
-from forebay_proxy.transfer.urgency import Urgency
+from forebay_proxy.transfer.single_flight import Urgency
 
 A, B = "https://origin.example/a/a.tar", "https://origin.example/b/b.tar"
 

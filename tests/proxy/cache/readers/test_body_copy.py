@@ -15,8 +15,7 @@ from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.core.errors import OriginLied, ShardChanged
 from forebay_proxy.core.shard import ByteRange, Pin, Version
 from forebay_proxy.origins.base import OriginBody
-from forebay_proxy.transfer.bandwidth import BandwidthEstimate
-from forebay_proxy.transfer.connection_rate import LEAST_BYTES, ConnectionRate
+from forebay_proxy.transfer.bandwidth import LEAST_BYTES, BandwidthEstimate, ConnectionRate
 
 WANT = ByteRange(10, 19)
 

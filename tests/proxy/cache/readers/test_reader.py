@@ -13,7 +13,7 @@ from support.house import SEGMENT, building, data_of, reader, shard_of, small_se
 from forebay_proxy.cache.readers.reader import FIRST_BREADTH
 from forebay_proxy.core import events
 from forebay_proxy.store.files import file_io
-from forebay_proxy.transfer.connection_rate import MOST_RANGES
+from forebay_proxy.transfer.bandwidth import MOST_RANGES
 
 A = "https://o/set/a.tar"
 B = "https://o/set/b.tar"

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from array import array
+from typing import Any
 
 import pytest
 from support.house import shard_of
 
-from forebay_proxy.cache.resident.entry import Entry, fresh_key
+from forebay_proxy.cache.resident.digest_state import DigestState, DigestVerdict
+from forebay_proxy.cache.resident.entry import MOST_JOBS, Entry, VersionFile, VersionTrust, VersionUse, fresh_key
 from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.core.shard import Pin, PinKind, Version, store_key
 from forebay_proxy.store.index.row import Row
+from forebay_proxy.transfer.flights import Flight
 
 NAME = "https://o/a.tar"
 SHARD = shard_of(NAME)
@@ -102,3 +106,92 @@ async def test_fresh_keys_are_nobody_elses() -> None:
     """Not the version's own, and another each time."""
     version = version_of()
     assert len({fresh_key(SHARD, version, 1), fresh_key(SHARD, version, 2), store_key(NAME, version.identity)}) == 3
+
+
+@pytest.mark.parametrize("what", ["readers", "flying"])
+def test_whoever_is_inside_keeps_it_from_being_idle(what: str) -> None:
+    """A reader, or a flight."""
+    use = VersionUse()
+    assert use.idle
+    setattr(use, what, 1)
+    assert not use.idle
+
+
+async def test_a_segment_that_is_leaving_keeps_it_from_being_idle() -> None:
+    """Its file is being worked at."""
+    use = VersionUse()
+    use.leaving[0] = asyncio.get_running_loop().create_future()
+    assert not use.idle
+
+
+async def test_a_body_streams_until_its_flight_ends() -> None:
+    """What one flight brought can still be found afterwards."""
+    use = VersionUse()
+    assert not use.streaming
+    use.stream = Flight(0, 10, 0.0, 0.0)
+    assert use.streaming
+    use.stream.ended()
+    assert not use.streaming
+    assert use.stream is not None
+
+
+def test_what_a_log_shows_of_its_use() -> None:
+    """How many are inside, and that it leaves."""
+    use = VersionUse()
+    use.readers, use.stale = 2, True
+    assert repr(use) == "<VersionUse 2 readers, 0 flying, 0 leaving, stale>"
+
+
+def test_a_job_that_was_told_need_not_ask_again() -> None:
+    """The others do, and the moment is the last one."""
+    trust = VersionTrust()
+    trust.checked("one", 5.0)
+    trust.checked("two", 6.0)
+    assert (trust.checked_jobs, trust.checked_at) == ({"one", "two"}, 6.0)
+
+
+def test_made_up_jobs_are_forgotten() -> None:
+    """All at once: each of them asks once more."""
+    trust = VersionTrust()
+    for number in range(MOST_JOBS + 1):
+        trust.checked(f"j{number}", 1.0)
+    assert trust.checked_jobs == {f"j{MOST_JOBS}"}
+
+
+def test_the_end_waits_for_the_digest_while_one_is_expected() -> None:
+    """Not before the origin has named one, nor once it has come out."""
+    trust = VersionTrust()
+    assert not trust.digest_pending
+    trust.digest_state = DigestState(None)
+    assert trust.digest_pending
+    trust.digest_state.verdict = DigestVerdict.AGREES
+    assert not trust.digest_pending
+
+
+def test_a_file_that_was_made_is_there_and_open() -> None:
+    """Both facts change together."""
+    stored, file = VersionFile(), object()
+    made: Any = file
+    stored.made(made)
+    assert stored.file is file
+    assert stored.filed
+
+
+def test_nothing_is_counted_of_a_removed_file() -> None:
+    """Neither for what was stored, nor for what was on its way; when its segments landed is what others clear."""
+    stored, file = VersionFile(), object()
+    made: Any = file
+    stored.made(made)
+    stored.charged_bytes = 100
+    stored.writing.add(3)
+    stored.removed()
+    assert (stored.file, stored.filed, stored.charged_bytes, stored.writing) == (None, False, 0, set())
+
+
+def test_what_a_log_shows_of_a_file() -> None:
+    """Whether it is open, what it holds, and whether it is claimed."""
+    stored = VersionFile()
+    assert repr(stored) == "<VersionFile none, 0 bytes, 0 being written>"
+    stored.filed = stored.claimed = True
+    stored.charged_bytes = 7
+    assert repr(stored) == "<VersionFile closed, 7 bytes, 0 being written, claimed>"

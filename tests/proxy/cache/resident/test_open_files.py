@@ -1,4 +1,4 @@
-"""Files are opened when wanted, closed when there are many, and missed when somebody deleted them."""
+"""Files are opened when wanted, closed when there are many, missed when somebody deleted them, and gone with what was in them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import os
 from pathlib import Path
 
 import pytest
-from support.house import SEGMENT, World, building, small_segments
+from support.house import SEGMENT, World, building, data_of, small_segments
 from support.shelves import stored
 
 from forebay_proxy.cache.resident import open_files
+from forebay_proxy.cache.resident.open_files import DiskHangs, PatientFiles
 from forebay_proxy.core import events
+from forebay_proxy.core.errors import DiskFailed
 from forebay_proxy.store.files import fallocate
 
 A = "https://o/set/a.tar"
@@ -103,3 +105,54 @@ async def test_a_file_that_was_cut_while_open_leaves(tmp_path: Path) -> None:
         world.origin.log.clear()
         assert await world.get(A) == data
         assert world.origin.asked(A) == []
+
+
+async def test_a_disk_that_hangs_is_not_asked(tmp_path: Path) -> None:
+    """Until a probe came back."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, data_of(SEGMENT))
+        await world.get(A)
+        await world.quiet()
+        files = PatientFiles(world.files, world.cache.disk)
+        world.cache.disk.hung = True
+        with pytest.raises(DiskHangs):
+            await files.stored(world.entry(A))
+        world.cache.disk.hung = False
+        assert await files.stored(world.entry(A)) is world.entry(A).stored.file
+
+
+async def test_who_holds_the_file_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What removes something of it may hang with the disk."""
+    monkeypatch.setattr(open_files, "PATIENCE_S", 0.01)
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, data_of(SEGMENT))
+        await world.get(A)
+        await world.quiet()
+        entry = world.entry(A)
+        async with entry.stored.lock:
+            with pytest.raises(DiskFailed, match="no answer within"):
+                await PatientFiles(world.files, world.cache.disk).stored(entry)
+
+
+async def test_an_empty_file_that_cannot_be_opened_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tried once: nobody turns round and round over it."""
+    async with building(tmp_path / "c", checked=False) as world:
+        await stored(world, A, 1)
+        entry, tries = world.entry(A), 0
+
+        async def refused(key: str, *claimed: object) -> None:
+            nonlocal tries
+            tries += 1
+            raise DiskFailed("open", "EMFILE", "too many open files")
+
+        file, entry.stored.file = entry.stored.file, None
+        assert file is not None
+        await file.aclose()
+        monkeypatch.setattr(world.store, "reopen", refused)
+        victims = list(world.room.victims_of(entry))
+        world.room.vacate(victims)
+        world.room.parted(entry, [0], removed=True)
+        world.ledger.gone(victims[0].bytes)
+        world.retirement.retire(entry)
+        await asyncio.sleep(0.05)
+        assert (tries, world.room.entries, len(world.tasks)) == (1, {}, 0)

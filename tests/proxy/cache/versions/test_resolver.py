@@ -14,8 +14,7 @@ from support.house import SEGMENT, building, data_of, reader, shard_of, small_se
 
 from forebay_proxy.cache.fill.fetcher import UNWANTED_BUDGET_S
 from forebay_proxy.cache.resident.space import Slice
-from forebay_proxy.cache.versions.freshness import NO_JOB_S
-from forebay_proxy.cache.versions.refusals import REMEMBERED_S
+from forebay_proxy.cache.versions.freshness import NO_JOB_S, REMEMBERED_S
 from forebay_proxy.core import events
 from forebay_proxy.core.errors import (
     CacheFull,
@@ -31,7 +30,7 @@ from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.policy.plans.bursts import PAUSE_S
 from forebay_proxy.store.files import file_io
 from forebay_proxy.transfer.limiter import DEMAND
-from forebay_proxy.transfer.urgency import Urgency
+from forebay_proxy.transfer.single_flight import Urgency
 
 A = "https://o/set/a.tar"
 B = "https://o/set/b.tar"

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 from support.house import FakeClock, shard_of
 
-from forebay_proxy.cache.integrity.suspects import SuspectVersions
 from forebay_proxy.cache.integrity.version_flips import VersionFlips
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.versions import versions as versions_module
-from forebay_proxy.cache.versions.freshness import Freshness
+from forebay_proxy.cache.versions.freshness import Freshness, SuspectVersions
 from forebay_proxy.cache.versions.versions import Versions
 from forebay_proxy.core.errors import OriginError
 from forebay_proxy.core.events import Events
