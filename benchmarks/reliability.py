@@ -37,7 +37,7 @@ from forebay_proxy.core import background_tasks  # noqa: E402
 from forebay_proxy.core.errors import ShardChanged  # noqa: E402
 from forebay_proxy.core.exit_codes import MEANINGS  # noqa: E402
 from forebay_proxy.origins.response import OriginResponse, error_of  # noqa: E402
-from forebay_proxy.policy.plans import bursts  # noqa: E402
+from forebay_proxy.policy.plans import live_jobs  # noqa: E402
 from forebay_proxy.store import health  # noqa: E402
 from forebay_proxy.store.index import writer  # noqa: E402
 from forebay_proxy.transfer import retry  # noqa: E402
@@ -158,7 +158,7 @@ def _limit_rows() -> list[tuple[str, ...]]:
         ("the same at an origin whose servers are known to contradict each other", f"{version_flips.KNOWN_TRIES}", ""),
         ("longest pause between two requests, jitter included", f"{retry.LONGEST_PAUSE_S:g} s", ""),
         ("a reader without a job reads what was compared", f"{freshness.NO_JOB_S:g} s ago at most", "`--revalidate`"),
-        ("no such reader in a folder: the next ones compare anew", f"after {bursts.PAUSE_S:g} s", ""),
+        ("no such reader in a folder: the next ones compare anew", f"after {live_jobs.PAUSE_S:g} s", ""),
         ("a claim is committed after", f"{writer.COMMIT_WITHIN_S:g} s at most", ""),
         ("failures of the disk that count as down", f"{health.MANY} within {health.WINDOW_S:g} s", ""),
         ("probes of a disk that is down", f"after {health.FIRST_PROBE_S:g} s, doubling to {health.LAST_PROBE_S:g} s", ""),

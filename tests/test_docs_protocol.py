@@ -20,7 +20,7 @@ from support.sidecar import Sidecar, running, wait_until
 from support.tarmaking import hand_header
 
 from forebay_proxy.core.exit_codes import ExitCode
-from forebay_proxy.policy.plans.plan_bounds import MOST_READERS, MOST_SHARDS
+from forebay_proxy.policy.plans.reader_plan import MOST_READERS, MOST_SHARDS
 from forebay_proxy.policy.plans.registry import SILENCE_S
 from forebay_proxy.server.http.admin_bodies import PLAN_BODY_BYTES
 from forebay_proxy.server.http.plan_query import MOST_ROWS

@@ -11,7 +11,7 @@ from forebay_proxy.cache.readers import reader
 from forebay_proxy.cache.resident.credential_access import PROOF_S
 from forebay_proxy.cli.main import cli
 from forebay_proxy.config.settings import Settings, env_name
-from forebay_proxy.policy.plans import plan_bounds
+from forebay_proxy.policy.plans import reader_plan
 from forebay_proxy.server.http import connection, framing
 from forebay_proxy.server.net import connection_limit
 from forebay_proxy.wire.urls.quoting import MAX_URL_BYTES
@@ -51,7 +51,7 @@ def test_every_variable_named_exists() -> None:
 def test_every_number_is_the_codes() -> None:
     """Bounds on the page are the bounds that hold."""
     said = {
-        f"{plan_bounds.MOST_READERS:,} readers": PROSE, f"{plan_bounds.MOST_SHARDS:,} shards": PROSE,
+        f"{reader_plan.MOST_READERS:,} readers": PROSE, f"{reader_plan.MOST_SHARDS:,} shards": PROSE,
         f"{connection_limit.MOST_CONNECTIONS:,}": PROSE,
         f"{MAX_URL_BYTES // 1024} KiB": PROSE, f"{connection.MAX_FIELD_BYTES // 1024} KiB": PROSE,
         f"{connection.MAX_FIELDS} of them": PROSE,

@@ -23,10 +23,10 @@ from forebay_proxy.cache.resident.entry import MOST_JOBS, Entry
 from forebay_proxy.core.events import OriginAnswered, RequestDone, RequestOutcome
 from forebay_proxy.core.shard import Pin as NoPin
 from forebay_proxy.core.shard import Shard, Version
-from forebay_proxy.policy.plans import plan_bounds
+from forebay_proxy.policy.plans import reader_plan
 from forebay_proxy.policy.plans.epochs import MOST_JOBS as MOST_PASSES
 from forebay_proxy.policy.plans.epochs import EpochTracker
-from forebay_proxy.policy.plans.plan_bounds import MOST_READERS, MOST_SHARDS
+from forebay_proxy.policy.plans.reader_plan import MOST_READERS, MOST_SHARDS
 from forebay_proxy.policy.plans.registry import PlanRegistry, PlansFull
 from forebay_proxy.server.http import admin_routes, connection, framing
 from forebay_proxy.server.http.connection import ConnectionServer
@@ -348,7 +348,7 @@ def test_what_is_read_and_withdrawn_gives_its_room_back() -> None:
 def test_plans_together_hold_so_many_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan that would be too much is not taken at all, and the one before it stays."""
     assert MOST_SHARDS >= 2 * 585_270  # the largest public set, for two jobs
-    monkeypatch.setattr(plan_bounds, "MOST_SHARDS", 100)
+    monkeypatch.setattr(reader_plan, "MOST_SHARDS", 100)
     plans = PlanRegistry(lambda: 0.0)
     plans.replace(reader(0), shards(60))
     for attempt in (lambda: plans.replace(reader(1), shards(41)), lambda: plans.append(reader(0), shards(41))):
@@ -360,7 +360,7 @@ def test_plans_together_hold_so_many_shards(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_plans_together_hold_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Names of eight thousand characters count as what they are; what is read gives room back."""
-    monkeypatch.setattr(plan_bounds, "MOST_NAME_BYTES", 5000)
+    monkeypatch.setattr(reader_plan, "MOST_NAME_BYTES", 5000)
     plans = PlanRegistry(lambda: 0.0)
     plans.replace(reader(0), shards(4, "s3://b/" + "a" * 1000 + "{}.tar"))
     with pytest.raises(PlansFull):

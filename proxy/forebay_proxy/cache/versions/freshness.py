@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.core.errors import ShardError, ShardForbidden, ShardNotFound, bare
-from forebay_proxy.policy.plans.bursts import Bursts
+from forebay_proxy.policy.plans.live_jobs import Bursts
 
 __all__ = ["Freshness", "RefusalCache", "SuspectVersions"]
 

@@ -13,8 +13,7 @@ from itertools import islice
 from math import inf
 
 from forebay_proxy.core.shard import Shard
-from forebay_proxy.policy.plans import plan_bounds
-from forebay_proxy.policy.plans.reader_plan import ReaderPlan
+from forebay_proxy.policy.plans.reader_plan import ReaderPlan, check_entries, check_names, fits
 from forebay_proxy.policy.plans.reverse_index import INDEX_BITS, INDEX_MASK, ReverseIndex
 from forebay_proxy.policy.plans.sets.templates import Entries, Picked
 from forebay_proxy.policy.plans.shard_ids import ShardIds
@@ -60,10 +59,10 @@ class PlanStorage:
         """Write ``entries`` into ``plan``, in slices. Raises ``PlansFull``, ``InvalidShardUrl``."""
         spare = len(instead_of) if instead_of is not None else 0  # both are here for a moment
         count = len(entries)
-        while self._reclaimer and not plan_bounds.fits(self.entries_held + count - spare):
+        while self._reclaimer and not fits(self.entries_held + count - spare):
             self.tidy(1)
             yield
-        plan_bounds.check_entries(self.entries_held + count - spare)
+        check_entries(self.entries_held + count - spare)
         if isinstance(entries, Picked):
             plan.dress = entries.template.dress
         for start in range(0, count, SLICE):
@@ -71,8 +70,8 @@ class PlanStorage:
             plan.numbers.extend(numbers)
             self.entries_held += len(numbers)
             self._keep(plan, self._shard_ids.strangers(numbers, entries, start))
-            plan_bounds.check_entries(self.entries_held - spare)
-            plan_bounds.check_names(self._shard_ids.held_bytes + self.own_bytes)
+            check_entries(self.entries_held - spare)
+            check_names(self._shard_ids.held_bytes + self.own_bytes)
             self.tidy(1)  # so clearing away keeps up with taking
             yield
 

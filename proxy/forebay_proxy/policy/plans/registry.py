@@ -10,7 +10,7 @@ A plan of half a million shards is taken, and forgotten, in slices: ``replacing`
 of a new plan the old one counts; what was withdrawn counts no more at once, and is cleared away later (``tidy``).
 
 Without plans the same ordering runs on guesses (``EpochTracker``). ``next_use`` is the one function that orders: see ``NextUse`` for the
-ranks, and ``uses`` for how they are found.
+ranks and for how they are found.
 """
 
 from __future__ import annotations
@@ -23,13 +23,11 @@ from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans.epochs import Epoch, EpochTracker
 from forebay_proxy.policy.plans.facts import NextUseChanged, PlanAdvanced, SetShardOpened
 from forebay_proxy.policy.plans.live_jobs import ANONYMOUS, LiveJobs
-from forebay_proxy.policy.plans.next_use import NextUse, Rank
-from forebay_proxy.policy.plans.plan_bounds import PlanGap, PlansFull, check_readers
+from forebay_proxy.policy.plans.next_use import NextUse, Rank, UseOrder
 from forebay_proxy.policy.plans.plan_storage import SLICE, PlanStorage
-from forebay_proxy.policy.plans.reader_plan import START_RATE, ReaderPlan
+from forebay_proxy.policy.plans.reader_plan import START_RATE, PlanGap, PlansFull, ReaderPlan, check_readers
 from forebay_proxy.policy.plans.sets.templates import Entries, Picked
 from forebay_proxy.policy.plans.shard_ids import ShardIds
-from forebay_proxy.policy.plans.use_order import UseOrder
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["SILENCE_S", "START_RATE", "PlanGap", "PlanRegistry", "PlansFull", "ReaderPlan"]

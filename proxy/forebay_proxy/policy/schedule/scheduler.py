@@ -3,9 +3,9 @@
 Every reader has a *cursor*: the first thing of its future that is neither stored nor in the air. A request is what some cursor points at:
 
 1. An origin that takes no more now is asked for nothing; the others go on (``cursors``: a lane per reader and origin).
-2. At an origin that does, jobs take turns by bytes (``fair_queue``), and within a job the reader with the least lead is first: the bytes
-   from where it is to its cursor, at the rate that the job's readers share (``job_rate``, ``need_times``).
-3. A reader is given no more than its window, counted from its position to its cursor (``window_shares``).
+2. At an origin that does, jobs take turns by bytes (``lane_queues``), and within a job the reader with the least lead is first: the bytes
+   from where it is to its cursor, at the rate that the job's readers share (``NeedTimes``).
+3. A reader is given no more than its window, counted from its position to its cursor (``window``).
 4. A lane for which there was no room stands aside until there may be some; then the nearest is tried first (``room_queue``).
 
 A request is taken to be made: the cursor passes it at once, and comes back when it is ``refused``, or ``missing`` later (evicted, failed,
@@ -18,9 +18,8 @@ each reader and in the order of need: nothing of that waits for room or for byte
 from __future__ import annotations
 
 from forebay_proxy.policy.plans.registry import PlanRegistry, ReaderPlan
-from forebay_proxy.policy.schedule.cursor_walk import CursorWalk
+from forebay_proxy.policy.schedule.cursor_walk import CursorWalk, NeedTimes
 from forebay_proxy.policy.schedule.cursors import OriginCursor, ReaderCursors
-from forebay_proxy.policy.schedule.need_times import NeedTimes
 from forebay_proxy.policy.schedule.planned_readers import PlannedReaders
 from forebay_proxy.policy.schedule.queues.lane_queues import LaneQueues
 from forebay_proxy.policy.schedule.queues.pending_shards import PendingShards
@@ -122,7 +121,7 @@ class PrefetchScheduler:
     def unopened(self, name: str) -> None:
         """There was no room for its opening: who wanted it stands aside."""
         self._pending.ended(name)
-        self._room.full()
+        self._room.roomy = False
         for lane in self.readers.back_to(name):
             self._lanes.stand_aside(lane)
 
@@ -140,7 +139,7 @@ class PrefetchScheduler:
             return
         lane, index = self._last
         self._last = None
-        self._room.full()
+        self._room.roomy = False
         lane.cursors.window.refused()
         self._pending.opening.discard(lane.cursors.shard(index).name)
         lane.cursors.lead.uncount(index)
@@ -155,7 +154,7 @@ class PrefetchScheduler:
 
     def room(self) -> None:
         """Something was read, removed or replaced: who found no room may find some."""
-        self._room.room()
+        self._room.roomy = True
 
     def granted(self, reader: ReaderName) -> None:
         """A segment that stood where a needed one stood was read, or is gone: its reader may have another."""

@@ -9,8 +9,7 @@ from urllib.parse import parse_qsl
 from forebay_proxy.background.verifier import RATE_BYTES_S
 from forebay_proxy.core.errors import InvalidRequest
 from forebay_proxy.core.shard import Shard
-from forebay_proxy.policy.plans.sets.siblings import Siblings
-from forebay_proxy.policy.plans.sets.templates import Listed
+from forebay_proxy.policy.plans.sets.templates import Listed, Siblings
 from forebay_proxy.wire.protocol.plan import (
     NDJSON,
     InvalidPlan,

@@ -27,7 +27,7 @@ from forebay_proxy.core.errors import (
 from forebay_proxy.core.segments import MOST_BYTES
 from forebay_proxy.core.shard import ByteRange
 from forebay_proxy.policy.eviction.ledger import Grant
-from forebay_proxy.policy.plans.bursts import PAUSE_S
+from forebay_proxy.policy.plans.live_jobs import PAUSE_S
 from forebay_proxy.store.files import file_io
 from forebay_proxy.transfer.limiter import DEMAND
 from forebay_proxy.transfer.single_flight import Urgency

@@ -12,8 +12,9 @@ from forebay_proxy.core.errors import CacheFull
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.core.shard import Shard
+from forebay_proxy.policy.plans import live_jobs
 from forebay_proxy.policy.plans.facts import NextUseChanged
-from forebay_proxy.policy.plans.live_jobs import ANONYMOUS, QUIET_S, LiveJobs, Presence
+from forebay_proxy.policy.plans.live_jobs import ANONYMOUS, PAUSE_S, QUIET_S, Bursts, LiveJobs, Presence
 from forebay_proxy.policy.plans.next_use import Rank
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.simulate.policies import Light, Ours
@@ -263,3 +264,30 @@ def test_the_anonymous_job_has_one_name_outside() -> None:
     node.clock.advance(QUIET_S + 1)
     node.job(second, 1, None)
     assert {job: found.opened for job, found in node.plans.passes_of(first[0].group).items()} == {ANONYMOUS: COUNT}
+
+
+def test_reads_that_follow_each_other_are_one_burst() -> None:
+    """A pause longer than that ends it; a reader that stays inside makes none."""
+    clock = FakeClock()
+    reads = Bursts(clock)
+    began = clock()
+    for _ in range(5):
+        with reads.inside("g"):
+            clock.now += 100.0
+        clock.now += PAUSE_S
+    assert reads.began("g") == began
+    clock.now += 0.1
+    with reads.inside("g"):
+        assert reads.began("g") == clock()
+    assert reads.began("other") < began
+
+
+def test_folders_are_bounded(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """The one that was read longest ago is forgotten; who leaves it does no harm."""
+    monkeypatch.setattr(live_jobs, "MOST_FOLDERS", 3)
+    reads = Bursts(FakeClock())
+    with reads.inside("0"):
+        for number in range(1, 5):
+            with reads.inside(str(number)):
+                pass
+    assert repr(reads) == "<Bursts of 3 folders>"

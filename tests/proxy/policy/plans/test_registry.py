@@ -15,7 +15,7 @@ from support.lengths import examples
 from support.planned import nearest
 
 from forebay_proxy.core.shard import Shard
-from forebay_proxy.policy.plans import plan_bounds
+from forebay_proxy.policy.plans import reader_plan
 from forebay_proxy.policy.plans.epochs import GROUP_LIFE_S
 from forebay_proxy.policy.plans.facts import NextUseChanged
 from forebay_proxy.policy.plans.next_use import Rank
@@ -385,7 +385,7 @@ def test_two_plans_taken_at_once_do_not_mix() -> None:
 def test_a_plan_beyond_the_bound_leaves_the_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when only the last slice is too much, and others grew meanwhile."""
     plans, _ = plans_of()
-    monkeypatch.setattr(plan_bounds, "MOST_SHARDS", 1000)
+    monkeypatch.setattr(reader_plan, "MOST_SHARDS", 1000)
     plans.replace(R, SHARDS[:2])
     taking = plans.replacing(R, [shard_of(f"{GROUP}new{number}.tar") for number in range(900)])
     next(taking)

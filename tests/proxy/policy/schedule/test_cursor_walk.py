@@ -7,9 +7,8 @@ from support.house import FakeClock, reader, shard_of
 
 from forebay_proxy.core.segments import SEGMENT_BYTES as SEGMENT
 from forebay_proxy.policy.plans.registry import PlanRegistry
-from forebay_proxy.policy.schedule.cursor_walk import CHECKS_AHEAD, FRONT, CursorWalk
+from forebay_proxy.policy.schedule.cursor_walk import CHECKS_AHEAD, FRONT, CursorWalk, NeedTimes
 from forebay_proxy.policy.schedule.cursors import OriginCursor
-from forebay_proxy.policy.schedule.need_times import NeedTimes
 from forebay_proxy.policy.schedule.planned_readers import PlannedReaders
 from forebay_proxy.policy.schedule.queues.lane_queues import LaneQueues
 from forebay_proxy.policy.schedule.queues.pending_shards import PendingShards

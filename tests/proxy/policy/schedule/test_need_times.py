@@ -7,9 +7,9 @@ from support.house import FakeClock, reader, shard_of
 
 from forebay_proxy.core.segments import SEGMENT_BYTES as SEGMENT
 from forebay_proxy.policy.plans.registry import PlanRegistry
+from forebay_proxy.policy.schedule.cursor_walk import NeedTimes
 from forebay_proxy.policy.schedule.cursors import ReaderCursors
-from forebay_proxy.policy.schedule.job_rate import JobRates
-from forebay_proxy.policy.schedule.need_times import NeedTimes
+from forebay_proxy.policy.schedule.planned_readers import JobRates
 from forebay_proxy.policy.schedule.window import ReadAheadWindow
 
 SHARDS = [shard_of(f"https://o/set/{number}.tar") for number in range(5)]

@@ -10,7 +10,7 @@ from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.policy.plans.facts import PlanAdvanced
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.policy.schedule.cursors import ReaderCursors
-from forebay_proxy.policy.schedule.planned_readers import PlannedReaders
+from forebay_proxy.policy.schedule.planned_readers import LENGTH_WEIGHT, SLOW, START_BYTES_S, JobRates, PlannedReaders, ShardLengths
 
 SHARDS = [shard_of(f"https://o/set/{number}.tar") for number in range(5)]
 
@@ -119,3 +119,46 @@ def test_what_was_opened_tells_how_long_shards_are(scheduled: Scheduled) -> None
     assert scheduled.readers.lengths.expected("job", 7) == 100
     scheduled.plans.withdraw(reader())
     assert "job" not in scheduled.readers.lengths
+
+
+def test_the_newest_count_most() -> None:
+    """And the first is all there is to go by."""
+    lengths = ShardLengths()
+    lengths.learn("a", 100)
+    assert lengths.expected("a", 7) == 100
+    lengths.learn("a", 200)
+    assert lengths.expected("a", 7) == 100 + int(100 * LENGTH_WEIGHT)
+
+
+def test_each_job_has_its_own() -> None:
+    """Of one of which nothing is known, what the asker says; and all are forgotten when nobody reads."""
+    lengths = ShardLengths()
+    lengths.learn("a", 100)
+    assert (lengths.expected("b", 7), "a" in lengths, "b" in lengths) == (7, True, False)
+    lengths.clear()
+    assert "a" not in lengths
+
+
+def test_nothing_measured_is_a_usual_rate() -> None:
+    """Also with an interval of none."""
+    job_rates = JobRates()
+    assert job_rates.rate("job") == START_BYTES_S
+    job_rates.took("job", 0.0, 100)
+    assert job_rates.rate("job") == START_BYTES_S
+
+
+def test_an_interval_counts_as_long_as_it_was() -> None:
+    """A burst of short ones is no rate: 110 bytes in 10.1 s."""
+    job_rates = JobRates()
+    job_rates.took("job", 10.0, 100)
+    job_rates.took("job", 0.1, 10)
+    assert 10 < job_rates.rate("job") < 12
+
+
+def test_only_one_that_is_far_slower_goes_at_its_own_pace() -> None:
+    """Shards of unlike lengths alone do not make it so."""
+    job_rates = JobRates()
+    job_rates.took("job", 1.0, 100)
+    assert job_rates.rate("job", 4.0) == job_rates.rate("job", SLOW) == 100
+    assert job_rates.rate("job", SLOW / 2) == 100 * SLOW / 2
+    assert job_rates.rate("other") == START_BYTES_S

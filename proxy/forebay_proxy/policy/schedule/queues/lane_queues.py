@@ -1,16 +1,133 @@
-"""Where each reader's lanes stand: in the queue of their origin, among those without room, or nowhere. Pure."""
+"""Where each reader's lanes stand: in the queue of their origin, among those without room, or nowhere. Pure.
+
+Whose turn it is at one origin: start-time fair queueing (Goyal, Vin and Cheng 1996) over jobs. Each has a tag, the bytes it was given; the
+smallest tag is next. A job that comes back after it wanted nothing takes the tag of whoever was served last, so that nobody saves up turns,
+and who wants nothing costs the others nothing. Within a job a heap by need, re-keyed when popped: needs mostly move away as time passes,
+and a lane whose need came nearer is put in anew.
+"""
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable
-from typing import cast
+from dataclasses import dataclass, field
+from typing import Protocol, cast
 
 from forebay_proxy.policy.schedule.cursors import OriginCursor
-from forebay_proxy.policy.schedule.queues.fair_queue import FairQueue, Queued
 from forebay_proxy.policy.schedule.queues.room_queue import RoomQueue
-from forebay_proxy.policy.schedule.window_shares import WindowShares
+from forebay_proxy.policy.schedule.window import WindowShares
 
-__all__ = ["LaneQueues"]
+__all__ = ["FairQueue", "LaneQueues", "Queued"]
+
+MOST_JOBS = 256  # remembered of one origin, unless more than that want something: clients may make names up
+
+
+class Queued(Protocol):
+    """What stands in the queue."""
+
+    ticket: int  # which of its places counts; 0: none
+
+    @property
+    def job(self) -> str: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """One job's lanes that want something."""
+
+    given: float = 0.0  # bytes, on a scale all jobs share
+    waiting: int = 0  # lanes whose ticket counts
+    queued: bool = False
+    lanes: list[tuple[float, int, Queued]] = field(default_factory=list)
+
+
+class FairQueue:
+    """The queue of one origin. Not thread-safe: the event loop's only."""
+
+    def __init__(self, need: Callable[[Queued], float]) -> None:
+        """``need``: when a lane's next thing is needed now; asked again when it is about to be served."""
+        self._need = need
+        self._jobs: dict[str, _Job] = {}
+        self._order: list[tuple[float, int, str]] = []
+        self._served = 0.0  # the tag of whoever was served last
+        self._serial = 0
+
+    def __repr__(self) -> str:
+        return f"<FairQueue {len(self)} lanes of {len(self._jobs)} jobs>"
+
+    def __len__(self) -> int:
+        return sum(job.waiting for job in self._jobs.values())
+
+    def put(self, lane: Queued) -> None:
+        """``lane`` wants something, or its need has changed."""
+        job = self._jobs.get(lane.job)
+        if job is None:
+            if len(self._jobs) >= MOST_JOBS:
+                self._jobs = {name: known for name, known in self._jobs.items() if known.queued}
+            job = self._jobs[lane.job] = _Job(self._served)
+        if not lane.ticket:
+            job.waiting += 1
+        self._place(job, lane)
+        self._enrol(lane.job, job)
+
+    def _place(self, job: _Job, lane: Queued) -> None:
+        self._serial += 1
+        lane.ticket = self._serial
+        heapq.heappush(job.lanes, (self._need(lane), self._serial, lane))
+        if len(job.lanes) > 64 + 4 * job.waiting:
+            job.lanes = [place for place in job.lanes if place[2].ticket == place[1]]
+            heapq.heapify(job.lanes)
+
+    def _enrol(self, name: str, job: _Job) -> None:
+        if not job.queued:
+            job.queued = True
+            job.given = max(job.given, self._served)
+            self._serial += 1
+            heapq.heappush(self._order, (job.given, self._serial, name))
+
+    def remove(self, lane: Queued) -> None:
+        """``lane`` wants nothing now."""
+        if lane.ticket:
+            lane.ticket = 0
+            self._jobs[lane.job].waiting -= 1
+
+    def nearest(self) -> Queued | None:
+        """The lane whose turn it is; it stays where it is. None: nobody wants anything."""
+        while self._order:
+            given, serial, name = self._order[0]
+            job = self._jobs[name]
+            if given != job.given:
+                heapq.heapreplace(self._order, (job.given, serial, name))
+                continue
+            lane = self._nearest_of(job)
+            if lane is not None:
+                return lane
+            heapq.heappop(self._order)
+            job.queued = False
+            if job.given <= self._served:  # it would come back with this very tag
+                del self._jobs[name]
+        return None
+
+    def _nearest_of(self, job: _Job) -> Queued | None:
+        while job.lanes:
+            need, serial, lane = job.lanes[0]
+            if lane.ticket != serial:
+                heapq.heappop(job.lanes)
+                continue
+            now = self._need(lane)
+            if now > need and len(job.lanes) > 1:
+                heapq.heapreplace(job.lanes, (now, serial, lane))
+                if job.lanes[0][2] is not lane:
+                    continue
+            return lane
+        return None
+
+    def charge(self, job_name: str, size: int) -> None:
+        """The job whose turn it was was given ``size`` bytes."""
+        job = self._jobs.get(job_name)
+        if job is not None:
+            self._served = max(self._served, job.given)
+            job.given += size
 
 
 class LaneQueues:

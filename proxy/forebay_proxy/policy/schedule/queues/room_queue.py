@@ -24,7 +24,7 @@ class RoomQueue(Generic[T]):
         self._heap: list[tuple[float, int, T]] = []  # a place that is not its lane's any more is passed over
         self._serial = 0
         self._waiting = 0
-        self._roomy = False
+        self.roomy = False  # whether there may be some room: nobody is tried before
 
     def __repr__(self) -> str:
         return f"<RoomQueue {len(self)} wait>"
@@ -49,17 +49,9 @@ class RoomQueue(Generic[T]):
             lane.tight = 0
             self._waiting -= 1
 
-    def full(self) -> None:
-        """There is no room: nobody is tried again before there may be some."""
-        self._roomy = False
-
-    def room(self) -> None:
-        """There may be some."""
-        self._roomy = True
-
     def next(self) -> T | None:
         """The nearest, which waits no more then; None: nobody waits, or there is no room."""
-        while self._roomy and self._heap:
+        while self.roomy and self._heap:
             _, serial, lane = heapq.heappop(self._heap)
             if lane.tight == serial:
                 self.remove(lane)

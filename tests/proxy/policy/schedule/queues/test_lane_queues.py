@@ -8,8 +8,7 @@ from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.policy.schedule.cursors import OriginCursor, ReaderCursors
 from forebay_proxy.policy.schedule.queues.lane_queues import LaneQueues
 from forebay_proxy.policy.schedule.queues.room_queue import RoomQueue
-from forebay_proxy.policy.schedule.window import ReadAheadWindow
-from forebay_proxy.policy.schedule.window_shares import WindowShares
+from forebay_proxy.policy.schedule.window import ReadAheadWindow, WindowShares
 
 ORIGINS = ("https://a", "https://b")
 
@@ -62,7 +61,7 @@ def test_who_found_no_room_stands_aside() -> None:
     scheduled.queues.stand_aside(lane)
     scheduled.queues.retry()
     assert (lane.ticket, lane.tight > 0, scheduled.queues.nearest(ORIGINS[0])) == (0, True, None)
-    scheduled.room.room()
+    scheduled.room.roomy = True
     scheduled.queues.retry()
     assert (lane.tight, scheduled.queues.nearest(ORIGINS[0])) == (0, lane)
 

@@ -23,9 +23,9 @@ def test_nobody_is_tried_while_there_is_no_room() -> None:
     """When there may be some, the nearest is first, and one refusal ends the trying."""
     queue, lanes = queue_of(3.0, 1.0, 2.0)
     assert queue.next() is None
-    queue.room()
+    queue.roomy = True
     assert [queue.next(), queue.next()] == [lanes[1], lanes[2]]
-    queue.full()
+    queue.roomy = False
     assert (queue.next(), len(queue)) == (None, 1)
 
 
@@ -34,7 +34,7 @@ def test_who_is_taken_out_is_passed_over() -> None:
     queue, lanes = queue_of(1.0, 2.0, 3.0)
     queue.remove(lanes[0])
     queue.put(lanes[1], 4.0)
-    queue.room()
+    queue.roomy = True
     assert [queue.next(), queue.next(), queue.next()] == [lanes[2], lanes[1], None]
 
 

@@ -8,10 +8,9 @@ from collections.abc import Iterable
 from support.house import shard_of
 
 from forebay_proxy.policy.plans.epochs import EpochTracker
-from forebay_proxy.policy.plans.next_use import Rank
+from forebay_proxy.policy.plans.next_use import Rank, UseOrder
 from forebay_proxy.policy.plans.plan_storage import PlanStorage
 from forebay_proxy.policy.plans.shard_ids import ShardIds
-from forebay_proxy.policy.plans.use_order import UseOrder
 
 A, B = shard_of("https://o/set/a.tar"), shard_of("https://o/set/b.tar")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forebay_proxy.policy.schedule.lead import ReaderLead
+from forebay_proxy.policy.schedule.cursors import ReaderLead
 
 
 def lead_of(*sizes: int) -> ReaderLead:
