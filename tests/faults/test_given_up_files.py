@@ -97,7 +97,7 @@ async def test_a_reader_that_comes_while_a_file_leaves_that_cannot_be_punched(tm
     """It gets a file of its own; that the old one could not be thinned out for it is no fault of the disk's."""
     small_segments(monkeypatch)
     async with building(tmp_path / "c", segments=8) as world:
-        world.store._abilities = replace(world.store._abilities, punch=False)
+        world.store.abilities = replace(world.store.abilities, punch=False)
         data = data_of(3 * SEGMENT)
         world.origin.put(A, data)
         assert await world.get(A) == data

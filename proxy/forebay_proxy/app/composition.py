@@ -39,9 +39,8 @@ from forebay_proxy.cache.resident.facts import (
 )
 from forebay_proxy.cache.resident.open_files import OpenFiles, PatientFiles, Retirement
 from forebay_proxy.cache.resident.reclaim import Reclaimer
-from forebay_proxy.cache.resident.segment_leases import SegmentLeases
 from forebay_proxy.cache.resident.segment_reader import SegmentReader
-from forebay_proxy.cache.resident.space import Slice, SpaceManager
+from forebay_proxy.cache.resident.space import SegmentLeases, Slice, SpaceManager
 from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.cache.versions.freshness import SuspectVersions
 from forebay_proxy.cache.versions.resolver import VersionResolver

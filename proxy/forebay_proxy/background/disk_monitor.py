@@ -134,5 +134,5 @@ class DiskMonitor:
         """Shards were refused a file: as many of those that are needed last give up theirs."""
         wanted, self._wanted = self._fill.files_wanted - self._wanted, self._fill.files_wanted
         if wanted and self._health.no_files:
-            for entry in self._room.last_needed(min(wanted, FEW_FILES)):
+            for entry in self._room.candidates.last_needed(min(wanted, FEW_FILES)):
                 await self._reclaimer.evict(entry)

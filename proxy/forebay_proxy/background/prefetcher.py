@@ -103,7 +103,7 @@ class Prefetcher:
         self.scheduler = PrefetchScheduler(plans, self._view)
         self._idle_readers = IdleReaders()
         self._paused_at: dict[ReaderName, float | None] = {}  # who stands still, and has given back -> when it opened its last shard
-        cache.room.stand_still(self._idle_readers.readers)
+        cache.room.admission.still = self._idle_readers.readers
         self._flights: dict[Flight, str] = {}  # those taken off ahead of need -> their origin
         self._opening: dict[str, str] = {}  # shard -> origin
 
@@ -158,7 +158,7 @@ class Prefetcher:
         plan = self._plans.get(reader)
         if plan is not None:
             plan.go_on()
-            self._cache.room.take_again(reader)
+            self._cache.room.admission.take_again(reader)
         self._paused_at.pop(reader, None)
         self.scheduler.go_on(reader)
 

@@ -68,7 +68,7 @@ class UnreadAhead:
         ahead, most = self.bytes + size, room.ledger.capacity_bytes // 2
         excess = ahead + room.prefetch_debts.unread_bytes - most
         if excess > 0:
-            room.give_back(excess)
+            room.admission.give_back(excess, None)
         return ahead + room.prefetch_debts.unread_bytes <= most
 
     def has_room(self, readers: int) -> bool:
@@ -76,7 +76,7 @@ class UnreadAhead:
 
         Those may be others than what comes here: without that room they would take the place of something unread, which comes twice then.
         """
-        return self._room.has_spare(SEGMENT_BYTES * (1 + len(self._coming) + SPARE * max(1, readers)))
+        return self._room.admission.has_spare(SEGMENT_BYTES * (1 + len(self._coming) + SPARE * max(1, readers)))
 
     def recount(self) -> None:
         """What has been read, or has left, is not ahead any more; a part of them each time."""

@@ -29,9 +29,8 @@ from forebay_proxy.cache.readers.reader import ShardReader
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import CacheChanged, EntryRetired, NameForgotten, SegmentSpoilt
 from forebay_proxy.cache.resident.reclaim import Reclaimer
-from forebay_proxy.cache.resident.segment_leases import SegmentLeases
 from forebay_proxy.cache.resident.segment_reader import SegmentReader
-from forebay_proxy.cache.resident.space import SpaceManager
+from forebay_proxy.cache.resident.space import SegmentLeases, SpaceManager
 from forebay_proxy.cache.versions.resolver import VersionResolver
 from forebay_proxy.cache.versions.tar_check import TarCheck
 from forebay_proxy.core import events
@@ -166,7 +165,7 @@ class ShardCache:
         how = "" if goes_on else self.plans.opened(shard, reader)
         if how not in ("", "no-plan") and reader is not None:
             self._events.emit(events.ShardOpened(reader, how))
-        self.room.touch(entry)
+        self.room.candidates.touch(entry)
         self._events.emit(CacheChanged())
 
     def forget(self, fact: EntryRetired) -> None:
@@ -182,7 +181,7 @@ class ShardCache:
         for name in fact.names:
             entry = self._resolver.versions.current.get(name)
             if entry is not None:
-                self.room.touch(entry)
+                self.room.candidates.touch(entry)
 
     # What a reading needs
 

@@ -67,7 +67,7 @@ class SimulatedAnnouncer:
     def opens(self, script: Script, epoch: int, position: int) -> None:
         steps = script.epochs[epoch]
         self._plans.opened(steps[position], script.reader if script.is_named else None)
-        self._keeping.admission.refresh(REFRESHED)
+        self._keeping.admission.candidates.refresh(REFRESHED)
         if self._ahead and self._announces(script) and position + self._ahead < len(steps):
             self._plans.append(script.reader, [steps[position + self._ahead]], script.number(epoch), script.set_name)
 

@@ -99,7 +99,7 @@ class Ours:
     def __init__(self, capacity_bytes: int, plans: PlanRegistry, clock: Callable[[], float], events: Events) -> None:
         self.ledger: Ledger[Slice] = Ledger(capacity_bytes)
         self.admission: AdmissionPolicy[Light] = AdmissionPolicy(self.ledger, plans, clock, lambda: True, events)
-        self.entries = self.admission.entries
+        self.entries = self.admission.candidates.entries
         self._plans = plans
         self._clock = clock
 
@@ -117,7 +117,7 @@ class Ours:
         return grant
 
     def touch(self, entry: Light) -> None:
-        self.admission.touch(entry)
+        self.admission.candidates.touch(entry)
 
     def came(self, entry: Light, index: int) -> None:
         """``touch`` is all it takes."""

@@ -55,7 +55,7 @@ class Store:
         self._events = events
         self._directory = directory
         self._pools = pools
-        self._abilities = abilities
+        self.abilities = abilities  # of the file system: what it cannot do, see ``Abilities``
         self._who = who
         self._index = IndexDatabase(directory.index)
         self._measured_bytes = 0  # after the last commit
@@ -97,19 +97,9 @@ class Store:
         return self._pools.reads.idle and self._pools.writes.idle
 
     @property
-    def can_punch(self) -> bool:
-        """Whether part of a shard can leave; else only a whole one can."""
-        return self._abilities.punch
-
-    @property
-    def can_allocate(self) -> bool:
-        """Whether blocks can be reserved before they are written; else a write may still run out of space."""
-        return self._abilities.allocate
-
-    @property
     def can_lend(self) -> bool:
         """Whether a lease on a passed descriptor holds: not on another machine's file system, whatever it answers."""
-        return self._abilities.lock and not is_network(file_system_type(self.path, read_mounts()))
+        return self.abilities.lock and not is_network(file_system_type(self.path, read_mounts()))
 
     @property
     def hmac_key(self) -> bytes:
@@ -140,7 +130,7 @@ class Store:
         loaded.rows, loaded.allocated, loaded.unknown = found.rows, found.allocated, scan.unknown
         loaded.rows_doubted = len(found.doubted)
         loaded.rows_refused, loaded.rows_without_file = index.refused, len(found.dropped)
-        loaded.files_without_row, loaded.unclaimed_bytes = len(found.garbage), found.unclaimed_bytes if self.can_punch else 0
+        loaded.files_without_row, loaded.unclaimed_bytes = len(found.garbage), found.unclaimed_bytes if self.abilities.punch else 0
         self.sweeping.add(found.garbage, found.unclaimed)
         self.samples.found(scan.samples)
         loaded.allocated_bytes = self.measure() + sum(found.allocated.values())

@@ -13,8 +13,9 @@ from support.tars import tar_shard
 
 from forebay_proxy.background.set_prefetch import FAILED_S, MOST_FAILED, NOT_TAR_S, SetPrefetch, check_sets
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.resident.space import Slice, SpaceManager
+from forebay_proxy.cache.resident.space import Slice
 from forebay_proxy.core.errors import ConfigError
+from forebay_proxy.policy.eviction.admission import AdmissionPolicy
 from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.policy.plans.epochs import GROUP_LIFE_S
 from forebay_proxy.policy.plans.facts import SetShardOpened
@@ -80,8 +81,8 @@ async def test_a_set_comes_without_a_reader(tmp_path: Path) -> None:
 async def test_without_a_set_nothing_stored_is_walked_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """To see whether there is room, thousands of tiny shards are: by nobody who wants none."""
     walks: list[int] = []
-    has_spare = SpaceManager.has_spare
-    monkeypatch.setattr(SpaceManager, "has_spare", lambda room, size: walks.append(size) or has_spare(room, size))
+    has_spare = AdmissionPolicy.has_spare
+    monkeypatch.setattr(AdmissionPolicy, "has_spare", lambda policy, size: walks.append(size) or has_spare(policy, size))
     async with building(tmp_path / "c") as world:
         fill(world)
         async with fetching(world) as none:

@@ -206,7 +206,7 @@ async def test_a_crash_between_withdrawal_and_punch(store: Store) -> None:
     assert loaded.rows == [withdrawn]
     assert loaded.allocated_bytes >= LENGTH, "what is not freed yet is counted"
     assert await again.sweep() == 0
-    if store.can_punch:
+    if store.abilities.punch:
         assert loaded.unclaimed_bytes >= SEGMENT_BYTES
         assert (store.path / "shards" / row.key).stat().st_blocks * 512 < LENGTH
     await again.aclose()
@@ -264,7 +264,7 @@ async def test_a_killed_writer_leaves_no_false_claim(tmp_path: Path, lines: int)
         for index, value in enumerate(row.sums):
             if value:
                 assert await file.digest(index * SEGMENT_BYTES, SEGMENT_BYTES) == value
-        if store.can_punch:
+        if store.abilities.punch:
             assert file.allocated_bytes() <= sum(SEGMENT_BYTES for value in row.sums if value) + 65536
     await store.aclose()
 

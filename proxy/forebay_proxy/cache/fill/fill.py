@@ -141,7 +141,7 @@ class Fill:
 
     def give_back(self, entry: Entry | None, index: int | None, grant: Grant[Slice]) -> None:
         if entry is not None and index is not None:
-            self._room.withdraw(entry, index)
+            entry.in_use.withdraw(index)
         self._tasks.spawn(self._reclaimer.abandon(entry, index, grant), "abandon")
 
     # What the origin says of the whole
@@ -163,7 +163,7 @@ class Fill:
         self._digest_check.look(entry)
         if entry.in_use.stale and entry.in_use.idle and entry.segments.stored_count:
             self._tasks.spawn(self._drop(entry), "drop")
-        self._room.touch(entry)
+        self._room.candidates.touch(entry)
         self._retirement.retire(entry)
         self._events.emit(CacheChanged())
 
@@ -176,7 +176,7 @@ class Fill:
             entry.in_use.stale = True
             self._events.emit(VersionOutdated(entry))
             self._room.claim(entry)
-            self._room.touch(entry)
+            self._room.candidates.touch(entry)
             self.left(entry)
 
     async def run_flight(self, entry: Entry, flight: Flight, writer: SegmentWriter, filling: Awaitable[None]) -> None:

@@ -90,7 +90,7 @@ class SegmentFlights:
         size = entry.segments.bytes_of(index)
         grant = self._room.reserve_ahead(size, need_at, reader)
         if reader is not None:
-            self._room.prefetch_debts.note(entry.key, index, reader, size, self._room.owed_for(grant))
+            self._room.prefetch_debts.note(entry.key, index, reader, size, self._room.admission.owed_for(grant))
         flight = self._flight(entry, index, need)
         self._fly(entry, flight, shard, index, grant)
         return flight

@@ -79,7 +79,7 @@ class SegmentGrants:
         except CacheFull:
             self.refused("no-room")
             return None
-        self._room.prefetch_debts.note(entry.key, index, reader, owed=self._room.owed_for(grant), is_lead=False)
+        self._room.prefetch_debts.note(entry.key, index, reader, owed=self._room.admission.owed_for(grant), is_lead=False)
         return grant
 
     def inside(self, entry: Entry, index: int, reader: Hashable) -> Grant[Slice] | None:
@@ -93,7 +93,7 @@ class SegmentGrants:
             grant = self._room.reserve_ahead(entry.segments.bytes_of(index), self._clock(), reader, inside=True)
         except CacheFull:
             return None
-        self._room.prefetch_debts.note(entry.key, index, reader, owed=self._room.owed_for(grant), is_lead=False)
+        self._room.prefetch_debts.note(entry.key, index, reader, owed=self._room.admission.owed_for(grant), is_lead=False)
         return grant
 
     def along(self, entry: Entry, index: int, flight: Flight) -> Grant[Slice] | None:
@@ -110,13 +110,13 @@ class SegmentGrants:
         rest = 0 if flight.end is None else flight.end - segment_span(index, flight.end)[0]
         size = entry.segments.bytes_of(index)
         try:
-            self._room.may_come_ahead(max(size, rest), flight.ahead_for)
+            self._room.admission.may_come_ahead(max(size, rest), flight.ahead_for)
             grant = self._room.reserve_ahead(size, None, flight.ahead_for)
         except CacheFull:
             self.refused("no-room")
             return None
         if flight.ahead_for is not None:
-            self._room.prefetch_debts.note(entry.key, index, flight.ahead_for, size, self._room.owed_for(grant))
+            self._room.prefetch_debts.note(entry.key, index, flight.ahead_for, size, self._room.admission.owed_for(grant))
         return grant
 
     async def opening(self, needed: Urgency, size: int) -> Grant[Slice] | None:
@@ -159,7 +159,7 @@ class SegmentGrants:
             grant = self._room.reserve(size, needed.reader)
         else:
             grant = self._room.reserve_ahead(size, needed.need_at, needed.reader)
-        owed = Counter(owed) + Counter(self._room.owed_for(grant))
+        owed = Counter(owed) + Counter(self._room.admission.owed_for(grant))
         if needed.need < DEMAND:
             self._room.prefetch_debts.note(*needed.place, needed.reader, owed=owed, is_lead=False)
         elif needed.reader is not None:

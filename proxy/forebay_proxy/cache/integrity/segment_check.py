@@ -14,8 +14,7 @@ from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import SegmentSpoilt
 from forebay_proxy.cache.resident.open_files import PatientFiles
 from forebay_proxy.cache.resident.reclaim import Reclaimer
-from forebay_proxy.cache.resident.segment_leases import SegmentLeases
-from forebay_proxy.cache.resident.space import SpaceManager
+from forebay_proxy.cache.resident.space import SegmentLeases, SpaceManager
 from forebay_proxy.core import events
 from forebay_proxy.core.digests import DigestHasher
 from forebay_proxy.core.errors import CacheError, DiskFailed

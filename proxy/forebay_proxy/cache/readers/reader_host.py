@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from forebay_proxy.cache.fill.segment_flights import SegmentFlights
-from forebay_proxy.cache.resident.segment_leases import SegmentLeases
 from forebay_proxy.cache.resident.segment_reader import SegmentReader
+from forebay_proxy.cache.resident.space import SegmentLeases
 from forebay_proxy.transfer.buffer_budget import BufferBudget
 
 __all__ = ["ReaderHost"]

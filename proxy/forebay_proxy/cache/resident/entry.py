@@ -143,6 +143,10 @@ class VersionUse:
         """Nobody is inside, nothing is in the air, nothing is being removed."""
         return not self.readers and not self.flying and not self.leaving
 
+    def withdraw(self, index: int) -> None:
+        """A segment that was being written will not become one: until ``Reclaimer.abandon`` has freed it nobody begins it anew."""
+        self.leaving[index] = asyncio.get_running_loop().create_future()
+
     @property
     def streaming(self) -> bool:
         """Whether the one body of an origin without Range is in the air."""

@@ -92,7 +92,7 @@ class Reclaimer:
             if isinstance(error, DiskFailed) and (error.errno_name != "ETIMEDOUT" or not entry.stored.filed):
                 self._room.ledger.release(grant)
             else:  # blocks may have been taken, or be taken yet
-                self._room.withdraw(entry, index)
+                entry.in_use.withdraw(index)
                 self._tasks.spawn(self.abandon(entry, index, grant), "abandon")
             raise
         except BaseException:
@@ -128,7 +128,7 @@ class Reclaimer:
                 entry.stored.charged_bytes -= grant.bytes
                 entry.stored.writing.discard(index)
             raise
-        if self._store.can_allocate:
+        if self._store.abilities.allocate:
             self._room.ledger.allocated(grant)
         return file
 
@@ -177,12 +177,12 @@ class Reclaimer:
 
         ``reason``: as metrics name it; "" for what plans say of it.
         """
-        return await self._let_go(list(self._room.victims_of(entry)), reason)
+        return await self._let_go(list(self._room.candidates.victims_of(entry)), reason)
 
     async def work_off(self) -> None:
         """Let go of what stands above a capacity that shrank."""
-        self._room.refresh()
-        while victims := self._room.excess():
+        self._room.candidates.refresh()
+        while victims := self._room.admission.excess():
             if not await self._let_go(victims):
                 return
 
@@ -245,10 +245,12 @@ class Reclaimer:
     async def _free(self, entry: Entry, indices: tuple[int, ...]) -> None:
         file = await self._files.open(entry)
         unused = not entry.segments.stored_count and not entry.stored.writing and len(entry.in_use.leaving) == len(indices)
-        if unused and not (self._store.can_punch and (entry.in_use.flying or entry.in_use.readers)):  # who came meanwhile makes a new one
+        if unused and not (
+            self._store.abilities.punch and (entry.in_use.flying or entry.in_use.readers)
+        ):  # who came meanwhile makes a new one
             await self._files.remove(entry)
             return
-        if not self._store.can_punch:
+        if not self._store.abilities.punch:
             raise CacheFull("this file system frees whole files only, and this one is in use")
         for index in sorted(indices, reverse=True):  # from the tail: cheaper for the file system
             await file.punch(segment_span(index, entry.version.length)[0], entry.segments.bytes_of(index))

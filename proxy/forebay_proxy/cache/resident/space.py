@@ -1,7 +1,10 @@
 """Who may have disk, and who gives it up: keeps the books of what is here. ``AdmissionPolicy`` decides.
 
-Everything here is synchronous. ``reserve`` and ``vacate`` take segments out of use at once: nobody finds them any more, their claim is
-withdrawn, their bytes are still there. ``Clearing`` removes the bytes, and ``parted`` ends what was begun: they are gone, or back.
+Everything here is synchronous. ``reserve`` and ``vacate`` take segments out of use at once: no reader finds them any more, their claim is
+withdrawn, their bytes are still there. ``Reclaimer`` removes the bytes, and ``parted`` ends what was begun: they are gone, or back.
+
+Beside the shards stands what the cache directory holds beyond them (``Overhead``): index, lock, directories, and the file system's own
+blocks of shard files. What readers hold does not leave (``SegmentLeases``).
 
 Owner of the ledger. Not thread-safe: the event loop's only.
 """
@@ -9,23 +12,22 @@ Owner of the ledger. Not thread-safe: the event loop's only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
-from itertools import islice
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.resident.facts import SegmentGone
-from forebay_proxy.cache.resident.overhead import Overhead
+from forebay_proxy.cache.resident.facts import CacheChanged, EntryLeft, SegmentGone
 from forebay_proxy.core import events
-from forebay_proxy.core.events import Events
+from forebay_proxy.core.events import Events, Fact
 from forebay_proxy.core.segments import stored_bytes
 from forebay_proxy.policy.eviction.admission import AdmissionPolicy
 from forebay_proxy.policy.eviction.ledger import Grant, Ledger, Victim
-from forebay_proxy.policy.plans.next_use import NextUse, Rank
+from forebay_proxy.policy.plans.next_use import Rank
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.store.store import Store
 
-__all__ = ["Slice", "SpaceManager"]
+__all__ = ["Overhead", "SegmentLeases", "Slice", "SpaceManager"]
 
 Slice = tuple[Entry, tuple[int, ...]]  # segments of one entry that leave together
 STUCK_S = 10.0  # how long what could not be removed is left alone
@@ -35,10 +37,11 @@ class SpaceManager:
     """The shards that are here, and the bytes they have."""
 
     def __init__(self, ledger: Ledger[Slice], store: Store, plans: PlanRegistry, events: Events, clock: Callable[[], float]) -> None:
-        self._admission: AdmissionPolicy[Entry] = AdmissionPolicy(ledger, plans, clock, lambda: store.can_punch, events)
+        self.admission: AdmissionPolicy[Entry] = AdmissionPolicy(ledger, plans, clock, lambda: store.abilities.punch, events)
         self.ledger = ledger
-        self.entries = self._admission.entries
-        self.prefetch_debts = self._admission.prefetch_debts
+        self.candidates = self.admission.candidates
+        self.entries = self.candidates.entries
+        self.prefetch_debts = self.admission.prefetch_debts
         self.overhead = Overhead(ledger, store)
         self._store = store
         self._events = events
@@ -47,75 +50,22 @@ class SpaceManager:
     def __repr__(self) -> str:
         return f"<SpaceManager {self.ledger!r}, {len(self.entries)} shards>"
 
-    # In what order shards leave
-
-    def touch(self, entry: Entry) -> None:
-        """Something happened to ``entry`` that may change when it leaves."""
-        self._admission.touch(entry)
-
-    def refresh(self) -> None:
-        """Once a second: put some shards where they belong now; time alone has moved them."""
-        self._admission.refresh()
-
-    def victims_of(self, entry: Entry) -> Iterator[Victim[Slice]]:
-        """What of ``entry`` may leave now, first to leave first."""
-        return self._admission.victims_of(entry)
-
     # Who gets room
 
     def reserve(self, size: int, reader: Hashable = None) -> Grant[Slice]:
         """Room for a demanded segment: whatever is not leased may leave for it. ``reader`` owes for it. Raises ``CacheFull``."""
-        return self._begun(self._admission.reserve(size, reader))
+        return self._begun(self.admission.reserve(size, reader))
 
     def reserve_ahead(self, size: int, need_at: float | None, reader: Hashable, *, inside: bool = False) -> Grant[Slice]:
         """Room for a prefetched segment: free room, what has been read, and at most two segments a reader that are needed later still.
 
         Raises ``CacheFull``.
         """
-        return self._begun(self._admission.reserve_ahead(size, need_at, reader, inside=inside))
-
-    def may_come_ahead(self, size: int, reader: Hashable) -> None:
-        """Raises ``CacheFull`` where so much more, prefetched for ``reader``, would be more than may be unread."""
-        self._admission.may_come_ahead(size, reader)
-
-    def stand_still(self, readers: Mapping[Hashable, None]) -> None:
-        """``readers`` is kept up to date by the caller: who stands still."""
-        self._admission.still = readers
-
-    def give_back(self, size: int) -> None:
-        """Let ``size`` bytes of the lead of those who stand still, or what there is of it, be nobody's."""
-        self._admission.give_back(size, None)
-
-    def take_again(self, reader: Hashable) -> None:
-        """``reader`` moves again: what nobody took of its lead is its lead as before."""
-        self._admission.take_again(reader)
-
-    def has_spare(self, size: int) -> bool:
-        """Whether ``size`` bytes are free, or taken by what nobody is known to need."""
-        found = self.ledger.free_bytes
-        with closing(self._admission.candidates(NextUse(Rank.LATER, float("-inf")))) as victims:  # type: ignore[type-var]  # a generator
-            while found < size and (victim := next(victims, None)) is not None:
-                found += victim.bytes
-        return found >= size
+        return self._begun(self.admission.reserve_ahead(size, need_at, reader, inside=inside))
 
     def _begun(self, grant: Grant[Slice]) -> Grant[Slice]:
         self._doom(victim.subject for victim in grant.victims)
         return grant
-
-    def owed_for(self, grant: Grant[Slice]) -> Mapping[Hashable, int]:
-        """What is owed of the room of ``grant``, the last one: to be noted with the segment that comes into it."""
-        return self._admission.owed_for(grant)
-
-    def excess(self) -> list[Victim[Slice]]:
-        """The capacity shrank (others fill the disk): what leaves for that, in the usual order; empty where nothing must or can."""
-        excess = self.ledger.excess_bytes()
-        return self.ledger.choose(excess, lambda: self._admission.candidates(None)) if excess > 0 else []
-
-    def last_needed(self, count: int) -> list[Entry]:
-        """Up to ``count`` shards that may leave whole, those that are needed last first: each has an inode that another may need."""
-        with closing(self._admission.in_order()) as order:
-            free = (entry for _, entry in order if entry.in_use.idle and not entry.segments.is_held)
-            return list(islice(free, count))
 
     # Who leaves
 
@@ -127,7 +77,7 @@ class SpaceManager:
     def _doom(self, slices: Iterable[Slice], given: str = "") -> None:
         now = self._clock()
         for entry, indices in slices:
-            rank = self._admission.use_of(entry).rank
+            rank = self.candidates.use_of(entry).rank
             known = given or ("stale" if entry.in_use.stale else "plan" if rank in (Rank.AHEAD, Rank.LATER) else "")
             for index in indices:
                 entry.in_use.leaving[index] = asyncio.get_running_loop().create_future()
@@ -138,7 +88,7 @@ class SpaceManager:
                 self._events.emit(events.Evicted(entry.segments.bytes_of(index), reason, age_s, used))
                 self._leave(entry, index)
             self.claim(entry)
-            self.touch(entry)
+            self.candidates.touch(entry)
 
     def _leave(self, entry: Entry, index: int) -> None:
         entry.segments.leave(index)
@@ -156,7 +106,7 @@ class SpaceManager:
         if not removed:
             entry.in_use.stuck_until = self._clock() + STUCK_S
             self.claim(entry)
-        self.touch(entry)
+        self.candidates.touch(entry)
 
     @staticmethod
     def _put_back(entry: Entry, index: int, value: int) -> None:
@@ -173,7 +123,7 @@ class SpaceManager:
             self._leave(entry, index)
         self.without_file(entry)
         self.claim(entry)
-        self.touch(entry)
+        self.candidates.touch(entry)
 
     def without_file(self, entry: Entry) -> None:
         """The entry's file is gone, or is nobody's any more."""
@@ -183,7 +133,7 @@ class SpaceManager:
     def forget(self, entry: Entry) -> None:
         """Nothing of ``entry`` is left."""
         del self.entries[entry.key]
-        self.touch(entry)
+        self.candidates.touch(entry)
 
     # Who comes
 
@@ -193,7 +143,7 @@ class SpaceManager:
         entry.stored.charged_bytes = stored_bytes(entry.segments.sums, entry.segments.length)
         self.overhead.weigh(entry, allocated_bytes)
         self.ledger.found(entry.stored.charged_bytes)
-        self.touch(entry)
+        self.candidates.touch(entry)
 
     def tidied(self, key: str, allocated_bytes: int) -> None:
         """The start's leftovers in a file are gone: it holds less than was found."""
@@ -210,7 +160,7 @@ class SpaceManager:
         entry.segments.land(index, checksum)
         entry.stored.stored_at[index] = self._clock()
         self.claim(entry)
-        self.touch(entry)
+        self.candidates.touch(entry)
         if entry.stored.file is not None:
             self.overhead.weigh(entry, entry.stored.file.allocated_bytes())
 
@@ -218,10 +168,6 @@ class SpaceManager:
         """A segment turned out smaller than what was allocated for it, and its file has been cut to that."""
         entry.stored.charged_bytes -= max(0, grant.bytes - size)
         self.ledger.shrink(grant, size)
-
-    def withdraw(self, entry: Entry, index: int) -> None:
-        """A segment that was being written will not become one: until ``Clearing.abandon`` has freed it nobody begins it anew."""
-        entry.in_use.leaving[index] = asyncio.get_running_loop().create_future()
 
     # What the index says of it
 
@@ -238,3 +184,71 @@ class SpaceManager:
         """The index was begun anew."""
         for entry in self.entries.values():
             self.claim(entry)
+
+
+class Overhead:
+    """Tells the ledger what no stored segment holds.
+
+    The store measures index and folders in the index's thread, after each commit: a disk may hang.
+    """
+
+    def __init__(self, ledger: Ledger[Any], store: Store) -> None:
+        self._ledger = ledger
+        self._store = store
+        self._beyond_bytes = 0  # of all files together
+
+    def __repr__(self) -> str:
+        return f"<Overhead {self._ledger.overhead_bytes} bytes, {self._beyond_bytes} of them in shard files>"
+
+    def weigh(self, entry: Entry, allocated_bytes: int) -> None:
+        """``entry``'s file holds ``allocated_bytes``: beyond its segments there are blocks of the file system's own tree, and what could
+        not be punched.
+        """
+        beyond = max(0, allocated_bytes - entry.stored.charged_bytes)
+        self._beyond_bytes += beyond - entry.stored.beyond_bytes
+        entry.stored.beyond_bytes = beyond
+
+    def measure(self, _: Fact | None = None) -> None:
+        """Tell the ledger what index, lock and directories held after the last commit, and what files hold beyond their segments."""
+        self._ledger.measured_overhead(self._store.overhead_bytes + self._beyond_bytes, self._store.sweeping.garbage_bytes)
+
+
+class SegmentLeases:
+    """The leases of all readers, by segment; those of passed descriptors are ``FdLeases``. The event loop's only.
+
+    ``count`` says how many segments somebody holds.
+    """
+
+    def __init__(self, room: SpaceManager, events: Events) -> None:
+        self.count = 0
+        self._room = room
+        self._events = events
+
+    def __repr__(self) -> str:
+        return f"<SegmentLeases of {self.count} segments>"
+
+    def lease(self, entry: Entry, index: int) -> None:
+        """One more holds it."""
+        if index not in entry.segments.leases:
+            self.count += 1
+        entry.segments.lease(index)
+
+    def release(self, entry: Entry, index: int) -> None:
+        """One of those who leased it has it no more."""
+        entry.segments.release(index)
+        if index not in entry.segments.leases:
+            self.count -= 1
+            if index not in entry.segments.unread:  # read to its end, or left: only now is its room anybody's
+                self._room.prefetch_debts.read(entry.key, index)
+        self._room.candidates.touch(entry)  # what its readers have behind them may leave
+        self._events.emit(CacheChanged())
+
+    @contextmanager
+    def holding(self, entry: Entry, index: int) -> Iterator[None]:
+        """Keep a segment from leaving for the length of the ``with``, without being its reader."""
+        self.lease(entry, index)
+        try:
+            yield
+        finally:
+            self.release(entry, index)
+            self._events.emit(EntryLeft(entry))

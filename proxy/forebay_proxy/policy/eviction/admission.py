@@ -1,7 +1,7 @@
-"""Who is given room, and what must leave for it: the ledger, the eviction queue and the prefetch debts behind one door. Pure.
+"""Who is given room, and what must leave for it: the ledger, the eviction queue and the prefetch debts together. Pure.
 
-The half of ``Room`` that decides. It has no files, no tasks and no events: it names victims, and the caller takes them out of use (and
-tells ``touch``). So the simulator (``replay``) drives these very decisions with entries that have no bytes.
+The half of the space manager that decides. It has no files and no tasks: it names victims, and the caller takes them out of use (and tells
+``EvictionCandidates.touch``). So the simulator drives these very decisions with entries that have no bytes.
 
 Not thread-safe: the event loop's only.
 """
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping
+from contextlib import closing
+from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
 from forebay_proxy.core.errors import CacheFull
@@ -22,7 +24,7 @@ from forebay_proxy.policy.eviction.prefetch_debt import PrefetchDebts
 from forebay_proxy.policy.plans.next_use import NextUse, Rank
 from forebay_proxy.policy.plans.registry import PlanRegistry
 
-__all__ = ["AdmissionPolicy", "HeldBytes", "HeldUse"]
+__all__ = ["AdmissionPolicy", "EvictionCandidates", "HeldBytes", "HeldUse"]
 
 REFRESHED = 1024  # shards put in their place again each second: 10 ms, and a cache of a terabyte in a few seconds
 
@@ -56,38 +58,27 @@ class HeldUse(Protocol):
 H = TypeVar("H", bound=HeldBytes)
 
 
-class AdmissionPolicy(Generic[H]):
+class EvictionCandidates(Generic[H]):
     """The shards that are here, in the order in which they leave. A victim's subject is an entry with the segments that leave together."""
 
     def __init__(
-        self,
-        ledger: Ledger[tuple[H, tuple[int, ...]]],
-        plans: PlanRegistry,
-        clock: Callable[[], float],
-        can_punch: Callable[[], bool],
-        events: Events | None = None,
+        self, plans: PlanRegistry, prefetch_debts: PrefetchDebts, clock: Callable[[], float], can_punch: Callable[[], bool]
     ) -> None:
         """``can_punch``: whether single segments can be given up; else shards leave whole."""
-        self.ledger = ledger
         self.entries: dict[str, H] = {}
-        self._events = events or Events()
-        self.prefetch_debts = PrefetchDebts(self._events)
-        self.still: Mapping[Hashable, None] = {}  # readers that stand still: their lead is theirs until others want the room
-        self._granted: tuple[Grant[tuple[H, tuple[int, ...]]], Mapping[Hashable, int]] | None = None  # the last one, and who owes for it
         self._plans = plans
+        self._prefetch_debts = prefetch_debts
         self._clock = clock
         self._can_punch = can_punch
-        self._eviction_queue = EvictionQueue(self._use_of)
+        self._queue = EvictionQueue(self._use_of)
 
     def __repr__(self) -> str:
-        return f"<AdmissionPolicy {self.ledger!r}, {len(self.entries)} shards>"
-
-    # In what order shards leave
+        return f"<EvictionCandidates {len(self.entries)} shards>"
 
     def use_of(self, entry: H) -> NextUse:
         """When an entry is used next, whoever is inside it now."""
         use = NextUse(Rank.DEAD, 0.0) if entry.in_use.stale else self._plans.next_use(entry.name, entry.group)
-        if use.rank > Rank.READ and use.plan is None and self.prefetch_debts.is_given(entry.key):
+        if use.rank > Rank.READ and use.plan is None and self._prefetch_debts.is_given(entry.key):
             return NextUse(Rank.READ, use.order)  # only who stands still has announced it
         return use
 
@@ -108,25 +99,36 @@ class AdmissionPolicy(Generic[H]):
     def _leaves_in_parts(self, entry: H) -> bool:
         return entry.ranged and self._can_punch()
 
+    def is_needed(self, entry: H) -> bool:
+        """Whether plans say that it is used again."""
+        return self.use_of(entry).rank > Rank.READ
+
     def touch(self, entry: H) -> None:
         """Something happened to ``entry`` that may change when it leaves."""
-        self._eviction_queue.touch(entry.key)
+        self._queue.touch(entry.key)
+
+    def touch_all(self, keys: Iterable[str]) -> None:
+        """As ``touch``, of those of these store keys that are here."""
+        for key in keys:
+            entry = self.entries.get(key)
+            if entry is not None:
+                self.touch(entry)
 
     def refresh(self, count: int = REFRESHED) -> None:
         """Once a second: put some shards where they belong now; time alone has moved them."""
-        self._eviction_queue.refresh(count)
+        self._queue.refresh(count)
 
     def in_order(self) -> Generator[tuple[NextUse, H], None, None]:
         """Everything stored, first to leave first. To be closed by who does not walk it to its end."""
-        order = self._eviction_queue.order()
+        order = self._queue.order()
         try:
             for use, key in order:
                 yield use, self.entries[key]
         finally:
             order.close()  # type: ignore[attr-defined]
 
-    def candidates(self, before: NextUse | None) -> Iterator[Victim[tuple[H, tuple[int, ...]]]]:
-        """What may leave, first to leave first; with ``before`` only what is used later than that.
+    def before(self, limit: NextUse | None) -> Iterator[Victim[tuple[H, tuple[int, ...]]]]:
+        """What may leave, first to leave first; with a ``limit`` only what is used later than that.
 
         Of a shard that is read for the last time in this epoch, what all its readers have behind them is used no sooner than any other
         shard read in this epoch: else each reader would keep a whole shard from those that are still needed.
@@ -135,7 +137,7 @@ class AdmissionPolicy(Generic[H]):
         inside: list[H] = []
         try:
             for use, entry in order:
-                if before is not None and use >= before:
+                if limit is not None and use >= limit:
                     return
                 if entry.in_use.stuck_until > now:
                     continue
@@ -162,7 +164,34 @@ class AdmissionPolicy(Generic[H]):
     def _single(entry: H, indices: Iterator[int]) -> Iterator[Victim[tuple[H, tuple[int, ...]]]]:
         return (Victim((entry, (index,)), entry.segments.bytes_of(index)) for index in indices)
 
-    # Who gets room
+    def last_needed(self, count: int) -> list[H]:
+        """Up to ``count`` shards that may leave whole, those that are needed last first: each has an inode that another may need."""
+        with closing(self.in_order()) as order:
+            free = (entry for _, entry in order if entry.in_use.idle and not entry.segments.is_held)
+            return list(islice(free, count))
+
+
+class AdmissionPolicy(Generic[H]):
+    """Who is given room, and what must leave for it: the first of ``candidates`` that may."""
+
+    def __init__(
+        self,
+        ledger: Ledger[tuple[H, tuple[int, ...]]],
+        plans: PlanRegistry,
+        clock: Callable[[], float],
+        can_punch: Callable[[], bool],
+        events: Events | None = None,
+    ) -> None:
+        """``can_punch``: as for ``EvictionCandidates``."""
+        self.ledger = ledger
+        self._events = events or Events()
+        self.prefetch_debts = PrefetchDebts(self._events)
+        self.candidates: EvictionCandidates[H] = EvictionCandidates(plans, self.prefetch_debts, clock, can_punch)
+        self.still: Mapping[Hashable, None] = {}  # readers that stand still: their lead is theirs until others want the room
+        self._granted: tuple[Grant[tuple[H, tuple[int, ...]]], Mapping[Hashable, int]] | None = None  # the last one, and who owes for it
+
+    def __repr__(self) -> str:
+        return f"<AdmissionPolicy {self.ledger!r}, {self.candidates!r}>"
 
     def reserve(self, size: int, reader: Hashable = None) -> Grant[tuple[H, tuple[int, ...]]]:
         """Room for a demanded segment: whatever is not leased may leave for it. Raises ``CacheFull``.
@@ -207,32 +236,23 @@ class AdmissionPolicy(Generic[H]):
                 keys = self.prefetch_debts.give_back(other)
                 if keys:
                     self._events.emit(LeadGivenBack(other))
-                    self._touch_all(keys)
+                    self.candidates.touch_all(keys)
 
     def take_again(self, reader: Hashable) -> None:
         """``reader`` moves again: what nobody took of its lead is its lead as before."""
-        self._touch_all(self.prefetch_debts.take_again(reader, self.ledger.capacity_bytes // 2))
-
-    def _touch_all(self, keys: Iterable[str]) -> None:
-        for key in keys:
-            entry = self.entries.get(key)
-            if entry is not None:
-                self.touch(entry)
+        self.candidates.touch_all(self.prefetch_debts.take_again(reader, self.ledger.capacity_bytes // 2))
 
     def _may_displace(self, reader: Hashable, size: int) -> bool:
         """Whether something needed may leave for ``reader``; what lies on a segment that is itself needed again is owed no more."""
         if not self.prefetch_debts.may(reader, size):
             for key, index in self.prefetch_debts.debts(reader):
-                entry = self.entries.get(key)
-                if entry is None or self._is_needed(entry):
+                entry = self.candidates.entries.get(key)
+                if entry is None or self.candidates.is_needed(entry):
                     self.prefetch_debts.clear(key, index)
         return self.prefetch_debts.may(reader, size)
 
-    def _is_needed(self, entry: H) -> bool:
-        return self.use_of(entry).rank > Rank.READ
-
     def _reserve(self, size: int, before: NextUse | None, reader: Hashable) -> Grant[tuple[H, tuple[int, ...]]]:
-        grant = self.ledger.reserve(size, lambda: self.candidates(before))
+        grant = self.ledger.reserve(size, lambda: self.candidates.before(before))
         self._granted = grant, self._owed_for(grant, reader)
         return grant
 
@@ -244,7 +264,7 @@ class AdmissionPolicy(Generic[H]):
         owed: Counter[Hashable] = Counter()
         for victim in grant.victims:
             entry, indices = victim.subject
-            needed = self._is_needed(entry)
+            needed = self.candidates.is_needed(entry)
             for index in indices:
                 if needed and reader is not None:
                     owed[reader] += entry.segments.bytes_of(index)
@@ -255,3 +275,16 @@ class AdmissionPolicy(Generic[H]):
     def owed_for(self, grant: Grant[tuple[H, tuple[int, ...]]]) -> Mapping[Hashable, int]:
         """What is owed of the room of ``grant``, the last one: to be noted with the segment that comes into it."""
         return self._granted[1] if self._granted is not None and self._granted[0] is grant else {}
+
+    def has_spare(self, size: int) -> bool:
+        """Whether ``size`` bytes are free, or taken by what nobody is known to need."""
+        found = self.ledger.free_bytes
+        with closing(self.candidates.before(NextUse(Rank.LATER, float("-inf")))) as victims:  # type: ignore[type-var]  # a generator
+            while found < size and (victim := next(victims, None)) is not None:
+                found += victim.bytes
+        return found >= size
+
+    def excess(self) -> list[Victim[tuple[H, tuple[int, ...]]]]:
+        """The capacity shrank (others fill the disk): what leaves for that, in the usual order; empty where nothing must or can."""
+        excess = self.ledger.excess_bytes()
+        return self.ledger.choose(excess, lambda: self.candidates.before(None)) if excess > 0 else []

@@ -149,7 +149,7 @@ async def test_an_empty_file_that_cannot_be_opened_is_left_behind(tmp_path: Path
         assert file is not None
         await file.aclose()
         monkeypatch.setattr(world.store, "reopen", refused)
-        victims = list(world.room.victims_of(entry))
+        victims = list(world.room.candidates.victims_of(entry))
         world.room.vacate(victims)
         world.room.parted(entry, [0], removed=True)
         world.ledger.gone(victims[0].bytes)

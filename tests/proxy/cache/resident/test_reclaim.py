@@ -293,7 +293,7 @@ async def test_a_segment_put_back_and_taken_again_is_waited_for_again(tmp_path: 
         await asyncio.wait([preparing, *taken_again])
         assert waited or isinstance(preparing.exception(), CacheFull)
         if preparing.exception() is None:
-            world.room.withdraw(entry, 1)
+            entry.in_use.withdraw(1)
             await world.reclaimer.abandon(entry, 1, grant)
 
 

@@ -9,12 +9,14 @@ import pytest
 from support.house import SEGMENT, building, data_of, reader, shard_of, small_segments
 from support.shelves import stored
 
+from forebay_proxy.cache.resident.facts import CacheChanged, EntryLeft
 from forebay_proxy.core.errors import CacheFull
 from forebay_proxy.policy.eviction.prefetch_debt import DISPLACED_PER_READER
 
 A = "https://o/set/a.tar"
 B = "https://o/set/b.tar"
 C = "https://o/set/c.tar"
+A = "s3://b/a.tar"
 
 
 @pytest.fixture(autouse=True)
@@ -76,8 +78,8 @@ async def test_prefetch_displaces_at_most_two_a_reader(tmp_path: Path) -> None:
         now = world.clock()
         for number in range(DISPLACED_PER_READER):
             grant = world.room.reserve_ahead(SEGMENT, now, near)
-            assert world.room.owed_for(grant) == {near: SEGMENT}
-            world.room.prefetch_debts.note(world.entry(A).key, 100 + number, near, owed=world.room.owed_for(grant))
+            assert world.room.admission.owed_for(grant) == {near: SEGMENT}
+            world.room.prefetch_debts.note(world.entry(A).key, 100 + number, near, owed=world.room.admission.owed_for(grant))
             await world.reclaimer.clear(grant)
             world.ledger.release(grant)
             taken = world.room.ledger.reserve(SEGMENT, list)  # somebody else had that room
@@ -144,3 +146,33 @@ async def test_lead_does_not_eat_what_is_kept(tmp_path: Path) -> None:
                     await world.get(B, near, first=index * SEGMENT, last=index * SEGMENT)
             assert world.entry(A).segments.stored_count == 6 - DISPLACED_PER_READER  # the demanded one is the first of them
             assert world.room.prefetch_debts.owed() == {near: DISPLACED_PER_READER * SEGMENT}
+
+
+async def test_a_segment_counts_once_however_many_hold_it(tmp_path: Path) -> None:
+    """And until the last of them has given it back."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, data_of(2 * SEGMENT))
+        await world.get(A)
+        await world.quiet()
+        leases, entry = world.cache.leases, world.entry(A)
+        counts = []
+        for index, change in ((0, leases.lease), (0, leases.lease), (1, leases.lease), (0, leases.release), (0, leases.release)):
+            change(entry, index)
+            counts.append(leases.count)
+        assert counts == [1, 1, 2, 2, 1]
+        leases.release(entry, 1)
+
+
+async def test_what_is_held_does_not_leave(tmp_path: Path) -> None:
+    """For the length of the ``with``; then whoever waits for room, or for the end of the version, is told."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, data_of(2 * SEGMENT))
+        await world.get(A)
+        await world.quiet()
+        entry = world.entry(A)
+        with world.cache.leases.holding(entry, 1):
+            assert list(entry.segments.may_leave()) == [0]
+            world.facts.clear()
+        assert list(entry.segments.may_leave()) == [1, 0]
+        assert world.of(EntryLeft) == [EntryLeft(entry)]
+        assert world.of(CacheChanged)

@@ -27,14 +27,14 @@ class House:
         self.shards = shards(10)
         for number, count in held.items():
             entry = Light(self.shards[number], count * SEGMENT_BYTES)
-            self.admission.entries[entry.key] = entry
+            self.admission.candidates.entries[entry.key] = entry
             for index in range(count):
                 entry.segments.land(index, 1)
                 ledger.found(SEGMENT_BYTES)
-            self.admission.touch(entry)
+            self.admission.candidates.touch(entry)
 
     def entry(self, number: int) -> Light:
-        return self.admission.entries[name_of(number)]
+        return self.admission.candidates.entries[name_of(number)]
 
     def opens(self, number: int, at: int) -> None:
         """The reader is in segment ``at`` of a shard."""
@@ -43,20 +43,20 @@ class House:
         entry = self.entry(number)
         entry.in_use.readers += 1
         entry.segments.lease(at)
-        self.admission.touch(entry)
+        self.admission.candidates.touch(entry)
 
     def reads(self, number: int) -> None:
         """A reader has read the whole shard."""
         self.now += 1.0
         self.plans.opened(self.shards[number], None)
-        self.admission.touch(self.entry(number))
+        self.admission.candidates.touch(self.entry(number))
 
     def leaves(self) -> tuple[int, int]:
         """(shard, segment) that leaves for a segment more, which does not stay."""
         grant = self.admission.reserve(SEGMENT_BYTES)
         ((entry, (index,)),) = (victim.subject for victim in grant.victims)
         entry.segments.leave(index)
-        self.admission.touch(entry)
+        self.admission.candidates.touch(entry)
         self.admission.ledger.vacated(grant)
         self.admission.ledger.commit(grant)
         return next(number for number, shard in enumerate(self.shards) if shard.name == entry.name), index

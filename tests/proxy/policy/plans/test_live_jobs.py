@@ -100,7 +100,7 @@ class Node:
         if missing:
             self._fetch(entry, reader)
         self.ours.touch(entry)
-        self.ours.admission.refresh()
+        self.ours.admission.candidates.refresh()
         return missing
 
     def _fetch(self, entry: Light, reader: ReaderName | None) -> None:

@@ -102,13 +102,13 @@ async def test_what_nobody_took_is_its_lead_again(tmp_path: Path) -> None:
         await until(lambda: here(world, first) == SEGMENTS // 2)
         await passes(world, STILL_S + 1)
         assert world.room.prefetch_debts.unread_bytes == SEGMENTS * SEGMENT // 2  # nobody wants it
-        world.room.give_back(1)
+        world.room.admission.give_back(1, None)
         assert (world.room.prefetch_debts.unread_bytes, here(world, first)) == (0, SEGMENTS // 2)
         plan = world.plans.get(stands)
         assert plan is not None
         scheduler = world.prefetcher.scheduler
         assert (plan.need_at(plan.position), width(scheduler, stands)) == (inf, 0)
-        assert world.room.has_spare(SEGMENTS * SEGMENT)  # all of the cache is whoever's wants it
+        assert world.room.admission.has_spare(SEGMENTS * SEGMENT)  # all of the cache is whoever's wants it
         await world.get(first[0].name, stands)
         await passes(world, 1)
         assert plan.need_at(plan.position) < inf
@@ -144,7 +144,7 @@ async def test_who_reads_on_where_it_stood_has_its_lead_again(tmp_path: Path) ->
             await anext(chunks)
             await until(lambda: world.room.prefetch_debts.unread_bytes >= SEGMENTS // 4 * SEGMENT)
             await passes(world, STILL_S + 1)
-            world.room.give_back(1)
+            world.room.admission.give_back(1, None)
             scheduler, plan = world.prefetcher.scheduler, world.plans.get(stands)
             assert plan is not None
             assert (scheduler.readers.shares.standing, plan.need_at(plan.position)) == ({stands}, inf)
@@ -169,6 +169,6 @@ async def test_others_may_have_the_room_of_a_lead_in_a_set_that_is_read(tmp_path
         await world.get(listed[0].name, stands)  # its set is one that is read
         await until(lambda: world.room.prefetch_debts.unread_bytes >= SEGMENTS // 4 * SEGMENT)
         await passes(world, STILL_S + 1)
-        assert not world.room.has_spare(SEGMENTS * SEGMENT)
-        world.room.give_back(1)
-        assert world.room.has_spare(SEGMENTS * SEGMENT)
+        assert not world.room.admission.has_spare(SEGMENTS * SEGMENT)
+        world.room.admission.give_back(1, None)
+        assert world.room.admission.has_spare(SEGMENTS * SEGMENT)

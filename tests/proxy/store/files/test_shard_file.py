@@ -36,7 +36,7 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 
 @pytest.fixture
 async def file(store: Store) -> ShardFile:
-    if not (store.can_punch and store.can_allocate):
+    if not (store.abilities.punch and store.abilities.allocate):
         pytest.skip("the file system of the temporary directory has no fallocate")
     return await store.create(KEY, LENGTH)
 
@@ -225,7 +225,7 @@ async def test_a_file_of_unknown_length_grows_and_settles(store: Store) -> None:
     assert await file.read(0, 1000) == b"x" * 1000
     with pytest.raises(DiskFailed, match="ENODATA"):
         await file.read(0, 1001)
-    if store.can_punch:
+    if store.abilities.punch:
         assert file.allocated_bytes() < SEGMENT_BYTES
 
 
