@@ -129,7 +129,7 @@ ROWS: Mapping[str, tuple[Chart, ...]] = {
     ),
     "Do plans pay?": (
         Chart(
-            "Regret",
+            "Competitive ratio",
             "short",
             "Origin bytes over the least that any schedule could have fetched for what was read with this much room, since the start. 1 "
             "is perfect. Above 1.05 after an epoch: look for deviation and bytes evicted before use beside it, or prefetch for readers "

@@ -71,11 +71,11 @@ function offPlan(openings) {
   return cell;
 }
 
-function showRegret(moved) {
+function showCompetitiveRatio(moved) {
   const known = moved.optimal > 0;
   const [number, words] = known ? compared(moved.origin / moved.optimal) : ["-", "nothing has been read to its end yet"];
-  setText("regret", number);
-  setText("regret-word", words);
+  setText("competitive-ratio", number);
+  setText("competitive-ratio-words", words);
 }
 
 // As `forebay status` says it.
@@ -142,7 +142,7 @@ function show(status) {
   ]);
   list("requests", Object.entries(status.requests).map(([name, count]) => [RESULTS[name] ?? name, String(count)]));
   list("waits", [["readers waited", seconds(status.reader_wait_s)], ["errors", String(status.errors)]]);
-  showRegret(moved);
+  showCompetitiveRatio(moved);
   rows("readers", status.readers, status.readers.length, (reader) => [
     element("td", reader.reader, "name"),
     element("td", reader.shard, "name"),

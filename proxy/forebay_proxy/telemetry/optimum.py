@@ -1,4 +1,6 @@
-"""The least origin bytes that any schedule could have fetched for the readings that really happened: regret's other half. Pure.
+"""The least origin bytes that any schedule could have fetched for the readings that really happened. Pure.
+
+The competitive ratio is the bytes that origins really sent over these.
 
 A reading of a shard needs some of its segments. Either a segment was kept since its last reading, by whomever, or it is fetched: so the
 least that can be fetched is everything less the *reuse intervals* (last reading of a segment -> this one) that fit into the capacity side
