@@ -22,7 +22,7 @@ def whole(name: str, value: Any, what: str, least: int = 0) -> int:
 
 
 def check_reading(handler: Any, select_files: Any, rename_files: Any, limits: Any) -> None:
-    """``TypeError`` for one of the four, which every stage that reads takes, that is of another kind."""
+    """Check the four arguments of every stage that reads. Raises ``TypeError`` for one of a wrong type."""
     _check_callable("handler", handler, "a function of an exception, such as wds.warn_and_continue")
     _check_callable("select_files", select_files, "a function of a file's name")
     _check_callable("rename_files", rename_files, "a function of a file's name")

@@ -55,9 +55,10 @@ class Epochs:
         return f"<epoch {self.value}>"
 
     def begin(self, resumed: Optional[int] = None) -> int:
-        """The epoch of an iteration that begins now: ``resumed`` where it goes on with that one, and the next is counted from there.
+        """The epoch of an iteration that begins now: ``resumed`` for an iteration that goes on with that epoch; later epochs are counted
+        from there.
 
-        ``ValueError`` where a teller says another one than ``resumed``.
+        Raises ``ValueError`` where ``epoch=`` names another epoch than ``resumed``.
         """
         told = told_epoch(self.told)
         if resumed is not None and told not in (None, resumed):
@@ -68,12 +69,12 @@ class Epochs:
         return self.value
 
     def set(self, epoch: int) -> None:
-        """The next iteration is of ``epoch``, later ones count on. One that has begun is not, even in workers that come to it late."""
+        """The next iteration is of ``epoch``, later ones count on. An iteration that has begun keeps its epoch, in late workers too."""
         with self._owned() as own:
             own["next"], own["set"] = epoch, own["set"] + 1
 
     def upcoming(self) -> tuple[int, int]:
-        """The epoch that the next iteration will be of if nobody tells, and how often one was set."""
+        """(the epoch of the next iteration unless ``epoch=`` names another one, how often ``set`` was called)."""
         with self._owned() as own:
             return int(own["next"]), int(own["set"])
 
@@ -147,7 +148,7 @@ def _next(own: dict[str, Any], resumed: Optional[int]) -> int:
     return found
 
 
-# A set of workers: what it is known by, who came, its first worker, and its last iterations, each with the epoch it is of.
+# A set of workers: its seed, a bit for each worker that came, the place and pid of its first worker, its last iterations with their epochs.
 _SEED, _BITS, _PLACE, _PID, _BEGUN = range(5)
 
 
@@ -161,8 +162,8 @@ def _start_of(worker: Any, own: dict[str, Any]) -> list[Any]:
     seed = (int(worker.seed) - int(worker.id) + (int(worker.num_workers) << 20)) % SEEDS  # a set of more or fewer workers is another one
     start: list[Any]
     for start in own["starts"]:
-        # A worker that came already is not of that set: somebody seeds torch at each epoch. Nor is one that was made long after its first
-        # worker, which is gone: this one's namesake was killed before it came.
+        # A worker whose bit is set belongs to a later set with the same seed: the program seeds torch at each epoch. So does a worker that
+        # was made long after the first one of a set, once that one is gone.
         if start[_SEED] != seed or start[_BITS] & bit:
             continue
         if abs(place - start[_PLACE]) < int(worker.num_workers) or _lives(start[_PID]):
@@ -174,7 +175,9 @@ def _start_of(worker: Any, own: dict[str, Any]) -> list[Any]:
 
 
 def _place(worker_id: int) -> int:
-    """The same for all workers of a set, if nobody else started processes between them: multiprocessing numbers those of a parent."""
+    """The same number for all workers of a set, if their parent started no other process between them: multiprocessing numbers its
+    children.
+    """
     identity = current_process()._identity
     return int(identity[-1]) - worker_id if identity else 0
 

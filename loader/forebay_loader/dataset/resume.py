@@ -1,8 +1,8 @@
 """Where an iteration of a data set stands, so that another process can go on there: torchdata's ``StatefulDataLoader`` asks for it.
 
-What comes next is told by the epoch and by how much was yielded: the order is a function of seed and epoch, so the resumed iteration goes
-through its epoch anew and leaves out what was yielded. Where the order is drawn by the clock, or the state is of other data, it is refused:
-samples would be lost and others read twice, and nobody would see it.
+The epoch and the number of yielded samples say what comes next. The order is a function of seed and epoch, so the resumed iteration goes
+through its epoch again and leaves out the samples that were yielded. A state is refused if its order is drawn by the clock or its data are
+others: samples would be lost and others read twice, without an error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The first stages of a data set: the order of all its shards, and what of it this rank and this worker read.
+"""The first stages of a data set: the order of all its shards, and the share of this rank and this worker.
 
-Each is a plain stage, so that a user's own splitter stands in its place like any other. All of them can be pickled; the rank travels with
-them and is not asked for again.
+Each is a plain stage, so that a user's own splitter can replace it. All stages can be pickled; the rank travels with them and is read once.
 """
 
 from __future__ import annotations

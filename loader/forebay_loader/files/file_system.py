@@ -170,7 +170,7 @@ class ForebayFileSystem(ChainedFileSystem):
             self._plan = None
 
     def _asked(self, path: str, through: Callable[[str, Source, bool], T], past: Callable[[Any, Any], T]) -> T:
-        """``through`` the sidecar; ``past`` it, by the target's own file system, where there is none, or one that does not answer."""
+        """Call ``through`` for the sidecar; where no sidecar runs or answers, call ``past`` for the target's own file system."""
         name, source = self._target.source(path)
         if is_there():
             return either(lambda alone: through(name, source, alone), lambda _: past(*self._target.store(path)))

@@ -1,4 +1,4 @@
-"""What a file is called here, which shard that is, and where its store keeps it."""
+"""A file's name in this file system, the shard it stands for, and its path in the file system of its store."""
 
 from __future__ import annotations
 

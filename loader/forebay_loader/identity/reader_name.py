@@ -1,8 +1,8 @@
 """Who is reading: ``job/rank/worker/opener``, found in the environment a launcher leaves behind.
 
-The opener tells apart what one worker reads side by side (training and validation sets, mixed branches): ``pid.n``, where n = 0 is
-everything that has no plan of its own. ``CLAIMS`` remembers which opener announced a URL, so that the opening that follows, however it
-comes about, carries the same name and moves that plan on.
+The opener (``pid.n``) tells apart data sets that one worker reads side by side: training and validation, mixed branches. Opener 0 stands
+for all reading without a plan. ``CLAIMS`` remembers which opener announced a URL, so that every later opening of the URL carries that name
+and moves its plan on.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NAMES = (b"FOREBAY_JOB", b"RANK", b"SLURM_PROCID")  # of reader_name
 def ensure_job(environ: Optional[MutableMapping[str, str]] = None) -> str:
     """The job's name: ``FOREBAY_JOB``, else that of the run its launcher tells, else one of this very process.
 
-    One that is made here is exported, so that children of this process, workers among them, belong to the same job.
+    A name that is made here is exported to the environment, so that child processes, such as workers, belong to the same job.
     """
     environ = os.environ if environ is None else environ
     if environ.get("FOREBAY_JOB"):

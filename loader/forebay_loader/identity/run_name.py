@@ -24,8 +24,8 @@ _RUN_ID = "TORCHELASTIC_RUN_ID"
 def launched_run(environ: Mapping[str, str]) -> Tuple[str, str]:
     """(what the run is called, what tells it from others of that name): all ranks of a run on this node find the same; ("", "") elsewhere.
 
-    Several ranks of one torchrun: its agent. Several tasks of one ``srun``: their step, which is also the same on every node, and after the
-    first of its runs whoever began the next.
+    Several ranks of one torchrun are told apart by its agent. Several tasks of one ``srun`` have their step, the same on every node, and
+    for later runs in that step the process that began the run.
     """
     shared = run_step(environ)
     if shared:

@@ -1,9 +1,9 @@
 """The vote of all ranks on one more step: a one-line all-reduce on a gloo group of its own, which never leaves a rank waiting for ever.
 
 Each rank posts at most one vote that nobody has waited for: a few numbers under MIN, some of them negated as well, so that every rank
-learns the least value and whether all were in the same epoch. Ranks that leave a loop at different steps thus find each other again: who
-hears of a later epoch ends its own, who hears of an earlier one votes anew. The store of the process group holds where each rank is, for
-messages.
+learns the least value and whether all were in the same epoch. Ranks that leave a loop at different steps thus find each other again: a rank
+that hears of a later epoch ends its own, a rank that hears of an earlier one votes again. The store of the process group holds where each
+rank is, for messages.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class StepVote:
         self.words = Agreement(self._store, self.ranks, self.rank)
         self._line: Optional[VoteGroup] = None
         self._vote: list[int] = []
-        self._on_its_way = False  # a vote that nobody has waited for
+        self._on_its_way = False  # a vote whose result it has not read
         self._broken = ""
 
     def begin(self) -> int:

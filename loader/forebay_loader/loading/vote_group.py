@@ -1,8 +1,9 @@
-"""The gloo group of one ballot, with the one vote on it that nobody has waited for; and how both come to their end with the interpreter's.
+"""The gloo group of one ballot with its one open vote, and how both end when the interpreter ends.
 
-A thread of gloo's holds what it reduces until a little after it is done, and who lets go of a tensor last needs the interpreter: a thread
-that asks for it while Python ends is ended in the middle of C++, which aborts the process. So the tensor of a line lives as long as the
-group's threads, and both longer than the process where a vote is still on its way at the end: nobody can be the last but the main thread.
+A gloo thread keeps a reference to the tensor it reduces until a little after the vote is done. The thread that drops a tensor's last
+reference needs the interpreter; if Python is ending then, the thread is ended in the middle of C++, which aborts the process. So the tensor
+lives as long as the group's threads, and both outlive the process if a vote is still under way at its end: only the main thread can drop
+the last reference.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class VoteGroup:
         self._gloo = distributed.ProcessGroupGloo(distributed.PrefixStore("gloo", store), rank, size, timedelta(seconds=timeout_s))
         self._work: Any = None
         self._pid = os.getpid()
-        self._left = False  # nobody votes on it any more
-        # The group's destructor waits for votes that nobody answers, up to their timeout: it runs only where none is on its way.
+        self._left = False  # no rank votes on it any more
+        # The group's destructor waits for unanswered votes, up to their timeout: it runs only while no vote is under way.
         _keep(self._gloo)
         _keep(self._told)
         for other in tuple(_OPEN):

@@ -1,7 +1,7 @@
 """``with fb.sidecar(cache_size="50GB"):`` a sidecar for a notebook or a script, joined or started, and kept while it is needed.
 
-One that was started so lives while anybody holds it, and a minute more, so that the next cell finds it. Everything that reads shards
-inside the ``with``, child processes too, finds it by ``FOREBAY_URL``.
+A sidecar that was started here lives while a process holds it open, and a minute more, so that the next cell finds it. All code that reads
+shards inside the ``with``, child processes too, finds the sidecar by ``FOREBAY_URL``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _VARIABLE = "FOREBAY_URL"
 
 
 class _Named:
-    """The addresses that entered sidecars put into the environment, in their order, above the one that stood there before."""
+    """``FOREBAY_URL`` as nested ``with`` blocks set it: the addresses of the entered sidecars, in order, above the value before them."""
 
     def __init__(self) -> None:
         self._entered: list[Any] = []
@@ -32,14 +32,16 @@ class _Named:
         os.environ[_VARIABLE] = who.url
 
     def environment_before(self) -> Optional[dict[str, str]]:
-        """The environment less the address that stands there because of us; None where it is not ours."""
+        """The environment without the address that ``enter`` set; None where ``FOREBAY_URL`` holds another address."""
         if not self._entered or os.environ.get(_VARIABLE) != self._entered[-1].url:
             return None
         others = {name: value for name, value in os.environ.items() if name != _VARIABLE}
         return others if self._before is None else {**others, _VARIABLE: self._before}
 
     def leave(self, who: Any) -> None:
-        """Whatever the order, what stands there afterwards is the last one that is still entered, at the end what was there before."""
+        """Set ``FOREBAY_URL`` to the last sidecar that is still entered, in whatever order they leave; after the last one to the value
+        before.
+        """
         if who not in self._entered:
             return
         self._entered.remove(who)
@@ -57,8 +59,8 @@ _NAMED = _Named()
 class sidecar:  # noqa: N801  # people write it as they write `open`
     """The node's sidecar for the length of a ``with``, or from ``start()`` to ``close()``.
 
-    Joins the one that ``FOREBAY_URL`` names, else one of this user with the same credentials, else starts one, which ends a minute after
-    its last user. Inside, ``FOREBAY_URL`` leads child processes to it. Example::
+    Joins the sidecar that ``FOREBAY_URL`` names, else a running one of this user with the same credentials. Else it starts a sidecar, which
+    ends a minute after its last user. Inside, ``FOREBAY_URL`` leads child processes to it. Example::
 
         with fb.sidecar(cache_size="50GB", allow_origin=["http://127.0.0.1:9000"]) as sidecar:
             print(sidecar.url, sidecar.status())
@@ -67,9 +69,9 @@ class sidecar:  # noqa: N801  # people write it as they write `open`
     - ``options``: those of ``forebay serve`` (docs/settings.md), by the names of their keys: ``cache_dir="/nvme"``, ``prefetch=False``,
       lists for what may be repeated. ``token`` is refused: a command line is public.
 
-    They are for a sidecar that is started; one that runs already keeps its own, and a notice names what differs; ``allow_origin`` is handed
-    over to it, unless ``FOREBAY_URL`` named it. Entering raises
-    ``fb.ProxyUnreachable`` with the last words of a sidecar that would not start, ``TypeError`` for ``token``.
+    Both are for a sidecar that is started here. A running one keeps its own settings, and a notice names the differences; only
+    ``allow_origin`` is handed over to it, unless ``FOREBAY_URL`` named it. Entering raises ``fb.ProxyUnreachable`` with the last words of a
+    sidecar that would not start, ``TypeError`` for ``token``.
     """
 
     def __init__(self, *, cache_size: Optional[str] = None, **options: Any) -> None:

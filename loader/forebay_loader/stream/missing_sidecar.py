@@ -1,4 +1,4 @@
-"""Code that names Forebay expects a sidecar: one that nobody ever started is told at the first shard, not hidden by a slow epoch.
+"""Code that names Forebay expects a sidecar: one that was never started is an error at the first shard, not a slow epoch without a word.
 
 That is for ``fb.WebDataset`` and ``fb.tarfile_to_samples``. Unchanged code that was taken over goes on as webdataset would have, with a
 warning, and so does everything else once a sidecar has been seen: one that died is no mistake of the script's.
@@ -48,5 +48,5 @@ class Expected:
 
 
 def _named() -> bool:
-    """Whether anything says where a sidecar is, right or wrong: whoever set a variable meant one, and a dead one is left for the origin."""
+    """Whether a variable or run file names a sidecar, dead or alive: a set variable means one, and a dead one is left for the origin."""
     return bool(os.environ.get("FOREBAY_URL") or os.environ.get("FOREBAY_SOCKET")) or find_endpoint() is not None

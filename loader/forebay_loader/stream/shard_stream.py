@@ -1,8 +1,8 @@
 """Open a shard: a file-like object that survives its sidecar.
 
-A stream walks its ways in order: the sidecar, the http(s) origin, webdataset's own opener. What arrived is counted and summed
-(``Progress``), and each way goes on exactly there or proves that it would deliver the same bytes; nothing is delivered twice, nothing is
-left out, and two versions never meet. ``SourceOrder`` decides which way is asked, and how long.
+A stream walks its ways in order: the sidecar, the http(s) origin, webdataset's own opener. ``Progress`` counts and sums the bytes that
+arrived; each next way goes on at that byte, or proves that its bytes are the same; nothing is delivered twice, nothing is left out, and two
+versions never meet. ``SourceOrder`` decides which way is asked, and how long.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The ways to one shard, in their order: which one is asked now, how long in vain, and what is known of those that were left.
+"""The ways to one shard, in their order: the way in use, how long it has been tried in vain, and how the ways before it failed.
 
-A sidecar that hangs is left at once where there is another way, and waited for where there is none. So it is asked again when the others
-fail: as soon as it answers, and before any failure of theirs is the end.
+A hanging sidecar is given up at once where another way leads to the shard, and waited for where none does. When the other ways fail, the
+sidecar is tried again: as soon as it answers, and before their failure becomes the reader's error.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def _reraise(error: Exception) -> bool:
 
 
 def _reading_ahead(urls: Iterable[Any]) -> Iterator[Any]:
-    """The same items; what comes is announced, unless a Forebay stage before this one does so already. What they are is reported."""
+    """Yield the same items. They are announced ahead, unless an earlier Forebay stage does that; each item's way is reported."""
     items = iter(urls)
     before = passed_on()
     with first_pull() as begun:
@@ -154,7 +154,7 @@ def _reported(items: Iterable[Any]) -> Iterator[Any]:
 
 
 def _source_of(item: Any) -> Optional[Source]:
-    """What would be fetched for ``item``; None where it is webdataset's, which also words the error for what is no URL."""
+    """The source that Forebay would fetch for ``item``; None where webdataset opens it (and words the error for an item that is no URL)."""
     if enabled() is None:
         return None
     try:

@@ -47,7 +47,7 @@ def first_pull() -> Iterator[list[Any]]:
 
 
 def ahead_of(begun: list[Any]) -> Ahead:
-    """What announces a pass over the one list that has begun. Where there is none, or several, nobody knows of what set it is."""
+    """The ``Ahead`` that announces a pass over the one list that has begun. Where no list or several have begun, its set is not known."""
     if len(begun) != 1:
         return Ahead(world=World())
     (source,) = begun

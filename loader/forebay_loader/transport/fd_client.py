@@ -192,8 +192,8 @@ def _connected(path: str) -> socket.socket:
 
 
 class _Arriving:
-    """From before a descriptor is received until its map is known to those who let go of it in a child. One that another thread forked in
-    between would keep both, and with them the kernel's lease, for as long as it lives.
+    """Held from before a descriptor is received until its map is registered to be closed in a forked child. A child that another thread
+    forked in between would keep both, and with them the kernel's lease, for as long as it lives.
     """
 
     def __init__(self) -> None:

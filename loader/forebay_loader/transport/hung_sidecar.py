@@ -1,10 +1,10 @@
 """A sidecar that is there and does not turn: stopped, frozen, swapping. Its sockets connect, and nothing ever comes.
 
-``turns`` asks it, for two seconds at most. Who finds that it does not tells ``HUNG``, and from then on nobody in this process who has
-another way waits for it. A question is left standing at its socket, which a sidecar that goes on answers first: each opening looks for
-that, for a twentieth of a second. It takes no thread, and must not: a process that is no worker may fork at any time.
+``turns`` asks /healthz, for two seconds at most. A reader without an answer sets ``HUNG``; from then on no reader of this process with
+another way waits for the sidecar. One request stays open at its socket; a sidecar that goes on answers that first. Each opening looks for
+this answer for a twentieth of a second. That takes no thread, and must not: a process that is no worker may fork at any time.
 
-Who has no other way waits (``Bearing``): an error would end a training that a busy node only holds up.
+A reader with no other way waits (``Bearing``): an error would end a training that a busy node only holds up.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def turns(endpoint: Optional[Endpoint] = None) -> bool:
 class Bearing:
     """How much longer a sidecar that does not turn is waited for, in seconds: 0 unless ``alone``, where no other way leads to the bytes.
 
-    Its silence is borne then for as long as that of one that turns. A person is told once.
+    The sidecar's silence is then borne as long as that of a live one. A warning says so once.
     """
 
     def __init__(self, shard: str, source_timeout: SourceTimeout, *, alone: bool) -> None:

@@ -1,4 +1,4 @@
-"""Which sidecar answers: told by the openings of shards, heard by whoever told it something that another one would not know."""
+"""Which sidecar instance answers: openings report it, and listeners hear of a new one, because it does not know what they sent before."""
 
 from __future__ import annotations
 

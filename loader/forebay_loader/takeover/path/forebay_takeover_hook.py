@@ -1,5 +1,4 @@
-"""Hooks ``import webdataset``: as soon as one of its modules has run, what opens shards in it is replaced, before anybody can import that
-by name.
+"""Hooks ``import webdataset``: replaces the openers of its modules, each as soon as it has run, before other code can import them by name.
 
 Runs at the start of every Python process, whatever it is for: so it imports nothing that is not there yet, knows Python 3.9 to 3.14, and
 does nothing until webdataset is imported. The packages it needs then are found for these two names alone; the rest of the environment
@@ -30,7 +29,9 @@ _COMPLAINED: list[str] = []  # a process says once that the takeover failed
 
 
 class Hook:
-    """A finder, first on ``sys.meta_path``: wraps the loaders of ``PATCHED``, and finds our own packages where nobody else does."""
+    """A finder, first on ``sys.meta_path``: wraps the loaders of ``PATCHED``, and finds Forebay's own packages where no other finder
+    does.
+    """
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:
         if name in PATCHED or (name in NOTED and os.environ.get("FOREBAY_TAKEOVER_REPORT")):
