@@ -1,7 +1,7 @@
-"""How one cache is put together: every part built once, in an order in which each finds what it needs.
+"""How one cache is put together: every part is built once, after the parts that it needs.
 
-The service, the tests' harness and whoever measures build the same cache by ``build_cache``; what differs between them is what they give:
-where bytes come from, a clock, a directory.
+The service, the tests' harness and the benchmarks build the same cache by ``build_cache``; they differ in what they pass: origins, a clock,
+a directory.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class CacheParts:
-    """One cache, and the tasks around it that are begun by whoever built it."""
+    """One cache, and the tasks around it, which the caller of ``build_cache`` starts."""
 
     store: Store
     ledger: Ledger[Slice]
@@ -184,7 +184,7 @@ def _resident(store: Store, room: SpaceManager, disk: DiskHealth, tasks: Backgro
 
 
 def _introduce(parts: CacheParts, events: Events) -> None:
-    """Who hears what of whom, in the order in which they hear it."""
+    """Which part listens to which fact, in the order in which listeners are called."""
     room, cache, prefetcher, on = parts.room, parts.cache, parts.prefetcher, events.on
     on(IndexCommitted, room.overhead.measure)
     on(GarbageRemoved, room.overhead.measure)

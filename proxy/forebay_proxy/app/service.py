@@ -105,7 +105,7 @@ async def serve(settings: Settings, *, announce: Announce, environ: Mapping[str,
             log.error("%s", frames_of(fault))
             ending.fault(f"a fault in Forebay itself: {describe_fault(fault)}")
         if refusal is not None:
-            ending.code = ExitCode.CANNOT_BEGIN  # said by whoever catches it; this one counts if a thread hangs before that
+            ending.code = ExitCode.CANNOT_BEGIN  # the catching code reports it; this code counts if a thread hangs before that
             raise refusal from None
         if fault is None:
             log.info("asked to end before it had begun: its predecessor still held the directory")
@@ -268,7 +268,7 @@ class _House:
         return RunFile(self._face.url, socket, os.getpid(), start_time, self._instance, path, fingerprint, started_by)
 
     async def until(self) -> None:
-        """Serve until asked to end, then end everything in the order in which it depends on one another."""
+        """Serve until asked to end, then end all parts, each before the parts that it needs."""
         idle_s, asked = self._settings.idle_exit_s, self._ending.asked
         while not asked.is_set():
             with suppress(TimeoutError):
@@ -302,7 +302,7 @@ class _House:
         await self._parts.tasks.idle()
 
     def _drop_unread(self) -> None:
-        """What is in the air for nobody ends now; what a body on its way still needs comes as before, and what has come is written."""
+        """Flights without a reader end now. Flights that a running answer needs go on, and bytes that have come are written."""
         keys = {reading.entry.key for reading in self._cache.readers}
         names = {reading.entry.name for reading in self._cache.readers}
         # The bytes of an opening are written by the opening itself.
@@ -311,7 +311,7 @@ class _House:
         self._parts.resolver.drop(names.__contains__)
 
     async def _tick(self) -> None:
-        """Once a second: who fell silent, and what may be tried again."""
+        """Once a second: silent readers expire, and refused work may be tried again."""
         while True:
             await asyncio.sleep(TICK_S)
             self._parts.limiters.look_again()

@@ -43,7 +43,7 @@ async def own_directory(
     clock: Callable[[], float],
     events: Events,
 ) -> tuple[CacheLocation, Capacity, Store, StartReport]:
-    """The directory that the settings mean, how much it may hold, its open store, and what was found there; ``life`` closes the store.
+    """(the cache directory of the settings, its capacity, its open store, what the start found there); ``life`` closes the store.
 
     Raises ``ConfigError``, ``NotBegun``.
     """

@@ -37,8 +37,8 @@ ROUND_S = 0.02  # rounds are not counted in events: at 1 GB/s a segment lands ev
 SLICE_S = 0.002  # of decisions and take-offs, some 20 of them, before the loop's other work has its turn
 FAILED_S = 30.0  # a shard that cannot be opened, or has no place on the disk, is left to its reader for this long
 WASTE_BYTES_S = 2**20  # and longer by what came in vain: a body that cannot be asked in pieces may be gigabytes that find no room each time
-WRONG_S = 600.0  # one whose bytes are not what its origin says they are costs all of it each time; its reader asks again, twice a minute
-SLOW_SHARDS = 4  # of a passed descriptor nobody hears how far it was read: its reader may take as long as for so many shards
+WRONG_S = 600.0  # a shard whose bytes differ from its origin's digest costs a whole fetch each time; its reader asks again, twice a minute
+SLOW_SHARDS = 4  # how far a passed descriptor was read is not known: its reader may take as long as for so many shards
 CROWDED_S = 1.0  # and one whose room was lost to something else, or that the disk refused: each try waits for a commit of the index
 # An origin that has lost a whole set is not asked for all of it in a minute: with so many of its shards left alone, it is left alone.
 MOST_FAILED = 1024

@@ -1,9 +1,9 @@
-"""Sample indexes of complete shards: made here, kept beside the shards, given to whoever may read the shard.
+"""Sample indexes of complete shards: made here, kept beside the shards, served to clients that may read the shard.
 
-Nobody can put one: a wrong index would poison other jobs. One is made at a time, in steps of 2 ms in a read thread, with a pause after
-each that is a multiple of what the step took: a shard that has just become complete is none of a training's needs, so its index takes a
-twentieth of one core while anybody reads or fetches; one that is asked for takes a third. Only verified bytes that no digest contradicts
-are read, one page of the page cache for each file, and if any of them left meanwhile the work is thrown away.
+Clients cannot put an index: a wrong one would poison other jobs. Indexes are made one at a time, in steps of 2 ms in a read thread. After
+each step comes a pause, a multiple of the step's time: while readers read or flights fetch, the index of a shard that has just become
+complete takes a twentieth of one core, because training does not need it yet. A requested index takes a third. Only verified bytes that no
+digest contradicts are read, one page of the page cache for each file, and if any of them left meanwhile the work is thrown away.
 
 An index may outlive its shard's segments, so that a part of a cold shard can be asked for by ranges: all together they hold at most
 1/64 of the capacity, the longest unused leave first, and those of a version that the origin no longer has, or of which bytes were found
@@ -77,10 +77,10 @@ class SampleIndexer:
 
     @asynccontextmanager
     async def asked(self, shard: Shard, reader: ReaderName | None, *, only_kept: bool = False) -> AsyncIterator[tuple[bytes, str, Version]]:
-        """The index of ``shard``, its ETag, and the version it is of, for whoever may read the shard: the same door, the same proof.
+        """(the index of ``shard``, its ETag, its version) for a reader that may open the shard: by the same opening, with the same proof.
 
-        ``only_kept``: one that is not made yet is not waited for, but made soon. Raises ``NoIndex``, ``IndexNotYet`` and whatever opening
-        the shard raises.
+        ``only_kept``: do not wait for an index that is not made yet, but have it made soon. Raises ``NoIndex``, ``IndexNotYet`` and
+        whatever opening the shard raises.
         """
         async with self._cache.open(shard, reader, None, head=True) as reading:
             version, etag = reading.version, reading.version.etag(reading.key)

@@ -35,7 +35,7 @@ STEPS = 64  # shards looked at in one turn of the loop: a millisecond
 FAILED_S = 30.0  # a shard that cannot be fetched is left to its reader for this long
 NOT_TAR_S = 600.0  # and one that was no tar for this long: to see that it is one now costs all of it
 MOST_FAILED = 16  # in a row: then the origin is left alone for that time
-# A finished tour is begun again after this, for what was evicted or failed meanwhile: each look costs ten microseconds.
+# A finished pass over a set is begun again after this, for shards that were evicted or failed meanwhile: each costs ten microseconds.
 REWIND_S, REWIND_EACH_S = 10.0, 0.001
 
 
@@ -58,7 +58,7 @@ class _Declared:
         self.shards = shards
         self.cursor = SetCursor(shards)
         self.rewound_at = now
-        self.epochs: tuple[tuple[str, int], ...] = ()  # of each job, when the tour began
+        self.epochs: tuple[tuple[str, int], ...] = ()  # of each job, when the pass over the set began
         self.warned = False  # that something of it is no tar
 
 
@@ -105,7 +105,7 @@ class SetPrefetch:
         return len(self._sets)
 
     def declare(self, text: str) -> None:
-        """A person warmed the set ``text``: from its first reader on it comes as the others, until nobody has read it for hours."""
+        """A person warmed the set ``text``: from its first reader on it is fetched like the others, until no job has read it for hours."""
         key = self._plans.declare_set(text, for_good=False)
         shards = self._plans.sets.get(key)
         if shards is not None and key not in self._sets:
@@ -120,8 +120,9 @@ class SetPrefetch:
         return bool(keys)
 
     def told(self) -> list[dict[str, object]]:
-        """For ``/v1/status``: each set, how many shards it has, how many of them each live job has opened in its epoch, what of it is here
-        (null: not counted yet), what cannot be fetched, and what goes on."""
+        """For ``/v1/status``: for each set the number of its shards, how many of them each live job has opened in its epoch, how many are
+        stored (null: not counted yet), the failures, and what goes on.
+        """
         return [
             {
                 "set": shown_set(declared.text),
@@ -230,7 +231,7 @@ class SetPrefetch:
         return None
 
     def _begin_again(self, declared: _Declared) -> None:
-        """From the start of the tour, when a job has begun another epoch, or some time after its end."""
+        """From the start of the set, when a job has begun another epoch, or some time after the pass ended."""
         epochs = tuple((job, found.epoch) for job, found in self._plans.passes_of(declared.key).items())
         now = self._clock()
         late = declared.cursor.ended and now - declared.rewound_at > max(REWIND_S, REWIND_EACH_S * len(declared.shards))

@@ -1,4 +1,4 @@
-"""What of the declared sets is here, or coming, and was read by nobody yet: never more than half of the cache."""
+"""Bytes of declared sets that are stored or in the air and that no reader has read yet: never more than half of the cache."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from forebay_proxy.policy.plans.registry import PlanRegistry
 __all__ = ["UnreadAhead"]
 
 SPARE = 2  # segments a reader
-RECOUNTED = 64  # shards of the last fetched that are looked at, whether somebody has read them, before each further one
+RECOUNTED = 64  # fetched shards that are checked for having been read, before each further one
 
 
 class UnreadAhead:
@@ -63,7 +63,7 @@ class UnreadAhead:
             self._here[name] = size
 
     def may_have(self, size: int) -> bool:
-        """Whether ``size`` bytes more may be here or on their way for nobody yet; what plans had fetched counts before them."""
+        """Whether ``size`` bytes more may be stored or in the air unread; bytes that plans prefetched count first."""
         room = self._room
         ahead, most = self.bytes + size, room.ledger.capacity_bytes // 2
         excess = ahead + room.prefetch_debts.unread_bytes - most
@@ -74,12 +74,13 @@ class UnreadAhead:
     def has_room(self, readers: int) -> bool:
         """Whether there is room beside what so many readers need for their next shards.
 
-        Those may be others than what comes here: without that room they would take the place of something unread, which comes twice then.
+        The readers' next shards may be others than those fetched here: without that room they would evict unread segments, which would be
+        fetched twice.
         """
         return self._room.admission.has_spare(SEGMENT_BYTES * (1 + len(self._coming) + SPARE * max(1, readers)))
 
     def recount(self) -> None:
-        """What has been read, or has left, is not ahead any more; a part of them each time."""
+        """Stop counting shards that were read or evicted; ``RECOUNTED`` of them each time."""
         for _ in range(min(RECOUNTED, len(self._here))):
             name = next(iter(self._here))
             size = self._here.pop(name)
@@ -89,7 +90,7 @@ class UnreadAhead:
                 self._here_bytes -= size
 
     def _is_ahead(self, name: str) -> bool:
-        """Whether something of the shard is unread, and will be read: who left early, or skipped a part, leaves that for good."""
+        """Whether segments of the shard are unread and will be read: those that a reader skipped, or left unread, will not."""
         entry = self._versions.current.get(name)
         if entry is None or not entry.segments.unread:
             return False

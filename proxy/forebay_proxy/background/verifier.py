@@ -1,7 +1,7 @@
 """Compares stored bytes with their checksums: all of them because a person asked, and a few all the time.
 
 A cache outlives reboots, disks and file system repairs; a segment that rots is found by its reader only once another boot has made it
-doubtful. Whoever reads a wrong one in this boot is handed what the page cache says. So it is worth looking, slowly.
+doubtful. In this boot the reader of a wrong segment gets what the page cache holds. So it is worth comparing, slowly.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from forebay_proxy.core.segments import segment_span
 
 __all__ = ["RATE_BYTES_S", "Sampling", "Verifier"]
 
-# A sixth of what one NVMe reads, and a twentieth of a core for the sums: who trains meanwhile does not notice, and a terabyte takes half an
+# A sixth of what one NVMe reads, and a twentieth of a core for the sums: training meanwhile does not notice, and a terabyte takes half an
 # hour. --rate asks for another one.
 RATE_BYTES_S = 500 * 10**6
 AT_ONCE = 2  # of the eight read threads: enough to keep a queue at the disk
 
 
 class Verifier:
-    """One request to verify; iterate ``run`` for its events. What is wrong is removed, also under a reader, who is then cut off."""
+    """One request to verify; iterate ``run`` for its events. A wrong segment is removed, also under a reader, which is then cut off."""
 
     def __init__(
         self,

@@ -152,5 +152,7 @@ async def to_its_end(work: Awaitable[T]) -> T:
 
 
 def cancel_soon(task: asyncio.Task[Any]) -> None:
-    """Cancel ``task`` after its first step: one cancelled before it runs never reaches its ``finally``, and keeps what it was given."""
+    """Cancel ``task`` after its first step: a task that is cancelled before it runs never reaches its ``finally``, and keeps what it was
+    given.
+    """
     asyncio.get_running_loop().call_soon(task.cancel)

@@ -1,4 +1,4 @@
-"""Wakes those who wait for something to change. The event loop's only."""
+"""Wakes the tasks that wait for something to change. The event loop's only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Broadcast"]
 
 
 class Broadcast:
-    """Wakes everybody who waits now. (An ``asyncio.Event`` would need clearing between two waits of the same waiter.)"""
+    """Wakes every task that waits now. (An ``asyncio.Event`` would need clearing between two waits of the same waiter.)"""
 
     def __init__(self) -> None:
         self._waiters: list[asyncio.Future[None]] = []

@@ -48,9 +48,9 @@ Caught = TypeVar("Caught", bound=BaseException)
 class ForebayError(Exception):
     """Base of all; never raised itself.
 
-    ``status`` is the HTTP status a client sees, ``retryable`` whether the same request may succeed later, ``title`` the short
-    name used in problem+json (RFC 9457). ``next_step`` is what the person reading it should do; ``usual_step`` what that is where whoever
-    raised it knew nothing better.
+    ``status`` is the HTTP status a client sees, ``retryable`` whether the same request may succeed later, ``title`` the short name used in
+    problem+json (RFC 9457). ``next_step`` is what the person who reads it should do; ``usual_step`` is the next step unless the raising
+    code gave a better one.
     """
 
     status = 500
@@ -189,7 +189,7 @@ class TruncatedShard(ShardError):
 
 
 class DigestDiffers(ShardError):
-    """All of a shard came, and its bytes do not have the digest the origin names. Raised before the last segment is given to anybody.
+    """All of a shard came, and its bytes do not have the digest the origin names. Raised before the last segment is given to any reader.
 
     The first time it is fetched once more, since something on the way may have been at fault; ``again``: that was of no use.
     """
@@ -207,7 +207,7 @@ class DigestDiffers(ShardError):
 
 
 class WrongBytes(ShardError):
-    """A stored segment was found wrong while somebody was reading it: what was sent of it must not be taken for the shard."""
+    """A stored segment was found wrong while a reader was in it: the bytes that were sent must not be taken for the shard."""
 
     status = 502
     retryable = True
@@ -226,8 +226,8 @@ class OriginError(ShardError):
 class OriginLied(OriginError):
     """The answer contradicts the question, itself, or what the origin said before: a wrong range, another encoding, not even HTTP.
 
-    Between us and the origin may stand somebody who is wrong now and then, so it is asked again a few times. ``of_version``: what it
-    contradicts is what we hold of this version; if it insists, the version is opened anew.
+    A proxy on the way may be wrong now and then, so the origin is asked again a few times. ``of_version``: the answer contradicts what is
+    known of this version; if the origin insists, the version is opened anew.
     """
 
     title = "Origin contradicts itself"
@@ -238,7 +238,7 @@ class OriginLied(OriginError):
 
 
 class OriginLoops(OriginError):
-    """The origin answers 508: what it leads to is a sidecar that has seen this request before, as a rule this one."""
+    """The origin answers 508: the URL leads to a sidecar that has seen this request before, as a rule to this one."""
 
     status = 508
     title = "Loop detected"

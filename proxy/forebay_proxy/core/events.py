@@ -336,14 +336,14 @@ class NotTar:
 
 @dataclass(frozen=True, slots=True)
 class ClientRefused:
-    """Someone who may not talk to us tried, or an origin was refused. ``reason``: uid, browser, token, origin."""
+    """A client without permission was refused, or an origin was. ``reason``: uid, browser, token, origin."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class LoopLagged:
-    """The event loop came back this much later than asked: time during which nobody was served."""
+    """The event loop came back this much later than asked: time during which no reader was served."""
 
     seconds: float
 

@@ -112,7 +112,7 @@ def also_secret(names: Iterable[str]) -> None:
 
 
 def cut(query: str) -> tuple[str, str, str]:
-    """(what names the bytes, all that proves who asks, what of that may choose bytes too); order and bytes of each as received."""
+    """(the parameters that name the bytes, the secrets, the secrets that may choose bytes too); order and bytes of each as received."""
     if not query:
         return "", "", ""
     parts = query.split("&")

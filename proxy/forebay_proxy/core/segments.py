@@ -1,9 +1,8 @@
-"""Which slices of a shard are here, which of them are held by readers, which are missing. Pure.
+"""The segments of a shard: which are stored, which are leased, which are missing. Pure.
 
-A segment is a fixed slice of a shard: the unit of fetch, checksum, reservation and eviction. A stored segment is known by its checksum
-(a sum that is 0 is written as 1, so 0 always means "not here"). Leases are counted per segment: a reader takes one when it asks for a
-segment and gives it back once it has read past it; one that holds a descriptor leases the whole shard. Not thread-safe: the event loop's
-only.
+A segment is a fixed slice of a shard: the unit of fetch, checksum, reservation and eviction. A stored segment is known by its checksum (a
+sum that is 0 is written as 1, so 0 always means "not here"). Leases are counted per segment: a reader takes one when it asks for a segment
+and gives it back once it has read past it; a reader with a descriptor leases the whole shard. Not thread-safe: the event loop's only.
 """
 
 from __future__ import annotations
@@ -135,7 +134,7 @@ class Segments:
 
     @property
     def is_held(self) -> bool:
-        """Whether anybody holds anything of it."""
+        """Whether any segment is leased."""
         return self.whole_leases > 0 or bool(self.leases)
 
     def stored(self) -> Iterator[int]:
@@ -149,7 +148,7 @@ class Segments:
 
     @property
     def first_leased(self) -> int:
-        """Where the last of the readers inside is; 0 while nobody holds anything."""
+        """The lowest leased segment, where the last of the readers inside is; 0 while none is leased."""
         return 0 if self.whole_leases else min(self.leases, default=0)
 
     @property

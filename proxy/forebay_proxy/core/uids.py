@@ -1,7 +1,7 @@
-"""Which user ids are somebody's. In a user namespace that does not map every user, one number stands for all the others.
+"""Which user ids name one user. In a user namespace that does not map every user, one number stands for all unmapped users.
 
-The kernel shows whoever has no number there as its overflow uid (65534 unless an administrator changed it), which is also the usual
-number of ``nobody``. Where the map is whole that uid is a user like any other.
+The kernel shows an unmapped user as its overflow uid (65534 unless an administrator changed it), which is also the usual number of
+``nobody``. Where the map is whole that uid is a user like any other.
 """
 
 from __future__ import annotations

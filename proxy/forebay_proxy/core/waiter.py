@@ -1,4 +1,4 @@
-"""A future that somebody may wait for."""
+"""A future that a task may wait for."""
 
 from __future__ import annotations
 

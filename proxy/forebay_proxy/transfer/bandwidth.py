@@ -4,11 +4,11 @@ Little's law (1961): what is under way = rate x time under way. More than twice 
 then every body takes long, also the one a reader waits for (measured: sixteen bodies on a line that two could fill took 1.2 s each, 0.2 s
 alone, and kept an accelerator 75 % busy that the line could keep 100 % busy).
 
-Rate and time are not known beforehand, and while the line is shared no single body tells them. So it is written down what came in all
-while so many requests were in the air. The fewest that brought as much as any number did are the *knee*: below it each further one adds,
-beyond it they share (BBR looks for the same point of a path: Cardwell et al. 2016). Fewer are tried until less comes, and from then on
-twice the knee is allowed: where that brings more, the knee is further up, and so on. Where fewer cannot be tried, as readers ask for so
-many by themselves, more are, until it is known what so many bring.
+Rate and time are not known beforehand, and while the line is shared no single body tells them. So it is written down what came in all while
+so many requests were in the air. The *knee* is the smallest number of requests that brought as much as any number did: below it each
+further request adds bytes, beyond it requests share the line (BBR looks for the same point of a path: Cardwell et al. 2016). Fewer are
+tried until less comes, and from then on twice the knee is allowed: where that brings more, the knee is further up, and so on. Where fewer
+cannot be tried, as readers ask for so many by themselves, more are, until it is known what so many bring.
 
 The ranges of one reader follow from the rate of one connection. Object stores give a connection tens of MB/s, and sixteen of them fill a
 loader's need. An origin that is near gives one connection more than the loader eats; there, further ranges bring no byte sooner, and they

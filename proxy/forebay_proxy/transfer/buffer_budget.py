@@ -2,8 +2,8 @@
 
 One budget for the whole process (the contract: at most 64 MiB), in three shares, because each share's holders wait for different things:
 *fetches* wait for the disk, *windows* (bypass) wait for readers, *readers* wait for their sockets. Were the shares one pool, a hundred
-stopped readers would hold it all and every fetch would stop with them. Within a share nobody queues: the unit shrinks instead, from 1 MiB
-(what one system call moves well) to 128 KiB, below which the calls cost more than the bytes.
+stopped readers would hold it all and every fetch would stop with them. Within a share there is no queue: the unit shrinks instead, from 1
+MiB (what one system call moves well) to 128 KiB, below which the calls cost more than the bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Share:
         self._per_holder = per_holder
         self._smallest = smallest_bytes
         self.holders = 0
-        self.held_bytes = 0  # for whom units are no measure: a window may stay full for as long as its reader is stopped
+        self.held_bytes = 0  # by windows, for which units are no measure: one may stay full for as long as its reader is stopped
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -49,11 +49,11 @@ class Share:
 
     @property
     def piece_bytes(self) -> int:
-        """What to take next: a unit, or as little as will do once the share is spent; an empty window takes that all the same."""
+        """Bytes to take next: a unit, or the smallest piece once the share is spent; an empty window takes that all the same."""
         return self.unit_bytes if self.held_bytes + self.unit_bytes <= self.total_bytes else self._smallest
 
     def allowance(self, held_bytes: int) -> int:
-        """How much a holder that has ``held_bytes`` may have now: its units, while the share is not spent by those who came before."""
+        """Bytes that a holder of ``held_bytes`` may have now: its units, unless earlier holders have spent the share."""
         return min(self._per_holder * self.unit_bytes, held_bytes + max(0, self.total_bytes - self.held_bytes))
 
 

@@ -25,12 +25,12 @@ __all__ = ["Abandoned", "Flight", "Flights", "told"]
 
 log = logging.getLogger("forebay")
 
-STOPPED_S = 10.0  # a training step may take some seconds; one who stops for longer holds up nobody else
+STOPPED_S = 10.0  # a training step may take some seconds; a reader that stops for longer holds up no other reader
 BOARDING_S = 2.0  # turns of a busy loop between an opening's answer and its reader's first step; nothing else waits for it
 
 
 class Abandoned(CacheError):
-    """Nobody waits for what a flight brings, and there is no place on the disk for it to land on."""
+    """No reader waits for the flight's bytes, and the disk has no room for them."""
 
 
 class Flight:
@@ -50,7 +50,7 @@ class Flight:
         self.done = False
         self.bypass = False  # (part of) it passes through memory
         self.once = False  # its bytes cannot be asked for a second time: nothing would tell another version's from these
-        self.prefetch = need >= DEMAND  # nobody was waiting when it took off
+        self.prefetch = need >= DEMAND  # no reader was waiting when it took off
         self.ahead_for: Hashable = None  # the reader whose plan asked for it, of a body that cannot be asked in pieces
         self.followed = False  # a reader has boarded it, though it may have gone on before the landing
         self._readers: dict[object, int] = {}
@@ -134,7 +134,9 @@ class Flight:
         self.window.drop(end)
 
     async def pass_by(self, piece: bytes | memoryview, capacity_bytes: Callable[[], int]) -> None:
-        """As ``arrived``, for what will not be written: waits for the fastest reader. Raises ``Abandoned`` when nobody is aboard."""
+        """As ``arrived``, for bytes that will not be written: waits until the window has room, as its fastest reader moves on. Raises
+        ``Abandoned`` when no reader is aboard.
+        """
         self.bypass = True
         while True:
             if not self._readers:
@@ -165,7 +167,9 @@ class Flight:
             self._stopped.update(reader for reader, position in self._readers.items() if position == last)
 
     async def _somebody(self) -> None:
-        """Give whoever asked for this flight a moment to board (the opening's reader hears of it one turn of the loop later)."""
+        """Wait ``BOARDING_S`` for a reader to board (the opening's reader hears of the flight one turn of the loop later). Raises
+        ``Abandoned``.
+        """
         try:
             async with asyncio.timeout(BOARDING_S):
                 while not self._readers:
@@ -174,7 +178,7 @@ class Flight:
             raise Abandoned("the last reader left") from None
 
     def ended(self, error: BaseException | None = None) -> None:
-        """Landed, or failed with ``error``; everybody who waits hears it."""
+        """Stored, or failed with ``error``; every waiting reader is told."""
         self.error = None if error is None else bare(error)
         self.done = True
         self._grown.send()
@@ -200,7 +204,7 @@ class Flights:
         self._ending = False
 
     def __len__(self) -> int:
-        """How many are in the air: on the board, whoever flies them, and those a reader flies for itself."""
+        """How many flights are in the air: all on the board, and the private ones of readers."""
         return len(self._board) + sum(not key for key, _ in self._tasks.values())
 
     def find(self, key: str, index: int) -> Flight | None:
@@ -235,14 +239,14 @@ class Flights:
             raise
         except ForebayError as failed:
             error = failed
-        except Exception as failed:  # a fault of ours: those who wait must hear it all the same, and the log keeps it
+        except Exception as failed:  # a fault of ours: its readers must be told all the same, and the log keeps it
             log.exception("a flight failed unexpectedly")
             error = failed
         finally:
             self.land(flight, error, key, index)
 
     def land(self, flight: Flight, error: BaseException | None, key: str = "", index: int = -1) -> None:
-        """Take the flight off the board, then tell everybody aboard."""
+        """Take the flight off the board, then tell its readers."""
         if key and self._board.get((key, index)) is flight:
             del self._board[key, index]
         flight.ended(error)
@@ -266,8 +270,8 @@ class Flights:
         return {key for (key, _), flight in self._board.items() if flight.has_come}
 
     def drop(self, wanted: Callable[[str], bool]) -> None:
-        """A drain: every flight ends now but those of a ``wanted`` key, those that have come and only have to be written, and those a
-        reader flies for itself.
+        """A drain: every flight ends now but those of a ``wanted`` key, those whose bytes have come and only have to be written, and
+        private ones.
         """
         for task, (key, flight) in self._tasks.items():
             if self._ending or (key and not wanted(key) and not flight.has_come):
@@ -275,5 +279,5 @@ class Flights:
 
 
 def told(error: BaseException) -> BaseException:
-    """What those who wait hear of ``error``: a cancellation is the flight's own, raised in them it would end their tasks."""
+    """The error that the flight's readers get for ``error``: a cancellation is the flight's own, and would end their tasks."""
     return ForebayError("the sidecar is shutting down") if isinstance(error, asyncio.CancelledError) else error

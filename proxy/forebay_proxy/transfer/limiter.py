@@ -1,11 +1,11 @@
-"""How many requests an origin takes now, and who of those waiting is next.
+"""How many requests an origin takes now, and which waiting flight is next.
 
 Additive increase, multiplicative decrease (Chiu and Jain 1989), per origin: a slot more for every round of answers that went well, half of
 them after a 429, 503 or timeout. What counts is when a request left, as in TCP's recovery (RFC 6582): those sent before the last cut say
 nothing about the slots there are since, so one burst of refusals is one cut, and late good answers do not undo it. The waiting room holds
-flights; the next slot goes to the one with the nearest need *when the slot frees*, so a prefetch that a reader boarded overtakes at once.
-A quarter of the slots takes demand only. Slots are what the origin answers; how many bodies its line is worth is less where it is the line
-that ends first (``bandwidth``), and then those that nobody waits for now are held back.
+flights; the next slot goes to the one with the nearest need *when the slot frees*, so a prefetch that a reader boarded overtakes at once. A
+quarter of the slots takes demand only. Slots bound what the origin answers. Where its line is full before that (``bandwidth``), flights
+that no reader waits for now are held back.
 
 Not thread-safe: the event loop's only.
 """
@@ -108,8 +108,8 @@ class Limiter:
     def ahead(self) -> int:
         """How many requests ahead of need are worth having here at once, those that wait for a slot included.
 
-        All slots they may have, and half as many in the waiting room: what lands is followed at once, and is not waited for by more than
-        the room can be given to. An origin that refuses has few slots, and so holds few.
+        All slots they may have, and half as many in the waiting room: a flight that ends is followed at once, and no more flights wait than
+        the room can be granted to. An origin that refuses has few slots, and so few waiting flights.
         """
         slots = max(1, int(self.slots) - max(1, int(self.slots) // 4))
         most = slots + max(2, slots // 2)
@@ -133,7 +133,7 @@ class Limiter:
         self._waiting[turn] = flight
         self.wake()
         try:
-            await turn  # whoever wakes us has counted us already
+            await turn  # ``wake`` has counted this flight already
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():  # the turn came together with the cancellation: hand it on
                 self.in_flight -= 1
@@ -170,7 +170,7 @@ class Limiter:
         return max(1, int(self.slots) - reserved)
 
     def wake(self) -> None:
-        """Give free slots to those with the nearest need."""
+        """Give free slots to the waiting flights, the nearest need first."""
         waiting = [turn for turn in self._waiting if not turn.done()]
         waiting.sort(key=lambda turn: self._waiting[turn].need)
         for turn in waiting:
@@ -180,7 +180,7 @@ class Limiter:
             turn.set_result(None)
 
     def grow(self, flight: SlotNeed) -> None:
-        """A request went well: one slot more per round of them, while those it may use are in use."""
+        """A request went well: one slot more for each round of such requests, while all slots that it may use are in use."""
         if self.in_flight >= self._share(flight) - 1:
             self.slots = min(float(self.most), self.slots + 1.0 / self.slots)
             if self._waiting:
@@ -207,13 +207,13 @@ class Limiters:
         return self._limiters[origin]
 
     def _forget_idle(self) -> None:
-        """A client may name any number of hosts; what was learnt of those nobody asks now is the first to go."""
+        """A client may name any number of hosts; the limiters of origins that are not asked now are the first to go."""
         if len(self._limiters) >= MOST_ORIGINS:
             for origin in [origin for origin, limiter in self._limiters.items() if limiter.idle]:
                 del self._limiters[origin]
 
     def look_again(self) -> None:
-        """Once a second: bodies that stand still, or drip, hold nobody back any more, and no event tells when they begin to."""
+        """Once a second: bodies that stand still, or drip, hold no flight back any more, and no event tells when they begin to."""
         for limiter in self._limiters.values():
             limiter.wake()
 

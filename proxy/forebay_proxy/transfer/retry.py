@@ -52,7 +52,7 @@ class RetryBudget:
         self._most_s = min(self._most_s, budget_s)
 
     def wanted(self) -> None:
-        """Somebody waits for it (again): where nobody had, the budget begins anew, and is no short one."""
+        """A reader waits for the fetch (again): after a time without readers the budget begins anew, and is a whole one."""
         if self._most_s < float("inf"):
             self._most_s = float("inf")
             self._since = self._clock()
@@ -64,7 +64,7 @@ class RetryBudget:
             if self._lies >= LIES:
                 raise error
         wish_s = (error.retry_after_s or 0.0) if isinstance(error, OriginUnavailable) else 0.0
-        # The origin's wish is the least; the jitter spreads those who were given the same.
+        # The origin's wish is the least; the jitter spreads the fetches that were given the same one.
         pause_s = wish_s + self._chance.uniform(0, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._attempts, 10)))
         left_s = self.budget_s - (self._clock() - self._since)
         if pause_s > left_s:

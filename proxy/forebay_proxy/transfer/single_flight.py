@@ -21,9 +21,9 @@ T = TypeVar("T")
 
 
 class SingleFlight(Generic[T]):
-    """One running call per key, shared by all who ask for it. Who leaves cancels nothing: the call runs to its end.
+    """One running call per key, shared by all its callers. A caller that leaves cancels nothing: the call runs to its end.
 
-    An error reaches those who wait now, each as a copy of its own, and is forgotten.
+    An error reaches the callers that wait now, each as a copy of its own, and is forgotten.
     """
 
     def __init__(self, group: asyncio.TaskGroup) -> None:
@@ -44,7 +44,7 @@ class SingleFlight(Generic[T]):
         return len(self._tasks)
 
     def _find(self, key: object) -> asyncio.Future[T] | None:
-        """The call to join. One that has ended is none, although its callbacks run a turn later: its error is not for who comes now."""
+        """The call to join. Never one that has ended, although its callbacks run a turn later: its error is not for new callers."""
         future = self._calls.get(key)
         return None if future is None or future.done() else future
 
@@ -57,7 +57,7 @@ class SingleFlight(Generic[T]):
         future = self._find(key)
         if future is None:
             future = asyncio.get_running_loop().create_future()
-            future.add_done_callback(lambda done: done.cancelled() or done.exception())  # heard even if nobody waits any more
+            future.add_done_callback(lambda done: done.cancelled() or done.exception())  # heard even if no caller waits any more
             self._calls[key] = future
             future.add_done_callback(lambda done: self._forget(key, done))
             task = self._group.create_task(self._run(key, future, call), name=f"call {key}")
@@ -69,7 +69,7 @@ class SingleFlight(Generic[T]):
 
     async def join(self, key: object, call: Callable[[asyncio.Future[T]], Coroutine[Any, Any, None]]) -> T:
         future = self.start(key, call)
-        await asyncio.wait((future,))  # who leaves cancels the wait only
+        await asyncio.wait((future,))  # a cancelled caller ends its wait only
         if (error := future.exception()) is not None:
             raise bare(error)
         return future.result()
@@ -102,13 +102,13 @@ class SingleFlight(Generic[T]):
 
 
 class UrgentFlight(Generic[T]):
-    """A single flight whose call is told how soon its answer is needed, also by those who join it later."""
+    """A single flight whose call knows how soon its answer is needed, also by callers that join later."""
 
     def __init__(self, group: asyncio.TaskGroup, hurried: Callable[[str], None]) -> None:
         """``hurried``: a call that waits for its turn at this origin is needed sooner than was said."""
         self._flight: SingleFlight[T] = SingleFlight(group)
         self._hurried = hurried
-        self._needs: dict[object, Urgency] = {}  # of each call that nobody has an answer of yet
+        self._needs: dict[object, Urgency] = {}  # of each call without an answer
 
     def __len__(self) -> int:
         return len(self._flight)
@@ -118,7 +118,7 @@ class UrgentFlight(Generic[T]):
 
     @property
     def running(self) -> int:
-        """Calls whose work has not ended, though those who asked may have their answer."""
+        """Calls whose task has not ended; those with an answer may still be at work."""
         return self._flight.running
 
     async def join(
@@ -126,7 +126,8 @@ class UrgentFlight(Generic[T]):
     ) -> T:
         """Wait for the answer of the running call for ``key``, else of ``call``, which is given its urgency and the future to resolve.
 
-        A running one becomes as urgent as ``mine``. Who leaves cancels nothing. Raises what the call raised before it had an answer.
+        A running call becomes as urgent as ``mine``. A caller that leaves cancels nothing. Raises what the call raised before it had an
+        answer.
         """
         needed = self._needed(key, origin, mine)
         needed.waiting += 1

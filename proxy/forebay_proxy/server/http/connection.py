@@ -30,10 +30,10 @@ MAX_LINE_BYTES = 64 * 1024
 MAX_FIELD_BYTES = 32 * 1024  # tokens in Authorization reach 16 kB
 MAX_FIELDS = 100  # loaders send ten; with the field's limit this bounds what a header can make us hold
 # A client that goes away behind a shut-down side holds room no longer than the second of these. The first look comes soon, and each waits
-# twice as long: who shuts down both sides and closes at once, as a hold does, may be seen between the two.
+# twice as long: a client that shuts down both sides and closes at once, as a hold does, may be seen between the two.
 FIRST_LOOK_S, LOOK_S = 0.01, 0.5
-# From the end of an answer to the end of the next request's header. Whether that has begun is not looked at: it fits into one packet, so
-# half of one is a client that has gone or drips on purpose, and keeps its place no longer than one that sends nothing.
+# From the end of an answer to the end of the next request's header. Half a header counts as none: a header fits into one packet, so a
+# client that sends half of one has gone or drips on purpose, and keeps its place no longer than a silent client.
 IDLE_S = 30.0
 # One chunk of 1 MiB in the kernel while the next is read. Left to itself Linux keeps a new connection's buffer so small that the loop
 # wakes up for every 100 kB: less than half the throughput. Twice this is what the kernel counts, and 64 readers pay it.
@@ -52,9 +52,9 @@ _FULL = (
 
 
 class Connection(RequestHandler):
-    """aiohttp's connection with our limits, and ``peer``: who is at the other end; ``presence``: of which job.
+    """aiohttp's connection with Forebay's limits. ``peer``: the client at the other end; ``presence``: its job.
 
-    A ``Guest`` of the server's crowd.
+    A ``ConnectionPlace`` of the server's ``ConnectionLimit``.
     """
 
     __slots__ = ("_idle_since", "_idle_timer", "_leaving_timer", "_server", "peer", "presence", "stranger")

@@ -46,7 +46,7 @@ log = logging.getLogger("forebay")
 _UNWIND_S = 1.0
 # Still answered during a shutdown: they hold nothing, and a balancer or a person wants to know.
 _TO_THE_END = frozenset({"/healthz", "/readyz", "/metrics", "/v1/status"})
-# Looking on needs no sidecar: a scraper that comes every 15 s would keep one for ever that nobody reads through.
+# Looking on needs no sidecar: a scraper that comes every 15 s would keep a sidecar without readers for ever.
 _LOOKING_ON = _TO_THE_END | {"/", "/v1/shards", "/v1/plans"}
 
 
@@ -114,7 +114,7 @@ class HttpServer:
 
     @property
     def in_use(self) -> bool:
-        """Whether somebody holds it, reads or asks for work; looking on does not count."""
+        """Whether a client holds the sidecar, reads or asks for work; looking on does not count."""
         return any(not record.looks_only for record in self._answering.values())
 
     @property
@@ -150,10 +150,10 @@ class HttpServer:
         self.state = "ready"
 
     async def drain(self) -> None:
-        """Begin nothing new; only bodies of shards that are on their way go on. Returns once all others have let go of what they held.
+        """Begin nothing new; only bodies of shards that are on their way go on. Returns once all other requests have ended.
 
-        ``/readyz`` says 503 from now on, and so does every request: those that wait for their first byte too, which a successor or the
-        origin gives them as soon. A warm-up is cut: it would go on fetching. The unix socket's path is free for a successor.
+        ``/readyz`` says 503 from now on, and so does every request, also one that waits for its first byte: a successor or the origin
+        answers it as soon. A warm-up is cut: it would go on fetching. The unix socket's path is free for a successor.
         """
         if self._draining:
             return
@@ -169,8 +169,8 @@ class HttpServer:
     async def aclose(self, grace_s: float = 0.0, hurried: asyncio.Event | None = None) -> None:
         """``drain``, let bodies on their way end for ``grace_s`` or until ``hurried``; then stop listening, cut the rest, close everything.
 
-        Until then the listeners stay: whoever asks ``/readyz`` on a new connection hears 503, and every other request learns when to ask
-        again. Safe to repeat.
+        Until then the listeners stay: ``/readyz`` on a new connection answers 503, and every other request learns when to ask again. Safe
+        to repeat.
         """
         await self.drain()
         await self._grace(grace_s, hurried or asyncio.Event())

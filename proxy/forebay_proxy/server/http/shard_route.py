@@ -200,7 +200,9 @@ async def _stream(
 
 
 async def _copy(first: Chunk, chunks: AsyncIterator[Chunk], body_writer: BodyWriter, record: RequestRecord, reading: RouteReader) -> None:
-    """A chunk counts once all of it is sent, as a hit too: what was taken from the store for a client that left was no use to anybody."""
+    """A chunk counts once all of it is sent, as a hit too: bytes that were read from the store for a client that left do not count as
+    hits.
+    """
     chunk: Chunk | None = first
     while chunk is not None:
         await body_writer.send(chunk)

@@ -3,9 +3,9 @@
 The rules, in the order they are tried:
 
 1. A client that is neither on loopback nor on the unix socket must know the token.
-2. A local client must have the sidecar's own uid, or one that ``--allow-uid`` names; in a user namespace that does not map everybody the
-   uid that stands for all the others is nobody's, be it our own number. ``/healthz`` and ``/readyz`` answer any local uid:
-   they say nothing about anybody's data, and a node agent that probes them runs as somebody else.
+2. A local client must have the sidecar's own uid, or one that ``--allow-uid`` names; in a user namespace that does not map every user, the
+   uid that stands for all unmapped users is refused, even if it is the sidecar's own number. ``/healthz`` and ``/readyz`` answer any local
+   uid: they say nothing about data, and a node agent that probes them runs as another user.
 3. What changes the sidecar's own rules (``/v1/allow``) is for its own uid on this machine alone.
 4. A browser may only look at the status page, and only when the page it shows is ours: a web page somewhere can make the browser of a
    person who sits at this machine send requests here. Host must be ours (a rebound DNS name is not), a foreign ``Origin`` or

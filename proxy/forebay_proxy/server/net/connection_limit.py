@@ -1,9 +1,9 @@
-"""How many may be connected at once, and who goes when one more comes. Pure: the connections close themselves.
+"""How many clients may be connected at once, and which connection leaves when one more comes. Pure: the connections close themselves.
 
-A connection costs a descriptor, and one that is stuck also a megabyte of socket buffer, so their number has a bound. Whoever holds one and
-asks nothing is the first to go: idle connections come back in a tenth of a millisecond, and nobody can lock the working ones out by opening
-many. *Strangers* (another local user, who gets the health paths at most, and a remote client that has not shown its token yet) have a
-smaller bound of their own, or any user of the machine could take all the places.
+A connection costs a descriptor, and a stuck one also a megabyte of socket buffer, so their number has a bound. Idle connections leave
+first: they come back in a tenth of a millisecond, and a client that opens many cannot lock the working ones out. *Strangers* (another local
+user, who gets the health paths at most, and a remote client that has not shown its token yet) have a smaller bound of their own, because
+any user of the machine could take all the places.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ MOST_STRANGERS = 256
 
 
 class ConnectionPlace(Protocol):
-    """One connection. ``idle``: no request of it is being answered. ``stranger``: nobody has vouched for it yet."""
+    """One connection. ``idle``: no request of it is being answered. ``stranger``: its client has not proved yet that it may talk to the
+    sidecar.
+    """
 
     @property
     def idle(self) -> bool: ...
@@ -29,7 +31,7 @@ class ConnectionPlace(Protocol):
 
 
 class ConnectionLimit:
-    """Who is connected, in the order in which they were last heard. Not thread-safe: the event loop's only."""
+    """The connections, in the order in which they were last heard. Not thread-safe: the event loop's only."""
 
     def __init__(self, most: int = MOST_CONNECTIONS, most_strangers: int = MOST_STRANGERS) -> None:
         self._most = most
@@ -43,7 +45,7 @@ class ConnectionLimit:
         return f"<ConnectionLimit {len(self)} of {self._most}>"
 
     def enter(self, guest: ConnectionPlace) -> ConnectionPlace | None:
-        """Take ``guest`` in; returns who has to leave for it: nobody, the idle one unheard for longest, or ``guest`` itself."""
+        """Take ``guest`` in; returns the connection that must leave for it: None, the idle one unheard for longest, or ``guest`` itself."""
         self._guests[guest] = None
         if guest.stranger and sum(other.stranger for other in self._guests) > self._most_strangers:
             return self._longest_idle(guest, strangers_only=True)
