@@ -30,7 +30,8 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests")]
 
 from support import faults  # noqa: E402
-from support.fault_origin import Fault, FaultOrigin, Served, State  # noqa: E402
+from support.scripted_answers import Fault, Reply, Served  # noqa: E402
+from support.scripted_origin import ScriptedOrigin  # noqa: E402
 
 SHARDS = 48
 SMALLEST, LARGEST = 200_000, 20_000_000  # even on a logarithmic scale: 4.3 MB on average, from a part of a segment to three
@@ -50,9 +51,9 @@ class Noise:
     def __init__(self, seed: int) -> None:
         self.data = random.Random(seed).randbytes(NOISE_BYTES)
 
-    def state(self, chance: random.Random, size: int) -> State:
+    def state(self, chance: random.Random, size: int) -> Reply:
         start = chance.randrange(NOISE_BYTES - size)
-        return State(self.data[start : start + size], etag=f'"{start}-{size}"')
+        return Reply(self.data[start : start + size], etag=f'"{start}-{size}"')
 
     def place(self, etag: str) -> tuple[int, int]:
         """(start, size) of the version an ETag names."""
@@ -72,20 +73,20 @@ class Chance(dict[int, Fault]):
 
 
 _FAULTS: tuple[Callable[[random.Random], Fault], ...] = (
-    lambda chance: faults.CutShort(chance.randrange(-1, 6 << 20), reset=chance.random() < 0.5),
-    lambda chance: faults.Stall(chance.randrange(-1, 6 << 20)),
-    lambda chance: faults.Status(503, "1"),
-    lambda chance: faults.Status(chance.choice((500, 502, 504, 429))),
-    lambda _: faults.Hush(),
+    lambda chance: faults.cut_short(chance.randrange(-1, 6 << 20), reset=chance.random() < 0.5),
+    lambda chance: faults.stall(chance.randrange(-1, 6 << 20)),
+    lambda chance: faults.status(503, "1"),
+    lambda chance: faults.status(chance.choice((500, 502, 504, 429))),
+    lambda _: faults.hush(),
     lambda chance: faults.WrongLength(chance.choice((-7, 7))),
     lambda _: faults.Surplus(),
     lambda chance: faults.MisplacedRange(chance.choice((-4096, 4096))),
     lambda chance: faults.DifferentTotal(chance.choice((-1, 1))),
     lambda _: faults.Garbled("Content-Range", None),
-    lambda chance: faults.Drip(20, 0.1),
-    lambda chance: faults.BadChunk(chance.randrange(0, 3 << 20)),
-    lambda _: faults.NotHttp(b"<html>502</html>"),
-    lambda _: faults.Hints(),
+    lambda chance: faults.Drip(2.0),
+    lambda chance: faults.bad_chunk(chance.randrange(0, 3 << 20)),
+    lambda _: faults.not_http(b"<html>502</html>"),
+    lambda _: faults.hints(),
 )
 
 
@@ -111,7 +112,7 @@ class Left(Exception):
 class Crowd:
     def __init__(self, seed: int) -> None:
         self.port = 0  # the sidecar's
-        self.origin = FaultOrigin()
+        self.origin = ScriptedOrigin()
         self.told = Told()
         self.ended = False
         self._chance = random.Random(seed)
@@ -158,7 +159,7 @@ class Crowd:
 
     async def _one(self, client: Client, name: str, path: str) -> None:
         """One shard, or part of it; perhaps this reader stalls on the way, or dies."""
-        size = len(self.origin.shards[path].now.body)
+        size = self.origin.shards[path].now.length
         span = None
         if self._chance.random() < 0.2:
             first = self._chance.randrange(size)
@@ -216,7 +217,7 @@ class Crowd:
         client.close()
 
     def _replace(self, served: Served) -> None:
-        served.states = [self._noise.state(self._chance, len(served.now.body))]
+        served.states = [self._noise.state(self._chance, served.now.length)]
         served.claimed.clear()
 
 
@@ -322,6 +323,7 @@ async def run(readers: int, seed: int, minutes: float) -> None:
             end = time.monotonic() + minutes * 60
             while time.monotonic() < end:
                 await asyncio.sleep(1)
+                crowd.origin.requests.clear()
                 print(crowd.told.line(), flush=True)
             crowd.ended = crowd.told.ended = True
         print(crowd.told.line(), flush=True)

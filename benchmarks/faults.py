@@ -26,8 +26,8 @@ from figures import Figure, as_json, at_least, exactly, lines  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: E402
 from support.fault_kinds import Ends  # noqa: E402
-from support.fault_origin import FaultOrigin  # noqa: E402
 from support.fault_reads import Campaign, Restarts, Tally, away_now_and_then, forbidden  # noqa: E402
+from support.scripted_origin import ScriptedOrigin  # noqa: E402
 from support.sidecar import Sidecar, small_segments, start  # noqa: E402
 
 SAID_EVERY_S = 10.0
@@ -38,7 +38,7 @@ FLAGS = ("--connect-timeout-s", "2", "--idle-timeout-s", "1.5", "--retry-budget-
 class Phoenix:
     """A sidecar on one cache directory that is ended and started again; its readers repeat what that broke."""
 
-    def __init__(self, directory: Path, origin: FaultOrigin, segment: int, size: str) -> None:
+    def __init__(self, directory: Path, origin: ScriptedOrigin, segment: int, size: str) -> None:
         self.restarts = Restarts()
         self._how = {"allow": [origin.base, f"http://localhost:{origin.port}"], "program": small_segments(segment)}
         self._directory = directory
@@ -115,7 +115,7 @@ class Result:
 
 async def run(options: argparse.Namespace, directory: Path) -> Result:
     began = time.monotonic()
-    async with FaultOrigin() as origin, forbidden() as (url, met):
+    async with ScriptedOrigin() as origin, forbidden() as (url, met):
         phoenix = Phoenix(directory, origin, options.segment, f"{max(24, 400 * options.segment // 2**20)}MiB")
         campaign = Campaign(
             origin, lambda: phoenix.sidecar.port, seed=options.seed, segment=options.segment, forbidden=url, restarts=phoenix.restarts

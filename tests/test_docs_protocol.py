@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import json
 import re
@@ -10,12 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
 import pytest
-from support.origin_server import OriginServer
 from support.ramp import ramp
+from support.scripted_origin import ScriptedOrigin, in_a_thread
 from support.sidecar import Sidecar, running, wait_until
 from support.tarmaking import hand_header
 
@@ -50,27 +48,13 @@ def examples() -> list[Example]:
 
 
 @contextmanager
-def store() -> Iterator[OriginServer]:
+def store() -> Iterator[ScriptedOrigin]:
     """An origin with the eight shards of the page, on a loop of its own."""
-    started, stopped, made = Event(), asyncio.Event(), list[tuple[OriginServer, asyncio.AbstractEventLoop]]()
-
-    async def serve() -> None:
-        async with OriginServer() as origin:
-            for number in range(8):
-                origin.put(f"/train/{number:03}.tar", hand_header(b"0.bin", 8704) + ramp(9728), etag=f'"v{number}"')
-            made.append((origin, asyncio.get_running_loop()))
-            started.set()
-            await stopped.wait()
-
-    thread = Thread(target=lambda: asyncio.run(serve()), name="store")
-    thread.start()
-    try:
-        assert started.wait(60)
-        yield made[0][0]
-    finally:
-        for _, loop in made:
-            loop.call_soon_threadsafe(stopped.set)
-        thread.join()
+    origin = ScriptedOrigin()
+    for number in range(8):
+        origin.put(f"/train/{number:03}.tar", hand_header(b"0.bin", 8704) + ramp(9728), etag=f'"v{number}"')
+    with in_a_thread(origin):
+        yield origin
 
 
 def ask(sidecar: Sidecar, request: tuple[str, dict[str, str], str]) -> tuple[int, http.client.HTTPMessage, str]:

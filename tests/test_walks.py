@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from support.face import request, talk
-from support.origin_server import OriginServer
+from support.scripted_origin import ScriptedOrigin
 
 import forebay_proxy
 from forebay_proxy.app.service import serve
@@ -64,7 +64,7 @@ class Walk:
 class Watched:
     """A sidecar in this process, an origin, and the walk that is being taken."""
 
-    def __init__(self, walk: Walk, origin: OriginServer, port: int) -> None:
+    def __init__(self, walk: Walk, origin: ScriptedOrigin, port: int) -> None:
         self.walk, self.port = walk, port
         self._origin = origin
 
@@ -97,7 +97,7 @@ async def watched(place: Path, cache_size: str) -> AsyncIterator[Watched]:
     threading.setprofile(walk.see)  # before its threads begin
     sys.setprofile(walk.see)
     try:
-        async with OriginServer() as origin:
+        async with ScriptedOrigin() as origin:
             given = {"port": 0, "cache_dir": place / "cache", "cache_size": cache_size, "allow_origin": (origin.base,)}
             known: asyncio.Future[ServiceInfo] = asyncio.get_running_loop().create_future()
             running = asyncio.create_task(serve(load(given, environ, ()), announce=known.set_result, environ=environ, ending=ending))

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from support.origin_server import OriginServer
 from support.s3_servers import rados_gateway  # noqa: F401
+from support.scripted_origin import ScriptedOrigin
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -23,6 +23,6 @@ def place() -> Iterator[Path]:
 
 
 @pytest.fixture
-async def origin() -> AsyncIterator[OriginServer]:
-    async with OriginServer() as made:
+async def origin() -> AsyncIterator[ScriptedOrigin]:
+    async with ScriptedOrigin() as made:
         yield made

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from support.disks import needs_mounts
-from support.origin_server import OriginServer
 from support.readers import make_shard, put_shards, read
+from support.scripted_origin import ScriptedOrigin
 from support.sidecar import Sidecar, forebay, running, small_segments, wait_until
 
 from forebay_loader.stream.descriptor_request import open_descriptor
@@ -29,7 +29,7 @@ ORDERS = {"train/0/0/1.1": [3, 0, 7, 1, 3], "train/0/1/1.1": [2, 6, 4, 5, 0]}
 
 
 @pytest.fixture
-def files(tmp_path: Path, origin: OriginServer) -> list[Path]:
+def files(tmp_path: Path, origin: ScriptedOrigin) -> list[Path]:
     return put_shards(tmp_path, origin, COUNT, SIZE)
 
 
@@ -53,7 +53,7 @@ async def logged(sidecar: Sidecar, count: int) -> None:
     await asyncio.to_thread(wait_until, lambda: sidecar.metric("forebay_access_log_lines_total", result="written") >= count)
 
 
-async def test_a_run_is_written_down_and_replayed(tmp_path: Path, origin: OriginServer, files: list[Path]) -> None:
+async def test_a_run_is_written_down_and_replayed(tmp_path: Path, origin: ScriptedOrigin, files: list[Path]) -> None:
     """Two readers of a real sidecar with plans: the same shards in the same orders come out of the log, and the replay takes it."""
     log = tmp_path / "access.log"
 
@@ -94,7 +94,7 @@ def _opened(url: str, reader: str) -> Descriptor:
 
 
 async def test_what_was_read_by_descriptor_is_replayed_too(
-    place: Path, tmp_path: Path, origin: OriginServer, files: list[Path], monkeypatch: pytest.MonkeyPatch
+    place: Path, tmp_path: Path, origin: ScriptedOrigin, files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each opening leaves its line when its lease ends, the last ones when the sidecar does: who, in which epoch, whole shards, hits."""
     log = tmp_path / "access.log"
@@ -136,7 +136,7 @@ async def test_what_was_read_by_descriptor_is_replayed_too(
     assert {policy["read_bytes"] for policy in json.loads(told.stdout)["policies"]} == {6 * SIZE}
 
 
-async def test_parts_errors_and_leavers(tmp_path: Path, origin: OriginServer, files: list[Path]) -> None:
+async def test_parts_errors_and_leavers(tmp_path: Path, origin: ScriptedOrigin, files: list[Path]) -> None:
     """A range, a shard that is missing, a client that leaves; and the file may be moved away at any time."""
     log = tmp_path / "access.log"
     big = make_shard(tmp_path / "08.tar", 40 << 20, 8)  # more than sockets hold
@@ -157,7 +157,7 @@ async def test_parts_errors_and_leavers(tmp_path: Path, origin: OriginServer, fi
 
 
 @needs_mounts
-async def test_a_full_disk_costs_lines_and_nothing_else(tmp_path: Path, origin: OriginServer, files: list[Path]) -> None:
+async def test_a_full_disk_costs_lines_and_nothing_else(tmp_path: Path, origin: ScriptedOrigin, files: list[Path]) -> None:
     """The log's own file system has one page: readers get every byte, what is missing is counted and said once, no line is torn."""
     small = tmp_path / "small"
     small.mkdir()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from support import nginx as servers
-from support.origin_server import OriginServer
 from support.readers import Got, make_shard, read
+from support.scripted_origin import ScriptedOrigin
 from support.sidecar import running
 from support.tars import tar_shard
 
@@ -24,7 +24,7 @@ def same(got: Got, file: Path) -> bool:
     return got.whole and got.body == file.read_bytes()
 
 
-async def test_a_change_in_the_middle_is_an_abort(place: Path, origin: OriginServer) -> None:
+async def test_a_change_in_the_middle_is_an_abort(place: Path, origin: ScriptedOrigin) -> None:
     """Bytes of the old version, then an end that no client takes for one; the next open has the new version whole."""
     old, new = make_shard(place / "old", SIZE, 1), make_shard(place / "new", SIZE, 2)
     gate = asyncio.Event()
@@ -74,7 +74,7 @@ async def test_a_replaced_file_is_seen_by_the_next_job(place: Path) -> None:
     assert stored["length_bytes"] == SIZE - 5
 
 
-async def test_a_refusal_is_remembered_for_5_seconds(place: Path, origin: OriginServer) -> None:
+async def test_a_refusal_is_remembered_for_5_seconds(place: Path, origin: ScriptedOrigin) -> None:
     """Ten readers of each, one question to the origin; after 5 s it is asked again, and what is there now is served."""
     statuses = (401, 403, 404)
     for status in statuses:
@@ -97,7 +97,7 @@ async def test_a_refusal_is_remembered_for_5_seconds(place: Path, origin: Origin
     assert got.body == b"now it is here"
 
 
-async def test_a_cut_body_is_resumed(place: Path, origin: OriginServer) -> None:
+async def test_a_cut_body_is_resumed(place: Path, origin: ScriptedOrigin) -> None:
     """The origin breaks off in the middle of a segment: asked again from the next byte with If-Match, and no reader notices.
 
     The next byte is the first that was not read yet: what the HTTP client still had in its buffer (256 KiB) is lost with the connection.
@@ -115,7 +115,7 @@ async def test_a_cut_body_is_resumed(place: Path, origin: OriginServer) -> None:
     assert resumed.headers["if-match"] == '"v1"'
 
 
-async def test_an_end_that_may_be_a_cut_is_none(place: Path, origin: OriginServer) -> None:
+async def test_an_end_that_may_be_a_cut_is_none(place: Path, origin: ScriptedOrigin) -> None:
     """No length, no ETag, the connection closes: whole only where a tar's end was seen; else the reader's connection is cut too."""
     shard = place / "a"
     shard.write_bytes(tar_shard(1, 20, 100_000))

@@ -10,7 +10,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
-from support.origin_server import OriginServer
+from support.scripted_origin import ScriptedOrigin
 from support.sidecar import Sidecar, forebay, running
 from support.tars import tar_shard
 
@@ -18,7 +18,7 @@ from forebay_proxy.wire.tar.first_bytes import why_no_tar
 
 
 @pytest.fixture
-def sidecar(tmp_path: Path, origin: OriginServer) -> Iterator[Sidecar]:
+def sidecar(tmp_path: Path, origin: ScriptedOrigin) -> Iterator[Sidecar]:
     with running(tmp_path, "--allow-origin", origin.base) as started:
         yield started
 
@@ -27,7 +27,7 @@ async def check(tmp_path: Path, sidecar: Sidecar, *arguments: str) -> CompletedP
     return await asyncio.to_thread(forebay, tmp_path, "check", *arguments, FOREBAY_URL=sidecar.url)
 
 
-async def test_a_tar_that_can_be_read(tmp_path: Path, origin: OriginServer, sidecar: Sidecar) -> None:
+async def test_a_tar_that_can_be_read(tmp_path: Path, origin: ScriptedOrigin, sidecar: Sidecar) -> None:
     """Its way in, its length, its version, whether it comes in pieces; one request reached the origin."""
     data = tar_shard(0)
     origin.put("/a-000.tar", data, etag='"e1"')
@@ -43,7 +43,7 @@ async def test_a_tar_that_can_be_read(tmp_path: Path, origin: OriginServer, side
     assert (found["readable"], found["is_tar"], found["length_bytes"], found["etag"]) == (True, True, len(data), '"e1"')
 
 
-async def test_an_origin_without_ranges_is_told(tmp_path: Path, origin: OriginServer, sidecar: Sidecar) -> None:
+async def test_an_origin_without_ranges_is_told(tmp_path: Path, origin: ScriptedOrigin, sidecar: Sidecar) -> None:
     """The sidecar answers in pieces all the same; what breaks off on the way from such an origin is not resumed."""
     origin.put("/whole.tar", tar_shard(0), ranges=False)
     done = await check(tmp_path, sidecar, origin.url("/whole.tar"))
@@ -53,7 +53,7 @@ async def test_an_origin_without_ranges_is_told(tmp_path: Path, origin: OriginSe
     assert (found["status"], found["in_pieces"]) == (206, False)
 
 
-async def test_a_login_page_is_no_tar(tmp_path: Path, origin: OriginServer, sidecar: Sidecar) -> None:
+async def test_a_login_page_is_no_tar(tmp_path: Path, origin: ScriptedOrigin, sidecar: Sidecar) -> None:
     """Status 200 says nothing: exit 1, in the words of the loader and of ``warm``, and what to look at."""
     page = b"<!DOCTYPE html><html>login</html>"
     origin.put("/login.tar", page)
@@ -65,7 +65,7 @@ async def test_a_login_page_is_no_tar(tmp_path: Path, origin: OriginServer, side
     assert (found["readable"], found["is_tar"], found["kind"]) == (True, False, why_no_tar(page))
 
 
-async def test_what_the_loader_reads_is_a_tar(tmp_path: Path, origin: OriginServer, sidecar: Sidecar) -> None:
+async def test_what_the_loader_reads_is_a_tar(tmp_path: Path, origin: ScriptedOrigin, sidecar: Sidecar) -> None:
     """Also a packed one, one of before POSIX, and one whose name does not say so."""
     old = bytearray(tar_shard(0))
     old[148:156], old[257:265] = b" " * 8, bytes(8)
@@ -78,7 +78,7 @@ async def test_what_the_loader_reads_is_a_tar(tmp_path: Path, origin: OriginServ
 
 @pytest.mark.parametrize(("status", "words"), [(403, "403"), (404, "404")])
 async def test_a_refusal_is_told_with_its_next_step(
-    tmp_path: Path, origin: OriginServer, sidecar: Sidecar, status: int, words: str
+    tmp_path: Path, origin: ScriptedOrigin, sidecar: Sidecar, status: int, words: str
 ) -> None:
     """What a reader would meet, before it meets it."""
     origin.put("/no.tar", b"", status=status)
@@ -88,7 +88,7 @@ async def test_a_refusal_is_told_with_its_next_step(
     assert "do this" in done.stdout
 
 
-async def test_a_secret_header_travels_and_is_not_shown(tmp_path: Path, origin: OriginServer, sidecar: Sidecar) -> None:
+async def test_a_secret_header_travels_and_is_not_shown(tmp_path: Path, origin: ScriptedOrigin, sidecar: Sidecar) -> None:
     """Of a command only the header's name is told."""
     origin.put("/a.tar", tar_shard(0))
     done = await check(tmp_path, sidecar, f"pipe:curl -s -H 'Authorization: Bearer S3CRET' {origin.url('/a.tar')}")

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from support import nginx as servers
 from support import rigged
-from support.origin_server import OriginServer
 from support.readers import Got, make_shard, read
+from support.scripted_origin import ScriptedOrigin
 from support.sidecar import FOREBAY, Sidecar, environment, running, start, wait_until
 from support.tars import expected, tar_shard
 
@@ -46,7 +46,7 @@ async def ended(sidecar: Sidecar, within_s: float = 120) -> tuple[int, float]:
     return code, time.monotonic() - began
 
 
-async def halfway(sidecar: Sidecar, origin: OriginServer, shard: Path, gate: asyncio.Event) -> asyncio.Task[Got]:
+async def halfway(sidecar: Sidecar, origin: ScriptedOrigin, shard: Path, gate: asyncio.Event) -> asyncio.Task[Got]:
     """A reader that has a segment and waits for the origin, which gives the rest once ``gate`` is open."""
     origin.put("/a.tar", shard.read_bytes(), body_gate=gate, gate_at=1 << 20)
     origin.next("/a.tar", body_gate=None)  # the first segment comes whole
@@ -85,7 +85,7 @@ def test_under_nohup_a_hang_up_ends_nothing(place: Path) -> None:
             assert sidecar.ask("/readyz")
 
 
-async def test_a_reader_in_the_middle_gets_the_rest(place: Path, origin: OriginServer, shard: Path) -> None:
+async def test_a_reader_in_the_middle_gets_the_rest(place: Path, origin: ScriptedOrigin, shard: Path) -> None:
     """Meanwhile nobody new is let in: 503 and the way to go on, also on a connection that is kept alive; nobody finds it any more."""
     gate = asyncio.Event()
     with running(place, "--cache-size", "500MB", "--drain-timeout-s", "60", allow=[origin.base]) as sidecar:
@@ -113,7 +113,7 @@ def asked(connection: http.client.HTTPConnection, path: str) -> http.client.HTTP
     return answer
 
 
-async def test_a_reader_that_does_not_end_is_cut(place: Path, origin: OriginServer, shard: Path) -> None:
+async def test_a_reader_that_does_not_end_is_cut(place: Path, origin: ScriptedOrigin, shard: Path) -> None:
     """After the drain's time; it can tell, and what was claimed is found at the next start."""
     gate = asyncio.Event()
     with running(place, "--cache-size", "500MB", "--drain-timeout-s", "1", allow=[origin.base]) as sidecar:
@@ -127,7 +127,7 @@ async def test_a_reader_that_does_not_end_is_cut(place: Path, origin: OriginServ
         assert sidecar.shards()[origin.url("/a.tar")]["segments"] >= 1  # the short last one may have come too
 
 
-async def test_a_second_signal_cuts_at_once(place: Path, origin: OriginServer, shard: Path) -> None:
+async def test_a_second_signal_cuts_at_once(place: Path, origin: ScriptedOrigin, shard: Path) -> None:
     """Still a clean end."""
     gate = asyncio.Event()
     with running(place, "--cache-size", "500MB", "--drain-timeout-s", "60", allow=[origin.base]) as sidecar:
@@ -142,7 +142,7 @@ async def test_a_second_signal_cuts_at_once(place: Path, origin: OriginServer, s
     assert "cut after a second signal" in sidecar.log_text()
 
 
-async def test_what_waits_for_its_first_byte_is_told(place: Path, origin: OriginServer, shard: Path) -> None:
+async def test_what_waits_for_its_first_byte_is_told(place: Path, origin: ScriptedOrigin, shard: Path) -> None:
     """The origin has not answered yet: 503 instead of a cut, and no grace for anybody."""
     origin.put("/a.tar", shard.read_bytes(), gate=asyncio.Event())
     with running(place, "--cache-size", "500MB", "--drain-timeout-s", "60", allow=[origin.base]) as sidecar:
@@ -156,7 +156,7 @@ async def test_what_waits_for_its_first_byte_is_told(place: Path, origin: Origin
     assert seconds < AT_ONCE_S
 
 
-async def test_what_nobody_reads_ends_at_once(place: Path, origin: OriginServer, shard: Path) -> None:
+async def test_what_nobody_reads_ends_at_once(place: Path, origin: ScriptedOrigin, shard: Path) -> None:
     """A prefetch, a warm-up and a reader that has left, all of them at an origin that hangs."""
     for name in ("a", "b", "c"):  # a segment each: an origin that is new to the sidecar is asked for few at a time
         origin.put(f"/{name}.tar", shard.read_bytes()[: SEGMENT_BYTES // 2], body_gate=asyncio.Event(), gate_at=1 << 20)
@@ -188,7 +188,7 @@ def test_an_unheard_announcement_ends_nothing(place: Path) -> None:
         assert process.wait(240) == ExitCode.DONE
 
 
-async def test_a_successor_waits_for_the_directory(place: Path, origin: OriginServer, shard: Path) -> None:
+async def test_a_successor_waits_for_the_directory(place: Path, origin: ScriptedOrigin, shard: Path) -> None:
     """Started while the other one drains, it finds the name free, waits for the directory, and has its warm bytes."""
     gate = asyncio.Event()
     one = start(place, "--cache-size", "500MB", "--drain-timeout-s", "60", allow=[origin.base])
@@ -239,7 +239,7 @@ def rigged_sidecar(place: Path, rig: str, *flags: str) -> Iterator[tuple[Sidecar
             sidecar.kill()
 
 
-async def test_a_disk_that_hangs_does_not_hold_the_end_up(place: Path, origin: OriginServer, shard: Path) -> None:
+async def test_a_disk_that_hangs_does_not_hold_the_end_up(place: Path, origin: ScriptedOrigin, shard: Path) -> None:
     """Forced, with a code of its own and the reason; the reader sees a cut, and the next start is an ordinary one."""
     origin.put("/a.tar", shard.read_bytes())
     with rigged_sidecar(place, "hung_disk", "--drain-timeout-s", "0.5", "--allow-origin", origin.base) as (sidecar, when):

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.origin_server import OriginServer
+from support.scripted_origin import ScriptedOrigin
 from support.sidecar import Sidecar, running, small_segments, wait_until
 
 SEGMENT_BYTES = 1 << 20
@@ -67,7 +67,7 @@ def renamed_in(cache: Path, aside: Path) -> None:
 WAYS: tuple[Callable[[Path, Path], None], ...] = (beside, used_again, over_itself, renamed_in)
 
 
-async def filled(place: Path, origin: OriginServer) -> dict[str, bytes]:
+async def filled(place: Path, origin: ScriptedOrigin) -> dict[str, bytes]:
     """A cache of two shards, given back; the shards' bytes by path."""
     data = {name: random.Random(name).randbytes(SIZE) for name in NAMES}
     for name, body in data.items():
@@ -79,7 +79,7 @@ async def filled(place: Path, origin: OriginServer) -> dict[str, bytes]:
     return data
 
 
-async def got(sidecar: Sidecar, origin: OriginServer, name: str) -> bytes:
+async def got(sidecar: Sidecar, origin: ScriptedOrigin, name: str) -> bytes:
     def read() -> bytes:
         with urllib.request.urlopen(sidecar.proxied(origin.url(name)), timeout=120) as answer:
             return bytes(answer.read())
@@ -89,7 +89,7 @@ async def got(sidecar: Sidecar, origin: OriginServer, name: str) -> bytes:
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 async def test_what_was_put_back_is_verified_before_its_first_use(
-    tmp_path: Path, origin: OriginServer, way: Callable[[Path, Path], None]
+    tmp_path: Path, origin: ScriptedOrigin, way: Callable[[Path, Path], None]
 ) -> None:
     """No zeros are served, and what is right is not fetched again."""
     data = await filled(tmp_path, origin)
@@ -106,7 +106,7 @@ async def test_what_was_put_back_is_verified_before_its_first_use(
 
 
 @pytest.mark.parametrize("moved", [False, True])
-async def test_where_it_was_it_is_trusted(tmp_path: Path, origin: OriginServer, *, moved: bool) -> None:
+async def test_where_it_was_it_is_trusted(tmp_path: Path, origin: ScriptedOrigin, *, moved: bool) -> None:
     """The same folder under this or another path: nothing is doubted, nothing read twice."""
     data = await filled(tmp_path, origin)
     if moved:

@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from support.origin_server import OriginServer
 from support.readers import put_shards, read
+from support.scripted_origin import ScriptedOrigin
 from support.sidecar import forebay, running, small_segments, wait_until
 
 SEGMENT = 1 << 16
@@ -15,15 +15,15 @@ COUNT, SIZE = 20, 4 * SEGMENT
 
 
 @pytest.fixture
-def files(tmp_path: Path, origin: OriginServer) -> list[Path]:
+def files(tmp_path: Path, origin: ScriptedOrigin) -> list[Path]:
     return put_shards(tmp_path, origin, COUNT, SIZE)
 
 
-def pattern(origin: OriginServer) -> str:
+def pattern(origin: ScriptedOrigin) -> str:
     return origin.url(f"/{{00..{COUNT - 1:02d}}}.tar")
 
 
-async def test_a_variable_is_enough(tmp_path: Path, origin: OriginServer, files: list[Path]) -> None:
+async def test_a_variable_is_enough(tmp_path: Path, origin: ScriptedOrigin, files: list[Path]) -> None:
     """FOREBAY_SET: plain readers, without a name or a plan, find everything here, and the origin is asked once for each byte."""
     with running(
         tmp_path, "--cache-size", "64MB", allow=[origin.base], environ={"FOREBAY_SET": pattern(origin)}, program=small_segments(SEGMENT)
@@ -40,7 +40,7 @@ async def test_a_variable_is_enough(tmp_path: Path, origin: OriginServer, files:
         assert len(origin.requests) - asked <= 2 * COUNT
 
 
-async def test_what_was_warmed_is_declared(tmp_path: Path, origin: OriginServer, files: list[Path]) -> None:
+async def test_what_was_warmed_is_declared(tmp_path: Path, origin: ScriptedOrigin, files: list[Path]) -> None:
     """``forebay warm PATTERN``: what leaves afterwards comes again as soon as somebody reads the set, and not before."""
     with running(tmp_path, "--cache-size", "64MB", allow=[origin.base], program=small_segments(SEGMENT)) as sidecar:
         ended = await asyncio.to_thread(forebay, tmp_path, "warm", pattern(origin), "--url", sidecar.url, "--quiet")
@@ -51,7 +51,7 @@ async def test_what_was_warmed_is_declared(tmp_path: Path, origin: OriginServer,
         await asyncio.to_thread(sidecar.wait_complete, COUNT)
 
 
-async def test_the_rules_of_access_hold(tmp_path: Path, origin: OriginServer, files: list[Path]) -> None:
+async def test_the_rules_of_access_hold(tmp_path: Path, origin: ScriptedOrigin, files: list[Path]) -> None:
     """An origin that may not be reached is not, whoever declares its shards; the sidecar serves on."""
     environ = {"FOREBAY_SET": f"{pattern(origin)} http://169.254.169.254/{{0..9}}.tar"}
     with running(tmp_path, "--cache-size", "64MB", "--strict-origins", environ=environ) as sidecar:
@@ -68,7 +68,7 @@ def test_what_is_no_pattern_ends_the_start(tmp_path: Path) -> None:
     assert "imagenet" in ended.stderr
 
 
-async def test_a_login_page_is_told_of_and_not_kept(tmp_path: Path, origin: OriginServer, files: list[Path]) -> None:
+async def test_a_login_page_is_told_of_and_not_kept(tmp_path: Path, origin: ScriptedOrigin, files: list[Path]) -> None:
     """In ``/v1/status``, ``status``, ``set ls`` and once in the log, with what to do; the other shards come."""
     origin.put("/03.tar", b"<!DOCTYPE html><html>log in</html>")
     with running(

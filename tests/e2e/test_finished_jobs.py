@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from support.origin_server import OriginServer
+from support.scripted_origin import ScriptedOrigin
 from support.sidecar import Sidecar, running, small_segments
 
 from forebay_proxy.wire.protocol.keepalive import hold
@@ -24,7 +24,7 @@ CACHE_BYTES = 36 * SIZE + 5 * 2**20  # index and log take some MiB of it
 
 
 @pytest.fixture
-def sets(origin: OriginServer) -> dict[str, list[str]]:
+def sets(origin: ScriptedOrigin) -> dict[str, list[str]]:
     """Two sets in one folder."""
     for name in ("a", "b"):
         for number in range(COUNT):
@@ -52,7 +52,7 @@ class Trainer:
         self._connection.close()
 
 
-async def test_a_jobs_bytes_leave_first_once_it_is_over(tmp_path: Path, origin: OriginServer, sets: dict[str, list[str]]) -> None:
+async def test_a_jobs_bytes_leave_first_once_it_is_over(tmp_path: Path, origin: ScriptedOrigin, sets: dict[str, list[str]]) -> None:
     """With the last hold and the last connection of a job that was held, as soon as the cache has looked through its order again."""
 
     def read(sidecar: Sidecar) -> list[float]:
@@ -70,7 +70,7 @@ async def test_a_jobs_bytes_leave_first_once_it_is_over(tmp_path: Path, origin: 
         assert max(found[1:]) <= 1.05 * (COUNT - len(here)) + 1, (found, len(here))
 
 
-async def test_a_job_that_goes_on_keeps_what_it_has(tmp_path: Path, origin: OriginServer, sets: dict[str, list[str]]) -> None:
+async def test_a_job_that_goes_on_keeps_what_it_has(tmp_path: Path, origin: ScriptedOrigin, sets: dict[str, list[str]]) -> None:
     """Another one that reads beside it has the rest."""
 
     def read(sidecar: Sidecar) -> list[str]:

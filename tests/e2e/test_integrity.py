@@ -1,4 +1,4 @@
-"""Bytes that go wrong on the way or on the disk: real servers name the digests, a wire turns a byte around, the sidecar finds it."""
+"""Bytes that go wrong on the way or on the disk: the origin names a digest, a byte arrives turned around, the sidecar finds it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import hashlib
 import json
 import subprocess
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 from support import nginx as servers
-from support.flipping_relay import FlippingRelay
+from support.faults import TurnedByte
 from support.readers import make_shard, read
 from support.s3_servers import S3Server, moto  # noqa: F401
+from support.scripted_origin import ScriptedOrigin
 from support.sidecar import FOREBAY, Sidecar, environment, running, wait_until
 
 from forebay_loader import Limits, ShardReadError
@@ -34,22 +34,19 @@ def b64(file: Path, name: str) -> str:
     return base64.b64encode(hashlib.new(name, file.read_bytes()).digest()).decode()
 
 
-@pytest.mark.needs("nginx")
 @pytest.mark.parametrize("header", ["Repr-Digest", "x-goog-hash"])
 async def test_a_byte_turned_on_the_way_is_found_and_heals(place: Path, header: str) -> None:
     """The first reader is cut off and cannot resume, the second has it right; both are counted, one line is logged."""
-    (place / "files").mkdir()
-    shard = make_shard(place / "files" / "a.tar", SIZE, 1)
+    shard = make_shard(place / "a.tar", SIZE, 1)
     value = f"sha-256=:{b64(shard, 'sha256')}:" if header == "Repr-Digest" else f"md5={b64(shard, 'md5')}"
-    with servers.nginx(place / "nginx", place / "files", named=f'add_header {header} "{value}";') as origin:
-        async with FlippingRelay(origin.ports["named"]) as relay:
-            with running(place, *ROOM, allow=[relay.base]) as sidecar:
-                url = sidecar.proxied(relay.url("/a.tar"))
-                relay.flip(4000)
-                cut = await asyncio.to_thread(read, url)
-                resumed = await asyncio.to_thread(read, url, headers={"Range": f"bytes={cut.count}-", "If-Match": cut.headers["etag"]})
-                fresh = await asyncio.to_thread(read, url, shard)
-                counted, log = checks(sidecar), sidecar.log_text()
+    async with ScriptedOrigin() as origin:
+        origin.put("/a.tar", shard.read_bytes(), headers=((header, value),), always=TurnedByte(4000))
+        with running(place, *ROOM, allow=[origin.base]) as sidecar:
+            url = sidecar.proxied(origin.url("/a.tar"))
+            cut = await asyncio.to_thread(read, url)
+            resumed = await asyncio.to_thread(read, url, headers={"Range": f"bytes={cut.count}-", "If-Match": cut.headers["etag"]})
+            fresh = await asyncio.to_thread(read, url, shard)
+            counted, log = checks(sidecar), sidecar.log_text()
     assert not cut.whole
     assert resumed.status == 412
     assert fresh.whole
@@ -130,29 +127,28 @@ async def test_a_byte_turned_between_s3_and_us(place: Path, moto: S3Server) -> N
     with moto.client() as client:
         client.create_bucket(Bucket="turned")
         client.put_object(Bucket="turned", Key="a.tar", Body=shard.read_bytes(), ChecksumAlgorithm="CRC32C")
-    async with FlippingRelay(urlsplit(moto.url).port or 0) as relay:
-        relay.flip(100_000)
-        environ = {**moto.environ, "AWS_ENDPOINT_URL": relay.base}
-        with running(place, *ROOM, allow=[relay.base], environ=environ) as sidecar:
+        named = client.head_object(Bucket="turned", Key="a.tar", ChecksumMode="ENABLED")["ChecksumCRC32C"]
+    async with ScriptedOrigin() as origin:
+        turned = TurnedByte(100_000)
+        origin.put("/turned/a.tar", shard.read_bytes(), headers=(("x-amz-checksum-crc32c", named),), always=turned)
+        environ = {**moto.environ, "AWS_ENDPOINT_URL": origin.base}
+        with running(place, *ROOM, allow=[origin.base], environ=environ) as sidecar:
             got = await asyncio.to_thread(read, sidecar.proxied("s3://turned/a.tar"), shard)
-            assert (got.whole, got.count, relay.flipped) == (True, 200_000, 1)
+            assert (got.whole, got.count, turned.turned) == (True, 200_000, 1)
             assert checks(sidecar) == {"agrees": 1, "differs": 1, "unchecked": 0}
 
 
-@pytest.mark.needs("nginx")
 async def test_the_loader_never_joins_two_fetches(place: Path) -> None:
     """Its stream is cut in the middle, and what it would resume begins with a wrong byte: an error, never a whole of two halves."""
-    (place / "files").mkdir()
-    shard = make_shard(place / "files" / "a.tar", SIZE, 1)
-    named = f'add_header Repr-Digest "sha-256=:{b64(shard, "sha256")}:";'
-    with servers.nginx(place / "nginx", place / "files", named=named) as origin:
-        async with FlippingRelay(origin.ports["named"]) as relay:
-            with running(place, *ROOM, allow=[relay.base]) as sidecar, pytest.MonkeyPatch.context() as patch:
-                patch.setenv("FOREBAY_URL", sidecar.url)
-                relay.flip(4000)
-                with pytest.raises(ShardReadError):
-                    await asyncio.to_thread(_load, relay.url("/a.tar"))
-                assert await asyncio.to_thread(_load, relay.url("/a.tar")) == shard.read_bytes()
+    shard = make_shard(place / "a.tar", SIZE, 1)
+    named = ("Repr-Digest", f"sha-256=:{b64(shard, 'sha256')}:")
+    async with ScriptedOrigin() as origin:
+        origin.put("/a.tar", shard.read_bytes(), headers=(named,), always=TurnedByte(4000))
+        with running(place, *ROOM, allow=[origin.base]) as sidecar, pytest.MonkeyPatch.context() as patch:
+            patch.setenv("FOREBAY_URL", sidecar.url)
+            with pytest.raises(ShardReadError):
+                await asyncio.to_thread(_load, origin.url("/a.tar"))
+            assert await asyncio.to_thread(_load, origin.url("/a.tar")) == shard.read_bytes()
 
 
 def _load(url: str) -> bytes:

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.origin_server import OriginServer
 from support.readers import put_shards, read
+from support.scripted_origin import ScriptedOrigin
 from support.sidecar import Sidecar, environment, running, small_segments, wait_until
 
 SEGMENT = 1 << 16
@@ -32,17 +32,17 @@ def program() -> tuple[str, ...]:
 
 
 @pytest.fixture
-def files(tmp_path: Path, origin: OriginServer) -> list[Path]:
+def files(tmp_path: Path, origin: ScriptedOrigin) -> list[Path]:
     return put_shards(tmp_path, origin, COUNT, SIZE)
 
 
 @contextmanager
-def house(directory: Path, origin: OriginServer, *flags: str) -> Iterator[Sidecar]:
+def house(directory: Path, origin: ScriptedOrigin, *flags: str) -> Iterator[Sidecar]:
     with running(directory, "--cache-size", "12MB", *flags, allow=[origin.base], program=program()) as sidecar:
         yield sidecar
 
 
-def get(sidecar: Sidecar, origin: OriginServer, file: Path, reader: str) -> float:
+def get(sidecar: Sidecar, origin: ScriptedOrigin, file: Path, reader: str) -> float:
     """Read a whole shard, every byte compared; how long it took."""
     got = read(sidecar.proxied(origin.url(f"/{file.name}")), file, headers={"Forebay-Reader": reader})
     assert (got.status, got.whole, got.count) == (200, True, SIZE)
@@ -68,7 +68,7 @@ def plans(sidecar: Sidecar) -> dict[str, dict[str, object]]:
     return {plan["reader"]: plan for plan in sidecar.status()["plans"]}
 
 
-async def test_skipping_repeating_and_straying(tmp_path: Path, origin: OriginServer, files: list[Path]) -> None:
+async def test_skipping_repeating_and_straying(tmp_path: Path, origin: ScriptedOrigin, files: list[Path]) -> None:
     """Readers that open what they like, in what order they like, twice or not at all, beside an honest one: every byte is right."""
     urls = [origin.url(f"/{file.name}") for file in files]
     chance = random.Random(3)
@@ -100,7 +100,7 @@ async def test_skipping_repeating_and_straying(tmp_path: Path, origin: OriginSer
         assert found["job/0/3/4.1"]["position"] == 0
 
 
-async def test_two_readers_of_one_name(tmp_path: Path, origin: OriginServer, files: list[Path]) -> None:
+async def test_two_readers_of_one_name(tmp_path: Path, origin: ScriptedOrigin, files: list[Path]) -> None:
     """Each replaces the other's plan and moves it: what both read is right all the same."""
     urls = [origin.url(f"/{file.name}") for file in files]
 
@@ -115,7 +115,7 @@ async def test_two_readers_of_one_name(tmp_path: Path, origin: OriginServer, fil
         await asyncio.gather(*(asyncio.to_thread(one_of_two, sidecar, order) for order in orders))
 
 
-async def test_a_killed_reader_gives_its_window_back(tmp_path: Path, origin: OriginServer, files: list[Path]) -> None:
+async def test_a_killed_reader_gives_its_window_back(tmp_path: Path, origin: ScriptedOrigin, files: list[Path]) -> None:
     """kill -9 in the middle of a shard: its plan is gone after the silence, and its place is another's."""
     urls = [origin.url(f"/{file.name}") for file in files]
     code = (
@@ -144,7 +144,7 @@ async def test_a_killed_reader_gives_its_window_back(tmp_path: Path, origin: Ori
             await asyncio.to_thread(get, sidecar, origin, file, "here/0/0/1.1")
 
 
-async def test_empty_and_enormous_plans(tmp_path: Path, origin: OriginServer, files: list[Path]) -> None:
+async def test_empty_and_enormous_plans(tmp_path: Path, origin: ScriptedOrigin, files: list[Path]) -> None:
     """An empty plan is one; a million entries are taken as far as memory is bounded, and a reader beside them is not slowed."""
     lines = b"".join(b'"s3://nowhere/%07d.tar"\n' % number for number in range(MILLION // 20))
     pattern = json.dumps({"set": f"s3://nowhere/{{0..{MILLION - 1}}}.tar", "indices": list(range(MILLION))}).encode()
@@ -172,7 +172,7 @@ async def test_empty_and_enormous_plans(tmp_path: Path, origin: OriginServer, fi
         assert "job/0/0/1.1" not in await asyncio.to_thread(plans, sidecar)
 
 
-async def test_messages_that_come_twice_or_not_at_all(tmp_path: Path, origin: OriginServer, files: list[Path]) -> None:
+async def test_messages_that_come_twice_or_not_at_all(tmp_path: Path, origin: ScriptedOrigin, files: list[Path]) -> None:
     """A message sent twice doubles nothing; one behind a lost one is refused, and the whole plan mends it."""
     urls = [origin.url(f"/{file.name}") for file in files]
 

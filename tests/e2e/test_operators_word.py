@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.origin_server import OriginServer
 from support.raw import line
 from support.readers import put_shards, read
+from support.scripted_origin import ScriptedOrigin
 from support.sidecar import Sidecar, forebay, running, small_segments, wait_until
 
 SEGMENT = 1 << 16
@@ -22,11 +22,11 @@ COUNT = 8
 
 
 @pytest.fixture
-def files(tmp_path: Path, origin: OriginServer) -> list[Path]:
+def files(tmp_path: Path, origin: ScriptedOrigin) -> list[Path]:
     return put_shards(tmp_path, origin, COUNT, SEGMENT)
 
 
-def patterns(origin: OriginServer) -> list[str]:
+def patterns(origin: ScriptedOrigin) -> list[str]:
     """Four sets of two shards."""
     return [origin.url(f"/{{{first:02d}..{first + 1:02d}}}.tar") for first in range(0, COUNT, 2)]
 
@@ -65,7 +65,7 @@ async def left_inside(sidecar: Sidecar, request: bytes) -> None:
             await client.send(request[:sent])
 
 
-async def test_a_set_is_removed_whole_or_not_at_all(tmp_path: Path, origin: OriginServer, files: list[Path]) -> None:
+async def test_a_set_is_removed_whole_or_not_at_all(tmp_path: Path, origin: ScriptedOrigin, files: list[Path]) -> None:
     """204 and it is kept filled no longer; 404 and 400 change nothing, nor does who leaves before the whole request has come."""
     sets = patterns(origin)
     flags = [text for name in sets for text in ("--set", name)]
@@ -104,7 +104,7 @@ async def test_a_set_is_removed_whole_or_not_at_all(tmp_path: Path, origin: Orig
 
 
 @pytest.mark.parametrize("removed", [0, 2])
-async def test_a_sidecar_killed_while_sets_are_removed(tmp_path: Path, origin: OriginServer, files: list[Path], removed: int) -> None:
+async def test_a_sidecar_killed_while_sets_are_removed(tmp_path: Path, origin: ScriptedOrigin, files: list[Path], removed: int) -> None:
     """After so many of four: started again, each set is there with all its shards, or gone; what is here of it is served as it was."""
     sets = patterns(origin)
     flags = [text for name in sets[:2] for text in ("--set", name)]
@@ -134,7 +134,7 @@ async def test_a_sidecar_killed_while_sets_are_removed(tmp_path: Path, origin: O
         assert sidecar.metric("forebay_origin_bytes_total") == 0
 
 
-async def test_origins_are_allowed_all_or_none(tmp_path: Path, origin: OriginServer, files: list[Path]) -> None:
+async def test_origins_are_allowed_all_or_none(tmp_path: Path, origin: ScriptedOrigin, files: list[Path]) -> None:
     """Who leaves inside the request has allowed nothing; one wrong entry among right ones takes none; then all of them count."""
     with running(tmp_path, "--cache-size", "64MB", program=small_segments(SEGMENT)) as sidecar:
         shard, other = sidecar.proxied(origin.url(f"/{files[0].name}")), "http://127.0.0.1:1"

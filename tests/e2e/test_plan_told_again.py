@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.origin_server import OriginServer
+from support.scripted_origin import ScriptedOrigin
 from support.sidecar import Sidecar, running, wait_until
 
 import forebay_loader as fb
@@ -24,8 +24,8 @@ COUNT, AHEAD = 40, 16
 
 
 @pytest.fixture
-async def origin() -> AsyncIterator[OriginServer]:
-    async with OriginServer() as made:
+async def origin() -> AsyncIterator[ScriptedOrigin]:
+    async with ScriptedOrigin() as made:
         for number in range(COUNT):
             made.put(f"/{number:03d}.tar", tar_of(number))
         yield made
@@ -53,7 +53,7 @@ def taken(samples: Any, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("how", ["kill", "terminate"])
-async def test_the_next_sidecar_hears_the_plan(place: Path, origin: OriginServer, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+async def test_the_next_sidecar_hears_the_plan(place: Path, origin: ScriptedOrigin, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """Ended in the middle of an epoch: the first shard that its successor answers brings it the plan, and no sample is lost or doubled."""
     for name in ("FOREBAY_URL", "FOREBAY_SOCKET"):
         monkeypatch.delenv(name, raising=False)

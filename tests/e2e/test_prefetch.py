@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from support.origin_server import OriginServer
 from support.readers import make_shard, read
+from support.scripted_origin import ScriptedOrigin
 from support.sidecar import running, wait_until
 
 from forebay_proxy.core.segments import SEGMENT_BYTES, segment_count
@@ -15,7 +15,7 @@ SIZE = 2 * SEGMENT_BYTES + 777
 READER = "job/0/0/1.1"
 
 
-async def test_the_next_shard_is_here_before_it_is_opened(place: Path, origin: OriginServer) -> None:
+async def test_the_next_shard_is_here_before_it_is_opened(place: Path, origin: ScriptedOrigin) -> None:
     """A plan of three: the second is complete while the first is still being read, and its opening asks the origin nothing."""
     files = [make_shard(place / f"{number}.tar", SIZE, number) for number in range(3)]
     for file in files:
@@ -39,7 +39,7 @@ async def test_the_next_shard_is_here_before_it_is_opened(place: Path, origin: O
     print(f"second shard: first byte after {second.first_byte_s * 1e3:.1f} ms; {prefetched:.0f} bytes prefetched")
 
 
-async def test_demand_goes_first(place: Path, origin: OriginServer) -> None:
+async def test_demand_goes_first(place: Path, origin: ScriptedOrigin) -> None:
     """Every slot that prefetch may have is taken by bodies that do not end; a reader of another shard is served all the same."""
     gate = asyncio.Event()
     wanted = make_shard(place / "wanted.tar", SIZE, 99)
@@ -58,7 +58,7 @@ async def test_demand_goes_first(place: Path, origin: OriginServer) -> None:
     print(f"demand took {got.last_byte_s * 1e3:.0f} ms beside {busy} prefetches that stood still")
 
 
-async def test_a_withdrawn_plan_fetches_nothing_more(place: Path, origin: OriginServer) -> None:
+async def test_a_withdrawn_plan_fetches_nothing_more(place: Path, origin: ScriptedOrigin) -> None:
     """DELETE while the origin is held: what is in the air lands, and no further shard is asked for."""
     gate = asyncio.Event()
     for number in range(40):

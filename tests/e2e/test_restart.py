@@ -12,8 +12,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from support.origin_server import OriginServer
 from support.readers import Got, make_shard, read
+from support.scripted_origin import ScriptedOrigin
 from support.sidecar import forebay, running, start, wait_until
 
 from forebay_proxy.core.segments import SEGMENT_BYTES
@@ -36,7 +36,7 @@ def claimed(cache_dir: Path) -> int:
     return sum(sum(found != 0 for found in array("Q", base64.b64decode(json.loads(value)["sums"]))) for (value,) in rows)
 
 
-def hold_from(origin: OriginServer, shard: Path, segments: int, path: str = "/a.tar") -> asyncio.Event:
+def hold_from(origin: ScriptedOrigin, shard: Path, segments: int, path: str = "/a.tar") -> asyncio.Event:
     """The origin gives ``segments`` segments, and of those asked for later a MiB each until the gate opens."""
     gate = asyncio.Event()
     origin.put(path, shard.read_bytes(), body_gate=gate, gate_at=1 << 20)
@@ -46,7 +46,7 @@ def hold_from(origin: OriginServer, shard: Path, segments: int, path: str = "/a.
 
 
 @pytest.mark.parametrize("how", ["terminate", "kill"])
-async def test_claimed_segments_survive(place: Path, origin: OriginServer, shard: Path, how: str) -> None:
+async def test_claimed_segments_survive(place: Path, origin: ScriptedOrigin, shard: Path, how: str) -> None:
     """Ended in mid-fetch: after the start, what the index claimed is read from the disk, and only the rest is fetched."""
     gate = hold_from(origin, shard, 3)
     with running(place, "--cache-size", "500MB", allow=[origin.base]) as sidecar:
@@ -67,7 +67,7 @@ async def test_claimed_segments_survive(place: Path, origin: OriginServer, shard
     print(f"{how}: {broken.count} bytes read, {kept} segments claimed; afterwards {fetched} of {SIZE} bytes fetched")
 
 
-async def test_killed_again_and_again(place: Path, origin: OriginServer) -> None:
+async def test_killed_again_and_again(place: Path, origin: ScriptedOrigin) -> None:
     """Each life claims a little and is killed at a random moment after it: no wrong byte is ever read, and what is here only grows."""
     size = 4 * LIVES * SEGMENT_BYTES + 54_321
     shard = make_shard(place / "b.tar", size, 2)
@@ -93,7 +93,7 @@ async def test_killed_again_and_again(place: Path, origin: OriginServer) -> None
     print(f"segments found at each start: {kept}")
 
 
-async def test_what_is_not_ours_stays(place: Path, origin: OriginServer, shard: Path) -> None:
+async def test_what_is_not_ours_stays(place: Path, origin: ScriptedOrigin, shard: Path) -> None:
     """Files nobody knows are named at the start and outlive eviction of everything; they count against the limit."""
     origin.put("/a.tar", shard.read_bytes())
     strangers = [place / "cache" / "thesis.txt", place / "cache" / "shards" / "notes"]

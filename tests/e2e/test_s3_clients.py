@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 from support.clients import needs_clients, told
-from support.origin_server import OriginServer
 from support.raw import line
 from support.s3_programs import KEY, PROGRAMS, TABLE
 from support.s3_servers import S3Server, moto  # noqa: F401
+from support.scripted_origin import ScriptedOrigin
 from support.sidecar import Sidecar, running
 
 MEMBERS, MEMBER_BYTES = 60, 50_000
@@ -85,7 +85,7 @@ def test_what_is_not_offered_is_refused_as_s3_does(store: Store) -> None:
 
 async def test_what_a_client_signs_goes_nowhere(place: Path) -> None:
     """It signed for our host. The origin sees the sidecar's signature alone; a new date is no new credential, so nothing is asked again."""
-    async with OriginServer() as origin:
+    async with ScriptedOrigin() as origin:
         origin.put("/shards/k.tar", bytes(3_000_000))
         keys = {"AWS_ACCESS_KEY_ID": "AKIASIDECAR", "AWS_SECRET_ACCESS_KEY": "s", "AWS_ENDPOINT_URL": origin.base}
         with running(place, "--cache-size", "100MB", allow=[origin.base], environ=keys) as sidecar:

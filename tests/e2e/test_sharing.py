@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.origin_server import OriginServer
 from support.readers import Got, make_shard, read
+from support.scripted_origin import ScriptedOrigin
 from support.sidecar import Sidecar, running, wait_until
 
 from forebay_proxy.cache.readers.reader import FIRST_BREADTH
@@ -25,7 +25,7 @@ def shard(place: Path) -> Path:
     return make_shard(place / "a.tar", SIZE, 1)
 
 
-def put(origin: OriginServer, shard: Path, **how: object) -> None:
+def put(origin: ScriptedOrigin, shard: Path, **how: object) -> None:
     """The file as ``/a.tar``, in slices: 64 bodies in the air must not mean 64 copies."""
     data = memoryview(shard.read_bytes())
     origin.put("/a.tar", lambda first, end: bytes(data[first:end]), size=len(data), **how)
@@ -37,12 +37,12 @@ async def in_threads(jobs: list[partial[Got]]) -> list[Got]:
         return await asyncio.gather(*(asyncio.get_running_loop().run_in_executor(pool, job) for job in jobs))
 
 
-def ranges_asked(origin: OriginServer) -> list[tuple[int, int]]:
+def ranges_asked(origin: ScriptedOrigin) -> list[tuple[int, int]]:
     spans = [request.range for request in origin.seen("/a.tar")]
     return sorted((int(first), int(last)) for first, last in (str(span).removeprefix("bytes=").split("-") for span in spans))
 
 
-def fetched_once(origin: OriginServer, size: int) -> None:
+def fetched_once(origin: ScriptedOrigin, size: int) -> None:
     """The ranges asked for touch each other and cover the shard."""
     position = 0
     for first, last in ranges_asked(origin):
@@ -51,7 +51,7 @@ def fetched_once(origin: OriginServer, size: int) -> None:
     assert position == size
 
 
-async def test_63_of_64_readers_leave(place: Path, origin: OriginServer, shard: Path) -> None:
+async def test_63_of_64_readers_leave(place: Path, origin: ScriptedOrigin, shard: Path) -> None:
     """Each origin byte is fetched once, and the reader who stays gets all of them."""
     gate, rng = asyncio.Event(), random.Random(5)
     put(origin, shard, body_gate=gate, bytes_per_s=40e6)
@@ -70,7 +70,7 @@ async def test_63_of_64_readers_leave(place: Path, origin: OriginServer, shard: 
     print(f"64 readers, {len(origin.requests)} origin requests, the last one left at {max(got.count for got in left)} of {SIZE}")
 
 
-async def test_a_second_reader_streams_what_is_there(place: Path, origin: OriginServer, shard: Path) -> None:
+async def test_a_second_reader_streams_what_is_there(place: Path, origin: ScriptedOrigin, shard: Path) -> None:
     """While the origin holds back what lies behind 3 MiB, a later reader has what is written (at least 2), and nothing is asked."""
     gate = asyncio.Event()
     put(origin, shard, body_gate=gate, gate_at=3 * MIB)
@@ -95,7 +95,7 @@ async def test_a_second_reader_streams_what_is_there(place: Path, origin: Origin
     print(f"second reader: first byte after {first_byte_s * 1e3:.1f} ms, the fetch ended after {end_s * 1e3:.0f} ms")
 
 
-async def test_a_throttled_origin_is_streamed_as_it_comes(place: Path, origin: OriginServer, shard: Path) -> None:
+async def test_a_throttled_origin_is_streamed_as_it_comes(place: Path, origin: ScriptedOrigin, shard: Path) -> None:
     """At 10 MB/s a connection a segment takes 0.8 s, and its first byte a small part of that."""
     put(origin, shard, bytes_per_s=10e6)
     with running(place, "--cache-size", "1GB", allow=[origin.base]) as sidecar:
@@ -107,7 +107,7 @@ async def test_a_throttled_origin_is_streamed_as_it_comes(place: Path, origin: O
     print([f"first byte {got.first_byte_s * 1e3:.0f} ms, last {got.last_byte_s * 1e3:.0f} ms" for got in answers])
 
 
-async def test_a_slow_reader_slows_only_itself(place: Path, origin: OriginServer, shard: Path) -> None:
+async def test_a_slow_reader_slows_only_itself(place: Path, origin: ScriptedOrigin, shard: Path) -> None:
     """One reader stops after its first bytes; another one of the same cold shard reads all of it meanwhile, then the first goes on."""
     put(origin, shard)
     with running(place, "--cache-size", "1GB", allow=[origin.base]) as sidecar:
@@ -124,7 +124,7 @@ async def test_a_slow_reader_slows_only_itself(place: Path, origin: OriginServer
     fetched_once(origin, SIZE)
 
 
-async def test_a_shard_without_length_that_ends_with_a_segment(place: Path, origin: OriginServer) -> None:
+async def test_a_shard_without_length_that_ends_with_a_segment(place: Path, origin: ScriptedOrigin) -> None:
     """The end is found without asking for what lies behind it; early and late readers and ranges agree about it."""
     shard = make_shard(place / "b.tar", 16 * MIB, 2)
     put(origin, shard, ranges=False, framing="chunked", bytes_per_s=40e6)

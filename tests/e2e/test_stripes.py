@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from support.origin_server import OriginServer
+from support.scripted_origin import ScriptedOrigin
 from support.sidecar import running
 from support.tars import expected, tar_shard
 from support.training import epoch_of, popen, write_script
@@ -21,8 +21,8 @@ DATASET = "fb.WebDataset(sys.argv[1], shardshuffle=True)"
 
 
 @pytest.fixture
-async def origin() -> AsyncIterator[OriginServer]:
-    async with OriginServer() as made:
+async def origin() -> AsyncIterator[ScriptedOrigin]:
+    async with ScriptedOrigin() as made:
         for number in range(SHARDS):
             made.put(f"/{number}.tar", tar_shard(number, SAMPLES, SAMPLE_BYTES))
         yield made
@@ -34,7 +34,7 @@ def told(process: subprocess.Popen[str]) -> str:
     return output
 
 
-async def test_stripes_cost_no_origin_bytes(place: Path, origin: OriginServer) -> None:
+async def test_stripes_cost_no_origin_bytes(place: Path, origin: ScriptedOrigin) -> None:
     """Five workers on two shards: every sample once, each worker opens one shard, and no byte is asked for twice."""
     script = write_script(place, DATASET, "import forebay_loader as fb")
     with running(place, "--cache-size", "200MB", allow=[origin.base]) as sidecar:

@@ -10,7 +10,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
-from support.origin_server import OriginServer
+from support.scripted_origin import ScriptedOrigin
 from support.sidecar import FOREBAY, environment, forebay, wait_until
 from support.tars import tar_shard
 
@@ -38,11 +38,11 @@ def processes_below(directory: Path) -> list[str]:
     return [line for line in found if str(directory) in line]
 
 
-def fetched(origin: OriginServer, path: str) -> int:
+def fetched(origin: ScriptedOrigin, path: str) -> int:
     return len([one for one in origin.seen(path) if one.method == "GET"])
 
 
-async def test_three_readings_side_by_side(tmp_path: Path, rooms: Path, origin: OriginServer) -> None:
+async def test_three_readings_side_by_side(tmp_path: Path, rooms: Path, origin: ScriptedOrigin) -> None:
     """The first shards of the pattern, fetched once by each of the first two readings, by the third not at all."""
     data = [tar_shard(number, samples=40) for number in range(3)]
     for number, body in enumerate(data):
@@ -59,7 +59,7 @@ async def test_three_readings_side_by_side(tmp_path: Path, rooms: Path, origin: 
     assert processes_below(rooms) == []
 
 
-async def test_the_limit_cuts_a_shard(tmp_path: Path, rooms: Path, origin: OriginServer) -> None:
+async def test_the_limit_cuts_a_shard(tmp_path: Path, rooms: Path, origin: ScriptedOrigin) -> None:
     """At most so many bytes each time; --json says how many, in numbers, and nothing but JSON."""
     body = tar_shard(0, samples=100)
     origin.put("/a.tar", body)
@@ -73,7 +73,7 @@ async def test_the_limit_cuts_a_shard(tmp_path: Path, rooms: Path, origin: Origi
     assert origin.seen("/never.tar") == []
 
 
-async def test_a_credential_travels(tmp_path: Path, rooms: Path, origin: OriginServer) -> None:
+async def test_a_credential_travels(tmp_path: Path, rooms: Path, origin: ScriptedOrigin) -> None:
     """A command's header goes along each way, and is not shown."""
     origin.put("/a.tar", tar_shard(0))
     done = await attempt(tmp_path, f"pipe:curl -s -H 'Authorization: Bearer S3CRET' {origin.url('/a.tar')}")
@@ -91,7 +91,7 @@ async def test_a_folder_is_read(tmp_path: Path, rooms: Path) -> None:
     assert "2 shards" in done.stdout
 
 
-async def test_other_bytes_are_told(tmp_path: Path, rooms: Path, origin: OriginServer) -> None:
+async def test_other_bytes_are_told(tmp_path: Path, rooms: Path, origin: ScriptedOrigin) -> None:
     """A shard that changed between the readings is no success."""
     origin.put("/a.tar", tar_shard(1), etag='"new"')
     origin.next("/a.tar", body=tar_shard(2), etag='"old"')
@@ -112,7 +112,7 @@ async def test_other_bytes_are_told(tmp_path: Path, rooms: Path, origin: OriginS
         ([], "Missing argument 'URLS...'"),
     ],
 )
-async def test_mistakes_are_one_line(tmp_path: Path, rooms: Path, origin: OriginServer, arguments: list[str], words: str) -> None:
+async def test_mistakes_are_one_line(tmp_path: Path, rooms: Path, origin: ScriptedOrigin, arguments: list[str], words: str) -> None:
     """Exit code 2, the cause and the next step; and nothing stays."""
     done = await attempt(tmp_path, *(text.format(base=origin.base) for text in arguments))
     assert done.returncode == 2
@@ -122,7 +122,7 @@ async def test_mistakes_are_one_line(tmp_path: Path, rooms: Path, origin: Origin
     assert list(rooms.iterdir()) == []
 
 
-async def test_a_running_sidecar_is_not_joined(tmp_path: Path, rooms: Path, origin: OriginServer) -> None:
+async def test_a_running_sidecar_is_not_joined(tmp_path: Path, rooms: Path, origin: ScriptedOrigin) -> None:
     """Nor named ones, nor a set that it would fetch: this sidecar is of its own, and nobody finds it."""
     origin.put("/a.tar", tar_shard(0))
     arguments = ["try", origin.url("/a.tar")]
@@ -132,7 +132,7 @@ async def test_a_running_sidecar_is_not_joined(tmp_path: Path, rooms: Path, orig
     assert {one.path for one in origin.requests} == {"/a.tar"}
 
 
-async def test_ended_it_leaves_nothing(tmp_path: Path, rooms: Path, origin: OriginServer) -> None:
+async def test_ended_it_leaves_nothing(tmp_path: Path, rooms: Path, origin: ScriptedOrigin) -> None:
     """SIGTERM while the sidecar reads: it ends, and its directory goes."""
     body = tar_shard(0, samples=100)
     origin.put("/a.tar", body, gate=asyncio.Event())  # the second reading never comes to an end

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from support.fault_kinds import KINDS, Ends
-from support.fault_origin import FaultOrigin
 from support.fault_reads import Campaign, Tally, away_now_and_then, forbidden
 from support.lengths import ordinarily
+from support.scripted_origin import ScriptedOrigin
 from support.sidecar import Sidecar, running, small_segments
 
 READS = ordinarily(400, of=2000, what="reads from an origin that lies")
@@ -23,7 +23,7 @@ PATIENCE = ("--connect-timeout-s", "2", "--idle-timeout-s", "1.5", "--retry-budg
 
 
 @contextmanager
-def sidecar_of(directory: Path, origin: FaultOrigin) -> Iterator[Sidecar]:
+def sidecar_of(directory: Path, origin: ScriptedOrigin) -> Iterator[Sidecar]:
     """A cache far smaller than what is read, so that segments leave and some reads pass by the disk."""
     with running(
         directory,
@@ -43,7 +43,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Tally:
 
 
 async def _run(directory: Path) -> Tally:
-    async with FaultOrigin() as origin, forbidden() as (url, met):
+    async with ScriptedOrigin() as origin, forbidden() as (url, met):
         with sidecar_of(directory, origin) as sidecar:
             async with asyncio.timeout(110):
                 storms = asyncio.create_task(away_now_and_then(origin))

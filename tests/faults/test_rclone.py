@@ -18,8 +18,8 @@ import boto3
 import pytest
 from aiohttp import ClientPayloadError, ClientSession, ClientTimeout, web
 from botocore.config import Config
-from support.fault_origin import State
 from support.fault_reads import Got, get, verdict
+from support.scripted_answers import Reply
 from support.sidecar import Sidecar, running, small_segments
 from yarl import URL
 
@@ -95,10 +95,10 @@ class Peer:
         with closing(client):
             yield client
 
-    def put(self, key: str, body: bytes) -> State:
+    def put(self, key: str, body: bytes) -> Reply:
         """Store ``body``; the state readers may see from now on."""
         with self.client() as boto:
-            return State(body, etag=boto.put_object(Bucket="bucket", Key=key, Body=body)["ETag"])
+            return Reply(body, etag=boto.put_object(Bucket="bucket", Key=key, Body=body)["ETag"])
 
 
 @pytest.fixture

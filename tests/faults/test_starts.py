@@ -22,8 +22,8 @@ from support.fake_origin import FakeOrigin
 from support.house import SEGMENT, building, data_of, small_segments
 from support.kills import claims
 from support.lengths import ordinarily
-from support.origin_server import OriginServer
 from support.readers import make_shard, read
+from support.scripted_origin import ScriptedOrigin
 from support.sidecar import Sidecar, running, start, wait_until
 from support.sidecar import small_segments as program_of
 from support.stores import make_row
@@ -215,8 +215,8 @@ async def test_a_boot_that_has_no_name(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.fixture
-async def origin(place: Path) -> AsyncIterator[OriginServer]:
-    async with OriginServer() as made:
+async def origin(place: Path) -> AsyncIterator[ScriptedOrigin]:
+    async with ScriptedOrigin() as made:
         for number in range(6):
             path = make_shard(place / f"{number}.tar", 5 * SMALL + 1234 * number, number)
             made.put(f"/{path.name}", path.read_bytes(), etag=f'"{number}"')
@@ -239,7 +239,7 @@ def claimed(place: Path) -> int:
     return sum(sum(value != 0 for value in array("Q", base64.b64decode(row["sums"]))) for _, row in rows)
 
 
-def all_read(sidecar: Sidecar, origin: OriginServer, place: Path) -> int:
+def all_read(sidecar: Sidecar, origin: ScriptedOrigin, place: Path) -> int:
     """Every shard, every byte compared; how many bytes the origin was asked for."""
     before = sidecar.status()["bytes"]["origin"]
     for number in range(6):
@@ -247,7 +247,7 @@ def all_read(sidecar: Sidecar, origin: OriginServer, place: Path) -> int:
     return int(sidecar.status()["bytes"]["origin"] - before)
 
 
-async def test_power_cuts(place: Path, origin: OriginServer) -> None:
+async def test_power_cuts(place: Path, origin: ScriptedOrigin) -> None:
     """Killed, files torn, zeroed, cut, lengthened and swapped, and another boot: what is wrong is fetched again, what is right is kept."""
     chance = random.Random(3)
     torn = ["flip", "zero", "cut and regrow", "swap", "shorten", "lengthen"]
@@ -271,7 +271,7 @@ async def test_power_cuts(place: Path, origin: OriginServer) -> None:
             sidecar.kill()
 
 
-async def test_a_file_cut_while_it_is_served(place: Path, origin: OriginServer) -> None:
+async def test_a_file_cut_while_it_is_served(place: Path, origin: ScriptedOrigin) -> None:
     """Same boot, same process: a short read is a fault of the disk; the bytes come from the origin, and no zero in their place."""
     with running(place, "--cache-size", "200MB", allow=[origin.base], program=program_of(SMALL)) as sidecar:
         await asyncio.to_thread(all_read, sidecar, origin, place)
@@ -284,7 +284,7 @@ async def test_a_file_cut_while_it_is_served(place: Path, origin: OriginServer) 
         await asyncio.to_thread(all_read, sidecar, origin, place)
 
 
-async def test_it_serves_at_once(place: Path, origin: OriginServer, tmp_path: Path) -> None:
+async def test_it_serves_at_once(place: Path, origin: ScriptedOrigin, tmp_path: Path) -> None:
     """2,000 shards of 40,000 segments, the index lost: it serves before it has tidied, counts what is left, and stays inside the bound."""
     how: dict[str, Any] = {"allow": [origin.base]}
     began = time.monotonic()

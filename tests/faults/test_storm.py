@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from support import virtual_time
-from support.fault_origin import Call, Fault, FaultOrigin, Reply, State
 from support.fault_reads import get
+from support.scripted_answers import Answer, Call, Fault
+from support.scripted_origin import ScriptedOrigin
 from support.sidecar import running, small_segments
 
 from forebay_proxy.transfer.limiter import DEMAND, MIN_SLOTS, Limiter, Slot
@@ -195,23 +196,22 @@ class Crowded(Fault):
     refused: int = 0
     served: int = 0
 
-    async def answer(self, call: Call) -> bool:
-        if call.origin.in_flight > self.most:
+    def answer(self, call: Call) -> Answer:
+        if call.in_flight > self.most:
             self.refused += 1
-            return await call.answer(Reply(503, {"Content-Length": "0"}, b""))
+            return call.honest(status=503, body=b"")
         self.served += 1
-        await asyncio.sleep(0.05)
-        return await call.answer(call.honest())
+        return call.honest(latency_s=0.05)
 
 
 async def test_a_real_storm_costs_no_read(tmp_path: Path) -> None:
     """32 readers of 32 shards through an origin that takes six requests at a time: every byte arrives, and few requests are refused."""
     segment = 1 << 16
-    async with FaultOrigin() as origin:
+    async with ScriptedOrigin() as origin:
         busy = Crowded(6)
         bodies = [random.Random(number).randbytes(8 * segment) for number in range(32)]
         for number, body in enumerate(bodies):
-            origin.put(f"/{number}.tar", State(body, etag=f'"{number}"'), always=busy)
+            origin.put(f"/{number}.tar", body, etag=f'"{number}"', always=busy)
         with running(tmp_path, "--cache-size", "64MiB", allow=[origin.base], program=small_segments(segment)) as sidecar:
             got = await asyncio.gather(*(get(sidecar.port, f"/http/127.0.0.1:{origin.port}/{number}.tar") for number in range(32)))
             throttled = await asyncio.to_thread(sidecar.metric, "forebay_origin_throttled_total")

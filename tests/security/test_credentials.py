@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import json
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from support.house import SEGMENT, World, building, data_of, shard_of, small_segments
-from support.leaky_origin import LeakyOrigin, leaky_origin
+from support.leaks import Leaks, sent_to
 from support.refusals import refused
+from support.scripted_origin import ScriptedOrigin, in_a_thread
 from support.sidecar import Sidecar, running
 
 from forebay_proxy.cache.resident.credential_access import PROOF_S
@@ -159,20 +160,16 @@ def test_only_credentials_travel(name: str) -> None:
     refused(f"credentials: the header {name} travels", held=credential_headers(sent) == sent[1:])
 
 
-@pytest.fixture
-def origin() -> Iterator[LeakyOrigin]:
-    with leaky_origin() as found:
-        yield found
-
-
-def test_a_credential_goes_to_the_host_it_named_and_no_further(tmp_path: Path, origin: LeakyOrigin) -> None:
+def test_a_credential_goes_to_the_host_it_named_and_no_further(tmp_path: Path) -> None:
     """A redirect to another host gets neither headers nor cookies; the sidecar's token goes nowhere at all."""
-    with leaky_origin() as other:
-        origin.elsewhere = other.url
-        with running(tmp_path, "--cache-size", "50MB", allow=[origin.url, other.url], environ={"FOREBAY_TOKEN": "T0KEN"}) as sidecar:
-            assert ask(sidecar, f"{origin.url}/elsewhere-0.tar") == 200
-        sent, further = " ".join(origin.seen), " ".join(other.seen)
-    held = "TRAVELLER" in sent and "TRAVELLER" not in further and other.seen != set() and "T0KEN" not in sent + further
+    with (
+        in_a_thread(ScriptedOrigin(anything=Leaks())) as other,
+        in_a_thread(ScriptedOrigin(anything=Leaks(other.base))) as origin,
+        running(tmp_path, "--cache-size", "50MB", allow=[origin.base, other.base], environ={"FOREBAY_TOKEN": "T0KEN"}) as sidecar,
+    ):
+        assert ask(sidecar, origin.url("/elsewhere-0.tar")) == 200
+    sent, further = " ".join(sent_to(origin)), " ".join(sent_to(other))
+    held = "TRAVELLER" in sent and "TRAVELLER" not in further and further != "" and "T0KEN" not in sent + further
     refused("credentials: headers that follow a redirect", held=held)
 
 

@@ -18,9 +18,10 @@ from urllib.parse import urlsplit
 
 import pytest
 from support.cli import invoke
-from support.leaky_origin import LeakyOrigin, leaky_origin
+from support.leaks import Leaks, sent_to
 from support.netns import lonely_network
 from support.refusals import searched
+from support.scripted_origin import ScriptedOrigin, in_a_thread
 from support.sidecar import FOREBAY, Sidecar, environment, start
 
 FAR = "198.51.100.7"  # of no machine (RFC 5737); here a name for an origin behind the upstream proxy
@@ -151,9 +152,9 @@ KINDS = ("ok", "denied", "missing", "broken", "redirect", "away", "loop", "cut",
 TELLING = ("ok", "denied", "redirect", "nonsense")  # these get every kind of signature
 
 
-def read_everything(sidecar: Sidecar, origin: LeakyOrigin, search: Search) -> set[int]:
+def read_everything(sidecar: Sidecar, origin: ScriptedOrigin, search: Search) -> set[int]:
     """Each way an origin can answer, with each way to prove oneself."""
-    host = f"127.0.0.1:{origin.server_port}"
+    host = f"127.0.0.1:{origin.port}"
     wishes: list[tuple[str, str, dict[str, str]]] = []
     for kind in KINDS:
         signed = SIGNATURES if kind in TELLING else {"s3 v4": SIGNATURES["s3 v4"]}
@@ -176,10 +177,10 @@ def read_everything(sidecar: Sidecar, origin: LeakyOrigin, search: Search) -> se
         return set(pool.map(lambda wish: ask(sidecar, search, *wish), wishes))
 
 
-def command_everything(sidecar: Sidecar, origin: LeakyOrigin, search: Search) -> None:
+def command_everything(sidecar: Sidecar, origin: ScriptedOrigin, search: Search) -> None:
     """Plans, warm-ups and evictions that carry secrets, good and bad ones."""
-    urls = [f"{origin.url}/plan-{kind}.tar?{SIGNATURES['s3 v4']}" for kind in KINDS]
-    urls += [f"http://user:{PASSWORD}@127.0.0.1:{origin.server_port}/plan-userinfo.tar"]
+    urls = [f"{origin.base}/plan-{kind}.tar?{SIGNATURES['s3 v4']}" for kind in KINDS]
+    urls += [f"http://user:{PASSWORD}@127.0.0.1:{origin.port}/plan-userinfo.tar"]
     for body in (
         {"shards": urls},
         {"shards": [*urls, f"bad://user:{PASSWORD}@h?{SIGNATURES['azure']}"]},
@@ -197,13 +198,13 @@ def look_everywhere(sidecar: Sidecar, search: Search) -> None:
     search.add("arguments", Path(f"/proc/{sidecar.process.pid}/cmdline").read_bytes())
 
 
-def run_every_verb(sidecar: Sidecar, origin: LeakyOrigin, directory: Path, environ: dict[str, str], search: Search) -> None:
+def run_every_verb(sidecar: Sidecar, origin: ScriptedOrigin, directory: Path, environ: dict[str, str], search: Search) -> None:
     """What a person types, with secrets in URLs and environment, and what is printed."""
-    signed = f"{origin.url}/cli.tar?{SIGNATURES['s3 v4']}"
-    curl = f"pipe:curl -s -u user:{PASSWORD} -H 'Authorization: {HEADERS['Authorization']}' {origin.url}/c.tar"
+    signed = f"{origin.base}/cli.tar?{SIGNATURES['s3 v4']}"
+    curl = f"pipe:curl -s -u user:{PASSWORD} -H 'Authorization: {HEADERS['Authorization']}' {origin.base}/c.tar"
     commands = (
         ("status",), ("status", "--json"), ("ls",), ("ls", "--json"), ("config", "show"), ("config", "show", "--json"), ("env",),
-        ("warm", signed), ("warm", f"{origin.url}/denied-cli.tar?{SIGNATURES['azure']}"), ("warm", curl), ("warm",
+        ("warm", signed), ("warm", f"{origin.base}/denied-cli.tar?{SIGNATURES['azure']}"), ("warm", curl), ("warm",
         f"bad://u:{PASSWORD}@h/x"),
         ("warm", "--json", signed), ("evict", signed), ("evict", signed.replace("cli", "cli*")), ("evict", f"bad://u:{PASSWORD}@h/x"),
         ("env", "--check", signed), ("env",
@@ -230,18 +231,18 @@ def test_what_is_known_as_a_secret_only_now_leaves_the_disk(tmp_path: Path) -> N
         search.files(tmp_path / "cache")
         return [place for place, content in search.places.items() if b"CANARYticket59" in content]
 
-    with leaky_origin() as origin:
-        targets = [f"/http/127.0.0.1:{origin.server_port}/ok-{number}.tar?v=1&ticket=CANARYticket59" for number in range(40)]
-        sidecar = start(tmp_path, "--cache-size", "60MB", allow=[origin.url])
+    with in_a_thread(ScriptedOrigin(anything=Leaks())) as origin:
+        targets = [f"/http/127.0.0.1:{origin.port}/ok-{number}.tar?v=1&ticket=CANARYticket59" for number in range(40)]
+        sidecar = start(tmp_path, "--cache-size", "60MB", allow=[origin.base])
         assert {ask(sidecar, Search(), "GET", target) for target in targets} == {200}
         sidecar._end(signal.SIGTERM)
         assert planted(), "it was no secret then"
-        again = start(tmp_path, "--cache-size", "60MB", "--secret-param", "ticket", allow=[origin.url])
+        again = start(tmp_path, "--cache-size", "60MB", "--secret-param", "ticket", allow=[origin.base])
         shown = Search()
         assert ask(again, shown, "GET", targets[0]) == 200
         look_everywhere(again, shown)
         assert [shard for shard in again.shards() if "ticket" in shard] == []
-        assert list(again.shards()) == [f"{origin.url}/ok-0.tar?v=1"]
+        assert list(again.shards()) == [f"{origin.base}/ok-0.tar?v=1"]
         again._end(signal.SIGTERM)
     assert planted() == []
     assert shown.hits() == []
@@ -259,12 +260,12 @@ def test_no_planted_secret_is_written_printed_or_answered(tmp_path: Path) -> Non
     """0 hits in everything: log at debug, cache, index and its log, file names, run file, arguments, answers, page, command line."""
     (tmp_path / "plant").mkdir()
     (tmp_path / "plant" / "sitecustomize.py").write_text(FAULTS)
-    search, crash = Search(), tmp_path / "crash"
-    with leaky_origin() as origin:
+    search, crash, leaks = Search(), tmp_path / "crash", Leaks()
+    with in_a_thread(ScriptedOrigin(anything=leaks)) as origin:
         variables = {
             **VARIABLES,
-            "AWS_ENDPOINT_URL": origin.url,
-            "HF_ENDPOINT": origin.url,
+            "AWS_ENDPOINT_URL": origin.base,
+            "HF_ENDPOINT": origin.base,
             "AWS_REGION": "us-east-1",
             "PYTHONASYNCIODEBUG": "1",
         }
@@ -280,15 +281,15 @@ def test_no_planted_secret_is_written_printed_or_answered(tmp_path: Path) -> Non
             "--secret-param",
             "Ticket",
             "--allow-origin",
-            origin.url,
+            origin.base,
         )
         flags += ("--access-log", str(tmp_path / "access.log"))
         sidecar = start(tmp_path, *flags, environ=planted)
         try:
             statuses = read_everything(sidecar, origin, search)
             assert {200, 403, 404, 500, 502, 503} <= statuses, statuses
-            assert origin.echoes > 20
-            assert {"CANARYauthorization01", "CANARYsignature13"} <= {word for text in origin.seen for word in text.split()}, (
+            assert leaks.echoes > 20
+            assert {"CANARYauthorization01", "CANARYsignature13"} <= {word for text in sent_to(origin) for word in text.split()}, (
                 "they reached the origin"
             )
             command_everything(sidecar, origin, search)

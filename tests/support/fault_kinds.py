@@ -15,8 +15,8 @@ from enum import Enum
 from typing import Any
 
 from support import faults
-from support.fault_origin import Fault, State
 from support.faults import zipped
+from support.scripted_answers import Fault, Reply
 
 __all__ = ["KINDS", "Case", "Ends", "case"]
 
@@ -44,13 +44,13 @@ class Ends(Enum):
 
 @dataclass
 class Case:
-    """One shard in trouble: the arguments of ``FaultOrigin.put``."""
+    """One shard in trouble: the arguments of ``ScriptedOrigin.put``."""
 
     kind: str
     ends: Ends
-    state: State
+    state: Reply
     how: dict[str, Any] = field(default_factory=dict)
-    forms: tuple[State, ...] = ()  # further bodies the origin may rightly send
+    forms: tuple[Reply, ...] = ()  # further bodies the origin may rightly send
     host: str = "127.0.0.1"  # its name for the sidecar: what is learned of one origin is nothing about the others
 
 
@@ -74,13 +74,13 @@ class _Draw:
             return self.chance.randrange(1, segment)
         return self.chance.randrange(segment, 8 * segment)
 
-    def state(self, **how: Any) -> State:
-        return State(self.body, **{"etag": f'"{self.chance.getrandbits(48):x}"', **how})
+    def state(self, **how: Any) -> Reply:
+        return Reply(self.body, **{"etag": f'"{self.chance.getrandbits(48):x}"', **how})
 
-    def other(self, state: State, **how: Any) -> State:
+    def other(self, state: Reply, **how: Any) -> Reply:
         """Another version: other bytes, mostly of another size."""
         size = self.size if self.chance.random() < 0.3 else self._size()
-        names = {"etag": state.etag and state.etag[:-2] + 'ff"', "modified": state.modified and DATES[1]}
+        names = {"etag": state.etag and state.etag[:-2] + 'ff"', "last_modified": state.last_modified and DATES[1]}
         return replace(state, body=self.chance.randbytes(size), **{**names, **how})
 
     def after(self) -> int:
@@ -100,8 +100,8 @@ _Kind = Callable[[_Draw], Case]
 KINDS: dict[str, _Kind] = {}
 
 
-def _kind(name: str, ends: Ends) -> Callable[[Callable[[_Draw], tuple[State, dict[str, Any]]]], None]:
-    def add(make: Callable[[_Draw], tuple[State, dict[str, Any]]]) -> None:
+def _kind(name: str, ends: Ends) -> Callable[[Callable[[_Draw], tuple[Reply, dict[str, Any]]]], None]:
+    def add(make: Callable[[_Draw], tuple[Reply, dict[str, Any]]]) -> None:
         def build(draw: _Draw) -> Case:
             state, how = make(draw)
             return Case(name, ends, state, how, how.pop("forms", ()), how.pop("host", "127.0.0.1"))
@@ -121,24 +121,24 @@ def _always(name: str, make: Callable[[_Draw], Fault], **how: Any) -> None:
 
 
 def _breaks(draw: _Draw) -> Fault:
-    return faults.CutShort(draw.after(), reset=draw.pick(True, False))
+    return faults.cut_short(draw.after(), reset=draw.pick(True, False))
 
 
 _simple("honest", Ends.MENDS, lambda _: Fault())
-_simple("cut", Ends.MENDS, lambda draw: faults.CutShort(draw.after()), most=4)
-_simple("reset", Ends.MENDS, lambda draw: faults.CutShort(draw.after(), reset=True), most=4)
-_simple("closed before headers", Ends.MENDS, lambda draw: faults.CutShort(-1, reset=draw.pick(True, False)), most=4)
-_simple("stall", Ends.MENDS, lambda draw: faults.Stall(draw.after()), most=1)
-_simple("stall before headers", Ends.MENDS, lambda _: faults.Stall(-1), most=1)
-_simple("slow drip", Ends.MENDS, lambda draw: faults.Drip(draw.pick(3, 10, 20), 0.03), most=1)
-_simple("interim answers", Ends.MENDS, lambda _: faults.Hints())
-_simple("not HTTP", Ends.MENDS, lambda draw: faults.NotHttp(draw.pick(*_NOT_HTTP)))
-_simple("error body that stalls", Ends.MENDS, lambda draw: faults.Hush(draw.pick(500, 502)), most=1)
+_simple("cut", Ends.MENDS, lambda draw: faults.cut_short(draw.after()), most=4)
+_simple("reset", Ends.MENDS, lambda draw: faults.cut_short(draw.after(), reset=True), most=4)
+_simple("closed before headers", Ends.MENDS, lambda draw: faults.cut_short(-1, reset=draw.pick(True, False)), most=4)
+_simple("stall", Ends.MENDS, lambda draw: faults.stall(draw.after()), most=1)
+_simple("stall before headers", Ends.MENDS, lambda _: faults.stall(-1), most=1)
+_simple("slow drip", Ends.MENDS, lambda draw: faults.Drip(draw.pick(0.1, 0.3, 0.6)), most=1)
+_simple("interim answers", Ends.MENDS, lambda _: faults.hints())
+_simple("not HTTP", Ends.MENDS, lambda draw: faults.not_http(draw.pick(*_NOT_HTTP)))
+_simple("error body that stalls", Ends.MENDS, lambda draw: faults.hush(draw.pick(500, 502)), most=1)
 for _code in (408, 429, 500, 502, 503, 504):
     _simple(
-        f"status {_code}", Ends.MENDS, lambda draw, code=_code: faults.Status(code, draw.pick(None, "0", "1", DATES[0], "soon")), most=3
+        f"status {_code}", Ends.MENDS, lambda draw, code=_code: faults.status(code, draw.pick(None, "0", "1", DATES[0], "soon")), most=3
     )  # type: ignore[misc]
-_simple("SlowDown as 400", Ends.MENDS, lambda _: faults.Status(400, None, "SlowDown"))
+_simple("SlowDown as 400", Ends.MENDS, lambda _: faults.status(400, None, "SlowDown"))
 _simple("short Content-Length", Ends.MENDS, lambda draw: faults.WrongLength(-draw.chance.randint(1, 500)))
 _simple("long Content-Length", Ends.MENDS, lambda draw: faults.WrongLength(draw.chance.randint(1, 500)))
 _simple("bad Content-Length", Ends.MENDS, lambda draw: faults.Garbled("Content-Length", draw.pick("banana", "-1", "5, 6", "1e3")))
@@ -150,119 +150,119 @@ _simple("other total", Ends.MENDS, lambda draw: faults.DifferentTotal(draw.pick(
 # The first answer's word for the length is all there is: a smaller one would be believed, from anybody.
 _simple("larger total at first", Ends.EITHER, lambda draw: faults.DifferentTotal(draw.pick(1, 1000, draw.segment)), most=1)
 _simple("answer without a version", Ends.MENDS, lambda _: faults.Nameless())
-_simple("whole for range", Ends.MENDS, lambda _: faults.WholeForRange())
+_simple("whole for range", Ends.MENDS, lambda _: faults.whole_for_range())
 _simple("range as 200", Ends.MENDS, _breaks, range_status=200)
 _simple("range as 200, shifted", Ends.MENDS, lambda draw: faults.MisplacedRange(draw.pick(1, -1, 100)), range_status=200)
 _simple("If-Match ignored", Ends.MENDS, _breaks, conditions=False)
 _simple("gzip surprise", Ends.MENDS, lambda _: faults.EncodedOnce())
 _simple("chunked", Ends.MENDS, lambda _: Fault(), framing="chunked")
-_simple("chunked, cut", Ends.MENDS, lambda draw: faults.BadChunk(draw.after()), most=3)
-_simple("chunk header unreadable", Ends.MENDS, lambda draw: faults.BadChunk(draw.after(), b"zzzz\r\nJUNK"), most=1)
+_simple("chunked, cut", Ends.MENDS, lambda draw: faults.bad_chunk(draw.after()), most=3)
+_simple("chunk header unreadable", Ends.MENDS, lambda draw: faults.bad_chunk(draw.after(), b"zzzz\r\nJUNK"), most=1)
 _simple("closed at the end", Ends.MENDS, lambda _: Fault(), framing="close")
-_simple("no Range", Ends.MENDS, lambda _: Fault(), ranged=False)
-_simple("no Range, broken", Ends.MENDS, _breaks, ranged=False, most=3)
-_simple("no Range, chunked, broken", Ends.MENDS, lambda draw: faults.BadChunk(draw.after()), ranged=False, framing="chunked", most=1)
-_simple("redirect", Ends.MENDS, lambda draw: faults.Redirect(f"{draw.path}?again"))
-_simple("416 on the way", Ends.EITHER, lambda draw: faults.Nothing(draw.pick(None, "bytes */0", "bytes */12")), first=1)
-_simple("refused on the way", Ends.EITHER, lambda draw: faults.Status(draw.pick(401, 403, 404, 412, 418), None, "Denied"), first=1)
-_simple("redirect away on the way", Ends.EITHER, lambda draw: faults.Redirect(draw.forbidden), first=1)
-_always("redirect to a private address", lambda draw: faults.Redirect(draw.forbidden))
-_always("redirect loop", lambda draw: faults.Redirect(f"{draw.path}?again"))
-_always("Retry-After beyond the budget", lambda draw: faults.Status(draw.pick(429, 503), "3600"))
+_simple("no Range", Ends.MENDS, lambda _: Fault(), ranges=False)
+_simple("no Range, broken", Ends.MENDS, _breaks, ranges=False, most=3)
+_simple("no Range, chunked, broken", Ends.MENDS, lambda draw: faults.bad_chunk(draw.after()), ranges=False, framing="chunked", most=1)
+_simple("redirect", Ends.MENDS, lambda draw: faults.redirect(f"{draw.path}?again"))
+_simple("416 on the way", Ends.EITHER, lambda draw: faults.nothing(draw.pick(None, "bytes */0", "bytes */12")), first=1)
+_simple("refused on the way", Ends.EITHER, lambda draw: faults.status(draw.pick(401, 403, 404, 412, 418), None, "Denied"), first=1)
+_simple("redirect away on the way", Ends.EITHER, lambda draw: faults.redirect(draw.forbidden), first=1)
+_always("redirect to a private address", lambda draw: faults.redirect(draw.forbidden))
+_always("redirect loop", lambda draw: faults.redirect(f"{draw.path}?again"))
+_always("Retry-After beyond the budget", lambda draw: faults.status(draw.pick(429, 503), "3600"))
 _always("always a shifted range", lambda draw: faults.MisplacedRange(7, draw.pick(True, False)), range_status=206)
 _always("always a garbled range", lambda draw: faults.Garbled("Content-Range", "bytes banana"))
-_always("never HTTP", lambda draw: faults.NotHttp(draw.pick(*_NOT_HTTP)))
-_always("not found", lambda _: faults.Status(404, None, "NoSuchKey"))
+_always("never HTTP", lambda draw: faults.not_http(draw.pick(*_NOT_HTTP)))
+_always("not found", lambda _: faults.status(404, None, "NoSuchKey"))
 
 
 @_kind("empty", Ends.MENDS)
-def _(draw: _Draw) -> tuple[State, dict[str, Any]]:
-    return replace(draw.state(), body=b""), {"script": draw.script(_cut_at_once), "ranged": draw.pick(True, False)}
+def _(draw: _Draw) -> tuple[Reply, dict[str, Any]]:
+    return replace(draw.state(), body=b""), {"script": draw.script(_cut_at_once), "ranges": draw.pick(True, False)}
 
 
 @_kind("416 at first", Ends.MENDS)
-def _(draw: _Draw) -> tuple[State, dict[str, Any]]:
-    return draw.state(), {"script": {0: faults.Nothing(draw.pick(None, "bytes */0", "bytes */12"))}, "ranged": draw.pick(True, False)}
+def _(draw: _Draw) -> tuple[Reply, dict[str, Any]]:
+    return draw.state(), {"script": {0: faults.nothing(draw.pick(None, "bytes */0", "bytes */12"))}, "ranges": draw.pick(True, False)}
 
 
 @_kind("gzip from the start", Ends.MENDS)
-def _(draw: _Draw) -> tuple[State, dict[str, Any]]:
+def _(draw: _Draw) -> tuple[Reply, dict[str, Any]]:
     return zipped(draw.state()), {"script": draw.script(lambda: _breaks(draw))}
 
 
 @_kind("weak ETag", Ends.MENDS)
-def _(draw: _Draw) -> tuple[State, dict[str, Any]]:
-    return draw.state(etag=f'W/"{draw.size}"', modified=draw.pick(None, DATES[0])), {"script": draw.script(lambda: _breaks(draw))}
+def _(draw: _Draw) -> tuple[Reply, dict[str, Any]]:
+    return draw.state(etag=f'W/"{draw.size}"', last_modified=draw.pick(None, DATES[0])), {"script": draw.script(lambda: _breaks(draw))}
 
 
 @_kind("Last-Modified only", Ends.MENDS)
-def _(draw: _Draw) -> tuple[State, dict[str, Any]]:
-    return draw.state(etag=None, modified=DATES[0]), {"script": draw.script(lambda: _breaks(draw))}
+def _(draw: _Draw) -> tuple[Reply, dict[str, Any]]:
+    return draw.state(etag=None, last_modified=DATES[0]), {"script": draw.script(lambda: _breaks(draw))}
 
 
 @_kind("no validator", Ends.MENDS)
-def _(draw: _Draw) -> tuple[State, dict[str, Any]]:
+def _(draw: _Draw) -> tuple[Reply, dict[str, Any]]:
     return draw.state(etag=None), {"script": draw.script(_cut_at_once)}
 
 
 @_kind("no validator, broken", Ends.EITHER)
-def _(draw: _Draw) -> tuple[State, dict[str, Any]]:
-    return draw.state(etag=None), {"script": draw.script(lambda: _breaks(draw)), "ranged": draw.pick(True, False)}
+def _(draw: _Draw) -> tuple[Reply, dict[str, Any]]:
+    return draw.state(etag=None), {"script": draw.script(lambda: _breaks(draw)), "ranges": draw.pick(True, False)}
 
 
 @_kind("no validator, broken and another", Ends.EITHER)
-def _(draw: _Draw) -> tuple[State, dict[str, Any]]:
+def _(draw: _Draw) -> tuple[Reply, dict[str, Any]]:
     state = draw.state(etag=None)
     other = replace(state, body=draw.chance.randbytes(draw.size))  # of the same length, so that nothing at all tells them apart
-    return state, {"script": {0: faults.CutShort(max(1, draw.size // 2)), 1: faults.Flip(other)}, "ranged": False}
+    return state, {"script": {0: faults.cut_short(max(1, draw.size // 2)), 1: faults.Flip(other)}, "ranges": False}
 
 
 @_kind("closed at the end of a tar", Ends.MENDS)
-def _(draw: _Draw) -> tuple[State, dict[str, Any]]:
+def _(draw: _Draw) -> tuple[Reply, dict[str, Any]]:
     body = _tar(draw.body)
     cut = draw.chance.randrange(0, len(body) - 1024)
-    script = {0: faults.CutShort(cut)} if draw.pick(True, False) else {}
-    return replace(draw.state(), body=body), {"ranged": False, "framing": "close", "script": script}
+    script = {0: faults.cut_short(cut)} if draw.pick(True, False) else {}
+    return replace(draw.state(), body=body), {"ranges": False, "framing": "close", "script": script}
 
 
 @_kind("closed anywhere", Ends.FAILS)
-def _(draw: _Draw) -> tuple[State, dict[str, Any]]:
-    return draw.state(), {"ranged": False, "framing": "close"}
+def _(draw: _Draw) -> tuple[Reply, dict[str, Any]]:
+    return draw.state(), {"ranges": False, "framing": "close"}
 
 
 def _cut_at_once() -> Fault:
-    return faults.CutShort(0)
+    return faults.cut_short(0)
 
 
 def _flips(name: str, **how: Any) -> None:
     """The shard becomes another version while it is read."""
 
     @_kind(name, Ends.EITHER)
-    def _(draw: _Draw) -> tuple[State, dict[str, Any]]:
+    def _(draw: _Draw) -> tuple[Reply, dict[str, Any]]:
         state = draw.state(**how)
         first, then = draw.other(state), draw.other(state, etag='"third"' if state.etag else None)
         script: dict[int, Fault] = {draw.chance.randrange(0, draw.segments + 1): faults.Flip(first)}
         if draw.chance.random() < 0.3:
-            script[draw.segments + 2] = faults.Flip(replace(then, modified=None))
+            script[draw.segments + 2] = faults.Flip(replace(then, last_modified=None))
         if draw.chance.random() < 0.5:  # a broken body is asked for again, and now of another version
             script.setdefault(0, _breaks(draw))
-        return state, {"script": script, "conditions": draw.pick(True, False), "ranged": draw.chance.random() < 0.8}
+        return state, {"script": script, "conditions": draw.pick(True, False), "ranges": draw.chance.random() < 0.8}
 
 
 _flips("flip")
 _flips("flip, weak ETag", etag='W/"aaaa"')
-_flips("flip, Last-Modified only", etag=None, modified=DATES[0])
+_flips("flip, Last-Modified only", etag=None, last_modified=DATES[0])
 _flips("flip, no validator", etag=None)
 
 
 @_kind("flip of the ETag alone", Ends.EITHER)
-def _(draw: _Draw) -> tuple[State, dict[str, Any]]:
+def _(draw: _Draw) -> tuple[Reply, dict[str, Any]]:
     state = draw.state()
     return state, {"script": {draw.chance.randrange(0, draw.segments + 1): faults.Flip(replace(state, etag='"restored"'))}}
 
 
 @_kind("several backends", Ends.MENDS)
-def _(draw: _Draw) -> tuple[State, dict[str, Any]]:
+def _(draw: _Draw) -> tuple[Reply, dict[str, Any]]:
     state, number = draw.state(), draw.pick(2, 2, 3, 4)
     forms = tuple(replace(state, etag=f'"{draw.chance.getrandbits(48):x}"') for _ in range(number - 1))
     etags = [form.etag or "" for form in (state, *forms)]

@@ -15,7 +15,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from support.fault_kinds import Case, Ends, case
-from support.fault_origin import FaultOrigin, Served, State
+from support.scripted_answers import Reply, Served
+from support.scripted_origin import ScriptedOrigin
 
 __all__ = ["Campaign", "Got", "Restarts", "Tally", "WrongBytes", "away_now_and_then", "forbidden", "get", "verdict"]
 
@@ -112,14 +113,14 @@ async def _pieces(reader: asyncio.StreamReader, got: Got) -> AsyncIterator[bytes
         raise ConnectionError("nothing says where it ends")
 
 
-def verdict(states: list[State], got: Got, first: int = 0, last: int | None = None, claimed: AbstractSet[int] = frozenset()) -> str:
+def verdict(states: list[Reply], got: Got, first: int = 0, last: int | None = None, claimed: AbstractSet[int] = frozenset()) -> str:
     """How a read of bytes ``first`` to ``last`` ended: "complete", or a word for the error. Raises ``WrongBytes``.
 
     A clean answer must be exactly one of ``states``, the one its ETag names; what came before an abort must be the beginning of one.
     ``claimed``: lengths the origin has claimed; Content-Range may repeat them.
     """
     if got.status == 416 and any(
-        got.headers.get("content-range") == f"bytes */{len(state.body)}" for state in states if len(state.body) <= first
+        got.headers.get("content-range") == f"bytes */{state.length}" for state in states if state.length <= first
     ):
         return "complete"  # there is nothing at that place
     if got.status not in (200, 206):
@@ -127,7 +128,7 @@ def verdict(states: list[State], got: Got, first: int = 0, last: int | None = No
     encoding = got.headers.get("content-encoding", "")
     possible = [state for state in states if state.encoding == encoding and _may_be(state, got.headers.get("etag", ""))]
     for state in possible:
-        body = state.body
+        body = state.part(0, state.length)
         if got.status == 206:
             found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", got.headers.get("content-range", ""))
             if found is None or int(found[3]) not in (len(body), *claimed):
@@ -142,13 +143,13 @@ def verdict(states: list[State], got: Got, first: int = 0, last: int | None = No
             return "aborted"
     if not got.clean and not got.body:
         return "aborted"
-    sizes = [len(state.body) for state in states]
+    sizes = [state.length for state in states]
     raise WrongBytes(
         f"{got.status} with {len(got.body)} bytes ({'clean' if got.clean else 'aborted'}) of no version: {sizes}, {got.headers}"
     )
 
 
-def _may_be(state: State, etag: str) -> bool:
+def _may_be(state: Reply, etag: str) -> bool:
     """Whether an answer with this ETag may be of ``state``. An ETag of our own making (its answer had no strong one) says nothing here."""
     return etag.startswith('"fb-') or state.etag == etag
 
@@ -158,7 +159,7 @@ class Campaign:
 
     def __init__(
         self,
-        origin: FaultOrigin,
+        origin: ScriptedOrigin,
         port: Callable[[], int],
         *,
         seed: int,
@@ -224,13 +225,13 @@ class Campaign:
         return await self._read(target, made, served)
 
     async def _ranged(self, target: str, made: Case, served: Served, chance: random.Random) -> str:
-        first = chance.randrange(0, max(1, len(made.state.body)))
+        first = chance.randrange(0, max(1, made.state.length))
         last = chance.choice((None, first, first + chance.randrange(0, 2 * self._segment)))
         return await self._read(target, made, served, first, last)
 
     async def _resumed(self, target: str, made: Case, served: Served, chance: random.Random) -> str:
         """Leaves in the middle, and asks for the rest of that very version, as a loader does whose connection broke."""
-        begun = await self._restarts.outlived(lambda: get(self._port(), target, leave_after=chance.randrange(1, len(made.state.body) + 2)))
+        begun = await self._restarts.outlived(lambda: get(self._port(), target, leave_after=chance.randrange(1, made.state.length + 2)))
         end = _judged(made, served, begun)
         if end != "aborted" or not begun.body:
             return end
@@ -291,7 +292,7 @@ async def forbidden() -> AsyncIterator[tuple[str, list[int]]]:
         yield f"http://127.0.0.2:{server.sockets[0].getsockname()[1]}/secret", met
 
 
-async def away_now_and_then(origin: FaultOrigin) -> None:
+async def away_now_and_then(origin: ScriptedOrigin) -> None:
     """Every few seconds the host is gone for a moment: connections are reset, new ones refused."""
     while True:
         await asyncio.sleep(4)

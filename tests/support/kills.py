@@ -39,8 +39,8 @@ from typing import Any
 
 import xxhash
 from support.disk_sampler import used_bytes
-from support.origin_server import OriginServer
 from support.readers import read
+from support.scripted_origin import ScriptedOrigin
 from support.sidecar import Sidecar, environment, spawn, start, wait_until
 from support.tars import expected, tar_shard
 
@@ -112,7 +112,7 @@ class Kills:
     async def run(self, kills: int) -> Report:
         """That many lives and deaths, and a last life in which every byte is read."""
         files = self._make_files()
-        async with OriginServer() as origin:
+        async with ScriptedOrigin() as origin:
             for path in files:
                 data = path.read_bytes()
                 origin.put(f"/{path.name}", data, etag=f'"{path.name}"', bytes_per_s=RATE_BYTES_S)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from support.origin_server import OriginServer
+from support.scripted_origin import ScriptedOrigin
 from support.tarmaking import hand_header
 
 __all__ = ["Got", "make_shard", "many", "put_shards", "read", "shard_sizes", "spans"]
@@ -43,7 +43,7 @@ def make_shard(path: Path, size: int, number: int) -> Path:
     return path
 
 
-def put_shards(directory: Path, origin: OriginServer, count: int, size: int) -> list[Path]:
+def put_shards(directory: Path, origin: ScriptedOrigin, count: int, size: int) -> list[Path]:
     """Files of ``make_shard`` by the names 00.tar, 01.tar, …, and the same at ``origin``."""
     made = [make_shard(directory / f"{number:02d}.tar", size, number) for number in range(count)]
     for file in made:

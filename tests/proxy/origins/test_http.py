@@ -13,11 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.fault_origin import FaultOrigin, State
 from support.faults import Surplus
 from support.netns import lonely_network
-from support.origin_server import OriginServer
 from support.ramp import ramp
+from support.scripted_origin import ScriptedOrigin
 
 from forebay_proxy.core.errors import (
     OriginError,
@@ -54,7 +53,7 @@ def shard_of(url: str, *headers: tuple[str, str]) -> Shard:
 class Client:
     """An origin under test and what it reported."""
 
-    def __init__(self, *servers: OriginServer, idle_timeout_s: float = 5.0) -> None:
+    def __init__(self, *servers: ScriptedOrigin, idle_timeout_s: float = 5.0) -> None:
         self.events: list[Event] = []
         events = Events()
         events.listen(self.events.append)
@@ -87,7 +86,7 @@ class Client:
 
 
 @asynccontextmanager
-async def client_of(*servers: OriginServer, idle_timeout_s: float = 5.0) -> AsyncIterator[Client]:
+async def client_of(*servers: ScriptedOrigin, idle_timeout_s: float = 5.0) -> AsyncIterator[Client]:
     client = Client(*servers, idle_timeout_s=idle_timeout_s)
     try:
         yield client
@@ -96,14 +95,14 @@ async def client_of(*servers: OriginServer, idle_timeout_s: float = 5.0) -> Asyn
 
 
 @pytest.fixture
-async def origin() -> AsyncIterator[OriginServer]:
-    async with OriginServer() as server:
+async def origin() -> AsyncIterator[ScriptedOrigin]:
+    async with ScriptedOrigin() as server:
         server.put("/a.tar", ramp(100_000))
         yield server
 
 
 @pytest.fixture
-async def client(origin: OriginServer) -> AsyncIterator[Client]:
+async def client(origin: ScriptedOrigin) -> AsyncIterator[Client]:
     async with client_of(origin) as made:
         yield made
 
@@ -111,7 +110,7 @@ async def client(origin: OriginServer) -> AsyncIterator[Client]:
 # What is asked, and what a good answer says
 
 
-async def test_a_range_is_asked_and_checked(origin: OriginServer, client: Client) -> None:
+async def test_a_range_is_asked_and_checked(origin: ScriptedOrigin, client: Client) -> None:
     """The body holds exactly the bytes asked for and knows the whole length."""
     body, data = await client.get(shard_of(origin.url("/a.tar")), ByteRange(10, 99))
     assert data == ramp(90, 10)
@@ -119,7 +118,7 @@ async def test_a_range_is_asked_and_checked(origin: OriginServer, client: Client
     assert origin.requests[0].range == "bytes=10-99"
 
 
-async def test_without_a_range_none_is_sent(origin: OriginServer, client: Client) -> None:
+async def test_without_a_range_none_is_sent(origin: ScriptedOrigin, client: Client) -> None:
     """The whole body of a 200."""
     body, data = await client.get(shard_of(origin.url("/a.tar")))
     assert data == ramp(100_000)
@@ -127,14 +126,14 @@ async def test_without_a_range_none_is_sent(origin: OriginServer, client: Client
     assert origin.requests[0].range is None
 
 
-async def test_only_what_is_meant_travels(origin: OriginServer, client: Client) -> None:
+async def test_only_what_is_meant_travels(origin: ScriptedOrigin, client: Client) -> None:
     """identity is asked for; no cookie, no Referer; the shard's own credential and nothing else."""
     await client.get(shard_of(origin.url("/a.tar"), ("Authorization", "Bearer t"), ("X-Key", "k")))
     assert set(origin.requests[0].headers) == {"host", "accept", "accept-encoding", "user-agent", "authorization", "x-key"}
     assert origin.requests[0].headers["accept-encoding"] == "identity"
 
 
-async def test_cookies_of_one_reader_stay_with_it(origin: OriginServer, client: Client) -> None:
+async def test_cookies_of_one_reader_stay_with_it(origin: ScriptedOrigin, client: Client) -> None:
     """Set-Cookie is not kept."""
     origin.put("/c", b"x", headers=(("Set-Cookie", "a=b"),))
     await client.get(shard_of(origin.url("/c")))
@@ -142,14 +141,14 @@ async def test_cookies_of_one_reader_stay_with_it(origin: OriginServer, client: 
     assert all("cookie" not in request.headers for request in origin.requests)
 
 
-async def test_the_path_goes_out_as_it_came(origin: OriginServer, client: Client) -> None:
+async def test_the_path_goes_out_as_it_came(origin: ScriptedOrigin, client: Client) -> None:
     """Double slashes, %2F and signatures are the origin's business; the signature is sent but is not in the name."""
     shard = shard_of(origin.url("/b//c%2Fd%20e.tar?x=%41&X-Amz-Signature=s"))
     await client.fails(ShardNotFound, shard)
     assert origin.requests[0].target == "/b//c%2Fd%20e.tar?x=%41&X-Amz-Signature=s"
 
 
-async def test_connections_are_reused(origin: OriginServer, client: Client) -> None:
+async def test_connections_are_reused(origin: ScriptedOrigin, client: Client) -> None:
     """Bodies read to their end and small errors leave the connection open."""
     shard = shard_of(origin.url("/a.tar"))
     await client.get(shard, ByteRange(0, 9))
@@ -160,7 +159,7 @@ async def test_connections_are_reused(origin: OriginServer, client: Client) -> N
 
 
 @pytest.mark.parametrize("framing", ["length", "chunked", "close"])
-async def test_framing_is_told(origin: OriginServer, client: Client, framing: str) -> None:
+async def test_framing_is_told(origin: ScriptedOrigin, client: Client, framing: str) -> None:
     """Length and chunked coding have a real end, a closed connection has not."""
     origin.put("/f", ramp(5000), framing=framing, ranges=False)
     body, data = await client.get(shard_of(origin.url("/f")))
@@ -169,7 +168,7 @@ async def test_framing_is_told(origin: OriginServer, client: Client, framing: st
     assert body.length == (5000 if framing == "length" else None)
 
 
-async def test_a_chunked_range_still_has_its_promise(origin: OriginServer, client: Client) -> None:
+async def test_a_chunked_range_still_has_its_promise(origin: ScriptedOrigin, client: Client) -> None:
     """Content-Range alone says how much must come."""
     origin.put("/f", ramp(5000), framing="close")
     body, data = await client.get(shard_of(origin.url("/f")), ByteRange(0, 99))
@@ -178,21 +177,21 @@ async def test_a_chunked_range_still_has_its_promise(origin: OriginServer, clien
     await client.fails(TruncatedShard, shard_of(origin.url("/f")), ByteRange(0, 99))
 
 
-async def test_an_origin_without_range_gives_the_whole(origin: OriginServer, client: Client) -> None:
+async def test_an_origin_without_range_gives_the_whole(origin: ScriptedOrigin, client: Client) -> None:
     """The 200 to a range is passed on as what it is."""
     origin.put("/n", ramp(5000), ranges=False)
     body, data = await client.get(shard_of(origin.url("/n")), ByteRange(100, 199))
     assert (body.first, body.ranged, data) == (0, False, ramp(5000))
 
 
-async def test_rclones_200_with_content_range_is_a_range(origin: OriginServer, client: Client) -> None:
+async def test_rclones_200_with_content_range_is_a_range(origin: ScriptedOrigin, client: Client) -> None:
     """The status is wrong, the bytes are right."""
     origin.put("/r", ramp(5000), range_status=200)
     body, data = await client.get(shard_of(origin.url("/r")), ByteRange(100, 199))
     assert (body.first, body.ranged, data) == (100, True, ramp(100, 100))
 
 
-async def test_gzip_nobody_asked_for_is_recorded_and_left_alone(origin: OriginServer, client: Client) -> None:
+async def test_gzip_nobody_asked_for_is_recorded_and_left_alone(origin: ScriptedOrigin, client: Client) -> None:
     """Bytes as sent, with the encoding in the version."""
     packed = gzip.compress(ramp(5000))
     origin.put("/g", packed, headers=(("Content-Encoding", "gzip"),))
@@ -203,7 +202,7 @@ async def test_gzip_nobody_asked_for_is_recorded_and_left_alone(origin: OriginSe
 # Pins
 
 
-async def test_pins_are_sent(origin: OriginServer, client: Client) -> None:
+async def test_pins_are_sent(origin: ScriptedOrigin, client: Client) -> None:
     """An ETag as If-Match, a date as If-Unmodified-Since."""
     origin.put("/d", ramp(10), etag=None, last_modified=DATE)
     await client.get(shard_of(origin.url("/a.tar")), ByteRange(0, 9), Pin(PinKind.ETAG, '"v1"'))
@@ -213,7 +212,7 @@ async def test_pins_are_sent(origin: OriginServer, client: Client) -> None:
 
 
 @pytest.mark.parametrize("honest", [True, False])
-async def test_another_version_is_noticed(origin: OriginServer, client: Client, honest: bool) -> None:
+async def test_another_version_is_noticed(origin: ScriptedOrigin, client: Client, honest: bool) -> None:
     """By the origin's 412, or by its ETag where it ignores If-Match."""
     origin.put("/a.tar", ramp(100), etag='"v2"', conditions=honest)
     await client.fails(ShardChanged, shard_of(origin.url("/a.tar")), ByteRange(0, 9), Pin(PinKind.ETAG, '"v1"'))
@@ -223,8 +222,8 @@ async def test_another_version_is_noticed(origin: OriginServer, client: Client, 
 @pytest.mark.parametrize("honest", [True, False])
 async def test_a_denied_version_is_asked_for_elsewhere(honest: bool) -> None:
     """On a new connection: behind a balancer the kept one leads to the same server for ever. What was not denied is asked by a kept one."""
-    async with FaultOrigin() as server:
-        server.put("/a.tar", State(b"x", etag='"v2"'), conditions=honest)
+    async with ScriptedOrigin() as server:
+        server.put("/a.tar", b"x", etag='"v2"', conditions=honest)
         origin = HttpOrigin(guard=Guard(allow_origin=[server.base]), events=Events())
         try:
             for _ in range(3):
@@ -232,7 +231,7 @@ async def test_a_denied_version_is_asked_for_elsewhere(honest: bool) -> None:
                     async with origin.read(shard_of(server.url("/a.tar")), ByteRange(0, 0), Pin(PinKind.ETAG, '"v1"')):
                         pass
             assert server.connections == 3
-            server.put("/a.tar", State(b"x", etag='"v1"'))
+            server.put("/a.tar", b"x", etag='"v1"')
             for _ in range(3):  # one more new one, which is not kept, and another
                 async with origin.read(shard_of(server.url("/a.tar")), ByteRange(0, 0), Pin(PinKind.ETAG, '"v1"')) as body:
                     assert b"".join([chunk async for chunk in body.chunks]) == b"x"
@@ -252,7 +251,7 @@ async def test_a_denied_version_is_asked_for_elsewhere(honest: bool) -> None:
         (503, OriginUnavailable, "throttled"),
     ],
 )  # fmt: skip
-async def test_statuses_become_errors(origin: OriginServer, client: Client, status: int, kind: type[ShardError], reason: str) -> None:
+async def test_statuses_become_errors(origin: ScriptedOrigin, client: Client, status: int, kind: type[ShardError], reason: str) -> None:
     """Each status is one class of the tree, and one fact for the listeners."""
     origin.put("/s", b"<html>", status=status)
     await client.fails(kind, shard_of(origin.url("/s")), ByteRange(0, 9))
@@ -261,7 +260,7 @@ async def test_statuses_become_errors(origin: OriginServer, client: Client, stat
     assert [(event.origin, event.method, event.code) for event in answered] == [(origin.base, "GET", status)]
 
 
-async def test_416_knows_the_length_and_is_no_failure(origin: OriginServer, client: Client) -> None:
+async def test_416_knows_the_length_and_is_no_failure(origin: ScriptedOrigin, client: Client) -> None:
     """A range past the end tells where the end is."""
     error = await client.fails(RangeNotSatisfiable, shard_of(origin.url("/a.tar")), ByteRange(100_000, 100_001))
     assert isinstance(error, RangeNotSatisfiable)
@@ -269,7 +268,7 @@ async def test_416_knows_the_length_and_is_no_failure(origin: OriginServer, clie
     assert client.reasons() == []
 
 
-async def test_errors_hold_no_secret(origin: OriginServer, client: Client) -> None:
+async def test_errors_hold_no_secret(origin: ScriptedOrigin, client: Client) -> None:
     """Neither query nor header of a request reaches a message."""
     origin.put("/s", b"", status=403)
     shard = shard_of(origin.url("/s?X-Amz-Signature=hunter2"), ("Authorization", "hunter2"))
@@ -281,7 +280,7 @@ async def test_errors_hold_no_secret(origin: OriginServer, client: Client) -> No
 
 
 @pytest.mark.parametrize("framing", ["length", "chunked"])
-async def test_a_cut_body_is_truncated(origin: OriginServer, client: Client, framing: str) -> None:
+async def test_a_cut_body_is_truncated(origin: ScriptedOrigin, client: Client, framing: str) -> None:
     """What came is delivered, then the error: never a clean end."""
     origin.put("/t", ramp(100_000), framing=framing, cut_after=1000)
     got = bytearray()
@@ -291,16 +290,16 @@ async def test_a_cut_body_is_truncated(origin: OriginServer, client: Client, fra
     assert client.reasons() == ["short"]
 
 
-async def test_a_reset_is_the_origins_trouble(origin: OriginServer, client: Client) -> None:
+async def test_a_reset_is_the_origins_trouble(origin: ScriptedOrigin, client: Client) -> None:
     """A reset within the body can be resumed like any other break."""
     origin.put("/t", ramp(100_000), cut_after=1000, reset=True)
     await client.fails(OriginUnavailable, shard_of(origin.url("/t")))
     assert client.reasons() == ["reset"]
 
 
-async def test_no_answer_at_all_is_unavailable(origin: OriginServer, client: Client) -> None:
+async def test_no_answer_at_all_is_unavailable(origin: ScriptedOrigin, client: Client) -> None:
     """A connection closed before any header."""
-    origin.put("/t", b"", silent=True)
+    origin.put("/t", b"", cut_after=-1)
     await client.fails(OriginUnavailable, shard_of(origin.url("/t")))
     assert client.reasons() == ["reset"]
 
@@ -322,21 +321,21 @@ async def test_nobody_listening_is_unavailable() -> None:
     assert [event.reason for event in events if isinstance(event, OriginFailed)] == ["connect"]
 
 
-async def test_garbage_is_an_origin_error(origin: OriginServer, client: Client) -> None:
+async def test_garbage_is_an_origin_error(origin: ScriptedOrigin, client: Client) -> None:
     """Headers that cannot be read are not retried."""
     origin.put("/h", b"x", headers=(("Content-Length", "5x"),))
     with pytest.raises(ShardError):
         await client.get(shard_of(origin.url("/h")))
 
 
-async def test_a_lie_about_the_range_is_an_error(origin: OriginServer, client: Client) -> None:
+async def test_a_lie_about_the_range_is_an_error(origin: ScriptedOrigin, client: Client) -> None:
     """Bytes of another place are not taken."""
     origin.put("/l", ramp(100_000), content_range="bytes 0-9/100000")
     await client.fails(OriginError, shard_of(origin.url("/l")), ByteRange(10, 19))
     assert client.reasons() == ["wrong"]
 
 
-async def test_silence_before_the_headers_times_out(origin: OriginServer) -> None:
+async def test_silence_before_the_headers_times_out(origin: ScriptedOrigin) -> None:
     """The idle timeout counts from the request on."""
     origin.put("/q", ramp(10), gate=asyncio.Event())
     async with client_of(origin, idle_timeout_s=0.1) as client:
@@ -344,7 +343,7 @@ async def test_silence_before_the_headers_times_out(origin: OriginServer) -> Non
         assert client.reasons() == ["timeout"]
 
 
-async def test_silence_within_the_body_times_out(origin: OriginServer) -> None:
+async def test_silence_within_the_body_times_out(origin: ScriptedOrigin) -> None:
     """What came before is delivered, then a 504 error."""
     origin.put("/q", ramp(100_000), body_gate=asyncio.Event(), gate_at=1000)
     got = bytearray()
@@ -354,7 +353,7 @@ async def test_silence_within_the_body_times_out(origin: OriginServer) -> None:
     assert got == ramp(1000)
 
 
-async def test_leaving_early_closes_the_connection(origin: OriginServer, client: Client) -> None:
+async def test_leaving_early_closes_the_connection(origin: ScriptedOrigin, client: Client) -> None:
     """A body left half read is not drained: the origin sees the end."""
     origin.put("/q", ramp(1 << 20), body_gate=asyncio.Event(), gate_at=1000)
     async with client.origin.read(shard_of(origin.url("/q")), None, NO_PIN) as body:
@@ -362,7 +361,7 @@ async def test_leaving_early_closes_the_connection(origin: OriginServer, client:
     await origin.until(lambda: origin.open_connections == 0)
 
 
-async def test_cancelling_in_the_body_closes_the_connection(origin: OriginServer, client: Client) -> None:
+async def test_cancelling_in_the_body_closes_the_connection(origin: ScriptedOrigin, client: Client) -> None:
     """A cancelled fetch leaves nothing behind."""
     started = asyncio.Event()
     origin.put("/q", ramp(1 << 20), body_gate=asyncio.Event(), gate_at=1000)
@@ -381,7 +380,7 @@ async def test_cancelling_in_the_body_closes_the_connection(origin: OriginServer
     assert client.reasons() == []
 
 
-async def test_cancelling_before_the_headers_closes_the_connection(origin: OriginServer, client: Client) -> None:
+async def test_cancelling_before_the_headers_closes_the_connection(origin: ScriptedOrigin, client: Client) -> None:
     """Nor does one that was still waiting."""
     origin.put("/q", ramp(10), gate=asyncio.Event())
     task = asyncio.create_task(client.get(shard_of(origin.url("/q"))))
@@ -395,7 +394,7 @@ async def test_cancelling_before_the_headers_closes_the_connection(origin: Origi
 # HEAD
 
 
-async def test_head_tells_the_version(origin: OriginServer, client: Client) -> None:
+async def test_head_tells_the_version(origin: ScriptedOrigin, client: Client) -> None:
     """No body, one request."""
     version = await client.origin.head(shard_of(origin.url("/a.tar")))
     assert (version.identity, version.length) == ('etag:"v1"', 100_000)
@@ -403,27 +402,27 @@ async def test_head_tells_the_version(origin: OriginServer, client: Client) -> N
 
 
 @pytest.mark.parametrize("status", [403, 405, 501])
-async def test_a_refused_head_becomes_one_byte(origin: OriginServer, client: Client, status: int) -> None:
+async def test_a_refused_head_becomes_one_byte(origin: ScriptedOrigin, client: Client, status: int) -> None:
     """Some origins grant GET only."""
     origin.put("/a.tar", ramp(100_000), head_status=status)
     assert (await client.origin.head(shard_of(origin.url("/a.tar")))).length == 100_000
     assert [(request.method, request.range) for request in origin.requests] == [("HEAD", None), ("GET", "bytes=0-0")]
 
 
-async def test_a_url_signed_for_get_is_never_asked_with_head(origin: OriginServer, client: Client) -> None:
+async def test_a_url_signed_for_get_is_never_asked_with_head(origin: ScriptedOrigin, client: Client) -> None:
     """The method is part of the signature."""
     await client.origin.head(shard_of(origin.url("/a.tar?X-Amz-Signature=s")))
     assert [(request.method, request.range) for request in origin.requests] == [("GET", "bytes=0-0")]
 
 
-async def test_an_empty_shard_has_a_version(origin: OriginServer, client: Client) -> None:
+async def test_an_empty_shard_has_a_version(origin: ScriptedOrigin, client: Client) -> None:
     """One byte of nothing is 416; the whole of nothing has an ETag."""
     origin.put("/e", b"", etag='"empty"')
     version = await client.origin.head(shard_of(origin.url("/e?X-Amz-Signature=s")))
     assert (version.identity, version.length) == ('etag:"empty"', 0)
 
 
-async def test_head_of_nothing_is_not_found(origin: OriginServer, client: Client) -> None:
+async def test_head_of_nothing_is_not_found(origin: ScriptedOrigin, client: Client) -> None:
     """Errors of HEAD are those of GET."""
     with pytest.raises(ShardNotFound):
         await client.origin.head(shard_of(origin.url("/none")))
@@ -432,7 +431,7 @@ async def test_head_of_nothing_is_not_found(origin: OriginServer, client: Client
 # Redirects
 
 
-async def test_redirects_are_followed_and_remembered(origin: OriginServer, client: Client) -> None:
+async def test_redirects_are_followed_and_remembered(origin: ScriptedOrigin, client: Client) -> None:
     """Later segments go where the first was led; a rate-limited resolver is asked once."""
     origin.redirect("/r", origin.url("/a.tar"))
     shard = shard_of(origin.url("/r"))
@@ -441,7 +440,7 @@ async def test_redirects_are_followed_and_remembered(origin: OriginServer, clien
     assert [request.path for request in origin.requests] == ["/r", "/a.tar", "/a.tar", "/a.tar"]
 
 
-async def test_what_is_remembered_runs_out(origin: OriginServer, client: Client) -> None:
+async def test_what_is_remembered_runs_out(origin: ScriptedOrigin, client: Client) -> None:
     """After some minutes the shard's own URL is asked again."""
     origin.redirect("/r", origin.url("/a.tar"))
     shard = shard_of(origin.url("/r"))
@@ -451,7 +450,7 @@ async def test_what_is_remembered_runs_out(origin: OriginServer, client: Client)
     assert [request.path for request in origin.requests] == ["/r", "/a.tar"] * 2
 
 
-async def test_a_dead_link_is_resolved_again_once(origin: OriginServer, client: Client) -> None:
+async def test_a_dead_link_is_resolved_again_once(origin: ScriptedOrigin, client: Client) -> None:
     """A 403 on a remembered link (it expired) leads back to the shard's URL; a second 403 stands."""
     origin.redirect("/r", origin.url("/a.tar"))
     shard = shard_of(origin.url("/r"))
@@ -464,7 +463,7 @@ async def test_a_dead_link_is_resolved_again_once(origin: OriginServer, client: 
     assert len(origin.requests) == 8
 
 
-async def test_a_new_look_follows_redirects_afresh(origin: OriginServer, client: Client) -> None:
+async def test_a_new_look_follows_redirects_afresh(origin: ScriptedOrigin, client: Client) -> None:
     """head() asks the shard's URL, whatever is remembered."""
     origin.redirect("/r", origin.url("/a.tar"))
     shard = shard_of(origin.url("/r"))
@@ -474,7 +473,7 @@ async def test_a_new_look_follows_redirects_afresh(origin: OriginServer, client:
     assert (await client.origin.head(shard)).identity == 'etag:"v2"'
 
 
-async def test_where_a_head_was_led_is_not_for_a_get(origin: OriginServer, client: Client) -> None:
+async def test_where_a_head_was_led_is_not_for_a_get(origin: ScriptedOrigin, client: Client) -> None:
     """Some send HEAD to a login page, which answers well: the GET that contradicts it must not be sent there as well."""
     origin.put("/login", b"<html>", etag=None)
     origin.redirect("/r", origin.url("/login"))
@@ -484,7 +483,7 @@ async def test_where_a_head_was_led_is_not_for_a_get(origin: OriginServer, clien
     assert (await client.get(shard, ByteRange(0, 9)))[1] == ramp(10)
 
 
-async def test_what_one_credential_was_led_to_is_not_for_another(origin: OriginServer, client: Client) -> None:
+async def test_what_one_credential_was_led_to_is_not_for_another(origin: ScriptedOrigin, client: Client) -> None:
     """A remembered link belongs to who asked."""
     origin.redirect("/r", origin.url("/a.tar"))
     await client.get(shard_of(origin.url("/r"), ("Authorization", "a")), ByteRange(0, 9))
@@ -492,9 +491,9 @@ async def test_what_one_credential_was_led_to_is_not_for_another(origin: OriginS
     assert [request.path for request in origin.requests] == ["/r", "/a.tar"] * 2
 
 
-async def test_credentials_stay_with_the_first_host(origin: OriginServer) -> None:
+async def test_credentials_stay_with_the_first_host(origin: ScriptedOrigin) -> None:
     """Another port is another host: no header of the reader's goes there, nor from memory later."""
-    async with OriginServer() as other:
+    async with ScriptedOrigin() as other:
         other.put("/a.tar", ramp(1000))
         origin.redirect("/r", origin.url("/r2"))
         origin.redirect("/r2", other.url("/a.tar"))
@@ -508,9 +507,9 @@ async def test_credentials_stay_with_the_first_host(origin: OriginServer) -> Non
             assert not {"authorization", "cookie", "x-amz-security-token"} & set(request.headers)
 
 
-async def test_a_redirect_is_judged_like_any_request(origin: OriginServer, client: Client) -> None:
+async def test_a_redirect_is_judged_like_any_request(origin: ScriptedOrigin, client: Client) -> None:
     """A hop to where Forebay may not go is refused before anything is sent."""
-    async with OriginServer() as other:
+    async with ScriptedOrigin() as other:
         for target in (other.url("/x"), "http://169.254.169.254/latest/meta-data/", "//metadata.google.internal/"):
             origin.redirect("/r", target)
             error = await client.fails(OriginRefused, shard_of(origin.url("/r")))
@@ -520,20 +519,20 @@ async def test_a_redirect_is_judged_like_any_request(origin: OriginServer, clien
 
 
 @pytest.mark.parametrize("target", ["ftp://127.0.0.1/x", "file:///etc/passwd", "http://[", "javascript:alert(1)"])
-async def test_a_redirect_to_another_scheme_is_nonsense(origin: OriginServer, client: Client, target: str) -> None:
+async def test_a_redirect_to_another_scheme_is_nonsense(origin: ScriptedOrigin, client: Client, target: str) -> None:
     """Only http and https are followed."""
     origin.redirect("/r", target)
     await client.fails(OriginError, shard_of(origin.url("/r")))
 
 
-async def test_five_hops_are_enough(origin: OriginServer, client: Client) -> None:
+async def test_five_hops_are_enough(origin: ScriptedOrigin, client: Client) -> None:
     """A loop ends."""
     origin.redirect("/r", "/r", status=307)
     await client.fails(OriginError, shard_of(origin.url("/r")))
     assert len(origin.requests) == 6
 
 
-async def test_a_relative_redirect_keeps_credentials_on_the_host(origin: OriginServer, client: Client) -> None:
+async def test_a_relative_redirect_keeps_credentials_on_the_host(origin: ScriptedOrigin, client: Client) -> None:
     """Same host, same reader."""
     origin.redirect("/d/r", "../a.tar", status=308)
     shard = shard_of(origin.url("/d/r"), ("Authorization", "t"))
@@ -580,7 +579,7 @@ async def test_an_untrusted_certificate_is_not_retried(tmp_path: Path) -> None:
         pytest.skip("no openssl to make a certificate with")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(directory / "c", directory / "k")
-    async with OriginServer(tls=context) as server, client_of(server) as client:
+    async with ScriptedOrigin(tls=context) as server, client_of(server) as client:
         error = await client.fails(OriginUnavailable, shard_of(server.url("/x")))
         assert "certificate" in str(error)
         assert isinstance(error, OriginUnavailable)
@@ -589,23 +588,13 @@ async def test_an_untrusted_certificate_is_not_retried(tmp_path: Path) -> None:
 
 async def test_a_chunk_header_that_cannot_be_read_is_no_silence_without_end() -> None:
     """Neither the client's own time limit nor the end of the connection ends such a body: ours does, and quotes none of it."""
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b'HTTP/1.1 200 OK\r\nETag: "a"\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nabcd\r\n')
-        await writer.drain()
-        await asyncio.sleep(0.05)  # the header and the first chunk are read before the next is found wrong
-        writer.write(b"zzzz\r\nSECRET-BYTES")
-        await writer.drain()
-        await reader.read()
-        writer.close()
-
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        base = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        origin = HttpOrigin(guard=Guard(allow_origin=[base]), events=Events(), connect_timeout_s=2.0, idle_timeout_s=0.2)
+    async with ScriptedOrigin() as server:
+        # The head and the first chunk are read before the next is found wrong.
+        server.put("/a.tar", b"abcd", framing="chunked", cut_after=4, beyond=b"zzzz\r\nSECRET-BYTES", beyond_s=0.05, stall=True)
+        origin = HttpOrigin(guard=Guard(allow_origin=[server.base]), events=Events(), connect_timeout_s=2.0, idle_timeout_s=0.2)
         try:
             with pytest.raises(ShardError) as raised:
-                await asyncio.wait_for(_whole(origin, shard_of(f"{base}/a.tar")), 60)
+                await asyncio.wait_for(_whole(origin, shard_of(server.url("/a.tar"))), 60)
         finally:
             await origin.aclose()
     assert "SECRET" not in str(raised.value)
@@ -616,7 +605,7 @@ async def _whole(origin: HttpOrigin, shard: Shard) -> bytes:
         return b"".join([chunk async for chunk in body.chunks])
 
 
-async def test_requests_carry_the_mark_of_their_sidecar(origin: OriginServer) -> None:
+async def test_requests_carry_the_mark_of_their_sidecar(origin: ScriptedOrigin) -> None:
     """Ours behind those the asking request has passed; nothing of it is part of the shard's name."""
     http = HttpOrigin(guard=Guard(allow_origin=[origin.base]), events=Events(), egress=Egress(loop_guard=LoopGuard("ab")))
     shard = shard_of(origin.url("/a.tar"))
@@ -629,7 +618,7 @@ async def test_requests_carry_the_mark_of_their_sidecar(origin: OriginServer) ->
     assert [request.headers["cdn-loop"] for request in origin.requests] == ["forebay;id=ab", "forebay;id=cd, forebay;id=ab"]
 
 
-async def test_508_is_told_from_trouble(origin: OriginServer, client: Client) -> None:
+async def test_508_is_told_from_trouble(origin: ScriptedOrigin, client: Client) -> None:
     """Asking a loop again goes round again: it keeps its status and is not retried."""
     origin.put("/s", b"", status=508)
     error = await client.fails(OriginLoops, shard_of(origin.url("/s")))
@@ -652,9 +641,9 @@ async def test_an_unknown_name_and_a_closed_port_are_told_apart() -> None:
 @pytest.mark.parametrize("pause_s", [0.0, 0.05], ids=["with the body", "a moment later"])
 async def test_what_is_said_beyond_an_answer_is_nobodys(pause_s: float) -> None:
     """It may look like the next answer on a kept connection: that connection is not used again."""
-    async with FaultOrigin() as server:
+    async with ScriptedOrigin() as server:
         for number in range(3):
-            server.put(f"/{number}.tar", State(b"%d" % number), always=Surplus(pause_s))
+            server.put(f"/{number}.tar", b"%d" % number, always=Surplus(pause_s))
         origin = HttpOrigin(guard=Guard(allow_origin=[server.base]), events=Events())
         try:
             for number in range(3):

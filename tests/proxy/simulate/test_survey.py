@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.origin_server import OriginServer
+from support.scripted_origin import ScriptedOrigin
 
 from forebay_proxy.config.settings import Settings, load
 from forebay_proxy.core.errors import ConfigError, ForebayError, ShardNotFound
@@ -12,17 +12,17 @@ from forebay_proxy.simulate.survey import sample_of, surveyed
 from forebay_proxy.wire.urls.shard_url import parse_origin_url
 
 
-def of(origin: OriginServer, count: int) -> list[Shard]:
+def of(origin: ScriptedOrigin, count: int) -> list[Shard]:
     return [Shard.of(parse_origin_url(origin.url(f"/{number}.tar"))) for number in range(count)]
 
 
-def allowing(origin: OriginServer) -> Settings:
+def allowing(origin: ScriptedOrigin) -> Settings:
     return load({"allow_origin": (origin.base,)}, {}, ())
 
 
 async def test_lengths_without_a_byte() -> None:
     """HEAD only; the mean stands for those that were not asked."""
-    async with OriginServer() as origin:
+    async with ScriptedOrigin() as origin:
         for number in range(10):
             origin.put(f"/{number}.tar", b"x" * (number + 1))
         found = await surveyed(of(origin, 10), allowing(origin), 5, {})
@@ -33,7 +33,7 @@ async def test_lengths_without_a_byte() -> None:
 
 async def test_the_first_that_cannot_be_had_is_named() -> None:
     """With the origin's own answer."""
-    async with OriginServer() as origin:
+    async with ScriptedOrigin() as origin:
         origin.put("/0.tar", b"x")
         with pytest.raises(ShardNotFound, match=r"/1\.tar"):
             await surveyed(of(origin, 2), allowing(origin), 2, {})
@@ -41,7 +41,7 @@ async def test_the_first_that_cannot_be_had_is_named() -> None:
 
 async def test_the_guard_stands_here_too() -> None:
     """A loopback origin is asked only where it is allowed."""
-    async with OriginServer() as origin:
+    async with ScriptedOrigin() as origin:
         origin.put("/0.tar", b"x")
         with pytest.raises(ForebayError) as caught:
             await surveyed(of(origin, 1), load({}, {}, ()), 1, {})

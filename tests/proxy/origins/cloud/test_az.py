@@ -7,8 +7,8 @@ import socket
 from collections.abc import AsyncIterator
 
 import pytest
-from support.origin_server import OriginServer
 from support.ramp import ramp
+from support.scripted_origin import ScriptedOrigin
 
 from forebay_proxy.core.errors import ShardForbidden
 from forebay_proxy.core.events import Events
@@ -34,16 +34,16 @@ def denied(code: str, detail: str) -> bytes:
 
 
 @pytest.fixture
-async def blobs() -> AsyncIterator[OriginServer]:
+async def blobs() -> AsyncIterator[ScriptedOrigin]:
     """A server that is Azure's by name."""
-    async with OriginServer() as made:
+    async with ScriptedOrigin() as made:
         headers = (REQUEST, ("x-ms-blob-type", "BlockBlob"))
         made.put("/c/a.tar", ramp(100_000), etag=ETAG, headers=headers)
         yield made
 
 
 @pytest.fixture
-async def origin(blobs: OriginServer) -> AsyncIterator[HttpOrigin]:
+async def origin(blobs: ScriptedOrigin) -> AsyncIterator[HttpOrigin]:
     guard, events = Guard(allow_origin=[f"http://{HOST}:{blobs.port}"]), Events()
     resolver = GuardedResolver(guard, look_up=lambda host, port: [(socket.AF_INET, "127.0.0.1")])
     made = HttpOrigin(guard=guard, events=events, origin_client=OriginClient(guard=guard, events=events, resolver=resolver))
@@ -51,7 +51,7 @@ async def origin(blobs: OriginServer) -> AsyncIterator[HttpOrigin]:
     await made.aclose()
 
 
-def shard_of(blobs: OriginServer, query: str = SAS, *headers: tuple[str, str]) -> Shard:
+def shard_of(blobs: ScriptedOrigin, query: str = SAS, *headers: tuple[str, str]) -> Shard:
     return Shard.of(parse_origin_url(f"http://{HOST}:{blobs.port}/c/a.tar{'?' if query else ''}{query}"), headers)
 
 
@@ -60,7 +60,7 @@ async def get(origin: HttpOrigin, shard: Shard, pin: Pin = Pin()) -> tuple[str, 
         return body.version.identity, b"".join([chunk async for chunk in body.chunks])
 
 
-async def test_a_blob_is_read_with_its_signature(blobs: OriginServer, origin: HttpOrigin) -> None:
+async def test_a_blob_is_read_with_its_signature(blobs: ScriptedOrigin, origin: HttpOrigin) -> None:
     """Range, pin and signature travel; the ETag is the identity; HEAD is not asked of a URL signed for GET."""
     shard = shard_of(blobs)
     assert await get(origin, shard, Pin()) == (f"etag:{ETAG}", ramp(10))
@@ -81,7 +81,7 @@ def test_the_signature_is_the_credential_not_the_name() -> None:
     assert "canary" not in repr(one) + one.name
 
 
-async def test_a_version_of_the_service_is_asked_for(blobs: OriginServer, origin: HttpOrigin) -> None:
+async def test_a_version_of_the_service_is_asked_for(blobs: ScriptedOrigin, origin: HttpOrigin) -> None:
     """Without one a public container answers as in 2009; the reader's own word counts; no other host is told."""
     await get(origin, shard_of(blobs, ""))
     await get(origin, shard_of(blobs, "", ("X-Ms-Version", "2019-12-12")))
@@ -93,7 +93,7 @@ async def test_a_version_of_the_service_is_asked_for(blobs: OriginServer, origin
     assert headers_of("https://a.z20.blob.core.windows.net/c/b", ())
 
 
-async def test_an_ended_signature_says_so(blobs: OriginServer, origin: HttpOrigin) -> None:
+async def test_an_ended_signature_says_so(blobs: ScriptedOrigin, origin: HttpOrigin) -> None:
     """When, and that new URLs are needed; asked once."""
     detail = (
         "Signature not valid in the specified time frame: Start [Fri, 20 Nov 2026 10:00:00 GMT] - Expiry [Sat, 21 Nov 2026 10:00:00 GMT]"
@@ -106,7 +106,7 @@ async def test_an_ended_signature_says_so(blobs: OriginServer, origin: HttpOrigi
     assert len(blobs.requests) == 1
 
 
-async def test_a_wrong_signature_is_not_quoted(blobs: OriginServer, origin: HttpOrigin) -> None:
+async def test_a_wrong_signature_is_not_quoted(blobs: ScriptedOrigin, origin: HttpOrigin) -> None:
     """Azure repeats what it was sent; we do not."""
     detail = "The MAC signature found in the HTTP request 'canary/secret=' is not the same as any computed signature."
     blobs.put("/c/a.tar", denied("AuthenticationFailed", detail), status=403, headers=(REQUEST,))
@@ -116,7 +116,7 @@ async def test_a_wrong_signature_is_not_quoted(blobs: OriginServer, origin: Http
     assert "canary" not in str(refused.value) + refused.value.next_step
 
 
-async def test_no_signature_at_all_says_how_one_is_written(blobs: OriginServer, origin: HttpOrigin) -> None:
+async def test_no_signature_at_all_says_how_one_is_written(blobs: ScriptedOrigin, origin: HttpOrigin) -> None:
     """By the code in the header too, where there is no body."""
     headers = (REQUEST, ("x-ms-error-code", "NoAuthenticationInformation"))
     blobs.put("/c/a.tar", b"", status=401, headers=headers)

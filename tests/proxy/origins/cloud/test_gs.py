@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from support.gcs import Gcs, account_file
-from support.origin_server import OriginServer
 from support.ramp import ramp
+from support.scripted_origin import ScriptedOrigin
 
 from forebay_proxy.core.errors import (
     ConfigError,
@@ -315,7 +315,7 @@ async def test_a_metadata_service_that_never_answers_costs_two_seconds_once(gcs:
 
 async def test_the_token_stays_with_the_endpoint(gcs: Gcs, account: Path) -> None:
     """A redirect to another host is followed without it."""
-    async with OriginServer() as other:
+    async with ScriptedOrigin() as other:
         other.put("/bucket/a.tar", DATA)
         gcs.redirect = other.base
         async with client_of(gcs, other.base) as client:

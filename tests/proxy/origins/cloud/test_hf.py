@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from support.hub import Hub
-from support.origin_server import OriginServer
 from support.ramp import ramp
+from support.scripted_origin import ScriptedOrigin
 
 from forebay_proxy.core.errors import (
     ConfigError,
@@ -150,7 +150,7 @@ async def test_one_who_notices_late_takes_the_new_link(hub: Hub, client: Client)
 
 async def test_what_the_first_hop_says_counts(hub: Hub) -> None:
     """The hub names the content; whoever it leads to may have an ETag of its own."""
-    async with OriginServer() as other:
+    async with ScriptedOrigin() as other:
         other.put("/held/a.tar", DATA, headers=(("X-Linked-Etag", '"of its own"'),))
         path = f"/{REPO}/resolve/main/a.tar"
         other.put(path, b"", status=307, etag=None, headers=(("Location", "/held/a.tar"), ("X-Linked-Etag", '"hash"')))
@@ -284,7 +284,7 @@ async def test_the_token_goes_to_the_hub_only(hub: Hub) -> None:
 
 async def test_a_hub_that_sends_elsewhere_does_not_take_the_token_along(hub: Hub) -> None:
     """A mirror's redirect to another hub is followed without it."""
-    async with OriginServer() as mirror:
+    async with ScriptedOrigin() as mirror:
         mirror.redirect(f"/{REPO}/resolve/main/a.tar", f"{hub.base}/{REPO}/resolve/main/a.tar", status=308)
         async with client_of(hub, mirror.base, HF_ENDPOINT=mirror.base, HF_TOKEN="hf_good") as client:
             assert (await client.get())[1] == DATA[:10]

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support.origin_server import OriginServer
 from support.ramp import ramp
 from support.s3_origin import S3Client, s3_client, s3_shard
 from support.s3_servers import S3Server
+from support.scripted_origin import ScriptedOrigin
 
 from forebay_proxy.core.errors import (
     InvalidShard,
@@ -43,28 +43,28 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[OriginServer]:
+async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ScriptedOrigin]:
     """The operator's endpoint."""
-    async with OriginServer() as made:
+    async with ScriptedOrigin() as made:
         made.put("/b/k.tar", ramp(1000))
         monkeypatch.setenv("AWS_ENDPOINT_URL", made.base)
         yield made
 
 
 @pytest.fixture
-async def client(server: OriginServer) -> AsyncIterator[S3Client]:
+async def client(server: ScriptedOrigin) -> AsyncIterator[S3Client]:
     async with s3_client([server.base]) as made:
         yield made
 
 
-def signatures(server: OriginServer) -> list[str]:
+def signatures(server: ScriptedOrigin) -> list[str]:
     return [found[1] if (found := re.search("X-Amz-Signature=([0-9a-f]+)", request.target)) else "" for request in server.requests]
 
 
 SHARD = s3_shard("s3://b/k.tar")
 
 
-async def test_one_signature_serves_all_segments(server: OriginServer, client: S3Client) -> None:
+async def test_one_signature_serves_all_segments(server: ScriptedOrigin, client: S3Client) -> None:
     """Range and If-Match travel beside the signature, not in it."""
     body, data = await client.get(SHARD, FIRST)
     assert data == ramp(10)
@@ -76,7 +76,7 @@ async def test_one_signature_serves_all_segments(server: OriginServer, client: S
     assert server.requests[1].headers["if-match"] == '"v1"'
 
 
-async def test_a_signature_is_renewed_before_it_ends(server: OriginServer, client: S3Client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_signature_is_renewed_before_it_ends(server: ScriptedOrigin, client: S3Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixty seconds before, not later and not earlier."""
     signed: list[float] = []
     real = client.origin._sign
@@ -92,7 +92,7 @@ async def test_a_signature_is_renewed_before_it_ends(server: OriginServer, clien
     assert signed == [1_000_000.0, 1_000_000.0 + SIGNED_FOR_S - RENEW_BEFORE_S + 1]
 
 
-async def test_a_clock_set_back_renews_as_well(server: OriginServer, client: S3Client) -> None:
+async def test_a_clock_set_back_renews_as_well(server: ScriptedOrigin, client: S3Client) -> None:
     """A signature from the future is not trusted."""
     await client.get(SHARD, FIRST)
     client.now -= 3600
@@ -103,7 +103,7 @@ async def test_a_clock_set_back_renews_as_well(server: OriginServer, client: S3C
 
 @pytest.mark.parametrize(("status", "body"), [(403, xml("AccessDenied")), (400, xml("ExpiredToken")), (403, xml("RequestTimeTooSkewed"))])
 async def test_a_remembered_signature_that_is_refused_is_made_anew_once(
-    server: OriginServer, client: S3Client, status: int, body: bytes
+    server: ScriptedOrigin, client: S3Client, status: int, body: bytes
 ) -> None:
     """Then it works, or the refusal stands."""
     await client.get(SHARD, FIRST)
@@ -116,7 +116,7 @@ async def test_a_remembered_signature_that_is_refused_is_made_anew_once(
     assert len(server.requests) == 5
 
 
-async def test_a_fresh_signature_that_is_refused_stands(server: OriginServer, client: S3Client) -> None:
+async def test_a_fresh_signature_that_is_refused_stands(server: ScriptedOrigin, client: S3Client) -> None:
     """A shard one may not read costs one request."""
     server.put("/b/k.tar", xml("AccessDenied"), status=403)
     with pytest.raises(ShardForbidden):
@@ -125,7 +125,7 @@ async def test_a_fresh_signature_that_is_refused_stands(server: OriginServer, cl
 
 
 async def test_a_rejected_token_makes_credentials_be_read_anew(
-    server: OriginServer, client: S3Client, monkeypatch: pytest.MonkeyPatch
+    server: ScriptedOrigin, client: S3Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keys rotated in a file or a service are picked up without a restart, at most every ten seconds."""
     server.next("/b/k.tar", status=400, body=xml("ExpiredToken"))
@@ -142,7 +142,7 @@ async def test_a_rejected_token_makes_credentials_be_read_anew(
 
 @pytest.mark.parametrize("status", [401, 403])
 async def test_keys_that_were_changed_are_taken_after_a_refusal(
-    server: OriginServer, client: S3Client, monkeypatch: pytest.MonkeyPatch, status: int
+    server: ScriptedOrigin, client: S3Client, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     """Read anew at any 401 or 403, and asked with again only if they are others: once, at most every ten seconds."""
     server.next("/b/k.tar", status=status, body=xml("AccessDenied"))
@@ -158,7 +158,9 @@ async def test_keys_that_were_changed_are_taken_after_a_refusal(
     assert len(server.requests) == 4, "a remembered signature is made anew, with the same keys"
 
 
-async def test_all_who_are_refused_go_on_with_the_new_keys(server: OriginServer, client: S3Client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_who_are_refused_go_on_with_the_new_keys(
+    server: ScriptedOrigin, client: S3Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A session that ended under eight openings: it is read anew once, and each of them asks once more."""
     for number in range(8):
         server.put(f"/b/{number}.tar", ramp(1000))
@@ -179,7 +181,7 @@ async def test_all_who_are_refused_go_on_with_the_new_keys(server: OriginServer,
     assert forgotten == [""]
 
 
-async def test_a_refusal_says_what_may_help(server: OriginServer, client: S3Client) -> None:
+async def test_a_refusal_says_what_may_help(server: ScriptedOrigin, client: S3Client) -> None:
     """Signed: perhaps unsigned; unsigned: perhaps not."""
     server.put("/b/k.tar", xml("AccessDenied"), status=403)
     for url, words in (("s3://b/k.tar", "?unsigned=1"), ("s3://b/k.tar?unsigned=1", "leave it out")):
@@ -197,7 +199,7 @@ async def test_a_refusal_says_what_may_help(server: OriginServer, client: S3Clie
     ],
 )
 async def test_another_region_is_signed_for_and_remembered(
-    server: OriginServer, client: S3Client, status: int, headers: tuple[tuple[str, str], ...], body: bytes
+    server: ScriptedOrigin, client: S3Client, status: int, headers: tuple[tuple[str, str], ...], body: bytes
 ) -> None:
     """The bucket's own region, from header or body; the next shard of the bucket starts there."""
     server.next("/b/k.tar", status=status, headers=headers, body=body)
@@ -207,14 +209,14 @@ async def test_another_region_is_signed_for_and_remembered(
     assert ["eu-west-9" in request.target for request in server.requests] == [False, True, True]
 
 
-async def test_requester_pays_is_signed_and_sent(server: OriginServer, client: S3Client) -> None:
+async def test_requester_pays_is_signed_and_sent(server: ScriptedOrigin, client: S3Client) -> None:
     """The header is part of the signature, so it must travel."""
     await client.get(s3_shard("s3://b/k.tar?requester_pays=1"), FIRST)
     assert server.requests[0].headers["x-amz-request-payer"] == "requester"
     assert "x-amz-request-payer" in server.requests[0].target
 
 
-async def test_a_version_id_is_asked_for_and_is_the_identity(server: OriginServer, client: S3Client) -> None:
+async def test_a_version_id_is_asked_for_and_is_the_identity(server: ScriptedOrigin, client: S3Client) -> None:
     """versionId names one version; what the server says it sent makes the key."""
     server.put("/b/k.tar", ramp(1000), headers=(("x-amz-version-id", "v7"),))
     body, _ = await client.get(s3_shard("s3://b/k.tar?versionId=v7"), FIRST)
@@ -222,7 +224,7 @@ async def test_a_version_id_is_asked_for_and_is_the_identity(server: OriginServe
     assert body.version.identity == "s3:v7"
 
 
-async def test_unsigned_sends_no_credential(server: OriginServer, client: S3Client) -> None:
+async def test_unsigned_sends_no_credential(server: ScriptedOrigin, client: S3Client) -> None:
     """A public bucket; HEAD works where nothing is signed for GET."""
     shard = s3_shard("s3://b/k.tar?unsigned=1")
     await client.get(shard, FIRST)
@@ -230,13 +232,13 @@ async def test_unsigned_sends_no_credential(server: OriginServer, client: S3Clie
     assert [(request.method, request.target) for request in server.requests] == [("GET", "/b/k.tar"), ("HEAD", "/b/k.tar")]
 
 
-async def test_odd_keys_are_literal(server: OriginServer, client: S3Client) -> None:
+async def test_odd_keys_are_literal(server: ScriptedOrigin, client: S3Client) -> None:
     """Percent signs, spaces, question marks and double slashes belong to the key."""
     server.put("/b/a%20b//c%252F%3Fd%23.tar", ramp(50))
     assert (await client.get(s3_shard("s3://b/a b//c%2F?d#.tar?")))[1] == ramp(50)
 
 
-async def test_throttling_keeps_its_wish(server: OriginServer, client: S3Client) -> None:
+async def test_throttling_keeps_its_wish(server: ScriptedOrigin, client: S3Client) -> None:
     """503 SlowDown with Retry-After, as S3 means it."""
     server.put("/b/k.tar", xml("SlowDown"), status=503, headers=(("Retry-After", "3"),))
     with pytest.raises(OriginUnavailable, match="SlowDown") as slow:
@@ -248,9 +250,9 @@ async def test_throttling_keeps_its_wish(server: OriginServer, client: S3Client)
 # Whose credentials go where
 
 
-async def test_an_endpoint_nobody_named_gets_no_signature(server: OriginServer, client: S3Client) -> None:
+async def test_an_endpoint_nobody_named_gets_no_signature(server: ScriptedOrigin, client: S3Client) -> None:
     """A client may not have the sidecar's credentials sent to its own server; without them it may ask."""
-    async with OriginServer() as other:
+    async with ScriptedOrigin() as other:
         other.put("/b/k.tar", ramp(1000))
         with pytest.raises(OriginRefused) as refused:
             await client.get(s3_shard(f"s3://b/k.tar?endpoint={other.base}"), FIRST)
@@ -267,7 +269,7 @@ async def test_who_is_refused_makes_nobody_look_for_credentials(monkeypatch: pyt
     """The SDK would ask files, commands and the machine's metadata service, for a request that goes nowhere."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_EC2_METADATA_DISABLED"):
         monkeypatch.delenv(name)
-    async with OriginServer() as metadata:
+    async with ScriptedOrigin() as metadata:
         monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", metadata.base)
         async with s3_client() as client:
             with pytest.raises(OriginRefused):
@@ -278,7 +280,7 @@ async def test_who_is_refused_makes_nobody_look_for_credentials(monkeypatch: pyt
             assert metadata.requests
 
 
-async def test_the_configured_endpoint_may_be_named_by_clients(server: OriginServer, client: S3Client) -> None:
+async def test_the_configured_endpoint_may_be_named_by_clients(server: ScriptedOrigin, client: S3Client) -> None:
     """Saying what the configuration says anyway changes nothing; loopback still needs its flag."""
     shard = s3_shard(f"s3://b/k.tar?endpoint={server.base}")
     assert (await client.get(shard, FIRST))[1] == ramp(10)
@@ -287,7 +289,7 @@ async def test_the_configured_endpoint_may_be_named_by_clients(server: OriginSer
             await without.get(shard, FIRST)
 
 
-async def test_profiles_are_the_operators_to_allow(server: OriginServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_profiles_are_the_operators_to_allow(server: ScriptedOrigin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only those allowed, and the SDK's own."""
     config = tmp_path / "config"
     config.write_text(
@@ -307,7 +309,7 @@ async def test_profiles_are_the_operators_to_allow(server: OriginServer, tmp_pat
 
 
 async def test_an_endpoint_in_the_configuration_file_counts_as_named(
-    server: OriginServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: ScriptedOrigin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """endpoint_url of the profile is where its credentials belong."""
     monkeypatch.delenv("AWS_ENDPOINT_URL")
@@ -319,7 +321,7 @@ async def test_an_endpoint_in_the_configuration_file_counts_as_named(
         assert server.requests[0].path == "/b/k.tar"
 
 
-async def test_missing_credentials_are_a_clear_403(server: OriginServer, client: S3Client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_credentials_are_a_clear_403(server: ScriptedOrigin, client: S3Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next step names the variables and unsigned=1."""
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
@@ -330,14 +332,14 @@ async def test_missing_credentials_are_a_clear_403(server: OriginServer, client:
     assert server.requests == []
 
 
-async def test_an_unknown_profile_is_a_clear_403(server: OriginServer) -> None:
+async def test_an_unknown_profile_is_a_clear_403(server: ScriptedOrigin) -> None:
     """Allowed, but not configured."""
     async with s3_client([server.base], profiles=frozenset({"ghost"})) as client:
         with pytest.raises(ShardForbidden, match="profile does not exist"):
             await client.get(s3_shard("s3://b/k.tar?profile=ghost"), FIRST)
 
 
-async def test_strict_origins_name_buckets_or_endpoints(server: OriginServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_strict_origins_name_buckets_or_endpoints(server: ScriptedOrigin, monkeypatch: pytest.MonkeyPatch) -> None:
     """The operator's own endpoint is named by being configured; AWS itself holds everybody's buckets, so there each is named."""
     async with s3_client([server.base], strict_origins=True) as client:
         await client.get(SHARD, FIRST)
@@ -350,11 +352,11 @@ async def test_strict_origins_name_buckets_or_endpoints(server: OriginServer, mo
 
 
 async def test_a_password_in_the_endpoint_goes_to_it_alone(
-    server: OriginServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    server: ScriptedOrigin, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As Basic authorization, beside the signature, for a gateway behind a proxy that asks for one; not along a redirect."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.base.replace("://", "://user:canary@"))
-    async with OriginServer() as other, s3_client([server.base, other.base]) as client:
+    async with ScriptedOrigin() as other, s3_client([server.base, other.base]) as client:
         other.put("/b/k.tar", ramp(1000))
         await client.get(SHARD, FIRST)
         server.redirect("/b/k.tar", f"{other.base}/b/k.tar", 307)
@@ -366,7 +368,7 @@ async def test_a_password_in_the_endpoint_goes_to_it_alone(
     assert "canary" not in repr(ask) + caplog.text
 
 
-async def test_secrets_stay_out_of_sight(server: OriginServer, client: S3Client) -> None:
+async def test_secrets_stay_out_of_sight(server: ScriptedOrigin, client: S3Client) -> None:
     """No representation of what is passed around shows a signature."""
     ask = await client.origin.prepare(SHARD)
     assert "X-Amz-Signature" in ask.url

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from support.netns import lonely_network
-from support.origin_server import OriginServer
 from support.ramp import ramp
 from support.s3_origin import s3_client, s3_shard
+from support.scripted_origin import ScriptedOrigin
 from support.tinyproxy import tinyproxy
 from support.tls import Authority
 
@@ -41,7 +41,7 @@ def as_role(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-def endpoint(monkeypatch: pytest.MonkeyPatch, server: OriginServer) -> None:
+def endpoint(monkeypatch: pytest.MonkeyPatch, server: ScriptedOrigin) -> None:
     server.put("/b/k.tar", ramp(1000))
     server.put("/", STS)
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.base)
@@ -51,7 +51,7 @@ def endpoint(monkeypatch: pytest.MonkeyPatch, server: OriginServer) -> None:
 async def test_a_bundle_counts_for_our_requests_and_for_the_sdks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """AWS_CA_BUNDLE alone lets STS hand out credentials and the shard be read; without it both fail, and nothing switches that off."""
     authority = Authority(tmp_path)
-    async with OriginServer(tls=authority.server("127.0.0.1")) as server:
+    async with ScriptedOrigin(tls=authority.server("127.0.0.1")) as server:
         endpoint(monkeypatch, server)
         async with s3_client([server.base]) as untrusting:
             with pytest.raises(OriginUnavailable) as failed:
@@ -74,7 +74,7 @@ async def test_a_bundle_of_the_sdk_is_not_everybodys(tmp_path: Path, monkeypatch
     monkeypatch.setenv("AWS_CA_BUNDLE", str(Authority(other).bundle))
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.bundle))
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    async with OriginServer(tls=authority.server("127.0.0.1")) as server:
+    async with ScriptedOrigin(tls=authority.server("127.0.0.1")) as server:
         endpoint(monkeypatch, server)
         async with s3_client([server.base]) as client:
             with pytest.raises(OriginUnavailable, match="certificate is not trusted"):
@@ -87,7 +87,7 @@ async def test_both_go_through_the_proxy(tmp_path: Path, monkeypatch: pytest.Mon
     """One variable, two programs: the SDK's tunnel and ours."""
     authority = Authority(tmp_path)
     with lonely_network(NEAR), tinyproxy(tmp_path) as proxy:
-        async with OriginServer(tls=authority.server(NEAR), host=NEAR) as server:
+        async with ScriptedOrigin(tls=authority.server(NEAR), host=NEAR) as server:
             endpoint(monkeypatch, server)
             monkeypatch.setenv("AWS_CA_BUNDLE", str(authority.bundle))
             monkeypatch.setenv("HTTPS_PROXY", proxy.url)

@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 from support.netns import lonely_network
-from support.origin_server import OriginServer
 from support.ramp import ramp
+from support.scripted_origin import ScriptedOrigin
 
 from forebay_proxy.core.errors import OriginRefused
 from forebay_proxy.core.events import Events
@@ -69,9 +69,9 @@ async def sender_of(guard: Guard, names: Rebinding, kind: type[GuardedResolver] 
 
 
 @asynccontextmanager
-async def servers(*hosts: str) -> AsyncIterator[list[OriginServer]]:
+async def servers(*hosts: str) -> AsyncIterator[list[ScriptedOrigin]]:
     """One a host, all on one port, so that a name can lead to any of them."""
-    made = [OriginServer(host=host) for host in hosts]
+    made = [ScriptedOrigin(host=host) for host in hosts]
     async with made[0] as first:
         first.put("/a.tar", ramp(10))
         for other in made[1:]:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 from support.netns import lonely_network
-from support.origin_server import OriginServer
 from support.ramp import ramp
+from support.scripted_origin import ScriptedOrigin
 from support.tinyproxy import TinyProxy, tinyproxy
 from support.tls import Authority
 
@@ -77,8 +77,8 @@ def network(*more: str) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def served(host: str = NEAR, **how: object) -> AsyncIterator[OriginServer]:
-    async with OriginServer(host=host, **how) as server:  # type: ignore[arg-type]
+async def served(host: str = NEAR, **how: object) -> AsyncIterator[ScriptedOrigin]:
+    async with ScriptedOrigin(host=host, **how) as server:  # type: ignore[arg-type]
         server.put("/a.tar", ramp(10_000))
         yield server
 

@@ -8,7 +8,7 @@ import socket
 import warnings
 
 import pytest
-from support.origin_server import OriginServer
+from support.scripted_origin import ScriptedOrigin
 
 
 @pytest.mark.parametrize("turns", range(5))
@@ -17,7 +17,7 @@ def test_a_connection_that_has_just_come_is_closed_with_it(turns: int) -> None:
 
     async def come_late() -> None:
         with socket.socket() as late:
-            async with OriginServer() as server:
+            async with ScriptedOrigin() as server:
                 late.connect((server.host, server.port))
                 for _ in range(turns):
                     await asyncio.sleep(0)
