@@ -142,7 +142,7 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
     cache = ShardCache(
         store=store, room=room, reclaimer=here.reclaimer, leases=here.leases, segment_reader=here.segment_reader,
         segment_check=here.segment_check, disk=disk, plans=plans, flights=flights, resolver=resolver,
-        fetcher=fetcher, buffers=buffers, events=events,
+        limiters=limiters, buffers=buffers, events=events,
         clock=clock, gate=gate, digest_check=digest_check, fill=fill, segment_flights=segment_flights,
     )  # fmt: skip
     indexer = SampleIndexer(cache, store.samples, tasks, events)

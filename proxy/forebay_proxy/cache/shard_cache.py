@@ -18,7 +18,6 @@ from contextlib import asynccontextmanager, nullcontext
 
 from forebay_proxy.cache.fd_lease import FdLeases
 from forebay_proxy.cache.fd_lender import FdLender
-from forebay_proxy.cache.fill.fetcher import Fetcher
 from forebay_proxy.cache.fill.fill import Fill
 from forebay_proxy.cache.fill.segment_flights import SegmentFlights
 from forebay_proxy.cache.integrity.digest_check import DigestCheck
@@ -45,6 +44,7 @@ from forebay_proxy.store.store import Store
 from forebay_proxy.telemetry.waits import OPENING
 from forebay_proxy.transfer.buffer_budget import BufferBudget
 from forebay_proxy.transfer.flights import Flights
+from forebay_proxy.transfer.limiter import Limiters
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["ShardCache"]
@@ -66,7 +66,7 @@ class ShardCache:
         plans: PlanRegistry,
         flights: Flights,
         resolver: VersionResolver,
-        fetcher: Fetcher,
+        limiters: Limiters,
         buffers: BufferBudget,
         events: Events,
         clock: Callable[[], float],
@@ -95,7 +95,7 @@ class ShardCache:
         self.fd_leases = FdLeases(room, segment_reader, store)
         self.fd_lender = FdLender(host=self, leases=self.fd_leases, readers=self.readers, fill=fill, room=room, resolver=resolver)
         self._resolver = resolver
-        self._fetcher = fetcher
+        self._limiters = limiters
         self._events = events
 
     def __repr__(self) -> str:
@@ -198,7 +198,7 @@ class ShardCache:
         leased = max(0, self.leased_segments - len(self.flights)) * SEGMENT_BYTES
         grantable = self.room.ledger.grantable_bytes(leased) // SEGMENT_BYTES
         active = max(1, len(self.readers) - self.readers.resting - self.fd_leases.count)  # who has a descriptor asks for nothing
-        return max(1, min(self._fetcher.ranges(entry.origin), grantable // active))
+        return max(1, min(self._limiters.of(entry.origin).connection_rate.ranges, grantable // active))
 
     def read_segment(self, entry: Entry, index: int) -> None:
         self.room.prefetch_debts.hit(entry.key, index)

@@ -146,6 +146,7 @@ class ConnectionRate:
 
     def __init__(self) -> None:
         self.connection_bytes_s: float | None = None
+        self.ranges = MOST_RANGES  # how many one reader should have in the air
 
     def __repr__(self) -> str:
         rate = "?" if self.connection_bytes_s is None else f"{self.connection_bytes_s / 1e6:.0f}"
@@ -158,9 +159,4 @@ class ConnectionRate:
         newest = size / max(seconds, 1e-6)
         before = newest if self.connection_bytes_s is None else self.connection_bytes_s
         self.connection_bytes_s = before + WEIGHT * (newest - before)
-
-    @property
-    def ranges(self) -> int:
-        """How many ranges one reader should have in the air."""
-        known = self.connection_bytes_s
-        return FEW_RANGES if known is not None and known >= FAST_BYTES_S else MOST_RANGES
+        self.ranges = FEW_RANGES if self.connection_bytes_s >= FAST_BYTES_S else MOST_RANGES

@@ -147,10 +147,6 @@ class Fetcher:
         """Something that waits for its turn is needed sooner now."""
         self._limiters.of(origin).wake()
 
-    def ranges(self, origin: str) -> int:
-        """How many ranges of one reader are worth having in the air at this origin."""
-        return self._limiters.of(origin).connection_rate.ranges
-
     async def fill(
         self, entry: Entry, flight: Flight, shard: Shard, writer: SegmentWriter, retry_budget: RetryBudget | None = None
     ) -> None:

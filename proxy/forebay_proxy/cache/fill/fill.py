@@ -160,11 +160,13 @@ class Fill:
 
     def left(self, entry: Entry) -> None:
         """A reader or a flight is gone from ``entry``."""
-        self._digest_check.look(entry)
+        if entry.trust.digest_state is not None:
+            self._digest_check.look(entry)
         if entry.in_use.stale and entry.in_use.idle and entry.segments.stored_count:
             self._tasks.spawn(self._drop(entry), "drop")
         self._room.candidates.touch(entry)
-        self._retirement.retire(entry)
+        if entry.is_empty:
+            self._retirement.retire(entry)
         self._events.emit(CacheChanged())
 
     async def _drop(self, entry: Entry) -> None:

@@ -87,12 +87,8 @@ class DigestGate:
         finally:
             digest_state.waiting -= 1
 
-    def knows(self, entry: Entry, index: int) -> bool:
-        """Whether a segment was hashed when it was here before; one that has the same name must be the same bytes."""
-        return entry.trust.digest_state is not None and index < entry.trust.digest_state.next
-
     def came_again(self, entry: Entry, index: int, checksum: int) -> None:
-        """A reader had all of a segment that ``knows`` knew."""
+        """A reader had all of a segment that was hashed before (``VersionTrust.was_hashed``)."""
         self._events.emit(SegmentRefetched(entry, index, checksum))
 
     async def compared(self, entry: Entry, index: int, flight: Flight) -> None:

@@ -1,4 +1,15 @@
-"""Readable bytes of one shard for one reader: from the file into a buffer of its own, or out of a flight's window.
+"""Where a reader's next bytes come from, and those bytes: out of the file into a buffer of its own, or out of a flight's window.
+
+There are five sources. Which one it is, is decided without I/O:
+
+| source | when: the first line that holds | what the reader does |
+|---|---|---|
+| ``SAME_FLIGHT`` | one body of many segments, which it follows, brings this segment too | goes on aboard it |
+| ``ONE_BODY`` | the body cannot be asked for twice, flies, and has the position | boards it, for what is stored too: it waits for readers |
+| ``PRIVATE`` | that body has gone past the position 0 and kept nothing of it | asks for a body of its own |
+| ``PRIVATE`` | the segment on the disk is doubtful: found wrong or not to be read now, and the disk does not let go of it | the same |
+| ``STORE`` | the segment is stored | reads the file |
+| ``SHARED`` | the segment is missing | boards the flight that brings it, or has one take off |
 
 Segments that were hashed when they were here before may come again, and be read before they have landed: they are the same bytes, or an
 error (``RepeatCheck``).
@@ -6,16 +17,19 @@ error (``RepeatCheck``).
 
 from __future__ import annotations
 
+from enum import Enum
+
 import xxhash
 
 from forebay_proxy.cache.integrity.digest_gate import DigestGate
 from forebay_proxy.cache.readers.reader_host import ReaderHost
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.core.errors import FellBehind, ShardError, WrongBytes, bare
-from forebay_proxy.core.segments import segment_span
+from forebay_proxy.core.events import RequestOutcome
+from forebay_proxy.core.segments import index_of, segment_span
 from forebay_proxy.transfer.flights import Flight
 
-__all__ = ["ChunkReader", "RepeatCheck"]
+__all__ = ["ChunkReader", "RepeatCheck", "SegmentSource", "foreseen_outcome", "source_in_flight", "source_of_segment"]
 
 
 class ChunkReader:
@@ -84,7 +98,7 @@ class ChunkReader:
 
 
 class RepeatCheck:
-    """One reader's part of the comparison; ``gate`` knows the sums from before. A difference makes the entry's ``fault``."""
+    """One reader's part of the comparison; ``gate`` compares with the sums from before. A difference makes the entry's ``fault``."""
 
     def __init__(self, gate: DigestGate, entry: Entry) -> None:
         self._gate = gate
@@ -101,7 +115,7 @@ class RepeatCheck:
 
     def expect(self, index: int, flight: Flight | None) -> None:
         """The reader is about to read segment ``index``, which ``flight`` (None: the disk) brings."""
-        if flight is not None and index not in flight.stored and self._gate.knows(self._entry, index):
+        if flight is not None and index not in flight.stored and self._entry.trust.was_hashed(index):
             self._uncompared[index] = flight
 
     def add(self, index: int, position: int, data: bytes | memoryview) -> bool:
@@ -129,3 +143,47 @@ class RepeatCheck:
         for index, flight in self._uncompared.items():
             await self._gate.compared(self._entry, index, flight)
         self._uncompared.clear()
+
+
+class SegmentSource(Enum):
+    """Where the bytes of one segment come from, for one reader."""
+
+    SAME_FLIGHT = "same flight"
+    ONE_BODY = "one body"
+    PRIVATE = "private"
+    STORE = "store"
+    SHARED = "shared"
+
+
+def source_in_flight(entry: Entry, position: int, aboard: Flight | None) -> SegmentSource | None:
+    """The first three lines of the table, which need no look at the disk; None: one of the others. ``aboard``: what the reader follows."""
+    if aboard is not None and not entry.ranged and aboard.error is None and (aboard.position > position or not aboard.done):
+        return SegmentSource.SAME_FLIGHT
+    stream = entry.in_use.stream
+    if stream is None or not stream.once or stream.done:
+        return None
+    if stream.reaches(position):
+        return SegmentSource.ONE_BODY
+    return None if position else SegmentSource.PRIVATE
+
+
+def source_of_segment(entry: Entry, index: int) -> SegmentSource:
+    """The last three lines, of a segment that was verified if it is stored."""
+    if index in entry.segments.unverified:
+        return SegmentSource.PRIVATE
+    return SegmentSource.STORE if entry.segments.has(index) else SegmentSource.SHARED
+
+
+def foreseen_outcome(entry: Entry, position: int, end: int | None, *, joins: bool) -> RequestOutcome:
+    """What the segments from ``position`` to ``end`` (exclusive; None: not known) say before anything is asked for.
+
+    ``joins``: a flight that others asked for brings the first of them.
+    """
+    first = index_of(position)
+    last = first if end is None else index_of(end - 1)
+    stored = [entry.segments.has(index) for index in range(first, last + 1)]
+    if all(stored) and end is not None:
+        return RequestOutcome.HIT
+    if any(stored):
+        return RequestOutcome.PARTIAL
+    return RequestOutcome.COLLAPSED if joins else RequestOutcome.MISS

@@ -13,10 +13,16 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from forebay_proxy.cache.integrity.digest_gate import DigestGate
-from forebay_proxy.cache.readers.chunk_reader import ChunkReader, RepeatCheck
+from forebay_proxy.cache.readers.chunk_reader import (
+    ChunkReader,
+    RepeatCheck,
+    SegmentSource,
+    foreseen_outcome,
+    source_in_flight,
+    source_of_segment,
+)
 from forebay_proxy.cache.readers.reader_host import ReaderHost
 from forebay_proxy.cache.readers.reader_lease import ReaderLease
-from forebay_proxy.cache.readers.segment_source import SegmentSource, foreseen_outcome, source_in_flight, source_of_segment
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.core.errors import (
     CacheError,
@@ -199,7 +205,7 @@ class ShardReader:
 
     async def _pass_seal(self, index: int) -> None:
         """The last segment is nobody's before the whole shard has the digest its origin names."""
-        if self._host.gate.holds(self.entry, index):
+        if self.entry.trust.digest_state is not None and self._host.gate.holds(self.entry, index):
             with self._host.readers.waiting(self):
                 await self._host.gate.passed(self.entry, index)
         self._chunks.check()

@@ -82,6 +82,11 @@ class Entry:
         return self.trust.digest_pending and last is not None and self.segments.stored_count == self.segments.has(last)
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing of it is here, and nobody is in it."""
+        return self.in_use.idle and not self.segments.stored_count
+
+    @property
     def shown_key(self) -> str:
         """The key that clients see in an ETag made here."""
         return self.key if not self.trust.remade else store_key(self.key, f"remade {self.trust.remade}")
@@ -178,6 +183,10 @@ class VersionTrust:
             self.checked_jobs.clear()
         self.checked_jobs.add(job)
         self.checked_at = now
+
+    def was_hashed(self, index: int) -> bool:
+        """Whether a segment was hashed when it was here before; one that has the same name must be the same bytes."""
+        return self.digest_state is not None and index < self.digest_state.next
 
     @property
     def digest_pending(self) -> bool:

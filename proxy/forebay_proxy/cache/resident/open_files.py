@@ -158,7 +158,7 @@ class Retirement:
         self._events.emit(EntryRetired(entry))
 
     def _is_over(self, entry: Entry) -> bool:
-        return entry.in_use.idle and not entry.segments.stored_count and self._room.entries.get(entry.key) is entry
+        return entry.is_empty and self._room.entries.get(entry.key) is entry
 
     async def _clean_up(self, entry: Entry) -> None:
         """Remove the file in which nothing is left, unless somebody came meanwhile."""

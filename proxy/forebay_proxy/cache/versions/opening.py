@@ -8,6 +8,7 @@ body lands as the first flight -> broken: the flight resumes as any other would.
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -17,7 +18,6 @@ from forebay_proxy.cache.fill.fetcher import UNWANTED_BUDGET_S, Fetcher
 from forebay_proxy.cache.fill.segment_writer import SegmentWriter, WriterFill
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.space import Slice, SpaceManager
-from forebay_proxy.cache.versions.first_segments import FirstSegmentSizes
 from forebay_proxy.cache.versions.versions import Versions
 from forebay_proxy.core.errors import CacheFull, RangeNotSatisfiable, ShardError
 from forebay_proxy.core.http_range import RangeRequest
@@ -30,7 +30,9 @@ from forebay_proxy.transfer.flights import Flight, Flights, told
 from forebay_proxy.transfer.limiter import DEMAND, Slot
 from forebay_proxy.transfer.single_flight import Urgency
 
-__all__ = ["Opening", "OpeningFill", "OpeningParts"]
+__all__ = ["FirstSegmentSizes", "Opening", "OpeningFill", "OpeningParts"]
+
+LEARNED_MOST = 4096  # groups whose shards' size is remembered
 
 
 class OpeningFill(WriterFill, Protocol):
@@ -239,3 +241,27 @@ def _first_range(want: RangeRequest | None) -> ByteRange:
     """The segment of the client's first byte; for a suffix, whose place is not known yet, the first one."""
     first = want.first // SEGMENT_BYTES * SEGMENT_BYTES if isinstance(want, ByteRange) else 0
     return ByteRange(first, first + SEGMENT_BYTES - 1)
+
+
+class FirstSegmentSizes:
+    """How long a first segment may be before anybody knows: the largest of each group. Not thread-safe: the event loop's only."""
+
+    def __init__(self) -> None:
+        self._largest: OrderedDict[str, int] = OrderedDict()  # group -> bytes, longest unopened first
+
+    def __len__(self) -> int:
+        return len(self._largest)
+
+    def guess(self, shard: Shard) -> int:
+        """How many bytes to reserve for a first segment whose length nobody knows: as the largest of its group had.
+
+        A whole segment each would have thousands of tiny shards leave for one of them.
+        """
+        return self._largest.get(shard.group, SEGMENT_BYTES)
+
+    def learn(self, shard: Shard, size: int) -> None:
+        """The first segment of ``shard`` has ``size`` bytes."""
+        self._largest[shard.group] = max(size, self._largest.get(shard.group, 0))
+        self._largest.move_to_end(shard.group)
+        if len(self._largest) > LEARNED_MOST:
+            self._largest.popitem(last=False)

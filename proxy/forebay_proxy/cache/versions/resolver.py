@@ -15,9 +15,8 @@ from forebay_proxy.cache.fill.fetcher import Fetcher
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.open_files import Retirement
 from forebay_proxy.cache.resident.space import SpaceManager
-from forebay_proxy.cache.versions.first_segments import FirstSegmentSizes
 from forebay_proxy.cache.versions.freshness import Freshness, RefusalCache, SuspectVersions
-from forebay_proxy.cache.versions.opening import Opening, OpeningFill, OpeningParts
+from forebay_proxy.cache.versions.opening import FirstSegmentSizes, Opening, OpeningFill, OpeningParts
 from forebay_proxy.cache.versions.version_checks import VersionChecks
 from forebay_proxy.cache.versions.versions import Versions
 from forebay_proxy.core import events

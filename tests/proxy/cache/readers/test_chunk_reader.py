@@ -1,4 +1,4 @@
-"""Chunks out of the file or the window, and when they must not be given."""
+"""Where a reader's next bytes come from, the chunks of the file or the window, and when they must not be given."""
 
 from __future__ import annotations
 
@@ -9,9 +9,18 @@ import pytest
 import xxhash
 from support.house import SEGMENT, World, building, data_of, shard_of, small_segments
 
-from forebay_proxy.cache.readers.chunk_reader import ChunkReader, RepeatCheck
+from forebay_proxy.cache.readers.chunk_reader import (
+    ChunkReader,
+    RepeatCheck,
+    SegmentSource,
+    foreseen_outcome,
+    source_in_flight,
+    source_of_segment,
+)
+from forebay_proxy.cache.resident.digest_state import DigestState
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.core.errors import FellBehind, OriginError, WrongBytes
+from forebay_proxy.core.events import RequestOutcome
 from forebay_proxy.core.shard import Pin, PinKind, Version
 from forebay_proxy.transfer.flights import Flight
 
@@ -19,6 +28,7 @@ A = "https://o/set/a.tar"
 DATA = data_of(3 * SEGMENT)
 LENGTH = SEGMENT + 10  # the last segment is ten bytes long
 LAST = bytes(range(10))
+WHOLE = 4 * SEGMENT
 
 
 @pytest.fixture(autouse=True)
@@ -104,14 +114,11 @@ async def test_wrong_bytes_end_who_was_given_some(tmp_path: Path) -> None:
 
 
 class Gate:
-    """Knows all segments from before, and hears what is compared."""
+    """Hears what is compared."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[int, int]] = []
         self.awaited: list[int] = []
-
-    def knows(self, entry: Entry, index: int) -> bool:
-        return True
 
     def came_again(self, entry: Entry, index: int, value: int) -> None:
         self.heard.append((index, value))
@@ -120,8 +127,11 @@ class Gate:
         self.awaited.append(index)
 
 
-def made() -> tuple[Any, RepeatCheck]:
+def made(*, hashed: int = 2) -> tuple[Any, RepeatCheck]:
+    """A check of an entry of which the first ``hashed`` segments were here before."""
     entry = Entry("k" * 64, shard_of("https://o/a.tar"), Version('etag:"1"', Pin(PinKind.ETAG, '"1"'), LENGTH), ranged=True)
+    entry.trust.digest_state = DigestState(None)
+    entry.trust.digest_state.sums.extend([1] * hashed)
     gate: Any = Gate()
     return gate, RepeatCheck(gate, entry)
 
@@ -161,8 +171,107 @@ def test_what_has_landed_was_compared() -> None:
     assert gate.heard == []
 
 
-def test_what_was_never_here_is_not_compared(monkeypatch: Any) -> None:
-    gate, check = made()
-    monkeypatch.setattr(gate, "knows", lambda entry, index: False)
+def test_what_was_never_here_is_not_compared() -> None:
+    _, check = made(hashed=1)
     check.expect(1, flight())
     assert not check
+
+
+def entry_of(*, ranged: bool = True, stored: tuple[int, ...] = ()) -> Entry:
+    entry = Entry("k" * 64, shard_of("https://o/a.tar"), Version('etag:"1"', Pin(PinKind.ETAG, '"1"'), WHOLE), ranged=ranged)
+    for index in stored:
+        entry.segments.land(index, 1)
+    return entry
+
+
+def body(position: int = 0, *, once: bool = False, kept_from: int = 0) -> Flight:
+    """A flight of the whole shard at ``position``, whose window begins at ``kept_from`` and that has written nothing."""
+    flight = Flight(0, WHOLE, 0.0)
+    flight.position, flight.once = position, once
+    flight.window.start = kept_from
+    return flight
+
+
+def test_one_body_of_many_segments_is_gone_on_with() -> None:
+    """It is not asked for anew at each of them."""
+    assert source_in_flight(entry_of(ranged=False), SEGMENT, body()) is SegmentSource.SAME_FLIGHT
+
+
+def test_a_body_that_ended_beyond_the_position_is_read_to_there() -> None:
+    """And one that ended before it is left."""
+    entry, flight = entry_of(ranged=False), body(2 * SEGMENT)
+    flight.done = True
+    assert source_in_flight(entry, SEGMENT, flight) is SegmentSource.SAME_FLIGHT
+    assert source_in_flight(entry, 2 * SEGMENT, flight) is None
+
+
+def test_a_flight_of_one_segment_is_left_at_its_end() -> None:
+    """Where the origin gives parts, the next segment has a flight of its own."""
+    assert source_in_flight(entry_of(), SEGMENT, body()) is None
+
+
+def test_a_failed_body_is_left() -> None:
+    flight = body()
+    flight.error = OSError("cut")
+    assert source_in_flight(entry_of(ranged=False), SEGMENT, flight) is None
+
+
+def test_a_body_that_cannot_be_asked_for_twice_is_followed() -> None:
+    """Also by a reader whose bytes are stored, so that it waits for this one."""
+    entry = entry_of(ranged=False, stored=(0,))
+    entry.in_use.stream = body(SEGMENT, once=True)
+    assert source_in_flight(entry, 0, None) is SegmentSource.ONE_BODY
+
+
+def test_one_that_kept_nothing_of_the_start_is_asked_for_anew() -> None:
+    """A body of its own, from the start on; from the middle on there is none."""
+    entry = entry_of(ranged=False)
+    entry.in_use.stream = body(SEGMENT, once=True, kept_from=SEGMENT)
+    assert source_in_flight(entry, 0, None) is SegmentSource.PRIVATE
+    assert source_in_flight(entry, 1, None) is None
+
+
+@pytest.mark.parametrize("over", [True, False])
+def test_another_body_binds_nobody(over: bool) -> None:
+    """One that has ended, or that may be asked for again."""
+    entry = entry_of(ranged=False)
+    entry.in_use.stream = body(once=over)
+    entry.in_use.stream.done = over
+    assert source_in_flight(entry, 0, None) is None
+
+
+def test_a_stored_segment_is_read_from_the_file() -> None:
+    assert source_of_segment(entry_of(stored=(1,)), 1) is SegmentSource.STORE
+
+
+def test_a_missing_one_is_shared() -> None:
+    """With whoever asks for it too."""
+    assert source_of_segment(entry_of(stored=(1,)), 0) is SegmentSource.SHARED
+
+
+@pytest.mark.parametrize("stored", [(1,), ()])
+def test_a_doubtful_one_is_not_read(stored: tuple[int, ...]) -> None:
+    """Nor fetched into its place, which the disk does not let go of."""
+    entry = entry_of(stored=stored)
+    entry.segments.unverified.add(1)
+    assert source_of_segment(entry, 1) is SegmentSource.PRIVATE
+
+
+@pytest.mark.parametrize(
+    ("stored", "joins", "outcome"),
+    [
+        ((0, 1), False, RequestOutcome.HIT),
+        ((1,), True, RequestOutcome.PARTIAL),
+        ((), True, RequestOutcome.COLLAPSED),
+        ((), False, RequestOutcome.MISS),
+        ((2, 3), False, RequestOutcome.MISS),
+    ],
+)
+def test_what_is_foreseen(stored: tuple[int, ...], joins: bool, outcome: RequestOutcome) -> None:
+    """Of the segments of the range alone."""
+    assert foreseen_outcome(entry_of(stored=stored), 0, 2 * SEGMENT, joins=joins) is outcome
+
+
+def test_a_shard_without_a_known_end_is_no_hit() -> None:
+    """Nothing says that what is stored is all of it."""
+    assert foreseen_outcome(entry_of(stored=(0,)), 0, None, joins=False) is RequestOutcome.PARTIAL

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from support.house import shard_of
 
-from forebay_proxy.cache.versions import first_segments
-from forebay_proxy.cache.versions.first_segments import FirstSegmentSizes
+from forebay_proxy.cache.versions import opening
+from forebay_proxy.cache.versions.opening import FirstSegmentSizes
 from forebay_proxy.core.segments import BLOCK_BYTES, SEGMENT_BYTES
 
 
@@ -24,7 +24,7 @@ def test_as_long_as_the_longest_of_its_folder() -> None:
 
 def test_the_groups_that_are_remembered_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """The longest unopened is forgotten."""
-    monkeypatch.setattr(first_segments, "LEARNED_MOST", 2)
+    monkeypatch.setattr(opening, "LEARNED_MOST", 2)
     sizes = FirstSegmentSizes()
     for folder in "abac":
         sizes.learn(shard_of(name(0, folder)), BLOCK_BYTES)
