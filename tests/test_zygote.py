@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.sidecar import Sidecar, environment, running, small_segments, start, wait_until
+from support.verbs import verb
 from support.zygote import zygote
 
 from forebay_proxy.wire.protocol.version import VERSION
@@ -113,3 +114,23 @@ def test_another_environment_starts_the_program(tmp_path: Path, name: str) -> No
         assert not is_forked(sidecar)
     with running(tmp_path, "--cache-size", "100MB") as sidecar:
         assert is_forked(sidecar)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("status", "--url", "http://127.0.0.1:1"), 2),
+        (("--version",), 0),
+        (("env", "--no-such-flag"), 2),
+        (("run", "--", "sh", "-c", "cat; echo $0 $FOREBAY_URL >&2; pwd; exit 7"), 7),
+        (("run", "--", "sh", "-c", "kill -TERM $$"), 128 + signal.SIGTERM),
+    ],
+    ids=lambda value: "" if isinstance(value, int) else value[0],
+)
+def test_a_verb_says_and_does_what_the_program_does(tmp_path: Path, arguments: tuple[str, ...], code: int) -> None:
+    """Its words, its exit code, its stdin, its directory; a forked one has no other sidecar to start than the program."""
+    environ = {**environment(tmp_path), "FOREBAY_URL": "http://127.0.0.1:1"}
+    done = [verb(environ, *arguments, directory=tmp_path, said=b"read", real=real) for real in (True, False)]
+    assert done[0].returncode == done[1].returncode == code
+    assert done[0].stdout == done[1].stdout
+    assert done[0].stderr == done[1].stderr

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from click.testing import CliRunner, Result
+from support.verbs import with_sidecar
 
 from forebay_proxy.cli.main import cli
 from forebay_proxy.cli.seams import Seams
@@ -23,9 +24,7 @@ def invoke(*arguments: str, seams: Seams | None = None, stdin: str | None = None
 
 def program(*fake_flags: str) -> list[str]:
     """Argv of a ``forebay`` whose ``run`` starts the fake sidecar with ``fake_flags``."""
-    seams = f"Seams(program={(*FAKE_PROGRAM, *fake_flags)!r})"
-    script = f"from forebay_proxy.cli.main import cli; from forebay_proxy.cli.seams import Seams; cli(obj={seams}, prog_name='forebay')"
-    return [sys.executable, "-c", script]
+    return with_sidecar((*FAKE_PROGRAM, *fake_flags))
 
 
 def environment(run_directory: Path, **variables: str) -> dict[str, str]:

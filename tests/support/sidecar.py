@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from support.verbs import FOREBAY, verb
 from support.zygote import zygote
 
 from forebay_proxy.wire.urls.shard_url import parse_origin_url
@@ -31,8 +32,6 @@ __all__ = ["FOREBAY", "Sidecar", "environment", "forebay", "running", "small_seg
 
 T = TypeVar("T")
 
-# -P: a queue.py where the tests run must not shadow the library's.
-FOREBAY = (sys.executable, "-P", "-m", "forebay_proxy")
 _FORKED: dict[Sequence[str], int | None] = {FOREBAY: None}  # the programs that need not be started, and the segments they have
 STOP_S, ASK_S = 120, 120
 SELDOM_S = 0.05  # between two questions, each of which is a request or more
@@ -161,7 +160,7 @@ def spawn(
     parent = None if real else zygote(_FORKED[program], variables)
     with (directory / "sidecar.log").open("ab") as errors:
         if parent is not None:
-            return parent.start(words, variables, directory, errors)
+            return parent.start(words, variables, directory, stderr=errors)
         return subprocess.Popen(
             [*wrapper, *program, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, cwd=directory, env=variables
         )
@@ -203,9 +202,8 @@ def running(directory: Path, *flags: str, **how: Any) -> Iterator[Sidecar]:
 
 def forebay(directory: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """``forebay ARGUMENTS`` to its end, in ``environment(directory)``."""
-    command = [*FOREBAY, *arguments]
-    environ = environment(directory, **variables)
-    return subprocess.run(command, env=environ, cwd=directory, capture_output=True, text=True, timeout=240, check=False)
+    done = verb(environment(directory, **variables), *arguments, directory=directory)
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 def wait_until(fact: Callable[[], T | None], within_s: float = 120, every_s: float = 0.01) -> T:

@@ -1,8 +1,9 @@
-"""Sidecars without their imports: a process that has imported everything forks one for each test.
+"""Sidecars and other verbs without their imports: a process that has imported everything forks one for each test.
 
-A start imports for two thirds of its processor time, and a run of the tests has hundreds of starts. What is forked here runs the same
-``main`` as a program of its own would: its arguments, environment, directory and standard streams are its own, no other file is open in it,
-and it is a child of the process that asked, which therefore waits for it, signals it and learns its exit code as of any other.
+Of the processor time of a start and its end nine tenths are imports and what is collected of them, and a run of the tests has hundreds of
+starts. What is forked here runs the same ``main`` as a program of its own would: its arguments, environment, directory and standard streams
+are its own, no other file is open in it, and it is a child of the process that asked, which therefore waits for it, signals it and learns
+its exit code as of any other.
 
 What the fork has from its parent is what importing leaves behind. So it stands in only for a start whose environment differs in variables
 that are read later (``_LATE``), and three things tell it: its command line and its environment in /proc, and a seed of hashes
@@ -11,7 +12,9 @@ that it shares with the others. A test of those, or of the start itself, starts 
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import gc
 import json
 import os
 import resource
@@ -77,16 +80,26 @@ class Zygote:
         """Whether a program with ``environ``, started here and now, would have imported the same and stand in the same place."""
         if self._stands != _standing():
             return False
-        names = (environ.keys() | self._environ.keys()) - {"PYTHONPATH"}  # tests add folders of theirs to it as they are collected
+        # Tests add folders of theirs to the one as they are collected; the other says what is written, not what is imported.
+        names = (environ.keys() | self._environ.keys()) - {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE"}
         return all(environ.get(name) == self._environ.get(name) for name in names if not _is_late(name))
 
-    def start(self, arguments: Sequence[str], environ: Mapping[str, str], directory: Path, stderr: Any) -> subprocess.Popen[bytes]:
-        """``forebay ARGUMENTS``, its stdout a pipe, as a child of this process."""
-        return _Forked(self, arguments, environ, directory, stderr)
+    def start(
+        self,
+        arguments: Sequence[str],
+        environ: Mapping[str, str],
+        directory: Path,
+        *,
+        stdin: int = subprocess.DEVNULL,
+        stderr: Any,
+        program: Sequence[str] = (),
+    ) -> subprocess.Popen[bytes]:
+        """``forebay ARGUMENTS``, its stdout a pipe, as a child of this process; ``program`` is what it would start as a sidecar."""
+        return _Forked(self, [[*arguments], [*program]], environ, directory, stdin, stderr)
 
-    def fork(self, arguments: Sequence[str], environ: Mapping[str, str], directory: str, streams: Sequence[int]) -> int:
+    def fork(self, words: Sequence[Sequence[str]], environ: Mapping[str, str], directory: str, streams: Sequence[int]) -> int:
         """The process id of a new child of ours."""
-        told = json.dumps([list(arguments), dict(environ), directory]).encode()
+        told = json.dumps([*words, dict(environ), directory]).encode()
         with self._lock:
             _adopt_orphans(True)
             try:
@@ -132,14 +145,16 @@ def close_zygotes() -> None:
 class _Forked(subprocess.Popen[bytes]):
     """A child that another process made for us, and all that a ``Popen`` can do with it."""
 
-    def __init__(self, parent: Zygote, arguments: Sequence[str], environ: Mapping[str, str], directory: Path, stderr: Any) -> None:
-        self._parent = parent
-        super().__init__(list(arguments), env=environ, cwd=directory, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr)
+    def __init__(
+        self, parent: Zygote, words: Sequence[Sequence[str]], environ: Mapping[str, str], directory: Path, stdin: int, stderr: Any
+    ) -> None:
+        self._parent, self._words = parent, words
+        super().__init__(words[0], env=environ, cwd=directory, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr)
 
     def _execute_child(self, *given: Any) -> None:
-        arguments, _, _, _, _, directory, environ, _, _, _, *pipes = given
+        _, _, _, _, _, directory, environ, _, _, _, *pipes = given
         stdin, _, _, stdout, _, stderr = pipes[:6]
-        self.pid = self._parent.fork(arguments, environ, str(directory), [stdin, stdout, stderr])
+        self.pid = self._parent.fork(self._words, environ, str(directory), [stdin, stdout, stderr])
         self._child_created = True
         self._close_pipe_fds(*pipes[:6])
 
@@ -151,8 +166,8 @@ def _adopt_orphans(adopt: bool) -> None:
 # In the parent
 
 
-def _wait_for_orders(orders: socket.socket) -> None:
-    """Fork for each order; return only in what was forked, as what was ordered."""
+def _wait_for_orders(orders: socket.socket) -> list[str]:
+    """Fork for each order; return only in what was forked, as what was ordered: the program it starts as a sidecar, [] for its own."""
     while True:
         told, streams, *_ = socket.recv_fds(orders, _MOST, 3)
         if not told:
@@ -164,7 +179,7 @@ def _wait_for_orders(orders: socket.socket) -> None:
         orders.send(b"%d" % child)
         for each in streams:
             os.close(each)
-    arguments, environ, directory = json.loads(told)
+    arguments, program, environ, directory = json.loads(told)
     for number, each in enumerate(streams):
         os.dup2(each, number)
     orders.detach()
@@ -173,6 +188,7 @@ def _wait_for_orders(orders: socket.socket) -> None:
     os.environ.clear()
     os.environ.update(environ)
     sys.argv[1:] = arguments
+    return list(program)
 
 
 def _fork_orphan() -> int | None:
@@ -204,13 +220,30 @@ def _main() -> None:
     if segment_bytes:
         (forebay_proxy.core.segments.SEGMENT_BYTES,) = segment_bytes
     import forebay_proxy.app.service  # noqa: PLC0415
-    from forebay_proxy.cli.main import main  # noqa: PLC0415
+    from forebay_proxy.cli.main import cli, main  # noqa: PLC0415
+    from forebay_proxy.cli.seams import Seams  # noqa: PLC0415
 
+    gc.collect()
+    gc.freeze()  # a collection in a child would visit, and so copy, all that was imported
     try:
-        _wait_for_orders(socket.socket(fileno=orders))
+        program = _wait_for_orders(socket.socket(fileno=orders))
     except KeyboardInterrupt:  # which reaches the whole group; who asked is told by the end of the socket
         os._exit(0)
-    main()
+    try:
+        if program:
+            cli(obj=Seams(program=tuple(program)), prog_name="forebay")
+        main()
+    except SystemExit as ended:
+        _end(int(ended.code or 0))
+
+
+def _end(code: int) -> None:
+    """As a program ends, threads and files in order, but for taking every module apart: so end those that multiprocessing forks."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -18,12 +18,12 @@ from pathlib import Path
 import pytest
 from support.cli import environment
 from support.tarmaking import hand_header
+from support.verbs import verb, verb_process
 
 from forebay_proxy.node.runfile import RunDirectory, process_start_time
 
 pytestmark = pytest.mark.each_python
 
-FOREBAY = (sys.executable, "-P", "-m", "forebay_proxy")
 READ = "import os, sys, urllib.request as r; sys.stdout.buffer.write(r.urlopen(os.environ['FOREBAY_URL'] + sys.argv[1]).read())"
 
 STORED = """
@@ -48,15 +48,9 @@ class Place:
         self.environ = environment(path / "run", **settings)
         self.directory = RunDirectory(path / "run")
 
-    def forebay(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(
-            [*FOREBAY, *arguments],
-            env={**self.environ, **variables},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=240,
-            check=False,
-        )
+    def forebay(self, *arguments: str, real: bool = False, **variables: str) -> subprocess.CompletedProcess[bytes]:
+        """The verb; what it starts as a sidecar is a program of its own in any case."""
+        return verb({**self.environ, **variables}, *arguments, real=real)
 
     def wait_until_gone(self, pid: int, start: int) -> None:
         while process_start_time(pid) == start:
@@ -87,7 +81,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 def test_run_starts_it_and_the_command_reads_through_it(place: Place) -> None:
     """Bytes are the origin's; the second reading is a hit; the summary says both."""
     script = f'python() {{ "{sys.executable}" -c "$@"; }}; python "$1" "$2"; python "$3"; python "$1" "$2"'
-    done = place.forebay("run", "--idle-exit-s", "30", "--", "sh", "-c", script, "sh", READ, place.proxy_path, STORED)
+    done = place.forebay("run", "--idle-exit-s", "30", "--", "sh", "-c", script, "sh", READ, place.proxy_path, STORED, real=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout == place.data * 2
     assert b"6.0 MB read, 3.0 MB hit (50 %), 3.0 MB from origins, 3.0 MB saved" in done.stderr
@@ -120,14 +114,14 @@ def test_a_shard_that_is_not_there_fails_by_name(place: Place) -> None:
 
 def test_it_lives_while_a_run_holds_it_and_no_longer(place: Place) -> None:
     """An idle time shorter than the command: the held connection keeps it, and its end lets it go."""
-    argv = [*FOREBAY, "run", "--quiet", "--idle-exit-s", "1", "--", "sh", "-c", "echo up; read line"]
-    with subprocess.Popen(argv, env=place.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    held = ("run", "--quiet", "--idle-exit-s", "1", "--", "sh", "-c", "echo up; read line")
+    with verb_process(place.environ, *held, stdin=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
         (record,) = place.directory.live()
         time.sleep(3)
         assert place.directory.live() == [record]
-        process.communicate("\n")
+        process.communicate(b"\n")
     place.wait_until_gone(record.pid, record.start_time)
     assert place.directory.live() == []
     assert not Path(str(record.socket)).exists()

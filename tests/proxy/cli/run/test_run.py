@@ -14,8 +14,9 @@ from unittest.mock import MagicMock
 
 import pytest
 from click.testing import CliRunner
-from support.cli import environment, program
+from support.cli import FAKE_PROGRAM, environment, program
 from support.fake_sidecar import FakeSidecar, tally_of
+from support.verbs import verb, verb_process
 
 from forebay_proxy.cli.client import SidecarClient
 from forebay_proxy.cli.run.join import Joined
@@ -27,6 +28,7 @@ from forebay_proxy.node.runfile import RunDirectory, RunFile, process_start_time
 pytestmark = pytest.mark.each_python
 
 NAMES = ("FOREBAY_URL", "FOREBAY_JOB", "GOPEN_REWRITE", "NO_PROXY", "no_proxy")
+FAKE = (*FAKE_PROGRAM, "--idle-exit-s", "30")
 SHOW = f"import json, os; print(json.dumps({{name: os.environ.get(name) for name in {NAMES}}}))"
 
 
@@ -40,16 +42,11 @@ class Node:
         self.directory = RunDirectory(path)
 
     def forebay(self, *arguments: str, fake: tuple[str, ...] = (), **variables: str) -> subprocess.CompletedProcess[str]:
-        environ = {**self.environ, **variables}
-        return subprocess.run(
-            [*program("--idle-exit-s", "30", *fake), *arguments],
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=240,
-            cwd=self.path,
-            check=False,
-        )
+        done = verb({**self.environ, **variables}, *arguments, directory=self.path, program=(*FAKE, *fake))
+        return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def begin(self, *arguments: str, stdin: int = subprocess.DEVNULL, **variables: str) -> subprocess.Popen[bytes]:
+        return verb_process({**self.environ, **variables}, *arguments, directory=self.path, stdin=stdin, program=FAKE)
 
     def sidecars(self) -> list[RunFile]:
         return self.directory.live()
@@ -102,26 +99,23 @@ def test_the_next_run_joins_it(node: Node) -> None:
 
 def test_two_that_begin_at_once_start_one(node: Node) -> None:
     """The lock lets one start it; all the others join."""
-    argv = [*program("--idle-exit-s", "30"), "run", "--", sys.executable, "-c", SHOW]
-    processes = [subprocess.Popen(argv, env=node.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    processes = [node.begin("run", "--", sys.executable, "-c", SHOW) for _ in range(4)]
     outputs = [process.communicate(timeout=240) for process in processes]
     assert [process.returncode for process in processes] == [0] * 4
     assert len({json.loads(out)["FOREBAY_URL"] for out, _ in outputs}) == 1
     assert len({json.loads(out)["FOREBAY_JOB"] for out, _ in outputs}) == 4
-    assert sorted("started" in err for _, err in outputs) == [False, False, False, True]
+    assert sorted(b"started" in err for _, err in outputs) == [False, False, False, True]
 
 
 def test_tasks_of_one_srun_share_sidecar_and_job(node: Node) -> None:
     """srun --ntasks-per-node=3 forebay run: one starts it, the others join, and together they are one job."""
     meet = f"import glob, time; open({str(node.path)!r} + '/at-' + os.environ['SLURM_PROCID'], 'w').close()\n"
     meet += f"while len(glob.glob({str(node.path)!r} + '/at-*')) < 3: time.sleep(0.02)"
-    argv = [*program("--idle-exit-s", "30"), "run", "--", sys.executable, "-c", f"{SHOW}\n{meet}"]
-    step = {**node.environ, "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1"}
-    tasks = [{**step, "SLURM_PROCID": str(task)} for task in range(3)]
-    processes = [subprocess.Popen(argv, env=task, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for task in tasks]
+    task = ("run", "--", sys.executable, "-c", f"{SHOW}\n{meet}")
+    processes = [node.begin(*task, SLURM_JOB_ID="7", SLURM_STEP_ID="1", SLURM_PROCID=str(number)) for number in range(3)]
     outputs = [process.communicate(timeout=240) for process in processes]
     assert {json.loads(out)["FOREBAY_JOB"] for out, _ in outputs} == {"7.1"}
-    assert sorted("started" in err for _, err in outputs) == [False, False, True]
+    assert sorted(b"started" in err for _, err in outputs) == [False, False, True]
 
 
 TAKEOVER = "import json, os; print(json.dumps([os.environ.get(name) for name in ('PYTHONPATH', 'FOREBAY_TAKEOVER_REPORT')]))"
@@ -237,8 +231,7 @@ def test_wrong_settings_are_a_mistake_of_the_command_line(node: Node, flags: tup
 def test_streams_pass_through(node: Node) -> None:
     """stdin, stdout and stderr are the command's; bytes are bytes."""
     data = bytes(range(256)) * 1000
-    argv = [*program("--idle-exit-s", "30"), "run", "--quiet", "--", "sh", "-c", "cat; echo oops >&2; exit 3"]
-    done = subprocess.run(argv, input=data, capture_output=True, env=node.environ, timeout=240, check=False)
+    done = verb(node.environ, "run", "--quiet", "--", "sh", "-c", "cat; echo oops >&2; exit 3", said=data, program=FAKE)
     assert (done.returncode, done.stdout, done.stderr) == (3, data, b"oops\n")
 
 
@@ -272,12 +265,11 @@ def test_run_srun_is_refused_with_the_right_line(node: Node, srun: str) -> None:
 def test_a_connection_is_held_while_the_command_runs(node: Node) -> None:
     """The sidecar lives while connections last; the end of run gives it back."""
     with FakeSidecar() as fake:
-        argv = [*program(), "run", "--quiet", "--url", fake.url, "--", "sh", "-c", "echo up; read line"]
-        with subprocess.Popen(argv, env=node.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        with node.begin("run", "--quiet", "--url", fake.url, "--", "sh", "-c", "echo up; read line", stdin=subprocess.PIPE) as process:
             assert process.stdout is not None
             process.stdout.readline()
             fake.wait_for_connections(1)
-            process.communicate("\n")
+            process.communicate(b"\n")
         fake.wait_for_connections(0)
 
 
@@ -285,32 +277,26 @@ def test_the_summary_is_a_difference(node: Node) -> None:
     """Only what the command's own job read while it ran, and what was fetched meanwhile."""
     with FakeSidecar() as fake:
         fake.status = {**fake.status, "jobs": {"other": tally_of(5, 10**9, 10**9)}}
-        argv = [*program(), "run", "--url", fake.url, "--", "sh", "-c", "echo $FOREBAY_JOB; read line"]
-        with subprocess.Popen(
-            argv, env=node.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as process:
+        with node.begin("run", "--url", fake.url, "--", "sh", "-c", "echo $FOREBAY_JOB; read line", stdin=subprocess.PIPE) as process:
             assert process.stdout is not None
-            job = process.stdout.readline().strip()
+            job = process.stdout.readline().decode().strip()
             jobs = {**fake.status["jobs"], job: tally_of(6, 3 * 10**9, 10**9, 2.5, 1)}
             fake.status = {**fake.status, "jobs": jobs, "bytes": {"origin": 2 * 10**9}}
-            _, stderr = process.communicate("\n")
+            _, stderr = process.communicate(b"\n")
     line = "3.0 GB read, 1.0 GB hit (33 %), 2.0 GB from origins, 1.0 GB saved; readers waited 2.5 s; 1 error"
-    assert stderr.splitlines()[-2] == f"forebay: {line}"
+    assert stderr.decode().splitlines()[-2] == f"forebay: {line}"
 
 
 def test_a_sidecar_that_dies_meanwhile_is_named(node: Node) -> None:
     """The command's exit code is untouched; the log of a sidecar that run started is named."""
-    argv = [*program("--idle-exit-s", "30"), "run", "--", "sh", "-c", "echo up; read line; exit 4"]
-    with subprocess.Popen(
-        argv, env=node.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with node.begin("run", "--", "sh", "-c", "echo up; read line; exit 4", stdin=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
         (record,) = node.sidecars()
         os.kill(record.pid, signal.SIGKILL)
-        _, stderr = process.communicate("\n")
+        _, stderr = process.communicate(b"\n")
     assert process.returncode == 4
-    assert f"is gone; its log is {node.path}/forebay.log" in stderr
+    assert f"is gone; its log is {node.path}/forebay.log" in stderr.decode()
 
 
 def test_a_sidecar_that_is_gone_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
