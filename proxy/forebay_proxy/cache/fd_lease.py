@@ -1,10 +1,10 @@
-"""Complete shards that are given out as descriptors: which may be, how much of the cache they hold, and the opening of one.
+"""Complete shards that are given out as descriptors: which shards may be, how much of the cache they hold, and the opening of one.
 
 A descriptor is a lease on a whole shard: its reader's until it says that it is done, or its connection ends, and the kernel's (``flock``)
 until the last map of it is gone, which may be much later (views in a shuffle buffer). Our books hold what the kernel holds: a shard whose
-last reader has left *lingers* until an exclusive lock on it can be had, asked once a second. Whoever has one reads without us. So only what
-nobody can prove wrong any more is given out: all segments here, verified, compared with the origin's digest where it names one, and claimed
-on the disk (after a kill nothing of it is fetched anew).
+last reader has left *lingers* until an exclusive lock on it can be had, asked once a second. A reader with a descriptor reads without the
+cache. So only a shard that no later check can refute is given out: all segments here, verified, compared with the origin's digest where it
+names one, and claimed on the disk (after a kill nothing of it is fetched anew).
 
 Not thread-safe: the event loop's only.
 """
@@ -94,7 +94,7 @@ class FdLeases:
         return f"<FdLeases {self.count} descriptors, {self.bytes} bytes>"
 
     def fit(self, entry: Entry | None) -> Entry:
-        """``entry`` if it may be given out as far as is known without asking anybody. Raises ``UseHttp``."""
+        """``entry`` if nothing known here forbids to give it out; no origin is asked. Raises ``UseHttp``."""
         if entry is None or entry.in_use.stale or not entry.segments.complete or not entry.version.length:
             raise UseHttp("incomplete", "the shard is not complete here")
         if entry.version.encoding:
@@ -146,7 +146,7 @@ class FdLeases:
         return len(self._lingering)
 
     def look(self, entry: Entry) -> bool:
-        """Give back an ``entry`` that lingers and is held by nobody in the kernel's list either; whether that was so."""
+        """Give back an ``entry`` that lingers once no process holds a lock on its file; returns whether it did."""
         if entry not in self._lingering or entry.in_use.leaving or entry.stored.writing or entry.stored.lock.locked():
             return False  # or its file is being worked at, which wants the same lock
         if entry.stored.file is not None and entry.stored.file.is_held():
@@ -221,7 +221,7 @@ class FdLeases:
                 self._room.prefetch_debts.hit(entry.key, index)
 
     def _left(self, entry: Entry) -> None:
-        if len(self._room.prefetch_debts):  # whoever had it leaves the entry too, and that is when it is put in its place
+        if len(self._room.prefetch_debts):  # the reader leaves the entry too, and then the eviction queue puts the entry in its place
             for index in range(len(entry.segments.sums)):
                 if index not in entry.segments.leases and index not in entry.segments.unread:
                     self._room.prefetch_debts.read(entry.key, index)

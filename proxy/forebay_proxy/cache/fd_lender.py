@@ -1,7 +1,7 @@
-"""A reader's other way into a shard: one that is complete here is lent whole, as a descriptor of its file.
+"""A reader's other way into a shard: a complete shard is lent whole, as a descriptor of its file.
 
-The version is found as for any reader, and who has a descriptor is a reader like any other until its lease ends. What may be lent, and how
-much of the cache that holds, are the books of ``FdLeases``.
+The version is found as for any reader, and a client with a descriptor is a reader like any other until its lease ends. ``FdLeases`` knows
+which shards may be lent, and how much of the cache they hold.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ one becomes a *flight*: room is granted by the ledger, the limiter gives it its 
 and ``segment_stored`` makes it stored. Where no room can be granted the same flight goes through memory.
 
 Freshness: a shard name means immutable bytes. A stored version is compared with the origin at its first opening in a job; bytes this
-process fetched itself in that job are not compared again. Who names no job: at the first opening of a burst of them, and after a minute.
+process fetched itself in that job are not compared again. Readers that name no job compare at the first opening of a burst of theirs, and
+after a minute.
 
 Everything here runs on one event loop and needs no locks; between two awaits the ledger's invariant holds.
 """
@@ -108,7 +109,9 @@ class ShardCache:
     async def open(
         self, shard: Shard, reader: ReaderName | None, want: RangeRequest | None, *, head: bool = False
     ) -> AsyncIterator[ShardReader]:
-        """A reader's way into a shard, for the length of the ``async with``. Raises ``ShardError``."""
+        """Open the shard for a reader, for the length of the ``async with``. Waits for the origin where the version must be learned or
+        compared. Raises ``ShardError``.
+        """
         with nullcontext() if reader and reader.job else self._resolver.freshness.bursts.inside(shard.group):
             entry, opened_here, waited_s = await self.find(shard, reader, want, head=head)
             reading = self.reading(entry, shard, reader, opened_here=opened_here)
@@ -122,7 +125,9 @@ class ShardCache:
     async def find(
         self, shard: Shard, reader: ReaderName | None, want: RangeRequest | None, *, head: bool = False
     ) -> tuple[Entry, bool, float]:
-        """The version to read, whether its opening was begun here, and how many seconds ``reader`` waited for the origin's answer."""
+        """(the entry of the version to read, whether its opening was begun here, seconds that ``reader`` waited for the origin). Raises
+        ``ShardError``.
+        """
         job = reader.job if reader else ""
         waited_s, opened_here, entry = 0.0, False, self._resolver.ready(shard, job)
         if entry is None:
@@ -140,6 +145,7 @@ class ShardCache:
         return reading
 
     async def move(self, reading: ShardReader) -> None:
+        """Go on with the version that the origin has now; waits for its opening. Raises ``ShardError``. The old version may leave then."""
         job = reading.reader.job if reading.reader else ""
         entry, opened_here = await self._resolver.entry(reading.shard, job)
         entry = self.room.entries.setdefault(entry.key, entry)
@@ -150,7 +156,7 @@ class ShardCache:
         self.fill.left(before)
 
     def spoilt(self, fact: SegmentSpoilt) -> None:
-        """A stored segment is wrong, and may have been read so."""
+        """A stored segment is wrong: readers that were given bytes of it are cut off, and the version is opened anew."""
         entry = fact.entry
         self._resolver.suspects.spoilt(entry.name, by_origin=False)
         entry.trust.remade = self._resolver.suspects.count(entry.name)
@@ -159,6 +165,7 @@ class ShardCache:
                 reading.found_wrong(fact.index)
 
     def note_opening(self, entry: Entry, shard: Shard, reader: ReaderName | None, want: RangeRequest | None) -> None:
+        """Tell the plans that ``reader`` opened the shard; a range that begins behind the first byte only says that the reader is alive."""
         goes_on = isinstance(want, Suffix) or (want is not None and want.first > 0)  # a broken stream resumed, or a part of a shard
         if goes_on and reader is not None:
             self.plans.heard(reader)
@@ -186,29 +193,33 @@ class ShardCache:
     # What a reading needs
 
     def ask_inside(self) -> None:
-        """Ask again for what readers with a plan need next of the shards they are in, before anything further ahead is looked at."""
+        """Let readers with a plan ask again for the next segments of the shards they are in, before any shard further ahead is fetched."""
         for reading in self.readers:
             if self.segment_flights.announced(reading.reader) is not None:  # the others were refused because nothing at all may leave
                 reading.ask_again()
 
     def breadth(self, entry: Entry, bypassing: bool) -> int:
-        """How many ranges of one reader may be in the air now: what the origin's pace makes worth it, an even part of the room."""
+        """How many ranges of one reader may be in the air now, 1 to 16: as many as the origin's rate is worth, at most an even part of the
+        grantable segments.
+        """
         if bypassing:
             return 1
         leased = max(0, self.leased_segments - len(self.flights)) * SEGMENT_BYTES
         grantable = self.room.ledger.grantable_bytes(leased) // SEGMENT_BYTES
-        active = max(1, len(self.readers) - self.readers.resting - self.fd_leases.count)  # who has a descriptor asks for nothing
+        active = max(1, len(self.readers) - self.readers.resting - self.fd_leases.count)  # a reader with a descriptor fetches nothing
         return max(1, min(self._limiters.of(entry.origin).connection_rate.ranges, grantable // active))
 
     def read_segment(self, entry: Entry, index: int) -> None:
+        """A reader has had all of a segment: it is no lead any more, and counts as read."""
         self.room.prefetch_debts.hit(entry.key, index)
         entry.segments.unread.discard(index)
 
     def length_of(self, name: str) -> int | None:
-        """Bytes of the version in use of the shard of this name; None where none is known."""
+        """Length in bytes of the current version of this shard; None while it is not known."""
         entry = self._resolver.versions.current.get(name)
         return None if entry is None else entry.version.length
 
     @property
     def leased_segments(self) -> int:
+        """Segments leased by readers and by lent descriptors."""
         return self.leases.count + self.fd_leases.segments

@@ -95,10 +95,12 @@ class Segments:
         self._resize(segment_count(length))
 
     def has(self, index: int) -> bool:
+        """Whether segment ``index`` is stored."""
         return index < len(self.sums) and self.sums[index] != 0
 
     @property
     def complete(self) -> bool:
+        """Whether all segments are stored."""
         return self.length is not None and self.stored_count == len(self.sums)
 
     def land(self, index: int, value: int) -> None:
@@ -120,9 +122,11 @@ class Segments:
         self.unread.discard(index)
 
     def lease(self, index: int) -> None:
+        """One reader more holds segment ``index``: it may not leave."""
         self.leases[index] = self.leases.get(index, 0) + 1
 
     def release(self, index: int) -> None:
+        """Give back one lease of segment ``index``."""
         left = self.leases[index] - 1
         if left:
             self.leases[index] = left
@@ -138,6 +142,7 @@ class Segments:
         return self.whole_leases > 0 or bool(self.leases)
 
     def stored(self) -> Iterator[int]:
+        """The indices of the stored segments, in order."""
         return (index for index, value in enumerate(self.sums) if value)
 
     def may_leave(self) -> Iterator[int]:

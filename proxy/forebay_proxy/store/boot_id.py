@@ -1,4 +1,4 @@
-"""Which boot of the machine this is: what was written under it is still in the page cache, whatever became of who wrote it."""
+"""Which boot of the machine this is: what was written under it is still in the page cache, whatever became of the process that wrote it."""
 
 from __future__ import annotations
 

@@ -100,10 +100,10 @@ class Directory:
             return owned
 
     def place(self) -> str:
-        """A word for this very folder of shards that no copy of it has, wherever it lies and whatever its path.
+        """A word for this very folder of shards: no copy of the folder has it, whatever its place and path.
 
         Device and inode, and the inode's generation, because numbers are used again. A device number may change with a remount, and an
-        inode's on some overlays: then what is here is verified before its first use, which costs time and nothing else.
+        inode's on some overlays: then every segment is verified before its first use, which costs time and nothing else.
         """
         state = os.fstat(self.shards)
         return f"{state.st_dev:x}.{state.st_ino:x}.{_generation(self.shards):x}"

@@ -45,7 +45,7 @@ class ShardFiles:
     async def reopen(self, key: str, length: int | None = None, claimed: Sequence[int] = ()) -> ShardFile:
         """A file that ``load`` kept or ``create`` made, and that was closed since. Raises DiskFailed.
 
-        ``ESTALE``: what has its name is another file, or one of another size than ``length``. Its ``lacking`` are those of the segments
+        ``ESTALE``: another file has its name, or the file is not ``length`` bytes long. Its ``lacking`` are those of the segments
         ``claimed`` that are not wholly in it.
         """
         lacking = set[int]()
@@ -79,7 +79,9 @@ class ShardFiles:
         return file
 
     def _opens_late(self, key: str, call: asyncio.Future[int]) -> None:
-        """Nobody waits for ``call`` any more. Until it has come back nobody else may make the file: it would remove that one."""
+        """No caller waits for ``call`` any more. Until it has come back the file may not be made again: the late call would remove that
+        one.
+        """
         self._late.add(key)
 
         def came_back(_: asyncio.Future[int]) -> None:

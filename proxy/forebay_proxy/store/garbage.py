@@ -1,8 +1,8 @@
 """What a start found and nothing claims: counted until it is gone, removed while we serve.
 
-Files nobody claims are unlinked; of the files that stay, ranges nobody claims are punched, and always before the file is first opened for
-anything else: nobody may write into a range that is about to be punched. What cannot be removed now (a client still holds the file, the
-disk fails) is tried again at the next pass. The event loop's only; what blocks runs in the write pool.
+Files without a claim are unlinked; of the files that stay, ranges without a claim are punched, always before the file is first opened for
+anything else: no write may go into a range that is about to be punched. What cannot be removed now (a client still holds the file, the disk
+fails) is tried again at the next pass. The event loop's only; what blocks runs in the write pool.
 """
 
 from __future__ import annotations

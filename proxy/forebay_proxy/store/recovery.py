@@ -2,13 +2,13 @@
 
 Bytes are written before their claim is committed, and a claim is withdrawn before its bytes are punched. So after a kill at any instant
 every claim has its bytes, and what is allocated without a claim is garbage: a row without its file is dropped, a file without its row is
-removed, an allocated range without a claim is punched. Removing takes its time (half a millisecond a segment), so it is only decided
-here: it is done by the ``Sweep`` while we serve, and what is garbage counts against the bound until it is gone.
+removed, an allocated range without a claim is punched. Removing takes its time (half a millisecond a segment), so it is only decided here:
+``garbage`` does it while the sidecar serves, and garbage counts against the bound until it is gone.
 
 Files may also have been put back from a copy, in place, under this very boot. Then they are not those the rows speak of: times that were
-set betray what copies with times, and a file that changed long after its row was committed was changed by somebody else. Such rows are
-kept without their boot, so that each segment is verified before its first use. A fetch or an eviction that a kill interrupted may look
-the same, and costs the same.
+set betray a copy with times, and a file that changed long after its row was committed was changed by another program. Such rows are kept
+without their boot, so that each segment is verified before its first use. A fetch or an eviction that a kill interrupted may look the same,
+and costs the same.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def recover(rows: Iterable[Row], scan: Scan, committed_at: Mapping[str, float]) 
 
 
 def _fits(row: Row, file: StoredFile) -> bool:
-    """Whether the file can hold what is claimed: a file cut short by somebody else holds nothing we could name, and one with a second
-    name may be written by who gave it that.
+    """Whether the file can hold what is claimed: a file that another program cut short holds nothing that a row could name, and a file with
+    a second name may be written by the user of that name.
     """
     if file.names != 1:
         return False

@@ -226,7 +226,7 @@ class Store:
     async def reopen(self, key: str, length: int | None = None, claimed: Sequence[int] = ()) -> ShardFile:
         """A file that ``load`` kept or ``create`` made, and that was closed since. Raises DiskFailed.
 
-        ``ESTALE``: what has its name is another file, or one of another size than ``length``. Its ``lacking`` are those of the segments
+        ``ESTALE``: another file has its name, or the file is not ``length`` bytes long. Its ``lacking`` are those of the segments
         ``claimed`` that are not wholly in it.
         """
         return await self.files.reopen(key, length, claimed)

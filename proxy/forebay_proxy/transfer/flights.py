@@ -93,6 +93,7 @@ class Flight:
 
     @property
     def aboard_count(self) -> int:
+        """How many readers are aboard."""
         return len(self._readers)
 
     @property
@@ -208,12 +209,15 @@ class Flights:
         return len(self._board) + sum(not key for key, _ in self._tasks.values())
 
     def find(self, key: str, index: int) -> Flight | None:
+        """The flight on the board that brings segment ``index``; None without one."""
         return self._board.get((key, index))
 
     def of(self, key: str) -> list[Flight]:
+        """The flights of one shard version on the board."""
         return [flight for (owner, _), flight in self._board.items() if owner == key]
 
     def all(self) -> list[Flight]:
+        """All flights on the board; private ones are not."""
         return list(self._board.values())
 
     def post(self, key: str, index: int, flight: Flight) -> None:

@@ -61,6 +61,7 @@ class Slot:
         self._limiter.bandwidth.asked(clock())
 
     def leave(self) -> None:
+        """Free the slot, once; the next waiting flight gets it."""
         if self._held:
             self._held = False
             del self._limiter.holding[id(self)]
@@ -102,6 +103,7 @@ class Limiter:
 
     @property
     def idle(self) -> bool:
+        """Whether no request is in the air and no flight waits."""
         return not self.in_flight and not self._waiting
 
     @property
@@ -201,6 +203,7 @@ class Limiters:
         self._limiters: dict[str, Limiter] = {}
 
     def of(self, origin: str) -> Limiter:
+        """The limiter of ``origin``, made when it is first asked for."""
         if origin not in self._limiters:
             self._forget_idle()
             self._limiters[origin] = Limiter(self._most, self._clock)

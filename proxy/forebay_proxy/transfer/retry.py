@@ -36,6 +36,7 @@ class RetryBudget:
 
     @property
     def budget_s(self) -> float:
+        """Seconds without progress that are allowed now."""
         return min(self._budget(), self._most_s)
 
     def queued(self, seconds: float) -> None:

@@ -68,6 +68,7 @@ class SingleFlight(Generic[T]):
         return future
 
     async def join(self, key: object, call: Callable[[asyncio.Future[T]], Coroutine[Any, Any, None]]) -> T:
+        """Wait for the answer of the running call for ``key``, else of ``call``. Raises a copy of the call's error."""
         future = self.start(key, call)
         await asyncio.wait((future,))  # a cancelled caller ends its wait only
         if (error := future.exception()) is not None:

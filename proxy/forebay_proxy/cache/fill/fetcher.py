@@ -1,7 +1,7 @@
 """One flight's way to the origin: ask, check, resume, land.
 
 The version is pinned: every request carries the pin, every answer's version is compared, so bytes of two versions never meet. A broken body
-is asked again from its next missing byte (Range + pin) within the retry budget; nobody who follows the flight notices.
+is asked again from its next missing byte (Range + pin) within the retry budget; the readers of the flight do not notice.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["UNWANTED_BUDGET_S", "Fetcher", "QueuedNeed", "reason_of"]
 
 # An origin that has not answered once since the start is more likely a wrong name than one in trouble: say so soon.
 UNANSWERED_BUDGET_S = 10.0
-# Nobody waits for it: a reader who left, or a prefetch. Whoever comes asks with a budget of its own.
+# No reader waits for it: a reader who left, or a prefetch. A later reader asks with a budget of its own.
 UNWANTED_BUDGET_S = 15.0
 
 

@@ -1,6 +1,6 @@
 """Where flights end: what they bring becomes stored, or its room is given back; and what follows for the shard version.
 
-An origin that has another version now, a reader or a flight that leaves: all of it comes by here, so that nothing is left behind.
+A version that is outdated, and a reader or a flight that leaves, are handled here too, so that no room or entry is left behind.
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ class Fill:
         return None
 
     async def _prepared(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
-        """As ``Reclaimer.prepare``. It may outlast its flight: the entry is not forgotten meanwhile, or two would make the same file."""
+        """As ``Reclaimer.prepare``. The call may outlast its flight: the entry counts as in use meanwhile, because a second entry would
+        make the same file.
+        """
         entry.in_use.flying += 1
         try:
             return await self._reclaimer.prepare(entry, index, grant)
@@ -98,11 +100,11 @@ class Fill:
 
     def _failed(self, entry: Entry, error: DiskFailed) -> None:
         self._disk.failed(error)
-        if error.errno_name == "ENODATA":  # somebody cut the file: it cannot be mended while it is read, so it leaves
+        if error.errno_name == "ENODATA":  # another program cut the file: it cannot be mended while it is read, so it leaves
             self.outdated(entry)
 
     def segment_stored(self, entry: Entry, index: int, checksum: int, grant: Grant[Slice], flight: Flight) -> None:
-        """A segment is whole on the disk."""
+        """A segment's bytes, with this xxh3 ``checksum``, are whole on the disk: it is readable from now on, and its claim follows."""
         self._room.segment_stored(entry, index, checksum, grant)
         self._digest_check.segment_stored(entry, index, checksum)
         self._disk.worked()
@@ -129,9 +131,11 @@ class Fill:
             self._disk.failed(error)
 
     def cutting(self, grant: Grant[Slice]) -> None:
+        """The file of ``grant``'s segment is about to be cut: until ``fit`` the disk may hold its blocks or not."""
         self._room.ledger.doubt(grant)
 
     def fit(self, entry: Entry, grant: Grant[Slice], size: int) -> None:
+        """The segment has only ``size`` bytes: give the rest of its grant back."""
         self._room.fit(entry, grant, size)
 
     def length_known(self, entry: Entry) -> None:
@@ -147,6 +151,7 @@ class Fill:
     # What the origin says of the whole
 
     def told(self, entry: Entry, offered: tuple[Digest, ...]) -> None:
+        """An answer named these digests of the whole shard."""
         self._digest_check.told(entry, offered)
 
     def begun(self, entry: Entry, shard: Shard) -> None:
@@ -154,6 +159,7 @@ class Fill:
         self._digest_check.begun(entry, shard)
 
     def passes_by(self, entry: Entry) -> None:
+        """A segment of ``entry`` passes through memory: its digest may have become impossible to compare."""
         self._digest_check.look(entry)
 
     # What follows
@@ -173,7 +179,7 @@ class Fill:
         await self._reclaimer.evict(entry)
 
     def outdated(self, entry: Entry) -> None:
-        """The origin has another version now: this one serves who is inside, and leaves."""
+        """The origin has another version now: this one serves the readers inside, and leaves."""
         if not entry.in_use.stale:
             entry.in_use.stale = True
             self._events.emit(VersionOutdated(entry))
@@ -189,7 +195,7 @@ class Fill:
             finally:
                 await writer.finish_writing()
         except BaseException as error:
-            flight.error = bare(told(error))  # before its bytes are given back: nobody may read them from now on
+            flight.error = bare(told(error))  # before its bytes are given back: no reader may read them from now on
             if isinstance(error, ShardChanged):
                 self.outdated(entry)
             if isinstance(error, DiskFailed):
@@ -206,7 +212,7 @@ class Fill:
                     if not entry.segments.has(index):  # it was on its way
                         self._room.prefetch_debts.clear(entry.key, index)
                 # Bodies without a length that together exceed the room fill it together, and none stays. Admitting them one by one would
-                # need the length nobody tells; so the room is refused segment by segment, and no reader waits for it.
+                # need the length, which is not known; so the room is refused segment by segment, and no reader waits for it.
                 self._events.emit(SegmentMissed(entry, 0, flight))
-                self.outdated(entry)  # part of a body that cannot be asked in pieces is of use to nobody who comes later
+                self.outdated(entry)  # part of a body that cannot be asked in pieces is of no use to later readers
             self.left(entry)

@@ -1,7 +1,7 @@
-"""What brings segments: finds the flight that does, and lets another take off where there is none.
+"""Flights of segments: finds the flight that brings a segment, and lets one take off where there is none.
 
-Three ask, by the same way: a reader for what it needs now (there is always an answer, through memory if need be), a reader for what lies
-before it, and the prefetcher for what is needed later; the last two are refused where there is no room.
+Three parts ask for a segment in the same way: a reader that needs it now (its bytes always come, through memory if need be), a reader that
+will need it next, and the prefetcher. The last two are refused where no room is granted.
 """
 
 from __future__ import annotations

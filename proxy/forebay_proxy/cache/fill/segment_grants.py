@@ -69,7 +69,7 @@ class SegmentGrants:
     def demand(self, entry: Entry, index: int, reader: Hashable) -> Grant[Slice] | None:
         """Room for a segment that is needed now, its victims still to be removed; None: bypass.
 
-        ``reader`` None: of nobody whose future is known.
+        ``reader`` None: of a reader without a plan.
         """
         if not self._disk.usable:
             self.refused("disk")
@@ -99,8 +99,8 @@ class SegmentGrants:
     def along(self, entry: Entry, index: int, flight: Flight) -> Grant[Slice] | None:
         """Room for a further segment of a body that cannot be asked in pieces, or for one that came without room; None: none for it.
 
-        Ahead of need it takes what any prefetch may, and from its second segment on the whole rest of it must fit into that: what is
-        begun and cannot be kept would be fetched for nobody, again and again.
+        Ahead of need it takes what any prefetch may, and from its second segment on the whole rest of it must fit into that: a body that is
+        begun and cannot be kept would be fetched in vain, again and again.
         """
         if flight.need < DEMAND or flight.aboard_count:
             return self.demand(entry, index, flight)
@@ -121,7 +121,7 @@ class SegmentGrants:
 
     async def opening(self, needed: Urgency, size: int) -> Grant[Slice] | None:
         """Room for a first segment that is guessed to have ``size`` bytes; None: bypass. Waits until its victims are removed."""
-        if self._disk.no_files and needed.need >= DEMAND:  # it would pass through memory, for nobody
+        if self._disk.no_files and needed.need >= DEMAND:  # it would pass through memory without a reader
             self.refused("inodes")
             return None
         if not self._disk.usable:

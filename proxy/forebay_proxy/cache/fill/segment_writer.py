@@ -145,7 +145,7 @@ class SegmentWriter:
                 await self._begin_write()
 
     def _look(self, beginning: bytes, end: int | None) -> None:
-        """Judge the first bytes before anybody is given the last of them: who reads to a short page's end may be gone at once."""
+        """Judge the first bytes before a reader is given the last of them: a reader of a short page may be gone at its end."""
         self._beginning = beginning
         if len(beginning) == LOOK_BYTES or (end is not None and len(beginning) >= end):
             self._entry.trust.no_tar, self._beginning = why_no_tar(beginning), None
@@ -215,7 +215,7 @@ class SegmentWriter:
         self._fill.length_known(self._entry)
 
     async def finish_writing(self) -> None:
-        """Wait for a write that nobody has waited for: its flight ended before it. What becomes of it matters to nobody."""
+        """Wait for the write that is still under way when its flight ends. Its result does not matter any more."""
         write, self._write = self._write, None
         if write is not None:
             with suppress(DiskFailed):

@@ -1,11 +1,12 @@
 """Compares whole shards with the digests their origins offer.
 
 Segments land in any order and are hashed in theirs, each as soon as those before it are: read back from the page cache, in the store's read
-threads, so that at the end only the last of them is left. Who reads the end meanwhile waits at the ``DigestGate``. What is completed after
-it was released is compared all the same.
+threads, so that at the end only the last of them is left. A reader of the end waits meanwhile at the ``DigestGate``. What is completed
+after it was released is compared all the same.
 
-A digest that differs ends the version: who is inside is cut off, its bytes go, and it is opened anew. The second time in a row its readers
-get the error. Until a verdict the index does not claim the last segment, so a kill in between turns no unchecked bytes into checked ones.
+A digest that differs ends the version: readers inside are cut off, its bytes go, and the shard is opened anew. The second time in a row its
+readers get the error. Until a verdict the index does not claim the last segment, so a kill in between turns no unchecked bytes into checked
+ones.
 
 Not thread-safe: the event loop's only.
 """

@@ -1,9 +1,10 @@
 """Where readers of a shard's end wait until the whole of it was compared with its digest, or nothing can be compared any more.
 
-A reader of the last segment waits for the verdict, and for nothing that nobody is bringing: where a segment passed through memory, left
-before its turn, or was never asked for, the end is released at once, counted as unchecked. A segment that was hashed once and is fetched
-again must be the same bytes: whoever read it before it landed is given its own last bytes after the comparison. Where a cache is smaller
-than its data that is each epoch's way, and the whole shard is not compared again: without it, readers of other bytes ended well (tried).
+A reader of the last segment waits for the verdict, but never for a segment that is not being fetched: where a segment passed through
+memory, left before its turn, or was never asked for, the end is released at once, counted as unchecked. A segment that was hashed once and
+is fetched again must be the same bytes: a reader that read it before it was stored gets its last bytes after the comparison. Where a cache
+is smaller than its data that is each epoch's way, and the whole shard is not compared again: without it, readers of other bytes ended well
+(tried).
 
 Not thread-safe: the event loop's only.
 """

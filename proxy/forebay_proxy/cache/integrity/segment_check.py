@@ -1,7 +1,7 @@
-"""Looks at stored segments whole: are their bytes still those that were stored? A wrong one is removed, and fetched again by who wants it.
+"""Compares stored segments with their checksums. A wrong segment is removed, and fetched again when a reader wants it.
 
-Everybody who must know comes by here: a reader of what another boot stored, ``forebay verify``, the sampling, and whoever hashes a whole
-shard (one read serves both sums). So a rotten disk is never taken for an origin that lies, nor the other way round.
+Four parts use it: a reader of segments that another boot stored, ``forebay verify``, the sampling, and the hashing of a whole shard (one
+read serves both sums). So a rotten disk is never taken for an origin that lies, nor the other way round.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ class SegmentCheck:
         self._at_it: dict[tuple[str, int], asyncio.Future[Finding]] = {}
 
     async def once(self, entry: Entry, index: int) -> Finding:
-        """Look at what another boot stored, for everybody who asks meanwhile; who asks first may leave, and then the next one looks."""
+        """Verify a segment that another boot stored, once for all callers that wait meanwhile; if the first caller is cancelled, the next
+        one verifies it.
+        """
         key = entry.key, index
         while key in self._at_it:
             other = self._at_it[key]

@@ -1,4 +1,4 @@
-"""Who is inside a shard now: from when a reader has its version until it has left, however it leaves.
+"""The readers inside a shard now: from when a reader has its version until it has left, however it leaves.
 
 A reader that is let in keeps its version here; when it leaves, what it alone kept may go. What readers wait for is counted here too, and
 what each reading would have cost the best schedule there is.

@@ -52,7 +52,7 @@ class ChunkReader:
             raise bare(fault)
 
     def found_wrong(self, index: int) -> None:
-        """A stored segment is wrong: whoever was given bytes of it must not go on."""
+        """A stored segment is wrong: a reader that was given bytes of it must not go on."""
         if index in self._given:
             first, size = segment_span(index, self._entry.shown_version.length)
             cause = f"bytes {first} to {first + size - 1} were found wrong on the cache disk after some of them had been sent"
@@ -104,7 +104,7 @@ class RepeatCheck:
         self._gate = gate
         self._entry = entry
         self._uncompared: dict[int, Flight] = {}
-        self._summed = -1, xxhash.xxh3_64()  # the one of them that is being read, if from its start, and the sum of what was read
+        self._summed = -1, xxhash.xxh3_64()  # the segment of them that is being read, if from its start, and the sum of its bytes so far
 
     def __repr__(self) -> str:
         return f"<RepeatCheck of {self._entry.name}: segments {sorted(self._uncompared)}>"

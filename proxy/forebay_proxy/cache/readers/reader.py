@@ -200,7 +200,7 @@ class ShardReader:
         return self._began_at, max(self._began_at, self._current, index_of(max(0, self.position - 1)))
 
     def found_wrong(self, index: int) -> None:
-        """A stored segment is wrong: whoever was given bytes of it must not go on."""
+        """A stored segment is wrong: a reader that was given bytes of it must not go on."""
         self._chunks.found_wrong(index)
 
     async def _pass_seal(self, index: int) -> None:
@@ -291,7 +291,7 @@ class ShardReader:
         self.position = self._end = self.hit_bytes = length
 
     def ask_again(self) -> None:
-        """There may be room now for the next segment of this shard, which is needed before any other shard."""
+        """Ask for the next segment of this shard once more, as there may be room now: the reader needs it before any other shard."""
         last = -1 if self._end is None else index_of(self._end - 1)
         if self._current >= 0 and self._lease.asked_to <= self._current < last:
             self._ask_ahead(self._current)

@@ -28,12 +28,12 @@ class CredentialAccess:
         return f"<CredentialAccess {len(self.macs)} shown, {len(self._proofs)} proved>"
 
     def restore(self, macs: Iterable[str], chosen: str) -> None:
-        """What an earlier process has claimed: nothing is known of the variant where only some may read."""
+        """Take over the HMACs that an earlier process claimed; the variant is not known where only some credentials may read."""
         known = set(macs)
         self.macs, self.variant, self.chosen = known or {""}, None if known else "", chosen
 
     def claimable(self) -> tuple[str, ...]:
-        """The HMACs for the index. None where no credential is needed: after a restart whoever brings one proves it anew."""
+        """The HMACs for the index. None where no credential is needed: after a restart a request with one proves it anew."""
         return () if "" in self.macs else tuple(sorted(self.macs))
 
     def admit(self, mac: str) -> None:
@@ -42,7 +42,7 @@ class CredentialAccess:
             self.macs.add(mac)
 
     def may_read(self, mac: str, now: float) -> bool:
-        """Whether the origin was asked with this credential; what it shows to nobody may differ from what it shows to somebody.
+        """Whether the origin was asked with this credential; it may show other bytes with a credential than without.
 
         ``now`` is in monotonic seconds, as for ``proved``.
         """

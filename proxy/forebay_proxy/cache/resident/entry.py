@@ -1,7 +1,7 @@
-"""One version of a shard as this process knows it: what is here of it, who is inside, who may read it, how far it is believed.
+"""One version of a shard in this process: its stored segments, its readers and flights, its credentials, and how far its bytes are trusted.
 
-An ``Entry`` holds its version's segments, its file on the disk (``VersionFile``), who uses it now (``VersionUse``), and what is known of
-whether it is right (``VersionTrust``). Not thread-safe.
+An ``Entry`` holds the version's segments, its file on the disk (``VersionFile``), its use now (``VersionUse``), and its checks
+(``VersionTrust``). Not thread-safe.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class VersionUse:
         self.leaving: dict[int, asyncio.Future[None]] = {}  # segments being removed; resolved when that is done, or undone
         self.departing: dict[int, int] = {}  # their checksums, should they stay after all
         self.stuck_until = 0.0  # monotonic seconds: something could not be removed, which is not tried again before
-        self.stale = False  # the origin has another version now: this one serves who is inside, then leaves
+        self.stale = False  # the origin has another version now: this one serves its readers, then leaves
         self.fault: ShardError | None = None  # why nobody may read on
 
     def __repr__(self) -> str:
@@ -145,7 +145,7 @@ class VersionUse:
 
     @property
     def idle(self) -> bool:
-        """Nobody is inside, nothing is in the air, nothing is being removed."""
+        """No reader is inside, no flight is in the air, no segment is being removed."""
         return not self.readers and not self.flying and not self.leaving
 
     def withdraw(self, index: int) -> None:

@@ -28,7 +28,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class CacheChanged(Fact):
-    """Something landed, left or was read: what found no room may find it now."""
+    """A segment was stored, evicted or read: a request that found no room may find some now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +88,14 @@ class VersionRefuted(Fact):
 
 @dataclass(frozen=True, slots=True)
 class EntryLeft(Fact):
-    """Whoever held a segment without being its reader is gone from ``entry``."""
+    """A holder of a segment that was not its reader has left ``entry``."""
 
     entry: Entry
 
 
 @dataclass(frozen=True, slots=True)
 class EntryRetired(Fact):
-    """Nothing of a version is left, and nobody is in it."""
+    """No segment of a version is left, and no reader is in it."""
 
     entry: Entry
 

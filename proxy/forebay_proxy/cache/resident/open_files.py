@@ -93,7 +93,7 @@ class OpenFiles:
         self._room.without_file(entry)
 
     async def close_idle(self) -> None:
-        """Close the files of shards nobody is in, the longest unused first, beyond ``OPEN_FILES``."""
+        """Close the files of idle shards, the longest unused first, beyond ``OPEN_FILES``."""
         surplus = len(self._open) - OPEN_FILES
         idle = [entry for entry in self._open.values() if _unused(entry)] if surplus > 0 else []
         for entry in idle[:surplus]:
@@ -105,7 +105,7 @@ class OpenFiles:
 
 
 def _unused(entry: Entry) -> bool:
-    """Nobody is in it; and no descriptor of it is out, whose end is found through this file."""
+    """Idle, and without a lent descriptor: the end of its lease is found through this file."""
     return entry.in_use.idle and not entry.segments.whole_leases
 
 
@@ -121,7 +121,7 @@ class PatientFiles:
         self._disk = disk
 
     async def stored(self, entry: Entry) -> ShardFile:
-        """The entry's open file; whoever removes something of it holds its lock, and may hang with the disk.
+        """The entry's open file. Waits for its lock: a removal holds that, and may hang with the disk.
 
         Raises ``DiskFailed`` after ``PATIENCE_S``, ``DiskHangs``.
         """
@@ -139,7 +139,7 @@ class PatientFiles:
 
 
 class Retirement:
-    """Asked whenever somebody leaves an entry, or something of it does. Not thread-safe: the event loop's only."""
+    """Called whenever a reader or a flight leaves an entry, or a segment does. Not thread-safe: the event loop's only."""
 
     def __init__(self, room: SpaceManager, files: OpenFiles, tasks: BackgroundTasks, events: Events) -> None:
         self._events = events
@@ -148,7 +148,7 @@ class Retirement:
         self._tasks = tasks
 
     def retire(self, entry: Entry) -> None:
-        """Forget an entry of which nothing is left and in which nobody is, once its file is gone too."""
+        """Forget an idle entry without segments, once its file is gone too."""
         if not self._is_over(entry):
             return
         if entry.stored.filed:
@@ -161,7 +161,7 @@ class Retirement:
         return entry.is_empty and self._room.entries.get(entry.key) is entry
 
     async def _clean_up(self, entry: Entry) -> None:
-        """Remove the file in which nothing is left, unless somebody came meanwhile."""
+        """Remove the empty file, unless a reader came meanwhile."""
         async with entry.stored.lock:
             if not (self._is_over(entry) and entry.stored.filed):
                 return

@@ -1,7 +1,7 @@
 """Acts on what the space manager decided: withdraws claims, commits that, and only then frees the bytes; allocates what room was made for.
 
-A claim never stands for bytes that are gone. What was begun is ended even if who asked for it is cancelled: half-removed segments would be
-nobody's. What cannot be removed is put back, to be verified before anybody reads it.
+A claim never stands for bytes that are gone. A removal that has begun is finished even if its caller is cancelled: a half-removed segment
+would belong to no grant. A segment that cannot be removed is put back, and is verified before it is read.
 
 Not thread-safe: the event loop's only.
 """
@@ -33,7 +33,7 @@ log = logging.getLogger("forebay")
 
 
 class Reclaimer:
-    """Makes the disk what the room's books say."""
+    """Makes the disk hold what the space manager decided."""
 
     def __init__(
         self, *, room: SpaceManager, files: OpenFiles, retirement: Retirement, store: Store, disk: DiskHealth, tasks: BackgroundTasks,
@@ -146,7 +146,7 @@ class Reclaimer:
         try:
             await self._free_unfinished(entry, index, grant)
         finally:
-            if mine is not None and not mine.done():  # a fault of ours on the way: who wants the segment must not wait for that
+            if mine is not None and not mine.done():  # a fault of ours on the way: other flights of the segment must not wait for that
                 entry.in_use.leaving.pop(index).set_result(None)
 
     async def _free_unfinished(self, entry: Entry, index: int, grant: Grant[Slice]) -> None:
@@ -227,7 +227,7 @@ class Reclaimer:
             if isinstance(error, DiskFailed):
                 self._disk_failed(error)
         except Exception:
-            removed = False  # whatever it was: it is put back and counted, and nobody waits for it for ever
+            removed = False  # whatever it was: it is put back and counted, and no caller waits for it for ever
             log.exception("segments of shard %s could not be removed, for no reason that is known", entry.name)
         self._parted(entry, indices, removed=removed)
         if leased:

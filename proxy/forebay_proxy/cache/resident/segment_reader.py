@@ -50,7 +50,7 @@ class SegmentReader:
             raise
 
     async def _opened(self, entry: Entry, index: int) -> ShardFile:
-        """The file, opened; whoever is about to read ``index`` in it must not find it doubtful only now."""
+        """The open file. Raises ``DiskFailed`` (ENODATA) if opening it showed that segment ``index`` is not whole in it."""
         file = await self._files.stored(entry)
         if index in entry.segments.unverified:
             raise DiskFailed("read", "ENODATA", f"segment {index} of shard {entry.name} is not whole in its file")
@@ -74,7 +74,7 @@ class SegmentReader:
         return True
 
     def foresee(self, entry: Entry, index: int) -> None:
-        """Somebody will read the segment soon: verify it now if it must be, so that nobody waits for that."""
+        """A reader will come to the segment soon: verify it now if it must be, so that the reader does not wait for that."""
         if index in entry.segments.unverified and self._foreseen < FORESEEN:
             self._foreseen += 1
             self._tasks.spawn(self._foresee(entry, index), "verify ahead")

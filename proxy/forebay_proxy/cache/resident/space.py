@@ -1,7 +1,7 @@
-"""Who may have disk, and who gives it up: keeps the books of what is here. ``AdmissionPolicy`` decides.
+"""The entries that are here, and the bytes they take. ``AdmissionPolicy`` decides what gets room and what leaves.
 
 Everything here is synchronous. ``reserve`` and ``vacate`` take segments out of use at once: no reader finds them any more, their claim is
-withdrawn, their bytes are still there. ``Reclaimer`` removes the bytes, and ``parted`` ends what was begun: they are gone, or back.
+withdrawn, their bytes are still there. ``Reclaimer`` removes the bytes, and ``parted`` ends the removal: the segments are gone, or back.
 
 Beside the shards stands what the cache directory holds beyond them (``Overhead``): index, lock, directories, and the file system's own
 blocks of shard files. What readers hold does not leave (``SegmentLeases``).
@@ -115,7 +115,7 @@ class SpaceManager:
         entry.segments.unverified.add(index)
 
     def lost(self, entry: Entry) -> None:
-        """Somebody deleted the file: nothing of it is here."""
+        """Another program deleted the file: no segment of it is here."""
         for index in list(entry.segments.stored()):
             size = entry.segments.bytes_of(index)
             self.ledger.doom(size)

@@ -1,8 +1,8 @@
-"""One opening of a shard: asks until the origin answers, tells who waits, and lands the body it came with.
+"""One opening of a shard: asks until the origin answers, tells its waiting readers, and stores the body of the answer.
 
 The state machine, in the order of its methods: reserve room for a segment, as large as those of its group have been -> ask -> (cannot be
-asked in pieces: ask for the whole) -> the version is known, everybody who waits goes on -> the room becomes what the header says -> the
-body lands as the first flight -> broken: the flight resumes as any other would.
+asked in pieces: ask for the whole) -> the version is known, its waiting readers go on -> the room becomes what the header says -> the body
+is stored by the first flight -> broken: the flight resumes as any other would.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class Opening:
         return grant
 
     def _note(self, entry: Entry, flight: Flight) -> None:
-        """What was granted ahead of need is unread until somebody reads this very segment."""
+        """A segment that was granted ahead of need is unread until a reader reads this very segment."""
         index = index_of(flight.first)
         self._parts.room.prefetch_debts.move(self._needed.place, entry.key, index, entry.segments.bytes_of(index))
 
@@ -253,7 +253,7 @@ class FirstSegmentSizes:
         return len(self._largest)
 
     def guess(self, shard: Shard) -> int:
-        """How many bytes to reserve for a first segment whose length nobody knows: as the largest of its group had.
+        """How many bytes to reserve for a first segment of unknown length: as the largest of its group had.
 
         A whole segment each would have thousands of tiny shards leave for one of them.
         """

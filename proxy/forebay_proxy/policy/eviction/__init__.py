@@ -1,1 +1,1 @@
-"""Who holds bytes, who may come in, and which leave first."""
+"""The ledger of bytes, admission, and the eviction queue."""

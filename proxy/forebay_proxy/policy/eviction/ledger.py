@@ -1,4 +1,4 @@
-"""Who holds how many bytes, and who must leave when someone new arrives. Pure.
+"""The books of the cache's bytes: what is reserved, stored and doomed, and which victims a new grant needs. Pure.
 
 The invariant, after every call: ``stored + reserved + doomed + overhead <= capacity``, all in allocated bytes. (While a shrunk capacity
 is being worked off the left side may be larger; then nothing is granted.)
@@ -76,6 +76,7 @@ class Ledger(Generic[S]):
 
     @property
     def used_bytes(self) -> int:
+        """Stored, reserved, doomed and overhead: never above the capacity, but while a capacity that shrank is worked off."""
         return self.stored_bytes + self.reserved_bytes + self.doomed_bytes + self.overhead_bytes
 
     @property
@@ -101,6 +102,7 @@ class Ledger(Generic[S]):
 
     @property
     def free_bytes(self) -> int:
+        """Bytes that a grant can have without a victim."""
         return max(0, self.capacity_bytes - self.used_bytes)
 
     def grantable_bytes(self, leased_bytes: int) -> int:

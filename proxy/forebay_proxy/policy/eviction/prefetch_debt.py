@@ -1,11 +1,13 @@
-"""What was prefetched for whom and is unread, and of which room who owes how much. Pure; the event loop's only.
+"""Which reader each unread prefetched segment was fetched for, and which reader owes how many bytes of its room. Pure; the event loop's
+only.
 
-Each segment that leaves while it is still needed costs a fetch, so a reader may have it happen twice an epoch, no more. The one for whom it
-left *owes* its bytes, and that debt lies on whatever stands in the room: on the segment that was fetched (prefetched or demanded), while it
-is in the air, while it is read, and after. Whoever is given its room takes the debt over with it, so that room goes round among all readers
-for the rest of the epoch, and nobody is allowed another displacement because somebody read something. (Were it, lead would eat what is
-kept, one segment for each that is read, as far as the window goes: simulated, 5 % of the data set in five epochs of eight staggered
-readers.) The debt ends where the segment it lies on is itself needed again, by the next epoch or another job: then the room is kept room.
+Each segment that leaves while it is still needed costs a fetch, so a reader may have it happen twice an epoch, no more. The reader for
+which it left *owes* its bytes, and that debt lies on the segment that stands in the room: on the segment that was fetched (prefetched or
+demanded), while it is in the air, while it is read, and after. The next segment in that room takes the debt over with it. So the room goes
+round among all readers for the rest of the epoch, and reading a segment entitles no reader to another displacement. (Were it, lead would
+eat what is kept, one segment for each that is read, as far as the window goes: simulated, 5 % of the data set in five epochs of eight
+staggered readers.) The debt ends where the segment it lies on is itself needed again, by the next epoch or another job: then the room is
+kept room.
 """
 
 from __future__ import annotations
@@ -162,7 +164,7 @@ class PrefetchDebts:
             for index in list(mine[key]):
                 self.read(key, index)
 
-    # Lead that nobody moves towards
+    # Lead of readers that stand still
 
     def give_back(self, reader: Hashable) -> list[str]:
         """``reader`` stands still: its lead is lead no more, and whoever wants its room may have it. Returns the store keys of it."""

@@ -1,4 +1,4 @@
-"""When a shard is used next, as an order: who leaves first, who stays longest. Pure.
+"""When a shard is used next, as an order from "leaves first" to "stays longest". Pure.
 
 It is known from plans where somebody announced it, else guessed from what its jobs have read.
 

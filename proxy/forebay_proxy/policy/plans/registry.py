@@ -219,15 +219,15 @@ class PlanRegistry:
         return "skipped" if skipped else "planned"
 
     def declare(self, shard: Shard) -> None:
-        """Somebody asked for ``shard`` ahead of any job: until a job reads its group, it counts as unread."""
+        """A person asked for ``shard`` ahead of any job: until a job reads its group, it counts as unread."""
         self._passes.declare(shard, self._clock())
 
     def declare_set(self, text: str, *, for_good: bool = True) -> str:
-        """Somebody declared the set ``text``, or until nobody has read it for hours; its key in ``sets``."""
+        """Declare the set ``text``, for good or until no job has read it for hours; returns its key in ``sets``."""
         return self._passes.declare_set(text, self._clock(), for_good=for_good)
 
     def undeclare_set(self, key: str) -> None:
-        """Nobody waits for the set ``key`` but the jobs that read it."""
+        """End the declared set ``key``: only jobs that read it keep it now."""
         self._passes.undeclare_set(key)
 
     def heard(self, reader: ReaderName) -> None:
@@ -249,7 +249,7 @@ class PlanRegistry:
     # What follows from it
 
     def need_at(self, name: str) -> float | None:
-        """When some reader opens the shard by its plan, on the plans' clock; None if nobody announced it."""
+        """When some reader opens the shard by its plan, on the plans' clock; None if no plan announces it."""
         need, first, _ = self._uses.first(name)
         return need if first is not None else None
 
@@ -276,9 +276,11 @@ class PlanRegistry:
         return shard if plan.dress is None else plan.dress.put_on(shard)
 
     def get(self, reader: ReaderName) -> ReaderPlan | None:
+        """The live plan of ``reader``; None without one."""
         return self._plans.get(reader)
 
     def all(self) -> list[ReaderPlan]:
+        """All live plans."""
         return list(self._plans.values())
 
     def passes_of(self, key: str) -> dict[str, Epoch]:
@@ -294,6 +296,7 @@ class PlanRegistry:
         return self._passes.has_read(key, name, self._clock())
 
     def last_opened(self, name: str) -> float | None:
+        """When a reader last opened the shard of this name, on the plans' clock; None if that is not known."""
         return self._passes.last_opened(name)
 
     def forget(self, name: str) -> None:

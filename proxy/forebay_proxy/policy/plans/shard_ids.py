@@ -1,8 +1,8 @@
 """Shards by number: every name that a plan or a set mentions has one, whatever way it came. Pure.
 
 A list brings its shards with it. A *template* (a brace pattern and indices into it; LAION-5B is 585,270 URLs in one nested brace string)
-brings none: of each of its shards the catalog knows which template it is from and at which index, which is eight bytes, and makes the name
-or the shard when somebody asks. Numbers are held by whoever mentions them, once a mention, and given back with the last one.
+brings none: for each of its shards the catalog keeps eight bytes, the template and the index in it, and makes the name or the shard on
+request. A plan or set holds a number once for each mention; the number is freed with the last one.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ class ShardIds:
         return self._table.find(hash(name)) or None
 
     def name(self, number: int) -> str:
-        """The name of a number that somebody holds."""
+        """The name of a number that is held."""
         block = self._blocks[self._block[number]]
         return self._shards[number].name if block is None else block.name(self._index[number])
 
     def shard(self, number: int) -> Shard:
-        """The shard of a number that somebody holds, as it was first mentioned; made on demand for a template, then without headers."""
+        """The shard of a number that is held, as it was first mentioned; made on demand for a template, then without headers."""
         block = self._blocks[self._block[number]]
         return self._shards[number] if block is None else block.shard(self._index[number])
 
     def hash_of(self, number: int) -> int:
-        """``hash`` of the name of a number that somebody holds."""
+        """``hash`` of the name of a number that is held."""
         return self._table.hash_of(number)
 
     def strangers(self, numbers: Sequence[int], entries: Entries, start: int) -> dict[int, Shard]:
@@ -115,7 +115,7 @@ class ShardIds:
         return numbers
 
     def hold_again(self, numbers: Iterable[int]) -> None:
-        """Numbers that somebody holds are mentioned once more."""
+        """Numbers that are held already are mentioned once more."""
         for number in numbers:
             self._holds[number] += 1
 

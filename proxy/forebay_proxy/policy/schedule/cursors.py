@@ -1,7 +1,7 @@
 """What one reader still lacks of its future: a lane per origin, each with a cursor. Pure.
 
 A *lane* holds what a reader wants of one origin, in plan order; its *cursor* is the first thing in it that is neither stored nor in the
-air. Most readers have one lane. One that mixes origins has several, so that an origin that is slow or refuses holds up its own shards
+air. Most readers have one lane. A reader of several origins has one for each, so that a slow or refusing origin holds up its own shards
 only. The *front* is how far the plan has been sorted into lanes: a few shards beyond the cursors, however long the plan is.
 """
 

@@ -1,4 +1,4 @@
-"""The readers that have announced what they will open, each with its cursors, and what is known of their jobs. Pure.
+"""The readers with a plan, each with its cursors; the rates of their jobs, and the lengths of their shards. Pure.
 
 The rate of a job is bytes over time, summed over the shards its readers passed lately, so that an interval counts as long as it was: a mean
 of rates would be ruled by bursts. Readers of one job are mostly in step (a DataLoader takes a batch of each in turn), and then this is the

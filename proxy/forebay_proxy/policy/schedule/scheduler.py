@@ -119,7 +119,7 @@ class PrefetchScheduler:
         self.missing(name)
 
     def unopened(self, name: str) -> None:
-        """There was no room for its opening: who wanted it stands aside."""
+        """There was no room for its opening: its lane stands aside."""
         self._pending.ended(name)
         self._room.roomy = False
         for lane in self.readers.back_to(name):
@@ -153,7 +153,7 @@ class PrefetchScheduler:
             cursors.window.granted(request.size)
 
     def room(self) -> None:
-        """Something was read, removed or replaced: who found no room may find some."""
+        """Something was read, removed or replaced: lanes that found no room may find some."""
         self._room.roomy = True
 
     def granted(self, reader: ReaderName) -> None:

@@ -83,7 +83,7 @@ class ShardFile:
         return await self._run(self._pools.reads, "read", file_io.read, self._fd, offset, length)
 
     async def digest(self, offset: int, length: int, *, also: FileHasher | None = None, gentle: bool = False) -> int:
-        """The xxh3_64 of the range as it is claimed: never 0. ``also`` and ``gentle`` as in ``fileio.digest``."""
+        """The xxh3_64 of the range as it is claimed: never 0. ``also`` and ``gentle`` as in ``file_io.digest``."""
         return await self._run(self._pools.reads, "read", file_io.digest, self._fd, offset, length, also, gentle)
 
     async def inspect(self, function: Callable[[int], T]) -> T:
@@ -99,7 +99,7 @@ class ShardFile:
             raise disk_failed("lend", error, f"shard file {self.key[:12]}") from error
 
     def is_held(self) -> bool:
-        """As ``fileio.is_held``. Never waits for the disk."""
+        """As ``file_io.is_held``. Never waits for the disk."""
         return not self._closing and file_io.is_held(self._fd)
 
     async def punch(self, offset: int, length: int) -> None:

@@ -1,11 +1,11 @@
 """The thread pools in which the blocking leaves of the store run.
 
 Three for the work, because one shared pool lets a warm read wait behind throttled writes for a second; one to look how the disk is, which
-must not wait behind the very calls it judges. A call never outlives its waiter: who is
-cancelled while the thread works waits for it to end, so no thread ever touches a descriptor or a buffer that its owner has given away.
+must not wait behind the very calls it judges. A call never outlives its waiter: a caller that is cancelled while the thread works waits for
+its end, so no thread ever touches a descriptor or a buffer that its owner has given away.
 
 A disk can hang, and a thread that waits for it cannot be stopped. A caller with *patience* is told so (``Overdue``), and the call that runs
-on is handed to ``late``: whoever owns what the call touches keeps it until the call has ended.
+on is handed to ``late``: the owner of what the call touches keeps it until the call has ended.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class Pool:
     ) -> T:
         """Call ``function(*args)`` in a thread and return what it returns.
 
-        A cancelled caller takes a call that has not begun back, and waits for one that has; ``undo`` then gets the result nobody will see.
-        With ``patience_s`` both wait that long at most, the turn in the queue included: then ``Overdue`` is raised (or the cancellation),
-        and ``late`` gets the call if it runs on.
+        A cancelled caller takes a call that has not begun back, and waits for one that has; ``undo`` then gets the result, which no caller
+        will see. With ``patience_s`` both wait that long at most, the turn in the queue included: then ``Overdue`` is raised (or the
+        cancellation), and ``late`` gets the call if it runs on.
         """
         job = self._executor.submit(function, *args)
         waiter = self._watch(job)
@@ -109,7 +109,7 @@ async def _ended(waiter: asyncio.Future[T], patience_s: float | None) -> None:
 
 
 def _undo_late(waiter: asyncio.Future[T], undo: Callable[[T], object] | None) -> None:
-    """Nobody will see the result of ``waiter``: hear its error, give its result to ``undo``, now or when it comes."""
+    """No caller will see the result of ``waiter``: hear its error, give its result to ``undo``, now or when it comes."""
 
     def ended(done: asyncio.Future[T]) -> None:
         if not done.cancelled() and done.exception() is None and undo is not None:

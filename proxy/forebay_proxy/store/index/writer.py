@@ -1,8 +1,8 @@
 """What is claimed to be on disk: changes of the index, gathered and committed together. The event loop's only.
 
-A change is committed within 100 ms; who must know (a claim is withdrawn before its bytes are punched) awaits ``committed()``, which
-hurries the commit, and shares it with everybody who waits. One commit runs at a time. A commit that failed is told to those who wait
-and as ``CommitFailed``; its changes stay, and go with the next one.
+A change is committed within 100 ms. A caller that needs the commit (a claim is withdrawn before its bytes are punched) awaits
+``committed()``, which hurries it and shares it with every other waiting caller. One commit runs at a time. A failed commit raises in the
+waiting callers, and is reported as ``CommitFailed``; its changes stay, and go with the next one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which shards of declared sets cannot be fetched, why, and until when they are left to their readers. Pure; the clock is an argument.
 
-Nobody waits for a declared set, so nobody is given its errors: they are kept here for who asks how it goes.
+No reader waits for a declared set, so no reader gets its errors: they are kept here for ``/v1/status``.
 """
 
 from __future__ import annotations

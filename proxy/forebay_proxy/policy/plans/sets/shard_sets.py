@@ -1,6 +1,6 @@
-"""Sets of shards that are known before anybody opens them: as a pattern's text, as a list, or by a name alone. Pure.
+"""Sets of shards that are known before any reader opens them: as a pattern's text, as a list, or by a name alone. Pure.
 
-Knowing the set is what saves bytes: a shard of a live set that no job has read yet is worth keeping, whoever announces what. A pattern is
+Knowing the set is what saves bytes: a shard of a live set that no job has read yet is worth keeping, whatever plans announce. A pattern is
 not expanded for that: whether it holds a name is asked of the pattern itself. Not thread-safe: the event loop's only.
 """
 

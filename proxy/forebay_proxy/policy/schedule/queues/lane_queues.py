@@ -1,9 +1,9 @@
 """Where each reader's lanes stand: in the queue of their origin, among those without room, or nowhere. Pure.
 
 Whose turn it is at one origin: start-time fair queueing (Goyal, Vin and Cheng 1996) over jobs. Each has a tag, the bytes it was given; the
-smallest tag is next. A job that comes back after it wanted nothing takes the tag of whoever was served last, so that nobody saves up turns,
-and who wants nothing costs the others nothing. Within a job a heap by need, re-keyed when popped: needs mostly move away as time passes,
-and a lane whose need came nearer is put in anew.
+smallest tag is next. A job that wants something again takes the tag of the job that was served last. So no job saves up turns, and an idle
+job costs the others nothing. Within a job a heap by need, re-keyed when popped: needs mostly move away as time passes, and a lane whose
+need came nearer is put in anew.
 """
 
 from __future__ import annotations
@@ -177,13 +177,13 @@ class LaneQueues:
         self._room.put(lane, self._due(lane))
 
     def retry(self) -> None:
-        """If there may be room, the nearest of those who found none is asked for again."""
+        """If there may be room, the lane with the nearest need that found none is asked for again."""
         lane = self._room.next()
         if lane is not None:
             self.requeue(lane)
 
     def origins(self) -> list[str]:
-        """Where somebody wants something; the longest unserved first."""
+        """Origins at which some lane wants something; the longest unserved first."""
         return list(self._turns)
 
     def nearest(self, origin: str) -> OriginCursor | None:

@@ -1,4 +1,4 @@
-"""Who found no room, the nearest need first: each is tried again when there may be some, one after another. Pure."""
+"""Lanes that found no room, the nearest need first: each is tried again when there may be some, one after another. Pure."""
 
 from __future__ import annotations
 
