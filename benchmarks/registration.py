@@ -31,8 +31,7 @@ from forebay_proxy.policy.eviction.eviction_queue import EvictionQueue  # noqa: 
 from forebay_proxy.policy.plans.facts import NextUseChanged  # noqa: E402
 from forebay_proxy.policy.plans.registry import PlanRegistry  # noqa: E402
 from forebay_proxy.policy.schedule.scheduler import PrefetchScheduler  # noqa: E402
-from forebay_proxy.server.http.admin_bodies import parse_plan  # noqa: E402
-from forebay_proxy.server.http.admin_routes import _PARSE_ON_LOOP_BYTES, _breathe  # noqa: E402
+from forebay_proxy.server.http.plan_route import _PARSE_ON_LOOP_BYTES, _breathe, parse_plan  # noqa: E402
 from forebay_proxy.wire.protocol.plan import Encoded, ReaderName, encode  # noqa: E402
 
 SET = "s3://laion/{laion2B-en,laion2B-multi,laion1B-nolang}/images/part-{0..9}/{000000..%06d}.tar"

@@ -20,8 +20,7 @@ from support.tarmaking import hand_header
 from forebay_proxy.core.exit_codes import ExitCode
 from forebay_proxy.policy.plans.reader_plan import MOST_READERS, MOST_SHARDS
 from forebay_proxy.policy.plans.registry import SILENCE_S
-from forebay_proxy.server.http.admin_bodies import PLAN_BODY_BYTES
-from forebay_proxy.server.http.plan_query import MOST_ROWS
+from forebay_proxy.server.http.plan_route import MOST_ROWS, PLAN_BODY_BYTES
 
 PAGE = (Path(__file__).parents[1] / "docs" / "protocol.md").read_text(encoding="utf-8")
 STORE = "store.example"  # what the page calls the origin

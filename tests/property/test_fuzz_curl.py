@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.lengths import examples
 
-from forebay_proxy.server.http.shard_route import credential_headers
+from forebay_proxy.server.http.framing import credential_headers
 from forebay_proxy.wire.commands.sources import Source, parse_source
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 

@@ -19,8 +19,8 @@ from forebay_proxy.cache.resident.credential_access import PROOF_S
 from forebay_proxy.core.errors import ShardForbidden
 from forebay_proxy.core.shard import Credential, Shard
 from forebay_proxy.policy.plans.registry import PlanRegistry
-from forebay_proxy.server.http.admin_bodies import parse_plan
-from forebay_proxy.server.http.shard_route import credential_headers
+from forebay_proxy.server.http.framing import credential_headers
+from forebay_proxy.server.http.plan_route import parse_plan
 from forebay_proxy.wire.protocol.plan import ReaderName
 from forebay_proxy.wire.urls.shard_url import parse_origin_url
 

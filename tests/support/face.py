@@ -31,8 +31,8 @@ class World:
 
     @property
     def port(self) -> int:
-        assert self.face.port is not None
-        return self.face.port
+        assert self.face.address.port is not None
+        return self.face.address.port
 
     def of(self, kind: type[Any]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]

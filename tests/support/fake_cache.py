@@ -12,7 +12,7 @@ from forebay_proxy.core.errors import ShardError, ShardNotFound
 from forebay_proxy.core.events import RequestOutcome
 from forebay_proxy.core.http_range import RangeRequest
 from forebay_proxy.core.shard import Pin, PinKind, Shard, Version, store_key
-from forebay_proxy.server.http.admin_bodies import shards_of
+from forebay_proxy.server.http.plan_route import shards_of
 from forebay_proxy.wire.protocol.plan import PlanBody, ReaderName
 from forebay_proxy.wire.urls.patterns import parse_pattern
 

@@ -22,7 +22,8 @@ from forebay_proxy.core.errors import ForebayError, InvalidRequest
 from forebay_proxy.core.http_range import Suffix
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.origins.response import OriginResponse
-from forebay_proxy.server.http.admin_bodies import parse_patterns, parse_plan, shards_of
+from forebay_proxy.server.http.admin_bodies import parse_patterns
+from forebay_proxy.server.http.plan_route import parse_plan, shards_of
 from forebay_proxy.store.index import row
 from forebay_proxy.store.index.row import InvalidRow
 from forebay_proxy.wire.commands.gopen_rules import gopen_rewrite, rewritten

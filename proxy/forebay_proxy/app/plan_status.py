@@ -14,7 +14,7 @@ from forebay_proxy.background.prefetcher import Prefetcher
 from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.core.shard import shown_set
 from forebay_proxy.policy.plans.registry import PlanRegistry, ReaderPlan
-from forebay_proxy.server.http.plan_query import MOST_ROWS
+from forebay_proxy.server.http.plan_route import MOST_ROWS
 from forebay_proxy.telemetry.plan_adherence import PlanAdherence
 from forebay_proxy.wire.protocol.plan import ReaderName
 

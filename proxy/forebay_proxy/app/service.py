@@ -142,7 +142,8 @@ class _House:
         self._metrics = Metrics(version=VERSION)
         for listening in (self._counters, self._adherence, self._metrics, self._board, self._recent_errors, self._troubles):
             self._events.listen(listening.listen, listening.kinds)
-        self._events.on(RequestDone, log_request)
+        if log.isEnabledFor(logging.DEBUG):  # else nobody reads it
+            self._events.on(RequestDone, log_request)
 
     async def build(self) -> None:
         """Own the directory, load what is there, listen. Raises ``ConfigError``."""
@@ -159,13 +160,13 @@ class _House:
         adopt(loaded, store, self._parts.resolver, self._cache)
         self._parts.room.overhead.measure()
         said = await self._listen(claim, group)
-        store.announce(self._face.url, self._instance)
+        store.announce(self._face.address.url, self._instance)
         chosen = (*place.notices, *capacity.notices)
         notices = (*self._settings.notices, *chosen, *place.warnings, *loaded.notices, *said)
+        at = self._face.address
         self.info = ServiceInfo(
-            self._face.url, self._face.port or 0, self._face.socket, store.path, self._instance, capacity.effective_bytes,
-            fingerprint, notices, chosen,
-        )  # fmt: skip
+            at.url, at.port or 0, at.socket, store.path, self._instance, capacity.effective_bytes, fingerprint, notices, chosen
+        )
         claim.announce(self._run_file(fingerprint))
         self._status_report.introduce(self.info, self._settings, lambda: self._door.path)
         self._background = {
@@ -238,7 +239,7 @@ class _House:
         socket, said = default_socket(claim.socket) if settings.socket is None else (settings.socket or None, ())
         self._life.push_async_callback(self._face.aclose)
         await self._face.start(settings.host, settings.port, socket if socket is None else Path(socket))
-        for host, port in self._face.addresses:
+        for host, port in self._face.address.bound:
             self._guard.add_own(host, port)
         self._door = FdServer(
             cache=self._cache.fd_lender, access=access, events=self._events, group=group, clock=self._clock,
@@ -246,7 +247,7 @@ class _House:
             instance=self._instance, jobs=self._plans.jobs,
         )  # fmt: skip
         self._life.push_async_callback(self._door.aclose)
-        self._door.open_beside(self._face.socket, can_lend=self._parts.store.can_lend)
+        self._door.open_beside(self._face.address.socket, can_lend=self._parts.store.can_lend)
         return said if access.own_uid != access.anybodys_uid else (*said, _ANYBODY.format(access.own_uid))
 
     def _allow(self, origins: Sequence[str]) -> None:
@@ -261,11 +262,11 @@ class _House:
         log.info("origins allowed from now on too: %s", ", ".join(origins))
 
     def _run_file(self, fingerprint: str) -> RunFile:
-        socket = str(self._face.socket) if self._face.socket else None
+        socket = str(self._face.address.socket) if self._face.address.socket else None
         started_by: Any = "serve" if self._settings.idle_exit_s is None else "run"
         start_time = process_start_time(os.getpid()) or 0
         path = str(self._parts.store.path)
-        return RunFile(self._face.url, socket, os.getpid(), start_time, self._instance, path, fingerprint, started_by)
+        return RunFile(self._face.address.url, socket, os.getpid(), start_time, self._instance, path, fingerprint, started_by)
 
     async def until(self) -> None:
         """Serve until asked to end, then end all parts, each before the parts that it needs."""
@@ -276,8 +277,8 @@ class _House:
                     await asked.wait()
             if self._cache.fd_leases.lingering:
                 self._lingered_at = self._clock()
-            last_active = max(self._face.last_active, self._door.last_active, self._lingered_at)
-            if idle_s is not None and not self._face.in_use and not self._door.in_use and self._clock() - last_active > idle_s:
+            last_active = max(self._face.requests.last_active, self._door.last_active, self._lingered_at)
+            if idle_s is not None and not self._face.requests.in_use and not self._door.in_use and self._clock() - last_active > idle_s:
                 log.info("held and read by nobody for %g s: ending", idle_s)
                 break
         await self._close()

@@ -19,7 +19,7 @@ from forebay_proxy.config.settings import Settings, as_json
 from forebay_proxy.core.logs import log_path
 from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.policy.plans.registry import PlanRegistry
-from forebay_proxy.server.http.plan_query import MOST_ROWS
+from forebay_proxy.server.http.plan_route import MOST_ROWS
 from forebay_proxy.telemetry.counters import Counters
 from forebay_proxy.telemetry.long_waits import why
 from forebay_proxy.telemetry.origin_board import OriginBoard

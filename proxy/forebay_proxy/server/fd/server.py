@@ -34,7 +34,7 @@ from forebay_proxy.core.logs import frames_of
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans.live_jobs import ANONYMOUS, LiveJobs, Presence
 from forebay_proxy.server.fd.session import FdConnection
-from forebay_proxy.server.http.shard_route import credential_headers
+from forebay_proxy.server.http.framing import credential_headers
 from forebay_proxy.server.net.access import Access
 from forebay_proxy.server.net.listen import UnixListener, fits
 from forebay_proxy.server.net.peers import unix_peer

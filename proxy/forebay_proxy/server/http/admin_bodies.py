@@ -1,71 +1,18 @@
-"""What loaders and people send to our own paths, read and checked: plans, readers, evict lists. Pure."""
+"""What people send to our own paths, read and checked: evict lists, rates, sets, origins. Pure."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
 from urllib.parse import parse_qsl
 
 from forebay_proxy.background.verifier import RATE_BYTES_S
 from forebay_proxy.core.errors import InvalidRequest
-from forebay_proxy.core.shard import Shard
-from forebay_proxy.policy.plans.sets.templates import Listed, Siblings
-from forebay_proxy.wire.protocol.plan import (
-    NDJSON,
-    InvalidPlan,
-    PlanBody,
-    PlanTooLong,
-    ReaderName,
-    decode,
-    go_on,
-)
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 
-__all__ = [
-    "COMMAND_BODY_BYTES", "MAX_ORIGINS", "MAX_PATTERNS", "PLAN_BODY_BYTES",
-    "parse_origins", "parse_patterns", "parse_plan", "parse_rate", "parse_reader", "parse_set", "shards_of",
-]  # fmt: skip
+__all__ = ["COMMAND_BODY_BYTES", "MAX_ORIGINS", "MAX_PATTERNS", "parse_origins", "parse_patterns", "parse_rate", "parse_set"]
 
-PLAN_BODY_BYTES = 64 * 1024 * 1024  # the contract
 COMMAND_BODY_BYTES = 1024 * 1024  # an evict list; a pattern says the same in a hundred bytes
 MAX_PATTERNS = 10_000
 MAX_ORIGINS = 100  # a command line of a person's
-
-
-def parse_plan(
-    content_type: str,
-    body: bytes,
-    query: str,
-    headers: tuple[tuple[str, str], ...],
-    expand: bool = True,
-    breathe: Callable[[], None] = go_on,
-) -> tuple[PlanBody, Sequence[Shard]]:
-    """A plan and its shards; with ``expand`` all of them made, indices too, without only what was listed, and only when asked for.
-
-    Runs in the parser's own thread for large bodies, and then calls ``breathe`` every millisecond: touches nothing but its arguments.
-    """
-    try:
-        plan = decode(content_type, body, query, expand=expand, breathe=breathe)
-        return plan, shards_of(plan.shards, headers) if expand else Listed(plan.shards, headers, plan.size)
-    except PlanTooLong as error:
-        step = f"send NDJSON ({NDJSON}, a JSON string a line), or a pattern with indices"
-        raise InvalidRequest(str(error), status=413, next_step=step) from error
-    except (InvalidPlan, InvalidShardUrl) as error:
-        step = 'send {"shards": ["s3://bucket/00000.tar", …]}, or NDJSON with one URL a line as application/x-ndjson'
-        raise InvalidRequest(str(error), next_step=step) from error
-
-
-def shards_of(texts: Iterable[str], headers: tuple[tuple[str, str], ...] = ()) -> list[Shard]:
-    """The shards that ``texts`` name. ``headers`` go to the first one's host and to no other. Raises ``InvalidShardUrl``."""
-    siblings = Siblings(headers)
-    return [siblings.shard(text) for text in texts]
-
-
-def parse_reader(target: str) -> ReaderName:
-    try:
-        return ReaderName.parse(target.partition("?")[0].removeprefix("/v1/plans/"))
-    except ValueError as error:
-        raise InvalidRequest(f"the plan's reader: {error}", next_step="use /v1/plans/{job}/{rank}/{worker}/{opener}") from error
 
 
 def parse_rate(query: str) -> float:

@@ -14,13 +14,14 @@ from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 
 from forebay_proxy.core.errors import InvalidRequest
-from forebay_proxy.policy.plans.live_jobs import LiveJobs, Presence
+from forebay_proxy.policy.plans.live_jobs import ANONYMOUS, LiveJobs, Presence
 from forebay_proxy.server.http.problem import SERVER, answer_error
 from forebay_proxy.server.http.request_handler import RequestHandler
 from forebay_proxy.server.net.connection_limit import ConnectionLimit
 from forebay_proxy.server.net.peers import Peer, is_listening, peer_of
+from forebay_proxy.wire.protocol.plan import ReaderName
 
-__all__ = ["Connection", "ConnectionServer"]
+__all__ = ["Connection", "ConnectionServer", "asks"]
 
 log = logging.getLogger("forebay")
 
@@ -194,6 +195,12 @@ class ConnectionServer(web.Server):
         super().connection_lost(handler, exc)
         assert isinstance(handler, Connection)
         self.connection_limit.leave(handler)
+
+
+def asks(request: web.BaseRequest, reader: ReaderName | None) -> None:
+    """The connection is one of the reader's job from now on."""
+    if isinstance(request.protocol, Connection):
+        request.protocol.presence.asks(reader.job if reader else ANONYMOUS)
 
 
 def _parser_error(exc: BaseException | None, message: str | None) -> InvalidRequest:

@@ -1,18 +1,22 @@
-"""How a request is framed: its target, its headers, its body. What is not plain enough to be trusted is refused."""
+"""How a request is framed: its target, its headers, its body. What is not plain enough to be trusted is refused.
+
+Of the headers those that say who asks, and those that travel to the origin, are read here too.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
 
 from forebay_proxy.core.errors import ClientGone, InvalidRequest
+from forebay_proxy.wire.protocol.plan import ReaderName
 from forebay_proxy.wire.urls.quoting import MAX_URL_BYTES
 
-__all__ = ["BadFraming", "Bodies", "Busy", "HeldBodies", "checked_path", "read_body"]
+__all__ = ["BadFraming", "Bodies", "Busy", "HeldBodies", "checked_path", "credential_headers", "read_body", "reader_of"]
 
 # A plan of 64 MiB over a slow link still moves; a client that says nothing for this long has gone or drips on purpose.
 BODY_SILENCE_S = 30.0
@@ -119,6 +123,28 @@ async def _more(request: web.BaseRequest) -> bytes:
             return await request.content.readany()
     except TimeoutError as error:
         raise ClientGone(f"the client was silent for {BODY_SILENCE_S:g} s in the middle of its request body") from error
+
+
+def credential_headers(headers: Iterable[tuple[str, str]], pass_headers: frozenset[str] = frozenset()) -> tuple[tuple[str, str], ...]:
+    """The request headers that travel: Authorization, Cookie, X-* but not X-Forwarded-*, and ``pass_headers`` (lower case)."""
+
+    def travels(name: str) -> bool:
+        name = name.lower()
+        own = name in ("authorization", "cookie") or (name.startswith("x-") and not name.startswith("x-forwarded-"))
+        return own or name in pass_headers
+
+    return tuple((name, value) for name, value in headers if travels(name))
+
+
+def reader_of(request: web.BaseRequest) -> ReaderName | None:
+    """Who asks, from ``Forebay-Reader``; None without it. Raises ``InvalidRequest`` for one that is not ``job/rank/worker/opener``."""
+    text = request.headers.get("Forebay-Reader")
+    if text is None:
+        return None
+    try:
+        return ReaderName.parse(text)
+    except ValueError as error:
+        raise InvalidRequest(f"Forebay-Reader: {error}", next_step="send job/rank/worker/opener, or leave the header out") from error
 
 
 def _check_framing(request: web.BaseRequest) -> None:

@@ -1,11 +1,11 @@
-"""Errors as ``application/problem+json`` (RFC 9457): what is wrong, with which shard, the numbers, and what to do next."""
+"""Answers in JSON, above all errors as ``application/problem+json`` (RFC 9457): what is wrong, where, the numbers, what to do next."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from aiohttp import web
 
@@ -20,6 +20,7 @@ __all__ = [
     "NoSuchPath",
     "PreconditionFailed",
     "answer_error",
+    "answer_json",
     "describe",
     "headers_of",
     "in_words",
@@ -54,6 +55,13 @@ class MethodNotAllowed(ForebayError):
     def __init__(self, message: str, *, allow: tuple[str, ...], next_step: str = "") -> None:
         super().__init__(message, next_step=next_step)
         self.allow = allow
+
+    @classmethod
+    def of(cls, path: str, method: str, taken: Iterable[str]) -> MethodNotAllowed:
+        """``path`` does not take ``method``, but ``taken``."""
+        taken = tuple(taken)
+        allow = (*taken, "HEAD") if "GET" in taken else taken
+        return cls(f"{path[:200]} does not take {method}", allow=allow, next_step=f"use {' or '.join(taken)}")
 
 
 class Draining(ForebayError):
@@ -111,6 +119,12 @@ def answer_error(error: ForebayError, *, extra: Mapping[str, str] | None = None)
     """The whole response for ``error``."""
     body = json.dumps(describe(error)).encode() + b"\n"  # ASCII: surrogates of odd bytes in a URL come out as \\udcXX
     return web.Response(status=error.status, body=body, headers={**headers_of(error), **(extra or {})}, content_type=CONTENT_TYPE)
+
+
+def answer_json(value: object) -> web.Response:
+    """``value`` as a line of JSON, of this moment."""
+    headers = {"Content-Type": "application/json", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+    return web.Response(body=json.dumps(value).encode() + b"\n", headers=headers)
 
 
 def in_words(error: ForebayError) -> str:

@@ -1,22 +1,31 @@
-"""One request and its answer, as far as they have come: filled in by whoever knows, reported once at the end."""
+"""The requests that are being answered: each with its answer, as far as they have come, and all of them when the sidecar ends."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from forebay_proxy.core.events import Aborted, Events, RequestDone, RequestOutcome, Served
 from forebay_proxy.wire.protocol.plan import ReaderName
 
-__all__ = ["RequestRecord"]
+__all__ = ["OpenRequests", "RequestRecord"]
+
+log = logging.getLogger("forebay")
 
 CLIENT_LEFT = 499  # no status was sent: the client left before there was an answer
+# Those turned away by a drain unwind within a turn or two of the loop, unless a disk is slow; the drain does not wait for them longer.
+_UNWIND_S = 1.0
 
 
 @dataclass(slots=True)
 class RequestRecord:
-    """Times are ``clock()`` seconds. ``code`` is the status sent; ``outcome`` stays None for anything that is not a shard.
+    """Filled in by whoever knows, reported once at the end. Times are ``clock()`` seconds.
 
+    ``code`` is the status sent; ``outcome`` stays None for anything that is not a shard.
     ``looks_only``: a probe, a scrape, a person watching or somebody refused, for whom no idle sidecar stays.
     """
 
@@ -87,3 +96,84 @@ class RequestRecord:
 
     def _served(self) -> Served:
         return Served(self.shard, self.reader, self.epoch, self.length, self.range, self.waited_s, self.aborted, self._started)
+
+
+class OpenRequests:
+    """The requests that are being answered, each by a task of its own. Not thread-safe: the event loop's only."""
+
+    def __init__(self, events: Events, clock: Callable[[], float]) -> None:
+        self.last_active = clock()  # when the last one ended that did more than look on
+        self.closing = False  # whether all that are left are being cut
+        self._events = events
+        self._clock = clock
+        self._records: dict[asyncio.Task[Any], RequestRecord] = {}
+        self._turned_away: set[asyncio.Task[Any]] = set()
+        self._changed = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __repr__(self) -> str:
+        return f"<OpenRequests {len(self)}{', closing' if self.closing else ''}>"
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a client holds the sidecar, reads or asks for work; looking on does not count."""
+        return any(not record.looks_only for record in self._records.values())
+
+    @contextmanager
+    def answering(self, method: str) -> Iterator[RequestRecord]:
+        """One more, which the current task answers for the length of the ``with``; it is reported at its end."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._records[task] = record = RequestRecord(method, self._events, self._clock)
+        try:
+            yield record
+        finally:
+            if not record.looks_only:
+                self.last_active = self._clock()
+            record.close()
+            del self._records[task]
+            self._turned_away.discard(task)
+            self._changed.set()
+
+    def is_turned_away(self) -> bool:
+        """Whether the current task's request was cancelled by ``turn_away``."""
+        return asyncio.current_task() in self._turned_away
+
+    async def turn_away(self) -> None:
+        """Cancel all but the bodies that are on their way; returns once those have let go of what they held."""
+        for task, record in self._records.items():
+            if not record.body_begun:
+                self._turned_away.add(task)
+                task.cancel()
+        await self._until(lambda: self._turned_away.isdisjoint(self._records), _UNWIND_S)
+
+    async def let_end(self, grace_s: float, hurried: asyncio.Event) -> None:
+        """Wait until all have ended, ``grace_s`` at most, or until ``hurried``."""
+        if not self._records:
+            return
+        log.info("draining: %d answers may end within %g s", len(self), grace_s)
+        async with asyncio.TaskGroup() as group:
+            hurry = group.create_task(hurried.wait(), name="hurry")
+            hurry.add_done_callback(lambda _: self._changed.set())
+            await self._until(lambda: hurried.is_set() or not self._records, grace_s)
+            hurry.cancel()
+        if self._records:
+            why = "a second signal" if hurried.is_set() else f"{grace_s:g} s"
+            log.info("draining: %d answers are cut after %s", len(self), why)
+
+    async def cut(self) -> None:
+        """Cancel those that are left, and wait for them."""
+        self.closing = True
+        for task in list(self._records):
+            task.cancel()
+        await asyncio.gather(*self._records, return_exceptions=True)
+
+    async def _until(self, fact: Callable[[], bool], within_s: float) -> None:
+        """Wait until ``fact`` holds; looked at whenever an answer has ended."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while not fact():
+                    self._changed.clear()
+                    await self._changed.wait()

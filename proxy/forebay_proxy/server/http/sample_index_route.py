@@ -13,10 +13,11 @@ from forebay_proxy.core import http_range
 from forebay_proxy.core.errors import ClientGone, InvalidShard
 from forebay_proxy.core.shard import Shard, Version, shown
 from forebay_proxy.server.http.body_writer import BodyWriter, cut
+from forebay_proxy.server.http.framing import credential_headers, reader_of
 from forebay_proxy.server.http.problem import SERVER, MethodNotAllowed
 from forebay_proxy.server.http.request_record import RequestRecord
 from forebay_proxy.server.http.shard_response import joined
-from forebay_proxy.server.http.shard_route import INSTANCE, credential_headers, reader_of
+from forebay_proxy.server.http.shard_route import INSTANCE
 from forebay_proxy.wire.protocol.plan import ReaderName
 from forebay_proxy.wire.tar.sample_index import count_in
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl

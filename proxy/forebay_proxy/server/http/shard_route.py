@@ -26,9 +26,9 @@ from forebay_proxy.core.errors import (
 from forebay_proxy.core.events import RequestOutcome
 from forebay_proxy.core.http_range import RangeRequest
 from forebay_proxy.core.shard import Shard, Version, shown
-from forebay_proxy.policy.plans.live_jobs import ANONYMOUS
 from forebay_proxy.server.http.body_writer import BodyWriter, cut
-from forebay_proxy.server.http.connection import Connection
+from forebay_proxy.server.http.connection import asks
+from forebay_proxy.server.http.framing import credential_headers, reader_of
 from forebay_proxy.server.http.problem import SERVER, MethodNotAllowed
 from forebay_proxy.server.http.request_record import RequestRecord
 from forebay_proxy.server.http.s3_requests import object_target, speaks_s3
@@ -37,7 +37,7 @@ from forebay_proxy.wire.protocol.plan import ReaderName
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 from forebay_proxy.wire.urls.shard_url import parse_proxy_target
 
-__all__ = ["INSTANCE", "CacheDoor", "RouteReader", "ShardRoute", "asks", "closing", "credential_headers", "reader_of"]
+__all__ = ["INSTANCE", "CacheDoor", "RouteReader", "ShardRoute", "closing"]
 
 log = logging.getLogger("forebay")
 
@@ -141,34 +141,6 @@ def _without_userinfo(path: str) -> str:
     """A target's path as people and logs may see it; what could not be parsed may hold a password anywhere before its last ``@``."""
     scheme = path[1:].partition("/")[0]
     return path if "@" not in path else f"/{scheme}/…@{path.rpartition('@')[2]}"
-
-
-def credential_headers(headers: Iterable[tuple[str, str]], pass_headers: frozenset[str] = frozenset()) -> tuple[tuple[str, str], ...]:
-    """The request headers that travel: Authorization, Cookie, X-* but not X-Forwarded-*, and ``pass_headers`` (lower case)."""
-
-    def travels(name: str) -> bool:
-        name = name.lower()
-        own = name in ("authorization", "cookie") or (name.startswith("x-") and not name.startswith("x-forwarded-"))
-        return own or name in pass_headers
-
-    return tuple((name, value) for name, value in headers if travels(name))
-
-
-def reader_of(request: web.BaseRequest) -> ReaderName | None:
-    """Who asks, from ``Forebay-Reader``; None without it. Raises ``InvalidRequest`` for one that is not ``job/rank/worker/opener``."""
-    text = request.headers.get("Forebay-Reader")
-    if text is None:
-        return None
-    try:
-        return ReaderName.parse(text)
-    except ValueError as error:
-        raise InvalidRequest(f"Forebay-Reader: {error}", next_step="send job/rank/worker/opener, or leave the header out") from error
-
-
-def asks(request: web.BaseRequest, reader: ReaderName | None) -> None:
-    """The connection is one of the reader's job from now on."""
-    if isinstance(request.protocol, Connection):
-        request.protocol.presence.asks(reader.job if reader else ANONYMOUS)
 
 
 def _refuse_old_client(request: web.BaseRequest, shard: Shard, answer: ShardResponse) -> None:

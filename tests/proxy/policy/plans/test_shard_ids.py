@@ -9,7 +9,7 @@ from support.house import shard_of
 
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans.shard_ids import ShardIds
-from forebay_proxy.server.http.admin_bodies import shards_of
+from forebay_proxy.server.http.plan_route import shards_of
 from forebay_proxy.wire.urls.patterns import expand
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 from forebay_proxy.wire.urls.shard_url import parse_origin_url

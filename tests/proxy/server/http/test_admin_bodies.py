@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from forebay_proxy.core.errors import InvalidRequest
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans.sets.templates import Listed
-from forebay_proxy.server.http.admin_bodies import parse_patterns, parse_plan, parse_reader, shards_of
+from forebay_proxy.server.http.admin_bodies import parse_patterns
+from forebay_proxy.server.http.plan_route import parse_plan, parse_reader, shards_of
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 from forebay_proxy.wire.urls.shard_url import parse_origin_url
 

@@ -20,7 +20,7 @@ from support.fake_cache import fake_plan, fake_status
 from forebay_proxy.background.verifier import RATE_BYTES_S
 from forebay_proxy.core.errors import OriginUnavailable
 from forebay_proxy.core.events import Aborted, RequestDone
-from forebay_proxy.server.http import admin_bodies
+from forebay_proxy.server.http import plan_route
 
 PLAN = "/v1/plans/train/0/3/7.1"
 URLS = ["s3://b/0.tar", "https://h.example/1.tar?x=1"]
@@ -179,14 +179,14 @@ async def test_the_same_list_as_lines_is_taken(world: World) -> None:
 async def test_a_large_plan_is_parsed_beside_the_loop(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """While it is, others are answered."""
     parsing, go_on = threading.Event(), threading.Event()
-    true_decode = admin_bodies.decode
+    true_decode = plan_route.decode
 
     def held_decode(content_type: str, body: bytes, query: str, **how: bool):  # type: ignore[no-untyped-def]
         parsing.set()
         assert go_on.wait(60)
         return true_decode(content_type, body, query, **how)
 
-    monkeypatch.setattr(admin_bodies, "decode", held_decode)
+    monkeypatch.setattr(plan_route, "decode", held_decode)
     body = b'"s3://bucket/0.tar"\n' * 20_000
     put = asyncio.create_task(world.ask("PUT", PLAN, {"Content-Type": "application/x-ndjson"}, body))
     while not parsing.is_set():

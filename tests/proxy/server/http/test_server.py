@@ -645,32 +645,32 @@ async def test_closing_may_be_repeated(world: World) -> None:
 
 async def test_a_hold_keeps_it_in_use_until_the_client_leaves(world: World) -> None:
     """A sidecar that was started for one job leaves when nobody has held it for a while."""
-    assert not world.face.in_use
+    assert not world.face.requests.in_use
     reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
     writer.write(request("GET", "/v1/hold"))
     assert b" 200 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
-    assert world.face.in_use
-    before = world.face.last_active
+    assert world.face.requests.in_use
+    before = world.face.requests.last_active
     writer.close()
     await writer.wait_closed()
     async with asyncio.timeout(60):
-        while world.face.in_use:
+        while world.face.requests.in_use:
             await asyncio.sleep(0)
-    assert world.face.last_active > before
+    assert world.face.requests.last_active > before
 
 
 async def test_looking_on_keeps_no_idle_sidecar(world: World) -> None:
     """Nor does a scrape every 15 s, nor an open connection that asks nothing."""
-    before = world.face.last_active
+    before = world.face.requests.last_active
     for path in ("/healthz", "/readyz", "/metrics", "/v1/status", "/v1/shards", "/v1/plans"):
         assert (await world.ask("GET", path)).status == 200
     _, writer = await asyncio.open_connection("127.0.0.1", world.port)
-    assert not world.face.in_use
+    assert not world.face.requests.in_use
     writer.close()
     await writer.wait_closed()
-    assert world.face.last_active == before
+    assert world.face.requests.last_active == before
     await world.ask("DELETE", "/v1/plans/job/0/0/1.1")
-    assert world.face.last_active > before
+    assert world.face.requests.last_active > before
 
 
 async def test_a_drain_does_not_wait_for_holds(world: World) -> None:

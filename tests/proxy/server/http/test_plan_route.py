@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forebay_proxy.core.errors import InvalidRequest
-from forebay_proxy.server.http.plan_query import MOST_ROWS, parse_plan_query
+from forebay_proxy.server.http.plan_route import MOST_ROWS, parse_plan_query
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 

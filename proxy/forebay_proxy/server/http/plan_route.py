@@ -1,0 +1,161 @@
+"""What readers announce, and what is announced: plans read, checked and shown."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from typing import Any, Protocol
+from urllib.parse import parse_qsl
+
+from aiohttp import web
+
+from forebay_proxy.core.errors import InvalidRequest
+from forebay_proxy.core.shard import Shard
+from forebay_proxy.policy.plans.sets.templates import Listed, Siblings
+from forebay_proxy.server.http.connection import asks
+from forebay_proxy.server.http.framing import Bodies, credential_headers, read_body
+from forebay_proxy.server.http.problem import MethodNotAllowed, answer_json
+from forebay_proxy.server.http.request_record import RequestRecord
+from forebay_proxy.wire.protocol.plan import NDJSON, InvalidPlan, PlanBody, PlanTooLong, ReaderName, decode, go_on
+from forebay_proxy.wire.urls.quoting import InvalidShardUrl
+
+__all__ = [
+    "MOST_ROWS", "PLANS_PATH", "PLAN_BODY_BYTES", "Announced", "PlanDoor", "PlanRoute", "parse_plan", "parse_plan_query", "parse_reader",
+    "shards_of",
+]  # fmt: skip
+
+PLANS_PATH = "/v1/plans"
+PLAN_BODY_BYTES = 64 * 1024 * 1024  # the contract
+# Parsing above this leaves the loop: 32 kB are some hundred URLs, or the 64 shards that a reader keeps announced: 1 ms.
+_PARSE_ON_LOOP_BYTES = 32 * 1024
+_BREATH_S = 0.0003  # long enough for whoever waits for the interpreter to get it; a third of the parser's time
+MOST_ROWS = 256  # in one answer: about 120 kB and 5 ms of the loop
+
+Announced = Callable[[str | None, ReaderName | None, int], dict[str, Any]]  # plans of a job (or all), behind a reader, so many
+Headers = tuple[tuple[str, str], ...]
+
+
+class PlanDoor(Protocol):
+    """Where readers announce what they will open."""
+
+    async def announce(self, reader: ReaderName, plan: PlanBody, shards: Sequence[Shard], headers: Headers, *, appended: bool) -> None:
+        """Take ``shards``, or the indices of ``plan`` into its set, with ``headers``; raises ``PlansFull``, ``InvalidShardUrl``."""
+        ...
+
+    async def retract(self, reader: ReaderName) -> bool:
+        """Forget what the reader announced and has not read; False if there was nothing."""
+        ...
+
+
+class PlanRoute:
+    """``/v1/plans`` and what lies below it. ``bodies`` bounds what is held of requests while they come."""
+
+    def __init__(
+        self, plans: PlanDoor, announced: Announced, parser_pool: Executor, bodies: Bodies, pass_headers: Iterable[str] = ()
+    ) -> None:
+        self._plans = plans
+        self._announced = announced
+        self._parser_pool = parser_pool
+        self._bodies = bodies
+        self._pass_headers = frozenset(name.lower() for name in pass_headers)
+        self._methods: dict[str, Callable[[web.BaseRequest, RequestRecord], Awaitable[web.StreamResponse]]] = {
+            "PUT": self._put, "POST": self._post, "DELETE": self._delete,
+        }  # fmt: skip
+
+    async def answer(self, path: str, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
+        """One reader's plan is announced or withdrawn. Raises ``MethodNotAllowed``, ``InvalidRequest``."""
+        method = self._methods.get(request.method)
+        if method is None:
+            raise MethodNotAllowed.of(path, request.method, self._methods)
+        return await method(request, record)
+
+    async def show(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
+        """Some of what is announced."""
+        return answer_json(self._announced(*parse_plan_query(request.raw_path.partition("?")[2])))
+
+    async def read(self, request: web.BaseRequest, *, expand: bool = True) -> tuple[PlanBody, Sequence[Shard], Headers]:
+        """The plan in a request's body, its shards as ``parse_plan`` says, and the headers that travel with them."""
+        with self._bodies.holding() as holding:  # until it is parsed
+            body = await read_body(request, PLAN_BODY_BYTES, holding)
+            headers = credential_headers(request.headers.items(), self._pass_headers)
+            arguments = (request.headers.get("Content-Type", ""), body, request.raw_path.partition("?")[2], headers, expand)
+            if len(body) <= _PARSE_ON_LOOP_BYTES:
+                return *parse_plan(*arguments), headers
+            return *await asyncio.get_running_loop().run_in_executor(self._parser_pool, parse_plan, *arguments, _breathe), headers
+
+    async def _put(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
+        return await self._take(request, record, appended=False)
+
+    async def _post(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
+        return await self._take(request, record, appended=True)
+
+    async def _take(self, request: web.BaseRequest, record: RequestRecord, *, appended: bool) -> web.StreamResponse:
+        record.reader = reader = parse_reader(request.raw_path)
+        asks(request, reader)
+        plan, shards, headers = await self.read(request, expand=False)
+        try:
+            await self._plans.announce(reader, plan, shards, headers, appended=appended)
+        except InvalidShardUrl as error:
+            raise InvalidRequest(str(error), next_step="send a pattern of URLs such as s3://bucket/{000..999}.tar as the set") from error
+        return web.Response(status=204)
+
+    async def _delete(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
+        record.reader = parse_reader(request.raw_path)
+        await self._plans.retract(record.reader)  # withdrawing twice is no error: the wish is fulfilled
+        return web.Response(status=204)
+
+
+def _breathe() -> None:
+    """In the parser's thread. Without it, whoever wants the interpreter waits for 5 ms each time (``sys.getswitchinterval``)."""
+    time.sleep(_BREATH_S)
+
+
+def parse_plan(
+    content_type: str,
+    body: bytes,
+    query: str,
+    headers: tuple[tuple[str, str], ...],
+    expand: bool = True,
+    breathe: Callable[[], None] = go_on,
+) -> tuple[PlanBody, Sequence[Shard]]:
+    """A plan and its shards; with ``expand`` all of them made, indices too, without only what was listed, and only when asked for.
+
+    Runs in the parser's own thread for large bodies, and then calls ``breathe`` every millisecond: touches nothing but its arguments.
+    """
+    try:
+        plan = decode(content_type, body, query, expand=expand, breathe=breathe)
+        return plan, shards_of(plan.shards, headers) if expand else Listed(plan.shards, headers, plan.size)
+    except PlanTooLong as error:
+        step = f"send NDJSON ({NDJSON}, a JSON string a line), or a pattern with indices"
+        raise InvalidRequest(str(error), status=413, next_step=step) from error
+    except (InvalidPlan, InvalidShardUrl) as error:
+        step = 'send {"shards": ["s3://bucket/00000.tar", …]}, or NDJSON with one URL a line as application/x-ndjson'
+        raise InvalidRequest(str(error), next_step=step) from error
+
+
+def shards_of(texts: Iterable[str], headers: tuple[tuple[str, str], ...] = ()) -> list[Shard]:
+    """The shards that ``texts`` name. ``headers`` go to the first one's host and to no other. Raises ``InvalidShardUrl``."""
+    siblings = Siblings(headers)
+    return [siblings.shard(text) for text in texts]
+
+
+def parse_reader(target: str) -> ReaderName:
+    try:
+        return ReaderName.parse(target.partition("?")[0].removeprefix("/v1/plans/"))
+    except ValueError as error:
+        raise InvalidRequest(f"the plan's reader: {error}", next_step="use /v1/plans/{job}/{rank}/{worker}/{opener}") from error
+
+
+def parse_plan_query(query: str) -> tuple[str | None, ReaderName | None, int]:
+    """``?job=&after=&limit=``: of which job (None: of all), behind which reader, how many at most. Raises ``InvalidRequest``."""
+    asked = dict(parse_qsl(query))
+    limit = asked.get("limit", str(MOST_ROWS))
+    if not (limit.isascii() and limit.isdigit() and len(limit) <= 9 and int(limit) > 0):
+        raise InvalidRequest(f"limit is {limit[:40]!r}, not a number of plans", next_step=f"leave it out, or write ?limit={MOST_ROWS}")
+    try:
+        after = ReaderName.parse(asked["after"]) if "after" in asked else None
+    except ValueError as error:
+        raise InvalidRequest(f"after: {error}", next_step="give the `next` of the answer before, percent-encoded once more") from error
+    return asked.get("job"), after, min(int(limit), MOST_ROWS)
