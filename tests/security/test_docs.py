@@ -13,7 +13,7 @@ from forebay_proxy.cli.main import cli
 from forebay_proxy.config.settings import Settings, env_name
 from forebay_proxy.policy.plans import reader_plan
 from forebay_proxy.server.http import connection, framing
-from forebay_proxy.server.net import connection_limit
+from forebay_proxy.server.net import access
 from forebay_proxy.wire.urls.quoting import MAX_URL_BYTES
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +52,7 @@ def test_every_number_is_the_codes() -> None:
     """Bounds on the page are the bounds that hold."""
     said = {
         f"{reader_plan.MOST_READERS:,} readers": PROSE, f"{reader_plan.MOST_SHARDS:,} shards": PROSE,
-        f"{connection_limit.MOST_CONNECTIONS:,}": PROSE,
+        f"{access.MOST_CONNECTIONS:,}": PROSE,
         f"{MAX_URL_BYTES // 1024} KiB": PROSE, f"{connection.MAX_FIELD_BYTES // 1024} KiB": PROSE,
         f"{connection.MAX_FIELDS} of them": PROSE,
         f"nothing for {reader.REST_S:g} s": PROSE, f"closed {connection.IDLE_S:g} s after": PROSE,

@@ -128,7 +128,7 @@ TABLE = (
     Row(
         "Resource exhaustion",
         "bounds on connections, headers, bodies, plans, warm-ups, names and labels; stuck readers give back what they hold",
-        (f"{HERE}/test_exhaustion.py", "tests/proxy/server/net/test_connection_limit.py"),
+        (f"{HERE}/test_exhaustion.py", "tests/proxy/server/net/test_access.py"),
     ),
     Row(
         "Control plane, browsers, rebinding of our own name",

@@ -50,8 +50,7 @@ from forebay_proxy.telemetry.loop_lag import measure_lag
 from forebay_proxy.telemetry.origin_board import OriginBoard
 from forebay_proxy.telemetry.plan_adherence import PlanAdherence
 from forebay_proxy.telemetry.prometheus.metrics import Metrics
-from forebay_proxy.telemetry.recent_errors import RecentErrors
-from forebay_proxy.telemetry.troubles import Troubles
+from forebay_proxy.telemetry.troubles import RecentErrors, Troubles
 from forebay_proxy.wire.protocol.version import VERSION
 
 __all__ = ["run_service", "serve"]

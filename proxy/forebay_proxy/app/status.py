@@ -23,7 +23,7 @@ from forebay_proxy.server.http.plan_route import MOST_ROWS
 from forebay_proxy.telemetry.counters import Counters
 from forebay_proxy.telemetry.long_waits import why
 from forebay_proxy.telemetry.origin_board import OriginBoard
-from forebay_proxy.telemetry.recent_errors import RecentErrors
+from forebay_proxy.telemetry.troubles import RecentErrors
 from forebay_proxy.telemetry.usage import PeakBytes, Usage
 from forebay_proxy.telemetry.verdict import verdict
 from forebay_proxy.telemetry.waits import OPENING

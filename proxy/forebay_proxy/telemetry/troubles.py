@@ -1,7 +1,11 @@
-"""Tells once, in the log and where people look, that others take the cache's disk, and that shards pass by the cache.
+"""What people are told that something is amiss. Pure but for a logger; listeners of events.
 
-Pure but for its logger. Both cost speed and no byte, so nothing fails, and nobody would learn of either. A look each second; each trouble
-has one line when it begins, one when it is over, and a sentence for ``/v1/status`` while it lasts.
+``Troubles``: that others take the cache's disk, and that shards pass by the cache. Both cost speed and no byte, so nothing fails, and
+nobody would learn of either. A look each second; each trouble has one line in the log when it begins, one when it is over, and a sentence
+for ``/v1/status`` while it lasts.
+
+``RecentErrors``: the last errors that clients were given, in words and with their times. A number of errors tells nobody which; the log has
+them all, but who asks ``forebay status`` at night wants the last few here.
 """
 
 from __future__ import annotations
@@ -10,11 +14,12 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from forebay_proxy.core.events import Event, RequestDone, RequestOutcome
+from forebay_proxy.core.events import Aborted, Event, NotTar, RequestDone, RequestOutcome
 from forebay_proxy.core.quantities import format_size
 from forebay_proxy.core.segments import SEGMENT_BYTES
+from forebay_proxy.telemetry.counters import ORDINARY
 
-__all__ = ["Troubles"]
+__all__ = ["RecentErrors", "Troubles"]
 
 log = logging.getLogger("forebay")
 
@@ -90,3 +95,48 @@ class Troubles:
             self._passing = True
             if disk_state == NORMAL:  # else the log says so already
                 log.warning("requests pass through memory and are not stored: %s", self._why)
+
+
+KEPT = 10  # a screen
+LATELY_S = 60.0
+LEFT = "client_gone"
+NOT_TAR = "no tar"
+
+
+class RecentErrors:
+    """The last ``KEPT`` of them. The same one over and over is one row with a count. Not thread-safe: the event loop's only."""
+
+    kinds = (RequestDone, Aborted, NotTar)
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        """``now``: seconds since the epoch, as people read times."""
+        self._now = now
+        self._rows: deque[dict[str, object]] = deque(maxlen=KEPT)
+
+    def __repr__(self) -> str:
+        return f"<RecentErrors {len(self._rows)}>"
+
+    def listen(self, event: Event) -> None:
+        if type(event) is RequestDone and event.code >= 400 and event.code not in ORDINARY:
+            self._note(str(event.code), event.error or "no reason was given", event.job)
+        elif type(event) is Aborted and event.reason != LEFT:
+            self._note("cut", event.cause or event.reason, event.job)
+        elif type(event) is NotTar:
+            self._note(NOT_TAR, f"shard {event.shard}: {event.why}", event.job)
+
+    def rows(self) -> list[dict[str, object]]:
+        """``recent_errors`` of ``/v1/status``, the newest first: ``at`` (the last time), ``what`` (a status, "cut", "no tar"), and more."""
+        return [dict(row) for row in reversed(self._rows)]
+
+    def lately(self) -> tuple[str, float] | None:
+        """The last error, if it came within a minute, and how many seconds ago."""
+        ago = self._now() - float(str(self._rows[-1]["at"])) if self._rows else LATELY_S
+        return (str(self._rows[-1]["error"]), max(0.0, ago)) if ago < LATELY_S else None
+
+    def _note(self, what: str, error: str, job: str) -> None:
+        for row in self._rows:
+            if (row["what"], row["error"], row["job"]) == (what, error, job):
+                self._rows.remove(row)
+                self._rows.append({**row, "at": self._now(), "count": int(str(row["count"])) + 1})
+                return
+        self._rows.append({"at": self._now(), "what": what, "error": error, "job": job, "count": 1})

@@ -14,7 +14,7 @@ from forebay_proxy.core.events import RequestDone, RequestOutcome
 from forebay_proxy.telemetry.counters import Counters
 from forebay_proxy.telemetry.origin_board import OriginBoard
 from forebay_proxy.telemetry.plan_adherence import PlanAdherence
-from forebay_proxy.telemetry.recent_errors import RecentErrors
+from forebay_proxy.telemetry.troubles import RecentErrors
 
 A = "https://o/set/a.tar"
 B = "https://o/set/b.tar"

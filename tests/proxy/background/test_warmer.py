@@ -16,7 +16,7 @@ from forebay_proxy.background import warmer
 from forebay_proxy.core import progress
 from forebay_proxy.core.quantities import format_size
 from forebay_proxy.telemetry.counters import Counters
-from forebay_proxy.telemetry.recent_errors import RecentErrors
+from forebay_proxy.telemetry.troubles import RecentErrors
 
 A = "https://o/set/a.tar"
 B = "https://o/set/b.tar"

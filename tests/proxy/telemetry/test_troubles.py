@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from forebay_proxy.core.events import RequestDone, RequestOutcome
-from forebay_proxy.telemetry.troubles import MOST_COUNTED, QUIET_S, Troubles
+from forebay_proxy.core.events import Aborted, NotTar, RequestDone, RequestOutcome
+from forebay_proxy.telemetry.troubles import KEPT, MOST_COUNTED, QUIET_S, RecentErrors, Troubles
 
 GB = 10**9
 BYPASS = RequestDone("GET", 200, RequestOutcome.BYPASS, 5, 0.0, 0.1)
@@ -72,3 +72,110 @@ def test_only_what_passes_by_is_counted_and_a_number_that_is_too_small_says_so()
         troubles.listen(BYPASS)
     troubles.look(10 * GB, "normal", "")
     assert troubles.rows()[0].startswith(f"{MOST_COUNTED} or more requests ")
+
+
+def ended(code: int, error: str = "", job: str = "") -> RequestDone:
+    return RequestDone("GET", code, None, 0, 0.1, 0.1, job=job, error=error)
+
+
+def test_refused_and_cut_requests_are_kept_with_their_times() -> None:
+    """The newest first; what is by the book, or the client's own leaving, is none."""
+    now = [100.0]
+    errors = RecentErrors(lambda: now[0])
+    errors.listen(ended(404, "shard s3://b/a.tar: not there", "train"))
+    now[0] = 101.0
+    errors.listen(Aborted("origin_failed", "train", "shard s3://b/b.tar: reset"))
+    for ordinary in (ended(206), ended(416, "beyond"), ended(412, "other"), ended(499), Aborted("client_gone")):
+        errors.listen(ordinary)
+    assert errors.rows() == [
+        {"at": 101.0, "what": "cut", "error": "shard s3://b/b.tar: reset", "job": "train", "count": 1},
+        {"at": 100.0, "what": "404", "error": "shard s3://b/a.tar: not there", "job": "train", "count": 1},
+    ]
+
+
+def test_the_same_over_and_over_is_one_row() -> None:
+    """Sixty-four workers that meet one 404 do not push the other errors out."""
+    errors = RecentErrors(lambda: 1.0)
+    errors.listen(ended(403, "other"))
+    for _ in range(64):
+        errors.listen(ended(404, "same"))
+    assert [(row["error"], row["count"]) for row in errors.rows()] == [("same", 64), ("other", 1)]
+
+
+def test_only_the_last_ones_are_kept() -> None:
+    """A screen of them."""
+    errors = RecentErrors(lambda: 1.0)
+    for number in range(KEPT + 5):
+        errors.listen(ended(404, str(number)))
+    assert [row["error"] for row in errors.rows()] == [str(number) for number in range(KEPT + 4, 4, -1)]
+
+
+def test_the_last_one_is_news_for_a_minute() -> None:
+    """With its age."""
+    now = [100.0]
+    errors = RecentErrors(lambda: now[0])
+    assert errors.lately() is None
+    errors.listen(ended(404, "not there"))
+    now[0] = 159.0
+    assert errors.lately() == ("not there", 59.0)
+    now[0] = 160.0
+    assert errors.lately() is None
+
+
+def test_what_is_no_tar_is_an_error() -> None:
+    """A login page is stored under no shard's name, and whoever asked hears why."""
+    errors = RecentErrors(lambda: 1.0)
+    errors.listen(NotTar("s3://b/a.tar", "a web page", "train"))
+    assert errors.rows() == [{"at": 1.0, "what": "no tar", "error": "shard s3://b/a.tar: a web page", "job": "train", "count": 1}]
+
+
+def test_a_request_that_makes_no_sense_is_an_error() -> None:
+    """400 is the first status that is one."""
+    errors = RecentErrors(lambda: 1.0)
+    errors.listen(ended(399))
+    errors.listen(ended(400, "no such option"))
+    assert [row["what"] for row in errors.rows()] == ["400"]
+
+
+def test_what_has_no_words_has_a_name() -> None:
+    """No row is empty."""
+    errors = RecentErrors(lambda: 1.0)
+    errors.listen(ended(500))
+    errors.listen(Aborted("origin_failed"))
+    assert [row["error"] for row in errors.rows()] == ["origin_failed", "no reason was given"]
+
+
+def test_one_that_comes_again_is_as_new_as_its_last_time() -> None:
+    """And first, since the newest is; the kinds of it are counted apart by status and by job."""
+    now = [1.0]
+    errors = RecentErrors(lambda: now[0])
+    for now[0], code, job in ((1.0, 404, "a"), (2.0, 403, "a"), (3.0, 404, "b"), (4.0, 404, "a")):
+        errors.listen(ended(code, "gone", job))
+    assert [(row["at"], row["what"], row["job"], row["count"]) for row in errors.rows()] == [
+        (4.0, "404", "a", 2), (3.0, "404", "b", 1), (2.0, "403", "a", 1),
+    ]  # fmt: skip
+
+
+def test_whoever_changes_a_row_changes_their_own() -> None:
+    """The status answer is edited before it is sent."""
+    errors = RecentErrors(lambda: 1.0)
+    errors.listen(ended(404, "gone"))
+    errors.rows()[0]["count"] = 7
+    assert errors.rows()[0]["count"] == 1
+
+
+def test_a_clock_that_is_set_back_makes_no_age_below_nothing() -> None:
+    """These are a person's times, and a person's clock is set."""
+    now = [100.0]
+    errors = RecentErrors(lambda: now[0])
+    errors.listen(ended(404, "gone"))
+    now[0] = 90.0
+    assert errors.lately() == ("gone", 0.0)
+
+
+def test_ten_are_a_screen() -> None:
+    """The status page has so many lines for them."""
+    errors = RecentErrors(lambda: 1.0)
+    for number in range(20):
+        errors.listen(ended(404, str(number)))
+    assert len(errors.rows()) == 10

@@ -18,7 +18,7 @@ from forebay_proxy.policy.plans.live_jobs import LiveJobs
 from forebay_proxy.server.http.admin_bodies import COMMAND_BODY_BYTES, parse_origins, parse_patterns, parse_rate, parse_set
 from forebay_proxy.server.http.body_writer import cut
 from forebay_proxy.server.http.framing import Bodies, Busy, read_body
-from forebay_proxy.server.http.plan_route import PLANS_PATH, PlanRoute
+from forebay_proxy.server.http.plan_route import PlanRoute
 from forebay_proxy.server.http.problem import SERVER, MethodNotAllowed, NoSuchPath, answer_json
 from forebay_proxy.server.http.request_record import RequestRecord
 from forebay_proxy.server.http.shard_route import closing
@@ -104,7 +104,7 @@ class AdminRoutes:
             "/v1/hold": {"GET": self._hold},
             "/v1/status": {"GET": self._show_status},
             "/v1/shards": {"GET": self._show_shards},
-            PLANS_PATH: {"GET": plans.show},
+            "/v1/plans": {"GET": plans.show},
             "/v1/evict": {"POST": self._evict},
             "/v1/warm": {"POST": self._warm},
             "/v1/sets/remove": {"POST": self._remove_set},

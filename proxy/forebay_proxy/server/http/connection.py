@@ -17,7 +17,7 @@ from forebay_proxy.core.errors import InvalidRequest
 from forebay_proxy.policy.plans.live_jobs import ANONYMOUS, LiveJobs, Presence
 from forebay_proxy.server.http.problem import SERVER, answer_error
 from forebay_proxy.server.http.request_handler import RequestHandler
-from forebay_proxy.server.net.connection_limit import ConnectionLimit
+from forebay_proxy.server.net.access import ConnectionLimit
 from forebay_proxy.server.net.peers import Peer, is_listening, peer_of
 from forebay_proxy.wire.protocol.plan import ReaderName
 

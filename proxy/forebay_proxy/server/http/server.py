@@ -31,8 +31,7 @@ from forebay_proxy.server.http.request_record import OpenRequests, RequestRecord
 from forebay_proxy.server.http.s3_requests import NotOffered, answer_in_xml, speaks_s3
 from forebay_proxy.server.http.sample_index_route import INDEX_PATH, IndexDoor, IndexRoute
 from forebay_proxy.server.http.shard_route import INSTANCE, CacheDoor, RouteReader, ShardRoute
-from forebay_proxy.server.net.access import Access, AccessQuestion, AccessRefused
-from forebay_proxy.server.net.connection_limit import ConnectionLimit
+from forebay_proxy.server.net.access import Access, AccessQuestion, AccessRefused, ConnectionLimit
 from forebay_proxy.server.net.listen import UnixListener, bind_tcp, is_loopback_host
 from forebay_proxy.server.net.peers import Where
 from forebay_proxy.server.net.process_limits import client_places

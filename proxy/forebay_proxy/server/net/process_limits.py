@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 from contextlib import suppress
 
-from forebay_proxy.server.net.connection_limit import MOST_CONNECTIONS
+from forebay_proxy.server.net.access import MOST_CONNECTIONS
 
 __all__ = ["client_places", "raise_limit"]
 

@@ -6,8 +6,7 @@ import re
 from typing import Callable, Mapping
 from urllib.parse import quote
 
-from forebay_proxy.wire.urls.hosts import canonical_authority
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl, decoded, printable
+from forebay_proxy.wire.urls.quoting import InvalidShardUrl, canonical_authority, decoded, printable
 
 __all__ = ["S3_OPTIONS", "canonical_options", "parse_options"]
 

@@ -11,10 +11,10 @@ import re
 from dataclasses import dataclass, field
 from typing import Callable, Mapping
 
-from forebay_proxy.wire.urls.hosts import canonical_authority
 from forebay_proxy.wire.urls.quoting import (
     MAX_URL_BYTES,
     InvalidShardUrl,
+    canonical_authority,
     check_text,
     checked_key,
     decoded,

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from forebay_proxy.server.net import process_limits
-from forebay_proxy.server.net.connection_limit import MOST_CONNECTIONS
+from forebay_proxy.server.net.access import MOST_CONNECTIONS
 from forebay_proxy.server.net.process_limits import client_places
 
 
