@@ -212,7 +212,7 @@ def test_no_job_is_given_anothers_credential_by_a_plan() -> None:
     check()
     plans.withdraw(first)
     del brought[first]
-    plans.tidy()
+    plans.storage.tidy()
     check()
     tell("g", {"shards": urls})
     tell("b", pattern, "b")  # the same reader, another way

@@ -335,14 +335,14 @@ def test_what_is_read_and_withdrawn_gives_its_room_back() -> None:
     plans.append(reader(0), many[:10])  # forgets the 5,001 that were read
     plans.replace(reader(1), many[:7])
     plans.withdraw(reader(2))
-    plans.tidy()
+    plans.storage.tidy()
     names = {plans.shard_at(plan, index).name for plan in plans.all() for index in range(len(plan))}
-    assert plans._plan_storage.entries_held == sum(len(plan) for plan in plans.all()) == 999 + 10 + 7
+    assert plans.storage.entries_held == sum(len(plan) for plan in plans.all()) == 999 + 10 + 7
     assert plans.shard_ids.held_bytes == sum(map(len, names))
     plans.withdraw(reader(0))
     plans.withdraw(reader(1))
-    plans.tidy()
-    assert (plans._plan_storage.entries_held, plans.shard_ids.held_bytes, len(plans.shard_ids)) == (0, 0, 0)
+    plans.storage.tidy()
+    assert (plans.storage.entries_held, plans.shard_ids.held_bytes, len(plans.shard_ids)) == (0, 0, 0)
 
 
 def test_plans_together_hold_so_many_shards(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,7 +404,7 @@ def test_made_up_jobs_of_a_set_are_forgotten() -> None:
     for number in range(2000):
         passes.opened(shard, f"job{number}", float(number))
         limiters.of(f"https://h{number}.example")
-    held = len(passes._groups[shard.group].passes) <= MOST_PASSES and len(limiters.in_flight()) <= MOST_ORIGINS
+    held = len(passes.groups._groups[shard.group].passes) <= MOST_PASSES and len(limiters.in_flight()) <= MOST_ORIGINS
     refused("exhaustion: made-up jobs and hosts", held=held and MAX_JOBS <= 1000 and counters is not None)
 
 

@@ -91,6 +91,11 @@ def reader(worker: int = 0, job: str = "job") -> ReaderName:
     return ReaderName(job, "0", str(worker), f"{worker}.0")
 
 
+def need_at(plans: PlanRegistry, name: str) -> float | None:
+    """When some reader opens the shard by its plan, on the plans' clock; None if nobody announced it."""
+    return min((plan.need_at(index) for plan, index in plans.mentions(name)), default=None)
+
+
 def data_of(length: int, seed: int = 0) -> bytes:
     """``length`` bytes without a run of zeros, other for each seed."""
     return ramp(length, start=(seed + 1) * 7919)

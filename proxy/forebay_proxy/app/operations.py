@@ -47,7 +47,7 @@ class Operations:
 
     def _describe(self, entry: Entry) -> dict[str, object]:
         length, segments = entry.version.length, entry.segments
-        opened_at = self._cache.plans.last_opened(entry.name)
+        opened_at = self._cache.plans.epochs.last_opened(entry.name)
         return {
             "shard": entry.name,
             "key": entry.key,

@@ -93,8 +93,8 @@ class SetPrefetch:
         self._again: deque[Shard] = deque()  # those that found no room
         self._woken = asyncio.Event()
         for text in texts:
-            key = plans.declare_set(text)
-            shards = plans.sets.get(key)
+            key = plans.epochs.declare_set(text, plans.clock())
+            shards = plans.epochs.sets.get(key)
             if shards is not None:
                 self._sets[key] = _Declared(key, text, shards, clock())
 
@@ -106,8 +106,8 @@ class SetPrefetch:
 
     def declare(self, text: str) -> None:
         """A person warmed the set ``text``: from its first reader on it is fetched like the others, until no job has read it for hours."""
-        key = self._plans.declare_set(text, for_good=False)
-        shards = self._plans.sets.get(key)
+        key = self._plans.epochs.declare_set(text, self._plans.clock(), for_good=False)
+        shards = self._plans.epochs.sets.get(key)
         if shards is not None and key not in self._sets:
             self._sets[key] = _Declared(key, text, shards, self._clock(), is_awaited=True)
 
@@ -116,7 +116,7 @@ class SetPrefetch:
         keys = [key for key, declared in self._sets.items() if name in (declared.text, shown_set(declared.text))]
         for key in keys:
             del self._sets[key]
-            self._plans.undeclare_set(key)
+            self._plans.epochs.undeclare_set(key)
         return bool(keys)
 
     def told(self) -> list[dict[str, object]]:
@@ -128,7 +128,7 @@ class SetPrefetch:
                 "set": shown_set(declared.text),
                 "shards": len(declared.shards),
                 **self._here(declared.key),
-                "opened": {job: found.opened for job, found in self._plans.live_passes_of(declared.key).items()},
+                "opened": {job: found.opened for job, found in self._plans.epochs.live(declared.key, self._plans.clock()).items()},
                 "failures": self._faults.told(declared.shards, self._is_here),
                 "state": self._state(declared),
             }
@@ -160,7 +160,7 @@ class SetPrefetch:
     def look_again(self) -> None:
         """Once a second: there may be room now."""
         self._full = False
-        for key in [key for key in self._sets if self._plans.sets.get(key) is None]:
+        for key in [key for key in self._sets if self._plans.epochs.sets.get(key) is None]:
             del self._sets[key]
         if self._sets:
             self._census.step({key: declared.shards for key, declared in self._sets.items()})
@@ -232,7 +232,7 @@ class SetPrefetch:
 
     def _begin_again(self, declared: _Declared) -> None:
         """From the start of the set, when a job has begun another epoch, or some time after the pass ended."""
-        epochs = tuple((job, found.epoch) for job, found in self._plans.passes_of(declared.key).items())
+        epochs = tuple((job, found.epoch) for job, found in self._plans.epochs.of(declared.key).items())
         now = self._clock()
         late = declared.cursor.ended and now - declared.rewound_at > max(REWIND_S, REWIND_EACH_S * len(declared.shards))
         if late or epochs != declared.epochs:
@@ -246,7 +246,7 @@ class SetPrefetch:
         entry = self._resolver.versions.current.get(name)
         if entry is not None and entry.segments.complete:
             return self._tar_check is not None and self._tar_check.doubts(entry)
-        return not self._plans.has_read(declared.key, name)
+        return not self._plans.epochs.has_read(declared.key, name, self._plans.clock())
 
     async def _fetch(self, shard: Shard) -> None:
         self._unread.begin(shard.name)

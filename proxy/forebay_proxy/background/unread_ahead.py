@@ -94,6 +94,6 @@ class UnreadAhead:
         entry = self._versions.current.get(name)
         if entry is None or not entry.segments.unread:
             return False
-        if entry.in_use.readers or self._plans.last_opened(name) is None:
+        if entry.in_use.readers or self._plans.epochs.last_opened(name) is None:
             return True
-        return any(not self._plans.has_read(key, name) for key in self._plans.sets.holding(name))
+        return any(not self._plans.epochs.has_read(key, name, self._plans.clock()) for key in self._plans.epochs.sets.holding(name))

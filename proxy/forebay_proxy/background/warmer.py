@@ -115,7 +115,7 @@ class Warmer:
                 raise CacheFull("not begun: the cache has no room for more")
             if known is None:
                 self._asks(shard.name, SEGMENT_BYTES)  # its opening brings one
-            self._cache.plans.declare(shard)
+            self._cache.plans.epochs.declare(shard, self._cache.plans.clock())
             entry, _ = await self._resolver.entry(shard, self._job, need=NEED)
             self._lengths[shard.name] = entry.version.length or 0
             if "*" in entry.version.vary:

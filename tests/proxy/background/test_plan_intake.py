@@ -97,7 +97,7 @@ async def test_a_client_that_hangs_up_leaves_nothing() -> None:
     taking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await taking
-    plans.tidy()
+    plans.storage.tidy()
     assert (len(plans.all()[0]), len(plans.shard_ids), intake._queues) == (3, 3, {})
 
 

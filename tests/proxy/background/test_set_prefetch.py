@@ -322,7 +322,7 @@ async def test_a_set_that_was_removed_is_fetched_no_longer(tmp_path: Path) -> No
             assert not sets.remove("s3://other/{0..1}.tar")
             assert sets.remove(PATTERN)
             assert sets.told() == []
-            assert world.plans.sets.kept == {}
+            assert world.plans.epochs.sets.kept == {}
             (entry,) = [entry for entry in world.room.entries.values() if entry.name == NAMES[0]]
             assert world.plans.next_use(entry.name, entry.group).rank < Rank.LATER  # nobody is waited for who may come for what is here
             assert (await world.operations.evict(None))["shards"] == len(NAMES)

@@ -204,7 +204,7 @@ def test_who_names_no_reader_is_the_anonymous_job(job: str, *, is_named: bool) -
     announced = 0
     while run.clock.step():
         announced = max(announced, len(run.plans))
-    assert (list(run.plans.passes_of(shards(1)[0].group)), announced) == ([job], int(is_named))
+    assert (list(run.plans.epochs.of(shards(1)[0].group)), announced) == ([job], int(is_named))
 
 
 def test_a_set_is_told_with_the_plan() -> None:
@@ -215,5 +215,5 @@ def test_a_set_is_told_with_the_plan() -> None:
         replace(workload, scripts=tuple(replace(script, set_name=pattern) for script in workload.scripts)), LINE, 4 * SEGMENT_BYTES
     )
     run.finish()
-    ((_, found),) = run.plans.passes_of(run.plans.sets.key(pattern)).items()
+    ((_, found),) = run.plans.epochs.of(run.plans.epochs.sets.key(pattern)).items()
     assert found.opened == 4

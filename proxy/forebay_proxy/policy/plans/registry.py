@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.shard import Shard
-from forebay_proxy.policy.plans.epochs import Epoch, EpochTracker
+from forebay_proxy.policy.plans.epochs import EpochTracker
 from forebay_proxy.policy.plans.facts import NextUseChanged, PlanAdvanced, SetShardOpened
 from forebay_proxy.policy.plans.live_jobs import ANONYMOUS, LiveJobs
 from forebay_proxy.policy.plans.next_use import NextUse, Rank, UseOrder
@@ -43,20 +43,21 @@ class PlanRegistry:
 
     def __init__(self, clock: Callable[[], float], events: Events | None = None) -> None:
         """Without ``events`` nobody hears what changes."""
-        self._clock = clock
+        self.clock = clock
         self._events = events or Events()
         self.shard_ids = ShardIds()
-        self._plan_storage = PlanStorage(self.shard_ids, self._tell)
+        self.storage = PlanStorage(self.shard_ids, self._tell)
         self._plans: dict[ReaderName, ReaderPlan] = {}
         self.jobs = LiveJobs(clock)
-        self._passes = EpochTracker(self.jobs)
-        self.sets = self._passes.sets
+        self.epochs = EpochTracker(self.jobs)
         self._planning: Counter[str] = Counter()  # job -> how many of its readers have a plan
-        self._uses = UseOrder(self.shard_ids, self._plan_storage, self._passes, self._planning, self._change)
+        self._uses = UseOrder(
+            self.shard_ids, self.storage, self.epochs, self._planning, lambda names: self._events.emit(NextUseChanged(names))
+        )
 
     def __repr__(self) -> str:
         ahead = sum(len(plan) - plan.position for plan in self._plans.values())
-        return f"<PlanRegistry {len(self._plans)} readers, {ahead} shards ahead, {len(self._passes)} groups>"
+        return f"<PlanRegistry {len(self._plans)} readers, {ahead} shards ahead, {len(self.epochs.groups)} groups>"
 
     def __len__(self) -> int:
         return len(self._plans)
@@ -87,16 +88,16 @@ class PlanRegistry:
         before = self._plans.get(reader)
         if before is None:
             check_readers(len(self._plans))
-        with self._plan_storage.entering(reader, epoch, set_name, self._clock()) as plan:
-            yield from self._plan_storage.take(plan, entries, instead_of=before)
+        with self.storage.entering(reader, epoch, set_name, self.clock()) as plan:
+            yield from self.storage.take(plan, entries, instead_of=before)
             before = self._plans.get(reader)
             if before is not None and before.says(plan):
-                before.heard_at = self._clock()
+                before.heard_at = self.clock()
                 before.first = before.first if at is None else at + len(plan) - len(before)
-                self._plan_storage.exchange_credentials(before, plan)
+                self.storage.exchange_credentials(before, plan)
                 return
             plan.first = at or 0
-            yield from self._plan_storage.mention(plan)
+            yield from self.storage.mention(plan)
             yield from self._publish(plan)
 
     def appending(
@@ -114,28 +115,28 @@ class PlanRegistry:
         if plan is None:
             yield from self.replacing(reader, entries, epoch, set_name, at)
             return
-        plan.heard_at = self._clock()
+        plan.heard_at = self.clock()
         if at is not None:
             entries = _after(entries, end - at)
         if plan.position >= max(CUT_FROM, len(plan) // 2):
             yield from self._cut(plan)
-        with self._plan_storage.entering(reader, plan.epoch, plan.set_name, self._clock()) as more:
-            yield from self._plan_storage.take(more, entries)
+        with self.storage.entering(reader, plan.epoch, plan.set_name, self.clock()) as more:
+            yield from self.storage.take(more, entries)
             plan = self._plans.get(reader)
             if plan is None:  # withdrawn meanwhile
                 more.first = end
-                yield from self._plan_storage.mention(more)
+                yield from self.storage.mention(more)
                 yield from self._publish(more)
                 return
-            yield from self._plan_storage.extend(plan, more)
+            yield from self.storage.extend(plan, more)
         if plan.live:
             self._events.emit(PlanAdvanced(plan))
 
     def _cut(self, plan: ReaderPlan) -> Iterator[None]:
         """Drop what the reader has opened already, so that a plan appended to for days does not grow."""
-        with self._plan_storage.entering(plan.reader, plan.epoch, plan.set_name, plan.heard_at) as rest:
-            yield from self._plan_storage.copy(rest, plan)
-            yield from self._plan_storage.mention(rest)
+        with self.storage.entering(plan.reader, plan.epoch, plan.set_name, plan.heard_at) as rest:
+            yield from self.storage.copy(rest, plan)
+            yield from self.storage.mention(rest)
             if self._plans.get(plan.reader) is plan:
                 start = len(plan) - len(rest)
                 rest.first = plan.first + start
@@ -151,13 +152,13 @@ class PlanRegistry:
         else:
             plan.rate, plan.opened_at = before.rate, before.opened_at
             before.end()
-            self._passes.ended(plan.reader.job, before.epoch)
-        self._passes.began(plan.set_name, plan.reader.job, plan.epoch, self._clock())
+            self.epochs.ended(plan.reader.job, before.epoch)
+        self.epochs.began(plan.set_name, plan.reader.job, plan.epoch, self.clock())
         self._plans[plan.reader] = plan
         plan.go_live()
         self._events.emit(PlanAdvanced(plan))
         if before is not None:
-            self._plan_storage.clear(before, AT_ONCE)
+            self.storage.clear(before, AT_ONCE)
         for start in range(plan.position, len(plan), SLICE):
             self._tell(plan.numbers[start : start + SLICE])
             yield
@@ -171,30 +172,23 @@ class PlanRegistry:
         if not self._planning[reader.job]:
             del self._planning[reader.job]
         plan.end()
-        self._passes.ended(reader.job, plan.epoch)
+        self.epochs.ended(reader.job, plan.epoch)
         self._events.emit(PlanAdvanced(plan))
-        self._plan_storage.clear(plan, AT_ONCE)
+        self.storage.clear(plan, AT_ONCE)
         return True
-
-    def tidy(self, slices: int | None = None) -> None:
-        """Clear away so many slices of what was withdrawn, replaced or passed over; all of it without a number."""
-        self._plan_storage.tidy(slices)
 
     def _tell(self, numbers: Iterable[int]) -> None:
         self._uses.tell(numbers)
-
-    def _change(self, names: Iterable[str]) -> None:
-        self._events.emit(NextUseChanged(names))
 
     # What readers do
 
     def opened(self, shard: Shard, reader: ReaderName | None) -> str:
         """A reader opened ``shard``. Returns how that fits its plan: "planned", "skipped", "repeated", "unplanned" or "no-plan"."""
-        now = self._clock()
+        now = self.clock()
         plan = self._plans.get(reader) if reader else None
         told = (plan.set_name, plan.epoch) if plan is not None else (None, None)
         job = reader.job if reader else ANONYMOUS
-        for key, epoch in self._passes.opened(shard, job, now, *told):
+        for key, epoch in self.epochs.opened(shard, job, now, *told):
             self._events.emit(SetShardOpened(key, shard.name, job, epoch))
         if plan is None:
             return "no-plan"
@@ -205,66 +199,49 @@ class PlanRegistry:
             number = self.shard_ids.number(shard.name)
             if number is None:
                 return "unplanned"
-            later = self._plan_storage.next_mention(plan, number)
+            later = self.storage.next_mention(plan, number)
             if later is None:
                 return "repeated" if plan.has_passed(number) else "unplanned"
             index = later
         skipped = index > plan.position
         plan.advance(index + 1, now)
-        if self._plan_storage.sweep_one(plan):  # nearly always
+        if self.storage.sweep_one(plan):  # nearly always
             self._uses.tell_of(hashed, shard.name)
         else:
-            self._plan_storage.sweep(plan, AT_ONCE)
+            self.storage.sweep(plan, AT_ONCE)
         self._events.emit(PlanAdvanced(plan))
         return "skipped" if skipped else "planned"
-
-    def declare(self, shard: Shard) -> None:
-        """A person asked for ``shard`` ahead of any job: until a job reads its group, it counts as unread."""
-        self._passes.declare(shard, self._clock())
-
-    def declare_set(self, text: str, *, for_good: bool = True) -> str:
-        """Declare the set ``text``, for good or until no job has read it for hours; returns its key in ``sets``."""
-        return self._passes.declare_set(text, self._clock(), for_good=for_good)
-
-    def undeclare_set(self, key: str) -> None:
-        """End the declared set ``key``: only jobs that read it keep it now."""
-        self._passes.undeclare_set(key)
 
     def heard(self, reader: ReaderName) -> None:
         """The reader is alive (it reads on, or sent something)."""
         plan = self._plans.get(reader)
         if plan is not None:
-            plan.heard_at = self._clock()
+            plan.heard_at = self.clock()
 
     def expire(self, alive: Callable[[ReaderName], bool]) -> list[ReaderName]:
         """End the plans of readers silent for ``SILENCE_S`` who are not ``alive`` (inside a shard); returns whose they were."""
-        now = self._clock()
+        now = self.clock()
         gone = [reader for reader, plan in self._plans.items() if now - plan.heard_at > SILENCE_S and not alive(reader)]
         for reader in gone:
             self.withdraw(reader)
-        self._passes.expire(now)
-        self.tidy(EACH_SECOND)
+        self.epochs.groups.expire(now)
+        self.storage.tidy(EACH_SECOND)
         return gone
 
     # What follows from it
 
-    def need_at(self, name: str) -> float | None:
-        """When some reader opens the shard by its plan, on the plans' clock; None if no plan announces it."""
-        need, first, _ = self._uses.first(name)
-        return need if first is not None else None
-
     def mentions(self, name: str) -> Iterator[tuple[ReaderPlan, int]]:
         """(plan, index) of each announcement of the shard that is still ahead of its reader."""
         number = self.shard_ids.number(name)
-        return iter(()) if number is None else self._plan_storage.ahead(number)
+        return iter(()) if number is None else self.storage.ahead(number)
 
     def next_use(self, name: str, group_name: str) -> NextUse:
         """When the shard is used next, as far as plans and guesses tell. ``NextUseChanged`` tells of another one, until ``forget``."""
-        return self._uses.next(name, group_name, self._clock(), SILENCE_S)
+        return self._uses.next(name, group_name, self.clock(), SILENCE_S)
 
     def inside(self, name: str) -> NextUse:
         """The use of a shard that a reader is inside."""
-        return NextUse(Rank.NOW, -(self._passes.last_opened(name) or 0.0))
+        return NextUse(Rank.NOW, -(self.epochs.last_opened(name) or 0.0))
 
     def shard_at(self, plan: ReaderPlan, index: int) -> Shard:
         """The shard that ``plan`` announces at ``index``, with the credential that came with it."""
@@ -283,25 +260,9 @@ class PlanRegistry:
         """All live plans."""
         return list(self._plans.values())
 
-    def passes_of(self, key: str) -> dict[str, Epoch]:
-        """Each job's pass over the set ``key``."""
-        return self._passes.of(key)
-
-    def live_passes_of(self, key: str) -> dict[str, Epoch]:
-        """``passes_of``, of jobs that go on."""
-        return self._passes.live(key, self._clock())
-
-    def has_read(self, key: str, name: str) -> bool:
-        """Whether every job that reads the set ``key`` has read the shard in its present epoch; False while none does."""
-        return self._passes.has_read(key, name, self._clock())
-
-    def last_opened(self, name: str) -> float | None:
-        """When a reader last opened the shard of this name, on the plans' clock; None if that is not known."""
-        return self._passes.last_opened(name)
-
     def forget(self, name: str) -> None:
         """The shard left the cache for good: its last opening is of no more use."""
-        self._passes.forget(name)
+        self.epochs.forget(name)
         self._uses.forget(name)
 
 

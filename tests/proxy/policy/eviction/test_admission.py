@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.house import need_at
 from support.replays import name_of, shards
 
 from forebay_proxy.core.errors import CacheFull
@@ -141,7 +142,7 @@ def test_a_prefetch_displaces_only_what_is_needed_later() -> None:
     """Never a segment that is needed before the one it fetches."""
     house = House(2, {0: 2})
     house.plans.replace(READER, [house.shards[0], house.shards[1]])
-    need = house.plans.need_at(name_of(0))
+    need = need_at(house.plans, name_of(0))
     assert need is not None
     with pytest.raises(CacheFull):
         house.admission.reserve_ahead(SEGMENT_BYTES, need + 1.0, READER)
@@ -167,7 +168,7 @@ def test_nothing_is_owed_of_what_is_needed_again() -> None:
         house.admission.prefetch_debts.note(house.entry(0).key, index, READER, owed={READER: SEGMENT_BYTES}, is_lead=False)
         house.admission.prefetch_debts.read(house.entry(0).key, index)
     house.plans.replace(READER, [house.shards[number] for number in (2, 0, 1)])
-    need = house.plans.need_at(name_of(0))
+    need = need_at(house.plans, name_of(0))
     assert need is not None
     grant = house.admission.reserve_ahead(SEGMENT_BYTES, need - 1.0, READER)
     assert house.admission.prefetch_debts.owed() == {}

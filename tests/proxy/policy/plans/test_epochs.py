@@ -12,7 +12,8 @@ from support.house import shard_of
 from support.lengths import examples
 
 from forebay_proxy.policy.plans import epochs as module
-from forebay_proxy.policy.plans.epochs import GROUP_LIFE_S, Epoch, EpochTracker
+from forebay_proxy.policy.plans.epoch import Epoch
+from forebay_proxy.policy.plans.epochs import GROUP_LIFE_S, EpochTracker
 from forebay_proxy.policy.plans.sets.shard_sets import MOST_SETS
 
 GROUP = "https://o/set/"
@@ -59,9 +60,9 @@ def test_a_group_nobody_opens_is_dead_and_forgotten() -> None:
     passes = EpochTracker()
     passes.opened(A, "one", 0.0)
     assert unread(passes, A.name, GROUP, GROUP_LIFE_S + 1) is None
-    assert len(passes) == 1
-    passes.expire(GROUP_LIFE_S + 1)
-    assert len(passes) == 0
+    assert len(passes.groups) == 1
+    passes.groups.expire(GROUP_LIFE_S + 1)
+    assert len(passes.groups) == 0
 
 
 def test_the_last_opening_is_known_until_the_shard_is_forgotten() -> None:
@@ -244,8 +245,8 @@ def test_a_set_dies_with_its_last_opening() -> None:
     passes = EpochTracker()
     passes.opened(A, "one", 0.0, PATTERN, 0)
     assert unread(passes, B.name, GROUP, GROUP_LIFE_S + 1) is None
-    passes.expire(GROUP_LIFE_S + 1)
-    assert len(passes) == len(passes.sets) == 0
+    passes.groups.expire(GROUP_LIFE_S + 1)
+    assert len(passes.groups) == len(passes.sets) == 0
 
 
 def test_a_declared_set_is_unread_before_any_job() -> None:
@@ -263,7 +264,7 @@ def test_made_up_names_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -
     passes = EpochTracker()
     for number in range(200):
         passes.opened(shard_of(f"https://o/{number}/a.tar"), "job", 1.0, f"set {number}" if number % 2 else None)
-    assert len(passes) == 10
+    assert len(passes.groups) == 10
     assert len(passes.sets) <= 10
 
 
@@ -298,9 +299,9 @@ def test_sets_by_long_names_do_not_pile_up() -> None:
         passes.began(f"{number}" + "x" * 1000, "liar", number, 0.0)
         passes.ended("liar", number)
         passes.opened(A, "job", 0.0, "https://o/set/{a,b}.tar", 0)
-    assert len(passes) <= MOST_SETS
+    assert len(passes.groups) <= MOST_SETS
     assert unread(passes, A.name, GROUP, 0.0) == []
-    assert passes._seen == 1
+    assert passes.groups._seen == 1
 
 
 def test_a_reader_ten_epochs_behind_is_no_error() -> None:

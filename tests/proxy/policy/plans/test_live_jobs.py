@@ -263,7 +263,7 @@ def test_the_anonymous_job_has_one_name_outside() -> None:
     node.job(first, 1, None)
     node.clock.advance(QUIET_S + 1)
     node.job(second, 1, None)
-    assert {job: found.opened for job, found in node.plans.passes_of(first[0].group).items()} == {ANONYMOUS: COUNT}
+    assert {job: found.opened for job, found in node.plans.epochs.of(first[0].group).items()} == {ANONYMOUS: COUNT}
 
 
 def test_reads_that_follow_each_other_are_one_burst() -> None:

@@ -10,7 +10,7 @@ from weakref import ref
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.house import FakeClock, reader, shard_of
+from support.house import FakeClock, need_at, reader, shard_of
 from support.lengths import examples
 from support.planned import nearest
 
@@ -55,7 +55,7 @@ def test_what_is_passed_over_is_skipped() -> None:
     plans.replace(R, SHARDS[:4])
     assert plans.opened(SHARDS[2], R) == "skipped"
     assert ahead(plans) == NAMES[3:4]
-    assert plans.need_at(NAMES[1]) is None
+    assert need_at(plans, NAMES[1]) is None
 
 
 def test_a_deviation_moves_nothing() -> None:
@@ -79,9 +79,9 @@ def test_a_shard_announced_twice_is_opened_twice() -> None:
     plans, _ = plans_of()
     plans.replace(R, [SHARDS[0], SHARDS[1], SHARDS[0], SHARDS[2]])
     assert [plans.opened(SHARDS[index], R) for index in (0, 1)] == ["planned"] * 2
-    assert plans.need_at(NAMES[0]) is not None
+    assert need_at(plans, NAMES[0]) is not None
     assert [plans.opened(SHARDS[index], R) for index in (0, 2)] == ["planned"] * 2
-    assert plans.need_at(NAMES[0]) is None
+    assert need_at(plans, NAMES[0]) is None
 
 
 def test_a_repeat_far_behind_is_found() -> None:
@@ -89,7 +89,7 @@ def test_a_repeat_far_behind_is_found() -> None:
     plans, _ = plans_of()
     plans.replace(R, [SHARDS[0], *SHARDS[1:3] * 3000, SHARDS[0]])
     assert plans.opened(SHARDS[0], R) == "planned"
-    assert plans.need_at(NAMES[0]) is not None
+    assert need_at(plans, NAMES[0]) is not None
 
 
 def test_a_plan_appended_to_for_long_stays_right() -> None:
@@ -112,8 +112,8 @@ def test_withdrawing_forgets_what_is_unread() -> None:
     plans.replace(S, SHARDS[2:4])
     assert plans.withdraw(R)
     assert not plans.withdraw(R)
-    assert plans.need_at(NAMES[0]) is None
-    assert plans.need_at(NAMES[2]) is not None
+    assert need_at(plans, NAMES[0]) is None
+    assert need_at(plans, NAMES[2]) is not None
 
 
 def test_replacing_keeps_the_measured_rate() -> None:
@@ -178,7 +178,7 @@ def test_nearest_agrees_with_sorting_everything(orders: list[list[int]], steps: 
     left = [(plan.need_at(index), plans.shard_at(plan, index).name) for plan in plans.all() for index in range(plan.position, len(plan))]
     assert [need for need, _, _ in nearest(plans)] == sorted(need for need, _ in left)
     for name in NAMES:
-        assert plans.need_at(name) == min((need for need, owner in left if owner == name), default=None)
+        assert need_at(plans, name) == min((need for need, owner in left if owner == name), default=None)
 
 
 def test_the_unread_of_a_job_without_plans_stay() -> None:
@@ -231,7 +231,7 @@ def test_a_group_nobody_opens_is_dead() -> None:
 def test_what_was_asked_for_ahead_counts_as_unread() -> None:
     """Until a job reads its group."""
     plans, _ = plans_of()
-    plans.declare(SHARDS[0])
+    plans.epochs.declare(SHARDS[0], plans.clock())
     assert rank(plans, 0) is Rank.SOON
     plans.opened(SHARDS[0], R)
     assert rank(plans, 0) is Rank.READ
@@ -265,7 +265,7 @@ def test_plans_of_many_readers_are_told() -> None:
     plans, _ = plans_of()
     plans.replace(R, list[Shard](SHARDS[:4]), epoch=3, set_name="set")
     assert repr(plans) == "<PlanRegistry 1 readers, 4 shards ahead, 1 groups>"
-    assert (plans.all()[0].epoch, plans.all()[0].set_name, plans.last_opened(NAMES[0])) == (3, "set", None)
+    assert (plans.all()[0].epoch, plans.all()[0].set_name, plans.epochs.last_opened(NAMES[0])) == (3, "set", None)
 
 
 # Said twice, said by liars
@@ -321,10 +321,10 @@ def test_a_leap_over_many_is_cleared_away_in_slices() -> None:
     many = [shard_of(f"{GROUP}{number}.tar") for number in range(10_000)]
     plans.replace(R, many)
     assert plans.opened(many[9000], R) == "skipped"
-    assert plans.need_at(many[8999].name) is None
+    assert need_at(plans, many[8999].name) is None
     assert list(plans.mentions(many[8999].name)) == []
     assert plans.opened(many[8999], R) == "repeated"
-    plans.tidy()
+    plans.storage.tidy()
     assert plans.opened(many[9001], R) == "planned"
 
 
@@ -361,11 +361,11 @@ def test_a_plan_half_taken_is_nobodys() -> None:
     for _ in range(9):
         next(taking)
         assert ahead(plans) == NAMES[:2]
-        assert plans.need_at(many[0].name) is None
+        assert need_at(plans, many[0].name) is None
         assert list(plans.mentions(many[0].name)) == []
     taking.close()  # type: ignore[attr-defined]
-    plans.tidy()
-    assert (len(plans.shard_ids), plans._plan_storage.entries_held) == (2, 2)
+    plans.storage.tidy()
+    assert (len(plans.shard_ids), plans.storage.entries_held) == (2, 2)
     for _ in plans.replacing(R, many):
         pass
     assert len(ahead(plans)) == 2000
@@ -394,8 +394,8 @@ def test_a_plan_beyond_the_bound_leaves_the_old_one(monkeypatch: pytest.MonkeyPa
         for _ in taking:
             pass
     plans.withdraw(S)
-    plans.tidy()
-    assert (ahead(plans), plans._plan_storage.entries_held, len(plans.shard_ids)) == (NAMES[:2], 2, 2)
+    plans.storage.tidy()
+    assert (ahead(plans), plans.storage.entries_held, len(plans.shard_ids)) == (NAMES[:2], 2, 2)
 
 
 # Templates and credentials
@@ -472,8 +472,8 @@ def test_plans_agree_with_lists(script: list[tuple[str, int, list[int]]]) -> Non
             assert mentioned == Counter((WHO[who], index) for who, (_, left) in model.items() for shard in left if shard == index)
     for who in WHO:
         plans.withdraw(who)
-    plans.tidy()
-    assert (len(plans.shard_ids), plans._plan_storage.entries_held, plans._plan_storage.own_bytes, plans.shard_ids.held_bytes) == (
+    plans.storage.tidy()
+    assert (len(plans.shard_ids), plans.storage.entries_held, plans.storage.own_bytes, plans.shard_ids.held_bytes) == (
         0,
         0,
         0,

@@ -42,10 +42,10 @@ def test_a_list_taken_twice_is_kept_once() -> None:
     assert (plans.shard_at(one, 0).credential.headers, plans.shard_at(other, 599).credential.headers) == (HEADERS, ())
     assert plans.shard_at(one, 0).name == plans.shard_at(other, 599).name == TEXTS[0]
     plans.withdraw(ONE)
-    plans.tidy()
+    plans.storage.tidy()
     assert [plans.shard_at(other, index).name for index in range(600)] == TEXTS[::-1]
     plans.withdraw(OTHER)
-    plans.tidy()
+    plans.storage.tidy()
     assert (len(plans.shard_ids), plans.shard_ids.held_bytes) == (0, 0)
     assert {first.template.block.text(index) for index in range(600)} == {""}
 

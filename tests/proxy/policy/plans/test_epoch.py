@@ -7,7 +7,7 @@ import tracemalloc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay_proxy.policy.plans.epoch_marks import EpochMarks
+from forebay_proxy.policy.plans.epoch import EpochMarks
 
 NAMES = [f"s3://bucket/{number:02d}.tar" for number in range(40)]
 
