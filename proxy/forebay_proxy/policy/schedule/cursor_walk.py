@@ -60,13 +60,12 @@ class CursorWalk:
 
     def sort(self, cursors: ReaderCursors) -> None:
         """Sort some more of the plan into lanes."""
-        plan = cursors.plan
-        waiting = cursors.waiting
-        while waiting < FRONT and cursors.front < len(plan):
-            lane = cursors.lane(cursors.shard(cursors.front).origin)
-            lane.insert(cursors.front)
-            cursors.front += 1
-            waiting += 1
+        lanes = cursors.lanes
+        for index in range(cursors.front, min(len(cursors.plan), cursors.front + FRONT - cursors.waiting)):
+            origin = cursors.shard(index).origin
+            lane = lanes.get(origin) or cursors.lane(origin)
+            lane.indices.append(index)  # behind all of them: the front is beyond every cursor
+            cursors.front = index + 1
             if len(lane.indices) == 1 and not lane.ticket and not lane.tight:
                 self._lanes.put(lane)
 
