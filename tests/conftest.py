@@ -65,6 +65,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     grouped(items, sort=hasattr(config, "workerinput"))
 
 
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays until the end: a test that collects garbage, or forks, need not visit it."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
     item.user_properties.append(("processor_s", -processor_s()))

@@ -21,11 +21,16 @@ from support.nginx import Nginx
 from support.readers import Got, make_shard, many, read
 from support.sidecar import Sidecar, running, small_segments, wait_until
 
+from forebay_proxy.core.segments import SEGMENT_BYTES
+
 pytestmark = [pytest.mark.needs("nginx")]
 
-MB = 10**6
-LIMIT = 48 * MB
-SIZES = [1, 5_000, 3 * MB, 9 * MB, 20 * MB + 1]
+POURED_MB = ordinarily(32, of=128, what="MB of shards poured over each file system")
+SHRINK = 128 // POURED_MB  # shards, segments, limits and disks alike: as many come and go with so many fewer bytes
+PROGRAM = small_segments(SEGMENT_BYTES // SHRINK)
+UNIT = 10**6 // SHRINK  # a megabyte at full size
+LIMIT = 48 * UNIT
+SIZES = [1, 5_000, 3 * UNIT, 9 * UNIT, 20 * UNIT + 1]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +69,7 @@ def test_the_limit_holds_on_every_file_system(place: Path, origin: Nginx, shards
     """Whether it can allocate and punch or not, and whatever it allocates unasked."""
     disk = file_system(place, kind, "320m" if kind == "xfs" else "128m")
     allow = [origin.base(name) for name in ("plain", "without_length")]
-    with running(place, "--cache-size", str(LIMIT), allow=allow, **disk) as sidecar:
+    with running(place, "--cache-size", str(LIMIT), allow=allow, program=PROGRAM, **disk) as sidecar:
         with sampling(inside(sidecar), sidecar.process.pid) as seen:
             pour(sidecar, origin, shards)
             pour(sidecar, origin, shards, "without_length", times=1)
@@ -79,8 +84,9 @@ def test_the_limit_holds_on_every_file_system(place: Path, origin: Nginx, shards
 @pytest.mark.parametrize("kind", ["tmpfs", "ext4"])
 def test_a_file_system_smaller_than_what_was_asked(place: Path, origin: Nginx, shards: Path, kind: str) -> None:
     """What fits above the floor is the limit, and stays it while segments come and go; no reader notices."""
-    disk = file_system(place, kind, "64m")
-    with running(place, "--cache-size", "10GB", allow=[origin.base()], **disk) as sidecar:
+    size = 64 // SHRINK
+    disk = file_system(place, kind, f"{size}m")
+    with running(place, "--cache-size", "10GB", allow=[origin.base()], program=PROGRAM, **disk) as sidecar:
         bound = sidecar.status()["cache"]["effective_bytes"]
         found = os.statvfs(inside(sidecar))
         floor = found.f_blocks * found.f_frsize // 20
@@ -88,7 +94,7 @@ def test_a_file_system_smaller_than_what_was_asked(place: Path, origin: Nginx, s
             pour(sidecar, origin, shards, times=4)
         errors = sidecar.metric("forebay_cache_disk_errors_total")
     print(f"{kind}: {vars(seen)}, bound {bound}, floor {floor}, {errors} disk errors")
-    assert bound < 64 * 2**20
+    assert bound < size * 2**20
     assert bound // 2 < seen.peak_bytes <= bound
     assert seen.least_free_bytes >= floor
     assert errors == 0
@@ -97,16 +103,16 @@ def test_a_file_system_smaller_than_what_was_asked(place: Path, origin: Nginx, s
 @needs_mounts
 def test_others_fill_the_disk_and_leave_again(place: Path, origin: Nginx, shards: Path) -> None:
     """The capacity follows what they leave, is worked off, and grows back; the configured one is never exceeded, and no reader notices."""
-    disk = file_system(place, "tmpfs", "96m")
-    with running(place, "--cache-size", str(64 * MB), allow=[origin.base()], **disk) as sidecar:
+    disk = file_system(place, "tmpfs", f"{96 // SHRINK}m")
+    with running(place, "--cache-size", str(64 * UNIT), allow=[origin.base()], program=PROGRAM, **disk) as sidecar:
         pour(sidecar, origin, shards, times=1)
         filler, ended, over = inside(sidecar).parent / "filler", threading.Event(), threading.Event()
 
         def fill() -> None:
             with filler.open("wb", buffering=0) as file:
-                while file.tell() < 64 * MB and not over.is_set():
+                while file.tell() < 64 * UNIT and not over.is_set():
                     with suppress(OSError):  # it is faster than we look: it tries again, as another program would
-                        file.write(bytes(MB))
+                        file.write(bytes(UNIT))
                     time.sleep(0.02)
             ended.set()
 
@@ -120,30 +126,30 @@ def test_others_fill_the_disk_and_leave_again(place: Path, origin: Nginx, shards
                 over.set()  # also where a reader failed, or the time is over
                 filling.join()
             floor = os.statvfs(inside(sidecar)).f_blocks * 4096 // 20
-            wait_until(lambda: os.statvfs(inside(sidecar)).f_bavail * 4096 >= floor - MB)
-            tight = wait_until(lambda: (now := sidecar.status()["cache"]["effective_bytes"]) <= 100 * MB - 64 * MB and now)
+            wait_until(lambda: os.statvfs(inside(sidecar)).f_bavail * 4096 >= floor - UNIT)
+            tight = wait_until(lambda: (now := sidecar.status()["cache"]["effective_bytes"]) <= 100 * UNIT - 64 * UNIT and now)
             pour(sidecar, origin, shards, times=1)
             filler.unlink()
-            wait_until(lambda: sidecar.status()["cache"]["effective_bytes"] == 64 * MB)
+            wait_until(lambda: sidecar.status()["cache"]["effective_bytes"] == 64 * UNIT)
             pour(sidecar, origin, shards)
     print(f"{vars(seen)}, {tight} bytes effective while the disk was full")
-    assert seen.peak_bytes <= 64 * MB
+    assert seen.peak_bytes <= 64 * UNIT
 
 
 def test_a_limit_lowered_at_a_restart(place: Path, origin: Nginx, shards: Path) -> None:
     """What stands above it leaves, and nothing is granted meanwhile: the directory only ever shrinks until it fits."""
-    with running(place, "--cache-size", "150MB", allow=[origin.base()]) as sidecar:
+    with running(place, "--cache-size", str(150 * UNIT), allow=[origin.base()], program=PROGRAM) as sidecar:
         pour(sidecar, origin, shards, times=1)
         before = held_bytes(sidecar)  # readers may be ahead of the last segments' writes
-    assert before > 100 * MB
-    with running(place, "--cache-size", str(LIMIT), allow=[origin.base()]) as sidecar:
+    assert before > 100 * UNIT
+    with running(place, "--cache-size", str(LIMIT), allow=[origin.base()], program=PROGRAM) as sidecar:
         with sampling(sidecar.cache_dir, sidecar.process.pid) as shrinking:
             pour(sidecar, origin, shards, times=1)
             wait_until(lambda: held_bytes(sidecar) <= LIMIT)
         with sampling(sidecar.cache_dir, sidecar.process.pid) as seen:
             pour(sidecar, origin, shards)
     print(f"{before} before, {vars(shrinking)}, then {vars(seen)}")
-    assert shrinking.peak_bytes <= before + 4 * MB, "the index's log is written anew"
+    assert shrinking.peak_bytes <= before + 4 * 10**6, "the index's log is written anew"
     assert seen.peak_bytes <= LIMIT
 
 

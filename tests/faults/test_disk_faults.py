@@ -15,12 +15,15 @@ import pytest
 from support import nginx as servers
 from support.disk_cases import CASES, Case, Told, make_shards, play
 from support.disks import needs_mounts
+from support.lengths import ordinarily
 
 pytestmark = [
     pytest.mark.needs("nginx", "gcc", "nsenter", "findmnt"),
     needs_mounts,
 ]
 PLAYED = [case for case in CASES if not case.rare]
+SHARDS_MB = ordinarily(10, of=40, what="MB of shards on each bad disk")
+SHRINK = 40 // SHARDS_MB
 AT_A_TIME = 8  # each has a sidecar, a sampler and eight readers
 
 
@@ -29,12 +32,12 @@ def played() -> Iterator[Mapping[str, Future[Told]]]:
     """All cases, being played."""
     with tempfile.TemporaryDirectory(prefix="forebay-disk-") as directory:
         place = Path(directory)
-        files = make_shards(place / "files")
+        files = make_shards(place / "files", SHRINK)
         with servers.nginx(place / "nginx", files) as origin, ThreadPoolExecutor(AT_A_TIME) as pool:
 
             def begin(case: Case) -> Told:
                 (place / case.name).mkdir()
-                return play(case, place / case.name, files, origin)
+                return play(case, place / case.name, files, origin, SHRINK)
 
             futures = {case.name: pool.submit(begin, case) for case in PLAYED}
             try:
@@ -49,7 +52,7 @@ def test_no_reader_notices(case: Case, played: Mapping[str, Future[Told]]) -> No
     told = played[case.name].result()
     print({name: value for name, value in vars(told).items() if name != "log"}, told.log, sep="\n")
     assert told.client_errors == 0
-    assert told.seen.peak_bytes <= case.limit
+    assert told.seen.peak_bytes <= case.limit // SHRINK
     assert told.lines <= 2 * len(told.states) + 2, told.log
     if case.state:
         assert {"unstable", "down"} & set(told.states), told.states

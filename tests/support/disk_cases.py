@@ -1,7 +1,8 @@
 """What may befall the cache disk of a running sidecar, one case each: begun, mended, and how readers fared meanwhile.
 
 Used by tests/faults/test_disk_faults.py and benchmarks/disk.py. In every case readers of all kinds (whole, ranged, concurrent, warm,
-with a plan ahead of them) go on before, during and after; each compares every byte, and none may fail.
+with a plan ahead of them) go on before, during and after; each compares every byte, and none may fail. ``shrink`` divides shards, segments
+and the limit alike, so that as many of them come and go with so many fewer bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from support.disk_sampler import Sampled, sampling
 from support.disks import file_system, inside, within
 from support.nginx import Nginx
 from support.readers import make_shard, many, read, spans
-from support.sidecar import Sidecar, running, wait_until
+from support.sidecar import Sidecar, running, small_segments, wait_until
+
+from forebay_proxy.core.segments import SEGMENT_BYTES
 
 __all__ = ["CASES", "SIZES", "Case", "Told", "make_shards", "play"]
 
@@ -69,13 +72,14 @@ class Case:
 class Stage:
     """One sidecar, its disk and its origin."""
 
-    def __init__(self, place: Path, files: Path, origin: Nginx, sidecar: Sidecar, disk: BadDisk | None) -> None:
+    def __init__(self, place: Path, files: Path, origin: Nginx, sidecar: Sidecar, disk: BadDisk | None, shrink: int) -> None:
         self.place = place
         self.sidecar = sidecar
         self.bad = disk
         self._files = files
         self._origin = origin
         self._rng = random.Random(3)
+        self._sizes = [size // shrink for size in SIZES]
 
     @property
     def cache(self) -> Path:
@@ -91,7 +95,7 @@ class Stage:
         planned = {"Forebay-Reader": "case/0/0/0"}
         work = [partial(read, self.url(number), self._files / f"{number}.tar", headers=planned) for number in range(len(SIZES))]
         work += [partial(read, self.url(number), self._files / f"{number}.tar") for number in (3, 1, 0, 2)]
-        for number, size in enumerate(SIZES):
+        for number, size in enumerate(self._sizes):
             work += [partial(read, self.url(number), self._files / f"{number}.tar", span=span) for span in spans(self._rng, size, 2)]
         answers = many(8, work)
         assert all(got.whole for got in answers), [(got.status, got.count) for got in answers if not got.whole]
@@ -106,16 +110,17 @@ class Stage:
         return bool(self.sidecar.shards().get(self._origin.url("0.tar"), {}).get("complete"))
 
 
-def make_shards(folder: Path) -> Path:
+def make_shards(folder: Path, shrink: int = 1) -> Path:
     folder.mkdir(exist_ok=True)
     for number, size in enumerate(SIZES):
-        make_shard(folder / f"{number}.tar", size, number)
+        make_shard(folder / f"{number}.tar", size // shrink, number)
     return folder
 
 
-def play(case: Case, place: Path, files: Path, origin: Nginx) -> Told:
+def play(case: Case, place: Path, files: Path, origin: Nginx, shrink: int = 1) -> Told:
     """Readers before, trouble, readers, mended, readers; ends when the state is normal again and a shard is stored again."""
     told = Told()
+    program, limit = small_segments(SEGMENT_BYTES // shrink), str(case.limit // shrink)
     with ExitStack() as stack:
         disk, how = None, dict[str, Any]()
         if case.disk:
@@ -123,8 +128,8 @@ def play(case: Case, place: Path, files: Path, origin: Nginx) -> Told:
         else:
             disk = stack.enter_context(bad_disk(place))
             how = {"environ": disk.environ}
-        sidecar = stack.enter_context(running(place, "--cache-size", str(case.limit), *case.flags, allow=[origin.base()], **how))
-        stage = Stage(place, files, origin, sidecar, disk)
+        sidecar = stack.enter_context(running(place, "--cache-size", limit, *case.flags, allow=[origin.base()], program=program, **how))
+        stage = Stage(place, files, origin, sidecar, disk, shrink)
         seen = stack.enter_context(_sampled(stage, told))
         told.reads += stage.everybody()
         wait_until(lambda: not sidecar.status()["cache"]["in_flight"])  # what was read may not be stored yet
@@ -144,7 +149,7 @@ def play(case: Case, place: Path, files: Path, origin: Nginx) -> Told:
         mend()
         if case.mended:
             # Looking is a read and a write: after ten calm seconds, so often is soon enough.
-            wait_until(lambda: (stage.is_stored() or not case.stored_again) and _note(told, stage.state()) == "normal", 100, every_s=0.25)
+            wait_until(lambda: (stage.is_stored() or not case.stored_again) and _note(told, stage.state()) == "normal", 100, every_s=0.5)
         told.reads += stage.everybody()
         told.bypass_meanwhile, told.hits_meanwhile = (after[kind] - before[kind] for kind in ("bypass", "hit"))
         told.client_errors = int(sidecar.status()["errors"])
