@@ -10,14 +10,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.lengths import ordinarily
 from support.stuck_programs import run_in_time
 
 from demo import __main__ as demo
-from demo import shards, yours
-from demo.processes import OriginProcess
+from demo import acts, shards, yours
+from demo.processes import OriginProcess, Sidecar
 from demo.report import Report
 
 SMALL = ["--shards", "4", "--shard-mb", "6", "--rate-mb", "20", "--step-ms", "10"]
+ACTS = ordinarily(2, of=5, what="acts of the demo")  # a trainer imports for seconds, and all five have nine of them
 PLAYED_S = 900.0  # a minute where nothing else runs
 
 
@@ -35,6 +37,7 @@ def play(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.needs("curl")
+@pytest.mark.skipif(ACTS < 5, reason="scripts/test --long plays all five acts")
 @pytest.mark.timeout(PLAYED_S + 100)
 def test_all_acts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five acts in order; Forebay loses no sample to a cut or a kill, plain pipe:curl does; nothing is left behind.
@@ -58,6 +61,29 @@ def test_all_acts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "local files through Forebay" in text  # its verdict is a matter of timing, and tested where it is made
     assert "run -- " in text
     assert list(place.iterdir()) == []
+
+
+@pytest.mark.needs("curl")
+@pytest.mark.timeout(PLAYED_S + 100)
+def test_a_cut_and_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Acts 3 and 4: plain pipe:curl loses samples to a cut; Forebay loses none, neither to a cut nor to a kill. In a deep directory too."""
+    monkeypatch.setenv("COLUMNS", "140")
+    scale, _ = demo.parse(SMALL)
+    (root := tmp_path / ("deep" * 20)).mkdir()
+    (served := root / "shards").mkdir()
+    built = shards.build(served, scale.shards, scale.shard_bytes)
+    with (
+        OriginProcess(served, latency_ms=scale.latency_ms, rate_mb=scale.rate_mb) as origin,
+        Sidecar(root, 4 * built.bytes, [origin.base]) as sidecar,
+    ):
+        stage = acts.Stage(Report(), scale, root, built, origin, sidecar)
+        direct, through = acts.cut_act(stage)
+        killed = acts.kill_act(stage)
+    assert re.search(r"pid \d+ killed", capsys.readouterr().out)
+    assert direct["samples"] < acts.samples_in_first_shard(stage) == through["samples"]
+    assert killed["samples"] == built.samples
+    assert not through["error"]
+    assert not killed["error"]
 
 
 def processes_of(directory: Path) -> list[str]:
