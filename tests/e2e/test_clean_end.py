@@ -21,6 +21,7 @@ from support.readers import Got, make_shard, read
 from support.scripted_origin import ScriptedOrigin
 from support.sidecar import FOREBAY, Sidecar, environment, running, start, wait_until
 from support.tars import expected, tar_shard
+from support.verbs import verb_process
 
 import forebay_loader as fb
 from forebay_proxy.core.exit_codes import ExitCode
@@ -163,9 +164,7 @@ async def test_what_nobody_reads_ends_at_once(place: Path, origin: ScriptedOrigi
     with running(place, "--cache-size", "500MB", "--drain-timeout-s", "60", allow=[origin.base]) as sidecar:
         sidecar.plan("job/0/0/1.0", [origin.url("/a.tar")])
         await asyncio.to_thread(read, sidecar.proxied(origin.url("/b.tar")), shard, stop_after=1)
-        warming = subprocess.Popen(
-            [*FOREBAY, "warm", origin.url("/c.tar"), "--url", sidecar.url], env=environment(place), stderr=subprocess.PIPE, text=True
-        )
+        warming = verb_process(environment(place), "warm", origin.url("/c.tar"), "--url", sidecar.url)
         await origin.until(lambda: all(origin.seen(f"/{name}.tar") for name in "abc"))
         signalled(sidecar)
         code, seconds = await ended(sidecar)

@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.sidecar import FOREBAY, Sidecar, environment, running, small_segments, wait_until
+from support.sidecar import Sidecar, environment, forebay, running, small_segments, wait_until
 from support.tarmaking import written
+from support.verbs import verb_process
 
 SHARDS = 12
 CACHE = 12 << 20  # of it some 10 MB are for shards
@@ -44,13 +45,11 @@ def sidecar(place: Path, shards: Path) -> Iterator[Sidecar]:
 
 def command(shards: Path, sidecar: Sidecar, *arguments: str, count: int = SHARDS) -> list[str]:
     """Quiet: on a busy machine it would tell how far it is, and nothing but faults is to be on stderr."""
-    return [*FOREBAY, "index", f"file://{shards}/{{0..{count - 1}}}.tar", "--url", sidecar.url, "--quiet", *arguments]
+    return ["index", f"file://{shards}/{{0..{count - 1}}}.tar", "--url", sidecar.url, "--quiet", *arguments]
 
 
 def index(place: Path, shards: Path, sidecar: Sidecar, *arguments: str, count: int = SHARDS) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(shards, sidecar, *arguments, count=count), env=environment(place), cwd=place, capture_output=True, text=True, check=False
-    )
+    return forebay(place, *command(shards, sidecar, *arguments, count=count))
 
 
 def expected(count: int = SHARDS) -> dict[str, int]:
@@ -104,11 +103,12 @@ def test_replaced_shards_are_counted_again(place: Path, shards: Path, sidecar: S
 def test_a_count_that_was_killed_is_gone_on_with(place: Path, shards: Path) -> None:
     """Elsewhere even, where no index is left; a shard that was replaced meanwhile is counted again, and a torn line is passed over."""
     partial = place / "sizes.json.partial"
-    with running(place, "--cache-size", str(CACHE), "--file-root", str(shards), program=small_segments(1 << 16)) as first:
-        counting = subprocess.Popen(command(shards, first), env=environment(place), cwd=place, stderr=subprocess.DEVNULL)
+    with (
+        running(place, "--cache-size", str(CACHE), "--file-root", str(shards), program=small_segments(1 << 16)) as first,
+        verb_process(environment(place), *command(shards, first), directory=place) as counting,
+    ):
         wait_until(lambda: partial.exists() and partial.read_text().count("\n") >= 4)
         counting.send_signal(signal.SIGKILL)
-        counting.wait()
     noted = [json.loads(line) for line in partial.read_text().splitlines()]
     assert 4 <= len(noted) < SHARDS
     names = [os.path.basename(line["shard"]) for line in noted]

@@ -15,7 +15,7 @@ from support.faults import TurnedByte
 from support.readers import make_shard, read
 from support.s3_servers import S3Server, moto  # noqa: F401
 from support.scripted_origin import ScriptedOrigin
-from support.sidecar import FOREBAY, Sidecar, environment, running, wait_until
+from support.sidecar import Sidecar, forebay, running, wait_until
 
 from forebay_loader import Limits, ShardReadError
 from forebay_loader.stream.shard_stream import open_stream
@@ -159,8 +159,7 @@ def _load(url: str) -> bytes:
 
 
 def verify(place: Path, sidecar: Sidecar, *flags: str) -> subprocess.CompletedProcess[str]:
-    environ = environment(place, FOREBAY_URL=sidecar.url)
-    return subprocess.run([*FOREBAY, "verify", *flags], env=environ, capture_output=True, text=True, timeout=240, check=False)
+    return forebay(place, "verify", *flags, FOREBAY_URL=sidecar.url)
 
 
 @pytest.mark.needs("nginx")

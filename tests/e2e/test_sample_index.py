@@ -6,7 +6,6 @@ import json
 import os
 import pickle
 import random
-import subprocess
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 from urllib.error import HTTPError
 
 import pytest
-from support.sidecar import FOREBAY, Sidecar, environment, running, small_segments, wait_until
+from support.sidecar import Sidecar, forebay, running, small_segments, wait_until
 from support.tarmaking import written
 
 from forebay_loader.base.counters import COUNTS, counters
@@ -309,20 +308,16 @@ def test_nobody_can_put_an_index(sidecar: Sidecar, shards: Path) -> None:
         assert refused.code == 400
 
 
-def forebay(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*FOREBAY, "index", *arguments], env=environment(place), cwd=place, capture_output=True, text=True, check=False)
-
-
 def test_the_verb_counts_a_set(sidecar: Sidecar, shards: Path, place: Path) -> None:
     """Shards are fetched for it once, sizes.json is as OpenCLIP reads it; the second time nothing is fetched."""
-    done = forebay(place, f"file://{shards}/{{0..3}}.tar", "--url", sidecar.url)
+    done = forebay(place, "index", f"file://{shards}/{{0..3}}.tar", "--url", sidecar.url)
     total = 4 * SAMPLES + 6
     assert (done.returncode, done.stdout) == (0, f"{total} samples in 4 shards ({SAMPLES} to {SAMPLES + 3} each); sizes.json written\n")
     sizes = json.loads((place / "sizes.json").read_text())
     assert sum(int(sizes[os.path.basename(url)]) for url in urls(shards, 0, 1, 2, 3)) == total
     sidecar.ask("/v1/evict", b'{"all": true}')
     wait_until(lambda: not sidecar.shards())
-    again = forebay(place, f"file://{shards}/{{0..3}}.tar", "--url", sidecar.url, "--json", "--sizes", "")
+    again = forebay(place, "index", f"file://{shards}/{{0..3}}.tar", "--url", sidecar.url, "--json", "--sizes", "")
     events = [json.loads(line) for line in again.stdout.splitlines()]
     assert [event["samples"] for event in events] == [SAMPLES, SAMPLES + 1, SAMPLES + 2, SAMPLES + 3, total]
     assert events[-1] == {"event": "end", "shards": 4, "samples": total, "without": 0, "sizes": None}
@@ -332,17 +327,17 @@ def test_the_verb_counts_a_set(sidecar: Sidecar, shards: Path, place: Path) -> N
 
 def test_the_verb_names_what_has_none(sidecar: Sidecar, shards: Path, place: Path) -> None:
     """Exit code 1, no half sizes.json; two shards of one name, or no place for the sizes, end it before anything is fetched."""
-    done = forebay(place, *urls(shards, 0), f"file://{shards}/gz.tar", f"file://{shards}/absent.tar", "--url", sidecar.url)
+    done = forebay(place, "index", *urls(shards, 0), f"file://{shards}/gz.tar", f"file://{shards}/absent.tar", "--url", sidecar.url)
     assert (done.returncode, done.stdout) == (1, f"{SAMPLES} samples in 1 shard ({SAMPLES} to {SAMPLES} each)\n")
     assert "gz.tar: it has no sample index: it is not a plain tar (gzip)" in done.stderr
     assert "absent.tar" in done.stderr
     assert "2 of 3 shards have no index" in done.stderr
     assert not (place / "sizes.json").exists()
-    done = forebay(place, "s3://a/00.tar", "s3://b/00.tar", "--url", sidecar.url)
+    done = forebay(place, "index", "s3://a/00.tar", "s3://b/00.tar", "--url", sidecar.url)
     assert done.returncode == 2
     assert "two shards have the name 00.tar" in done.stderr
     for sizes, cause in ((place / "none" / "s.json", "no folder you may write to"), (place, "it is a folder")):
-        done = forebay(place, *urls(shards, 0), "--url", sidecar.url, "--sizes", str(sizes))
+        done = forebay(place, "index", *urls(shards, 0), "--url", sidecar.url, "--sizes", str(sizes))
         assert (done.returncode, done.stdout) == (2, "")
         assert cause in done.stderr
 
@@ -351,11 +346,11 @@ def test_sizes_are_written_part_by_part(sidecar: Sidecar, shards: Path, place: P
     """What the file says of other shards stays; where it says otherwise of these, it is left alone, and the exit code says so."""
     sizes = place / "sizes.json"
     sizes.write_text(json.dumps({"9.tar": "17", "0.tar": str(SAMPLES)}))
-    done = forebay(place, *urls(shards, 0, 1), "--url", sidecar.url)
+    done = forebay(place, "index", *urls(shards, 0, 1), "--url", sidecar.url)
     assert (done.returncode, "told of 1 other shards" in done.stderr) == (0, True), done.stderr
     assert json.loads(sizes.read_text()) == {"9.tar": "17", "0.tar": str(SAMPLES), "1.tar": SAMPLES + 1}
     sizes.write_text(json.dumps({"0.tar": 5, "9.tar": 17}))
-    done = forebay(place, *urls(shards, 0, 1), "--url", sidecar.url)
+    done = forebay(place, "index", *urls(shards, 0, 1), "--url", sidecar.url)
     assert (done.returncode, json.loads(sizes.read_text())) == (1, {"0.tar": 5, "9.tar": 17})
     assert f"it says 5 samples for 0.tar, and its index has {SAMPLES}; is it of another set" in done.stderr
 
