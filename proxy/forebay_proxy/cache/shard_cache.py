@@ -210,7 +210,7 @@ class ShardCache:
         return max(1, min(self._limiters.of(entry.origin).connection_rate.ranges, grantable // active))
 
     def read_segment(self, entry: Entry, index: int) -> None:
-        """A reader has had all of a segment: it is no lead any more, and counts as read."""
+        """A reader takes a segment from the store: it counts as read, and is no reader's lead any more."""
         self.room.prefetch_debts.hit(entry.key, index)
         entry.segments.unread.discard(index)
 

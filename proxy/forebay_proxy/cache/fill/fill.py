@@ -144,9 +144,15 @@ class Fill:
         self._sync_complete(entry)
 
     def give_back(self, entry: Entry | None, index: int | None, grant: Grant[Slice]) -> None:
+        """Free what was allocated for a grant that did not become a segment, then the grant; ``index`` None: nothing was allocated."""
         if entry is not None and index is not None:
             entry.in_use.withdraw(index)
-        self._tasks.spawn(self._reclaimer.abandon(entry, index, grant), "abandon")
+        self._tasks.spawn(self._abandoned(entry, index, grant), "abandon")
+
+    async def _abandoned(self, entry: Entry | None, index: int | None, grant: Grant[Slice]) -> None:
+        await self._reclaimer.abandon(entry, index, grant)
+        if entry is not None:  # it was not idle until now
+            self._drop_outdated(entry)
 
     # What the origin says of the whole
 
@@ -168,12 +174,16 @@ class Fill:
         """A reader or a flight is gone from ``entry``."""
         if entry.trust.digest_state is not None:
             self._digest_check.look(entry)
-        if entry.in_use.stale and entry.in_use.idle and entry.segments.stored_count:
-            self._tasks.spawn(self._drop(entry), "drop")
+        self._drop_outdated(entry)
         self._room.candidates.touch(entry)
         if entry.is_empty:
             self._retirement.retire(entry)
         self._events.emit(CacheChanged())
+
+    def _drop_outdated(self, entry: Entry) -> None:
+        """Evict a version that the origin has no more, once no reader, flight or removal is in it."""
+        if entry.in_use.stale and entry.in_use.idle and entry.segments.stored_count:
+            self._tasks.spawn(self._drop(entry), "drop")
 
     async def _drop(self, entry: Entry) -> None:
         await self._reclaimer.evict(entry)
