@@ -213,7 +213,7 @@ class _House:
         self._status_report = StatusReport(
             cache=parts.cache, plans=parts.plans, announced=announced, counters=self._counters, limiters=parts.limiters,
             disk_monitor=parts.disk_monitor, board=self._board, recent_errors=self._recent_errors, instance=self._instance, clock=clock,
-            sets=parts.sets.told, troubles=self._troubles.rows,
+            sets=parts.sets.status_rows, troubles=self._troubles.rows,
         )  # fmt: skip
         self._metrics.watch(self._status_report.usage)
 

@@ -119,7 +119,7 @@ class SetPrefetch:
             self._plans.epochs.undeclare_set(key)
         return bool(keys)
 
-    def told(self) -> list[dict[str, object]]:
+    def status_rows(self) -> list[dict[str, object]]:
         """For ``/v1/status``: for each set the number of its shards, how many of them each live job has opened in its epoch, how many are
         stored (null: not counted yet), the failures, and what goes on.
         """
@@ -129,7 +129,7 @@ class SetPrefetch:
                 "shards": len(declared.shards),
                 **self._here(declared.key),
                 "opened": {job: found.opened for job, found in self._plans.epochs.live(declared.key, self._plans.clock()).items()},
-                "failures": self._faults.told(declared.shards, self._is_here),
+                "failures": self._faults.rows(declared.shards, self._is_here),
                 "state": self._state(declared),
             }
             for declared in self._sets.values()

@@ -36,7 +36,7 @@ class Failures:
             line = error if shard in error else f"{shard}: {error}"  # the sidecar's own messages begin with the shard
             notice(f"failed: {line}{f'; {step}' if step else ''}")
 
-    def told(self) -> None:
+    def summary(self) -> None:
         """The end: of each cause that more than one shard had, how many and the first of them."""
         for (cause, step), shards in self._shards.items():
             if len(shards) > 1:

@@ -21,7 +21,7 @@ from forebay_proxy.core.errors import CacheError, ForebayError, bare
 from forebay_proxy.transfer.limiter import DEMAND
 from forebay_proxy.transfer.memory_window import MemoryWindow
 
-__all__ = ["Abandoned", "Flight", "Flights", "told"]
+__all__ = ["Abandoned", "Flight", "Flights", "error_for_readers"]
 
 log = logging.getLogger("forebay")
 
@@ -239,7 +239,7 @@ class Flights:
         try:
             await way
         except asyncio.CancelledError as cancelled:
-            error = told(cancelled)
+            error = error_for_readers(cancelled)
             raise
         except ForebayError as failed:
             error = failed
@@ -282,6 +282,6 @@ class Flights:
                 cancel_soon(task)
 
 
-def told(error: BaseException) -> BaseException:
+def error_for_readers(error: BaseException) -> BaseException:
     """The error that the flight's readers get for ``error``: a cancellation is the flight's own, and would end their tasks."""
     return ForebayError("the sidecar is shutting down") if isinstance(error, asyncio.CancelledError) else error

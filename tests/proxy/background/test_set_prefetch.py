@@ -100,7 +100,7 @@ async def test_what_is_told_of_a_set(tmp_path: Path) -> None:
     async with building(tmp_path / "c") as world:
         fill(world)
         idle = SetPrefetch(world.cache, world.resolver, world.plans, [PATTERN + "?sig=secret"], world.clock)
-        (told,) = idle.told()
+        (told,) = idle.status_rows()
         assert (told["set"], told["shards"], told["opened"]) == (PATTERN, 12, {})
         assert told["state"] == "not fetched ahead: prefetch is off"
         assert (told["complete"], told["stored_bytes"]) == (None, None)
@@ -110,11 +110,11 @@ async def test_what_is_told_of_a_set(tmp_path: Path) -> None:
             await until(lambda: complete(world) == set(NAMES))
             await world.get(NAMES[0], reader())
             await tick(world, sets)
-            (told,) = sets.told()
+            (told,) = sets.status_rows()
             assert (told["opened"], told["state"]) == ({"job": 1}, "all here")
             assert (told["complete"], told["stored_bytes"]) == (12, 12 * SEGMENT)
             world.clock.advance(QUIET_S + 1)
-            assert sets.told()[0]["opened"] == {}  # its job is over
+            assert sets.status_rows()[0]["opened"] == {}  # its job is over
 
 
 async def test_no_more_than_half_the_cache_is_unread(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ async def test_a_warmed_set_comes_from_its_first_reader_on(tmp_path: Path) -> No
             sets.declare(PATTERN)
             await tick(world, sets)
             assert complete(world) == set()
-            assert sets.told()[0]["state"] == "waits for its first reader"
+            assert sets.status_rows()[0]["state"] == "waits for its first reader"
             assert world.plans.next_use(NAMES[3], "https://o/set/").rank is Rank.SOON
             await world.get(NAMES[0], reader())
             await until(lambda: complete(world) == set(NAMES))
@@ -321,7 +321,7 @@ async def test_a_set_that_was_removed_is_fetched_no_longer(tmp_path: Path) -> No
             await until(lambda: complete(world) == set(NAMES))
             assert not sets.remove("s3://other/{0..1}.tar")
             assert sets.remove(PATTERN)
-            assert sets.told() == []
+            assert sets.status_rows() == []
             assert world.plans.epochs.sets.kept == {}
             (entry,) = [entry for entry in world.room.entries.values() if entry.name == NAMES[0]]
             assert world.plans.next_use(entry.name, entry.group).rank < Rank.LATER  # nobody is waited for who may come for what is here
@@ -341,12 +341,12 @@ async def test_a_login_page_is_no_shard_of_a_set(tmp_path: Path, caplog: pytest.
         world.origin.put(NAMES[0], PAGE)
         world.origin.put(NAMES[1], tar_shard(1))
         async with fetching(world, PAIR, judges=True) as sets:
-            await until(lambda: complete(world) == {NAMES[1]} and bool(sets.told()[0]["failures"]))
+            await until(lambda: complete(world) == {NAMES[1]} and bool(sets.status_rows()[0]["failures"]))
             for _ in range(20):
                 await tick(world, sets)
             await tick(world, sets, NOT_TAR_S / 2)
             assert len(world.origin.asked(NAMES[0])) == 1
-            (told,) = sets.told()
+            (told,) = sets.status_rows()
             (failure,) = told["failures"]  # type: ignore[misc, attr-defined]
             assert (told["complete"], failure["count"], failure["shard"]) == (1, 1, NAMES[0])
             assert "a web page or an error answer" in failure["cause"]
@@ -359,7 +359,7 @@ async def test_a_login_page_is_no_shard_of_a_set(tmp_path: Path, caplog: pytest.
             await until(lambda: complete(world) == {NAMES[0], NAMES[1]})
             await tick(world, sets)
             await tick(world, sets)
-            assert (sets.told()[0]["state"], sets.told()[0]["failures"]) == ("all here", [])
+            assert (sets.status_rows()[0]["state"], sets.status_rows()[0]["failures"]) == ("all here", [])
 
 
 async def test_a_set_warns_of_one_login_page(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -368,7 +368,7 @@ async def test_a_set_warns_of_one_login_page(tmp_path: Path, caplog: pytest.LogC
         for name in NAMES:
             world.origin.put(name, PAGE)
         async with fetching(world, PATTERN, judges=True) as sets:
-            await until(lambda: [each["count"] for each in sets.told()[0]["failures"]] == [len(NAMES)])  # type: ignore[attr-defined]
+            await until(lambda: [each["count"] for each in sets.status_rows()[0]["failures"]] == [len(NAMES)])  # type: ignore[attr-defined]
         assert [record.levelname for record in caplog.records if "not a tar" in record.getMessage()] == ["WARNING"]
         assert world.ledger.stored_bytes == 0
 
@@ -393,8 +393,8 @@ async def test_a_login_page_that_was_stored_before_does_not_stay(tmp_path: Path,
             await world.get(NAMES[0], reader())  # it is stored once more, and is not what the set waits for
             await tick(world, sets)
             await tick(world, sets)
-            assert sets.told()[0]["complete"] == 1
-            assert len(sets.told()[0]["failures"]) == 1  # type: ignore[arg-type]
+            assert sets.status_rows()[0]["complete"] == 1
+            assert len(sets.status_rows()[0]["failures"]) == 1  # type: ignore[arg-type]
 
 
 async def test_what_a_reader_has_stored_since_is_mended(tmp_path: Path) -> None:
@@ -402,11 +402,11 @@ async def test_what_a_reader_has_stored_since_is_mended(tmp_path: Path) -> None:
     async with building(tmp_path / "c", segments=64) as world:
         world.origin.put(NAMES[0], PAGE)
         async with fetching(world, "https://o/set/{00..00}.tar", judges=True) as sets:
-            await until(lambda: bool(sets.told()[0]["failures"]))
+            await until(lambda: bool(sets.status_rows()[0]["failures"]))
             world.origin.put(NAMES[0], tar_shard(0), etag='"v2"')
             assert await world.get(NAMES[0], reader()) == tar_shard(0)
             await world.quiet()
-            assert sets.told()[0]["failures"] == []
+            assert sets.status_rows()[0]["failures"] == []
 
 
 async def test_the_rest_of_what_is_no_tar_does_not_come(tmp_path: Path) -> None:
@@ -414,7 +414,7 @@ async def test_the_rest_of_what_is_no_tar_does_not_come(tmp_path: Path) -> None:
     async with building(tmp_path / "c", segments=256) as world:
         world.origin.put(NAMES[0], b"{" * (100 * SEGMENT))
         async with fetching(world, "https://o/set/{00..00}.tar", judges=True) as sets:
-            await until(lambda: bool(sets.told()[0]["failures"]))
+            await until(lambda: bool(sets.status_rows()[0]["failures"]))
             assert len(world.origin.asked(NAMES[0])) < 20
             assert world.ledger.stored_bytes == 0
 
@@ -424,11 +424,11 @@ async def test_what_cannot_be_fetched_is_told_with_its_next_step(tmp_path: Path)
     async with building(tmp_path / "c") as world:
         fill(world, NAMES[3:])
         async with fetching(world, PATTERN) as sets:
-            await until(lambda: complete(world) == set(NAMES[3:]) and [each["count"] for each in sets.told()[0]["failures"]] == [3])  # type: ignore[attr-defined]
-            (failure,) = sets.told()[0]["failures"]  # type: ignore[misc, attr-defined]
+            await until(lambda: complete(world) == set(NAMES[3:]) and [each["count"] for each in sets.status_rows()[0]["failures"]] == [3])  # type: ignore[attr-defined]
+            (failure,) = sets.status_rows()[0]["failures"]  # type: ignore[misc, attr-defined]
             assert failure["shard"] in NAMES[:3]
             assert failure["cause"]
             assert NAMES[0] not in failure["cause"]
             world.origin.put(NAMES[0], data_of(SEGMENT))
             await tick(world, sets, 2 * FAILED_S)
-            await until(lambda: [each["count"] for each in sets.told()[0]["failures"]] == [2])  # type: ignore[attr-defined]
+            await until(lambda: [each["count"] for each in sets.status_rows()[0]["failures"]] == [2])  # type: ignore[attr-defined]

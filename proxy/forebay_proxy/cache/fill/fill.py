@@ -26,7 +26,7 @@ from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.store.files.file_io import InTheWay, Leased
 from forebay_proxy.store.files.shard_file import ShardFile
 from forebay_proxy.store.health import DiskHealth
-from forebay_proxy.transfer.flights import Flight, told
+from forebay_proxy.transfer.flights import Flight, error_for_readers
 from forebay_proxy.transfer.limiter import DEMAND
 
 __all__ = ["Fill"]
@@ -156,9 +156,9 @@ class Fill:
 
     # What the origin says of the whole
 
-    def told(self, entry: Entry, offered: tuple[Digest, ...]) -> None:
+    def digests_offered(self, entry: Entry, offered: tuple[Digest, ...]) -> None:
         """An answer named these digests of the whole shard."""
-        self._digest_check.told(entry, offered)
+        self._digest_check.digests_offered(entry, offered)
 
     def begun(self, entry: Entry, shard: Shard) -> None:
         """A flight of ``entry`` takes off."""
@@ -205,7 +205,7 @@ class Fill:
             finally:
                 await writer.finish_writing()
         except BaseException as error:
-            flight.error = bare(told(error))  # before its bytes are given back: no reader may read them from now on
+            flight.error = bare(error_for_readers(error))  # before its bytes are given back: no reader may read them from now on
             if isinstance(error, ShardChanged):
                 self.outdated(entry)
             if isinstance(error, DiskFailed):

@@ -44,7 +44,7 @@ class WriterFill(Protocol):
 
     def segment_stored(self, entry: Entry, index: int, checksum: int, grant: Grant[Slice], flight: Flight) -> None: ...
 
-    def told(self, entry: Entry, offered: tuple[Digest, ...]) -> None:
+    def digests_offered(self, entry: Entry, offered: tuple[Digest, ...]) -> None:
         """An answer carried digests of the whole shard."""
         ...
 
@@ -100,9 +100,9 @@ class SegmentWriter:
     def complete(self) -> bool:
         return self._flight.end is not None and self.received >= self._flight.end
 
-    def told(self, offered: tuple[Digest, ...]) -> None:
+    def digests_offered(self, offered: tuple[Digest, ...]) -> None:
         """The answer whose bytes come now names these digests of the whole shard."""
-        self._fill.told(self._entry, offered)
+        self._fill.digests_offered(self._entry, offered)
 
     async def ready(self) -> None:
         """Have a place for the next byte before it is asked for."""

@@ -80,7 +80,7 @@ class DigestCheck:
 
     # What the origin says
 
-    def told(self, entry: Entry, offered: tuple[Digest, ...]) -> None:
+    def digests_offered(self, entry: Entry, offered: tuple[Digest, ...]) -> None:
         """An answer about this version carried digests."""
         digest_state = entry.trust.digest_state
         if not self._enabled or not offered or (digest_state is not None and digest_state.expected is not None):
@@ -112,7 +112,7 @@ class DigestCheck:
         try:
             offered = await self._asking.digests(shard, entry)
             self._heard(entry.origin, offered)
-            self.told(entry, offered)
+            self.digests_offered(entry, offered)
         except ShardError as error:
             log.info("shard %s: its digest could not be asked for (%s)", entry.name, error.cause)
         finally:

@@ -95,7 +95,7 @@ class BodyCopy:
         Raises ``TruncatedShard`` for a body that ended too early, or whose end cannot be told from a cut; ``OriginLied`` for one that
         begins too late or goes on too long.
         """
-        self._writer.told(self._body.digests)
+        self._writer.digests_offered(self._body.digests)
         if self._skip < 0:
             raise OriginLied(self._entry.name, f"the body starts at {self._body.first}, {self._writer.received} is needed")
         if self._whole:

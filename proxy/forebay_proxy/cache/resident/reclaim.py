@@ -82,7 +82,7 @@ class Reclaimer:
         """
         await self.clear(grant)
         try:
-            await self._left(entry, index)
+            await self._until_gone(entry, index)
         except asyncio.CancelledError:
             self._room.ledger.release(grant)
             raise
@@ -100,7 +100,7 @@ class Reclaimer:
             raise
 
     @staticmethod
-    async def _left(entry: Entry, index: int) -> None:
+    async def _until_gone(entry: Entry, index: int) -> None:
         """Wait until no removal of the segment is running: one can fail and keep the segment, and the next one begin, hence the loop.
 
         Call it only with no victims left to clear: two grants that wait for each other's victims would wait for ever.

@@ -26,7 +26,7 @@ from forebay_proxy.core.shard import ByteRange, Pin, Shard, Version
 from forebay_proxy.origins.base import OriginBody
 from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.transfer.buffer_budget import BufferBudget
-from forebay_proxy.transfer.flights import Flight, Flights, told
+from forebay_proxy.transfer.flights import Flight, Flights, error_for_readers
 from forebay_proxy.transfer.limiter import DEMAND, Slot
 from forebay_proxy.transfer.single_flight import Urgency
 
@@ -209,7 +209,7 @@ class Opening:
         try:
             await self._fill.run_flight(entry, flight, writer, self._bring(entry, flight, writer, held, body, slot))
         except BaseException as failed:
-            error = told(failed)
+            error = error_for_readers(failed)
             raise
         finally:
             self._parts.flights.land(flight, error, entry.key, index)

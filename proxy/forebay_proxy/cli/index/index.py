@@ -87,7 +87,7 @@ def index(urls: tuple[str, ...], lists: tuple[str, ...], sizes: str, quiet: bool
             notice(f"stopped: {len(counting.counts)} of {counting.shards} shards are counted; the same command goes on from there")
             raise
         finally:
-            counting.failures.told()
+            counting.failures.summary()
     written = _end(counting, names, sizes, as_json=as_json)
     if written:
         so_far.end()

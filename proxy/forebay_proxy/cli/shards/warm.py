@@ -61,7 +61,7 @@ def warm(urls: tuple[str, ...], lists: tuple[str, ...], quiet: bool, give_up_aft
         )
         raise
     finally:
-        warming.failures.told()
+        warming.failures.summary()
     if not as_json:
         _say_end(warming.totals, warming.without)
     return ExitCode.PART_FAILED if warming.totals["failed"] else ExitCode.DONE

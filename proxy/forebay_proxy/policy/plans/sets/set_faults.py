@@ -48,7 +48,7 @@ class SetFaults:
         fault = self._faults.get(name)
         return fault is not None and fault.until > now
 
-    def told(self, shards: ShardSet, is_here: Callable[[str], bool]) -> list[dict[str, object]]:
+    def rows(self, shards: ShardSet, is_here: Callable[[str], bool]) -> list[dict[str, object]]:
         """What of this set cannot be fetched: equal causes together, the most frequent first, each with one shard that has it."""
         found: dict[tuple[str, str], list[str]] = {}
         for name, fault in self._of(shards):

@@ -24,14 +24,14 @@ def test_equal_causes_are_one_and_the_most_frequent_comes_first() -> None:
     for number in (2, 3):
         faults.add(name(number), ShardNotFound(name(number), "404", next_step="look"), 10.0)
     faults.add("https://other/1.tar", ShardNotFound("https://other/1.tar", "404"), 10.0)
-    assert faults.told(SET, nobody) == [
+    assert faults.rows(SET, nobody) == [
         {"count": 2, "shard": name(2), "cause": "404", "next_step": "look"},
         {"count": 1, "shard": name(1), "cause": "a page", "next_step": NotTarArchive.usual_step},
     ]
-    assert [each["count"] for each in faults.told(SET, lambda shard: shard == name(2))] == [1, 1]
+    assert [each["count"] for each in faults.rows(SET, lambda shard: shard == name(2))] == [1, 1]
     for number in range(10, 20):
         faults.add(name(number), CacheFull(f"cause {number}"), 10.0)
-    assert len(faults.told(SET, nobody)) == MOST_CAUSES
+    assert len(faults.rows(SET, nobody)) == MOST_CAUSES
 
 
 def test_each_is_left_alone_until_its_time() -> None:
@@ -40,10 +40,10 @@ def test_each_is_left_alone_until_its_time() -> None:
     faults.add(name(1), CacheFull("x"), 10.0)
     assert (faults.leaves_alone(name(1), 9.9), faults.leaves_alone(name(1), 10.0)) == (True, False)
     assert not faults.leaves_alone(name(2), 0.0)
-    assert faults.told(SET, nobody)  # it has not come yet
+    assert faults.rows(SET, nobody)  # it has not come yet
     faults.mended(name(1))
     assert not faults.leaves_alone(name(1), 0.0)
-    assert faults.told(SET, nobody) == []
+    assert faults.rows(SET, nobody) == []
 
 
 def test_only_so_many_are_known() -> None:
@@ -53,5 +53,5 @@ def test_only_so_many_are_known() -> None:
         faults.add(name(number), CacheFull("x"), 10.0)
     faults.add(name(0), CacheFull("x"), 10.0)  # again
     faults.add(name(MOST_KNOWN), CacheFull("x"), 10.0)
-    assert faults.told(SET, nobody)[0]["count"] == MOST_KNOWN
+    assert faults.rows(SET, nobody)[0]["count"] == MOST_KNOWN
     assert [faults.leaves_alone(name(number), 0.0) for number in (0, 1, 2, MOST_KNOWN)] == [True, False, True, True]
