@@ -2,9 +2,9 @@
 
 Sources as an opener gives them (``{"url", "stream"[, "local_path"]}``) in, samples out, the same ones webdataset gives, in the same order.
 The common member (a plain header, whole in the window, nothing to rename or select) is read without an object of its own: one ``struct``
-call, one checksum, two ``partition``. Whatever is not common goes through ``tarwalk``, slowly, to the same end.
+call, one checksum, two ``partition``. Other members go through ``Walk``, slowly, to the same end.
 
-Handlers are called where webdataset calls them, with the same meaning of what they return:
+Handlers are called where webdataset calls them, and their answers mean the same:
 - *member*: a callback of the user's raised, or the data is cut short. True: the next member. False: the next shard.
 - *shard*: its headers cannot be read, or what was raised above came through. True: the next shard. False: reading ends.
 - *group*: a file does not fit its sample. True: the next file. False: reading ends.

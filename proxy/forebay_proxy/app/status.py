@@ -145,7 +145,7 @@ class StatusReport:
         )
 
     def status(self) -> dict[str, Any]:
-        """``/v1/status``, less what the face knows itself (state, url, socket); plans as in ``/v1/plans``, the first ones."""
+        """``/v1/status``, less what the server knows itself (state, url, socket); plans as in ``/v1/plans``, the first ones."""
         info, waits = self._info, self._cache.readers.waits
         usage, plans = self.usage(), self._announced.page()
         said = verdict(

@@ -19,7 +19,7 @@ __all__ = ["SampleIndexSteps"]
 STEP_S = 0.002
 LOOK_EVERY = 16  # members between two looks at the clock
 MOST_READS = 1 << 12  # for one member: a chain of headers about the next one, or a gigabyte of zeros behind the end
-MOST_READ_BYTES = 1 << 20  # what ``tarwalk`` compares at a time
+MOST_READ_BYTES = 1 << 20  # what ``Walk`` compares at a time
 MOST_MEMBER_S = 2.0  # of the processor, in one step: what these headers say may take longer to read than they take to come
 MOST_TIME_S = 120.0  # of work: a million members take ten
 

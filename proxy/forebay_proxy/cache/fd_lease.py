@@ -56,7 +56,7 @@ class FdLease:
     descriptor: int
     size: int  # bytes and segments it holds, as it was counted: what leaves meanwhile, because it is wrong, is counted to the end
     segments: int
-    began: int  # the moment of ``Optimal``
+    began: int  # the moment of ``OptimumMeter``
     _books: _Books
     asked_at: float = 0.0  # on the door's clock
     answered_s: float = 0.0  # from then on

@@ -47,7 +47,7 @@ class DigestHasher(Protocol):
 
 
 class _Crc:
-    """A cyclic redundancy check with a hasher's face."""
+    """A cyclic redundancy check with a hasher's methods."""
 
     def __init__(self, function: Callable[[Any, int], int], size: int, value: int = 0) -> None:
         self._function = function

@@ -83,7 +83,7 @@ class OriginBytes:
 
 @dataclass(frozen=True, slots=True)
 class OptimalBytes:
-    """A reading ended that the best schedule there is would have fetched ``count`` bytes for (``Optimal``)."""
+    """A reading ended for which the best schedule would have fetched ``count`` bytes (``OptimumMeter``)."""
 
     count: int
 

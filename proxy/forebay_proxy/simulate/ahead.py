@@ -21,7 +21,7 @@ from forebay_proxy.wire.protocol.plan import ReaderName
 __all__ = ["SimulatedAnnouncer", "Unheard"]
 
 ROUND_S = 0.02  # as in prefetch.py (a test compares them)
-LOOK_S = 1.0  # and how often the look-ahead looks again, which here is seen to when something happens
+LOOK_S = 1.0  # and how often the prefetcher looks again, which here is done when something happens
 REFRESHED = 16  # shards put in their place again with each opening: as in choosing.py, but a run of days is not looked at each second
 
 
@@ -38,7 +38,7 @@ class Unheard:
 
 
 class SimulatedAnnouncer:
-    """Announces and opens as ``ahead()`` of the loader and ``ShardCache.open`` do, and acts on the look-ahead's wishes."""
+    """Announces and opens as ``ahead()`` of the loader and ``ShardCache.open`` do, and acts on the scheduler's requests."""
 
     def __init__(self, world: SimulatedWorld, plans: PlanRegistry, keeping: Ours, workload: Workload, events: Events) -> None:
         self._world = world
@@ -83,7 +83,7 @@ class SimulatedAnnouncer:
     def _announces(self, script: Script) -> bool:
         return self._ahead is not None and script.is_named
 
-    # What the look-ahead sees of the cache
+    # What the scheduler sees of the cache
 
     def capacity(self) -> int:
         return self._keeping.ledger.capacity_bytes

@@ -157,7 +157,7 @@ class SimulatedReader:
         return flying
 
     def ask_again(self) -> None:
-        """As ``Reading.ask_again``: there may be room now for the next segment of the shard it is in."""
+        """As ``ShardReader.ask_again``: there may be room now for the next segment of the shard it is in."""
         entry = self._entry
         if entry is not None and entry.known and self._asked_to <= self._index < segment_count(entry.length) - 1:
             self._ask_ahead(entry)

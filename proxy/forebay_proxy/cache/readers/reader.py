@@ -1,8 +1,8 @@
 """One reader inside one shard: asks for segments a little ahead of its position, and gives their bytes in order.
 
-Each step finds the bytes at the position wherever they are (the table is in ``segment_source``): stored -> from the file; in the air ->
-behind the flight's watermark, from the file or the memory window; missing -> a flight takes off. A reader that falls out of a bypass
-window, or whose flight met a failing disk, goes on with a fetch of its own.
+Each step finds the bytes at the position wherever they are (``SegmentSource`` has the table): stored -> from the file; in the air -> behind
+the flight's watermark, from the file or the memory window; missing -> a flight takes off. A reader that falls out of a bypass window, or
+whose flight met a failing disk, goes on with a fetch of its own.
 """
 
 from __future__ import annotations

@@ -65,12 +65,12 @@ def index(urls: tuple[str, ...], lists: tuple[str, ...], sizes: str, quiet: bool
       forebay index shards.txt --sizes /data/laion/sizes.json
       forebay index 'https://host/{00..99}.tar' --sizes '' --json
 
-    URLS are URLs, brace patterns, 'pipe:' commands, or files of them, one a line; '-' is stdin. A shard whose index is not known is fetched
-    into the cache for it, once; the index stays when the shard leaves. Where the set is larger than the cache, what has been counted
-    leaves for what has not. A run that was stopped is gone on with from PATH.partial. Shards that were replaced are counted again. With
-    all indexes known the ranks of a job share samples instead of shards, and end their epochs together. Exit code 1 when a shard has no
-    index: only whole, plain tars have one. The sizes are written only when all of them are known, and added to those of a file that is
-    there; one that says otherwise of the same names is left alone.
+    URLS are URLs, brace patterns, 'pipe:' commands, or files of them, one a line; '-' is stdin. A shard without an index is fetched into
+    the cache for it, once; the index stays when the shard leaves. Where the set is larger than the cache, counted shards leave for the
+    others. A stopped run goes on from PATH.partial. Replaced shards are counted again. With all indexes known the ranks of a job share
+    samples instead of shards, and end their epochs together. Exit code 1 when a shard has no index: only whole, plain tars have one. The
+    sizes are written only when all of them are known. They are added to an existing file; a file with other sizes of the same names is left
+    alone.
     """
     work = named_batches(urls, lists)
     names = _file_names(work) if sizes else {}

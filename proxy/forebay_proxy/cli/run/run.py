@@ -55,7 +55,7 @@ def run(
 
     Forebay writes to stderr only, passes signals on and exits as the command does (128 + n for signal n). If no sidecar can be had it says
     so and runs the command all the same. A sidecar it started stays while commands use it, and 60 s more; settings below are for that one.
-    One that runs already keeps its own: what differs is said, or with --required refused; --allow-origin is handed over to it.
+    A running sidecar keeps its own: differences are printed, or with --required refused; only --allow-origin is handed over to it.
     """
     if refused := refusal(command):
         notice(refused)

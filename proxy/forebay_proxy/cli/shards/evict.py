@@ -39,7 +39,7 @@ def evict(shards: tuple[str, ...], everything: bool, yes: bool, as_json: bool, u
       forebay evict 's3://bucket/old-*'
       forebay evict --all --yes
 
-    What a reader is inside of stays until it has left.
+    Segments that a reader holds stay.
     """
     if everything == bool(shards):
         raise click.UsageError("name shards or say --all, one of them")

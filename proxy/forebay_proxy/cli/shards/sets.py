@@ -1,4 +1,4 @@
-"""``forebay set``: which sets the sidecar keeps filled, and the end of that."""
+"""``forebay set``: lists the declared sets, and ends them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["sets"]
 
 @click.group("set")
 def sets() -> None:
-    """List or end the sets that the running sidecar keeps filled.
+    """List or end the declared sets of the running sidecar.
 
     \b
     Examples:
@@ -29,7 +29,7 @@ def sets() -> None:
 @json_option
 @url_option
 def ls(as_json: bool, url: str | None) -> int:
-    """List the declared sets, what of them is here, and what goes on."""
+    """List the declared sets, how much of each is stored, and what goes on."""
     found = locate(url, os.environ).status().get("sets", [])
     if as_json:
         say_json(found)
@@ -46,10 +46,10 @@ def ls(as_json: bool, url: str | None) -> int:
 @click.argument("patterns", nargs=-1, required=True)
 @url_option
 def rm(patterns: tuple[str, ...], url: str | None) -> int:
-    """Keep the sets PATTERNS filled no longer.
+    """End the declared sets PATTERNS.
 
-    PATTERNS are as 'forebay set ls' writes them. What is here of them stays until others need the room.
-    One that 'serve --set' named comes back when the sidecar is started again.
+    PATTERNS are as 'forebay set ls' writes them. Their stored shards stay until other shards need the room. A set of 'serve --set' comes
+    back when the sidecar is started again.
     """
     sidecar = locate(url, os.environ)
     for pattern in patterns:

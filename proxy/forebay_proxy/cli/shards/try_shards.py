@@ -84,8 +84,8 @@ def try_shards(seams: Seams, /, urls: tuple[str, ...], shards: int, limit: int, 
 
     URLS are URLs, brace patterns or 'pipe:' commands. Nothing is written to the origin, and nothing stays here: the sidecar is one of its
     own, with a cache in a temporary directory (TMPDIR), and both are gone at the end. The hosts you name may be reached, loopback too.
-    Direct reading is one plain reader: a connection at a time, at most a minute. Through Forebay one reader asks in the same order and
-    has told it. Exit code 1: the bytes were not the same each time.
+    Direct reading is one plain reader: a connection at a time, at most a minute. Through Forebay one reader reads in the same order, with a
+    plan. Exit code 1: the bytes were not the same each time.
     """
     sources = list(islice(understood(urls), shards))
     if not sources:

@@ -50,8 +50,8 @@ def verify(shards: tuple[str, ...], rate: int | None, quiet: bool, as_json: bool
       forebay verify 's3://bucket/train-*' --rate 2GB
       forebay verify --json | jq 'select(.event == "wrong")'
 
-    What is wrong is named (shard and offset) and removed from the cache; whoever wants it next fetches it from its origin, and whoever is
-    reading it is cut off. Exit code 0: all of it is right (or nothing is stored); 1: something was wrong; 2: no sidecar answers.
+    A wrong segment is named (shard and offset) and removed from the cache. Its next reader fetches it from the origin again; a reader that
+    is inside it is cut off. Exit code 0: every segment is right (or none is stored); 1: one was wrong; 2: no sidecar answers.
     """
     sidecar = locate(url, os.environ)
     totals: Counter[str] = Counter()

@@ -42,12 +42,12 @@ def warm(urls: tuple[str, ...], lists: tuple[str, ...], quiet: bool, give_up_aft
       forebay warm shards.txt --quiet
       aws s3 ls s3://bucket/ | awk '{print "s3://bucket/" $4}' | forebay warm -
 
-    URLS are URLs, brace patterns, 'pipe:' commands, or files of them, one a line; '-' is stdin. A pattern is a set: once somebody reads
-    it, the sidecar goes on fetching what the epoch has not read, as with 'serve --set'. What is here already is compared with its origin.
-    A shard whose name ends as a tar's does (.tar, .tgz, .tar.gz, …) and that does not begin like one has failed, and does not stay: a login
-    page, as a rule. Other names are stored whatever they hold. Exit code 1 when a shard failed. Shards that found no room are counted and
-    named in the end, and are no failure (exit code 0): the cache evicts for them only what nobody is known to need, and once it is full no
-    further shard is begun.
+    URLS are URLs, brace patterns, 'pipe:' commands, or files of them, one a line; '-' is stdin. A pattern is a set: from its first reader
+    on, the sidecar goes on fetching what the epoch has not read, as with 'serve --set'. Shards that are stored already are compared with
+    their origin. A shard that is named as a tar (.tar, .tgz, .tar.gz, …) and does not begin as one, often a login page, has failed and does
+    not stay. Shards of other names are stored whatever they hold. Exit code 1 when a shard failed. Shards that found no room are counted
+    and named in the end, and are no failure (exit code 0): the cache evicts for them only shards that no reader is known to need, and once
+    it is full no further shard is begun.
     """
     work = named_batches(urls, lists)
     sidecar = locate(url, os.environ)

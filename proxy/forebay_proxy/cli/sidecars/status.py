@@ -31,7 +31,7 @@ _READERS_SHOWN = 20  # a screen; --json has them all
 )
 @url_option
 def status(as_json: bool, watch: bool, interval: float, url: str | None) -> int:
-    """Show how the running sidecar is: what keeps readers waiting, room, hits, origins, the last errors, who reads what.
+    """Show how the running sidecar is: what readers wait for, room, hits, origins, the last errors, and which reader reads which shard.
 
     \b
     Examples:

@@ -1,6 +1,6 @@
 """Plans as numbers: taken in slices, mentioned, swept behind their readers, and cleared away in slices. Pure.
 
-What the book promises ``Plans``: a plan that is not live is nowhere ahead, however much of it is written down; nothing here runs longer
+What it promises ``PlanRegistry``: a plan that is not live is nowhere ahead, however much of it is written down; nothing here runs longer
 than a slice; and what was taken is given back to the catalog, whichever way the taking ended.
 """
 

@@ -75,7 +75,7 @@ REMEMBERED = 1 << 16
 
 @dataclass(slots=True, eq=False)
 class ReaderPlan:
-    """``numbers[position:]`` is what the reader has not opened yet, as numbers of the catalog. ``Plans`` alone changes it.
+    """``numbers[position:]`` is what the reader has not opened yet, as numbers of the catalog. ``PlanRegistry`` alone changes it.
 
     A plan that is replaced, or from which the past is cut off, is another object: an index is good for as long as the object is.
     """

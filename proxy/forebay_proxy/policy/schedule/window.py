@@ -23,7 +23,7 @@ START_BYTES = 256 * 2**20
 
 
 class ReadAheadWindow:
-    """The look-ahead of one reader, in bytes; ``limit_bytes`` is the most it may ever be.
+    """The read-ahead window of one reader, in bytes; ``limit_bytes`` is the most it may ever be.
 
     ``wanted`` is what its waits ask for; ``bytes`` is less than that while the disk is tight, and comes back by what is granted: a
     window's worth of grants doubles it, so that a disk that is tight only now and then does not take the lead for long.

@@ -1,4 +1,4 @@
-"""The HTTP face: sockets, one dispatcher over the raw request target, and the life of requests.
+"""The HTTP server: sockets, one dispatcher over the raw request target, and the life of requests.
 
 Only the raw target is looked at: aiohttp's parsed path turns ``%2F`` into ``/`` and swallows ``//``, and both are legal in keys.
 """
@@ -75,7 +75,7 @@ class ServerAddress:
 class HttpServer:
     """Listens, lets the right clients in, and answers them. ``requests`` tell an idle sidecar when to go.
 
-    ``status`` returns what ``/v1/status`` shows, less ``state``, ``url`` and ``socket``, which the face knows itself; ``metrics`` the
+    ``status`` returns what ``/v1/status`` shows, less ``state``, ``url`` and ``socket``, which the server knows itself; ``metrics`` the
     exposition and its content type.
     """
 

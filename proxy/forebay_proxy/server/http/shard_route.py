@@ -77,7 +77,7 @@ REOPENED = 2  # a shard that changes a third time before its first byte is not w
 
 
 class CacheDoor(Protocol):
-    """What of the cache the HTTP face uses to read."""
+    """What the HTTP server uses of the cache to read."""
 
     def open(
         self, shard: Shard, reader: ReaderName | None, want: RangeRequest | None, *, head: bool = False

@@ -1,4 +1,4 @@
-"""Counts what rooms report. The names are in ``metric_table.py``; facts come from ``events.py``; levels are pulled from ``Usage``.
+"""Counts what rooms report. The names are in ``metric_catalog.py``; facts come from ``events.py``; levels are pulled from ``Usage``.
 
 No room calls anything here: the service listens with ``Metrics.listen`` and hands ``Metrics.watch`` a function that returns the levels.
 The registry is our own, so two sidecars in one process (a test, a notebook) do not meet. At most 2,000 lines are exported, come what may:
