@@ -1,1 +1,1 @@
-"""Announces what will be read."""
+"""Announces the shards that a worker will read: ``ahead`` looks ahead, ``plan_client`` tells the sidecar."""

@@ -1,1 +1,1 @@
-"""Opens shards for readers, from disk and from origins alike."""
+"""Opens shards for readers, from disk and from origins alike; ``ShardCache`` is the door."""

@@ -1,1 +1,1 @@
-"""The words that every room uses: shard, segments, errors, events."""
+"""The words that every room uses: shard, segments, the Range of a request, errors, events."""

@@ -1,1 +1,1 @@
-"""Where shards live: one ``Origin`` per kind of place, found by scheme."""
+"""Where shards live: one ``Origin`` per kind of place, which ``registry`` finds by scheme."""

@@ -1,4 +1,7 @@
-"""Where shards live: one ``Origin`` per kind of place, found by scheme."""
+"""Where shards live: one ``Origin`` per kind of place, found by scheme.
+
+A new kind is a class that reads as ``base.Origin`` says, a line in ``Origins``, and a scheme in ``wire/urls/shard_url.py``.
+"""
 
 from __future__ import annotations
 

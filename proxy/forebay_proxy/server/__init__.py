@@ -1,1 +1,1 @@
-"""Who is let in, and how they are answered."""
+"""Which clients are let in, and how requests are answered."""

@@ -1,1 +1,1 @@
-"""What is here of each shard version, its room on disk, its checksums."""
+"""The part of each shard version that is here: its entry, space and files on the disk; ``reclaim`` removes the segments that leave."""

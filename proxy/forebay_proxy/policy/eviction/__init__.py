@@ -1,1 +1,1 @@
-"""The ledger of bytes, admission, and the eviction queue."""
+"""Decides which segments get room and which leave: ledger, admission, eviction queue; ``cache/resident`` removes them."""

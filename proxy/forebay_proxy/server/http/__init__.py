@@ -1,1 +1,1 @@
-"""The HTTP side: shards, plans, status, the page."""
+"""The HTTP side: routes of shards, plans, status and the page; what a request asks for is parsed in ``shard_route`` and ``core``."""
