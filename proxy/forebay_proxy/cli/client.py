@@ -27,7 +27,7 @@ _EVICT_TIMEOUT_S = 3600.0  # it says nothing before its end, and a million files
 
 
 class SidecarUnreachable(ForebayError):
-    """Nobody answers at the sidecar's address, or what answers speaks no HTTP."""
+    """No process answers at the sidecar's address, or the one that does speaks no HTTP."""
 
     title = "Sidecar unreachable"
 

@@ -1,4 +1,4 @@
-"""Which settings files count: the one that was named, else those found by chance, and what these may not say.
+"""Which settings files count: the named file, else the files found by chance, and the keys that those may not hold.
 
 Two files are found by chance: ``forebay.toml`` in the working directory and the one below ``$XDG_CONFIG_HOME``. One that somebody else
 could have written is not read, and that is said: it must neither open doors nor stop a start. The working directory may be a cloned
@@ -148,7 +148,7 @@ def _cache_home(environ: Mapping[str, str]) -> Path | None:
 
 
 def _own_text(path: Path) -> bytes:
-    """What the file says, looked at through one descriptor, so that what was judged is what is read."""
+    """The file's text, judged and read through one descriptor, so that no other file is read than was judged."""
     try:
         _check(path.stat(), path)  # before it is opened, too: one of somebody else's that cannot be read is not ours to complain of
         descriptor = os.open(path, _OPEN)

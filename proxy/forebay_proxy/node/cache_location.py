@@ -56,7 +56,7 @@ class CacheLocation:
     warnings: tuple[str, ...] = ()
 
     def beside(self, fingerprint: str) -> CacheLocation:
-        """The directory for a sidecar with other credentials than the one that uses this."""
+        """The directory for a second sidecar, with other credentials than the sidecar of this one."""
         return CacheLocation(self.path.with_name(f"{self.path.name}-{fingerprint}"), self.explicit, self.notices)
 
 

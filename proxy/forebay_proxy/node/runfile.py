@@ -1,8 +1,8 @@
 """How the sidecars of one user on one node are found: a claimed name, and under it a run file, a socket and a log.
 
-The first sidecar claims the name ``forebay``; one beside it claims ``forebay-<fingerprint>``, so that those with the same credentials
-find it again. The claim is a ``flock`` held for the sidecar's life: the kernel gives it back whatever the end was, so no two live
-sidecars ever share a run file or steal each other's socket. ``wire/runfile.py`` is the reading half that training processes use.
+The first sidecar claims the name ``forebay``; a second sidecar claims ``forebay-<fingerprint>``, so that processes with the same
+credentials find it again. The claim is a ``flock`` held for the sidecar's life: the kernel gives it back whatever the end was, so no two
+live sidecars ever share a run file or steal each other's socket. ``wire/runfile.py`` is the reading half that training processes use.
 """
 
 from __future__ import annotations
@@ -136,7 +136,8 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def starting(self, within_s: float = _STARTS_S) -> Iterator[int]:
-        """Held by whoever joins or starts a sidecar, so that of many who begin at once one starts and the others join.
+        """A process holds it while it joins or starts a sidecar, so that of many processes that begin at once one starts the sidecar and
+        the others join.
 
         Yields the lock's descriptor; a sidecar that inherits it holds the lock on until it closes it. Raises ``ConfigError`` when others
         do not give it back within ``within_s``.
@@ -177,7 +178,7 @@ class RunDirectory:
         return descriptor
 
     def _key(self) -> bytes:
-        """The secret that fingerprints are made with; made once, by whoever comes first."""
+        """The secret that fingerprints are made with; made once, by the first process."""
         path = self.path / f"{_MAIN}.key"
         if len(key := _own_bytes(path)) != KEY_BYTES:
             _write_private(path, secrets.token_bytes(KEY_BYTES), replace=bool(key))

@@ -18,12 +18,11 @@ class OriginBody:
     """An origin's answer, its headers checked, its bytes still to come.
 
     ``first`` is the offset of the first byte in the shard. ``length`` is how many bytes this body promises (None: no promise made).
-    ``ranged`` says whether the origin honours Range at all: True for a 206 (and for files), False for a 200.
-    ``framed`` says that the end of ``chunks`` is a real end (Content-Length or chunked coding), not just a closed connection.
-    ``chunks`` yields non-empty bytes; it raises ``TruncatedShard``, ``OriginUnavailable`` or ``OriginTimeout``, never a library's error,
-    and ends early only when ``framed`` is False.
-    ``digests`` are those of the *whole* shard that the answer carries, whatever part of it this body is (see ``origins.digests``).
-    ``narrow`` is told how many bytes at most should wait in this process from now on, because whoever takes them may be slow.
+    ``ranged`` says whether the origin honours Range at all: True for a 206 (and for files), False for a 200. ``framed`` says that the end
+    of ``chunks`` is a real end (Content-Length or chunked coding), not just a closed connection. ``chunks`` yields non-empty bytes; it
+    raises ``TruncatedShard``, ``OriginUnavailable`` or ``OriginTimeout``, never a library's error, and ends early only when ``framed`` is
+    False. ``digests`` are those of the *whole* shard that the answer carries, whatever part of it this body is (see ``origins.digests``).
+    ``narrow`` is told how many bytes at most should wait in this process from now on, because the reader of the body may be slow.
     ``retry_status`` stays out of here on purpose: a status other than 200/206 is raised, not returned.
     """
 

@@ -1,4 +1,4 @@
-"""What is sent for a shard, who makes it up, and what a redirect makes of it. Pure."""
+"""The request for a shard: its URL and headers, the operator that builds it, and what of it follows a redirect. Pure."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _CODE_HEADERS = ("x-ms-error-code", "x-error-code")
 _CODE_WORD = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 _MESSAGE = re.compile(rb"<Message>([^<]{1,300})")
 _ACTUAL_SIZE = re.compile(rb"<ActualObjectSize>([0-9]{1,19})</ActualObjectSize>")
-# What S3 and those who speak like it say when they want fewer requests, whatever status they say it with (botocore retries the same).
+# The codes by which S3 and stores that speak like it ask for fewer requests, whatever the status (botocore retries the same).
 _TOO_MANY = frozenset({
     "SlowDown", "SlowDownRead", "Throttling", "ThrottlingException", "ThrottledException", "RequestThrottled", "RequestThrottledException",
     "RequestLimitExceeded", "TooManyRequestsException", "BandwidthLimitExceeded", "ServerBusy",

@@ -1,4 +1,4 @@
-"""What the sidecar is told by simulated readers, and what it fetches ahead of them: the shape of ``Prefetcher``, without a task. Pure."""
+"""The plans of simulated readers, and the prefetch ahead of them: the shape of ``Prefetcher``, without a task. Pure."""
 
 from __future__ import annotations
 

@@ -47,8 +47,9 @@ def own_seconds(openings: Mapping[ReaderName, Openings], lengths: Mapping[str, i
 
 
 def _pace(epochs: Iterable[Sequence[RecordedOpening]], lengths: Mapping[str, int]) -> float | None:
-    """Bytes a second that a job's readers take, each of them, of shards that they need not wait for. The median: one that stood still
-    for a checkpoint is no slow reader."""
+    """Bytes a second that each reader of a job takes from shards that it does not wait for. The median: one that stood still for a
+    checkpoint is no slow reader.
+    """
     calm = []
     for opening, following in chain.from_iterable(map(pairwise, epochs)):
         interval = following.moment - opening.moment

@@ -20,7 +20,7 @@ POLICIES = ("ours", "lru", "never-evict")
 
 
 class SimulatedUse:
-    """Who is inside a shard without bytes, and what of it is in the air."""
+    """The readers inside a shard without bytes, and its segments in the air."""
 
     stale = False
     stuck_until = 0.0
@@ -59,7 +59,7 @@ Slice = tuple[Light, tuple[int, ...]]
 
 
 class CachePolicy(Protocol):
-    """Who gets room, and what leaves for it."""
+    """Which segment gets room, and which leave for it."""
 
     ledger: Ledger[Slice]
     entries: dict[str, Light]
@@ -81,7 +81,7 @@ class CachePolicy(Protocol):
         ...
 
     def passed(self, entry: Light, index: int) -> None:
-        """Nobody is in a segment any more."""
+        """No reader is in a segment any more."""
         ...
 
     def came(self, entry: Light, index: int) -> None:
@@ -134,8 +134,9 @@ class Ours:
 
 
 class Never:
-    """Keeps what came first. Reaches the bound of one pass an epoch, and nothing else: what it keeps of a data set nobody reads any more
-    it keeps too."""
+    """Keeps what came first. Reaches the bound of one pass an epoch, and nothing else: it also keeps the shards of a data set that no job
+    reads any more.
+    """
 
     def __init__(self, capacity_bytes: int) -> None:
         self.ledger: Ledger[Slice] = Ledger(capacity_bytes)

@@ -16,7 +16,7 @@ FIRST_BREADTH = 2  # as in reading.py (a test compares them)
 
 
 class Announcing(Protocol):
-    """Who is told what readers do."""
+    """The part that hears what readers do."""
 
     def begins(self, script: Script, epoch: int) -> None:
         """A reader begins an epoch: what it announces then."""

@@ -1,4 +1,4 @@
-"""A recording: who read which shards, in which order, and when. Pure; the pieces that every reader of such files needs."""
+"""A recording: which reader read which shards, in which order, and when. Pure; the pieces that every reader of such files needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who reads what, in which order, from when on: made from a list of shards, or taken from a recording. Pure."""
+"""Which reader reads which shards, in which order, from when on: made from a list of shards, or taken from a recording. Pure."""
 
 from __future__ import annotations
 

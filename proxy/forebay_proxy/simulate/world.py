@@ -1,4 +1,4 @@
-"""The simulated cache: who is in the air, what lands, what leaves. The shape of ``cache`` and ``writer``, without a byte. Pure."""
+"""The simulated cache: segments in the air, stored and evicted. The shape of ``cache`` and ``writer``, without a byte. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Landed = Callable[[], None]
 
 @dataclass(slots=True, eq=False)
 class SimulatedFetch:
-    """A segment in the air, and who waits for it."""
+    """A segment in the air, and its waiting readers."""
 
     entry: Light
     index: int
@@ -83,7 +83,7 @@ class SimulatedWorld:
         return self._flying.get((entry.key, index))
 
     def forget(self, entry: Light) -> None:
-        """Nothing of it is left, and nobody is inside: its length is not known any more either."""
+        """No segment of it is left, and no reader is inside: its length is not known any more either."""
         if entry.in_use.idle and not entry.segments.stored_count and self.keeping.entries.get(entry.key) is entry:
             del self.keeping.entries[entry.key]
             self.keeping.touch(entry)

@@ -1,4 +1,4 @@
-"""How late the event loop comes back when asked: time during which nobody was served."""
+"""How late the event loop comes back when asked: time during which no reader was served."""
 
 from __future__ import annotations
 

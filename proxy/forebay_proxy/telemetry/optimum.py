@@ -10,7 +10,7 @@ Replacement", ISCA 2016; the proof needs equal weights, and bytes are). Prefetch
 
 What is said with it, and what is not:
 
-- A reading counts at its end, as if it had all been read in that moment, and with the segments it entered: who asks for a shard and leaves
+- A reading counts at its end, as if it had all been read in that moment, and with the segments it entered: a reader that leaves a shard
   after a kilobyte did not need all of it. What is in the air, and what was prefetched and is not read yet, is therefore only in the real
   bytes; the two are comparable once readers have caught up.
 - Bytes, not whole segments: an interval may keep a part of one. That errs by less than a segment an interval at a full cache, downwards.

@@ -1,4 +1,4 @@
-"""How each origin does: what it answered, how fast its bytes come, and what went wrong last, in words. Pure; a listener of events.
+"""How each origin does: its answers, the rate of its bytes, and its last error, in words. Pure; a listener of events.
 
 Not read back from the metrics on purpose, as ``Tally`` is not: those are bounded for a time series database and know no words.
 """

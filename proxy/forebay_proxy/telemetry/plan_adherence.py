@@ -1,4 +1,4 @@
-"""How well each reader keeps to what it announced, and how long it has waited. Pure; a listener of events.
+"""How well each reader keeps to its plan, and how long it has waited. Pure; a listener of events.
 
 Kept by reader and not by plan: a reader announces a plan an epoch, and what it did in the one before is not forgotten with it.
 """

@@ -1,4 +1,4 @@
-"""How much is held right now: the levels that metrics and the status page pull when somebody asks. Pure."""
+"""How much is held right now: the levels that metrics and the status page pull on request. Pure."""
 
 from __future__ import annotations
 

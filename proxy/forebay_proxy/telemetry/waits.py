@@ -1,4 +1,4 @@
-"""Who waits for bytes that are not here, for what, and since when: counted while a wait lasts, not only once it is over. Pure.
+"""The readers that wait for bytes: for which, and since when: counted while a wait lasts, not only once it is over. Pure.
 
 A reader waits in two places: for an origin's first answer (an *opening*, all its retries included) and for bytes inside a shard. Both are
 reader wait. A wait of five minutes must not be a zero for five minutes, so ``look``, once a second, counts what every wait has grown by;

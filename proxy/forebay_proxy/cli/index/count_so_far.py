@@ -1,7 +1,7 @@
 """What a count of a large set has found so far, beside the file it is for: the next run goes on from there.
 
-One line a shard, appended as it is counted: its URL without a query, its ETag, its samples. Whoever goes on asks for the ETag anew, so a
-shard that was replaced is counted again. A line that a kill tore is passed over.
+One line a shard, appended as it is counted: its URL without a query, its ETag, its samples. A run that goes on asks for each ETag again, so
+a shard that was replaced is counted again. A line that a kill tore is passed over.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class Conflict(Exception):
 
 
 class SizesJson:
-    """The file at ``path``. What it says of other shards stays as it is, whoever wrote it."""
+    """The file at ``path``. Its counts of other shards stay as they are."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.resolve()  # a link stays one

@@ -1,9 +1,9 @@
 """Joining the node's sidecar, or starting one: what ``forebay run`` does before its command.
 
 An address that was named is always used. A found sidecar is used only if it reads with the same credentials, endpoints and proxies;
-otherwise one of our own starts beside it, with a cache directory of its own. All of it happens under one lock, so of many commands that
-begin at once one starts the sidecar and the others join it. The lock is the starter's and the starting sidecar's together: should the
-starter be killed, the next one waits until that sidecar is ready, and joins it.
+otherwise one of our own starts beside it, with a cache directory of its own. Joining holds one lock, so of many commands that begin at once
+one starts the sidecar and the others join it. The lock is the starter's and the starting sidecar's together: should the starter be killed,
+the next one waits until that sidecar is ready, and joins it.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ def summary(before: Table, after: Table, job: str) -> str:
     """One line: hit and origin bytes, reader wait and errors of the command whose readers name ``job``.
 
     A sidecar has other users. What they read meanwhile is told apart: other jobs, and programs that name no reader (curl by GOPEN_REWRITE),
-    which may be the command's own or anybody's. A fetch serves all who wait for it, so origin bytes are the command's only where nobody
-    else read.
+    which may be the command's own or anybody's. A flight serves every reader that waits for it, so origin bytes are the command's only
+    where no other job read.
     """
     restarted = before.get("instance") != after.get("instance")
     before = {} if restarted else before

@@ -68,7 +68,7 @@ class TakeoverReport:
         return f"{text}: {'; '.join(often)}{more}"
 
     def _counted(self) -> tuple[int, int, Counter[str]]:
-        """Processes that read through the sidecar, those that only read past it, and reason -> processes."""
+        """(processes that read through the sidecar, processes that only went direct, reason -> processes)."""
         taken, direct, reasons = set[str](), set[str](), Counter[str]()
         for process, why in self._said():
             (direct if why else taken).add(process)

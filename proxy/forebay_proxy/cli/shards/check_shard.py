@@ -1,4 +1,4 @@
-"""``forebay check``: asks for one shard as a reader would, and says what its origin answers, what it is, and what to do."""
+"""``forebay check``: asks for one shard as a reader would, and says its origin's answer, its kind, and what to do."""
 
 from __future__ import annotations
 

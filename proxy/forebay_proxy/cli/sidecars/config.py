@@ -1,4 +1,4 @@
-"""``forebay config``: what is configured, and by whom."""
+"""``forebay config``: the settings, and where each comes from."""
 
 from __future__ import annotations
 

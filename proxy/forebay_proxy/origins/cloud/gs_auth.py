@@ -32,9 +32,9 @@ _SCOPES = ("https://www.googleapis.com/auth/devstorage.read_only",)
 _CALL_S = 10.0  # of each call for a token; the library's own limit is two minutes
 _PROBE_S = 2.0  # the service answers within milliseconds where there is one, and DMI tells of a machine whose service is late
 _EARLY_S = 225.0  # the library's own margin: a token is renewed this long before its end
-# How often refused credentials are read anew, and a renewal ahead of its time is tried; more would only slow everybody else's requests.
+# How often refused credentials are read anew, and a renewal ahead of its time is tried; more would only slow all other requests.
 _AGAIN_S = 10.0
-_FAILED_S = 1.0  # those who wait behind a call that failed hear so at once, instead of one time limit after the other
+_FAILED_S = 1.0  # callers that wait behind a failed call get its error at once, instead of one time limit after the other
 _LOG_IN = "run 'gcloud auth application-default login', or set GOOGLE_APPLICATION_CREDENTIALS, for the sidecar"
 
 

@@ -93,7 +93,7 @@ class HfOrigin:
         return self._redirects.find(shard) or await self._resolved(shard)
 
     async def again(self, shard: Shard, ask: OriginRequest, answer: OriginResponse) -> OriginRequest | None:
-        """Where a remembered link is no longer good the hub is asked once, by the first of all those who notice."""
+        """When a remembered link is no longer good, the hub is asked once, for the first request that notices."""
         if ask.fresh or answer.status not in _STALE:
             return None
         newer = self._redirects.find(shard)

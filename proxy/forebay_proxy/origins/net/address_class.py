@@ -1,8 +1,8 @@
 """What kind of place an IP address is: metadata service, link-local, loopback, private, public. Pure.
 
 IPv6 has several ways to write an IPv4 address (mapped, compatible, translated, NAT64, 6to4, Teredo, ISATAP). Each is unwrapped and the
-*more dangerous* of the readings counts: whoever routes the packet may unwrap it too. Numbers only a resolver would take for an address
-(127.1, 0x7f.1, 2130706433) are no hosts at all: ``wire.hosts`` refuses them in URLs, ``allow.place_of`` in redirects and endpoints.
+*more dangerous* of the readings counts: a router on the way may unwrap it too. Numbers only a resolver would take for an address (127.1,
+0x7f.1, 2130706433) are no hosts at all: ``wire.hosts`` refuses them in URLs, ``allow.place_of`` in redirects and endpoints.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class AddressClass(IntEnum):
         return self.name.lower().replace("_", "-")
 
 
-# Services that hand out the machine's credentials to whoever asks from it. Most are link-local already; these are the ones that are not,
-# and the link-local ones are here so that the refusal can name what it protects.
+# Services that hand out the machine's credentials to every process on it. Most are link-local already; these are the ones that are not, and
+# the link-local ones are here so that the refusal can name what it protects.
 _METADATA = frozenset(
     ip_address(text)
     for text in (
@@ -117,7 +117,7 @@ def _common(ip: IPAddress) -> AddressClass:
 
 
 def embedded(ip: IPAddress) -> list[IPv4Address]:
-    """Every IPv4 address somebody on the way could read out of an IPv6 one; none for IPv4."""
+    """Every IPv4 address that a router on the way could read out of an IPv6 one; none for IPv4."""
     if isinstance(ip, IPv4Address):
         return []
     number = int(ip)  # without the zone

@@ -9,8 +9,8 @@ Under strict origins a *name* is refused before any look-up unless it is named; 
 Behind an upstream proxy it is the proxy that looks up and dials, so the address it will go to cannot be judged here. What can be: literals
 and names, as ever; and what the name means *here*, if it means anything: where every answer but one is harmless the proxy may still take
 that one, so one bad answer refuses the name. A name that is unknown here goes to the proxy: on networks with no way out but a proxy, no
-public name resolves, and refusing them would refuse the network. From there on it is the proxy's list that decides, which its operator
-keeps; whoever controls a name's server can tell the two of us different things anyway.
+public name resolves, and refusing them would refuse the network. From there on the proxy's own list decides; whoever controls a name's
+server can tell the two of us different things anyway.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Which upstream proxy a request goes through: HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY, as curl, Go and requests read them. Pure.
 
-These are variables of everybody, not settings of ours. Where the three disagree: lower case wins over upper case, and an empty one switches
-a proxy off (curl, urllib); HTTP_PROXY in capitals does not count in a CGI process, where a client's ``Proxy:`` header sets it; a host in
-NO_PROXY stands for itself and all below it, with or without a dot in front (curl, urllib), ``*.host`` only for those below (Go); ports and
-networks (Go) are understood. A network matches addresses, never names: what they resolve to is the proxy's business. Loopback goes through
-no proxy, whatever they say.
+These are variables of every program, not settings of Forebay. Where the three disagree: lower case wins over upper case, and an empty one
+switches a proxy off (curl, urllib); HTTP_PROXY in capitals does not count in a CGI process, where a client's ``Proxy:`` header sets it; a
+host in NO_PROXY stands for itself and all below it, with or without a dot in front (curl, urllib), ``*.host`` only for those below (Go);
+ports and networks (Go) are understood. A network matches addresses, never names: what they resolve to is the proxy's business. Loopback
+goes through no proxy, whatever they say.
 
 The AWS SDK's own calls (STS, SSO, IMDS) read the same variables by themselves.
 """

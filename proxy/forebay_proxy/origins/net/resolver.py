@@ -29,7 +29,7 @@ __all__ = ["GuardedResolver", "travelling", "trip_now"]
 _KEEP_S = 10.0  # getaddrinfo tells no TTL; ten seconds follow a failover and still spare 64 connections 63 look-ups
 _KEEP_NAMES = 256  # hosts of one training run: a handful
 _THREADS = 8  # one a name: a name server that does not answer holds its thread for up to 30 s, and other names shall not wait for it
-# Behind a proxy nobody needs the answer: a network without a way out often has a name server that never says no, only nothing.
+# Behind a proxy the answer is not needed: a network without a way out often has a name server that never says no, only nothing.
 _LOOK_ASIDE_S = 2.0
 _UNKNOWN_S = 60.0
 
@@ -111,7 +111,7 @@ class GuardedResolver(AbstractResolver):
         return [answer for answer in answers if answer[1] in allowed]
 
     async def _look_aside(self, host: str, port: int) -> Answers:
-        """What a name means here, [] if it means nothing or that takes too long: who will be asked about it is the proxy."""
+        """The addresses of a name, [] if it has none or the look-up takes too long: who will be asked about it is the proxy."""
         if self._clock() < self._unknown.get(host, 0.0):
             return []
         try:

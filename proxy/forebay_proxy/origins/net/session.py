@@ -2,8 +2,8 @@
 
 The guard has judged the hop before (``GuardedResolver.admit``). Here nothing is trusted that lies in between: the address is judged again
 where the socket is made, whether it came from the resolver, from a literal the client never asks it about, or from happy eyeballs; and the
-peer of every connection is judged before a request is written to it. A kept connection was dialled for somebody else: the name may have led
-elsewhere then (rebinding), or the other request was allowed more. One that this hop might not have dialled is closed and not used.
+peer of every connection is judged before a request is written to it. A kept connection was dialled for another request: the name may have
+led elsewhere then (rebinding), or the other request was allowed more. One that this hop might not have dialled is closed and not used.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _GuardedConnector(aiohttp.TCPConnector):
     async def connect(self, req: ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout) -> Connection:  # noqa: ASYNC109
         """A connection whose peer the present trip might have dialled itself, and on which nothing is left of an earlier answer.
 
-        A request that closes its connection wants one that nobody has used.
+        A request that closes its connection wants an unused one.
         """
         while True:
             connection = await super().connect(req, traces, timeout)
@@ -97,7 +97,7 @@ def new_session(guard: Guard, resolver: GuardedResolver, connect_timeout_s: floa
     return aiohttp.ClientSession(
         connector=connector,
         auto_decompress=False,  # bytes as sent: an encoding nobody asked for is recorded, not undone
-        cookie_jar=aiohttp.DummyCookieJar(),  # one reader's cookies are nobody else's
+        cookie_jar=aiohttp.DummyCookieJar(),  # a reader's cookies are for that reader alone
         headers={"Accept-Encoding": "identity", "Accept": "*/*", "User-Agent": user_agent},
         timeout=aiohttp.ClientTimeout(total=None, connect=connect_timeout_s),  # silence is watched here: the client's timer is one a piece
         read_bufsize=READ_BUFFER_BYTES,

@@ -1,6 +1,6 @@
 """The access log: one JSON line for each answer to a request for a shard, written when the answer has ended.
 
-The event loop only puts facts into a queue; a thread of its own makes lines of them and writes them, so a slow disk delays nobody. What
+The event loop only puts facts into a queue; a thread of its own makes lines of them and writes them, so a slow disk delays no reader. What
 the disk cannot take is dropped, counted and said: a log is never a reason to serve slower. ``forebay plan --replay`` reads the file.
 
 A shard that was passed as a descriptor is one answer too: a hit with all of its bytes, which begins with the question and ends with the

@@ -18,7 +18,7 @@ from pathlib import Path
 
 __all__ = ["AppendFile"]
 
-# Never through a link that somebody put there. To read as well: its end is looked at, and a pipe opened so waits for nobody.
+# Never through a link. To read as well: its end is looked at, and a pipe opened so waits for nobody.
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _MODE = 0o600
 
@@ -82,7 +82,7 @@ def _must_be_ours(handle: int) -> None:
     except BlockingIOError:
         raise OSError(errno.EBUSY, "another process writes it") from None
     except OSError:
-        pass  # a file system without locks: two who write there may tear each other's lines, and a reader steps over those
+        pass  # a file system without locks: two processes that write there may tear each other's lines, and a reader of the log skips those
 
 
 def _end_torn_line(handle: int) -> None:

@@ -1,4 +1,4 @@
-"""A debug line for each request that ended: who asked for what, how it was answered, how long it took and how long it waited."""
+"""A debug line for each request that ended: the reader, its request and the answer, how long that took and how long it waited."""
 
 from __future__ import annotations
 

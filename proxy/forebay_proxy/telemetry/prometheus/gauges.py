@@ -1,4 +1,4 @@
-"""Levels are pulled: gauges made from one ``Usage`` at the moment somebody scrapes, so no room keeps a gauge up to date."""
+"""Levels are pulled: gauges made from one ``Usage`` at the moment of a scrape, so no room keeps a gauge up to date."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Large bodies as pieces, each parsed in a millisecond: whoever parses in a thread lets others run in between. Pure.
+"""Large bodies as pieces, each parsed in a millisecond: a thread that parses lets other threads run in between. Pure.
 
 ``json.loads`` of one large text holds the interpreter's lock from its beginning to its end, 0.1 s for a million numbers, and every other
 thread waits for it, the event loop among them. So lines are parsed some hundred at a time, and a long list of numbers is taken out of the

@@ -56,7 +56,7 @@ class InvalidFdAnswer(ValueError):
 class FdRequest:
     """``shard`` is an origin URL with its options, ``headers`` what proves who asks; both may hold secrets. ``reader`` None: anonymous.
 
-    ``lease``: the client's number for it, with which it may end it before the connection ends; None: only with the connection.
+    ``lease``: the client's number for the lease, by which it may end the lease before the connection ends; None: only with the connection.
     """
 
     shard: str = field(repr=False)

@@ -1,7 +1,7 @@
 """One open connection that keeps a sidecar alive: ``GET /v1/hold``, which answers and then says nothing until one of the two ends it.
 
 A sidecar that was started for a command or a notebook ends some time after the last hold has gone; one started by hand minds none. The
-kernel closes the connection of a process that dies, so nobody has to be asked whether they still live, and no thread asks.
+kernel closes the connection of a process that dies, so no process has to be asked whether it still lives, and no thread asks.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class KeepAlive:
         return f"<KeepAlive of {self.endpoint}, {'held' if self._socket else 'not held'}>"
 
     def take(self, timeout_s: float = ANSWER_S) -> None:
-        """Hold it from now on. Raises ``KeepAliveRefused`` where it takes none, ``LaunchError`` where nobody answers."""
+        """Hold it from now on. Raises ``KeepAliveRefused`` where it takes none, ``LaunchError`` without an answer."""
         self.close()
         made = None
         try:
@@ -74,7 +74,7 @@ class KeepAlive:
                 made.close()
 
     def alive(self) -> bool:
-        """Whether the sidecar still keeps its end open. Asks nobody, takes microseconds."""
+        """Whether the sidecar still keeps its end open. Sends nothing, takes microseconds."""
         if self._socket is None:
             return False
         try:

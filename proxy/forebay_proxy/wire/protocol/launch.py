@@ -1,9 +1,10 @@
-"""A sidecar for whoever needs one: the one that was named, else the node's, else a new one; and kept alive for as long as it is needed.
+"""A sidecar for every process that needs one: the one that was named, else the node's, else a new one; and kept alive for as long as it is
+needed.
 
 Whether a sidecar that runs here may be joined, and how a new one is set up, takes the sidecar's settings, which training's interpreter may
 be too old or too bare to read. So it is done in the sidecar's own environment, by ``forebay launch``: that joins or starts one under the
-run directory's lock, holds it, says in one line where it is, and ends once our own hold is taken. No moment lies between in which nobody
-holds it.
+run directory's lock, holds it, says in one line where it is, and ends once our own hold is taken. There is no moment between in which no
+process holds it.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def _hold_named(endpoint: str, token: str, job: str) -> Optional[KeepAlive]:
 def forebay_program(environ: Optional[Mapping[str, str]] = None) -> list[str]:
     """The command line of the ``forebay`` that belongs to this package. Raises ``LaunchError`` when there is none.
 
-    It is the command of the environment this package was installed in, be it another than this interpreter's (``forebay run`` lends its
+    The command is that of the environment this package was installed in, which may not be this interpreter's (``forebay run`` lends its
     own); else this interpreter, if it has what a sidecar needs; else the first ``forebay`` on PATH.
     """
     beside = _environment_of(__file__)

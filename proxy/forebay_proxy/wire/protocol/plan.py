@@ -170,7 +170,7 @@ def _shards(content: dict[str, Any]) -> list[Any]:
 def _indices(
     content: dict[str, Any], named: Optional[str], parts: Iterable[list[Any]], breathe: Callable[[], None]
 ) -> tuple[Pattern, array[int]]:
-    """The pattern that ``named`` is, and the indices into it, each of which has a text there."""
+    """(the pattern ``named``, the indices into it that have a text there)."""
     if named is None or "shards" in content:
         raise InvalidPlan('indices point into a pattern: write {"set": "s3://bucket/{000..999}.tar", "indices": [17, 3]}')
     try:
@@ -210,7 +210,7 @@ def _refuse_bad_index(indices: list[Any], count: int, before: int) -> NoReturn:
 
 
 def _listed(pattern: Pattern, template: str) -> list[str]:
-    """All texts of ``pattern``, which is quicker than naming many of them one by one."""
+    """All texts of ``pattern``: quicker than one by one where many are needed."""
     if pattern.count * len(template) > MAX_PLAN_BYTES:  # no text is longer than its template
         raise InvalidPlan(f"set: the pattern stands for more than {MAX_PLAN_BYTES >> 20} MiB of URLs; list the shards in parts (POST)")
     return list(pattern)

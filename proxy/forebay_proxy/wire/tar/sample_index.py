@@ -8,8 +8,8 @@ Encoded, in little-endian:
     end of each sample's key (4) | suffix of each member (2) | length of each suffix (2) | keys | suffixes
 
 Arrays, because this is read by each worker for each shard: 6,000 samples decode in a tenth of a millisecond; as JSON they took ten. The
-checksum finds what a disk or a wire did to it; whoever made it walked the whole archive before. Names are UTF-8, odd bytes as surrogates.
-Flag 1: suffixes are in lower case in the tar too, so that ``key.suffix`` is the name of the file.
+checksum finds what a disk or a wire did to it; its maker walked the whole archive before. Names are UTF-8, odd bytes as surrogates. Flag 1:
+suffixes are in lower case in the tar too, so that ``key.suffix`` is the name of the file.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class SampleFile(NamedTuple):
 class SampleIndex:
     """The samples of one shard version, by number: from 0, in the order of the tar. ``length`` is the shard's, in bytes.
 
-    The columns are for whoever reads all of them fast, and are not to be changed: the members of sample n are those from ``firsts[n]`` to
+    The columns are for code that reads all of them fast, and are not to be changed: the members of sample n are those from ``firsts[n]`` to
     ``firsts[n + 1]``, its key ends in ``keys`` at ``key_ends[n]``, a member's suffix is ``suffixes[suffix_ids[member]]``. ``spelled`` says
     whether ``key.suffix`` is how the tar names the file; else the tar has suffixes with capitals.
     """
