@@ -151,14 +151,15 @@ async def test_a_file_that_is_in_the_way_is_noted(world: World, monkeypatch: pyt
 
 async def test_no_inode_for_a_new_file_is_counted(world: World) -> None:
     """The grant is given back without a try, and the monitor learns that a file is wanted."""
-    fill, entry = world.cache.fill, Entry("0" * 64, shard_of(B), world.entry(A).version, ranged=True)
-    grant = fill.grants.demand(entry, 0, None)
-    assert grant is not None
-    world.cache.disk.no_files = True
-    assert await fill.prepare(entry, 0, grant) is None
-    assert (fill.files_wanted, refusals(world)) == (1, ["inodes"])
+    world.origin.put(B, DATA)
+    async with world.cache.open(shard_of(B), None, None, head=True) as reading:
+        grant = world.cache.fill.grants.demand(reading.entry, 0, None)
+        assert grant is not None
+        world.cache.disk.no_files = True
+        assert await world.cache.fill.prepare(reading.entry, 0, grant) is None
+        assert (world.cache.fill.files_wanted, refusals(world)) == (1, ["inodes"])
     world.cache.disk.no_files = False
-    world.room.prefetch_debts.clear(entry.key, 0)
+    world.room.prefetch_debts.clear(reading.entry.key, 0)
     await world.quiet()
     assert world.ledger.reserved_bytes == 0
 
