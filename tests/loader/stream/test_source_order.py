@@ -9,8 +9,8 @@ import pytest
 from support.fake_proxy import FakeServer
 
 from forebay_loader.base.counters import COUNTS
-from forebay_loader.base.errors import ProxyUnreachable, ShardReadError
-from forebay_loader.base.timeouts import DEFAULT_LIMITS
+from forebay_loader.base.errors import LoaderError, ProxyUnreachable, ShardChanged, ShardReadError
+from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
 from forebay_loader.stream import source_order
 from forebay_loader.stream.source_order import SourceOrder
 from forebay_loader.transport.body import Progress, Unanswered
@@ -21,13 +21,14 @@ from forebay_proxy.wire.urls.shard_url import parse_origin_url
 
 READER = "job/0/0/1.1"
 HASTY = replace(DEFAULT_LIMITS, open_s=0.0, resume_s=0.0, pause_s=0.0, jitter_s=0.0)
+PATIENT = replace(HASTY, resume_s=60.0, open_s=2.0)
 GONE = Unanswered("no connection")
 HANGS = Unanswered("does not answer", silent=True, hung=True)
 
 
-def order(url: str, *, own: bool = False, progress: Progress | None = None) -> SourceOrder:
+def order(url: str, *, own: bool = False, progress: Progress | None = None, limits: Limits = HASTY) -> SourceOrder:
     own_open = (lambda text: io.BytesIO()) if own else None
-    return SourceOrder(Source(parse_origin_url(url)), READER, own_open, HASTY, progress or Progress())
+    return SourceOrder(Source(parse_origin_url(url)), READER, own_open, limits, progress or Progress())
 
 
 def names(ways: SourceOrder) -> list[str]:
@@ -43,6 +44,91 @@ def test_the_sidecar_comes_first() -> None:
     """Then an origin that speaks http, and webdataset's own opener last."""
     assert names(order("https://h/a.tar", own=True)) == ["sidecar", "origin", "webdataset's own opener"]
     assert names(order("s3://b/a.tar", own=True)) == ["sidecar", "webdataset's own opener"]
+
+
+def test_the_present_way_is_the_first() -> None:
+    """And known to be the sidecar's, or another; whether there is another tells how much is borne of it."""
+    ways = order("https://h/a.tar")
+    assert (ways.present.name, ways.through_sidecar, ways._bearing.alone) == ("sidecar", True, False)
+    ways.cope(GONE)
+    assert (ways.present.name, ways.through_sidecar) == ("origin", False)
+    assert order("s3://b/a.tar")._bearing.alone
+
+
+@pytest.mark.parametrize(
+    ("url", "position", "trouble", "limit_s"),
+    [
+        ("https://h/a.tar", 0, GONE, 2.0),
+        ("https://h/a.tar", 1, GONE, 60.0),
+        ("https://h/a.tar", 0, Unanswered("busy", reached=True), 60.0),
+        ("s3://b/a.tar", 0, GONE, 60.0),
+    ],
+    ids=["a new opening", "a broken stream", "one that answers", "no other way"],
+)
+def test_how_long_a_sidecar_is_asked_in_vain(url: str, position: int, trouble: Unanswered, limit_s: float) -> None:
+    """Shortly only where nothing is lost by going another way."""
+    ways = order(url, progress=Progress(position), limits=PATIENT)
+    assert ways._limit_of(ways.present, trouble) == limit_s
+
+
+def test_a_sidecar_that_is_known_to_be_gone_is_not_waited_for() -> None:
+    """The last opening did."""
+    ways = order("https://h/a.tar", limits=PATIENT)
+    DEAD.found()
+    assert ways._limit_of(ways.present, GONE) == 0.0
+
+
+def test_where_none_was_ever_there_none_is_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sidecar that this process has heard of may be started again."""
+    monkeypatch.delenv("FOREBAY_URL")
+    ways = order("s3://b/a.tar", limits=PATIENT)
+    assert ways._limit_of(ways.present, GONE) == 2.0
+    DEAD.lived = True
+    assert ways._limit_of(ways.present, GONE) == 60.0
+
+
+def test_how_long_the_other_ways_are_asked_in_vain() -> None:
+    """An origin as long as a broken stream; webdataset's own opener asks again by itself."""
+    ways = order("https://h/a.tar", own=True, limits=PATIENT)
+    assert [ways._limit_of(way, GONE) for way in ways._sources[1:]] == [60.0, 0.0]
+
+
+def test_trouble_that_lasts_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its cause, and how long it may last; after each a pause."""
+    told, slept = list[str](), list[float]()
+    monkeypatch.setattr(source_order, "warn_node", told.append)
+    monkeypatch.setattr(source_order.time, "sleep", slept.append)
+    busy = Unanswered("busy", reached=True, retry_after_s=0.25)
+    for tell_s, told_of in ((1000.0, 0), (0.0, 1)):
+        ways = order("https://h/a.tar", limits=replace(PATIENT, tell_s=tell_s))
+        for _ in range(2):
+            ways.cope(busy)
+        assert told == ["https://h/a.tar: busy; asking the sidecar again, for up to 60 s"] * told_of
+    assert slept == [0.25] * 4
+
+
+@pytest.mark.parametrize(("turning", "left"), [(True, ["sidecar", "origin"]), (False, ["origin"])])
+def test_silence_is_borne_of_a_sidecar_that_turns(turning: bool, left: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that does not is known to hang from then on."""
+    ways = order("https://h/a.tar")
+    found = list[bool]()
+    monkeypatch.setattr(ways.present, "turns", lambda: turning)
+    monkeypatch.setattr(HUNG, "found", lambda: found.append(True))
+    ways.cope(Unanswered("silent", silent=True))
+    assert (names(ways), found) == (left, [] if turning else [True])
+
+
+@pytest.mark.parametrize(("reached", "hint"), [(False, True), (True, False)])
+def test_what_is_gone_on_without_is_told(reached: bool, hint: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it runs is asked where it did not answer; and the workers of a node do not all come at once."""
+    told, slept = list[str](), list[float]()
+    monkeypatch.setattr(source_order, "warn_node", told.append)
+    monkeypatch.setattr(source_order.time, "sleep", slept.append)
+    monkeypatch.setattr(source_order.random, "uniform", lambda low, high: (low, high))
+    order("https://h/a.tar", limits=replace(HASTY, jitter_s=0.25)).cope(Unanswered("busy", reached=reached))
+    assert [text.startswith("https://h/a.tar: busy; going on without the sidecar, by origin.") for text in told] == [True]
+    assert ("Is it running?" in told[0]) == hint
+    assert slept == [(0.0, 0.25)]
 
 
 def test_one_that_is_gone_is_left() -> None:
@@ -72,6 +158,24 @@ def test_the_last_way_is_named() -> None:
     with pytest.raises(ShardReadError, match="webdataset's own opener was the last way to it") as caught:
         ways.cope(GONE)
     assert "the sidecar said: busy" in str(caught.value)
+    assert ways.present.name == "webdataset's own opener"
+
+
+def test_a_sidecar_that_was_not_there_said_nothing() -> None:
+    """An origin that failed did."""
+    ways = order("https://h/a.tar", own=True)
+    ways.cope(GONE)
+    ways.cope(Unanswered("broken"))
+    with pytest.raises(ShardReadError) as caught:
+        ways.cope(GONE)
+    assert "(before that the origin said: broken)" in str(caught.value)
+
+
+@pytest.mark.parametrize(("error", "counted"), [(ShardReadError("x"), "failed"), (ShardChanged("x"), "changed")])
+def test_the_end_is_counted_by_its_kind(error: ShardReadError, counted: str) -> None:
+    order("https://h/a.tar").failed(error)
+    counts = COUNTS.snapshot()
+    assert {name: counts[name] for name in ("failed", "changed")} == {"failed": 0, "changed": 0, counted: 1}
 
 
 def test_one_that_hangs_is_asked_again_before_the_end() -> None:
@@ -84,6 +188,52 @@ def test_one_that_hangs_is_asked_again_before_the_end() -> None:
     assert not ways.waits_instead(ShardReadError("absent"))
 
 
+def test_the_end_is_the_error_of_the_way_before_the_wait() -> None:
+    """It says more than that the sidecar hung on; and how long that was."""
+    ways = order("https://h/a.tar")
+    ways.cope(HANGS)
+    assert ways.waits_instead(ShardReadError("absent"))
+    with pytest.raises(ShardReadError, match=r"^absent \(before that hung on; waited 0 s\)"):
+        ways.take_next("hung on")
+
+
+@pytest.mark.parametrize(
+    ("error", "patient"),
+    [
+        (ShardReadError("broken"), True),
+        (ShardReadError("gone", status=404), False),
+        (ShardChanged("another", status=412), True),
+        (ProxyUnreachable("no way"), True),
+    ],
+)
+def test_how_long_one_that_hangs_is_waited_for_before_the_end(error: LoaderError, patient: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All its patience; where the origin itself refused, no longer than a restart. It is told."""
+    told = list[str]()
+    ways = order("https://h/a.tar", limits=PATIENT)
+    ways.cope(HANGS)
+    monkeypatch.setattr(source_order, "warn_node", told.append)
+    assert ways.waits_instead(error)
+    assert (ways._bearing.left_s > PATIENT.resume_s) == patient
+    assert ways._limit_of(ways.present, GONE) == pytest.approx(ways._bearing.left_s, abs=1.0)
+    assert ways._bearing.alone
+    assert [text.startswith(f"https://h/a.tar: {error}; waiting for the sidecar, which hung, for up to ") for text in told] == [True]
+
+
+@pytest.mark.parametrize(("position", "waits"), [(9, True), (10, True), (11, False)])
+def test_a_shard_that_is_longer_than_it_was_is_not_waited_for(position: int, waits: bool) -> None:
+    """No way makes it shorter again."""
+    ways = order("https://h/a.tar", progress=Progress(position, length=10))
+    ways.cope(HANGS)
+    assert ways.waits_instead(ShardReadError("x")) == waits
+
+
+def test_one_that_hangs_beyond_all_patience_is_not_waited_for() -> None:
+    ways = order("https://h/a.tar", limits=replace(HASTY, patience_s=0.0))
+    ways.cope(HANGS)
+    assert not ways.waits_instead(ShardReadError("x"))
+    assert names(ways) == ["origin"]
+
+
 def test_one_that_answers_again_is_first_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """While another way is in trouble; once a stream."""
     ways = order("https://h/a.tar")
@@ -92,6 +242,9 @@ def test_one_that_answers_again_is_first_again(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(source_order, "turns", lambda: True)
     ways.cope(GONE)
     assert names(ways) == ["sidecar", "origin"]
+    ways.cope(HANGS)
+    HUNG.forget()
+    assert not ways._is_back()
 
 
 def test_a_byte_ends_the_trouble(proxy: FakeServer) -> None:
