@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from support.fake_proxy import Cut, FakeServer, Refuse
 
+from forebay_loader.transport import http
 from forebay_loader.transport.body import Unanswered
 from forebay_loader.transport.endpoint import Endpoint
-from forebay_loader.transport.http import Reply, ask, ask_status, close_idle, connect, open_socket
+from forebay_loader.transport.http import MAX_EXPLANATION_BYTES, Reply, ask, ask_status, close_idle, connect, open_socket
 
 SHARD = "/s3/bucket/x.tar"
 BODY = bytes(range(256)) * 400
@@ -140,6 +141,84 @@ def test_a_socket_keeps_its_time_limit(sidecar: FakeServer, beside: FakeServer) 
     for each in (sidecar, beside):
         with open_socket(at(each), 7.0) as made:
             assert made.gettimeout() == 7.0
+
+
+def test_small_questions_leave_at_once(sidecar: FakeServer) -> None:
+    """Nothing waits for the acknowledgement of what was sent before."""
+    with open_socket(at(sidecar), 7.0) as made:
+        assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_a_socket_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        open_socket(Endpoint(socket_path=str(tmp_path / "none")), 7.0)
+
+
+def test_headers_of_the_answer_are_told(sidecar: FakeServer) -> None:
+    """ "" for one it has not."""
+    reply = asked(at(sidecar))
+    assert (reply.header("content-length"), reply.header("nothing")) == (str(len(BODY)), "")
+    reply.body.close()
+
+
+def test_an_explanation_is_read_to_a_limit(sidecar: FakeServer) -> None:
+    """A connection with a rest of it on its way is not used again."""
+    sidecar.fault(SHARD, Refuse(403, "x" * 2 * MAX_EXPLANATION_BYTES))
+    assert len(asked(at(sidecar)).explanation()) == MAX_EXPLANATION_BYTES
+    asked(at(sidecar)).content(len(BODY))
+    assert connections(sidecar) == 2
+
+
+def test_an_inherited_answer_gives_no_connection_back(sidecar: FakeServer) -> None:
+    """It is the parent's."""
+    reply = asked(at(sidecar))
+    reply._pid += 1
+    reply.content(len(BODY))
+    asked(at(sidecar)).content(len(BODY))
+    assert connections(sidecar) == 2
+
+
+def test_silence_of_an_idle_connection_is_not_asked_again(sidecar: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fresh one would be silent as long."""
+    asked(at(sidecar)).content(len(BODY))
+    monkeypatch.setattr(http, "connect", lambda *_: pytest.fail("connected"))
+    sidecar.turning.clear()
+    try:
+        with pytest.raises(Unanswered) as caught:
+            ask(at(sidecar), SHARD, [], connect_s=WITHIN_S, silence_s=0.05)
+    finally:
+        sidecar.turning.set()
+    assert caught.value.silent
+
+
+def test_who_looks_is_given_the_socket_and_may_end_it(sidecar: FakeServer) -> None:
+    """Before the answer is waited for; what it raises is raised."""
+    looked = list[socket.socket]()
+
+    def look(asking: socket.socket) -> None:
+        looked.append(asking)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ask(at(sidecar), SHARD, [], connect_s=WITHIN_S, silence_s=WITHIN_S, look=look)
+    assert [each.fileno() for each in looked] == [-1]
+
+
+def test_what_is_no_http_is_not_quoted() -> None:
+    """It may be anybody's."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            client, _ = server.accept()
+            with client:
+                client.recv(1 << 16)
+                client.sendall(b"SECRET\r\n\r\n")
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        with pytest.raises(Unanswered, match=r"broke off \(BadStatusLine\)"):
+            ask(Endpoint(port=server.getsockname()[1]), SHARD, [], connect_s=WITHIN_S, silence_s=WITHIN_S)
+        answering.join()
 
 
 def test_status_is_a_table(sidecar: FakeServer) -> None:
