@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from support.fake_cache import FakeCache, FakeHouse, FakePlans, FakeShard, fake_plans, fake_status
+from support.fake_cache import FakeCache, FakeOperations, FakePlans, FakeShard, fake_plans, fake_status
 
 from forebay_proxy.core.events import Event, Events
 from forebay_proxy.server.http.server import HttpServer
@@ -25,7 +25,7 @@ class World:
     face: HttpServer
     cache: FakeCache
     plans: FakePlans
-    operations: FakeHouse
+    operations: FakeOperations
     events: list[Event]
     _reported: asyncio.Condition = field(default_factory=asyncio.Condition)
 
@@ -61,7 +61,7 @@ async def listening(
     events: list[Event] = []
     board = Events()
     board.listen(events.append)
-    cache, plans, operations = FakeCache(shards), FakePlans(), FakeHouse()
+    cache, plans, operations = FakeCache(shards), FakePlans(), FakeOperations()
     face = HttpServer(
         cache=cache, plans=plans, operations=operations, status=fake_status, announced=fake_plans,
         metrics=lambda: (b"forebay_up 1\n", "text/plain; version=0.0.4"),

@@ -166,7 +166,7 @@ class FakePlans:
         return self.withdraw(reader)
 
 
-class FakeHouse:
+class FakeOperations:
     """Answers commands with fixed numbers and records them."""
 
     def __init__(self) -> None:

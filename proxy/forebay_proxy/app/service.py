@@ -92,10 +92,10 @@ async def serve(settings: Settings, *, announce: Announce, environ: Mapping[str,
     try:
         async with AsyncExitStack() as life:
             life.enter_context(ending.on_signals())
-            house = _House(settings, environ, life, ending)
-            await house.build()
-            _tell(announce, house.info)
-            await house.until()
+            sidecar = _Sidecar(settings, environ, life, ending)
+            await sidecar.build()
+            _tell(announce, sidecar.info)
+            await sidecar.until()
     except Exception as error:  # not `except*`: before Python 3.11.4 what is raised inside that is put into a group again
         parts = causes(error)
         fault = next((part for part in parts if not isinstance(part, ConfigError | NotBegun)), None)
@@ -118,7 +118,7 @@ def _tell(announce: Announce, info: ServiceInfo) -> None:
         log.warning("nobody hears where the sidecar serves (%s): %s", error.strerror, info.url)
 
 
-class _House:
+class _Sidecar:
     """The parts of one sidecar, built in order; ``life`` closes them in reverse."""
 
     info: ServiceInfo

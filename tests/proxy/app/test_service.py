@@ -76,18 +76,18 @@ async def serving(place: Path) -> AsyncIterator[int]:
 
 async def test_what_has_come_is_written_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that has left got its last bytes from memory: they are on their way to the disk at the end, and here at the next start."""
-    ending, write, drop = threading.Event(), file_io.write_pieces, service._House._drop_unread
+    ending, write, drop = threading.Event(), file_io.write_pieces, service._Sidecar._drop_unread
 
     def late(*arguments: Any) -> None:
         assert ending.wait(60)
         write(*arguments)
 
-    def dropped(house: service._House) -> None:
-        drop(house)
+    def dropped(sidecar: service._Sidecar) -> None:
+        drop(sidecar)
         ending.set()
 
     monkeypatch.setattr(file_io, "write_pieces", late)
-    monkeypatch.setattr(service._House, "_drop_unread", dropped)
+    monkeypatch.setattr(service._Sidecar, "_drop_unread", dropped)
     monkeypatch.setattr(service, "FLIGHTS_END_S", 60.0)
     (tmp_path / "root").mkdir()
     shard = tmp_path / "root" / "a.tar"

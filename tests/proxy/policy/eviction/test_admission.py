@@ -17,7 +17,7 @@ from forebay_proxy.wire.protocol.plan import ReaderName
 READER = ReaderName("job", "0", "0", "0.0")
 
 
-class House:
+class FullCache:
     """Room for ``room`` segments, all taken: shard n holds ``held[n]`` of them."""
 
     def __init__(self, room: int, held: dict[int, int]) -> None:
@@ -70,106 +70,106 @@ class House:
 
 def test_what_a_reader_has_behind_it_leaves_first() -> None:
     """Of a shard read for the last time in this epoch, while one still needed stays whole; tails before heads."""
-    house = House(6, {0: 4, 1: 2})
-    house.plans.replace(READER, [house.shards[0], house.shards[1]])
-    house.opens(0, at=2)
-    assert house.leaving(2) == [(name_of(0), 1), (name_of(0), 0)]
+    cache = FullCache(6, {0: 4, 1: 2})
+    cache.plans.replace(READER, [cache.shards[0], cache.shards[1]])
+    cache.opens(0, at=2)
+    assert cache.leaving(2) == [(name_of(0), 1), (name_of(0), 0)]
 
 
 def test_what_lies_before_a_reader_leaves_last() -> None:
     """Once nothing else is left; never what is leased."""
-    house = House(6, {0: 4, 1: 2})
-    house.plans.replace(READER, [house.shards[0], house.shards[1]])
-    house.opens(0, at=2)
+    cache = FullCache(6, {0: 4, 1: 2})
+    cache.plans.replace(READER, [cache.shards[0], cache.shards[1]])
+    cache.opens(0, at=2)
     with pytest.raises(CacheFull):
-        house.leaving(6)
-    assert house.leaving(5) == [(name_of(0), 1), (name_of(0), 0), (name_of(1), 1), (name_of(1), 0), (name_of(0), 3)]
+        cache.leaving(6)
+    assert cache.leaving(5) == [(name_of(0), 1), (name_of(0), 0), (name_of(1), 1), (name_of(1), 0), (name_of(0), 3)]
 
 
 def test_tails_leave_across_shards_before_heads() -> None:
     """By how far back in its shard a segment lies, one by one: each shard that was read keeps about as much as the others."""
-    house = House(9, {0: 4, 1: 3, 2: 2})
+    cache = FullCache(9, {0: 4, 1: 3, 2: 2})
     for number in range(3):
-        house.reads(number)
-    left = [house.leaves() for _ in range(9)]
+        cache.reads(number)
+    left = [cache.leaves() for _ in range(9)]
     assert left == [(0, 3), (1, 2), (2, 1), (0, 2), (1, 1), (0, 1), (2, 0), (1, 0), (0, 0)]
 
 
 def test_of_equal_tails_the_latest_opening_leaves_first() -> None:
     """A fixed part is kept of a set that is read in the same order again and again."""
-    house = House(6, {0: 2, 1: 2, 2: 2})
+    cache = FullCache(6, {0: 2, 1: 2, 2: 2})
     for number in (1, 0, 2):
-        house.reads(number)
-    assert [house.leaves() for _ in range(3)] == [(2, 1), (0, 1), (1, 1)]
+        cache.reads(number)
+    assert [cache.leaves() for _ in range(3)] == [(2, 1), (0, 1), (1, 1)]
 
 
 def test_what_leaves_only_whole_leaves_after_the_tails_of_others() -> None:
     """Its head would go with it."""
-    house = House(4, {0: 2, 1: 2})
-    house.entry(0).ranged = False
+    cache = FullCache(4, {0: 2, 1: 2})
+    cache.entry(0).ranged = False
     for number in (1, 0):
-        house.reads(number)
-    assert house.leaves() == (1, 1)
+        cache.reads(number)
+    assert cache.leaves() == (1, 1)
 
 
 def test_what_another_job_still_needs_does_not_leave_early() -> None:
     """The shard is announced by a second reader: what the first one has behind it is needed again."""
-    house = House(6, {0: 4, 1: 2})
-    house.plans.replace(READER, [house.shards[0]])
-    house.plans.replace(ReaderName("other", "0", "0", "0.0"), [house.shards[0]])
-    house.opens(0, at=2)
-    assert name_of(0) not in {name for name, _ in house.leaving(2)}
+    cache = FullCache(6, {0: 4, 1: 2})
+    cache.plans.replace(READER, [cache.shards[0]])
+    cache.plans.replace(ReaderName("other", "0", "0", "0.0"), [cache.shards[0]])
+    cache.opens(0, at=2)
+    assert name_of(0) not in {name for name, _ in cache.leaving(2)}
 
 
 def test_a_prefetch_takes_what_was_passed_without_displacing() -> None:
     """It is nobody's room any more: no reader's budget is spent on it."""
-    house = House(4, {0: 4})
-    house.plans.replace(READER, [house.shards[0], house.shards[1]])
-    house.opens(0, at=3)
-    grant = house.admission.reserve_ahead(SEGMENT_BYTES, 5.0, READER)
+    cache = FullCache(4, {0: 4})
+    cache.plans.replace(READER, [cache.shards[0], cache.shards[1]])
+    cache.opens(0, at=3)
+    grant = cache.admission.reserve_ahead(SEGMENT_BYTES, 5.0, READER)
     assert [victim.subject[1] for victim in grant.victims] == [(2,)]
-    assert not house.admission.owed_for(grant)
+    assert not cache.admission.owed_for(grant)
 
 
 def test_the_farthest_need_leaves_first() -> None:
     """Of what is announced; tails before heads. This matters where a plan holds a shard more than once, or jobs share one."""
-    house = House(6, {0: 2, 1: 2, 2: 2})
-    house.plans.replace(READER, [house.shards[number] for number in (1, 2, 0, 3)])
-    assert house.leaving(4) == [(name_of(0), 1), (name_of(0), 0), (name_of(2), 1), (name_of(2), 0)]
+    cache = FullCache(6, {0: 2, 1: 2, 2: 2})
+    cache.plans.replace(READER, [cache.shards[number] for number in (1, 2, 0, 3)])
+    assert cache.leaving(4) == [(name_of(0), 1), (name_of(0), 0), (name_of(2), 1), (name_of(2), 0)]
 
 
 def test_a_prefetch_displaces_only_what_is_needed_later() -> None:
     """Never a segment that is needed before the one it fetches."""
-    house = House(2, {0: 2})
-    house.plans.replace(READER, [house.shards[0], house.shards[1]])
-    need = need_at(house.plans, name_of(0))
+    cache = FullCache(2, {0: 2})
+    cache.plans.replace(READER, [cache.shards[0], cache.shards[1]])
+    need = need_at(cache.plans, name_of(0))
     assert need is not None
     with pytest.raises(CacheFull):
-        house.admission.reserve_ahead(SEGMENT_BYTES, need + 1.0, READER)
-    assert house.admission.reserve_ahead(SEGMENT_BYTES, need - 1.0, READER).victims
+        cache.admission.reserve_ahead(SEGMENT_BYTES, need + 1.0, READER)
+    assert cache.admission.reserve_ahead(SEGMENT_BYTES, need - 1.0, READER).victims
 
 
 def test_who_takes_a_room_takes_over_what_is_owed_of_it() -> None:
     """It was read, and nobody needs it now; but a needed one had left for it, so the next there stands where a needed one stood."""
-    house = House(4, {0: 4})
-    house.plans.replace(READER, [house.shards[0], house.shards[1]])
-    house.opens(0, at=3)
-    house.admission.prefetch_debts.note(house.entry(0).key, 2, READER, owed={READER: SEGMENT_BYTES}, is_lead=False)
-    house.admission.prefetch_debts.read(house.entry(0).key, 2)
-    grant = house.admission.reserve_ahead(SEGMENT_BYTES, 5.0, ReaderName("job", "0", "1", "0.0"))
+    cache = FullCache(4, {0: 4})
+    cache.plans.replace(READER, [cache.shards[0], cache.shards[1]])
+    cache.opens(0, at=3)
+    cache.admission.prefetch_debts.note(cache.entry(0).key, 2, READER, owed={READER: SEGMENT_BYTES}, is_lead=False)
+    cache.admission.prefetch_debts.read(cache.entry(0).key, 2)
+    grant = cache.admission.reserve_ahead(SEGMENT_BYTES, 5.0, ReaderName("job", "0", "1", "0.0"))
     assert [victim.subject[1] for victim in grant.victims] == [(2,)]
-    assert house.admission.owed_for(grant) == {READER: SEGMENT_BYTES}
+    assert cache.admission.owed_for(grant) == {READER: SEGMENT_BYTES}
 
 
 def test_nothing_is_owed_of_what_is_needed_again() -> None:
     """The next epoch has begun: its reader has two displacements again."""
-    house = House(4, {0: 2, 1: 2})
+    cache = FullCache(4, {0: 2, 1: 2})
     for index in range(2):
-        house.admission.prefetch_debts.note(house.entry(0).key, index, READER, owed={READER: SEGMENT_BYTES}, is_lead=False)
-        house.admission.prefetch_debts.read(house.entry(0).key, index)
-    house.plans.replace(READER, [house.shards[number] for number in (2, 0, 1)])
-    need = need_at(house.plans, name_of(0))
+        cache.admission.prefetch_debts.note(cache.entry(0).key, index, READER, owed={READER: SEGMENT_BYTES}, is_lead=False)
+        cache.admission.prefetch_debts.read(cache.entry(0).key, index)
+    cache.plans.replace(READER, [cache.shards[number] for number in (2, 0, 1)])
+    need = need_at(cache.plans, name_of(0))
     assert need is not None
-    grant = house.admission.reserve_ahead(SEGMENT_BYTES, need - 1.0, READER)
-    assert house.admission.prefetch_debts.owed() == {}
-    assert house.admission.owed_for(grant) == {READER: SEGMENT_BYTES}
+    grant = cache.admission.reserve_ahead(SEGMENT_BYTES, need - 1.0, READER)
+    assert cache.admission.prefetch_debts.owed() == {}
+    assert cache.admission.owed_for(grant) == {READER: SEGMENT_BYTES}
