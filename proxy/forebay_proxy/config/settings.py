@@ -101,7 +101,7 @@ class Settings(BaseModel):
         unset="Google, or STORAGE_EMULATOR_HOST without credentials",
     )
     gs_anonymous: bool = setting(
-        False, "Read gs:// without credentials; off, as Google's own are found by themselves, and where there are none none are sent."
+        False, "Read gs:// without credentials; off, as Google's own are found by themselves; where there are none, none are sent."
     )
     pass_header: Names = setting(
         (),
@@ -158,7 +158,7 @@ class Settings(BaseModel):
     )
     idle_exit_s: Seconds | None = setting(
         None,
-        "Exit once nobody has held or read it for so long; set by 'forebay run' and fb.sidecar() to 60.",
+        "Exit once no process has held it open or read through it for so long; set by 'forebay run' and fb.sidecar() to 60.",
         metavar="SECONDS",
         unset="never",
     )
