@@ -1,1 +1,1 @@
-"""Which version of a shard a name means, and whether it is still that one."""
+"""Finds the version that a shard's name means now: openings, comparisons with the origin, refusals."""

@@ -1,4 +1,4 @@
-"""How long what is known of an origin's answers holds: that a version is its own still, that it refused, that its bytes were wrong. No I/O.
+"""How long an origin's answers hold: that a version is still current, that a request was refused, that bytes were wrong. No I/O.
 
 ``Freshness``: whether a job may read a stored version without asking the origin about it first (``--revalidate``). A reader that names no
 job cannot say that a new run began: for it a comparison holds for the burst of readings it was made in, and for a minute.
@@ -7,8 +7,8 @@ job cannot say that a new run began: for it a comparison holds for the burst of 
 
 ``SuspectVersions``: what is remembered of shards whose bytes turned out wrong after some of them had been served. Two things. How often:
 the first time may be an accident on the way and is worth a second fetch, the next is told to the reader. And that a stream which was cut
-off must not go on where it stopped: its beginning may be wrong. A strong ETag promises the same bytes, so the shard gets another one, and
-a client that resumes with the old one is told 412.
+off must not go on where it stopped, because its beginning may be wrong. A strong ETag promises the same bytes, so the shard gets another
+one, and a client that resumes with the old one is told 412.
 
 Not thread-safe: the event loop's only.
 """
@@ -115,7 +115,7 @@ class SuspectVersions:
         self._refused: dict[str, tuple[ShardError, float]] = {}
 
     def spoilt(self, name: str, *, by_origin: bool = True) -> bool:
-        """Bytes of ``name`` were wrong; whether this is not the second time in a row that they came so."""
+        """Note that bytes of ``name`` were wrong. False: the second time in a row, so fetching them again will not help."""
         count, again = self._known(name)
         self._spoilt[name] = count + 1, again or by_origin, self._clock() + SPOILT_S
         self._spoilt.move_to_end(name)
@@ -146,7 +146,7 @@ class SuspectVersions:
             del self._refused[next(iter(self._refused))]
 
     def expire(self) -> None:
-        """Drop what is refused no longer, and who is not distrusted any more."""
+        """Drop refusals that hold no longer, and names that are suspect no longer."""
         now = self._clock()
         while self._refused and self._refused[oldest := next(iter(self._refused))][1] + UNASKED_S <= now:
             del self._refused[oldest]

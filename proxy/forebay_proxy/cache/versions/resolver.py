@@ -1,4 +1,4 @@
-"""Finds the version of a shard: a stored one that is still good, or the origin's, by one opening however many ask.
+"""Finds the version of a shard: a stored one that is still fresh, or the origin's, by one opening for all readers that ask.
 
 An *opening* is the first ranged GET itself: its headers tell version, length and whether the origin honours Range, its body is the first
 segment. 206: the length is in Content-Range. 200: no Range support, this very body is the single stream. 416 with ``*/0``: an empty shard.
@@ -80,7 +80,7 @@ class VersionResolver:
 
     @property
     def running(self) -> int:
-        """Openings and checks whose work has not ended, though those who asked may have their answer."""
+        """Openings and checks whose task has not ended; those with an answer may still be at work."""
         return self._resolver.running + self._checks.running
 
     async def entry(
@@ -96,12 +96,12 @@ class VersionResolver:
     ) -> tuple[Entry, bool]:
         """The version of ``shard`` to read now, and whether its opening was begun by this call. Waits for the origin if it must be asked.
 
-        Raises ``ShardError``; with a ``need`` that is a prefetch's also ``CacheFull``, before the origin is asked: there is no room, nor
-        anything that may leave for what ``reader`` needs at ``need_at`` (seconds of the plans' clock).
+        Raises ``ShardError``; with the ``need`` of a prefetch also ``CacheFull``, before the origin is asked: there is no free room, and
+        nothing may leave for a shard that ``reader`` needs at ``need_at`` (seconds of the plans' clock).
         """
         mac = self._recalled(shard, ahead=need >= DEMAND)
         compared: Entry | None = None  # by this very call: with a TTL of 0 it is never fresh
-        elsewhere: set[Entry] = set()  # what the origin shows to others, and not to this credential
+        elsewhere: set[Entry] = set()  # entries that the origin shows to other credentials only
         for _ in range(ATTEMPTS):
             entry = self.versions.meant(shard.name, mac, elsewhere)
             if entry is None:
@@ -120,7 +120,7 @@ class VersionResolver:
         raise ShardChanged(shard.name, f"the origin changed it {ATTEMPTS} times while it was being opened")
 
     def ready(self, shard: Shard, job: str) -> Entry | None:
-        """What ``entry`` would return without asking the origin anything; None where it would ask. Raises ``ShardError``."""
+        """The result of ``entry`` if it needs no origin's answer, else None. Raises ``ShardError``."""
         self._recalled(shard)
         entry = self.versions.readable(shard)
         return entry if entry is not None and self.freshness.is_fresh(entry, job) else None
@@ -129,7 +129,7 @@ class VersionResolver:
         self._fill.outdated(entry)
 
     def _recalled(self, shard: Shard, *, ahead: bool = False) -> str:
-        """The MAC of the credential of ``shard``. Raises what the origin said to it a moment ago."""
+        """The MAC of the credential of ``shard``. Raises the error by which the origin refused it a moment ago."""
         mac = self.versions.mac(shard)
         self.suspects.recall(shard.name, ahead=ahead)
         self._refusals.recall(shard.name, mac)

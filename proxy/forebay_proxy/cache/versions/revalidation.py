@@ -1,10 +1,11 @@
 """Asks an origin whether it still has a stored version: by HEAD, and where that says no, by a GET of one byte that is held to the version.
 
-HEAD is what many servers get wrong: they answer 404 or 400 to it, leave out the ETag, weaken it, or send a login page. So only a yes of it
-is believed. An origin whose GET said otherwise is asked by GET from then on, for a while. Not thread-safe: the event loop's only.
+Many servers answer HEAD wrongly: with 404 or 400, without the ETag, with a weak one, or with a login page. So only a yes to HEAD is
+believed. An origin whose GET said otherwise is asked by GET from then on, for a while. Not thread-safe: the event loop's only.
 
-Others refuse HEAD as an origin in trouble would (503, 429, a connection that is closed). So that one is asked by GET too, before what is
-stored is served unasked; where that fails as well it is in trouble, and for a minute no second question is put to it.
+Other servers refuse HEAD as an origin in trouble would (503, 429, a closed connection). So an origin that refuses HEAD is asked by GET too,
+before stored bytes are served without a comparison. If the GET fails as well, the origin is in trouble, and is asked once only for the next
+minute.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ class Revalidation:
         self._in_trouble: dict[str, float] = {}  # origin -> until when a HEAD in vain is enough
 
     async def still(self, entry: Entry, shard: Shard, needed: SlotNeed) -> Version | None:
-        """What the origin says of this version if it has it still, else None.
+        """The version in the origin's answer if the origin still has it, else None. Waits for the answer.
 
-        Raises ``OriginUnavailable`` where it cannot be asked now, and whatever else its GET says.
+        Raises ``OriginUnavailable`` where the origin cannot be asked now, and the error of its GET otherwise.
         """
         if self._head_differs.get(shard.origin, 0.0) <= self._clock():
             said = await self._by_head(entry, shard, needed)

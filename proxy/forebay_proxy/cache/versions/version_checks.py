@@ -1,4 +1,4 @@
-"""Asks an origin about versions that are stored: whether it has them still, and whether it shows them to another credential too.
+"""Asks an origin about versions that are stored: whether it still has them, and whether another credential may read them too.
 
 However many readers wait for an answer, the origin is asked once. The question itself is put by ``Revalidation``.
 """

@@ -1,4 +1,5 @@
-"""Which versions a shard's name means now: the latest that its origin has named, and what it shows to other credentials.
+"""Which versions a shard's name means now: the latest version that its origin has named, and the versions that it shows to other
+credentials.
 
 Not thread-safe: the event loop's only.
 """
@@ -35,7 +36,7 @@ class Versions:
         clock: Callable[[], float],
         hmac_key: bytes,
     ) -> None:
-        """``hmac_key``: what the MACs of credentials are made with, so that none of them is ever kept."""
+        """``hmac_key``: the key of the credentials' HMACs; no credential itself is kept."""
         self.current: dict[str, Entry] = {}  # the latest that the origin has named
         self._variants: dict[str, list[Entry]] = {}  # what it shows to other credentials, where that is something else; none is stale
         self._room = room
@@ -60,9 +61,10 @@ class Versions:
         return entry if entry is not None and entry.access.may_read(mac, self._clock()) else None
 
     def meant(self, name: str, mac: str, elsewhere: Container[Entry] = ()) -> Entry | None:
-        """What ``name`` means to this credential: what it may read, else the latest, which it has yet to be shown; None: not known.
+        """The entry that ``name`` means to this credential: one that it may read, else the latest, which the origin has yet to show it;
+        None: not known.
 
-        ``elsewhere``: what the origin shows to others, and not to this credential.
+        ``elsewhere``: entries that the origin shows to other credentials only.
         """
         latest = self.current.get(name)
         if latest is None:
@@ -149,7 +151,9 @@ class Versions:
         return entry
 
     def _show(self, entry: Entry, shard: Shard, outdated: Outdated) -> None:
-        """``entry`` is what the origin shows to ``shard``: what it showed to this variant before is outdated, and to others it is not."""
+        """``entry`` is what the origin shows to ``shard``: the entry that it showed to this variant before is outdated, but not for other
+        variants.
+        """
         name = entry.name
         others = [known for known in (*self._variants.get(name, []), self.current.get(name)) if known is not None and known is not entry]
         for other in others:

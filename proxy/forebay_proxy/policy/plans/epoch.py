@@ -190,7 +190,7 @@ class Epoch:
                 self.opened += self.marks.add(name, 0)
 
     def _guess(self, mark: int) -> int:
-        """How many epochs ago the one is that this opening belongs to, by what is known of its shard."""
+        """How many epochs ago the epoch of this opening is, by the ``mark`` of its shard."""
         if self.told:  # this reader tells nothing in a job where others do
             return 1 if self._last.whole and not mark & _BEFORE else 0
         if mark & _NOW:

@@ -22,7 +22,7 @@ class IdleReaders:
         return f"<IdleReaders {len(self.readers)} of {len(self._seen)} readers>"
 
     def look(self, places: Mapping[Hashable, tuple[object, float]], now: float) -> None:
-        """``places``: where each reader is, in any terms, and how many seconds it may stay there."""
+        """``places``: reader -> (its place, in any terms; seconds it may stay there)."""
         seen, self._seen = self._seen, {}
         self.readers.clear()
         for reader, (place, patience_s) in places.items():
