@@ -1,6 +1,7 @@
 """Which plans mention a shard, and where in them: arrays by number, and a dict only for what is mentioned more than once. Pure.
 
-A mention is one integer: the number of the plan, 32 bits, then the index in it. Sorted, those of one plan stand together, in its order.
+A mention is one integer: the number of the plan, 32 bits, then the index in it. Sorted, those of one plan stand together, in its order. A
+dict for all was tried: of half a million mentions it takes 107 bytes each where the array takes 9.
 """
 
 from __future__ import annotations
