@@ -39,7 +39,6 @@ from forebay_proxy.origins.registry import Origins
 from forebay_proxy.server.fd.server import FdServer, default_socket
 from forebay_proxy.server.http.server import HttpServer
 from forebay_proxy.server.net.access import Access
-from forebay_proxy.server.net.allocator import keep_buffers
 from forebay_proxy.server.net.process_limits import raise_limit
 from forebay_proxy.store.store import Store
 from forebay_proxy.telemetry.counters import Counters
@@ -71,7 +70,6 @@ Announce = Callable[[ServiceInfo], None]
 
 def run_service(settings: Settings, *, announce: Announce) -> int:
     """Serve until a signal ends it, or the idle time is over. Returns the exit code; raises ``ConfigError`` when it cannot start."""
-    keep_buffers()
     raise_limit()
     logs.set_up(settings.log_level)
 
