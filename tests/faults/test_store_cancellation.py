@@ -28,7 +28,7 @@ def stored_row(store: Store, name: str, sums: list[int]) -> Row:
 async def fill(store: Store, name: str, claimed: bool) -> str:
     """A file of which both segments are written and the first is claimed, or none."""
     key = make_row(name).key
-    file = await store.create(key, LENGTH)
+    file = await store.files.create(key, LENGTH)
     for index in range(2):
         await file.write(index * SEGMENT_BYTES, ramp(key, index, LENGTH))
     if claimed:
@@ -57,19 +57,19 @@ async def left_behind(path: Path) -> AsyncIterator[Store]:
 
 async def swept(store: Store) -> None:
     """Both leave, the unclaimed segment too."""
-    await store.sweep()
+    await store.sweeping.run()
 
 
 async def made(store: Store) -> None:
-    await (await store.create(NEW, LENGTH)).aclose()
+    await (await store.files.create(NEW, LENGTH)).aclose()
 
 
 async def made_in_place_of_garbage(store: Store) -> None:
-    await (await store.create(make_row("s3://b/0").key, LENGTH)).aclose()
+    await (await store.files.create(make_row("s3://b/0").key, LENGTH)).aclose()
 
 
 async def opened_again(store: Store) -> None:
-    await (await store.reopen(make_row("s3://b/kept").key, LENGTH, [0])).aclose()
+    await (await store.files.reopen(make_row("s3://b/kept").key, LENGTH, [0])).aclose()
 
 
 async def claimed_and_committed(store: Store) -> None:
@@ -80,7 +80,7 @@ async def claimed_and_committed(store: Store) -> None:
 
 
 async def worked_on(store: Store) -> None:
-    file = await store.create(NEW, LENGTH)
+    file = await store.files.create(NEW, LENGTH)
     await file.allocate(0, SEGMENT_BYTES)
     await file.write(0, b"x" * 5000)
     await file.punch(0, SEGMENT_BYTES)
@@ -101,14 +101,14 @@ async def test_cancelled_at_each_await(tmp_path: Path, work: Callable[[Store], C
             await closed(store)
             assert descriptors(store) == before, cut
             await work(store)
-            await store.sweep()
+            await store.sweeping.run()
             await closed(store)
             assert descriptors(store) == before, cut
             shards = {path.name for path in (store.path / "shards").iterdir()}
             assert make_row("s3://b/kept").key in shards
             assert len(store.sweeping) == 0
             assert store.sweeping.garbage_bytes == 0
-            kept = await store.reopen(make_row("s3://b/kept").key, LENGTH, [0])
+            kept = await store.files.reopen(make_row("s3://b/kept").key, LENGTH, [0])
             assert not kept.lacking
             assert await kept.digest(0, SEGMENT_BYTES) == sum_of(ramp(kept.key, 0, LENGTH))
             await kept.aclose()

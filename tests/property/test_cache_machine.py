@@ -72,7 +72,7 @@ class Life:
             path, segments=1, segment_bytes=capacity, origin=origin, boot=boot, measured=True, window_unit=4096, prefetch=True
         ) as world:
             self.world = world
-            world.group.create_task(world.store.sweep())  # while it serves, as the service has it
+            world.group.create_task(world.store.sweeping.run())  # while it serves, as the service has it
             self._ready.set()
             await self._stop.wait()
             for plan in world.plans.all():

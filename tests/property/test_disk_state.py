@@ -147,7 +147,7 @@ def test_what_is_granted_fits_on_the_disk_as_last_seen(sequence: list[tuple[obje
                 assert ledger.used_bytes <= max(before, total - floor)
             case ("allocate",) if reserved:
                 allocated.append(reserved.pop())
-                ledger.allocated(allocated[-1])
+                ledger.disk.allocated(allocated[-1])
             case ("land",) if allocated:
                 grant = allocated.pop()
                 stored.append(grant.bytes)
@@ -156,8 +156,8 @@ def test_what_is_granted_fits_on_the_disk_as_last_seen(sequence: list[tuple[obje
                 ledger.release(reserved.pop())
             case ("others", int(count)):
                 others = min(count, total - on_disk())
-                ledger.watch()
-                headroom.looked(total - others - on_disk(), *ledger.watched())
+                ledger.disk.watch()
+                headroom.looked(total - others - on_disk(), *ledger.disk.watched())
                 ledger.capacity_bytes = headroom.capacity_bytes
             case ("work off",):
                 excess = ledger.excess_bytes()
@@ -165,7 +165,7 @@ def test_what_is_granted_fits_on_the_disk_as_last_seen(sequence: list[tuple[obje
                     stored.remove(victim.bytes)
                     ledger.doom(victim.bytes)
                     ledger.gone(victim.bytes)
-        assert ledger.on_disk_bytes == on_disk()
+        assert ledger.disk.bytes == on_disk()
         assert ledger.used_bytes == on_disk() + sum(grant.bytes for grant in reserved)
         assert ledger.used_bytes <= 80
 
@@ -188,20 +188,20 @@ def test_the_bound_stays_where_it_is_while_nobody_else_writes(sequence: list[tup
             reserved.append(ledger.reserve(size, list))
         elif what == "allocate" and reserved:
             allocating.append(reserved.pop())
-            ledger.doubt(allocating[-1])
+            ledger.disk.doubt(allocating[-1])
             on_disk += allocating[-1].bytes
         elif what == "told" and allocating:
             allocated.append(allocating.pop())
-            ledger.allocated(allocated[-1])
+            ledger.disk.allocated(allocated[-1])
         elif what == "land" and allocated:
             stored.append(allocated[-1].bytes)
             ledger.commit(allocated.pop())
         elif what == "cut" and allocated:
             grant = allocated.pop(0)
-            ledger.doubt(grant)
+            ledger.disk.doubt(grant)
             on_disk -= max(0, grant.bytes - size)
             if free is None:
-                ledger.watch()  # a look may begin in between
+                ledger.disk.watch()  # a look may begin in between
             ledger.shrink(grant, size)
             stored.append(grant.bytes)
             ledger.commit(grant)
@@ -214,16 +214,16 @@ def test_the_bound_stays_where_it_is_while_nobody_else_writes(sequence: list[tup
         elif what == "told freed" and freed:
             ledger.gone(freed.pop())
         elif what == "give up" and allocated:
-            ledger.doubt(allocated[-1])
+            ledger.disk.doubt(allocated[-1])
             on_disk -= allocated[-1].bytes
             ledger.release(allocated.pop())
         elif what == "look":
-            ledger.watch()
+            ledger.disk.watch()
             free = total - on_disk
         elif what == "looked" and free is not None:
-            headroom.looked(free, *ledger.watched())
+            headroom.looked(free, *ledger.disk.watched())
             free = None
             assert headroom.capacity_bytes == total - floor
-        least, most = ledger.watched()
+        least, most = ledger.disk.watched()
         assert on_disk <= total - floor
         assert least <= most

@@ -48,7 +48,7 @@ async def cache(tmp_path: Path) -> Path:
     path = tmp_path / "cache"
     store = await Store.open(path, who="serve")
     await store.load()
-    file = await store.create(GOOD.key, GOOD.length)
+    file = await store.files.create(GOOD.key, GOOD.length)
     await file.write(0, ramp(GOOD.key, 0, SEGMENT_BYTES))
     store.index_writer.put(GOOD)
     await store.aclose()
@@ -86,7 +86,7 @@ async def started(cache: Path) -> AsyncIterator[tuple[Store, StartReport]]:
 
 async def next_life(cache: Path) -> StartReport:
     async with started(cache) as (store, loaded):
-        await store.sweep()
+        await store.sweeping.run()
         return loaded
 
 
@@ -136,7 +136,7 @@ async def test_a_poisoned_row_is_refused(cache: Path, canary: Path, tmp_path: Pa
     async with started(cache) as (store, loaded):
         assert (loaded.rows, loaded.rows_refused) == ([GOOD], 1)
         assert any("1 index rows refused" in notice for notice in loaded.notices)
-        await store.sweep()
+        await store.sweeping.run()
         store.index_writer.put(BAD)
         await store.index_writer.committed()
         store.index_writer.drop(BAD.key)

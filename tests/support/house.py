@@ -314,7 +314,7 @@ async def building(
                     origin.release()
                     await world.quiet()
                     await until(lambda: not store.sweeping.running)  # a pass that is under way is not joined by another
-                    await store.sweep()
+                    await store.sweeping.run()
                     if checked:
                         world.check()
                 finally:

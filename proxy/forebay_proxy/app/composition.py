@@ -133,7 +133,7 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
     )  # fmt: skip
     resolver = VersionResolver(
         room=room, retirement=here.retirement, fill=fill, suspects=suspects, flights=flights, fetcher=fetcher, buffers=buffers,
-        events=events, group=around.group, clock=clock, hmac_key=store.hmac_key, revalidate=settings.revalidate,
+        events=events, group=around.group, clock=clock, hmac_key=store.directory.hmac_key, revalidate=settings.revalidate,
     )  # fmt: skip
     segment_flights = SegmentFlights(
         room=room, disk=disk, plans=plans, flights=flights, fill=fill, segment_reader=here.segment_reader, fetcher=fetcher,

@@ -157,7 +157,7 @@ class _Sidecar:
         adopt(loaded, store, self._parts.resolver, self._cache)
         self._parts.room.overhead.measure()
         said = await self._listen(claim, group)
-        store.announce(self._face.address.url, self._instance)
+        store.directory.announce(self._face.address.url, self._instance)
         chosen = (*place.notices, *capacity.notices)
         notices = (*self._settings.notices, *chosen, *place.warnings, *loaded.notices, *said)
         at = self._face.address
@@ -174,7 +174,7 @@ class _Sidecar:
                 "tick": self._tick,
                 "disk monitor": self._parts.disk_monitor.run,
                 "loop lag": lambda: measure_lag(self._events),
-                "sweep": store.sweep,
+                "sweep": store.sweeping.run,
                 "sample indexes": self._parts.indexer.run,
                 **({"sample": self._sampling.run} if self._settings.verify_every_s else {}),
             }.items()
@@ -187,7 +187,7 @@ class _Sidecar:
         if path.resolve().is_relative_to(store.path.resolve()):
             step = "name a file elsewhere: what lies in the cache directory counts against --cache-size, and a log grows without a bound"
             raise ConfigError(f"--access-log {path} is in the cache directory", next_step=step)
-        access_log = AccessLog(path, store.hmac_key, self._events, clock=self._clock)
+        access_log = AccessLog(path, store.directory.hmac_key, self._events, clock=self._clock)
         await access_log.start()
         self._life.push_async_callback(access_log.aclose)
 
@@ -283,7 +283,7 @@ class _Sidecar:
     async def _close(self) -> None:
         self._ending.began()
         self._claim.close()  # nobody new joins
-        self._parts.store.leaving()
+        self._parts.store.directory.leaving()
         for name in {"prefetch", "sets"} & self._background.keys():
             self._background[name].cancel()
         await self._face.drain()

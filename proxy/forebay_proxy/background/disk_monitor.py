@@ -75,7 +75,7 @@ class DiskMonitor:
 
     async def look(self) -> None:
         """Look once, and do what follows."""
-        self._room.ledger.watch()
+        self._room.ledger.disk.watch()
         try:
             self.seen = seen = await self._store.look(PATIENCE_S)
         except DiskFailed as error:
@@ -90,7 +90,7 @@ class DiskMonitor:
             self._tasks.spawn(self._tend(), "tend")
 
     def _follow(self, seen: Look) -> None:
-        self._headroom.looked(seen.free_bytes, *self._room.ledger.watched(), seen.size_bytes)
+        self._headroom.looked(seen.free_bytes, *self._room.ledger.disk.watched(), seen.size_bytes)
         self._room.ledger.capacity_bytes = self._headroom.capacity_bytes
         few = max(FEW_FILES, min(SOME_FILES, int(seen.files * self._free_floor)))
         self._health.no_files = seen.free_files is not None and seen.free_files < few
@@ -102,7 +102,7 @@ class DiskMonitor:
         if error.operation == "create":
             self._health.no_files = True
             return
-        self._headroom.refused(self._room.ledger.on_disk_bytes)
+        self._headroom.refused(self._room.ledger.disk.bytes)
         self._room.ledger.capacity_bytes = self._headroom.capacity_bytes
 
     # While it is down
@@ -126,7 +126,7 @@ class DiskMonitor:
             await self._reclaimer.work_off()
             await self._make_files()
             await self._files.close_idle()
-            await self._store.sweep()
+            await self._store.sweeping.run()
         finally:
             self._tending = False
 

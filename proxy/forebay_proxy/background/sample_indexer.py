@@ -272,7 +272,7 @@ class SampleIndexer:
         except (CacheFull, DiskFailed):
             return
         try:
-            room.ledger.doubt(grant)
+            room.ledger.disk.doubt(grant)
             with suppress(DiskFailed):
                 await self._files.write(entry.key, encoded)
         finally:

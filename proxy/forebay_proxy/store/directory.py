@@ -71,12 +71,13 @@ class Scan:
 class Directory:
     """An owned cache directory. ``shards``, ``index`` and ``samples`` are open descriptors of the folders in it."""
 
-    def __init__(self, path: Path, *, root: int, lock: int, shards: int, index: int, samples: int, key: bytes) -> None:
+    def __init__(self, path: Path, *, root: int, lock: int, shards: int, index: int, samples: int, key: bytes, who: str) -> None:
         self.path = path
         self.shards = shards
         self.index = index
         self.samples = samples
-        self.hmac_key = key
+        self.hmac_key = key  # 32 secret bytes that outlive the process: the key of credential HMACs in rows
+        self._who = who
         self._root = root
         self._lock = lock
         self._foreign_bytes = 0
@@ -95,7 +96,7 @@ class Directory:
             shards = _kept(undo, _open_folder(root, path, SHARDS))
             index = _kept(undo, _open_folder(root, path, INDEX))
             samples = _kept(undo, _open_folder(root, path, SAMPLES))
-            owned = cls(path, root=root, lock=lock, shards=shards, index=index, samples=samples, key=hmac_key(root))
+            owned = cls(path, root=root, lock=lock, shards=shards, index=index, samples=samples, key=hmac_key(root), who=who)
             undo.pop_all()
             return owned
 
@@ -108,9 +109,13 @@ class Directory:
         state = os.fstat(self.shards)
         return f"{state.st_dev:x}.{state.st_ino:x}.{_generation(self.shards):x}"
 
-    def announce(self, who: str, url: str, instance: str, *, ending: bool = False) -> None:
-        """Say in the lock file where we listen, or that we are about to give the directory up."""
-        write_lock(self._lock, who, url, instance, ending=ending)
+    def announce(self, url: str, instance: str) -> None:
+        """Say in the lock file where we serve: a second owner-to-be is told."""
+        write_lock(self._lock, self._who, url, instance)
+
+    def leaving(self) -> None:
+        """Say in the lock file that the directory is given up soon: a second owner-to-be waits."""
+        write_lock(self._lock, self._who, "", "", ending=True)
 
     def in_place(self) -> bool:
         """Whether the path, the lock file and the shards' folder are still those we hold. Raises OSError.

@@ -12,10 +12,9 @@ from forebay_proxy.core.errors import DiskFailed
 from forebay_proxy.core.segments import segment_span
 from forebay_proxy.store.directory import Directory
 from forebay_proxy.store.files import file_io
-from forebay_proxy.store.files.disk_errors import disk_errors
 from forebay_proxy.store.files.fallocate import Abilities
 from forebay_proxy.store.files.shard_file import PATIENCE_S, ShardFile
-from forebay_proxy.store.files.thread_pools import Overdue, Pools
+from forebay_proxy.store.files.thread_pools import Pools, disk_errors
 from forebay_proxy.store.garbage import GarbageSweep
 
 __all__ = ["ShardFiles"]
@@ -69,8 +68,6 @@ class ShardFiles:
         try:
             with disk_errors(operation, f"shard file {key[:12]}"):
                 fd = await self._pools.writes.run(opener, undo=os.close, patience_s=PATIENCE_S, late=partial(self._opens_late, key))
-        except Overdue as overdue:
-            raise DiskFailed(operation, "ETIMEDOUT", f"{overdue} (shard file {key[:12]})") from None
         finally:
             if key not in self._late:
                 del self.open[key]

@@ -16,9 +16,8 @@ from typing import TypeVar, TypeVarTuple
 
 from forebay_proxy.core.errors import DiskFailed
 from forebay_proxy.core.segments import allocated
-from forebay_proxy.store.files.disk_errors import disk_errors
 from forebay_proxy.store.files.shard_file import PATIENCE_S
-from forebay_proxy.store.files.thread_pools import Overdue, Pool, Pools
+from forebay_proxy.store.files.thread_pools import Pool, Pools, disk_errors
 from forebay_proxy.wire.tar.sample_index import MAX_INDEX_BYTES, InvalidIndex, decode
 
 __all__ = ["MOST_FILES", "SampleFiles", "disk_bytes"]
@@ -107,11 +106,8 @@ class SampleFiles:
         self.bytes -= self._sizes.pop(key, 0)
 
     async def _run(self, pool: Pool, operation: str, function: Callable[[*Args], T], *args: *Args) -> T:
-        try:
-            with disk_errors(operation, "a sample index"):
-                return await pool.run(function, *args, patience_s=PATIENCE_S)
-        except Overdue as overdue:
-            raise DiskFailed(operation, "ETIMEDOUT", f"{overdue} (a sample index)") from None
+        with disk_errors(operation, "a sample index"):
+            return await pool.run(function, *args, patience_s=PATIENCE_S)
 
 
 def disk_bytes(encoded_bytes: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
@@ -24,10 +24,8 @@ from forebay_proxy.store.directory import Directory
 from forebay_proxy.store.facts import IndexLost
 from forebay_proxy.store.file_table import ShardFiles
 from forebay_proxy.store.files import fallocate
-from forebay_proxy.store.files.disk_errors import disk_errors, disk_failed
 from forebay_proxy.store.files.fallocate import Abilities
-from forebay_proxy.store.files.shard_file import ShardFile
-from forebay_proxy.store.files.thread_pools import Overdue, Pools
+from forebay_proxy.store.files.thread_pools import Pools, disk_errors, disk_failed
 from forebay_proxy.store.garbage import GarbageSweep
 from forebay_proxy.store.index.database import IndexBroken, IndexDatabase, LoadedIndex
 from forebay_proxy.store.index.writer import IndexWriter
@@ -49,14 +47,13 @@ class Store:
     shards: a row that says anything else was written before or elsewhere, and what it claims is verified before its first use.
     """
 
-    def __init__(self, directory: Directory, pools: Pools, abilities: Abilities, boot_id: str, who: str, events: Events) -> None:
+    def __init__(self, directory: Directory, pools: Pools, abilities: Abilities, boot_id: str, events: Events) -> None:
         self.boot_id = boot_id
         self.index_writer = IndexWriter(self._commit, events)
         self._events = events
-        self._directory = directory
+        self.directory = directory
         self._pools = pools
         self.abilities = abilities  # of the file system: what it cannot do, see ``Abilities``
-        self._who = who
         self._index = IndexDatabase(directory.index)
         self._measured_bytes = 0  # after the last commit
         self.sweeping = GarbageSweep(pools.writes, directory.shards, abilities, events)
@@ -84,12 +81,12 @@ class Store:
                 raise ConfigError(f"cache directory {owned.path} cannot be written: {error.strerror}") from error
             undo.pop_all()
         # Of a copy of this directory, made while it was in use, rows and files are of different moments: they are trusted here only.
-        return cls(owned, pools, abilities, f"{boot_id()} {owned.place()}", who, events or Events())
+        return cls(owned, pools, abilities, f"{boot_id()} {owned.place()}", events or Events())
 
     @property
     def path(self) -> Path:
         """The cache directory, absolute."""
-        return self._directory.path
+        return self.directory.path
 
     @property
     def idle(self) -> bool:
@@ -101,19 +98,6 @@ class Store:
         """Whether a lease on a passed descriptor holds: not on another machine's file system, whatever it answers."""
         return self.abilities.lock and not is_network(file_system_type(self.path, read_mounts()))
 
-    @property
-    def hmac_key(self) -> bytes:
-        """32 secret bytes that outlive the process: the key of credential HMACs in rows."""
-        return self._directory.hmac_key
-
-    def announce(self, url: str, instance: str) -> None:
-        """Say in the lock file where we serve: a second owner-to-be is told."""
-        self._directory.announce(self._who, url, instance)
-
-    def leaving(self) -> None:
-        """Say in the lock file that the directory is given up soon: a second owner-to-be waits."""
-        self._directory.announce(self._who, "", "", ending=True)
-
     async def load(self) -> StartReport:
         """Read the index and compare it with the files; the index may be written from then on. Raises ConfigError: it cannot be read.
 
@@ -123,7 +107,7 @@ class Store:
         try:
             with disk_errors("load", str(self.path)):
                 index = await self._load_index(loaded)
-                scan = await self._pools.reads.run(self._directory.scan)
+                scan = await self._pools.reads.run(self.directory.scan)
         except DiskFailed as error:
             raise ConfigError(f"cache directory {self.path} cannot be used: {error}", next_step="name another with --cache-dir") from error
         found = recover(index.rows, scan, index.committed_at)
@@ -145,7 +129,7 @@ class Store:
         except (IndexBroken, sqlite3.Error) as error:
             # Only an index that is out of the way claims nothing: were it left, and readable again at the next start, its rows would
             # speak of files that were replaced meanwhile.
-            await self._pools.index.run(self._directory.set_index_aside)
+            await self._pools.index.run(self.directory.set_index_aside)
             loaded.notices.append(f"the index was damaged ({error}): kept as index-broken; all shards will be fetched again")
         try:
             return await self._pools.index.run(self._index.load)
@@ -170,35 +154,32 @@ class Store:
             raise failure from error
 
     def _commit_and_measure(self, changes: Mapping[str, str | None]) -> int:
-        if not self._directory.in_place():  # without its lock file another sidecar may own it by now, and this very index
+        if not self.directory.in_place():  # without its lock file another sidecar may own it by now, and this very index
             raise FileNotFoundError(errno.ENOENT, "the cache directory was removed, replaced or unmounted")
         self._index.commit(changes)
-        return self._directory.overhead()
+        return self.directory.overhead()
 
     async def _begin_index_anew(self) -> None:
         """An empty index claims nothing, which is always safe. None is made where the directory is not ours any more."""
         with suppress(OSError, sqlite3.Error, IndexBroken):  # the next commit will tell
-            if not await self._pools.index.run(self._directory.in_place):
+            if not await self._pools.index.run(self.directory.in_place):
                 return
             await self._pools.index.run(self._index.close)
-            await self._pools.index.run(self._directory.set_index_aside)
+            await self._pools.index.run(self.directory.set_index_aside)
             await self._pools.index.run(self._index.load)
             self._events.emit(IndexLost())
 
     async def look(self, patience_s: float) -> Look:
         """How full the disk is, and whether the directory is where it was. Raises DiskFailed."""
-        return await self._watched("look", look, self._directory, patience_s=patience_s)
+        return await self._watched("look", look, self.directory, patience_s=patience_s)
 
     async def probe(self, patience_s: float) -> None:
         """Write, sync and read back a small file. Raises DiskFailed."""
-        await self._watched("probe", probe, self._directory.shards, patience_s=patience_s)
+        await self._watched("probe", probe, self.directory.shards, patience_s=patience_s)
 
     async def _watched(self, operation: str, function: Callable[[*Args], T], *args: *Args, patience_s: float) -> T:
-        try:
-            with disk_errors(operation, str(self.path)):
-                return await self._pools.watch.run(function, *args, patience_s=patience_s)
-        except Overdue as overdue:
-            raise DiskFailed(operation, "ETIMEDOUT", f"{overdue} ({self.path})") from None
+        with disk_errors(operation, str(self.path)):
+            return await self._pools.watch.run(function, *args, patience_s=patience_s)
 
     @property
     def overhead_bytes(self) -> int:
@@ -207,29 +188,13 @@ class Store:
 
     def measure(self) -> int:
         """Allocated bytes of all that is not a live shard file: index, lock, key, log, folders, unknown files and garbage."""
-        self._measured_bytes = self._directory.overhead()
+        self._measured_bytes = self.directory.overhead()
         return self.overhead_bytes
-
-    async def sweep(self) -> int:
-        """Remove what ``load`` found and nothing claims; how many files are left. A pass that runs already is not waited for."""
-        return await self.sweeping.run()
 
     def disown(self, key: str, allocated_bytes: int) -> None:
         """A file that ``load`` kept means nothing to us: its row is dropped, it is removed at the next sweep."""
         self.index_writer.drop(key)
         self.sweeping.add({key: allocated_bytes}, {})
-
-    async def create(self, key: str, length: int | None) -> ShardFile:
-        """A new sparse file of ``length`` bytes (None: empty, it grows). Raises DiskFailed, or Leased if an old file is stuck there."""
-        return await self.files.create(key, length)
-
-    async def reopen(self, key: str, length: int | None = None, claimed: Sequence[int] = ()) -> ShardFile:
-        """A file that ``load`` kept or ``create`` made, and that was closed since. Raises DiskFailed.
-
-        ``ESTALE``: another file has its name, or the file is not ``length`` bytes long. Its ``lacking`` are those of the segments
-        ``claimed`` that are not wholly in it.
-        """
-        return await self.files.reopen(key, length, claimed)
 
     async def aclose(self) -> None:
         """Commit what is pending, close all files, give the directory up. Safe to repeat."""
@@ -237,7 +202,7 @@ class Store:
             return
         self._closed = True
         async with AsyncExitStack() as stack:
-            stack.callback(self._directory.close)
+            stack.callback(self.directory.close)
             stack.push_async_callback(self._pools.aclose)
             stack.push_async_callback(self._pools.index.run, self._index.close)
             stack.push_async_callback(self.files.aclose)

@@ -41,7 +41,10 @@ def _starting_beside(path: Path, *, leaving: bool) -> tuple[asyncio.Task[int], S
     run = path / "run"
     run.mkdir(mode=0o700)
     owner = Directory.open(path / "cache", "another")
-    owner.announce("another", "" if leaving else "http://127.0.0.1:1", "i", ending=leaving)
+    if leaving:
+        owner.leaving()
+    else:
+        owner.announce("http://127.0.0.1:1", "i")
     environ = {"XDG_RUNTIME_DIR": str(run), "HOME": str(path)}
     settings = load({"port": 0, "cache_dir": path / "cache", "cache_size": "64MiB"}, environ, ())
     ending = Shutdown(0.0)

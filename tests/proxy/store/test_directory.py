@@ -53,7 +53,7 @@ def test_missing_parents_are_made_for_us_alone(tmp_path: Path) -> None:
 
 def test_a_second_owner_is_told_who_the_first_is(owned: Directory) -> None:
     """One line with pid and address."""
-    owned.announce("serve", "http://127.0.0.1:7070", "0123")
+    owned.announce("http://127.0.0.1:7070", "0123")
     with pytest.raises(ConfigError, match=rf"owned by pid {os.getpid()}, serving http://127\.0\.0\.1:7070$") as caught:
         Directory.open(owned.path, "serve")
     assert "--cache-dir" in caught.value.next_step
@@ -70,20 +70,20 @@ def test_a_second_owner_while_the_first_is_starting(owned: Directory) -> None:
 
 def test_the_lock_says_who_we_are(owned: Directory) -> None:
     """pid and start time together name a process, even after its pid is used again."""
-    owned.announce("run", "http://127.0.0.1:1", "feed")
+    owned.announce("http://127.0.0.1:1", "feed")
     content = json.loads((owned.path / "lock").read_text())
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    told = {"who": "run", "url": "http://127.0.0.1:1", "instance": "feed", "ending": False}
+    told = {"who": "serve", "url": "http://127.0.0.1:1", "instance": "feed", "ending": False}
     assert content == {"pid": os.getpid(), "start_time": ticks, **told}
 
 
 def test_a_second_owner_is_told_that_the_first_is_ending(owned: Directory) -> None:
     """It may wait for it, then; otherwise it gives up at once."""
-    owned.announce("serve", "http://127.0.0.1:1", "feed")
+    owned.announce("http://127.0.0.1:1", "feed")
     with pytest.raises(DirectoryOwned, match="serving http") as refused:
         Directory.open(owned.path, "serve")
     assert not refused.value.ending
-    owned.announce("serve", "", "", ending=True)
+    owned.leaving()
     with pytest.raises(DirectoryOwned, match="which is ending") as refused:
         Directory.open(owned.path, "serve")
     assert refused.value.ending

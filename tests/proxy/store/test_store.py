@@ -60,7 +60,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 async def stored(store: Store, name: str, present: set[int]) -> Row:
     """A shard with these segments written and claimed; its file is closed again."""
     empty = make_row(name, boot=store.boot_id)
-    file = await store.create(empty.key, LENGTH)
+    file = await store.files.create(empty.key, LENGTH)
     sums = [0, 0]
     for index in present:
         data = ramp(empty.key, index, LENGTH)
@@ -101,7 +101,7 @@ async def next_life(path: Path) -> StartReport:
     store = await Store.open(path, who="serve")
     try:
         loaded = await store.load()
-        await store.sweep()
+        await store.sweeping.run()
         return loaded
     finally:
         await store.aclose()
@@ -122,14 +122,14 @@ async def test_what_was_claimed_is_there_in_the_next_life(store: Store) -> None:
     loaded = await again.load()
     assert loaded.rows == [row]
     assert loaded.allocated_bytes == sum(loaded.allocated.values()) + again.measure()
-    file = await again.reopen(row.key)
+    file = await again.files.reopen(row.key)
     assert await file.digest(SEGMENT_BYTES, SEGMENT_BYTES) == row.sums[1]
     await again.aclose()
 
 
 async def test_two_owners(store: Store) -> None:
     """The second is refused with the address of the first, and the first works on."""
-    store.announce("http://127.0.0.1:7070", "feed")
+    store.directory.announce("http://127.0.0.1:7070", "feed")
     with pytest.raises(ConfigError, match=f"owned by pid {os.getpid()}, serving http://127.0.0.1:7070"):
         await Store.open(store.path, who="serve")
     await stored(store, "s3://b/0", {0})
@@ -160,25 +160,25 @@ async def test_a_directory_where_no_file_can_be_made(tmp_path: Path, monkeypatch
 async def test_one_file_is_open_once(store: Store) -> None:
     """Two descriptors of one shard would be two owners of it."""
     row = make_row()
-    file = await store.create(row.key, LENGTH)
+    file = await store.files.create(row.key, LENGTH)
     with pytest.raises(ValueError, match="open already"):
-        await store.reopen(row.key)
+        await store.files.reopen(row.key)
     await file.aclose()
-    await (await store.reopen(row.key)).aclose()
+    await (await store.files.reopen(row.key)).aclose()
 
 
 async def test_a_missing_file_is_a_disk_failure(store: Store) -> None:
     """And it may be tried again."""
     for _ in range(2):
         with pytest.raises(DiskFailed, match="ENOENT"):
-            await store.reopen(make_row().key)
+            await store.files.reopen(make_row().key)
 
 
 async def test_a_file_of_an_earlier_life_does_not_show_through(store: Store) -> None:
     """create() begins with holes, whatever lay there."""
     row = make_row()
     (store.path / "shards" / row.key).write_bytes(b"old" * 1000)
-    file = await store.create(row.key, LENGTH)
+    file = await store.files.create(row.key, LENGTH)
     assert await file.read(0, 100) == bytes(100)
     assert file.allocated_bytes() == 0
 
@@ -186,7 +186,7 @@ async def test_a_file_of_an_earlier_life_does_not_show_through(store: Store) -> 
 async def test_a_withdrawn_claim_is_gone_after_a_restart(store: Store) -> None:
     """Withdraw, commit, then punch: the order that makes a kill harmless."""
     row = await stored(store, "s3://b/0", {0, 1})
-    file = await store.reopen(row.key)
+    file = await store.files.reopen(row.key)
     withdrawn = make_row("s3://b/0", sums=[row.sums[0], 0], boot=store.boot_id)
     store.index_writer.put(withdrawn)
     await store.index_writer.committed()
@@ -205,7 +205,7 @@ async def test_a_crash_between_withdrawal_and_punch(store: Store) -> None:
     loaded = await again.load()
     assert loaded.rows == [withdrawn]
     assert loaded.allocated_bytes >= LENGTH, "what is not freed yet is counted"
-    assert await again.sweep() == 0
+    assert await again.sweeping.run() == 0
     if store.abilities.punch:
         assert loaded.unclaimed_bytes >= SEGMENT_BYTES
         assert (store.path / "shards" / row.key).stat().st_blocks * 512 < LENGTH
@@ -225,7 +225,7 @@ async def main():
     for number in range(1000):
         name, length = f"s3://b/{number}", 2 * SEGMENT_BYTES
         key, sums = make_row(name).key, [0, 0]
-        file = await store.create(key, length)
+        file = await store.files.create(key, length)
         for index in range(2):
             data = ramp(key, index, length)
             await file.allocate(index * SEGMENT_BYTES, SEGMENT_BYTES)
@@ -256,11 +256,11 @@ async def test_a_killed_writer_leaves_no_false_claim(tmp_path: Path, lines: int)
     loaded = await store.load()
     index_writer = {row.key: row for row in loaded.rows}
     assert all(index_writer[key].sums[int(index)] for key, index in told)
-    assert await store.sweep() == 0
+    assert await store.sweeping.run() == 0
     files = {path.name for path in (tmp_path / "shards").iterdir()}
     assert files == index_writer.keys()
     for row in loaded.rows:
-        file = await store.reopen(row.key)
+        file = await store.files.reopen(row.key)
         for index, value in enumerate(row.sums):
             if value:
                 assert await file.digest(index * SEGMENT_BYTES, SEGMENT_BYTES) == value
@@ -271,7 +271,7 @@ async def test_a_killed_writer_leaves_no_false_claim(tmp_path: Path, lines: int)
 
 async def test_a_file_without_row_is_removed_and_told(store: Store) -> None:
     """Created, never claimed; what is not ours is named and left."""
-    await store.create(make_row().key, LENGTH)
+    await store.files.create(make_row().key, LENGTH)
     (store.path / "shards" / "notes\n").touch()
     await store.aclose()
     loaded = await next_life(store.path)
@@ -338,10 +338,10 @@ async def test_a_held_unclaimed_file_is_counted_until_it_is_free(store: Store) -
     with held_by_a_child(path):
         await again.load()
         assert again.measure() >= SEGMENT_BYTES
-        assert await again.sweep() == 1
+        assert await again.sweeping.run() == 1
         with pytest.raises(Leased):
             await again.create(row.key, LENGTH)
-    assert await again.sweep() == 0
+    assert await again.sweeping.run() == 0
     assert again.measure() < 2 * MIB
     assert not path.exists()
     await again.aclose()
@@ -357,7 +357,7 @@ async def test_a_stuck_file_that_is_free_gives_way(store: Store) -> None:
         await again.load()
     await again.create(row.key, LENGTH)
     assert again.measure() < 2 * MIB
-    assert await again.sweep() == 0
+    assert await again.sweeping.run() == 0
     assert (store.path / "shards" / row.key).exists()
     await again.aclose()
 
@@ -367,7 +367,7 @@ async def test_allocation_on_a_full_disk(small_disk: Path) -> None:
     store = await Store.open(small_disk, who="serve")
     await store.load()
     row = await stored(store, "s3://b/0", {0, 1})
-    file = await store.create(make_row("s3://b/1", length=4 * SEGMENT_BYTES).key, 4 * SEGMENT_BYTES)
+    file = await store.files.create(make_row("s3://b/1", length=4 * SEGMENT_BYTES).key, 4 * SEGMENT_BYTES)
     await file.allocate(0, SEGMENT_BYTES)
     before = file.allocated_bytes()
     with pytest.raises(DiskFailed) as caught:
@@ -376,7 +376,7 @@ async def test_allocation_on_a_full_disk(small_disk: Path) -> None:
     assert file.allocated_bytes() == before
     with pytest.raises(DiskFailed, match="write failed with ENOSPC"):
         await file.write(SEGMENT_BYTES, bytes(2 * SEGMENT_BYTES))
-    reader = await store.reopen(row.key)
+    reader = await store.files.reopen(row.key)
     assert await reader.digest(0, SEGMENT_BYTES) == row.sums[0]
     await store.aclose()
 
@@ -412,7 +412,7 @@ async def test_a_claim_is_withdrawn_on_a_full_disk(small_disk: Path) -> None:
         fill_up(small_disk)
         store.index_writer.drop(row.key)
         await store.index_writer.committed()
-        file = await store.reopen(row.key)
+        file = await store.files.reopen(row.key)
         await file.remove()
         store.index_writer.drop(row.key)
         await store.index_writer.committed()  # the next commit, whatever it is, takes the room again
@@ -435,10 +435,10 @@ async def test_a_start_on_a_full_disk(small_disk: Path) -> None:
 
 async def test_a_directory_removed_under_us(store: Store) -> None:
     """Every change is a DiskFailed with ENOENT; closing still works."""
-    file = await store.create(make_row().key, LENGTH)
+    file = await store.files.create(make_row().key, LENGTH)
     shutil.rmtree(store.path)
     store.index_writer.put(make_row())
-    for attempt in (file.write(0, b"x"), store.create("b" * 64, 10), store.reopen("c" * 64), store.index_writer.committed()):
+    for attempt in (file.write(0, b"x"), store.files.create("b" * 64, 10), store.files.reopen("c" * 64), store.index_writer.committed()):
         with pytest.raises(DiskFailed, match="ENOENT"):
             await attempt
     assert store.measure() >= 0
@@ -473,7 +473,7 @@ async def test_an_index_lost_while_running_is_begun_anew(
         monkeypatch.setattr(IndexDatabase, "commit", corrupt_once(IndexDatabase.commit))
     events.on(IndexLost, lambda _: store.index_writer.put(row))
     other = make_row("s3://b/1", boot=store.boot_id)
-    await store.create(other.key, LENGTH)
+    await store.files.create(other.key, LENGTH)
     store.index_writer.put(other)
     with pytest.raises(DiskFailed):
         await store.index_writer.committed()
@@ -494,17 +494,17 @@ async def test_measure_follows_the_index(store: Store, events: Events) -> None:
 
 async def test_the_hmac_key_and_boot_id(store: Store) -> None:
     """One is secret and stays, the other is the kernel's."""
-    assert len(store.hmac_key) == 32
+    assert len(store.directory.hmac_key) == 32
     boot, _, place = store.boot_id.partition(" ")
     assert boot == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     state = (store.path / "shards").stat()
     assert place.startswith(f"{state.st_dev:x}.{state.st_ino:x}.")
-    assert store.hmac_key.hex() not in repr(store)
+    assert store.directory.hmac_key.hex() not in repr(store)
 
 
 async def test_closing_says_goodbye(store: Store) -> None:
     """The lock file names nobody, no descriptor into the directory is left, and the next owner may come."""
-    await store.create(make_row().key, LENGTH)
+    await store.files.create(make_row().key, LENGTH)
     await store.aclose()
     assert (store.path / "lock").read_text() == ""
     links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
@@ -514,18 +514,18 @@ async def test_closing_says_goodbye(store: Store) -> None:
 
 async def test_a_cancelled_create_leaves_no_descriptor(store: Store) -> None:
     """Whoever stops waiting leaves nothing open, and the key is free again."""
-    creating = asyncio.create_task(store.create(make_row().key, LENGTH))
+    creating = asyncio.create_task(store.files.create(make_row().key, LENGTH))
     await asyncio.sleep(0)
     creating.cancel()
     with pytest.raises(asyncio.CancelledError):
         await creating
     assert not [fd for fd in os.listdir("/proc/self/fd") if make_row().key in (os.path.realpath(f"/proc/self/fd/{fd}"))]
-    await store.create(make_row().key, LENGTH)
+    await store.files.create(make_row().key, LENGTH)
 
 
 async def test_no_row_holds_a_secret(store: Store) -> None:
     """The index knows HMACs of credentials, and no key."""
     await stored(store, "s3://b/0", {0})
     content = (store.path / "index" / "cache.db-wal").read_bytes()
-    assert store.hmac_key not in content
-    assert json.dumps(store.hmac_key.hex()).encode() not in content
+    assert store.directory.hmac_key not in content
+    assert json.dumps(store.directory.hmac_key.hex()).encode() not in content

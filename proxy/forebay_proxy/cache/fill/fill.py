@@ -132,7 +132,7 @@ class Fill:
 
     def cutting(self, grant: Grant[Slice]) -> None:
         """The file of ``grant``'s segment is about to be cut: until ``fit`` the disk may hold its blocks or not."""
-        self._room.ledger.doubt(grant)
+        self._room.ledger.disk.doubt(grant)
 
     def fit(self, entry: Entry, grant: Grant[Slice], size: int) -> None:
         """The segment has only ``size`` bytes: give the rest of its grant back."""

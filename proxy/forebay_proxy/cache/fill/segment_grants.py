@@ -150,7 +150,7 @@ class SegmentGrants:
             self._room.ledger.release(grant)
             self.refused("no-room")
             return None
-        self._room.ledger.join(more, grant)
+        more.join(grant)
         return more
 
     def _first(self, needed: Urgency, size: int, *, noted: int | None = None, owed: Mapping[Hashable, int] | None = None) -> Grant[Slice]:

@@ -49,7 +49,7 @@ class OpenFiles:
             if entry.stored.filed:
                 file = entry.stored.file = await self._reopened(entry)
             else:
-                file = await self._store.create(entry.key, entry.version.length)
+                file = await self._store.files.create(entry.key, entry.version.length)
                 entry.stored.made(file)
         self._open[entry.key] = entry
         self._open.move_to_end(entry.key)
@@ -57,7 +57,7 @@ class OpenFiles:
 
     async def _reopened(self, entry: Entry) -> ShardFile:
         try:
-            file = await self._store.reopen(entry.key, entry.version.length, list(entry.segments.stored()))
+            file = await self._store.files.reopen(entry.key, entry.version.length, list(entry.segments.stored()))
         except DiskFailed as error:
             if error.errno_name in _NOT_IT:
                 self._open.pop(entry.key, None)

@@ -118,7 +118,7 @@ class Reclaimer:
             raise CacheFull(f"segment {index} is being written already")
         entry.stored.charged_bytes += grant.bytes
         entry.stored.writing.add(index)
-        self._room.ledger.doubt(grant)
+        self._room.ledger.disk.doubt(grant)
         try:
             if entry.version.length is None:
                 await file.grow(first + size)
@@ -129,7 +129,7 @@ class Reclaimer:
                 entry.stored.writing.discard(index)
             raise
         if self._store.abilities.allocate:
-            self._room.ledger.allocated(grant)
+            self._room.ledger.disk.allocated(grant)
         return file
 
     async def abandon(self, entry: Entry | None, index: int | None, grant: Grant[Slice]) -> None:
@@ -155,7 +155,7 @@ class Reclaimer:
             self._parted(entry, (index,), removed=True)
             return
         entry.stored.writing.discard(index)
-        self._room.ledger.doubt(grant)
+        self._room.ledger.disk.doubt(grant)
         size = entry.segments.bytes_of(index)  # less than was granted if the length became known and the file could not be cut
         self._room.fit(entry, grant, size)
         if size:

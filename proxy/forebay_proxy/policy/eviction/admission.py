@@ -19,7 +19,7 @@ from forebay_proxy.core.events import Events
 from forebay_proxy.core.segments import Segments
 from forebay_proxy.policy.eviction.eviction_queue import EvictionQueue
 from forebay_proxy.policy.eviction.facts import LeadGivenBack
-from forebay_proxy.policy.eviction.ledger import Grant, Ledger, Victim
+from forebay_proxy.policy.eviction.ledger import Grant, Ledger, Victim, chosen
 from forebay_proxy.policy.eviction.prefetch_debt import PrefetchDebts
 from forebay_proxy.policy.plans.next_use import NextUse, Rank
 from forebay_proxy.policy.plans.registry import PlanRegistry
@@ -78,7 +78,7 @@ class EvictionCandidates(Generic[H]):
     def use_of(self, entry: H) -> NextUse:
         """When an entry is used next, whoever is inside it now."""
         use = NextUse(Rank.DEAD, 0.0) if entry.in_use.stale else self._plans.next_use(entry.name, entry.group)
-        if use.rank > Rank.READ and use.plan is None and self._prefetch_debts.is_given(entry.key):
+        if use.rank > Rank.READ and use.plan is None and entry.key in self._prefetch_debts.given_back:
             return NextUse(Rank.READ, use.order)  # only who stands still has announced it
         return use
 
@@ -287,4 +287,4 @@ class AdmissionPolicy(Generic[H]):
     def excess(self) -> list[Victim[tuple[H, tuple[int, ...]]]]:
         """The capacity shrank (others fill the disk): what leaves for that, in the usual order; empty where nothing must or can."""
         excess = self.ledger.excess_bytes()
-        return self.ledger.choose(excess, lambda: self.candidates.before(None)) if excess > 0 else []
+        return chosen(excess, lambda: self.candidates.before(None)) if excess > 0 else []

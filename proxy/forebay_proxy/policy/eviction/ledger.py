@@ -10,7 +10,8 @@ stored) or in ``release``. The shape is bazel-remote's Reserve/Add/Unreserve; th
 
 The books hear of the disk a moment late: blocks are given, and taken back, by threads that tell afterwards. So they know two figures, what
 the disk holds of ours at least and at most; in between is what is *in doubt*: being allocated, being cut, doomed, swept. Whoever compares
-with the file system's own count, which is taken in a thread too, compares with the range over the whole time that took (``watch``).
+with the file system's own count, which is taken in a thread too, compares with the range over the whole time that took
+(``DiskAccount.watch``).
 
 Not thread-safe: the event loop's only.
 """
@@ -19,11 +20,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from forebay_proxy.core.errors import CacheFull
 
-__all__ = ["Grant", "Ledger", "Victim"]
+__all__ = ["DiskAccount", "Grant", "Ledger", "Victim", "chosen"]
 
 OVERHEAD_STEP_BYTES = 2**20  # the index grows by pages of 4 KiB; a step keeps the figure ahead of it between two measurements
 
@@ -49,6 +50,78 @@ class Grant(Generic[S]):
     in_doubt: bool = False  # they are being allocated or given back: the disk may count them or not
     closed: bool = False
 
+    def join(self, other: Grant[S]) -> None:
+        """What ``other``, whose victims are gone, was promised is this grant's from now on."""
+        assert not other.owed, "a grant ends after its victims"
+        assert not other.closed, "a grant ends once"
+        other.closed = True
+        self.bytes += other.bytes
+
+
+class DiskAccount:
+    """What the disk counts as ours, as far as the books of ``ledger`` know: the least and the most, and what is promised only."""
+
+    def __init__(self, ledger: Ledger[Any]) -> None:
+        self.unallocated_bytes = 0  # of the reserved ones: promised, and the disk still counts them as free
+        self.in_doubt_bytes = 0  # of the unallocated ones
+        self.measured_bytes = 0  # what the overhead really was when it was last looked at
+        self.swept_bytes = 0  # of that, what may be gone already
+        self._ledger = ledger
+        self._watched = (0, 0)
+
+    def __repr__(self) -> str:
+        return f"<DiskAccount {self._least_bytes} to {self._most_bytes} bytes>"
+
+    @property
+    def bytes(self) -> int:
+        """What the disk counts as taken by us."""
+        return self._ledger.used_bytes - self.unallocated_bytes
+
+    def watch(self) -> None:
+        """From here on ``watched`` notes what the disk may hold."""
+        self._watched = (self._least_bytes, self._most_bytes)
+
+    def watched(self) -> tuple[int, int]:
+        """(the least, the most) the disk can have held of ours at any one moment since ``watch``."""
+        return self._watched
+
+    def changed(self) -> None:
+        """A sum of the ledger is another than before."""
+        least, most = self._watched
+        self._watched = (min(least, self._least_bytes), max(most, self._most_bytes))
+
+    @property
+    def _least_bytes(self) -> int:
+        ledger = self._ledger
+        return ledger.stored_bytes + ledger.reserved_bytes - self.unallocated_bytes + self.measured_bytes - self.swept_bytes
+
+    @property
+    def _most_bytes(self) -> int:
+        return self._least_bytes + self._ledger.doomed_bytes + self.in_doubt_bytes + self.swept_bytes
+
+    def doubt(self, grant: Grant[Any]) -> None:
+        """The disk begins to give the blocks of ``grant``, or to take them back: until it says how that went, both may be."""
+        if grant.on_disk:
+            grant.on_disk = False
+            self.unallocated_bytes += grant.bytes
+        if not grant.in_doubt:
+            grant.in_doubt = True
+            self.in_doubt_bytes += grant.bytes
+        self.changed()
+
+    def allocated(self, grant: Grant[Any]) -> None:
+        """The disk has given the blocks of ``grant``."""
+        self.settle(grant)
+        grant.on_disk = True
+        self.unallocated_bytes -= grant.bytes
+        self.changed()
+
+    def settle(self, grant: Grant[Any]) -> None:
+        """How it went with the blocks of ``grant`` is known."""
+        if grant.in_doubt:
+            grant.in_doubt = False
+            self.in_doubt_bytes -= grant.bytes
+
 
 class Ledger(Generic[S]):
     """Four sums and a bound; see the module's text for the rules."""
@@ -60,12 +133,8 @@ class Ledger(Generic[S]):
         self.reserved_bytes = 0
         self.doomed_bytes = 0
         self.overhead_bytes = 0
-        self.unallocated_bytes = 0  # of the reserved ones: promised, and the disk still counts them as free
-        self._in_doubt_bytes = 0  # of the unallocated ones
-        self._measured_bytes = 0  # what the overhead really was when it was last looked at
-        self._swept_bytes = 0  # of that, what may be gone already
-        self._watched = (0, 0)
         self.peak_bytes = 0
+        self.disk = DiskAccount(self)
 
     def __repr__(self) -> str:
         mib = 2**20
@@ -78,27 +147,6 @@ class Ledger(Generic[S]):
     def used_bytes(self) -> int:
         """Stored, reserved, doomed and overhead: never above the capacity, but while a capacity that shrank is worked off."""
         return self.stored_bytes + self.reserved_bytes + self.doomed_bytes + self.overhead_bytes
-
-    @property
-    def on_disk_bytes(self) -> int:
-        """What the disk counts as taken by us."""
-        return self.used_bytes - self.unallocated_bytes
-
-    def watch(self) -> None:
-        """From here on ``watched`` notes what the disk may hold."""
-        self._watched = (self._least_bytes, self._most_bytes)
-
-    def watched(self) -> tuple[int, int]:
-        """(the least, the most) the disk can have held of ours at any one moment since ``watch``."""
-        return self._watched
-
-    @property
-    def _least_bytes(self) -> int:
-        return self.stored_bytes + self.reserved_bytes - self.unallocated_bytes + self._measured_bytes - self._swept_bytes
-
-    @property
-    def _most_bytes(self) -> int:
-        return self._least_bytes + self.doomed_bytes + self._in_doubt_bytes + self._swept_bytes
 
     @property
     def free_bytes(self) -> int:
@@ -115,7 +163,7 @@ class Ledger(Generic[S]):
         Raises ``CacheFull`` with the numbers, and changes nothing, when that is not enough.
         """
         missing = size - (self.capacity_bytes - self.used_bytes)
-        victims = self.choose(missing, leaving) if missing > 0 else []
+        victims = chosen(missing, leaving) if missing > 0 else []
         freed = sum(victim.bytes for victim in victims)
         if missing > freed:
             leaving_now = f"{freed} of them" if freed else "nothing of that"
@@ -126,26 +174,15 @@ class Ledger(Generic[S]):
         self.doomed_bytes += freed
         owed = max(0, missing)
         self.reserved_bytes += size - owed
-        self.unallocated_bytes += size - owed
+        self.disk.unallocated_bytes += size - owed
         self._changed()
         return Grant(size, victims, owed)
-
-    @staticmethod
-    def choose(missing: int, leaving: Callable[[], Iterable[Victim[S]]]) -> list[Victim[S]]:
-        """As many of ``leaving()``, in its order, as hold ``missing`` bytes; all of them where that is not enough."""
-        chosen: list[Victim[S]] = []
-        for victim in leaving():
-            chosen.append(victim)
-            missing -= victim.bytes
-            if missing <= 0:
-                break
-        return chosen
 
     def vacated(self, grant: Grant[S]) -> None:
         """The victims of ``grant`` are gone from the disk: what they owed it is reserved now, the rest of their bytes is free."""
         self.doomed_bytes -= sum(victim.bytes for victim in grant.victims)
         self.reserved_bytes += grant.owed
-        self.unallocated_bytes += grant.owed
+        self.disk.unallocated_bytes += grant.owed
         grant.victims.clear()
         grant.owed = 0
         self._changed()
@@ -166,40 +203,11 @@ class Ledger(Generic[S]):
         if surplus > 0 and not grant.owed:
             self.reserved_bytes -= surplus
             if not grant.on_disk:
-                self.unallocated_bytes -= surplus
+                self.disk.unallocated_bytes -= surplus
             if grant.in_doubt:
-                self._in_doubt_bytes -= surplus
+                self.disk.in_doubt_bytes -= surplus
             grant.bytes = size
             self._changed()
-
-    def doubt(self, grant: Grant[S]) -> None:
-        """The disk begins to give the blocks of ``grant``, or to take them back: until it says how that went, both may be."""
-        if grant.on_disk:
-            grant.on_disk = False
-            self.unallocated_bytes += grant.bytes
-        if not grant.in_doubt:
-            grant.in_doubt = True
-            self._in_doubt_bytes += grant.bytes
-        self._changed()
-
-    def join(self, grant: Grant[S], other: Grant[S]) -> None:
-        """What ``other``, whose victims are gone, was promised is ``grant``'s from now on."""
-        assert not other.owed, "a grant ends after its victims"
-        assert not other.closed, "a grant ends once"
-        other.closed = True
-        grant.bytes += other.bytes
-
-    def allocated(self, grant: Grant[S]) -> None:
-        """The disk has given the blocks of ``grant``."""
-        self._settle(grant)
-        grant.on_disk = True
-        self.unallocated_bytes -= grant.bytes
-        self._changed()
-
-    def _settle(self, grant: Grant[S]) -> None:
-        if grant.in_doubt:
-            grant.in_doubt = False
-            self._in_doubt_bytes -= grant.bytes
 
     def commit(self, grant: Grant[S], size: int | None = None) -> None:
         """The bytes of ``grant`` (or ``size`` of them) are on the disk to stay; what is left over is free again."""
@@ -218,9 +226,9 @@ class Ledger(Generic[S]):
         assert not grant.closed, "a grant ends once"
         assert not grant.owed, "a grant ends after its victims"
         grant.closed = True
-        self._settle(grant)
+        self.disk.settle(grant)
         if not grant.on_disk:
-            self.unallocated_bytes -= grant.bytes
+            self.disk.unallocated_bytes -= grant.bytes
 
     def doom(self, size: int) -> None:
         """Stored bytes are about to be removed for another reason than a grant (stale, evicted by hand, shrinking)."""
@@ -249,7 +257,7 @@ class Ledger(Generic[S]):
         ``swept`` of it are being removed.
         """
         self.overhead_bytes = (size // OVERHEAD_STEP_BYTES + 2) * OVERHEAD_STEP_BYTES
-        self._measured_bytes, self._swept_bytes = size, swept
+        self.disk.measured_bytes, self.disk.swept_bytes = size, swept
         self._changed()
 
     def excess_bytes(self) -> int:
@@ -263,5 +271,15 @@ class Ledger(Generic[S]):
 
     def _changed(self) -> None:
         self.peak_bytes = max(self.peak_bytes, self.used_bytes)
-        least, most = self._watched
-        self._watched = (min(least, self._least_bytes), max(most, self._most_bytes))
+        self.disk.changed()
+
+
+def chosen(missing: int, leaving: Callable[[], Iterable[Victim[S]]]) -> list[Victim[S]]:
+    """As many of ``leaving()``, in its order, as hold ``missing`` bytes; all of them where that is not enough."""
+    victims: list[Victim[S]] = []
+    for victim in leaving():
+        victims.append(victim)
+        missing -= victim.bytes
+        if missing <= 0:
+            break
+    return victims

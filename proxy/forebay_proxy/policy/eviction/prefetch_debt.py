@@ -41,6 +41,38 @@ class _Noted:
     is_read: bool = False  # to its end
 
 
+class GivenLead:
+    """Lead that was given back, by segment: for whom it came, and its bytes."""
+
+    def __init__(self) -> None:
+        self._given: dict[tuple[str, int], tuple[Hashable, int]] = {}  # by (store key, segment)
+        self._keys: Counter[str] = Counter()
+
+    def __contains__(self, key: str) -> bool:
+        """Whether something of this store key was lead, and was given back."""
+        return key in self._keys
+
+    def add(self, place: tuple[str, int], reader: Hashable, size: int) -> None:
+        """``size`` bytes that came for ``reader`` are given back."""
+        self._given[place] = reader, size
+        self._keys[place[0]] += 1
+
+    def of(self, reader: Hashable) -> list[tuple[tuple[str, int], int]]:
+        """What is left of what came for ``reader``, with its bytes."""
+        return [(place, size) for place, (of, size) in self._given.items() if of == reader]
+
+    def end(self, place: tuple[str, int]) -> None:
+        """It was read, has left, or is lead again."""
+        if self._given.pop(place, None) is not None:
+            self._keys[place[0]] -= 1
+            if not self._keys[place[0]]:
+                del self._keys[place[0]]
+
+    def check(self) -> None:
+        """The counts are those of what is noted. Raises ``AssertionError``."""
+        assert self._keys == Counter(key for key, _ in self._given), self._keys
+
+
 class PrefetchDebts:
     """Counted from the moment room is granted until the segment leaves or fails to come, and as lead until its reader passes it."""
 
@@ -51,8 +83,7 @@ class PrefetchDebts:
         self._leads: dict[Hashable, dict[str, set[int]]] = {}  # reader -> store key -> segments
         self._debts: dict[Hashable, set[tuple[str, int]]] = {}  # reader -> where what it owes lies
         self._owed: Counter[Hashable] = Counter()
-        self._given: dict[tuple[str, int], tuple[Hashable, int]] = {}  # lead that was given back: for whom it came, and its bytes
-        self._given_keys: Counter[str] = Counter()
+        self.given_back = GivenLead()
         self.unread_bytes = 0  # prefetched, here or on their way, and not read
 
     def __repr__(self) -> str:
@@ -113,7 +144,7 @@ class PrefetchDebts:
 
     def read(self, key: str, index: int) -> None:
         """It was read to its end, or passed by, and its reader has gone on: nobody's lead any more, but its room is owed as before."""
-        self._end_given((key, index))
+        self.given_back.end((key, index))
         noted = self._noted.get((key, index))
         if noted is None:
             return
@@ -133,7 +164,7 @@ class PrefetchDebts:
 
     def clear(self, key: str, index: int) -> None:
         """It is gone, or needed itself; nothing where it was not noted."""
-        self._end_given((key, index))
+        self.given_back.end((key, index))
         noted = self._noted.pop((key, index), None)
         if noted is None:
             return
@@ -177,34 +208,23 @@ class PrefetchDebts:
         self.passed(reader, lambda key: False)
         for key, sizes in mine.items():
             for index, size in sizes.items():
-                self._given[key, index] = reader, size
-                self._given_keys[key] += 1
+                self.given_back.add((key, index), reader, size)
         return list(mine)
-
-    def is_given(self, key: str) -> bool:
-        """Whether something of it was lead, and was given back."""
-        return key in self._given_keys
 
     def take_again(self, reader: Hashable, most_bytes: int) -> list[str]:
         """``reader`` moves: what is left of what it gave back is its lead again, as far as there is no more than ``most_bytes`` of lead in
         all. Returns the store keys of it."""
-        mine = [(place, size) for place, (of, size) in self._given.items() if of == reader]
+        mine = self.given_back.of(reader)
         for (key, index), size in mine:
             if self.unread_bytes + size <= most_bytes:
                 owed = dict(self.owed_on(key, index))
                 self.note(key, index, reader, size, owed)
         return list({key for (key, _), _ in mine})
 
-    def _end_given(self, place: tuple[str, int]) -> None:
-        if self._given.pop(place, None) is not None:
-            self._given_keys[place[0]] -= 1
-            if not self._given_keys[place[0]]:
-                del self._given_keys[place[0]]
-
     def forget(self, reader: Hashable) -> None:
         """``reader`` is gone, and all that is counted on it."""
-        for place in [place for place, (of, _) in self._given.items() if of == reader]:
-            self._end_given(place)
+        for place, _ in self.given_back.of(reader):
+            self.given_back.end(place)
         self.passed(reader, lambda key: False)
         for place in list(self._debts.get(reader, ())):
             noted = self._noted[place]
@@ -224,5 +244,5 @@ class PrefetchDebts:
             assert noted.is_lead or noted.owed, place
             debts.update(noted.owed)
         assert debts == self._owed, (debts, self._owed)
-        assert self._given_keys == Counter(key for key, _ in self._given), self
+        self.given_back.check()
         assert self.unread_bytes == sum(noted.size for noted in self._noted.values() if noted.is_lead), self

@@ -14,12 +14,16 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["Abilities", "allocate", "nameless", "probe", "punch"]
+__all__ = ["Abilities", "Reserve", "allocate", "nameless", "probe", "punch"]
 
 _KEEP_SIZE = 0x01
 _PUNCH_HOLE = 0x02
 _UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.ENODEV, errno.EINVAL})
 _PROBE_BYTES = 256 * 1024  # a multiple of every block size in use; 64 KiB blocks exist
+_RESERVE_NAME = "reserve"
+_RESERVE_BYTES = (
+    2**20 + 2**16
+)  # the write-ahead log grows to 1 MiB before it is used again from its start; and the file readers of it share
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +127,40 @@ def _frees(fd: int) -> bool:
         return False
     os.fdatasync(fd)
     return os.fstat(fd).st_blocks < before
+
+
+class Reserve:
+    """A little room kept for the index: a file of allocated, unused blocks in ``directory`` (an open descriptor).
+
+    On a disk that others filled nothing could be evicted without it: a claim must be withdrawn on disk before its bytes may leave.
+    """
+
+    def __init__(self, directory: int) -> None:
+        self._directory = directory
+        self._held = False
+
+    def hold(self) -> None:
+        """Take the room, if it is not held and there is any."""
+        if not self._held:
+            self._held = self._resize(_RESERVE_BYTES)
+
+    def give_up(self) -> bool:
+        """Let the file system have the room; False if none was held."""
+        held, self._held = self._held, False
+        return held and self._resize(0)
+
+    def _resize(self, size: int) -> bool:
+        try:
+            fd = os.open(_RESERVE_NAME, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600, dir_fd=self._directory)
+        except OSError:
+            return False
+        try:
+            os.ftruncate(fd, size)
+            if size:
+                allocate(fd, 0, size)
+        except OSError:
+            os.ftruncate(fd, 0)
+            return False
+        finally:
+            os.close(fd)
+        return True

@@ -27,7 +27,7 @@ from forebay_proxy.store.files import fallocate
 from forebay_proxy.store.files.fallocate import Abilities
 
 __all__ = [
-    "FileHasher", "InTheWay", "Leased", "allocate", "create", "digest", "grow", "is_held", "is_plain", "lacking", "lend", "punch", "read",
+    "FileHasher", "InTheWay", "Leased", "allocate", "create", "digest", "grow", "is_plain", "lacking", "punch", "read",
     "read_now", "release", "reopen", "resize", "sync", "unlink", "write", "write_pieces",
 ]  # fmt: skip
 
@@ -133,46 +133,6 @@ def release(fd: int, offset: int, length: int) -> None:
     """
     with _ALONE, suppress(BlockingIOError, FileNotFoundError), _locked(fd) as own:
         _punch_from_tail(own, offset, length)
-
-
-def lend(key: str, directory: int, expected: int, length: int) -> int:
-    """A read-only descriptor of the file, opened afresh, that carries LOCK_SH: to be passed on. ``expected`` is our own of the same file.
-
-    The name and the inode are in memory because we hold the file open, and a local flock is the kernel's own list: the disk is not asked,
-    so this may run on the loop. Raises OSError: ESTALE where another file, or one of another length, has the name; EAGAIN where something
-    of it is being removed now.
-    """
-    fd = os.open(key, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
-    try:
-        state, ours = os.fstat(fd), os.fstat(expected)
-        if state.st_ino != ours.st_ino or state.st_dev != ours.st_dev or state.st_size != length:
-            raise OSError(errno.ESTALE, "another file took its place")
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
-
-
-def is_held(fd: int) -> bool:
-    """Whether a descriptor that was passed, or a map made of one, holds the open file ``fd`` still: the kernel knows, our books do not.
-
-    It may run on the loop, as ``lend``. For the length of this call the lock is ours, and without ``_ALONE``: only for a file of which
-    nobody removes or releases anything now. What cannot be asked (no descriptors left) counts as held; where there is no /proc, as not.
-    """
-    try:
-        own = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-    try:
-        fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(own)
-    return False
 
 
 def write(fd: int, offset: int, data: bytes | bytearray | memoryview) -> None:

@@ -11,20 +11,35 @@ on is handed to ``late``: the owner of what the call touches keeps it until the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import errno
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple
 
-__all__ = ["Overdue", "Pool", "Pools"]
+from forebay_proxy.core.errors import DiskFailed
+
+__all__ = ["Overdue", "Pool", "Pools", "disk_errors", "disk_failed"]
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
-
 READ_THREADS = 8  # enough queue depth for one NVMe; warm bytes do not come here
 WRITE_THREADS = 4  # more only fight over the file system's journal
 INDEX_THREADS = 1  # one writer: SQLite has one write lock, and order is then ours
 WATCH_THREADS = 1
+# SQLite's primary codes. It tells a full disk apart, not an exceeded quota; any other failed system call is its "disk I/O error".
+_SQLITE = {
+    sqlite3.SQLITE_FULL: errno.ENOSPC,
+    sqlite3.SQLITE_READONLY: errno.EROFS,
+    sqlite3.SQLITE_BUSY: errno.EBUSY,
+    sqlite3.SQLITE_LOCKED: errno.EBUSY,
+    sqlite3.SQLITE_PERM: errno.EACCES,
+    sqlite3.SQLITE_CORRUPT: errno.EUCLEAN,
+    sqlite3.SQLITE_NOTADB: errno.EUCLEAN,
+}
 
 
 class Overdue(Exception):
@@ -137,3 +152,31 @@ class Pools:
     async def aclose(self) -> None:
         for pool in (self.reads, self.writes, self.index, self.watch):
             await pool.aclose()
+
+
+@contextmanager
+def disk_errors(operation: str, detail: str) -> Iterator[None]:
+    """Raise DiskFailed in place of an OSError, or of ``Overdue`` (ETIMEDOUT). ``detail`` says which file and range."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_failed(operation, error, detail) from error
+    except Overdue as overdue:
+        raise DiskFailed(operation, "ETIMEDOUT", f"{overdue} ({detail})") from None
+
+
+def disk_failed(operation: str, error: BaseException, detail: str) -> DiskFailed:
+    """The DiskFailed that says what ``error`` means."""
+    code = error.errno if isinstance(error, OSError) else _sqlite_errno(error)
+    code = code or errno.EIO
+    return DiskFailed(operation, errno.errorcode.get(code, str(code)), f"{os.strerror(code)} ({detail})")
+
+
+def _sqlite_errno(error: BaseException) -> int:
+    """From the first SQLite error that says something: a failed ROLLBACK, and diskcache's Timeout, hide the one they follow."""
+    codes = []
+    link: BaseException | None = error
+    while link is not None:
+        codes.append(getattr(link, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF)
+        link = link.__cause__ or link.__context__
+    return next((_SQLITE[code] for code in reversed(codes) if code in _SQLITE), errno.EIO)

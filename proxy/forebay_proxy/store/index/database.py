@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 import diskcache
 
-from forebay_proxy.store.index.reserve import Reserve
+from forebay_proxy.store.files.fallocate import Reserve
 from forebay_proxy.store.index.row import MAX_ROW_BYTES, InvalidRow, Row, decode
 from forebay_proxy.store.index.schema import SETTINGS, IndexBroken, is_ours
 

@@ -148,7 +148,7 @@ async def test_an_empty_file_that_cannot_be_opened_is_left_behind(tmp_path: Path
         file, entry.stored.file = entry.stored.file, None
         assert file is not None
         await file.aclose()
-        monkeypatch.setattr(world.store, "reopen", refused)
+        monkeypatch.setattr(world.store.files, "reopen", refused)
         victims = list(world.room.candidates.victims_of(entry))
         world.room.vacate(victims)
         world.room.parted(entry, [0], removed=True)

@@ -177,38 +177,38 @@ def test_what_is_promised_is_not_on_the_disk_until_it_is_allocated() -> None:
     ledger: Ledger[str] = Ledger(100)
     ledger.found(60)
     kept, given_back, displaced = ledger.reserve(20, list), ledger.reserve(10, list), ledger.reserve(20, lambda: [Victim("v", 15)])
-    assert (ledger.used_bytes, ledger.unallocated_bytes, ledger.on_disk_bytes) == (100, 40, 60)
-    ledger.allocated(kept)
-    assert ledger.on_disk_bytes == 80
+    assert (ledger.used_bytes, ledger.disk.unallocated_bytes, ledger.disk.bytes) == (100, 40, 60)
+    ledger.disk.allocated(kept)
+    assert ledger.disk.bytes == 80
     ledger.vacated(displaced)
-    assert ledger.on_disk_bytes == 80 - 15
+    assert ledger.disk.bytes == 80 - 15
     ledger.shrink(displaced, 5)
     ledger.shrink(kept, 12)
     ledger.commit(kept)
     ledger.release(given_back)
     ledger.release(displaced)
-    assert ledger.unallocated_bytes == 0
-    assert ledger.on_disk_bytes == ledger.used_bytes == 57
+    assert ledger.disk.unallocated_bytes == 0
+    assert ledger.disk.bytes == ledger.used_bytes == 57
 
 
 def test_what_the_disk_may_hold_while_it_is_watched() -> None:
     """The least and the most of the whole time: what was under way for a moment of it counts, also when it is over."""
     ledger: Ledger[str] = Ledger(100)
     ledger.found(60)
-    ledger.watch()
-    assert ledger.watched() == (60, 60)
+    ledger.disk.watch()
+    assert ledger.disk.watched() == (60, 60)
     grant = ledger.reserve(20, list)
-    assert ledger.watched() == (60, 60), "the disk has heard nothing of it"
-    ledger.doubt(grant)
-    assert ledger.watched() == (60, 80)
-    ledger.allocated(grant)
+    assert ledger.disk.watched() == (60, 60), "the disk has heard nothing of it"
+    ledger.disk.doubt(grant)
+    assert ledger.disk.watched() == (60, 80)
+    ledger.disk.allocated(grant)
     ledger.doom(15)
     ledger.gone(15)
-    ledger.watch()
-    assert ledger.watched() == (65, 65)
-    ledger.doubt(grant)
+    ledger.disk.watch()
+    assert ledger.disk.watched() == (65, 65)
+    ledger.disk.doubt(grant)
     ledger.release(grant)
-    assert ledger.watched() == (45, 65)
+    assert ledger.disk.watched() == (45, 65)
     ledger.measured_overhead(8, swept=3)
-    ledger.watch()
-    assert ledger.watched() == (50, 53)
+    ledger.disk.watch()
+    assert ledger.disk.watched() == (50, 53)

@@ -38,7 +38,7 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 async def file(store: Store) -> ShardFile:
     if not (store.abilities.punch and store.abilities.allocate):
         pytest.skip("the file system of the temporary directory has no fallocate")
-    return await store.create(KEY, LENGTH)
+    return await store.files.create(KEY, LENGTH)
 
 
 async def fill(file: ShardFile) -> None:
@@ -216,7 +216,7 @@ async def test_a_file_put_in_its_place_is_not_punched(file: ShardFile, tmp_path:
 
 async def test_a_file_of_unknown_length_grows_and_settles(store: Store) -> None:
     """It grows before each allocation, never shrinks by growing, and is cut to the length once that is known."""
-    file = await store.create(KEY, None)
+    file = await store.files.create(KEY, None)
     await file.grow(SEGMENT_BYTES)
     await file.grow(100)
     await file.allocate(0, SEGMENT_BYTES)
@@ -448,14 +448,14 @@ async def test_a_file_that_is_made_late_is_nobodys(store: Store, tmp_path: Path,
     with monkeypatch.context() as patch:
         patch.setattr(file_io, "create", hangs)
         with pytest.raises(DiskFailed, match="no answer within"):
-            await store.create(KEY, LENGTH)
+            await store.files.create(KEY, LENGTH)
     with pytest.raises(DiskFailed, match="has not come back"):
-        await store.create(KEY, LENGTH)
+        await store.files.create(KEY, LENGTH)
     gate.set()
     async with asyncio.timeout(60):
         while KEY in store.files.open:
             await asyncio.sleep(0.01)
-    made = await store.create(KEY, LENGTH)
+    made = await store.files.create(KEY, LENGTH)
     await made.write(0, b"mine")
     assert await made.read(0, 4) == b"mine"
 
@@ -479,16 +479,16 @@ async def test_what_lacks_is_told_at_opening(store: Store) -> None:
     """Segments with a hole in them, or beyond the end; one that was written whole never does."""
     length = 4 * SEGMENT_BYTES - 5000
     key = make_row(length=length).key
-    file = await store.create(key, length)
+    file = await store.files.create(key, length)
     for index in (0, 2, 3):
         await file.write(index * SEGMENT_BYTES, b"\0" * segment_span(index, length)[1])
     await file.punch(2 * SEGMENT_BYTES + 8192, 4096)
     await file.aclose()
-    file = await store.reopen(key, length, range(4))
+    file = await store.files.reopen(key, length, range(4))
     assert file.lacking == {1, 2}
     await file.aclose()
     with pytest.raises(DiskFailed, match="ESTALE"):
-        await store.reopen(key, length + 1)
+        await store.files.reopen(key, length + 1)
 
 
 async def test_removing_a_file_with_a_second_name(file: ShardFile, tmp_path: Path, store: Store) -> None:
@@ -499,4 +499,4 @@ async def test_removing_a_file_with_a_second_name(file: ShardFile, tmp_path: Pat
     await file.remove()
     assert not path.exists()
     assert (tmp_path / "copy").read_bytes()[:4096] == b"x" * 4096
-    await (await store.create(file.key, 4096)).aclose()
+    await (await store.files.create(file.key, 4096)).aclose()
