@@ -17,10 +17,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 
-from forebay_proxy.background.sample_index_steps import SampleIndexSteps
+from forebay_proxy.background.sample_index_steps import SampleIndexReader, check_indexable, index_not_yet, no_index
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import ShardCompleted
 from forebay_proxy.cache.shard_cache import ShardCache
@@ -30,7 +30,6 @@ from forebay_proxy.core.errors import (
     CacheFull,
     DiskFailed,
     IndexNotYet,
-    NoIndex,
     ShardError,
 )
 from forebay_proxy.core.events import Events, IndexDone
@@ -45,13 +44,31 @@ log = logging.getLogger("forebay")
 
 SHARE = 64  # of the capacity, all indexes together: those of shards with 10 KB files take 1/100 of them, of larger files far less
 MOST_BYTES = 4 << 30
-AHEAD_PAUSE = 19.0  # pauses in units of the work before, while the sidecar is busy: 5 % of a core
-ASKED_PAUSE = 2.0
-MOST_PAUSE_S = 1.0
 FLIGHTS_END_S = 5.0  # a write takes milliseconds; a disk that is slower than that has no time for indexes
 MOST_WAITING = 4096  # complete shards to be indexed ahead; beyond, the oldest are made when they are asked for
 MOST_REFUSED = 4096  # shards known to have none
 MOST_OUT_BYTES = 64 << 20  # of indexes on their way to clients
+
+
+class OutgoingBytes:
+    """Bytes in memory until a client has taken them. Not thread-safe: the event loop's only."""
+
+    def __init__(self) -> None:
+        self._bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<OutgoingBytes {self._bytes}>"
+
+    @contextmanager
+    def counted(self, shard: Shard, size: int) -> Iterator[None]:
+        """``size`` bytes are on their way, for the length of the ``with``. Raises ``IndexNotYet`` where too many are."""
+        if self._bytes and self._bytes + size > MOST_OUT_BYTES:
+            raise IndexNotYet(shard.name, f"{self._bytes} bytes of sample indexes are on their way already", next_step="ask again")
+        self._bytes += size
+        try:
+            yield
+        finally:
+            self._bytes -= size
 
 
 class SampleIndexer:
@@ -65,12 +82,11 @@ class SampleIndexer:
         self._calls: dict[str, asyncio.Future[bytes]] = {}
         self._dropped: set[str] = set()  # of those being made: what is made may be kept no more
         self._turn = asyncio.Lock()
-        self._asking = 0  # how many clients wait for one
-        self._out_bytes = 0
+        self._reader = SampleIndexReader(cache)
+        self._out = OutgoingBytes()
         self._refused: OrderedDict[str, str] = OrderedDict()  # key -> why it has none
         self._ahead: OrderedDict[str, None] = OrderedDict()  # keys of complete shards, to be indexed
         self._come = asyncio.Event()
-        self._stopped = asyncio.Event()
 
     def __repr__(self) -> str:
         return f"<SampleIndexer {self._files!r}, {len(self._calls)} being made, {len(self._ahead)} to be made>"
@@ -85,7 +101,7 @@ class SampleIndexer:
         async with self._cache.open(shard, reader, None, head=True) as reading:
             version, etag = reading.version, reading.version.etag(reading.key)
             encoded = await self._of(reading.entry, only_kept=only_kept)
-        with self._going_out(shard, len(encoded)):
+        with self._out.counted(shard, len(encoded)):
             yield encoded, etag, version
 
     async def run(self) -> None:
@@ -114,7 +130,7 @@ class SampleIndexer:
 
     def stop(self) -> None:
         """Everything is coming down: what is being made ends unfinished."""
-        self._stopped.set()
+        self._reader.stop()
 
     # What others report
 
@@ -150,7 +166,7 @@ class SampleIndexer:
     async def _of(self, entry: Entry, *, only_kept: bool) -> bytes:
         cause = self._refused.get(entry.key)
         if cause is not None:
-            raise _none(entry, cause)
+            raise no_index(entry, cause)
         if entry.key in self._files:
             with suppress(DiskFailed):  # it is made again if it can be
                 found = await self._files.read(entry.key)
@@ -159,17 +175,14 @@ class SampleIndexer:
                     return found
         if only_kept:
             self._await_turn(entry)
-            raise _not_yet(entry, "it is not made yet")
-        self._asking += 1
-        try:
+            raise index_not_yet(entry, "it is not made yet")
+        with self._reader.asked():
             await self._cache.flights.ended(FLIGHTS_END_S, entry.key)  # its last bytes may have been read, and not be on the disk yet
             return await self._made(entry)
-        finally:
-            self._asking -= 1
 
     async def _made(self, entry: Entry) -> bytes:
         """Make it, or wait for who does."""
-        self._fit(entry)
+        check_indexable(entry)
         call = self._calls.get(entry.key)
         if call is None:
             call = asyncio.get_running_loop().create_future()
@@ -177,26 +190,26 @@ class SampleIndexer:
             self._calls[entry.key] = call
             if self._tasks.spawn(self._make(entry, call), "sample index") is None:
                 self._calls.pop(entry.key, None)
-                raise _not_yet(entry, "the sidecar is shutting down")
+                raise index_not_yet(entry, "the sidecar is shutting down")
         return await asyncio.shield(call)
 
     async def _make(self, entry: Entry, call: asyncio.Future[bytes]) -> None:
         try:
             async with self._turn:
-                encoded = await self._stepped(entry)
+                encoded = await self._reader.read(entry)
                 await self._keep(entry, encoded)
             call.set_result(encoded)
             self._events.emit(IndexDone("built"))
         except NotIndexable as reason:
             self._refuse(entry, str(reason))
-            call.set_exception(_none(entry, str(reason)))
+            call.set_exception(no_index(entry, str(reason)))
         except ShardError as error:
             call.set_exception(error)
         except CacheError as error:
             self._events.emit(IndexDone("failed"))
-            call.set_exception(_not_yet(entry, f"it cannot be read now: {error}"))
+            call.set_exception(index_not_yet(entry, f"it cannot be read now: {error}"))
         except asyncio.CancelledError:
-            call.set_exception(_not_yet(entry, "the sidecar is shutting down"))
+            call.set_exception(index_not_yet(entry, "the sidecar is shutting down"))
             raise
         except Exception as error:  # a fault of ours: told to who waits, and logged by the chore
             self._events.emit(IndexDone("failed"))
@@ -211,52 +224,6 @@ class SampleIndexer:
         self._refused[entry.key] = cause
         if len(self._refused) > MOST_REFUSED:
             self._refused.popitem(last=False)
-
-    async def _stepped(self, entry: Entry) -> bytes:
-        self._fit(entry)
-        for index in sorted(entry.segments.unverified):
-            if not await self._cache.segment_reader.trusted(entry, index):
-                raise _not_yet(entry, "a part of it was not what had been stored")
-        landed, steps = dict(entry.stored.stored_at), SampleIndexSteps(entry.version.length or 0)
-        done = False
-        try:
-            while not done:
-                before_s = steps.worked_s
-                file = entry.stored.file or await self._cache.segment_reader.stored(entry)
-                done = await file.inspect(steps.step)
-                self._fit(entry)
-                await self._pause(steps.worked_s - before_s)
-        except NotIndexable:
-            self._unchanged(entry, landed)  # what was read may have been a hole, and no fault of the tar
-            raise
-        self._unchanged(entry, landed)
-        return await file.inspect(lambda _: steps.encoded())
-
-    def _unchanged(self, entry: Entry, landed: dict[int, float]) -> None:
-        """Raises ``IndexNotYet``: not all that was read had been there all the time."""
-        self._fit(entry)
-        if entry.stored.stored_at != landed:
-            raise _not_yet(entry, "a part of it left, and came again, while its headers were read")
-
-    async def _pause(self, worked_s: float) -> None:
-        if self._stopped.is_set():
-            raise asyncio.CancelledError
-        busy = bool(self._cache.flights) or len(self._cache.readers) > self._asking
-        factor = (ASKED_PAUSE if self._asking else AHEAD_PAUSE) if busy else 0.0
-        with suppress(TimeoutError):
-            async with asyncio.timeout(min(MOST_PAUSE_S, factor * worked_s)):
-                await self._stopped.wait()
-
-    def _fit(self, entry: Entry) -> None:
-        """Raises ``IndexNotYet``, ``NoIndex``: what is here of ``entry`` cannot be indexed."""
-        if entry.version.encoding:
-            raise _none(entry, f"it has the encoding {entry.version.encoding[:40]!r}")
-        if entry.in_use.stale or not entry.segments.complete:
-            raise _not_yet(entry, f"{entry.segments.stored_count} of its {len(entry.segments.sums) or 'unknown'} segments are here")
-        if not entry.version.length:
-            raise _none(entry, "it is empty")
-        if entry.trust.digest_pending or entry.in_use.fault is not None:
-            raise _not_yet(entry, "it is still being compared with its digest")
 
     # On the disk
 
@@ -290,40 +257,7 @@ class SampleIndexer:
         for key in self._files.surplus(self._share_bytes - more_bytes, files=MOST_FILES - (more_bytes > 0)):
             await self._removed(key)
 
-    # On its way out
-
-    def _going_out(self, shard: Shard, size: int) -> _Out:
-        if self._out_bytes and self._out_bytes + size > MOST_OUT_BYTES:
-            raise IndexNotYet(shard.name, f"{self._out_bytes} bytes of sample indexes are on their way already", next_step="ask again")
-        return _Out(self, size)
-
-    def count_out(self, size: int) -> None:
-        self._out_bytes += size
-
-
-class _Out:
-    """Bytes in memory until a client has taken them, for the length of the ``with``."""
-
-    def __init__(self, indexer: SampleIndexer, size: int) -> None:
-        self._indexer = indexer
-        self._size = size
-
-    def __enter__(self) -> None:
-        self._indexer.count_out(self._size)
-
-    def __exit__(self, *_: object) -> None:
-        self._indexer.count_out(-self._size)
-
 
 def _keepable(entry: Entry) -> bool:
     """Whether the version can be recognised again by its key."""
     return not entry.stored.transient and bool(entry.version.identity) and not entry.in_use.stale
-
-
-def _none(entry: Entry, cause: str) -> NoIndex:
-    return NoIndex(entry.name, f"it has no sample index: {cause}", next_step="read it from its start; only whole, plain tars have one")
-
-
-def _not_yet(entry: Entry, cause: str) -> IndexNotYet:
-    step = "read it first, or 'forebay index' its URL, and ask again"
-    return IndexNotYet(entry.name, f"its sample index is made once all of it is here: {cause}", next_step=step)

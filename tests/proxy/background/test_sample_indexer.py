@@ -316,26 +316,26 @@ async def test_a_part_that_left_meanwhile_spoils_the_work(tmp_path: Path, monkey
     async with indexing_in(tmp_path / "c") as (world, made):
         await warmed(world)
         entry = world.entry(A)
-        pausing = made._pause
+        pausing = made._reader._pause
 
         async def pause(worked_s: float) -> None:
-            monkeypatch.setattr(made, "_pause", pausing)
+            monkeypatch.setattr(made._reader, "_pause", pausing)
             await world.reclaimer.discard(entry, 2)
 
-        monkeypatch.setattr(made, "_pause", pause)
+        monkeypatch.setattr(made._reader, "_pause", pause)
         with pytest.raises(IndexNotYet, match="4 of its 5 segments"):
             await asked(made)
         await world.get(A)
         await world.quiet()
 
         async def and_again(worked_s: float) -> None:
-            monkeypatch.setattr(made, "_pause", pausing)
+            monkeypatch.setattr(made._reader, "_pause", pausing)
             world.clock.advance(1)
             await world.reclaimer.discard(entry, 2)
             await world.get(A)
             await until(lambda: entry.segments.complete)
 
-        monkeypatch.setattr(made, "_pause", and_again)
+        monkeypatch.setattr(made._reader, "_pause", and_again)
         with pytest.raises(IndexNotYet, match="left, and came again"):
             await asked(made)
         assert len(await asked(made)) == 40
@@ -401,7 +401,7 @@ async def test_complete_shards_are_indexed_ahead(tmp_path: Path) -> None:
 
 async def test_a_fault_with_odd_tars_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody asked for them: it is counted and logged, and the next shard has its index."""
-    real, met = sample_indexer.SampleIndexSteps, list[int]()
+    real, met = sample_index_steps.SampleIndexSteps, list[int]()
 
     def steps(length: int) -> SampleIndexSteps:
         met.append(length)
@@ -409,7 +409,7 @@ async def test_a_fault_with_odd_tars_ends_nothing(tmp_path: Path, monkeypatch: p
             raise RuntimeError("a fault of ours")
         return real(length)
 
-    monkeypatch.setattr(sample_indexer, "SampleIndexSteps", steps)
+    monkeypatch.setattr(sample_index_steps, "SampleIndexSteps", steps)
     async with indexing_in(tmp_path / "c", ahead=True) as (world, _):
         for number in range(5):
             await warmed(world, f"https://o/set/{number}.tar")
@@ -434,14 +434,14 @@ async def test_ahead_pauses_while_others_read(tmp_path: Path, monkeypatch: pytes
 
         with monkeypatch.context() as patching:
             patching.setattr(asyncio, "timeout", Timeout)
-            await made._pause(0.002)
+            await made._reader._pause(0.002)
             async with world.cache.open(shard_of(A), None, None):
-                await made._pause(0.002)
-                await made._pause(3.0)
-                made._asking = 1
+                await made._reader._pause(0.002)
+                await made._reader._pause(3.0)
+                made._reader._asking = 1
                 async with world.cache.open(shard_of(A), None, None):
-                    await made._pause(0.002)
-                made._asking = 0
+                    await made._reader._pause(0.002)
+                made._reader._asking = 0
         assert slept == [0.0, 0.038, 1.0, 0.004]
 
 

@@ -340,7 +340,7 @@ async def test_a_held_unclaimed_file_is_counted_until_it_is_free(store: Store) -
         assert again.measure() >= SEGMENT_BYTES
         assert await again.sweeping.run() == 1
         with pytest.raises(Leased):
-            await again.create(row.key, LENGTH)
+            await again.files.create(row.key, LENGTH)
     assert await again.sweeping.run() == 0
     assert again.measure() < 2 * MIB
     assert not path.exists()
@@ -355,7 +355,7 @@ async def test_a_stuck_file_that_is_free_gives_way(store: Store) -> None:
     again = await Store.open(store.path, who="serve")
     with held_by_a_child(store.path / "shards" / row.key):
         await again.load()
-    await again.create(row.key, LENGTH)
+    await again.files.create(row.key, LENGTH)
     assert again.measure() < 2 * MIB
     assert await again.sweeping.run() == 0
     assert (store.path / "shards" / row.key).exists()
