@@ -49,7 +49,7 @@ class PlanStatus:
         """
         if plan.position >= len(plan):
             return Lead(0, 0.0)
-        ahead = self._prefetcher.ahead_bytes(plan)
+        ahead = self._prefetcher.scheduler.ahead_bytes(plan.reader)
         need_at = plan.need_at(plan.position)  # never, of one that stands still and whose lead others have
         seconds = 0.0 if isinf(need_at) else max(0.0, need_at - self._clock())
         length = self._cache.length_of(self._plans.shard_at(plan, plan.position).name) if ahead else None
@@ -95,7 +95,7 @@ class PlanStatus:
             "rate": plan.rate,
             "lead_bytes": lead.bytes,
             "lead_s": lead.seconds,
-            "window_bytes": self._prefetcher.window_bytes(plan),
+            "window_bytes": self._prefetcher.scheduler.readers.window_bytes(plan.reader),
             "waiting": waiting,
             "waited_s": followed.waited_s,
             "silent_s": max(0.0, self._clock() - plan.heard_at),

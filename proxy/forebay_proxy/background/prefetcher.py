@@ -10,10 +10,11 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 
+from forebay_proxy.background.paused_readers import PausedReaders
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.resident.facts import CacheChanged, NameForgotten, ReaderResumed, SegmentGone, SegmentMissed
+from forebay_proxy.cache.resident.facts import CacheChanged, ReaderResumed, SegmentMissed
 from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.cache.versions.resolver import VersionResolver
 from forebay_proxy.core.background_tasks import BackgroundTasks
@@ -21,8 +22,7 @@ from forebay_proxy.core.errors import CacheError, CacheFull, DigestDiffers, Fore
 from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.policy.eviction.facts import DebtSettled, LeadGivenBack
 from forebay_proxy.policy.plans.facts import PlanAdvanced
-from forebay_proxy.policy.plans.registry import PlanRegistry, ReaderPlan
-from forebay_proxy.policy.schedule.idle_readers import STILL_S, IdleReaders
+from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.policy.schedule.queues.negative_cache import NegativeCache
 from forebay_proxy.policy.schedule.scheduler import PrefetchRequest, PrefetchScheduler
 from forebay_proxy.transfer.flights import Flight
@@ -101,9 +101,7 @@ class Prefetcher:
         self.negative_cache = NegativeCache()
         self._view = _View(cache, resolver, ahead, self.negative_cache)
         self.scheduler = PrefetchScheduler(plans, self._view)
-        self._idle_readers = IdleReaders()
-        self._paused_at: dict[ReaderName, float | None] = {}  # who stands still, and has given back -> when it opened its last shard
-        cache.room.admission.still = self._idle_readers.readers
+        self._idle = PausedReaders(cache, plans, self.scheduler)
         self._flights: dict[Flight, str] = {}  # those taken off ahead of need -> their origin
         self._opening: dict[str, str] = {}  # shard -> origin
 
@@ -124,43 +122,13 @@ class Prefetcher:
     def look_again(self) -> None:
         """Once a second: what failed is tried again when its time is over, and the disk may have recovered; no other event tells."""
         self._forgive()
-        self._look_who_moves()
+        self._idle.look(self._clock())
         self.scheduler.look_again()
         self.stirred()
 
-    def _look_who_moves(self) -> None:
-        """Whose lead others may have: a reader that opens nothing, and takes no byte of what it is inside."""
-        inside: dict[ReaderName, tuple[int, bool]] = {}
-        for reading in self._cache.readers:
-            if reading.reader is not None:
-                position, has_all = inside.get(reading.reader, (0, False))
-                inside[reading.reader] = position + reading.position, has_all or reading.position == reading.version.length
-        places: dict[Hashable, tuple[object, float]] = {}
-        for plan in self._plans.all():
-            position, has_all = inside.get(plan.reader, (0, False))
-            patience_s = max(STILL_S, SLOW_SHARDS / plan.rate) if has_all else STILL_S
-            places[plan.reader] = (plan.opened_at, position), patience_s
-        self._idle_readers.look(places, self._clock())
-        for reader in self.scheduler.readers.shares.standing - self._idle_readers.readers.keys():
-            self._go_on(reader)
-
     def gave_back(self, fact: LeadGivenBack) -> None:
         """The reader stands still, and others wanted the room of its lead."""
-        reader = fact.reader
-        if isinstance(reader, ReaderName):
-            plan = self._plans.get(reader)
-            if plan is not None:
-                self._paused_at[reader] = plan.opened_at
-                plan.pause()
-                self.scheduler.pause(reader)
-
-    def _go_on(self, reader: ReaderName) -> None:
-        plan = self._plans.get(reader)
-        if plan is not None:
-            plan.go_on()
-            self._cache.room.admission.take_again(reader)
-        self._paused_at.pop(reader, None)
-        self.scheduler.go_on(reader)
+        self._idle.gave_back(fact)
 
     def stirred(self, _: CacheChanged | None = None) -> None:
         """What found no room may find it now."""
@@ -172,20 +140,12 @@ class Prefetcher:
         plan = fact.plan
         self.scheduler.advanced(plan)
         if plan.reader in self.scheduler.readers.shares.standing:
-            self._look_again_at(plan)
+            self._idle.advanced(plan)
         if self._plans.get(plan.reader) is None:
             self._cache.room.prefetch_debts.forget(plan.reader)
         else:
             self._cache.room.prefetch_debts.passed(plan.reader, lambda key: self._lies_ahead(key, plan.reader))
         self._woken.set()
-
-    def _look_again_at(self, plan: ReaderPlan) -> None:
-        """Something happened to the plan of a reader that stood still: an opening moves it, another announcement does not."""
-        current = self._plans.get(plan.reader)
-        if current is None or current.opened_at != self._paused_at.get(plan.reader):
-            self._go_on(plan.reader)
-        else:
-            current.pause()
 
     def _lies_ahead(self, key: str, reader: ReaderName) -> bool:
         """Whether what was prefetched of a shard may still be read by ``reader`` on its way."""
@@ -193,14 +153,6 @@ class Prefetcher:
         if entry is None:
             return key.startswith("opening")  # its segment has no key yet
         return entry.in_use.readers > 0 or any(plan.reader == reader for plan, _ in self._plans.mentions(entry.name))
-
-    def gone(self, fact: SegmentGone) -> None:
-        """It may be wanted again."""
-        self.scheduler.missing(fact.name)
-
-    def forgotten(self, fact: NameForgotten) -> None:
-        """Whoever needs the shard has to open it first."""
-        self.scheduler.missing(fact.name)
 
     def missed(self, fact: SegmentMissed) -> None:
         """A flight ended without its segment. What would most likely end so again is not asked for at once: it would be, for ever."""
@@ -221,14 +173,6 @@ class Prefetcher:
         """The reader may displace one more segment."""
         if isinstance(fact.reader, ReaderName):
             self.scheduler.granted(fact.reader)
-
-    def ahead_bytes(self, plan: ReaderPlan) -> int:
-        """How many bytes of what the reader announced are here or on their way, counted from its position as far as its window."""
-        return self.scheduler.ahead_bytes(plan.reader)
-
-    def window_bytes(self, plan: ReaderPlan) -> int:
-        """How far ahead of the reader is fetched now."""
-        return self.scheduler.readers.window_bytes(plan.reader)
 
     # What follows
 

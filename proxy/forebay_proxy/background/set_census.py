@@ -35,6 +35,11 @@ class SetCensus:
         """None: not counted yet."""
         return self._told.get(key)
 
+    def told(self, key: str) -> dict[str, int | None]:
+        """For ``/v1/status``; None: not counted yet."""
+        here = self.of(key)
+        return {"complete": here.complete if here else None, "stored_bytes": here.stored_bytes if here else None}
+
     def step(self, sets: Mapping[str, ShardSet]) -> None:
         """Count some more; ``sets`` by key. One that is declared meanwhile is counted from the next round on."""
         if not self._left:

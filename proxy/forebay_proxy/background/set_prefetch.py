@@ -19,12 +19,11 @@ from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.cache.versions.resolver import VersionResolver
 from forebay_proxy.cache.versions.tar_check import TarCheck
 from forebay_proxy.core.errors import CacheFull, ConfigError, ForebayError, NotTarArchive
-from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.core.shard import Shard, shown_set
 from forebay_proxy.policy.plans.facts import SetShardOpened
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.policy.plans.sets.set_cursor import SetCursor
-from forebay_proxy.policy.plans.sets.set_faults import SetFaults
+from forebay_proxy.policy.plans.sets.set_faults import FAILED_S, SetFaults
 from forebay_proxy.policy.plans.sets.shard_sets import InvalidSet, PatternSet, ShardSet
 
 __all__ = ["SetPrefetch", "check_sets"]
@@ -32,9 +31,7 @@ __all__ = ["SetPrefetch", "check_sets"]
 log = logging.getLogger("forebay")
 
 STEPS = 64  # shards looked at in one turn of the loop: a millisecond
-FAILED_S = 30.0  # a shard that cannot be fetched is left to its reader for this long
 NOT_TAR_S = 600.0  # and one that was no tar for this long: to see that it is one now costs all of it
-MOST_FAILED = 16  # in a row: then the origin is left alone for that time
 # A finished pass over a set is begun again after this, for shards that were evicted or failed meanwhile: each costs ten microseconds.
 REWIND_S, REWIND_EACH_S = 10.0, 0.001
 
@@ -79,17 +76,12 @@ class SetPrefetch:
         self._resolver = resolver
         self._plans = plans
         self._clock = clock
-        self._warming = Warmer(cache, resolver, [], self._asks, tar_check)
-        self._tar_check = tar_check
+        self._unread = UnreadAhead(cache.room, resolver.versions, plans)
+        self._warming = Warmer(cache, resolver, [], self._unread.request, tar_check)
         self._sets: dict[str, _Declared] = {}
         self._census = SetCensus(cache.room.entries.values)
-        self._unread = UnreadAhead(cache.room, resolver.versions, plans)
         self._faults = SetFaults()
-        self._failures = 0  # in a row
-        self._paused_until = clock()
-        self._full = False
         self._runs = False  # until the service says so: not at all where nothing is to be prefetched
-        self._readers = 0  # at a time, lately
         self._again: deque[Shard] = deque()  # those that found no room
         self._woken = asyncio.Event()
         for text in texts:
@@ -127,7 +119,7 @@ class SetPrefetch:
             {
                 "set": shown_set(declared.text),
                 "shards": len(declared.shards),
-                **self._here(declared.key),
+                **self._census.told(declared.key),
                 "opened": {job: found.opened for job, found in self._plans.epochs.live(declared.key, self._plans.clock()).items()},
                 "failures": self._faults.rows(declared.shards, self._is_here),
                 "state": self._state(declared),
@@ -140,31 +132,26 @@ class SetPrefetch:
         entry = self._resolver.versions.current.get(name)
         return entry is not None and entry.segments.complete and not entry.trust.no_tar
 
-    def _here(self, key: str) -> dict[str, int | None]:
-        here = self._census.of(key)
-        return {"complete": here.complete if here else None, "stored_bytes": here.stored_bytes if here else None}
-
     def _state(self, declared: _Declared) -> str:
         if not self._runs:
             return "not fetched ahead: prefetch is off"
         if declared.is_awaited:
             return "waits for its first reader"
-        if self._here(declared.key)["complete"] == len(declared.shards):
+        if self._census.told(declared.key)["complete"] == len(declared.shards):
             return "all here"
         if declared.cursor.ended and not self._unread.coming and not self._again:
             return "nothing left to fetch in this epoch"
-        if self._clock() < self._paused_until:
+        if self._faults.is_paused(self._clock()):
             return "its origin is left alone for a while"
         return "the cache is full" if self._held_back() else "fetching"
 
     def look_again(self) -> None:
         """Once a second: there may be room now."""
-        self._full = False
+        self._unread.look_again(len(self._cache.readers))
         for key in [key for key in self._sets if self._plans.epochs.sets.get(key) is None]:
             del self._sets[key]
         if self._sets:
             self._census.step({key: declared.shards for key, declared in self._sets.items()})
-        self._readers = max(len(self._cache.readers), self._readers - 1)
         self._woken.set()
 
     async def run(self) -> None:
@@ -181,7 +168,7 @@ class SetPrefetch:
         if declared is not None and index is not None:
             declared.is_awaited = False
             declared.cursor.opened(index, fact.job, fact.epoch)
-            self._readers = max(self._readers, len(self._cache.readers))
+            self._unread.readers = max(self._unread.readers, len(self._cache.readers))
             self._woken.set()
 
     async def _work(self) -> None:
@@ -202,16 +189,7 @@ class SetPrefetch:
     def _held_back(self) -> bool:
         """Whether nothing more may be asked for now."""
         self._unread.recount()
-        if self._full or self._clock() < self._paused_until:
-            return True
-        return not self._unread.may_have(SEGMENT_BYTES) or not self._unread.has_room(self._readers)
-
-    def _asks(self, name: str, size: int) -> None:
-        """So many bytes of a shard are about to be asked for. Raises ``CacheFull``; then no other is begun before the next look."""
-        if (self._full and not self._unread.is_asked(name)) or not self._unread.may_have(size):
-            self._full = True
-            raise CacheFull("half of the cache holds what nobody has read yet")
-        self._unread.ask(name, size)
+        return self._faults.is_paused(self._clock()) or self._unread.is_held_back()
 
     def _next(self) -> Shard | None:
         """The next shard to fetch; None if there is none, or none was found within a turn."""
@@ -245,24 +223,23 @@ class SetPrefetch:
             return False
         entry = self._resolver.versions.current.get(name)
         if entry is not None and entry.segments.complete:
-            return self._tar_check is not None and self._tar_check.doubts(entry)
+            return self._warming.doubts(entry)
         return not self._plans.epochs.has_read(declared.key, name, self._plans.clock())
 
     async def _fetch(self, shard: Shard) -> None:
         self._unread.begin(shard.name)
         try:
             await self._bring(shard)
-            self._failures = 0
             self._faults.mended(shard.name)
         except CacheFull:
-            self._full = True
+            self._unread.full = True
             self._again.append(shard)
         except NotTarArchive as error:
             self._warn(error)
-            self._leave_alone(shard.name, error, NOT_TAR_S)
+            self._faults.fail(shard.name, error, self._clock(), NOT_TAR_S)
         except ForebayError as error:
             log.info("shard %s of a declared set could not be fetched (%s); its reader will ask again", shard.name, error)
-            self._leave_alone(shard.name, error, FAILED_S)
+            self._faults.fail(shard.name, error, self._clock(), FAILED_S)
         finally:
             self._unread.end(shard.name)
 
@@ -280,10 +257,3 @@ class SetPrefetch:
             if not declared.warned:
                 declared.warned = True
                 log.warning("declared set %s: %s; nothing of it is kept; %s", shown_set(declared.text), error, error.step)
-
-    def _leave_alone(self, name: str, error: ForebayError, for_s: float) -> None:
-        now = self._clock()
-        self._failures += 1
-        if self._failures >= MOST_FAILED:
-            self._failures, self._paused_until = 0, now + FAILED_S
-        self._faults.add(name, error, now + for_s)

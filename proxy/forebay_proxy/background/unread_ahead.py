@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.cache.versions.versions import Versions
+from forebay_proxy.core.errors import CacheFull
 from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.policy.plans.registry import PlanRegistry
 
@@ -17,6 +18,8 @@ class UnreadAhead:
     """Bytes by shard name. Not thread-safe: the event loop's only."""
 
     def __init__(self, room: SpaceManager, versions: Versions, plans: PlanRegistry) -> None:
+        self.full = False  # something was refused: nothing more is begun before the next look
+        self.readers = 0  # at a time, lately
         self._room = room
         self._versions = versions
         self._plans = plans
@@ -52,6 +55,22 @@ class UnreadAhead:
     def ask(self, name: str, size: int) -> None:
         """``size`` bytes of the shard are about to be asked for."""
         self._coming[name] = self._coming.get(name, 0) + size
+
+    def request(self, name: str, size: int) -> None:
+        """As ``ask``. Raises ``CacheFull`` where that may not be; then nothing else is begun before the next look."""
+        if (self.full and not self.is_asked(name)) or not self.may_have(size):
+            self.full = True
+            raise CacheFull("half of the cache holds what nobody has read yet")
+        self.ask(name, size)
+
+    def look_again(self, readers: int) -> None:
+        """Once a second: there may be room now. ``readers``: how many there are."""
+        self.full = False
+        self.readers = max(readers, self.readers - 1)
+
+    def is_held_back(self) -> bool:
+        """Whether nothing more may be begun now."""
+        return self.full or not self.may_have(SEGMENT_BYTES) or not self.has_room(self.readers)
 
     def end(self, name: str) -> None:
         """The fetch of the shard is over: what of it is here and unread counts from now on."""

@@ -134,6 +134,10 @@ class Warmer:
             raise CacheFull("not all of it could be stored: the cache has no room for more")
         return "stored"
 
+    def doubts(self, entry: Entry) -> bool:
+        """Whether ``judge`` may have something to say against it. Waits for nothing."""
+        return self._tar_check is not None and self._tar_check.doubts(entry)
+
     async def judge(self, entry: Entry) -> None:
         """Raises ``NotTarArchive``, and lets go of what is here of it: the next request is to ask its origin anew."""
         why = await self._tar_check.of(entry) if self._tar_check is not None else ""

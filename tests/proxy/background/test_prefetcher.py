@@ -74,7 +74,7 @@ async def test_a_window_ends_the_look_ahead(tmp_path: Path) -> None:
         await asyncio.sleep(0.01)
         await world.quiet()
         assert complete(world) == sorted(NAMES[:3])
-        assert world.prefetcher.ahead_bytes(world.plans.all()[0]) == 3 * SEGMENT
+        assert world.prefetcher.scheduler.ahead_bytes(world.plans.all()[0].reader) == 3 * SEGMENT
 
 
 async def test_demand_is_never_starved(tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ async def test_a_dead_readers_window_is_given_back(tmp_path: Path) -> None:
         def has_grown() -> bool:
             world.events.emit(ReaderResumed(reader(1)))  # who was refused room before gets it back by waiting, or by reading on
             world.prefetcher.look_again()
-            return world.prefetcher.ahead_bytes(world.plans.all()[0]) == 8 * SEGMENT
+            return world.prefetcher.scheduler.ahead_bytes(world.plans.all()[0].reader) == 8 * SEGMENT
 
         await until(has_grown)
         assert world.prefetcher.scheduler.readers.window_bytes(reader(0)) == 0

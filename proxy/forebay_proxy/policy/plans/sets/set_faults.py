@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from forebay_proxy.core.errors import ForebayError, ShardError
 from forebay_proxy.policy.plans.sets.shard_sets import ShardSet
 
-__all__ = ["SetFaults"]
+__all__ = ["FAILED_S", "MOST_FAILED", "SetFaults"]
+
+FAILED_S = 30.0  # a shard that cannot be fetched is left to its reader for this long
+MOST_FAILED = 16  # in a row: then the origin is left alone for that time
 
 MOST_KNOWN = 1024  # shards; of more, those that failed longest ago are forgotten, and tried again
 MOST_CAUSES = 4  # of a set that are told
@@ -29,6 +32,8 @@ class SetFaults:
 
     def __init__(self) -> None:
         self._faults: dict[str, _Fault] = {}
+        self._in_a_row = 0
+        self._paused_until = float("-inf")
 
     def __repr__(self) -> str:
         return f"<SetFaults of {len(self._faults)} shards>"
@@ -40,8 +45,20 @@ class SetFaults:
         if len(self._faults) > MOST_KNOWN:
             del self._faults[next(iter(self._faults))]
 
+    def fail(self, name: str, error: ForebayError, now: float, for_s: float) -> None:
+        """As ``add``, for ``for_s`` seconds from ``now``; after many in a row nothing is asked for, for a while."""
+        self._in_a_row += 1
+        if self._in_a_row >= MOST_FAILED:
+            self._in_a_row, self._paused_until = 0, now + FAILED_S
+        self.add(name, error, now + for_s)
+
+    def is_paused(self, now: float) -> bool:
+        """Whether so many failed in a row that the origin is left alone."""
+        return now < self._paused_until
+
     def mended(self, name: str) -> None:
         """It is here."""
+        self._in_a_row = 0
         self._faults.pop(name, None)
 
     def leaves_alone(self, name: str, now: float) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from forebay_proxy.core.errors import CacheFull, NotTarArchive, ShardNotFound
-from forebay_proxy.policy.plans.sets.set_faults import MOST_CAUSES, MOST_KNOWN, SetFaults
+from forebay_proxy.core.errors import CacheFull, NotTarArchive, OriginUnavailable, ShardNotFound
+from forebay_proxy.policy.plans.sets.set_faults import FAILED_S, MOST_CAUSES, MOST_FAILED, MOST_KNOWN, SetFaults
 from forebay_proxy.policy.plans.sets.shard_sets import PatternSet
 
 SET = PatternSet.of("https://o/{0..9999}.tar")
@@ -55,3 +55,14 @@ def test_only_so_many_are_known() -> None:
     faults.add(name(MOST_KNOWN), CacheFull("x"), 10.0)
     assert faults.rows(SET, nobody)[0]["count"] == MOST_KNOWN
     assert [faults.leaves_alone(name(number), 0.0) for number in (0, 1, 2, MOST_KNOWN)] == [True, False, True, True]
+
+
+def test_an_origin_that_fails_again_and_again_is_left_alone() -> None:
+    """For a while; one shard that comes begins the row anew."""
+    faults = SetFaults()
+    for number in range(2 * MOST_FAILED - 1):
+        if number == MOST_FAILED - 1:
+            faults.mended("s3://b/0")
+        faults.fail(f"s3://b/{number}", OriginUnavailable("s", "503"), 5.0, FAILED_S)
+        assert faults.is_paused(5.0) == (number == 2 * MOST_FAILED - 2)
+    assert not faults.is_paused(5.0 + FAILED_S)
