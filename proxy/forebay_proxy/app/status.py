@@ -212,13 +212,13 @@ class StatusReport:
                 }
 
     def _reader_row(self, reading: ShardReader) -> dict[str, object]:
-        wait = reading.wait
+        wait = reading.tally.wait
         return {
             "reader": str(reading.reader) if reading.reader else "anonymous",
             "shard": reading.entry.name,
             "position_bytes": reading.position,
-            "length_bytes": reading.version.length,
-            "waited_s": reading.waited_s + (self._cache.readers.waits.seconds(wait) if wait else 0.0),
+            "length_bytes": reading.entry.shown_version.length,
+            "waited_s": reading.tally.waited_s + (self._cache.readers.waits.seconds(wait) if wait else 0.0),
             "waiting_for": why(wait, self._board) if wait else "",
         }
 

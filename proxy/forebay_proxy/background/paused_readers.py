@@ -40,7 +40,7 @@ class PausedReaders:
         for reading in self._cache.readers:
             if reading.reader is not None:
                 position, has_all = inside.get(reading.reader, (0, False))
-                inside[reading.reader] = position + reading.position, has_all or reading.position == reading.version.length
+                inside[reading.reader] = position + reading.position, has_all or reading.position == reading.entry.shown_version.length
         places: dict[Hashable, tuple[object, float]] = {}
         for plan in self._plans.all():
             position, has_all = inside.get(plan.reader, (0, False))

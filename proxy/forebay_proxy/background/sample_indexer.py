@@ -99,7 +99,7 @@ class SampleIndexer:
         whatever opening the shard raises.
         """
         async with self._cache.open(shard, reader, None, head=True) as reading:
-            version, etag = reading.version, reading.version.etag(reading.key)
+            version, etag = reading.entry.shown_version, reading.entry.shown_version.etag(reading.entry.shown_key)
             encoded = await self._of(reading.entry, only_kept=only_kept)
         with self._out.counted(shard, len(encoded)):
             yield encoded, etag, version

@@ -115,7 +115,7 @@ class ShardCache:
         with nullcontext() if reader and reader.job else self._resolver.freshness.bursts.inside(shard.group):
             entry, opened_here, waited_s = await self.find(shard, reader, want, head=head)
             reading = self.reading(entry, shard, reader, opened_here=opened_here)
-            reading.waited_s = waited_s
+            reading.tally.waited_s = waited_s
             with self.readers.inside(reading):
                 if not head:
                     self.note_opening(entry, shard, reader, want)
@@ -141,7 +141,7 @@ class ShardCache:
         """A reader of the shard. Its epoch is the plan's before this opening: the opening itself may move the plan to the next one."""
         reading = ShardReader(self, entry, shard, reader, opened_here=opened_here)
         plan = self.plans.get(reader) if reader else None
-        reading.epoch = plan.epoch if plan else None
+        reading.tally.epoch = plan.epoch if plan else None
         return reading
 
     async def move(self, reading: ShardReader) -> None:
@@ -162,7 +162,7 @@ class ShardCache:
         entry.trust.remade = self._resolver.suspects.count(entry.name)
         for reading in self.readers:
             if reading.entry is entry:
-                reading.found_wrong(fact.index)
+                reading.chunk_reader.found_wrong(fact.index)
 
     def note_opening(self, entry: Entry, shard: Shard, reader: ReaderName | None, want: RangeRequest | None) -> None:
         """Tell the plans that ``reader`` opened the shard; a range that begins behind the first byte only says that the reader is alive."""

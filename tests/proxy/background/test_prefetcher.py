@@ -47,7 +47,7 @@ async def test_what_is_planned_comes_before_it_is_asked_for(tmp_path: Path) -> N
         for seed, name in enumerate(NAMES[:3]):
             async with world.opened(name, reader()) as reading:
                 assert await world.taken(reading, 2 * SEGMENT) == data_of(2 * SEGMENT, seed)
-                assert reading.waited_s == 0.0
+                assert reading.tally.waited_s == 0.0
         assert world.origin.heads() == 0
         assert all(world.origin.sent_twice(name) == 0 for name in NAMES)
 
@@ -236,7 +236,7 @@ async def test_what_is_stored_is_compared_before_its_reader_comes(tmp_path: Path
         assert [asked.name for asked in world.origin.log] == NAMES[:4]
         for name in NAMES[:4]:
             async with world.opened(name, reader(0, "now")) as reading:
-                assert reading.waited_s == 0.0
+                assert reading.tally.waited_s == 0.0
         assert len(world.origin.log) == 4
 
 

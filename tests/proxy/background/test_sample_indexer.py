@@ -87,8 +87,8 @@ async def test_a_complete_shard_has_its_index(tmp_path: Path) -> None:
         assert len(await asked(made)) == 40
         assert results(world) == ["built", "read"]
         async with made.asked(shard_of(A), None) as (_, etag, version), world.opened(A) as reading:
-            assert etag == reading.version.etag(reading.key)
-            assert version == reading.version
+            assert etag == reading.entry.shown_version.etag(reading.entry.shown_key)
+            assert version == reading.entry.shown_version
 
 
 async def test_many_who_ask_make_one(tmp_path: Path) -> None:

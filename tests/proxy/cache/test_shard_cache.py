@@ -101,16 +101,16 @@ async def test_outcomes_are_told(tmp_path: Path) -> None:
         async with world.opened(A) as first:
             await gate.reached.wait()
             async with world.opened(A) as second:
-                assert (first.outcome, second.outcome) == (RequestOutcome.MISS, RequestOutcome.COLLAPSED)
+                assert (first.tally.outcome, second.tally.outcome) == (RequestOutcome.MISS, RequestOutcome.COLLAPSED)
             gate.open()
         await world.quiet()
         async with world.opened(A) as third:
-            assert third.outcome is RequestOutcome.HIT
+            assert third.tally.outcome is RequestOutcome.HIT
         world.origin.put(B, data_of(3 * SEGMENT))
         await world.get(B, first=0, last=9)
         await world.quiet()
         async with world.opened(B) as fourth:
-            assert fourth.outcome is RequestOutcome.PARTIAL
+            assert fourth.tally.outcome is RequestOutcome.PARTIAL
 
 
 @settings(max_examples=examples(25), deadline=None, suppress_health_check=list(HealthCheck))
@@ -195,7 +195,7 @@ async def test_a_slow_reader_of_a_bypass_slows_nobody(tmp_path: Path) -> None:
         async with world.opened(A) as slow:
             got = await world.taken(slow, 10)
             assert await world.get(A) == data
-            assert slow.outcome is RequestOutcome.BYPASS
+            assert slow.tally.outcome is RequestOutcome.BYPASS
             got += b"".join([bytes(chunk) async for chunk in slow.chunks()])
         assert got == data
         assert world.of(events.Refetched)
@@ -222,7 +222,7 @@ async def test_a_bypass_is_stored_nowhere(tmp_path: Path) -> None:
         world.origin.put(A, data)
         async with world.opened(A) as reading:
             assert b"".join([bytes(chunk) async for chunk in reading.chunks()]) == data
-            assert reading.outcome is RequestOutcome.BYPASS
+            assert reading.tally.outcome is RequestOutcome.BYPASS
         assert world.ledger.stored_bytes == 0
 
 

@@ -71,7 +71,7 @@ class ActiveReaders:
             self._tar_check.ended(reading)
         self._inside.discard(reading)
         reading.entry.in_use.readers -= 1
-        reading.close()
+        reading.lease.give_up()
 
     def count(self, reading: ShardReader, began: int) -> None:
         """What this reading would have cost the best schedule there is."""
@@ -92,9 +92,9 @@ class ActiveReaders:
     def waiting(self, reading: ShardReader) -> Iterator[None]:
         """``reading`` waits for bytes, for the length of the ``with``; the seconds are added to its own."""
         try:
-            with self.waits.waiting(reading.reader, reading.entry.name, reading.entry.origin, READING) as reading.wait:
+            with self.waits.waiting(reading.reader, reading.entry.name, reading.entry.origin, READING) as reading.tally.wait:
                 yield
         finally:
-            if reading.wait is not None:
-                reading.waited_s, reading.wait = reading.waited_s + reading.wait.seconds, None
+            if reading.tally.wait is not None:
+                reading.tally.waited_s, reading.tally.wait = reading.tally.waited_s + reading.tally.wait.seconds, None
             self._events.emit(ReaderResumed(reading.reader))

@@ -22,19 +22,12 @@ from forebay_proxy.cache.readers.chunk_reader import (
     source_of_segment,
 )
 from forebay_proxy.cache.readers.reader_host import ReaderHost
-from forebay_proxy.cache.readers.reader_lease import ReaderLease
+from forebay_proxy.cache.readers.reader_lease import ReaderLease, ReaderPlace, ReaderTally
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.core.errors import (
-    CacheError,
-    DigestDiffers,
-    OriginError,
-    ShardChanged,
-    bare,
-)
+from forebay_proxy.core.errors import CacheError, DigestDiffers, OriginError, ShardChanged, bare
 from forebay_proxy.core.events import RequestOutcome
 from forebay_proxy.core.segments import index_of, segment_span
-from forebay_proxy.core.shard import Shard, Version
-from forebay_proxy.telemetry.waits import Wait
+from forebay_proxy.core.shard import Shard
 from forebay_proxy.transfer.flights import Flight
 from forebay_proxy.wire.protocol.plan import ReaderName
 
@@ -83,35 +76,18 @@ class ShardReader:
         self._opened_here = opened_here
         self.shard = shard
         self.reader = reader
-        self.epoch: int | None = None  # of its reader's plan, when it opened
         self.entry = entry
-        self.outcome = RequestOutcome.HIT
-        self.hit_bytes = 0
-        self.waited_s = 0.0  # over all waits that have ended, its opening's among them
-        self.wait: Wait | None = None  # for bytes, right now
+        self.tally = ReaderTally()
         self.position = 0
         self._host = host
         self._end: int | None = 0
-        self._current = -1
-        self._source = SegmentSource.SHARED
-        self._chunks = ChunkReader(host, entry)
+        self._place = ReaderPlace()
+        self.chunk_reader = ChunkReader(host, entry)
         self._repeats = RepeatCheck(host.gate, entry)
-        self._lease = ReaderLease(host, entry, shard, reader, self)
-        self._segments_read = 0
-        self._began_at: int | None = None  # the first segment it entered
-        self._private_attempts = 0
-        self._handed_at: float | None = None  # since when the client has been busy with the last chunk
+        self.lease = ReaderLease(host, entry, shard, reader, self)
 
     def __repr__(self) -> str:
-        return f"<ShardReader {self.entry.name} at {self.position} of {self._end}, {self.outcome.value}>"
-
-    @property
-    def key(self) -> str:
-        return self.entry.shown_key
-
-    @property
-    def version(self) -> Version:
-        return self.entry.shown_version
+        return f"<ShardReader {self.entry.name} at {self.position} of {self._end}, {self.tally.outcome.value}>"
 
     async def begin(self, first: int, last: int | None) -> RequestOutcome:
         """Ask for ``first`` to ``last`` (inclusive; None: to the end) and wait until the first byte is readable.
@@ -119,16 +95,16 @@ class ShardReader:
         The outcome is as known now; a bypass further on makes it ``BYPASS`` in the end. Raises ``ShardError``.
         """
         self.position = first
-        length = self.version.length
+        length = self.entry.shown_version.length
         self._end = length if last is None else last + 1 if length is None else min(length, last + 1)
         if length is not None and first >= length:
-            return self.outcome
+            return self.tally.outcome
         joins = not self._opened_here and self._host.segment_flights.find(self.entry, index_of(first)) is not None
-        self.outcome = foreseen_outcome(self.entry, first, self._end, joins=joins)
+        self.tally.outcome = foreseen_outcome(self.entry, first, self._end, joins=joins)
         while True:
             try:
                 await self._reach()
-                return self.outcome
+                return self.tally.outcome
             except CacheError as error:
                 self._go_alone(error)
             except DigestDiffers as error:
@@ -146,29 +122,29 @@ class ShardReader:
                 if not await self._reach():
                     break
                 data = await self._next()
-                if self._repeats.add(self._current, self.position, data):
-                    self._chunks.check()
+                if self._repeats.add(self._place.segment, self.position, data):
+                    self.chunk_reader.check()
                 if self._repeats and self._end is not None and self.position + len(data) >= self._end:
                     await self._compared()
             except CacheError as error:
                 self._go_alone(error)
                 continue
             self.position += len(data)
-            if self._source is SegmentSource.STORE:
-                self.hit_bytes += len(data)
-            self._lease.moved(self.position)
-            self._private_attempts = 0
-            self._handed_at = time.monotonic()
+            if self._place.source is SegmentSource.STORE:
+                self.tally.hit_bytes += len(data)
+            self.lease.moved(self.position)
+            self._place.private_attempts = 0
+            self._place.handed_at = time.monotonic()
             yield data
-            self._handed_at = None
+            self._place.handed_at = None
         await self._compared()
-        if self.position == self.version.length:  # of a shard whose length was not known only the end itself can be kept back
+        if self.position == self.entry.shown_version.length:  # of a shard whose length was not known only the end itself can be kept back
             await self._pass_seal(index_of(max(0, self.position - 1)))
 
     async def _reach(self) -> bool:
         """Make the byte at the position readable; False at the end of a shard whose length was not known."""
         while True:
-            self._chunks.check()
+            self.chunk_reader.check()
             if self._settled():  # also when the last bytes came from the store, or end where a segment does
                 return False
             index = index_of(self.position)
@@ -178,11 +154,11 @@ class ShardReader:
                 return True
             if self._settled():
                 return False
-            self._current = -1  # the flight has landed: look again where the bytes are
+            self._place.segment = -1  # the flight has landed: look again where the bytes are
 
     async def _comes(self) -> bool:
         """Wait for the byte at the position where it is; False if the flight ended without it."""
-        flight = self._lease.flight
+        flight = self.lease.flight
         if flight is None:
             return True
         if flight.error is not None:
@@ -195,57 +171,51 @@ class ShardReader:
     @property
     def entered(self) -> tuple[int, int] | None:
         """The first and the last segment that it has been in; None while it has been in none."""
-        if self._began_at is None:
+        if self._place.began_at is None:
             return None
-        return self._began_at, max(self._began_at, self._current, index_of(max(0, self.position - 1)))
-
-    def found_wrong(self, index: int) -> None:
-        """A stored segment is wrong: a reader that was given bytes of it must not go on."""
-        self._chunks.found_wrong(index)
+        return self._place.began_at, max(self._place.began_at, self._place.segment, index_of(max(0, self.position - 1)))
 
     async def _pass_seal(self, index: int) -> None:
         """The last segment is nobody's before the whole shard has the digest its origin names."""
         if self.entry.trust.digest_state is not None and self._host.gate.holds(self.entry, index):
             with self._host.readers.waiting(self):
                 await self._host.gate.passed(self.entry, index)
-        self._chunks.check()
+        self.chunk_reader.check()
 
     async def _compared(self) -> None:
         """Keep the last bytes until what was read from memory, of segments that had been here before, proves to be the same."""
         if self._repeats:
             with self._host.readers.waiting(self):
                 await self._repeats.finish()
-            self._chunks.check()
+            self.chunk_reader.check()
 
     def _settled(self) -> bool:
         """The shard turned out to end here."""
-        length = self.version.length
+        length = self.entry.shown_version.length
         if length is not None:
             self._end = length if self._end is None else min(self._end, length)
         return self._end is not None and self.position >= self._end
 
     async def _enter(self, index: int) -> None:
         """Be in segment ``index``: know where its bytes come from, ask for the ones after it, give back the ones before."""
-        if index == self._current:
+        if index == self._place.segment:
             return
-        if source_in_flight(self.entry, self.position, self._lease.flight) is not SegmentSource.SAME_FLIGHT:
-            self._lease.leave_flight()
-            self._lease.arrive(index)  # what it has behind it may leave for what it needs now
+        if source_in_flight(self.entry, self.position, self.lease.flight) is not SegmentSource.SAME_FLIGHT:
+            self.lease.leave_flight()
+            self.lease.arrive(index)  # what it has behind it may leave for what it needs now
             source = source_in_flight(self.entry, self.position, None)
             if source is None:
-                await self._verify(index)
+                if self.entry.segments.has(index) and not await self._host.segment_reader.trusted(self.entry, index):
+                    self.tally.outcome = RequestOutcome.PARTIAL if self.tally.outcome is RequestOutcome.HIT else self.tally.outcome
                 source = source_of_segment(self.entry, index)
             self._turn_to(source, index)
-        self._arrive(index)
+        self.lease.arrive(index)
+        self._place.arrive(index)
         self._ask_ahead(index)
-
-    async def _verify(self, index: int) -> None:
-        if self.entry.segments.has(index) and not await self._host.segment_reader.trusted(self.entry, index):
-            self.outcome = RequestOutcome.PARTIAL if self.outcome is RequestOutcome.HIT else self.outcome
 
     def _turn_to(self, source: SegmentSource, index: int) -> None:
         """Take what follows from ``source``."""
-        self._source = source
+        self._place.source = source
         if source is SegmentSource.STORE:
             self._host.read_segment(self.entry, index)
             return
@@ -256,86 +226,74 @@ class ShardReader:
             flight = self.entry.in_use.stream
         else:
             flight = self._boarded(index) or self._host.segment_flights.launch(self.entry, index, self.shard, 0.0, self.reader)
-        self._lease.board(flight, self.position)
+        self.lease.board(flight, self.position)
         if flight.bypass:
-            self.outcome = RequestOutcome.BYPASS
-
-    def _arrive(self, index: int) -> None:
-        self._lease.arrive(index)
-        if self._began_at is None:
-            self._began_at = index
-        if self._current != -1:
-            self._segments_read += 1
-        self._current = index
+            self.tally.outcome = RequestOutcome.BYPASS
 
     def _boarded(self, index: int) -> Flight | None:
         """A flight that is in the air already; counted when somebody else asked for it."""
         flight = self._host.segment_flights.find(self.entry, index)
-        if flight is not None and not self._opened_here and index > self._lease.asked_to:
+        if flight is not None and not self._opened_here and index > self.lease.asked_to:
             self._host.segment_flights.boarded()
         return flight
 
     def _go_alone(self, error: CacheError) -> None:
         """The shared flight cannot serve this reader any further: fetch the rest of the segment for it alone."""
-        self._private_attempts += 1
-        if self._private_attempts > PRIVATE_ATTEMPTS:
+        self._place.private_attempts += 1
+        if self._place.private_attempts > PRIVATE_ATTEMPTS:
             raise OriginError(self.entry.name, f"no byte beyond {self.position} arrived in {PRIVATE_ATTEMPTS} attempts") from error
-        self._lease.leave_flight()
+        self.lease.leave_flight()
         self._turn_to(SegmentSource.PRIVATE, index_of(self.position))
-        self.outcome = RequestOutcome.BYPASS
+        self.tally.outcome = RequestOutcome.BYPASS
 
     def has_all(self) -> None:
         """A descriptor of the whole shard is this reader's: all of it counts as read, from the store, at once."""
-        length, last = self.version.length or 0, self.entry.last_index or 0
-        self._began_at, self._current = 0, last
-        self.position = self._end = self.hit_bytes = length
+        length, last = self.entry.shown_version.length or 0, self.entry.last_index or 0
+        self._place.began_at, self._place.segment = 0, last
+        self.position = self._end = self.tally.hit_bytes = length
 
     def ask_again(self) -> None:
         """Ask for the next segment of this shard once more, as there may be room now: the reader needs it before any other shard."""
         last = -1 if self._end is None else index_of(self._end - 1)
-        if self._current >= 0 and self._lease.asked_to <= self._current < last:
-            self._ask_ahead(self._current)
+        if self._place.segment >= 0 and self.lease.asked_to <= self._place.segment < last:
+            self._ask_ahead(self._place.segment)
 
     def _ask_ahead(self, index: int) -> None:
         if not self.entry.ranged or self._end is None:
             return
-        flight = self._lease.flight
+        flight = self.lease.flight
         bypassing = flight is not None and flight.bypass
         breadth = self._host.breadth(self.entry, bypassing)
-        if not self._segments_read:
+        if not self._place.segments_read:
             breadth = min(breadth, FIRST_BREADTH)
-        self._lease.ask_ahead(index, min(index_of(self._end - 1), index + breadth - 1))
+        self.lease.ask_ahead(index, min(index_of(self._end - 1), index + breadth - 1))
 
     async def _next(self) -> bytes | memoryview:
         """Readable bytes at the position, at most one unit, within one segment."""
-        flight = self._lease.flight
-        first, size = segment_span(self._current, self.version.length)
+        flight = self.lease.flight
+        first, size = segment_span(self._place.segment, self.entry.shown_version.length)
         end = first + size if self._end is None else min(first + size, self._end)
-        self._repeats.expect(self._current, flight)
+        self._repeats.expect(self._place.segment, flight)
         if flight is None or flight.in_file(self.position):
-            return await self._chunks.from_file(self._current, self.position, end, flight)
+            return await self.chunk_reader.from_file(self._place.segment, self.position, end, flight)
         if flight.bypass:
-            self.outcome = RequestOutcome.BYPASS
-        return self._chunks.from_window(flight, self.position, end)
+            self.tally.outcome = RequestOutcome.BYPASS
+        return self.chunk_reader.from_window(flight, self.position, end)
 
     def rests(self, now: float) -> bool:
         """Whether the client has taken nothing for ``REST_S`` (``now`` is monotonic); then all it holds goes back until it goes on."""
-        if self._handed_at is None or now - self._handed_at < REST_S:
+        if self._place.handed_at is None or now - self._place.handed_at < REST_S:
             return False
-        self._lease.give_up()
-        self._current = -1  # the next step looks again where the bytes are
+        self.lease.give_up()
+        self._place.segment = -1  # the next step looks again where the bytes are
         return True
 
     def moved_to(self, entry: Entry, *, opened_here: bool) -> None:
         """Begin again in another version of the entry; raises ``ShardChanged`` where that is not what was asked for."""
         if entry.version.identity != self.entry.version.identity or entry.version.length != self.entry.version.length:
             raise ShardChanged(entry.name, "the origin has another version now")
-        self._lease.give_up()
-        self._lease = ReaderLease(self._host, entry, self.shard, self.reader, self)
+        self.lease.give_up()
+        self.lease = ReaderLease(self._host, entry, self.shard, self.reader, self)
         self.entry, self._opened_here = entry, opened_here
-        self._chunks, self._repeats = ChunkReader(self._host, entry), RepeatCheck(self._host.gate, entry)
-        self._current = -1
-
-    def close(self) -> None:
-        """Leave: every lease goes back, the flights fly on."""
-        self._lease.give_up()
+        self.chunk_reader, self._repeats = ChunkReader(self._host, entry), RepeatCheck(self._host.gate, entry)
+        self._place.segment = -1

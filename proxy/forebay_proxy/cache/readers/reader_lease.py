@@ -1,16 +1,53 @@
-"""What one reader holds of a shard version: the segments it leases, and the flight it is aboard. Not thread-safe: the event loop's only."""
+"""What one reader holds of a shard version (the segments it leases, the flight it is aboard), where it is, and what is told of it.
+
+Not thread-safe: the event loop's only."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import dataclass
 
+from forebay_proxy.cache.readers.chunk_reader import SegmentSource
 from forebay_proxy.cache.readers.reader_host import ReaderHost
 from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.core.events import RequestOutcome
 from forebay_proxy.core.shard import Shard
+from forebay_proxy.telemetry.waits import Wait
 from forebay_proxy.transfer.flights import Flight
 from forebay_proxy.wire.protocol.plan import ReaderName
 
-__all__ = ["ReaderLease"]
+__all__ = ["ReaderLease", "ReaderPlace", "ReaderTally"]
+
+
+@dataclass(slots=True)
+class ReaderTally:
+    """What is told of one reading: to the client, the log and the status page."""
+
+    outcome: RequestOutcome = RequestOutcome.HIT
+    hit_bytes: int = 0
+    waited_s: float = 0.0  # over all waits that have ended, its opening's among them
+    wait: Wait | None = None  # for bytes, right now
+    epoch: int | None = None  # of its reader's plan, when it opened
+
+
+@dataclass(slots=True)
+class ReaderPlace:
+    """Where a reader is in its shard, and how it got there."""
+
+    segment: int = -1  # -1: it has yet to look where the bytes are
+    source: SegmentSource = SegmentSource.SHARED
+    segments_read: int = 0
+    began_at: int | None = None  # the first segment it entered
+    private_attempts: int = 0
+    handed_at: float | None = None  # since when the client has been busy with the last chunk
+
+    def arrive(self, segment: int) -> None:
+        """The reader is in ``segment`` now."""
+        if self.began_at is None:
+            self.began_at = segment
+        if self.segment != -1:
+            self.segments_read += 1
+        self.segment = segment
 
 
 class ReaderLease:

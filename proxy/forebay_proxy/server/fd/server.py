@@ -231,7 +231,11 @@ class FdServer:
     def _pass(self, connection: FdConnection, asked: FdRequest, fd_lease: FdLease, started: float) -> None:
         """Raises ``ConnectionError`` where nobody takes it. The books are kept when the client has it already."""
         reading = fd_lease.reading
-        connection.pass_on(fd_lease, asked.lease, encode_answer(reading.position, reading.version.etag(reading.key), self._instance))
+        connection.pass_on(
+            fd_lease,
+            asked.lease,
+            encode_answer(reading.position, reading.entry.shown_version.etag(reading.entry.shown_key), self._instance),
+        )
         self._leases += 1
         fd_lease.asked_at, fd_lease.answered_s = started, self._clock() - started
         self.later(fd_lease.passed)
@@ -249,7 +253,7 @@ class FdServer:
         fd_lease.release()
         fd_lease.count()
         reading = fd_lease.reading
-        served = Served(reading.shard.name, reading.reader, reading.epoch, reading.position, None, 0.0, "", fd_lease.asked_at)
+        served = Served(reading.shard.name, reading.reader, reading.tally.epoch, reading.position, None, 0.0, "", fd_lease.asked_at)
         self._events.emit(LeaseEnded(_done(fd_lease, self._clock() - fd_lease.asked_at, served)))
 
     def later(self, call: Callable[[], None]) -> None:

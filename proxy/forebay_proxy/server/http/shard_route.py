@@ -47,8 +47,8 @@ Chunk = bytes | memoryview
 T = TypeVar("T")
 
 
-class RouteReader(Protocol):
-    """An opened shard. ``outcome`` is right once ``begin`` has returned, ``waited_s`` (seconds) at the end.
+class RouteTally(Protocol):
+    """What is told of one reading. ``outcome`` is right once ``begin`` has returned, ``waited_s`` (seconds) at the end.
 
     ``hit_bytes``: of the chunks that were handed out, those from the store.
     """
@@ -58,11 +58,25 @@ class RouteReader(Protocol):
     waited_s: float
     epoch: int | None
 
-    @property
-    def key(self) -> str: ...
+
+class RouteVersion(Protocol):
+    """A version of a shard, and its key, as clients see them."""
 
     @property
-    def version(self) -> Version: ...
+    def shown_key(self) -> str: ...
+
+    @property
+    def shown_version(self) -> Version: ...
+
+
+class RouteReader(Protocol):
+    """An opened shard."""
+
+    @property
+    def entry(self) -> RouteVersion: ...
+
+    @property
+    def tally(self) -> RouteTally: ...
 
     async def begin(self, first: int, last: int | None) -> RequestOutcome:
         """Ask for the bytes ``first`` to ``last``, both inclusive; ``last`` None: to the end."""
@@ -113,8 +127,8 @@ class ShardRoute:
         """The answer for the version that the shard has now. Raises ``ShardError`` as long as no header is out."""
         head = request.method == "HEAD"
         async with self._cache.open(shard, reader, asked.range, head=head) as reading:
-            answer = decide(asked, shard.name, reading.version, reading.key)
-            record.length, record.epoch = reading.version.length, reading.epoch
+            answer = decide(asked, shard.name, reading.entry.shown_version, reading.entry.shown_key)
+            record.length, record.epoch = reading.entry.shown_version.length, reading.tally.epoch
             record.range = (answer.first, answer.last) if answer.status == 206 and answer.last is not None else None
             if head or answer.empty:
                 return web.Response(status=answer.status, headers=answer.headers)  # no byte was come by, so no Cache-Status either
@@ -123,7 +137,7 @@ class ShardRoute:
             try:
                 return await _stream(request, shard, answer, reading, record, self._own)
             finally:  # a disk that fails on the way makes it a bypass
-                record.outcome, record.waited_s = reading.outcome, reading.waited_s
+                record.outcome, record.waited_s = reading.tally.outcome, reading.tally.waited_s
 
     def _shard(self, request: web.BaseRequest) -> Shard:
         target = request.raw_path
@@ -156,7 +170,9 @@ async def _stream(
         counted = _counted(chunks, shard, answer.length)
         first = await anext(counted, b"")
         record.answered(answer.status)
-        response = web.StreamResponse(status=answer.status, headers=answer.headers | {"Cache-Status": cache_status(reading.outcome), **own})
+        response = web.StreamResponse(
+            status=answer.status, headers=answer.headers | {"Cache-Status": cache_status(reading.tally.outcome), **own}
+        )
         try:
             writer = await response.prepare(request)
             assert writer is not None
@@ -179,7 +195,7 @@ async def _copy(first: Chunk, chunks: AsyncIterator[Chunk], body_writer: BodyWri
     while chunk is not None:
         await body_writer.send(chunk)
         record.bytes_sent += len(chunk)
-        record.hit_bytes = reading.hit_bytes
+        record.hit_bytes = reading.tally.hit_bytes
         chunk = await anext(chunks, None)
 
 

@@ -224,9 +224,9 @@ async def test_a_bypass_that_began_as_a_stored_flight_says_so(tmp_path: Path) ->
         data = data_of(3 * SEGMENT)
         world.origin.put(A, data, ranged=False)
         async with world.opened(A) as reading:
-            assert reading.outcome is RequestOutcome.MISS
+            assert reading.tally.outcome is RequestOutcome.MISS
             assert b"".join([bytes(chunk) async for chunk in reading.chunks()]) == data
-            assert reading.outcome is RequestOutcome.BYPASS
+            assert reading.tally.outcome is RequestOutcome.BYPASS
 
 
 async def test_every_bypass_counts_in_the_windows_share(tmp_path: Path) -> None:

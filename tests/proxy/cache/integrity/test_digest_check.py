@@ -110,7 +110,7 @@ async def test_a_reader_inside_is_cut_off(tmp_path: Path) -> None:
         wrong = bytearray(data)
         wrong[SEGMENT + 3] ^= 0x40
         async with world.opened(A) as reading:
-            etag = reading.version.etag(reading.key)
+            etag = reading.entry.shown_version.etag(reading.entry.shown_key)
             with pytest.raises(DigestDiffers) as raised:
                 async for _ in reading.chunks():
                     pass
@@ -119,7 +119,7 @@ async def test_a_reader_inside_is_cut_off(tmp_path: Path) -> None:
             assert words in str(raised.value)
         assert raised.value.retryable
         async with world.opened(A) as again:
-            assert again.version.etag(again.key) != etag
+            assert again.entry.shown_version.etag(again.entry.shown_key) != etag
             assert b"".join([bytes(chunk) async for chunk in again.chunks()]) == data
         await world.quiet()
         assert [entry.segments.complete for entry in world.room.entries.values()] == [True]
@@ -384,7 +384,7 @@ async def test_prefetched_shards_are_compared_before_anybody_comes(tmp_path: Pat
         await until(lambda: results(world) == ["agrees"])
         async with world.opened(A, reader()) as reading:
             assert b"".join([bytes(chunk) async for chunk in reading.chunks()]) == data
-            assert reading.waited_s == 0
+            assert reading.tally.waited_s == 0
 
 
 def test_crc32_is_zlibs() -> None:

@@ -52,8 +52,8 @@ async def test_a_reading_is_counted_when_it_ends(world: World) -> None:
 async def test_seconds_of_waiting_are_the_readings_own(world: World) -> None:
     """While it waits its wait can be seen, afterwards only its length."""
     async with world.opened(A) as reading:
-        before = reading.waited_s
+        before = reading.tally.waited_s
         with world.cache.readers.waiting(reading):
-            assert reading.wait is not None
+            assert reading.tally.wait is not None
             world.clock.advance(3.0)
-        assert (reading.wait, reading.waited_s - before) == (None, 3.0)
+        assert (reading.tally.wait, reading.tally.waited_s - before) == (None, 3.0)

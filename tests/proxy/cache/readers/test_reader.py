@@ -81,13 +81,13 @@ async def test_waiting_is_measured_and_told(tmp_path: Path) -> None:
             world.clock.advance(2.5)
             gate.open()
             await task
-            assert reading.waited_s == 2.5
+            assert reading.tally.waited_s == 2.5
         await world.quiet()
         told = len(world.of(events.ReaderWaited))
         assert sum(fact.seconds for fact in world.of(events.ReaderWaited)) == 2.5
         async with world.opened(A, reader()) as reading:
             await world.taken(reading, SEGMENT)
-            assert (reading.waited_s, reading.hit_bytes) == (0.0, SEGMENT)
+            assert (reading.tally.waited_s, reading.tally.hit_bytes) == (0.0, SEGMENT)
         assert len(world.of(events.ReaderWaited)) == told
 
 

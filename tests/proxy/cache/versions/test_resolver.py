@@ -90,7 +90,7 @@ async def test_head_stores_nothing(tmp_path: Path) -> None:
     async with building(tmp_path / "c") as world:
         world.origin.put(A, DATA)
         async with world.cache.open(shard_of(A), None, None, head=True) as reading:
-            assert reading.version.length == len(DATA)
+            assert reading.entry.shown_version.length == len(DATA)
         assert world.origin.asked(A) == [(0, 0)]
         assert world.ledger.stored_bytes == 0
         assert await world.get(A) == DATA
@@ -103,7 +103,7 @@ async def test_head_and_get_at_once(tmp_path: Path) -> None:
 
         async def head() -> int | None:
             async with world.cache.open(shard_of(A), None, None, head=True) as reading:
-                return reading.version.length
+                return reading.entry.shown_version.length
 
         async with asyncio.timeout(60):
             tasks = asyncio.create_task(world.get(A)), asyncio.create_task(head())
@@ -437,4 +437,4 @@ async def test_an_empty_shard_has_the_version_the_origin_names(tmp_path: Path) -
     async with building(tmp_path / "c") as world:
         world.origin.put(A, b"", etag='"e"')
         async with world.opened(A) as reading:
-            assert (reading.version.identity, reading.version.length) == ('etag:"e"', 0)
+            assert (reading.entry.shown_version.identity, reading.entry.shown_version.length) == ('etag:"e"', 0)
