@@ -226,13 +226,25 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"done in part, and whole by scripts/test --long: {left}")
 
 
+def _clean(patch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if (name.startswith(_FOREIGN) and name not in _KEPT) or name.lower() in _PROXIES:
+            patch.delenv(name)
+    patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    patch.setenv("NO_GCE_CHECK", "true")
+    patch.setenv("AWS_CONFIG_FILE", os.devnull)
+    patch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+
+
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No setting of the machine reaches a test; neither AWS nor Google looks for a metadata service."""
-    for name in list(os.environ):
-        if (name.startswith(_FOREIGN) and name not in _KEPT) or name.lower() in _PROXIES:
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("NO_GCE_CHECK", "true")
-    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+    _clean(monkeypatch)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def clean_session() -> Generator[None]:
+    """Nor does it reach what the tests of a module share."""
+    with pytest.MonkeyPatch.context() as patch:
+        _clean(patch)
+        yield

@@ -1,13 +1,19 @@
-"""A sidecar that was forked is one that was started: tests that use it test the program."""
+"""A program that was forked is one that was started: tests that use it test the program."""
 
+import json
+import multiprocessing
 import os
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.sidecar import Sidecar, environment, running, small_segments, start, wait_until
 from support.verbs import verb
+from support.warm_python import python_program, warm_workers
 from support.zygote import zygote
 
 from forebay_proxy.wire.protocol.version import VERSION
@@ -16,7 +22,7 @@ FACTS = ("PPid", "Uid", "Gid", "Groups", "Umask", "NSpid", "SigBlk", "SigIgn", "
 
 
 def is_forked(sidecar: Sidecar) -> bool:
-    return b"/zygote.py\0" in Path(f"/proc/{sidecar.process.pid}/cmdline").read_bytes()
+    return b"/zygote_program.py\0" in Path(f"/proc/{sidecar.process.pid}/cmdline").read_bytes()
 
 
 def facts(sidecar: Sidecar) -> dict[str, object]:
@@ -134,3 +140,47 @@ def test_a_verb_says_and_does_what_the_program_does(tmp_path: Path, arguments: t
     assert done[0].returncode == done[1].returncode == code
     assert done[0].stdout == done[1].stdout
     assert done[0].stderr == done[1].stderr
+
+
+_TOLD = """
+import atexit, json, os, sys
+atexit.register(print, "over")
+print(json.dumps([__name__, sys.argv, sys.path[:3], sorted(os.listdir("/proc/self/fd"))[:3], os.getppid(), os.environ["FOREBAY_X"]]))
+print(sorted(name for name in sys.modules if name.startswith("forebay")), "torch" in sys.modules, os.getcwd())
+print(sys.stdin.readline(), file=sys.stderr)
+sys.exit(EXIT)
+"""
+
+
+@pytest.mark.parametrize("ending", ["7", "'in words'", "None", "1 / 0"])
+@pytest.mark.parametrize("kind", ["code", "script"])
+def test_a_python_program(tmp_path: Path, kind: str, ending: str) -> None:
+    """Arguments, path, directory, standard streams and exit code as of one that was started; nothing of ours imported, but torch."""
+    script = tmp_path / "told.py"
+    script.write_text(_TOLD.replace("EXIT", ending))
+    arguments = [*(["-c", script.read_text()] if kind == "code" else [str(script)]), "a", "-b"]
+    environ = {**os.environ, "FOREBAY_X": "y", "PYTHONPATH": f"{tmp_path}/one:{tmp_path}/two"}
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    found = []
+    for program in (
+        subprocess.Popen([sys.executable, *arguments], env=environ, cwd=tmp_path, text=True, **pipes),
+        python_program(arguments, environ, tmp_path, text=True, **pipes),
+    ):
+        said, errors = program.communicate("word\n", timeout=240)
+        found.append([program.returncode, said.replace("True", "False"), errors.splitlines()[:1], errors.splitlines()[-1:]])
+    assert found[0] == found[1]
+    assert json.loads(said.splitlines()[0])[4] == os.getpid()
+    assert "[] True" in said
+
+
+def _seen() -> list[Any]:
+    return ["webdataset" in sys.modules, "forebay_loader" in sys.modules, os.environ.get("FOREBAY_X")]
+
+
+def test_a_warm_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that multiprocessing spawns finds webdataset imported, nothing of the loader, and this very environment."""
+    monkeypatch.setenv("FOREBAY_X", "y")
+    with warm_workers(), multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(_seen) == [True, False, "y"]
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(_seen)[0] is False

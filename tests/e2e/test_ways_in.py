@@ -7,7 +7,8 @@ import os
 import re
 import shlex
 import signal
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from support.training import (
     SHARDS,
     STAGES,
     STOCK,
+    begin_training,
     epoch_of,
     make_data_set,
     popen,
@@ -56,14 +58,26 @@ def shards_of(origin: Nginx, before: int) -> list[str]:
 EACH_ONCE = [f"/train-{shard:03d}.tar" for shard in range(SHARDS)]
 
 
-@pytest.mark.parametrize("written", ["{}", "pipe:curl -s -f -L {} || true"], ids=["url", "curl"])
-def test_env(place: Path, origin: Nginx, written: str) -> None:
+def by_env(place: Path, script: Path, url: str) -> subprocess.Popen[str]:
+    return popen(place, ["sh", "-c", f'eval "$(forebay env)" && exec python {script} {shlex.quote(url)} 2'])
+
+
+def by_env_once_imported(place: Path, script: Path, url: str) -> subprocess.Popen[str]:
+    evaluated, errors = popen(place, ["sh", "-c", 'eval "$(forebay env)" && exec env -0']).communicate(timeout=240)
+    assert errors == ""
+    found = dict(line.split("=", 1) for line in evaluated.rstrip("\0").split("\0"))
+    return begin_training(place, script, url, "2", **{name: found[name] for name in ("GOPEN_REWRITE", "NO_PROXY", "no_proxy")})
+
+
+@pytest.mark.parametrize(
+    ("begin", "written"), [(by_env, "{}"), (by_env_once_imported, "pipe:curl -s -f -L {} || true")], ids=["url", "curl"]
+)
+def test_env(place: Path, origin: Nginx, begin: Callable[[Path, Path, str], subprocess.Popen[str]], written: str) -> None:
     """eval "$(forebay env)" and an unchanged script: through the sidecar by GOPEN_REWRITE; samples name the original URL."""
     script, url = write_script(place), written.format(origin.url(PATTERN))
     before = len(origin.log())
     with serving(place, origin) as sidecar:
-        line = f'eval "$(forebay env)" && exec python {script} {shlex.quote(url)} 2'
-        process = popen(place, ["sh", "-c", line])
+        process = begin(place, script, url)
         output, errors = process.communicate(timeout=240)
         assert process.returncode == 7, errors
         assert sum(sidecar.status()["requests"].values()) == SHARDS
@@ -99,8 +113,7 @@ def test_in_code(place: Path, origin: Nginx, dataset: str, prelude: str) -> None
     """fb.WebDataset, fb.ahead() in a pipeline, fb.enable() alone; where it reads ahead, the sidecar knows both workers' plans."""
     script, before = write_script(place, dataset, prelude), len(origin.log())
     with serving(place, origin) as sidecar:
-        command = ["python", str(script), origin.url(PATTERN), "2", "plans"]
-        process = popen(place, command, FOREBAY_URL=sidecar.url, FOREBAY_JOB="epoch")
+        process = begin_training(place, script, origin.url(PATTERN), "2", "plans", FOREBAY_URL=sidecar.url, FOREBAY_JOB="epoch")
         output, errors = process.communicate(timeout=240)
         assert process.returncode == 7, errors
         assert sidecar.status()["plans"] == [], "withdrawn at the end"
@@ -118,7 +131,7 @@ def test_killed_under_a_data_loader(place: Path, origin: Nginx) -> None:
     sidecar = start(place, "--cache-size", "200MB", allow=[origin.base()])
     again: Sidecar | None = None
     try:
-        process = popen(place, ["python", str(script), origin.url(PATTERN), "2"], FOREBAY_URL=sidecar.url)
+        process = begin_training(place, script, origin.url(PATTERN), "2", FOREBAY_URL=sidecar.url)
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(10)]
         sidecar.kill()
@@ -152,7 +165,7 @@ def test_killed_for_good_under_a_data_loader(place: Path, origin: Nginx, dataset
     script = write_script(place, dataset, prelude)
     sidecar = start(place, "--cache-size", "200MB", allow=[origin.base()])
     try:
-        process = popen(place, ["python", str(script), origin.url(PATTERN), "2"], FOREBAY_URL=sidecar.url)
+        process = begin_training(place, script, origin.url(PATTERN), "2", FOREBAY_URL=sidecar.url)
         assert process.stdout is not None
         assert process.stderr is not None
         with process.stdout, process.stderr:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.fake_proxy import FakeServer
+from support.warm_python import warm_workers
 
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.notices import Notices
@@ -58,6 +59,13 @@ def fresh_forkserver() -> Iterator[None]:
             os.kill(running, signal.SIGTERM)
         stop: Callable[[], None] = server._stop
         stop()
+
+
+@pytest.fixture
+def warm_starts() -> Iterator[None]:
+    """Workers and fork servers that have imported torch and webdataset, and nothing of ours."""
+    with warm_workers():
+        yield
 
 
 @pytest.fixture

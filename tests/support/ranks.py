@@ -38,7 +38,6 @@ def run_ranks(size: int, what: Callable[[int], Any], folder: Path, *, group: boo
     fork = multiprocessing.get_context("fork")
     meeting = folder / f"ranks-{time.monotonic_ns()}"
     ends, processes, pipes = [End(hung=True) for _ in range(size)], [], []
-    gc.collect()
     gc.freeze()  # each rank and each of its workers would go through all that torch has imported, again and again, and copy its pages
     try:
         for rank in range(size):

@@ -160,7 +160,7 @@ def spawn(
     parent = None if real else zygote(_FORKED[program], variables)
     with (directory / "sidecar.log").open("ab") as errors:
         if parent is not None:
-            return parent.start(words, variables, directory, stderr=errors)
+            return parent.start(words, variables, directory, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors)
         return subprocess.Popen(
             [*wrapper, *program, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, cwd=directory, env=variables
         )

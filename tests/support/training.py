@@ -13,8 +13,9 @@ from pathlib import Path
 
 from support.sidecar import FOREBAY, environment
 from support.tars import expected, tar_shard
+from support.warm_python import python_program
 
-__all__ = ["SHARDS", "Epoch", "epoch_of", "make_data_set", "popen", "whole_epoch", "write_script"]
+__all__ = ["SHARDS", "Epoch", "begin_training", "epoch_of", "make_data_set", "popen", "whole_epoch", "write_script"]
 
 SHARDS, SAMPLES, SAMPLE_BYTES = 6, 20, 120_000
 PATTERN = "train-{000..005}.tar"
@@ -93,3 +94,9 @@ def popen(directory: Path, command: Sequence[str], **variables: str) -> subproce
     return subprocess.Popen(
         command, env=environ, cwd=directory, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
+
+
+def begin_training(directory: Path, script: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+    """``popen`` of ``python SCRIPT ARGUMENTS`` that has imported torch and webdataset."""
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return python_program([str(script), *arguments], environment(directory, **variables), directory, text=True, **pipes)

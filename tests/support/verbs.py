@@ -31,7 +31,8 @@ def verb_process(
     place = directory or Path.cwd()
     parent = None if real else zygote(None, environ)
     if parent is not None:
-        return parent.start(arguments, environ, place, stdin=stdin, stderr=subprocess.PIPE, program=program)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return parent.start(arguments, environ, place, stdin=stdin, program=program, **pipes)
     begun = [*with_sidecar(program), *arguments] if program else [*FOREBAY, *arguments]
     return subprocess.Popen(begun, env=environ, cwd=place, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 

@@ -23,7 +23,11 @@ torch = pytest.importorskip("torch")
 
 SHARDS = 6
 PATTERN = f"s3://bucket/{{000..{SHARDS - 1:03d}}}.tar"
-pytestmark = [pytest.mark.webdataset, pytest.mark.filterwarnings("ignore:.*with_length", "ignore::DeprecationWarning")]
+pytestmark = [
+    pytest.mark.webdataset,
+    pytest.mark.usefixtures("warm_starts"),
+    pytest.mark.filterwarnings("ignore:.*with_length", "ignore::DeprecationWarning"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -40,12 +44,6 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         yield
-
-
-@pytest.fixture(autouse=True)
-def quick_forkserver() -> None:
-    """A fork server that has imported torch."""
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["torch.utils.data", "webdataset"])
 
 
 def key(sample: dict[str, Any]) -> str:

@@ -111,14 +111,17 @@ def test_resampled(shards: FakeServer) -> None:
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
-def test_workers(shards: FakeServer, start: str) -> None:
+def test_workers(shards: FakeServer, start: str, request: pytest.FixtureRequest) -> None:
     """Two workers of any start method give every sample once, each under a name of its own."""
+    if start != "spawn":  # which is the one start from nothing
+        request.getfixturevalue("warm_starts")
     assert contents(loaded(dataset(COMMANDS), start)) == expected(SHARDS)
     names = {request.headers["Forebay-Reader"] for request in shards.requests if request.method == "GET"}
     assert {name.split("/")[2] for name in names} == {"0", "1"}
     assert {name.split("/")[0] for name in names} == {"job-1"}
 
 
+@pytest.mark.usefixtures("warm_starts")
 @pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
 def test_stock_pipeline_with_enable(shards: FakeServer, start: str) -> None:
     """An unchanged webdataset pipeline under enable() reads through the sidecar in any worker."""
@@ -128,6 +131,7 @@ def test_stock_pipeline_with_enable(shards: FakeServer, start: str) -> None:
     assert len([request for request in shards.requests if request.target.startswith("/s3/")]) == SHARDS
 
 
+@pytest.mark.usefixtures("warm_starts")
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_stock_pipeline_with_ahead(shards: FakeServer, start: str) -> None:
     """A pipeline with fb.ahead() in it needs no worker_init_fn: unpickling the stage enables."""

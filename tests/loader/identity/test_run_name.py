@@ -6,43 +6,74 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
+import pytest
 from support.sidecar import environment
 
+# ``python train.py OUT HOW FIRST``: HOW its workers start; FIRST, of a process and its workers, is who asks first. A worker of torch's
+# DataLoader is a process of multiprocessing; only one of the runs has them, since importing torch takes longer than all of this.
 TRAIN = """
-import os, sys
+import multiprocessing, os, sys, time
 from forebay_loader.identity.reader_name import ensure_job
-from torch.utils.data import DataLoader, IterableDataset
 
-class Names(IterableDataset):
-    def __iter__(self):
-        yield ensure_job()
+def tell(queue):
+    queue.put(ensure_job())
+
+def of_workers(how):
+    if how == "loader":
+        from torch.utils.data import DataLoader, IterableDataset
+
+        class Names(IterableDataset):
+            def __iter__(self):
+                yield ensure_job()
+
+        return list(DataLoader(Names(), num_workers=2, batch_size=None, multiprocessing_context="fork"))
+    context = multiprocessing.get_context(how)
+    queue = context.SimpleQueue()
+    workers = [context.Process(target=tell, args=(queue,)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    names = [queue.get() for _ in workers]
+    for worker in workers:
+        worker.join()
+    return names
 
 if __name__ == "__main__":
-    late = sys.argv[2] == "late"  # the first to ask are the workers
-    names = [] if late else [ensure_job()]
-    loader = DataLoader(Names(), num_workers=1 if sys.argv[2] == "spawn" else 2, batch_size=None,
-                        multiprocessing_context="fork" if late else sys.argv[2])  # a spawned one imports torch again
-    names += loader
-    with open(f"{sys.argv[1]}/{os.environ['RANK']}.{os.environ.get('TORCHELASTIC_RESTART_COUNT')}", "w") as file:
+    out, how, first = sys.argv[1:]
+    attempt, ranks = os.environ["TORCHELASTIC_RESTART_COUNT"], int(os.environ["WORLD_SIZE"])
+    if attempt == "1":
+        how, first = "fork", "workers"
+    names = [ensure_job()] if first == "process" else []
+    names += of_workers(how)
+    with open(f"{out}/{os.environ['RANK']}.{attempt}.part", "w") as file:
         file.write(" ".join(names))
-    if len(sys.argv) > 3 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-        sys.exit(1)
+    os.rename(file.name, file.name.removesuffix(".part"))
+    while len([name for name in os.listdir(out) if name.endswith(f".{attempt}")]) < ranks:
+        time.sleep(0.01)  # the first that fails ends the others
+    sys.exit(int(os.environ["TORCHELASTIC_MAX_RESTARTS"] > attempt))
 """
 WRAP = '#!/bin/bash\n"$@"\nexit $?\n'
 
 
-def torchrun(place: Path, ranks: int, *arguments: str, wrapped: bool = False) -> dict[str, set[str]]:
-    """The names told by each rank (and attempt) of one torchrun with the id 100."""
-    out = place / f"out{len(list(place.iterdir()))}"
-    out.mkdir()
+class Run(NamedTuple):
+    """What each rank and its workers were told, by attempt."""
+
+    attempts: tuple[list[set[str]], ...]
+
+    def names(self, attempt: int) -> set[str]:
+        return set().union(*self.attempts[attempt])
+
+
+def torchrun(place: Path, ranks: int, *arguments: str, restarts: int = 0, wrapped: bool = False) -> Run:
+    """One torchrun with the id 100, whose every attempt but the last fails."""
+    (out := place / f"out{len(list(place.iterdir()))}").mkdir()
     (place / "train.py").write_text(TRAIN)
     (place / "wrap.sh").write_text(WRAP)
     (place / "wrap.sh").chmod(0o755)
     command = [sys.executable, str(place / "train.py")]
     command = ["--no-python", str(place / "wrap.sh"), *command] if wrapped else command[1:]
     unnamed = {name: value for name, value in environment(place).items() if name != "FOREBAY_JOB"}
-    restarts = "1" if "again" in arguments else "0"
     subprocess.run(
         [
             sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--rdzv-id=100", "--rdzv-backend=c10d",
@@ -51,27 +82,34 @@ def torchrun(place: Path, ranks: int, *arguments: str, wrapped: bool = False) ->
         env={**unnamed, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}, check=True, capture_output=True,
         timeout=240,
     )  # fmt: skip
-    return {file.name: set(file.read_text().split()) for file in out.iterdir()}
+    attempts = range(restarts + 1)
+    return Run(tuple([set((out / f"{rank}.{attempt}").read_text().split()) for rank in range(ranks)] for attempt in attempts))
 
 
-def test_two_runs_of_one_id_are_two_jobs(tmp_path: Path) -> None:
-    """All ranks and workers of one torchrun agree on a name, a shell between them or not; the next torchrun with that id has another."""
-    runs = [torchrun(tmp_path, ranks, "spawn", wrapped=True) for ranks in (2, 1)]
-    names = [set().union(*run.values()) for run in runs]
-    assert [len(run) for run in runs] == [2, 1]
-    assert [len(found) for found in names] == [1, 1]
-    assert names[0] != names[1]
-    assert all(name.startswith("100-") for name in names[0] | names[1])
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Of two ranks, a shell between them and torchrun; in its second attempt the workers, forked ones, ask first."""
+    return torchrun(tmp_path_factory.mktemp("run"), 2, "spawn", "process", restarts=1, wrapped=True)
 
 
-def test_workers_that_ask_first_find_the_same(tmp_path: Path) -> None:
+def test_all_of_a_run_agree(run: Run) -> None:
+    """All ranks and the workers they spawn have one name, a shell between them or not."""
+    (name,) = run.names(0)
+    assert name.startswith("100-")
+
+
+def test_workers_that_ask_first_find_the_same(run: Run) -> None:
     """A worker is a child of its rank, not of the agent."""
-    assert len(set().union(*torchrun(tmp_path, 2, "late").values())) == 1
+    assert len(run.names(1)) == 1
 
 
-def test_a_new_attempt_is_a_new_run(tmp_path: Path) -> None:
+def test_a_new_attempt_is_a_new_run(run: Run) -> None:
     """Restarted ranks agree again, on another name."""
-    told = torchrun(tmp_path, 2, "fork", "again")
-    first, second = ({*told[f"0.{attempt}"], *told[f"1.{attempt}"]} for attempt in "01")
-    assert len(first) == len(second) == 1
-    assert first != second
+    assert run.names(0) != run.names(1)
+
+
+def test_two_runs_of_one_id_are_two_jobs(run: Run, tmp_path: Path) -> None:
+    """The next torchrun with that id has another name, and the workers of a DataLoader have it, too."""
+    (name,) = torchrun(tmp_path, 1, "loader", "process").names(0)
+    assert name.startswith("100-")
+    assert name not in run.names(0) | run.names(1)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.warm_python import python_program
 
 pytest.importorskip("torch")
 
@@ -37,9 +38,13 @@ del made
 
 
 def rank(number: int, meeting: Path) -> subprocess.Popen[str]:
+    """One of two; how the interpreter of the second one ends is not asked."""
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", _RANK, str(number), str(meeting)]
-    return subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    arguments = ["-c", _RANK, str(number), str(meeting)]
+    if number == 1:
+        return python_program(arguments, environ, meeting.parent, text=True, **pipes)
+    return subprocess.Popen([sys.executable, *arguments], env=environ, text=True, **pipes)
 
 
 def test_an_answer_that_comes_while_python_ends(tmp_path: Path) -> None:

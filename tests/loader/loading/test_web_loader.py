@@ -172,6 +172,7 @@ def told(sample: dict[str, Any]) -> tuple[str | None, ...]:
     return os.environ.get("REMEMBERED"), os.environ.get("RANK"), os.environ.get("WORLD_SIZE"), str(enabled)
 
 
+@pytest.mark.usefixtures("warm_starts")
 def test_workers_bring_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker started from nothing: Forebay enabled as in its parent, the rank told, then the user's own worker_init_fn."""
     fb.enable()

@@ -1,0 +1,172 @@
+"""The parent of forked programs: imports what is named, then forks a child for each order (``support.zygote`` sends them).
+
+    python -P zygote_program.py SOCKET forebay [SEGMENT_BYTES]    children are ``forebay ARGUMENTS``
+    python -P zygote_program.py SOCKET python [MODULES]           children are ``python ARGUMENTS``: -c, -m or SCRIPT, and theirs
+
+What is ordered comes in one message: words, environment, directory, and descriptors with the numbers they are to have.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import contextlib
+import fcntl
+import gc
+import importlib
+import itertools
+import json
+import os
+import runpy
+import socket
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Mapping
+from typing import NoReturn
+
+_MOST = 1 << 17  # bytes of what is sent in one piece: an environment
+_MOST_FILES = 64
+
+
+def _wait_for_orders(orders: socket.socket) -> list[str]:
+    """Fork for each order; return only in what was forked, as what was ordered: the program it starts as a sidecar, [] for its own."""
+    gc.collect()
+    gc.freeze()  # a collection in a child would visit, and so copy, all that was imported
+    try:
+        told, files = _next_order(orders)
+    except KeyboardInterrupt:  # which reaches the whole group; who asked is told by the end of the socket
+        os._exit(0)
+    arguments, program, environ, directory, numbers = json.loads(told)
+    orders.detach()
+    _move(dict(zip(numbers, files, strict=True)))
+    os.chdir(directory)
+    os.environ.clear()
+    os.environ.update(environ)
+    sys.argv[1:] = arguments
+    return list(program)
+
+
+def _next_order(orders: socket.socket) -> tuple[bytes, list[int]]:
+    while True:
+        told, files, *_ = socket.recv_fds(orders, _MOST, _MOST_FILES)
+        if not told:
+            os._exit(0)
+        assert len(os.listdir("/proc/self/task")) == 1, "a thread would not be forked"
+        child = _fork_orphan()
+        if child is None:
+            return told, files
+        orders.send(b"%d" % child)
+        for each in files:
+            os.close(each)
+
+
+def _fork_orphan() -> int | None:
+    """The id of a grandchild whose parent has ended; None in the grandchild, once it has its new one."""
+    read, write = os.pipe()
+    between = os.fork()
+    if between:
+        os.close(write)
+        with open(read, "rb") as said:
+            child = int(said.read())
+        os.waitpid(between, 0)
+        return child
+    between = os.getpid()
+    child = os.fork()
+    if child:
+        os.write(write, b"%d" % child)
+        os._exit(0)
+    os.close(write)
+    os.close(read)
+    while os.getppid() == between:
+        time.sleep(0.0005)
+    return None
+
+
+def _move(files: Mapping[int, int]) -> None:
+    """Give each descriptor its number, whatever has that number now, and close all others."""
+    free = max(*files, *files.values()) + 1
+    moved = {number: fcntl.fcntl(each, fcntl.F_DUPFD, free) for number, each in files.items()}
+    for number, each in moved.items():
+        os.dup2(each, number)
+    kept = [-1, *sorted(files), os.sysconf("SC_OPEN_MAX")]
+    for below, above in itertools.pairwise(kept):
+        if below + 1 < above:  # an empty range would be taken for all there is
+            os.closerange(below + 1, above)
+
+
+def _be_forebay(orders: socket.socket, *segment_bytes: str) -> None:
+    import forebay_proxy.core.segments  # noqa: PLC0415 -- others copy the size when they are imported
+
+    if segment_bytes:
+        forebay_proxy.core.segments.SEGMENT_BYTES = int(segment_bytes[0])
+    import forebay_proxy.app.service  # noqa: PLC0415
+    from forebay_proxy.cli.main import cli, main  # noqa: PLC0415
+    from forebay_proxy.cli.seams import Seams  # noqa: PLC0415
+
+    if program := _wait_for_orders(orders):
+        _end_with(lambda: cli(obj=Seams(program=tuple(program)), prog_name="forebay"))
+    _end_with(main)
+
+
+def _be_python(orders: socket.socket, *modules: str) -> None:
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # or it would have a thread already
+    for name in modules:
+        importlib.import_module(name)
+    path = list(sys.path)
+    _wait_for_orders(orders)
+    first = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+    sys.path[:] = first + [each for each in path if each not in first]
+    _end_with(lambda: _run(sys.argv[1:]))
+
+
+def _end_with(program: Callable[[], object]) -> NoReturn:
+    """As it ends, threads and files in order, but for taking every module apart: so end those that multiprocessing forks."""
+    code: object = 0
+    try:
+        program()
+    except SystemExit as ended:
+        code = ended.code
+    except BaseException:
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        code = 1
+    if isinstance(code, str):
+        sys.stderr.write(f"{code}\n")
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BrokenPipeError):
+            stream.flush()
+    os._exit(code if isinstance(code, int) else code is not None)
+
+
+def _run(arguments: list[str]) -> None:
+    first, *others = arguments
+    if first == "-m":
+        sys.argv[:] = others
+        runpy.run_module(others[0], run_name="__main__", alter_sys=True)
+        return
+    sys.modules["__main__"] = main = types.ModuleType("__main__")
+    main.__dict__["__builtins__"] = builtins
+    if first == "-c":
+        sys.argv[:] = ["-c", *others[1:]]
+        sys.path.insert(0, "")
+        exec(compile(others[0], "<string>", "exec"), main.__dict__)
+        return
+    sys.argv[:] = arguments
+    sys.path.insert(0, os.path.dirname(first))
+    main.__file__ = first
+    with open(first, encoding="utf-8") as file:
+        source = file.read()
+    exec(compile(source, first, "exec"), main.__dict__)
+
+
+def _main() -> None:
+    number, kind, *others = sys.argv[1:]
+    sys.argv[1:] = []
+    {"forebay": _be_forebay, "python": _be_python}[kind](socket.socket(fileno=int(number)), *others)
+
+
+if __name__ == "__main__":
+    _main()
