@@ -199,7 +199,7 @@ OF_WEBDATASET = re.compile(
 # One version tells enough. The votes of ranks are Forebay's own, and with both versions one is held in e2e/test_equal_steps.py. The others
 # are about a sidecar or a file that ends, hangs or keeps one waiting while somebody reads.
 WITH_ONE = {
-    "test_equal_steps.py", "test_lightning_steps.py", "test_clean_end.py", "test_failing_file.py", "test_hung_sidecar.py",
+    "test_equal_steps.py", "test_clean_end.py", "test_failing_file.py", "test_hung_sidecar.py",
     "test_waiting_told.py", "test_docstrings.py",
 }  # fmt: skip
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from support.sidecar import environment, running, wait_until
 from support.tarmaking import written
+from support.warm_python import python_program
 
 COUNT = 300
 SHARD = written([(f"k{number:04d}.bin", bytes([number % 251]) * 80_000) for number in range(COUNT)])
@@ -83,10 +83,9 @@ def test_a_file_that_shrinks_under_a_training(way: str, place: Path) -> None:
         sidecar.wait_complete(1)
         wait_until(lambda: len(sidecar.ask("/v1/index" + path)) > 0)
         environ = environment(place, FOREBAY_SOCKET=str(place / "s"))
-        command = [sys.executable, "-W", "ignore", "-c", WAYS[way], f"pipe:cat {place}/shards/a.tar" if way != "by number" else url]
-        with subprocess.Popen(
-            command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as training:
+        arguments = ["-c", WAYS[way], f"pipe:cat {place}/shards/a.tar" if way != "by number" else url]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with python_program(arguments, environ, place, text=True, **pipes) as training:
             assert training.stdin is not None
             assert training.stdout is not None
             begun = training.stdout.readline()

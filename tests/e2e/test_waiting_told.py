@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +15,7 @@ from typing import ClassVar
 import pytest
 from support.sidecar import Sidecar, environment, running
 from support.tars import tar_shard
+from support.warm_python import python_program
 
 import forebay_loader as fb
 from forebay_loader.base.notices import log as loader_log
@@ -76,9 +76,8 @@ def trained(place: Path, sidecar: Sidecar, up: Event, urls: list[str]) -> tuple[
     """The keys it read, and what it said; the origin works from its first word about the wait on."""
     environ = environment(place, FOREBAY_URL=sidecar.url)
     said = []
-    with subprocess.Popen(
-        [sys.executable, "-c", _TRAINING, *urls], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as training:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with python_program(["-c", _TRAINING, *urls], environ, place, text=True, **pipes) as training:
         assert training.stderr is not None
         assert training.stdout is not None
         for line in training.stderr:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import demo_program
 
 from demo.processes import OriginProcess, PartFailed, Sidecar, fetch_json, run_trainer
 from demo.report import Row
@@ -41,6 +43,12 @@ def train(urls: list[str], *options: str) -> dict[str, Any]:
     return run_trainer(urls, "--step-ms", "1", "--batch", "8", *options, environment=os.environ)
 
 
+@pytest.fixture
+def warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainers that have imported torch and webdataset."""
+    monkeypatch.setattr(subprocess, "Popen", demo_program.begin)
+
+
 @pytest.mark.needs("curl")
 def test_direct_epoch_counts_every_sample(origin: OriginProcess) -> None:
     """Plain WebDataset over pipe:curl trains on each sample once, and the origin sends each byte once."""
@@ -52,6 +60,7 @@ def test_direct_epoch_counts_every_sample(origin: OriginProcess) -> None:
 
 
 @pytest.mark.needs("curl")
+@pytest.mark.usefixtures("warm")
 def test_cut_shard_is_silently_short_with_true(origin: OriginProcess, directory: Path) -> None:
     """``|| true`` hides a cut at a sample boundary: fewer samples, no error. This is what the demo warns of."""
     with tarfile.open(directory / "s-0.tar") as tar:
@@ -61,6 +70,7 @@ def test_cut_shard_is_silently_short_with_true(origin: OriginProcess, directory:
     assert (epoch["samples"], epoch["error"]) == (5, "")
 
 
+@pytest.mark.usefixtures("warm")
 def test_times_are_consistent(directory: Path) -> None:
     """The trainer cannot wait longer than the epoch, nor see its first batch after the end."""
     epoch = train([f"{directory}/s-{{0..1}}.tar"])
@@ -68,6 +78,7 @@ def test_times_are_consistent(directory: Path) -> None:
     assert epoch["first_batch_s"] <= epoch["waited_s"] + 0.1 <= epoch["epoch_s"] + 0.1
 
 
+@pytest.mark.usefixtures("warm")
 def test_failing_shards_are_a_result(origin: OriginProcess) -> None:
     """A pipeline that raises ends the epoch early and says why, instead of ending the demo."""
     epoch = train([f"pipe:curl -s -f {origin.url('absent.tar')}"], "--workers", "1")
@@ -75,12 +86,14 @@ def test_failing_shards_are_a_result(origin: OriginProcess) -> None:
     assert epoch["error"]
 
 
+@pytest.mark.usefixtures("warm")
 def test_limit_ends_the_epoch(directory: Path) -> None:
     """``--limit-bytes`` ends an epoch at the first batch beyond it."""
     epoch = train([f"{directory}/s-0.tar"], "--workers", "1", "--limit-bytes", str(9 * BYTES_EACH))
     assert epoch["samples"] == 16
 
 
+@pytest.mark.usefixtures("warm")
 def test_trainer_without_a_result_is_an_error() -> None:
     """A trainer that dies before its epoch is reported with its last words."""
     with pytest.raises(PartFailed, match="invalid choice"):

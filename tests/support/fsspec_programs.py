@@ -1,7 +1,8 @@
-"""Programs that open by fsspec, each as its users write it: ``python fsspec_programs.py NAME PREFIX BASE`` prints what it read, as JSON.
+"""Programs that open by fsspec, each as its users write it: ``python fsspec_programs.py PREFIX BASE NAME...``.
 
-Run in the environment ``.venv-clients``. BASE is a URL without its last part, PREFIX stands before it: "" or ``forebay::``. There lie
-``0000.tar`` to ``0003.tar``, ``x.parquet`` and no ``none.tar``.
+Run in the environment ``.venv-clients``. PREFIX stands before a URL: "" or ``forebay::``. Below the URL BASE each program has a folder NAME
+of its own, with ``0000.tar`` to ``0003.tar``, ``x.parquet`` and no ``none.tar``. Prints as JSON, of each program, what it read, how many
+bytes the sidecar fetched meanwhile, and how many it sent. They share a process, since their libraries are imported for seconds.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import os
 import sys
 import tarfile
+import urllib.request
 from collections.abc import Callable
 from typing import Any
 
@@ -100,8 +102,26 @@ PROGRAMS: dict[str, Callable[[str], Found]] = {
     program.__name__: program for program in (reading, missing, datasets, pandas, pyarrow, duckdb)
 }
 
+
+def _moved() -> tuple[int, int]:
+    """What the sidecar has fetched and sent so far, in bytes; nothing where there is none."""
+    try:
+        with urllib.request.urlopen(os.environ["FOREBAY_URL"] + "/v1/status") as answer:
+            moved = json.load(answer)["bytes"]
+    except (KeyError, OSError):
+        return 0, 0
+    return moved["origin"], moved["sent"]
+
+
+def _run(prefix: str, base: str, name: str) -> Found:
+    fetched, sent = _moved()
+    found = PROGRAMS[name](f"{prefix}{base}/{name}")
+    fetched_then, sent_then = _moved()
+    return [found, fetched_then - fetched, sent_then - sent]
+
+
 if __name__ == "__main__":
-    found = PROGRAMS[sys.argv[1]](sys.argv[2] + sys.argv[3])
-    sys.stdout.write(json.dumps(found) + "\n")
+    prefix, base, *names = sys.argv[1:]
+    sys.stdout.write(json.dumps({name: _run(prefix, base, name) for name in names}) + "\n")
     sys.stdout.flush()
     os._exit(0)  # datasets and pyarrow leave threads that may crash at the interpreter's end

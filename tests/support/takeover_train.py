@@ -1,14 +1,13 @@
-"""A training script that knows nothing of Forebay: ``python takeover_train.py fork|spawn|forkserver URLS CACHE_DIR FOREBAY_URL``.
+"""A training script that knows nothing of Forebay: ``python takeover_train.py URLS CACHE_DIR FOREBAY_URL``.
 
-One loader with two workers that stay reads the same shards by every kind of pipeline, twice. Each worker asks the sidecar, while it is
-inside a pipeline, whose plans there are. Prints one line of JSON for each pass of a worker over a pipeline.
+For each way to start a worker a loader, whose workers stay, reads the same shards by every kind of pipeline, twice. Each worker asks the
+sidecar, while it is inside a pipeline, whose plans there are. Prints one line of JSON for each pass of a worker over a pipeline.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
 import os
 import sys
 import urllib.request
@@ -19,16 +18,17 @@ from typing import Any
 import torch.utils.data
 import webdataset as wds
 
-WORKERS = 2
+WORKERS = {"fork": 2, "spawn": 1, "forkserver": 1}  # one where each imports torch for seconds
 KINDS = ("WebDataset", "resampled", "cache_dir", "DataPipeline")
-PASS = 8  # shards a worker has; with resampling, as many draws
+SHARDS = 16
+DRAWS = 8  # shards a worker draws with resampling
 
 
 def pipeline(kind: str, urls: str, cache_dir: str) -> Any:
     if kind == "DataPipeline":
         return wds.DataPipeline(wds.SimpleShardList(urls), wds.split_by_worker, wds.tarfile_to_samples())
     if kind == "resampled":
-        return wds.WebDataset(urls, resampled=True, shardshuffle=False).with_epoch(PASS * 3)
+        return wds.WebDataset(urls, resampled=True, shardshuffle=False).with_epoch(DRAWS * 3)
     return wds.WebDataset(urls, shardshuffle=False, cache_dir=cache_dir if kind == "cache_dir" else None)
 
 
@@ -57,14 +57,14 @@ class EveryKind(torch.utils.data.IterableDataset):  # type: ignore[misc,type-arg
 
 def main() -> None:
     warnings.simplefilter("ignore")
-    start, urls, cache_dir, sidecar = sys.argv[1:]
-    if start == "forkserver":
-        multiprocessing.set_forkserver_preload(["torch.utils.data", "webdataset"])  # the import is seconds, twice
-    data = EveryKind({kind: pipeline(kind, urls, cache_dir) for kind in KINDS}, sidecar)
-    loader = torch.utils.data.DataLoader(data, batch_size=None, num_workers=WORKERS, persistent_workers=True, multiprocessing_context=start)
-    for epoch in range(2):
-        for passed in loader:
-            print(json.dumps({"epoch": epoch, **passed}), flush=True)
+    urls, cache_dir, sidecar = sys.argv[1:]
+    for start, workers in WORKERS.items():
+        data = EveryKind({kind: pipeline(kind, urls, f"{cache_dir}/{start}") for kind in KINDS}, sidecar)
+        how = {"num_workers": workers, "persistent_workers": True, "multiprocessing_context": start}
+        loader = torch.utils.data.DataLoader(data, batch_size=None, **how)
+        for epoch in range(2):
+            for passed in loader:
+                print(json.dumps({"start": start, "epoch": epoch, **passed}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""webdataset's explicit pipeline under Lightning's DDP, two gloo ranks with workers, as in its own recipe."""
+"""Under Lightning's DDP, two gloo ranks with workers: webdataset's explicit pipeline, as in its own recipe, and ``fb.WebLoader``.
+
+One program trains three times, one after the other, since Lightning is imported for seconds.
+"""
 
 from __future__ import annotations
 
@@ -7,35 +10,67 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support import lightning_ddp
 from support.fake_proxy import FakeServer
+from support.lightning_ddp import SAMPLES, SHARDS, SIZES, WORKERS
 from support.tars import expected, tar_shard
 
 ROOT = Path(__file__).parents[3]
-SCRIPT = ROOT / "tests" / "support" / "lightning_ddp.py"
-SHARDS = 4  # one for each worker of both ranks, so that all ranks have as many batches: equal steps are another matter
 LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID", "SLURM_NTASKS")
 
 if importlib.util.find_spec("lightning") is None:
     pytest.skip("lightning is not installed: pip install lightning==2.6.6 beside torch runs this", allow_module_level=True)
 
 
-@pytest.mark.parametrize(("start", "workers"), [("fork", 2), ("spawn", 1)])
-def test_the_recipe(tmp_path: Path, start: str, workers: int) -> None:
-    """Both ranks together get every sample once an epoch: also in spawned workers, which nobody else tells their rank."""
-    server = FakeServer()
+@dataclass(frozen=True)
+class Trained:
+    """Of each run what both ranks were given: keys of each epoch, steps, samples validated. And who read which path."""
+
+    ranks: dict[str, list[Any]]
+    readers: list[tuple[str, str]]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    folder, server = tmp_path_factory.mktemp("lightning"), FakeServer()
     with server.running():
-        for number in range(SHARDS):
-            server.put(f"/s3/bucket/{number}.tar", tar_shard(number, samples=4, size=10))
+        for number, samples in enumerate(SIZES):
+            server.put(f"/s3/bucket/steps-{number}.tar", tar_shard(number, samples=samples, size=10))
+            for start in WORKERS:
+                server.put(f"/s3/bucket/{start}-{number}.tar", tar_shard(number, samples=SAMPLES, size=10))
         environ = {name: value for name, value in os.environ.items() if name not in LAUNCHERS}
-        environ |= {"FOREBAY_URL": server.url, "PYTHONPATH": f"{ROOT}/proxy:{ROOT}/loader", "CUDA_VISIBLE_DEVICES": ""}
-        command = [sys.executable, str(SCRIPT), f"s3://bucket/{{0..{SHARDS - 1}}}.tar", str(tmp_path), start]
-        run = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+        environ |= {"FOREBAY_URL": server.url, "FOREBAY_FD": "0", "XDG_RUNTIME_DIR": str(folder), "CUDA_VISIBLE_DEVICES": ""}
+        environ["PYTHONPATH"] = f"{ROOT}/proxy:{ROOT}/loader"
+        command = [sys.executable, lightning_ddp.__file__, str(folder)]
+        run = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stderr[-4000:]
-    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    ranks = {name: [json.loads((folder / f"{name}.{rank}.json").read_text()) for rank in range(2)] for name in (*WORKERS, "steps")}
+    asked = [request for request in server.requests if request.target.startswith("/s3/")]
+    return Trained(ranks, [(request.target, request.headers["Forebay-Reader"].split("/", 1)[1]) for request in asked])
+
+
+@pytest.mark.parametrize("start", WORKERS)
+def test_the_recipe(trained: Trained, start: str) -> None:
+    """Both ranks together get every sample once an epoch: also in spawned workers, which nobody else tells their rank."""
+    (mine, *_), (theirs, *_) = trained.ranks[start]
     for epoch in range(2):
-        assert sorted(ranks[0][epoch] + ranks[1][epoch]) == sorted(expected(SHARDS, samples=4, size=10))
-    names = {request.headers["Forebay-Reader"].split("/", 1)[1] for request in server.requests if request.target.startswith("/s3/")}
-    assert {name.rpartition("/")[0] for name in names} == {f"{rank}/{worker}" for rank in range(2) for worker in range(workers)}
+        assert sorted(mine[epoch] + theirs[epoch]) == sorted(expected(SHARDS, samples=SAMPLES, size=10))
+    names = {name for target, name in trained.readers if target.startswith(f"/s3/bucket/{start}-")}
+    assert {name.rpartition("/")[0] for name in names} == {f"{rank}/{worker}" for rank in range(2) for worker in range(WORKERS[start])}
+
+
+def test_ranks_take_the_same_steps(trained: Trained) -> None:
+    """fb.WebLoader, uneven shards, real gradient all-reduces, three epochs to the end: as many steps on both ranks, no sample twice in an
+    epoch, each validates on everything, and no rank waits for another's step.
+    """
+    (keys, steps, validated), (other, others, _) = trained.ranks["steps"]
+    assert steps == others >= 3
+    for mine, theirs in zip(keys, other, strict=True):
+        assert len(set(mine + theirs)) == len(mine + theirs)
+        assert abs(len(mine) - len(theirs)) <= 1
+    assert validated == 3 * sum(SIZES) + 4  # a batch in the beginning, to see that it works
