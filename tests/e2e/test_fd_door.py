@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.sidecar import FOREBAY, Sidecar, environment, running, start, wait_until
+from support.warm_python import python_program
 
 import forebay_loader as fb
 from forebay_loader.base.counters import COUNTS, counters
@@ -264,9 +264,7 @@ def test_a_lease_of_the_main_process_ends_though_workers_live_on(place: Path, sh
     with running(place, *flags(place)) as sidecar:
         fetched(sidecar, shards, *range(6))
         environ = environment(place, FOREBAY_SOCKET=str(place / "s"))
-        training = subprocess.Popen(
-            [sys.executable, "-c", _TRAINING, *urls], env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        training = python_program(["-c", _TRAINING, *urls], environ, place, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         with training:
             assert training.stdin is not None
             assert training.stdout is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from support.lengths import ordinarily
 from support.nginx import Nginx
 from support.sidecar import Sidecar, environment, start
 from support.tars import tar_shard
+from support.warm_python import python_program
 
 MOMENTS = ordinarily(4, of=6, what="moments at which a sidecar stops")
 WAITED = ordinarily(2, of=4, what="moments at which one stops that is waited for")
@@ -70,9 +70,12 @@ def train(
     place: Path, sidecar: Sidecar, urls: list[str], stop_at: int, workers: int = 0, *, stopped_s: float | None = None, **environ: str
 ) -> tuple[list[Any], str]:
     """Stops the sidecar before sample ``stop_at``, lets it go on before the seventh shard, or ``stopped_s`` later."""
-    command = [sys.executable, "-c", _TRAINING, str(stop_at), str(workers), *urls]
+    arguments = ["-c", _TRAINING, str(stop_at), str(workers), *urls]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, env=environment(place, **environ), text=True, **pipes) as training:  # type: ignore[call-overload]
+    with python_program(arguments, environment(place, **environ), place, text=True, **pipes) as training:
+        assert training.stdin is not None
+        assert training.stdout is not None
+        assert training.stderr is not None
         for line in training.stdout:
             if line not in ("stop\n", "continue\n"):
                 break
