@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support import demo_program
 
 ROOT = Path(__file__).parents[2]
 
@@ -17,3 +19,9 @@ def importable() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(str(ROOT / part) for part in ("examples", "proxy", "loader")))
         yield
+
+
+@pytest.fixture
+def warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainers that have imported torch and webdataset."""
+    monkeypatch.setattr(subprocess, "Popen", demo_program.begin)

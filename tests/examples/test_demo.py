@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.lengths import ordinarily
+from support import demo_program
+from support.lengths import LONG, ordinarily
 from support.stuck_programs import run_in_time
 
 from demo import __main__ as demo
@@ -19,7 +20,7 @@ from demo.processes import OriginProcess, Sidecar
 from demo.report import Report
 
 SMALL = ["--shards", "4", "--shard-mb", "6", "--rate-mb", "20", "--step-ms", "10"]
-ACTS = ordinarily(2, of=5, what="acts of the demo")  # a trainer imports for seconds, and all five have nine of them
+ACTS = ordinarily(2, of=5, what="acts of the demo")  # all five have nine trainers, which then import torch themselves
 PLAYED_S = 900.0  # a minute where nothing else runs
 
 
@@ -33,7 +34,9 @@ def photographs() -> None:
 
 def play(*arguments: str) -> subprocess.CompletedProcess[str]:
     """The demo to its end; where it hangs, what it printed and where each of its processes stands."""
-    return run_in_time([sys.executable, "-m", "demo", *arguments], os.environ | {"COLUMNS": "140"}, PLAYED_S)
+    program = ["-m", "demo"] if LONG else [demo_program.__file__]
+    environ = {**os.environ, "COLUMNS": "140", "PYTHONPATH": os.pathsep.join(sys.path)}
+    return run_in_time([sys.executable, *program, *arguments], environ, PLAYED_S)
 
 
 @pytest.mark.needs("curl")
@@ -64,6 +67,7 @@ def test_all_acts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.needs("curl")
+@pytest.mark.usefixtures("warm")
 @pytest.mark.timeout(PLAYED_S + 100)
 def test_a_cut_and_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Acts 3 and 4: plain pipe:curl loses samples to a cut; Forebay loses none, neither to a cut nor to a kill. In a deep directory too."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import io
 import os
-import subprocess
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import demo_program
 
 from demo.processes import OriginProcess, PartFailed, Sidecar, fetch_json, run_trainer
 from demo.report import Row
@@ -41,12 +39,6 @@ def origin(directory: Path) -> Iterator[OriginProcess]:
 
 def train(urls: list[str], *options: str) -> dict[str, Any]:
     return run_trainer(urls, "--step-ms", "1", "--batch", "8", *options, environment=os.environ)
-
-
-@pytest.fixture
-def warm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trainers that have imported torch and webdataset."""
-    monkeypatch.setattr(subprocess, "Popen", demo_program.begin)
 
 
 @pytest.mark.needs("curl")
