@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,7 @@ class Place:
 
     def __init__(self, path: Path, port: int, data: bytes) -> None:
         self.path, self.data = path, data
+        self._ended = ExitStack()
         self.shard = f"http://127.0.0.1:{port}/a.tar"
         self.proxy_path = f"/http/127.0.0.1:{port}/a.tar"
         (path / "run").mkdir(mode=0o700)
@@ -51,6 +53,16 @@ class Place:
     def forebay(self, *arguments: str, real: bool = False, **variables: str) -> subprocess.CompletedProcess[bytes]:
         """The verb; what it starts as a sidecar is a program of its own in any case."""
         return verb({**self.environ, **variables}, *arguments, real=real)
+
+    def begin(self, *flags: str) -> None:
+        """A sidecar as ``run`` would have started it, where who started it is not what is tested."""
+        serving = verb_process(self.environ, "serve", "--json", "--idle-exit-s", "30", *flags)
+        assert serving.stdout is not None
+        assert serving.stdout.readline()
+        self._ended.callback(serving.communicate)  # its fixture ends whatever lives here
+
+    def collect(self) -> None:
+        self._ended.close()
 
     def wait_until_gone(self, pid: int, start: int) -> None:
         while process_start_time(pid) == start:
@@ -71,8 +83,11 @@ def place(tmp_path: Path) -> Iterator[Place]:
         thread.start()
         place = Place(tmp_path, server.server_address[1], data)
         yield place
-        for record in place.directory.live():
+        living = place.directory.live()
+        for record in living:
             os.kill(record.pid, signal.SIGTERM)
+        place.collect()
+        for record in living:
             place.wait_until_gone(record.pid, record.start_time)
         server.shutdown()
         thread.join()
@@ -89,7 +104,7 @@ def test_run_starts_it_and_the_command_reads_through_it(place: Place) -> None:
 
 def test_status_ls_warm_and_evict_agree(place: Place) -> None:
     """What one verb does the others see."""
-    place.forebay("run", "--idle-exit-s", "30", "--", "true")
+    place.begin()
     warm = place.forebay("warm", place.shard)
     assert (warm.returncode, warm.stdout) == (0, b"1 shard stored, 0 already here, 0 without room, 0 failed; 3.0 MB\n"), warm.stderr
     (shard,) = json.loads(place.forebay("ls", "--json").stdout)["shards"]
@@ -104,7 +119,7 @@ def test_status_ls_warm_and_evict_agree(place: Place) -> None:
 
 def test_a_shard_that_is_not_there_fails_by_name(place: Place) -> None:
     """warm: exit code 1, the shard once in the line."""
-    place.forebay("run", "--idle-exit-s", "30", "--", "true")
+    place.begin()
     missing = place.shard.replace("a.tar", "none.tar")
     done = place.forebay("warm", missing, "--quiet")
     assert done.returncode == 1
@@ -129,7 +144,7 @@ def test_it_lives_while_a_run_holds_it_and_no_longer(place: Place) -> None:
 
 def test_a_second_serve_on_one_directory_says_who_owns_it(place: Place) -> None:
     """Exit code 2, one line with the owner's address."""
-    place.forebay("run", "--idle-exit-s", "30", "--", "true")
+    place.begin()
     (record,) = place.directory.live()
     done = place.forebay("serve")
     assert done.returncode == 2
@@ -148,7 +163,7 @@ def test_a_port_that_is_taken_is_one_line(place: Place) -> None:
 
 def test_a_run_that_joins_says_what_has_no_effect(place: Place) -> None:
     """Flags, variables: what differs is named with both values, once; with --required the command does not run."""
-    place.forebay("run", "--idle-exit-s", "30", "--", "true")
+    place.begin()
     asked = ("run", "--cache-size", "1TB", "--port", "9999")
     joined = place.forebay(*asked, "--", "echo", "ran", FOREBAY_REVALIDATE="never")
     told = b"runs with other settings, and they count: --port 0, not 9999; --cache-size 200 MB, not 1.0 TB; --revalidate job, not never"
@@ -164,7 +179,7 @@ def test_a_run_that_joins_says_what_has_no_effect(place: Place) -> None:
 def test_origins_are_handed_over_to_the_one_that_runs(place: Place) -> None:
     """A user's own --allow-origin is worth as much later as at the start; ``config show --running`` has it."""
     origin = place.environ.pop("FOREBAY_ALLOW_ORIGIN")
-    place.forebay("run", "--idle-exit-s", "30", "--", "true")
+    place.begin()
     refused = place.forebay("run", "--", sys.executable, "-c", READ, place.proxy_path)
     assert refused.returncode != 0
     read = place.forebay("run", "--allow-origin", origin, "--", sys.executable, "-c", READ, place.proxy_path)
@@ -177,7 +192,7 @@ def test_origins_are_handed_over_to_the_one_that_runs(place: Place) -> None:
 def test_strict_origins_are_handed_nothing(place: Place) -> None:
     """Their list is closed when the sidecar starts; the run goes on with the sidecar as it is, and says why."""
     origin = place.environ.pop("FOREBAY_ALLOW_ORIGIN")
-    place.forebay("run", "--idle-exit-s", "30", "--strict-origins", "--", "true")
+    place.begin("--strict-origins")
     done = place.forebay("run", "--allow-origin", origin, "--strict-origins", "--", "echo", "ran")
     assert done.stdout == b"ran\n"
     assert b"strict origins allow what the start named, and nothing later" in done.stderr
