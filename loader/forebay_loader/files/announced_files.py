@@ -19,12 +19,16 @@ class AnnouncedFiles:
     def __init__(self, sources: Iterable[Source]) -> None:
         self._name = reader_name(next_opener())
         self._waiting = waiting = deque(sources)
-        self._count = count = len(waiting)
+        count = len(waiting)
         for source in waiting:
             CLAIMS.announce(source.text, self._name)
-        announcer = self._announcer = PlanClient(self._name, lambda: Coming(count - len(waiting), list(waiting)))
+
+        def coming() -> Coming:
+            return Coming(count - len(waiting), list(waiting))
+
+        announcer = PlanClient(self._name, coming)
         self._end = weakref.finalize(self, announcer.withdraw)
-        announcer.announce(Coming(0, list(waiting)))
+        announcer.announce(coming())
 
     def opened(self, source: Source) -> bool:
         """``source`` has been read; whether that was the last."""

@@ -63,7 +63,7 @@ class LongWaits:
             told.readers = max(told.readers, len(waits))
             if now - told.told_at < AGAIN_S:
                 return
-        self._told[origin] = _WaitTold(told.since if told else first.since, now, max(len(waits), told.readers if told else 0))
+        self._told[origin] = _WaitTold(told.since if told else first.since, now, told.readers if told else len(waits))
         others = f" and {len(waits) - 1} more readers" if len(waits) > 1 else ""
         log.warning("shard %s%s: waiting for %.0f s; %s", shown(first.shard), others, now - first.since, why(first, self._board))
 

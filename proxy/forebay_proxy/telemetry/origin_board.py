@@ -172,4 +172,4 @@ class OriginBoard:
 
 
 def _ago(now: float, moment: float | None) -> float | None:
-    return None if moment is None else max(0.0, now - moment)
+    return None if moment is None else now - moment

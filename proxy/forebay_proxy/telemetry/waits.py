@@ -23,7 +23,7 @@ OPENING, READING = "opening", "reading"
 MINUTE_S = 60
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True)
 class Wait:
     """One reader's wait. ``since`` and ``counted_until`` are on the clock of ``Waits``; ``shard`` is a name, not for logs as it is."""
 

@@ -6,10 +6,12 @@ import json
 
 import fsspec
 from support.fake_proxy import FakeServer, ramp
+from support.sidecar import wait_until
 
 from forebay_loader.files.announced_files import AnnouncedFiles
 from forebay_loader.files.target import Target
 from forebay_loader.identity.reader_name import CLAIMS
+from forebay_loader.transport.sidecar_instances import INSTANCES
 from forebay_proxy.wire.commands.sources import Source
 from forebay_proxy.wire.urls.shard_url import proxy_url
 
@@ -45,6 +47,23 @@ def test_the_last_one_read_ends_it(proxy: FakeServer) -> None:
         False,
         True,
     ]
+    assert [request.method for request in proxy.plans] == ["PUT", "DELETE"]
+
+
+def test_another_sidecar_is_told_what_is_unread(proxy: FakeServer) -> None:
+    """And how many there were before."""
+    proxy.instance = "a"
+    sources = [source(url) for url in URLS]
+    announced = AnnouncedFiles(sources)
+    announced.opened(sources[0])
+    reader = CLAIMS.opening(sources[1].text)
+
+    def heard_again() -> bool:
+        INSTANCES.heard(reader, "b")  # not heard before the first message was answered
+        return len(proxy.plans) == 2
+
+    wait_until(heard_again)
+    assert json.loads(proxy.plans[-1].body) == {"at": 1, "shards": URLS[1:]}
 
 
 def test_what_is_unread_is_withdrawn(proxy: FakeServer) -> None:

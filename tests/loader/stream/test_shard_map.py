@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,6 +67,35 @@ def test_where_pages_cannot_be_asked_for_they_are_read(file: int, monkeypatch: p
     read = list[tuple[int, int]]()
     ShardMap(file, len(CONTENT)).present(5000, 6000, lambda start, end: read.append((start, end)))
     assert read == [(4096, 6000)]
+
+
+class Advised:
+    """A map that writes down which advice it is given about which bytes, and takes it or fails."""
+
+    def __init__(self, fails: int = 0) -> None:
+        self.fails = fails
+        self.advice = list[tuple[int, int, int]]()
+
+    def madvise(self, *advice: int) -> None:
+        self.advice.append(advice)  # type: ignore[arg-type]
+        if self.fails:
+            raise OSError(self.fails, "as told")
+
+
+def test_the_kernel_is_asked_for_the_pages_of_these_bytes(file: int) -> None:
+    """To bring them for reading (22 of Linux's advice), from the start of the first one."""
+    held, advised = ShardMap(file, len(CONTENT)), Advised()
+    held.memory = advised  # type: ignore[assignment]
+    held.present(5000, 6000, never)
+    assert advised.advice == [(22, 4096, 6000 - 4096)]
+
+
+def test_pages_that_cannot_be_brought_are_an_error(file: int) -> None:
+    """A disk that cannot read them; reading them otherwise would fail as well, or not know it."""
+    held = ShardMap(file, len(CONTENT))
+    held.memory = Advised(errno.EFAULT)  # type: ignore[assignment]
+    with pytest.raises(OSError, match="as told"):
+        held.present(5000, 6000, never)
 
 
 def test_an_end_is_an_error_of_the_disk() -> None:

@@ -120,15 +120,17 @@ def test_more_readers_that_are_there_when_it_is_told_again_count_too(caplog: pyt
 def test_after_a_minute_an_origin_is_news_again_and_nothing_of_it_is_kept(caplog: pytest.LogCaptureFixture) -> None:
     """Not a second before: a minute since it was told of last."""
     clocked = Clocked()
-    for advanced in (5, 49, 1):
+    for moments, told in (((5,), [1]), ((59, 1), [1, 2])):
         with clocked.waits.waiting(reader(), f"{O}/a.tar", O, OPENING):
-            clocked.clock.advance(advanced)
-            clocked.long.look()
-            clocked.clock.advance(5)
-            clocked.long.look()
+            for seconds, count in zip(moments, told, strict=True):
+                clocked.clock.advance(seconds)
+                clocked.long.look()
+                assert len(caplog.messages) == count
         clocked.long.look()
-    assert len(caplog.messages) == 2
-    clocked.clock.advance(60)
+    clocked.clock.advance(59)
+    clocked.long.look()
+    assert clocked.long._lately
+    clocked.clock.advance(1)
     clocked.long.look()
     assert not clocked.long._lately
 

@@ -30,6 +30,10 @@ def test_a_row_says_what_a_person_asks() -> None:
     }  # fmt: skip
     assert board.busiest() == (O, 5_000_000)
     assert board.refusals(O) == {503: 1}
+    state = board.get(O)
+    assert state is not None
+    assert state.last_code == 503
+    assert board.get("https://other") is None
 
 
 def test_now_is_ten_seconds_and_codes_are_a_minute() -> None:

@@ -19,9 +19,10 @@ from forebay_proxy.cache.readers.chunk_reader import (
 )
 from forebay_proxy.cache.resident.digest_state import DigestState
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.core.errors import FellBehind, OriginError, WrongBytes
+from forebay_proxy.core.errors import FellBehind, OriginError, ShardChanged, WrongBytes
 from forebay_proxy.core.events import RequestOutcome
 from forebay_proxy.core.shard import Pin, PinKind, Version
+from forebay_proxy.transfer.buffer_budget import Share
 from forebay_proxy.transfer.flights import Flight
 
 A = "https://o/set/a.tar"
@@ -47,10 +48,31 @@ async def test_a_chunk_of_the_file_is_one_unit_at_most(tmp_path: Path) -> None:
     """And ends where it is told to."""
     async with building(tmp_path / "c") as world:
         chunks = await stored(world)
-        unit = world.cache.buffers.readers.unit_bytes
+        world.cache.buffers.readers = Share(1000, 1, smallest_bytes=100, largest_bytes=100)
         assert bytes(await chunks.from_file(1, SEGMENT, SEGMENT + 7, None)) == DATA[SEGMENT : SEGMENT + 7]
-        whole = bytes(await chunks.from_file(0, 0, SEGMENT, None))
-        assert whole == DATA[: min(unit, SEGMENT)]
+        assert bytes(await chunks.from_file(0, 0, SEGMENT, None)) == DATA[:100]
+
+
+async def test_what_has_not_landed_yet_is_read_up_to_the_watermark(tmp_path: Path) -> None:
+    """Behind it the file has a hole; a segment that landed and left has nothing but that."""
+    async with building(tmp_path / "c") as world:
+        chunks = await stored(world)
+        await world.reclaimer.discard(world.entry(A), 1)
+        flight = Flight(SEGMENT, 2 * SEGMENT, 0.0)
+        flight.stored_end, flight.file = SEGMENT + 100, world.entry(A).stored.file
+        assert len(await chunks.from_file(1, SEGMENT, 2 * SEGMENT, flight)) == 100
+        flight.stored.add(1)
+        with pytest.raises(FellBehind, match="found wrong, and left"):
+            await chunks.from_file(1, SEGMENT, 2 * SEGMENT, flight)
+
+
+async def test_a_fault_found_while_a_chunk_is_read_withholds_it(tmp_path: Path) -> None:
+    """The file may be another version's by then."""
+    async with building(tmp_path / "c") as world:
+        chunks = await stored(world)
+        world.entry(A).in_use.fault = ShardChanged(A, "412")
+        with pytest.raises(ShardChanged):
+            await chunks.from_file(0, 0, 100, None)
 
 
 async def test_one_buffer_serves_all_chunks(tmp_path: Path) -> None:
@@ -152,13 +174,13 @@ def test_the_sum_of_a_whole_segment_is_compared() -> None:
 
 
 async def test_one_read_from_its_middle_is_waited_for() -> None:
-    """Nobody has its sum before it has landed."""
+    """Nobody has its sum before it has landed; the first segment is no exception."""
     gate, check = made()
-    check.expect(1, flight())
-    assert not check.add(1, SEGMENT + 4, LAST[4:])
+    check.expect(0, flight())
+    assert not check.add(0, SEGMENT - 4, LAST[:4])
     assert (bool(check), gate.heard) == (True, [])
     await check.finish()
-    assert (bool(check), gate.awaited) == (False, [1])
+    assert (bool(check), gate.awaited) == (False, [0])
 
 
 def test_what_has_landed_was_compared() -> None:
