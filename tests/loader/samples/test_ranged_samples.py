@@ -40,7 +40,13 @@ def test_neighbours_come_together() -> None:
     files = [SampleFile("a", 0, 10), SampleFile("b", 20, 10), SampleFile("c", 1000, 5)]
     assert spans(files, merge=10, most=100) == [Span(0, 30), Span(1000, 1005)]
     assert spans(files, merge=9, most=100) == [Span(0, 10), Span(20, 30), Span(1000, 1005)]
+    assert spans(files, merge=10, most=30) == [Span(0, 30), Span(1000, 1005)]
     assert spans(files, merge=10, most=29) == [Span(0, 10), Span(20, 30), Span(1000, 1005)]
+
+
+def test_neighbours_far_behind_others_come_together_too() -> None:
+    files = [SampleFile("a", 0, 10), SampleFile("b", 1000, 5), SampleFile("c", 1010, 5)]
+    assert spans(files, merge=10, most=20) == [Span(0, 10), Span(1000, 1015)]
 
 
 def test_a_request_holds_files_that_overlap() -> None:
@@ -52,6 +58,7 @@ def test_a_request_holds_files_that_overlap() -> None:
 @given(tar=archives(), wanted=st.sets(st.sampled_from("0ablxgst_.é")), span=st.sampled_from([600, 3000, 4 << 20]))
 @example(tar=written([("a.x", b"1"), ("b.y", bytes(2000)), ("a.z", b"2")]), wanted={"x", "z"}, span=600)
 @example(tar=written([("a.x", b"1"), ("b.y", bytes(2000)), ("a.x", b"2")]), wanted={"x"}, span=600)
+@example(tar=written([("c.x", b"0"), ("a.x", b"1"), ("b.y", bytes(100_000)), ("a.z", b"2")]), wanted={"x", "z"}, span=4 << 20)
 def test_selected_by_ranges_as_webdataset_selects(tar: bytes, wanted: set[str], span: int) -> None:
     """Whatever a request may bring: also where files of one key come together because none between them is wanted."""
 
@@ -86,3 +93,19 @@ def test_one_sample_costs_its_own_bytes() -> None:
 
     assert RangedSamples(URL, indexed(tar), read).one(1) == {"__key__": "b", "__url__": URL, "x": b"2"}
     assert [span.end - span.first for span in asked] == [1]
+
+
+@pytest.mark.parametrize(("most", "together"), [(3073, 2), (3072, 1)])
+def test_as_many_samples_come_at_a_time_as_one_request_may_bring(most: int, together: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them, in order: two files of a byte make 2 KiB of tar, from the first one's byte to the last one's 1,025."""
+    monkeypatch.setattr("forebay_loader.samples.ranged_samples.SPAN_BYTES", most)
+    tar = written([(f"{number}.{suffix}", bytes([number])) for number in range(6) for suffix in "xy"])
+    asked = list[Span]()
+
+    def read(span: Span) -> bytes:
+        asked.append(span)
+        return tar[span.first : span.end]
+
+    found = list(RangedSamples(URL, indexed(tar), read).between(0, 6))
+    assert [(sample["__key__"], sample["x"], sample["y"]) for sample in found] == [(f"{n}", bytes([n]), bytes([n])) for n in range(6)]
+    assert asked == [Span(512 + 2048 * n, 512 + 2048 * (n + together) - 1023) for n in range(0, 6, together)]
