@@ -27,6 +27,7 @@ from figures import Figure, as_json, at_most, lines  # noqa: E402
 
 from forebay_proxy.background.plan_intake import PlanIntake  # noqa: E402
 from forebay_proxy.core.events import Events  # noqa: E402
+from forebay_proxy.core.segments import DEFAULT_LAYOUT  # noqa: E402
 from forebay_proxy.policy.eviction.eviction_queue import EvictionQueue  # noqa: E402
 from forebay_proxy.policy.plans.facts import NextUseChanged  # noqa: E402
 from forebay_proxy.policy.plans.registry import PlanRegistry  # noqa: E402
@@ -174,6 +175,8 @@ def decisions(plans: PlanRegistry, readers: int, events: Events) -> list[Figure]
 
 class Empty:
     """A cache that holds nothing but its shards' lengths, and origins that take all: each decision finds something to fetch."""
+
+    layout = DEFAULT_LAYOUT
 
     def capacity(self) -> int:
         return 5 << 40

@@ -108,8 +108,8 @@ def test_segments_are_as_small_as_was_asked(tmp_path: Path, real: bool) -> None:
 def test_what_imports_and_libraries_read_takes_a_start(tmp_path: Path, name: str) -> None:
     """Where such a variable differs, what was imported without it cannot stand in."""
     usual = environment(tmp_path)
-    assert zygote(None, usual) is not None
-    assert zygote(None, {**usual, name: "another"}) is None
+    assert zygote(usual) is not None
+    assert zygote({**usual, name: "another"}) is None
 
 
 @pytest.mark.parametrize("name", ["PYTHONHASHSEED", "PYTHONPATH"])

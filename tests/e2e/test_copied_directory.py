@@ -19,9 +19,9 @@ import pytest
 from support.scripted_origin import ScriptedOrigin
 from support.sidecar import Sidecar, running, small_segments, wait_until
 
-SEGMENT_BYTES = 1 << 20
-PROGRAM = small_segments(SEGMENT_BYTES)
-SIZE = 3 * SEGMENT_BYTES
+SEGMENT = 1 << 20
+PROGRAM = small_segments(SEGMENT)
+SIZE = 3 * SEGMENT
 NAMES = ("/0.tar", "/1.tar")
 
 
@@ -30,8 +30,8 @@ def damaged(source: Path) -> None:
     for file in (source / "shards").iterdir():
         times = file.stat()
         with file.open("r+b") as opened:
-            opened.seek(2 * SEGMENT_BYTES)
-            opened.write(b"\0" * SEGMENT_BYTES)
+            opened.seek(2 * SEGMENT)
+            opened.write(b"\0" * SEGMENT)
         os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
@@ -102,7 +102,7 @@ async def test_what_was_put_back_is_verified_before_its_first_use(
     with running(tmp_path, "--cache-size", "300MB", "--verify-every-s", "0", allow=[origin.base], program=PROGRAM) as sidecar:
         assert {name: await got(sidecar, origin, name) == body for name, body in data.items()} == dict.fromkeys(NAMES, True)
         fetched = sidecar.status()["bytes"]["origin"]
-    assert fetched == len(NAMES) * SEGMENT_BYTES
+    assert fetched == len(NAMES) * SEGMENT
 
 
 @pytest.mark.parametrize("moved", [False, True])

@@ -9,7 +9,7 @@ from support.readers import make_shard, read
 from support.scripted_origin import ScriptedOrigin
 from support.sidecar import running, wait_until
 
-from forebay_proxy.core.segments import SEGMENT_BYTES, segment_count
+from forebay_proxy.core.segments import DEFAULT_LAYOUT, SEGMENT_BYTES
 
 SIZE = 2 * SEGMENT_BYTES + 777
 READER = "job/0/0/1.1"
@@ -33,7 +33,7 @@ async def test_the_next_shard_is_here_before_it_is_opened(place: Path, origin: S
     assert first.whole
     assert second.whole
     assert second.headers["cache-status"].startswith("forebay; hit")
-    assert len(origin.seen("/1.tar")) == asked == segment_count(SIZE)
+    assert len(origin.seen("/1.tar")) == asked == DEFAULT_LAYOUT.count(SIZE)
     assert plan["position"] == 2
     assert prefetched >= 2 * SIZE
     print(f"second shard: first byte after {second.first_byte_s * 1e3:.1f} ms; {prefetched:.0f} bytes prefetched")

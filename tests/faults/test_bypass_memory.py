@@ -7,16 +7,11 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from support.house import SEGMENT, building, data_of, small_segments
+from support.house import SEGMENT, building, data_of
 
 from forebay_proxy.transfer.buffer_budget import Share
 
 READERS = 60
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
 
 
 async def test_stopped_readers_share_what_there_is_and_all_go_on(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from support.cancelling import Cut, When, at_each_await
 from support.fake_origin import FakeOrigin, reset
-from support.house import SEGMENT, World, building, data_of, reader, shard_of, small_segments
+from support.house import SEGMENT, World, building, data_of, reader, shard_of
 
 from forebay_proxy.core.errors import ForebayError
 from forebay_proxy.core.shard import ByteRange
@@ -25,11 +25,6 @@ B = "https://o/set/b.tar"
 DATA = {A: data_of(3 * SEGMENT + 77), B: data_of(4 * SEGMENT, 1)}
 
 Scenario = Callable[[World, Cut], Awaitable[None]]
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
 
 
 async def cold(world: World, cut: Cut) -> None:

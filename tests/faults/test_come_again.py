@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.fake_origin import Gate, Remote
-from support.house import SEGMENT, World, building, data_of, reader, small_segments, until
+from support.house import SEGMENT, World, building, data_of, reader, until
 
 from forebay_proxy.cache.readers.reader import ShardReader
 from forebay_proxy.core import events
@@ -22,11 +22,6 @@ from forebay_proxy.store.files.shard_file import ShardFile
 A = "https://o/set/a.tar"
 DATA = data_of(3 * SEGMENT)
 AGAIN = 1  # the segment that comes a second time
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
 
 
 @asynccontextmanager

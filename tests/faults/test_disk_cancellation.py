@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.cancelling import Cut, When, at_each_await
 from support.fake_origin import FakeOrigin
-from support.house import SEGMENT, World, building, data_of, small_segments
+from support.house import SEGMENT, World, building, data_of
 
 from forebay_proxy.core.errors import CacheFull
 from forebay_proxy.transfer.single_flight import Urgency
@@ -19,11 +19,6 @@ from forebay_proxy.transfer.single_flight import Urgency
 A = "https://o/set/a.tar"
 DATA = data_of(4 * SEGMENT)
 Scenario = Callable[[World, Cut], Awaitable[None]]
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
 
 
 async def a_grant_is_cleared(world: World, cut: Cut) -> None:

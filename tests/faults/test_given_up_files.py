@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.house import SEGMENT, building, data_of, small_segments, until
+from support.house import SEGMENT, building, data_of, until
 
 from forebay_proxy.cache.fill import segment_grants
 from forebay_proxy.cache.resident.entry import Entry
@@ -95,7 +95,6 @@ async def test_room_that_was_made_too_late(tmp_path: Path, monkeypatch: pytest.M
 
 async def test_a_reader_that_comes_while_a_file_leaves_that_cannot_be_punched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It gets a file of its own; that the old one could not be thinned out for it is no fault of the disk's."""
-    small_segments(monkeypatch)
     async with building(tmp_path / "c", segments=8) as world:
         world.store.abilities = replace(world.store.abilities, punch=False)
         data = data_of(3 * SEGMENT)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.cancelling import When, at_each_await
 from support.fake_origin import FakeOrigin
-from support.house import SEGMENT, World, building, data_of, reader, shard_of, small_segments, until
+from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
 
 from forebay_proxy.core.digests import Digest
 from forebay_proxy.core.errors import DigestDiffers, ForebayError
@@ -20,11 +20,6 @@ from forebay_proxy.origins.base import TellsDigests
 A = "https://o/set/a.tar"
 DATA = data_of(3 * SEGMENT + 77)
 NAMED = (Digest("sha-256", hashlib.sha256(DATA).digest()),)
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
 
 
 @pytest.mark.parametrize("when", When)

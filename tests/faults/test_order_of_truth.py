@@ -18,9 +18,8 @@ from typing import Any
 import pytest
 from support.crashing import Instants, copy_tree
 from support.fake_origin import FakeOrigin
-from support.house import SEGMENT, building, data_of, reader, small_segments, until
+from support.house import LAYOUT, SEGMENT, building, data_of, reader, until
 
-from forebay_proxy.core.segments import segment_span
 from forebay_proxy.store.files import file_io
 from forebay_proxy.store.index.database import IndexDatabase
 from forebay_proxy.store.index.row import decode
@@ -28,11 +27,6 @@ from forebay_proxy.store.store import Store
 
 NAMES = [f"https://o/set/{number}.tar" for number in range(5)]
 LEAVES = ("create", "allocate", "release", "write", "write_pieces", "punch", "unlink", "resize", "grow")
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
 
 
 def at_each_step(monkeypatch: pytest.MonkeyPatch, look: Callable[[str], None]) -> None:
@@ -94,12 +88,12 @@ async def test_no_claim_is_ever_false(tmp_path: Path, monkeypatch: pytest.Monkey
         with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as index:
             made = index.execute("SELECT * FROM sqlite_master WHERE name = 'Cache'").fetchall()
             rows = index.execute("SELECT key, value FROM Cache").fetchall() if made else []
-        for row in (decode(key, text) for key, text in rows):
+        for row in (decode(key, text, LAYOUT) for key, text in rows):
             fd = os.open(tmp_path / "c" / "shards" / row.key, os.O_RDONLY)
             for number, value in enumerate(row.sums):
                 if value:
                     index_writer[0] += 1
-                    assert real_digest(fd, *segment_span(number, row.length)) == value, (step, len(steps), row.url, number)
+                    assert real_digest(fd, *LAYOUT.span(number, row.length)) == value, (step, len(steps), row.url, number)
             os.close(fd)
 
     real_digest = file_io.digest
@@ -172,7 +166,7 @@ async def test_a_dropped_row_is_gone_before_its_file_is_made_anew(tmp_path: Path
         await world.get(NAMES[4])
         file = world.shard_file(NAMES[4])
     os.truncate(file, 10)
-    store = await Store.open(tmp_path / "c", who="test")
+    store = await Store.open(tmp_path / "c", who="test", layout=LAYOUT)
     loaded = await store.load()
     copy = copy_tree(tmp_path / "c", tmp_path / "copy")
     await store.aclose()

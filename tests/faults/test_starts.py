@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from support.crashing import DAMAGES, copy_tree
 from support.fake_origin import FakeOrigin
-from support.house import SEGMENT, building, data_of, small_segments
+from support.house import LAYOUT, SEGMENT, building, data_of
 from support.kills import claims
 from support.lengths import ordinarily
 from support.readers import make_shard, read
@@ -29,7 +29,7 @@ from support.sidecar import small_segments as program_of
 from support.stores import make_row
 
 from forebay_proxy.core.errors import ConfigError
-from forebay_proxy.core.segments import SEGMENT_BYTES, segment_count
+from forebay_proxy.core.segments import DEFAULT_LAYOUT, SEGMENT_BYTES
 from forebay_proxy.store import boot_id as boot
 from forebay_proxy.store import store as store_module
 from forebay_proxy.store.store import StartReport, Store
@@ -112,9 +112,8 @@ LEFT_BEHIND: dict[Callable[[Path], None], int] = {  # and how many lines it is w
 
 @pytest.mark.each_python
 @pytest.mark.parametrize("damage", LEFT_BEHIND, ids=lambda damage: damage.__name__)
-async def test_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], None]) -> None:
+async def test_it_starts(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     """Under the same boot, so that bytes are trusted which the index claims: all that is served is right; what is lost is fetched."""
-    small_segments(monkeypatch)
     origin = FakeOrigin()
     for seed, name in enumerate(NAMES):
         origin.put(name, data_of(3 * SEGMENT - 50, seed))
@@ -135,7 +134,7 @@ async def test_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage
 
 
 async def look(path: Path) -> StartReport:
-    store = await Store.open(path, who="test")
+    store = await Store.open(path, who="test", layout=LAYOUT)
     try:
         return await store.load()
     finally:
@@ -145,7 +144,6 @@ async def look(path: Path) -> StartReport:
 @pytest.mark.each_python
 async def test_the_clock_goes_backwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without a battery wakes up in 1970; files and rows are of the future then."""
-    small_segments(monkeypatch)
     origin = FakeOrigin()
     origin.put(NAMES[0], data_of(3 * SEGMENT))
     async with building(tmp_path / "c", origin=origin) as world:
@@ -163,7 +161,7 @@ async def test_the_clock_goes_backwards(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.each_python
 async def test_an_index_that_cannot_be_read_is_out_of_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk error while it is read: set aside, not ignored; were it read again later, it would speak of files that are others by then."""
-    store = await Store.open(tmp_path / "c", who="test")
+    store = await Store.open(tmp_path / "c", who="test", layout=LAYOUT)
     await store.load()
     store.index_writer.put(make_row())
     await store.aclose()
@@ -295,7 +293,7 @@ async def test_it_serves_at_once(place: Path, origin: ScriptedOrigin, tmp_path: 
         with (shards / make_row(f"https://o/{number}").key).open("wb") as file:
             file.truncate(20 * SEGMENT_BYTES)
             os.pwrite(file.fileno(), b"x" * 100_000, 0)
-    assert segment_count(20 * SEGMENT_BYTES) == 20
+    assert DEFAULT_LAYOUT.count(20 * SEGMENT_BYTES) == 20
     (place / "cache" / "index" / "cache.db").write_bytes(b"garbage" * 1000)
     began = time.monotonic()
     with running(place, "--cache-size", "300MB", **how) as sidecar:

@@ -33,11 +33,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 from support.crashing import DAMAGES, FILE_DAMAGES, SAME_BOOT_DAMAGES, Instants, damage
 from support.fake_origin import FakeOrigin
-from support.house import SEGMENT, World, building, data_of, reader, shard_of, small_segments
+from support.house import LAYOUT, SEGMENT, World, building, data_of, reader, shard_of
 from support.lengths import ordinarily
 
 from forebay_proxy.core.errors import DiskFailed, ShardChanged
-from forebay_proxy.core.segments import segment_count
 from forebay_proxy.policy.plans.registry import SILENCE_S
 from forebay_proxy.wire.protocol.plan import ReaderName
 
@@ -69,7 +68,7 @@ class Life:
     async def _run(self, path: Path, origin: FakeOrigin, segments: int, boot: str) -> None:
         capacity = segments * SEGMENT + BEYOND
         async with building(
-            path, segments=1, segment_bytes=capacity, origin=origin, boot=boot, measured=True, window_unit=4096, prefetch=True
+            path, capacity_bytes=capacity, origin=origin, boot=boot, measured=True, window_unit=4096, prefetch=True
         ) as world:
             self.world = world
             world.group.create_task(world.store.sweeping.run())  # while it serves, as the service has it
@@ -264,7 +263,7 @@ class CacheMachine(RuleBasedStateMachine):
                 if shard.name in ahead._pending.failed or index in lane.indices[1:]:
                     continue
                 length = view.length(shard.name)
-                cursor = lane.segment if index in lane.indices else 1 if length is None else segment_count(length)
+                cursor = lane.segment if index in lane.indices else 1 if length is None else LAYOUT.count(length)
                 for segment in range(cursor):
                     if length is None or not view.has(shard.name, segment):
                         yield index, shard.name, segment
@@ -372,7 +371,6 @@ class CacheMachine(RuleBasedStateMachine):
 @pytest.mark.timeout(600)
 def test_the_cache_against_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reads, changes, evictions, restarts, kills, power cuts and damage in any order."""
-    small_segments(monkeypatch)
     CacheMachine.instants, CacheMachine.found = Instants(monkeypatch), Counter()
     for _ in range(3):  # kills that leave nothing behind say little, and chance may choose no others
         run_state_machine_as_test(

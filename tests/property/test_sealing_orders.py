@@ -6,10 +6,9 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.house import SEGMENT, building, data_of, reader, small_segments
+from support.house import SEGMENT, building, data_of, reader
 from support.lengths import examples
 
 from forebay_proxy.cache.resident.digest_state import DigestVerdict
@@ -22,11 +21,6 @@ SEGMENTS = 6
 
 orders = st.permutations(range(SEGMENTS))
 leaving = st.sets(st.integers(0, SEGMENTS - 2), max_size=2)
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
 
 
 def _digest(algorithm: str, data: bytes) -> Digest:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support.house import SEGMENT, World, building, data_of, shard_of, small_segments
+from support.house import SEGMENT, World, building, data_of, shard_of
 from support.leaks import Leaks, sent_to
 from support.refusals import refused
 from support.scripted_origin import ScriptedOrigin, in_a_thread
@@ -31,9 +31,8 @@ NOBODY = shard_of(NAME)
 
 
 @pytest.fixture
-async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+async def world(tmp_path: Path) -> AsyncIterator[World]:
     """A shard that owner and friend may read at the origin, fetched by its owner."""
-    small_segments(monkeypatch)
     async with building(tmp_path, segments=64) as found:
         found.origin.put(NAME, DATA, allowed={OWNER.credential, FRIEND.credential})
         assert await found.get(OWNER) == DATA
@@ -98,9 +97,8 @@ async def test_a_flight_of_one_is_not_boarded_by_another(world: World) -> None:
     refused("credentials: a stranger on the owner's flight", held=held)
 
 
-async def test_after_a_restart_the_same_rules_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_after_a_restart_the_same_rules_hold(tmp_path: Path) -> None:
     """The row keeps HMACs, so the owner need not ask and the stranger must."""
-    small_segments(monkeypatch)
     async with building(tmp_path, segments=64, revalidate="never") as world:
         origin = world.origin
         origin.put(NAME, DATA, allowed={OWNER.credential})
@@ -114,9 +112,8 @@ async def test_after_a_restart_the_same_rules_hold(tmp_path: Path, monkeypatch: 
     refused("credentials: a stranger after a restart", held=held)
 
 
-async def test_a_lost_key_makes_everybody_prove_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lost_key_makes_everybody_prove_themselves(tmp_path: Path) -> None:
     """HMACs of another key match nobody; nobody is let in by mistake."""
-    small_segments(monkeypatch)
     async with building(tmp_path, segments=64, revalidate="never") as world:
         origin = world.origin
         origin.put(NAME, DATA, allowed={OWNER.credential})

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.face import World, listening, request, talk
 from support.fake_cache import FakeShard
-from support.house import SEGMENT, building, data_of, reader, small_segments
+from support.house import SEGMENT, building, data_of, reader
 from support.raw import exchange, line
 from support.refusals import refused
 
@@ -21,6 +21,7 @@ from forebay_proxy.cache.readers.reader import REST_S
 from forebay_proxy.cache.resident.credential_access import MOST_CREDENTIALS
 from forebay_proxy.cache.resident.entry import MOST_JOBS, Entry
 from forebay_proxy.core.events import OriginAnswered, RequestDone, RequestOutcome
+from forebay_proxy.core.segments import DEFAULT_LAYOUT
 from forebay_proxy.core.shard import Pin as NoPin
 from forebay_proxy.core.shard import Shard, Version
 from forebay_proxy.policy.plans import reader_plan
@@ -383,7 +384,7 @@ async def test_a_full_desk_answers_429(world: World) -> None:
 def test_made_up_jobs_and_credentials_are_forgotten() -> None:
     """An entry remembers a few of each: who is forgotten asks the origin once more."""
     shard = shards(1)[0]
-    entry = Entry("0" * 64, shard, Version("etag:1", NoPin(), 10), ranged=True)
+    entry = Entry("0" * 64, shard, Version("etag:1", NoPin(), 10), DEFAULT_LAYOUT, ranged=True)
     entry.access.macs = {"first"}
     for number in range(10_000):
         entry.access.admit(f"a{number}")
@@ -421,9 +422,8 @@ def test_made_up_names_make_no_endless_metrics() -> None:
 # Stuck readers
 
 
-async def test_a_stuck_reader_gives_back_what_it_holds_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stuck_reader_gives_back_what_it_holds_and_goes_on(tmp_path: Path) -> None:
     """A trainer in a debugger pins nothing: its segments may leave meanwhile, and it still gets every byte."""
-    small_segments(monkeypatch)
     assert REST_S >= 30  # a slow reader is no stuck one
     async with building(tmp_path, segments=64) as house:
         data = data_of(8 * SEGMENT)
@@ -446,9 +446,8 @@ async def test_a_stuck_reader_gives_back_what_it_holds_and_goes_on(tmp_path: Pat
         )
 
 
-async def test_a_thousand_stuck_readers_leave_the_room_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_thousand_stuck_readers_leave_the_room_to_others(tmp_path: Path) -> None:
     """Without it the next reader would find everything leased, and nothing of it would be stored."""
-    small_segments(monkeypatch)
     async with building(tmp_path, segments=16) as house, AsyncExitStack() as stack:
         for number in range(12):
             house.origin.put(f"s3://b/{number}.tar", data_of(2 * SEGMENT, number))
@@ -462,9 +461,8 @@ async def test_a_thousand_stuck_readers_leave_the_room_to_others(tmp_path: Path,
         refused("exhaustion: the room of stuck readers", held=house.entry("s3://b/new.tar").segments.stored_count == 8)
 
 
-async def test_a_reader_that_only_waits_for_the_origin_does_not_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reader_that_only_waits_for_the_origin_does_not_rest(tmp_path: Path) -> None:
     """It is the origin that is slow, not the client: its leases stay."""
-    small_segments(monkeypatch)
     async with building(tmp_path, segments=64) as house:
         remote = house.origin.put("s3://b/0.tar", data_of(2 * SEGMENT))
         gate = remote.hold(SEGMENT)

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from support.fake_origin import FakeOrigin
-from support.house import SEGMENT, building, data_of, shard_of, small_segments
+from support.house import SEGMENT, building, data_of, shard_of
 from support.stores import make_row, ramp, sum_of
 
 from forebay_proxy.core.errors import ConfigError
@@ -233,7 +233,6 @@ ODD = ["link", "second name", "fifo", "directory"]
 @pytest.mark.parametrize("how", ODD)
 async def test_what_is_no_plain_shard_file_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, claimed: bool) -> None:
     """Planted before a start under a name that is claimed, or will be wanted: nothing is read through it, nothing outside changes."""
-    small_segments(monkeypatch)
     outside, origin, data = tmp_path / "outside", FakeOrigin(), data_of(2 * SEGMENT)
     origin.put(A, data)
     outside.write_bytes(b"!" * len(data))
@@ -263,7 +262,6 @@ async def test_what_is_no_plain_shard_file_is_not_opened(tmp_path: Path, monkeyp
 @pytest.mark.parametrize("how", ODD)
 async def test_one_put_in_the_place_of_a_closed_file_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """While we run: the file is missed, and its shard fetched again."""
-    small_segments(monkeypatch)
     outside, data = tmp_path / "outside", data_of(2 * SEGMENT)
     outside.write_bytes(b"!" * len(data))
     async with building(tmp_path / "c") as world:
@@ -304,9 +302,8 @@ def watch_opening(monkeypatch: pytest.MonkeyPatch, *places: Path) -> list[str]:
     return opened
 
 
-async def test_a_row_cannot_speak_for_another_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_row_cannot_speak_for_another_shard(tmp_path: Path) -> None:
     """The key follows from name and identity: a row renamed to serve evil bytes for a good name is refused, and the origin asked."""
-    small_segments(monkeypatch)
     origin, good, evil = FakeOrigin(), data_of(2 * SEGMENT), data_of(2 * SEGMENT, 1)
     origin.put(A, good)
     origin.put("https://o/set/evil.tar", evil)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from forebay_proxy.core import http_range
 from forebay_proxy.core.errors import ForebayError, InvalidRequest
 from forebay_proxy.core.http_range import Suffix
+from forebay_proxy.core.segments import DEFAULT_LAYOUT
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.origins.response import OriginResponse
 from forebay_proxy.server.http.admin_bodies import parse_patterns
@@ -291,11 +292,11 @@ def fuzz_row(data: bytes) -> None:
         except (ValueError, TypeError, KeyError, RecursionError, AttributeError):
             return
     try:
-        found = row.decode(key, text)
+        found = row.decode(key, text, DEFAULT_LAYOUT)
     except InvalidRow as error:
         assert str(error)
         return
-    again = row.decode(key, row.encode(found))
+    again = row.decode(key, row.encode(found), DEFAULT_LAYOUT)
     assert again == found
     assert found.key == key
     assert re.fullmatch("[0-9a-f]{64}", key)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pytest
 from support.fake_origin import FakeOrigin, FakeOrigins
 from support.ramp import ramp
 
@@ -35,12 +33,14 @@ from forebay_proxy.cache.versions.resolver import VersionResolver
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.background_tasks import BackgroundTasks
 from forebay_proxy.core.events import Event, Events, Fact
+from forebay_proxy.core.segments import SegmentLayout
 from forebay_proxy.core.shard import ByteRange, Shard
 from forebay_proxy.node.cache_location import Capacity
 from forebay_proxy.policy.eviction.ledger import Ledger
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.store.facts import GarbageRemoved, IndexCommitted
 from forebay_proxy.store.store import Store
+from forebay_proxy.transfer import bandwidth
 from forebay_proxy.transfer import flights as flights_module
 from forebay_proxy.transfer.buffer_budget import BufferBudget, Share
 from forebay_proxy.transfer.flights import Flights
@@ -48,19 +48,11 @@ from forebay_proxy.transfer.limiter import Limiters
 from forebay_proxy.wire.protocol.plan import ReaderName
 from forebay_proxy.wire.urls.shard_url import parse_origin_url
 
-__all__ = ["SEGMENT", "FakeClock", "World", "building", "data_of", "reader", "shard_of", "small_segments", "until"]
+__all__ = ["LAYOUT", "SEGMENT", "FakeClock", "World", "building", "data_of", "reader", "shard_of", "until"]
 
-SEGMENT = 1 << 16  # with ``small_segments``
+SEGMENT = 1 << 16  # of what is built here, where a test does not name another: hundreds of them cost nothing
+LAYOUT = SegmentLayout(SEGMENT)
 T = TypeVar("T")
-
-
-def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Segments of 64 KiB everywhere: hundreds of them cost nothing."""
-    for name, module in list(sys.modules.items()):
-        if name.startswith("forebay_proxy") and hasattr(module, "SEGMENT_BYTES"):
-            monkeypatch.setattr(module, "SEGMENT_BYTES", SEGMENT)
-    monkeypatch.setattr("forebay_proxy.policy.schedule.window.MIN_BYTES", 2 * SEGMENT)
-    monkeypatch.setattr("forebay_proxy.transfer.bandwidth.UNKNOWN", 64)  # a fake origin is no line that could be full
 
 
 class FakeClock:
@@ -244,12 +236,13 @@ def _descriptors() -> int:
 
 @contextmanager
 def _short_boarding() -> Iterator[None]:
-    """Nobody needs two seconds to board in a test."""
-    before, flights_module.BOARDING_S = flights_module.BOARDING_S, 0.05
+    """Nobody needs two seconds to board in a test, and a fake origin is no line that could be full."""
+    before = flights_module.BOARDING_S, bandwidth.UNKNOWN
+    flights_module.BOARDING_S, bandwidth.UNKNOWN = 0.05, 64
     try:
         yield
     finally:
-        flights_module.BOARDING_S = before
+        flights_module.BOARDING_S, bandwidth.UNKNOWN = before
 
 
 @contextmanager
@@ -269,6 +262,7 @@ async def building(
     *,
     segments: int = 1024,
     segment_bytes: int = SEGMENT,
+    capacity_bytes: int | None = None,
     origin: FakeOrigin | None = None,
     clock: FakeClock | None = None,
     revalidate: str | float = "job",
@@ -280,14 +274,16 @@ async def building(
     checked: bool = True,
     measured: bool = False,
 ) -> AsyncIterator[World]:
-    """A cache with room for ``segments`` segments. Leaving waits until all is quiet, and looks whether anything was left behind.
+    """A cache with room for ``segments`` segments, or for ``capacity_bytes``.
+
+    Leaving waits until all is quiet, and looks whether anything was left behind.
 
     ``measured``: the index and everything else in the directory take of that room too, as they really do.
     """
     origin, clock = origin or FakeOrigin(), clock or FakeClock()
     descriptors = _descriptors()
     events, facts = Events() if measured else _Unmeasured(), list[Any]()
-    store = await Store.open(path, who="test", events=events)
+    store = await Store.open(path, who="test", events=events, layout=SegmentLayout(segment_bytes))
     try:
         loaded = await store.load()
         if boot:
@@ -298,7 +294,8 @@ async def building(
                 origins: Any = FakeOrigins(origin)
                 around = Surroundings(origins, events, group, clock, clock.sleep, random.Random(7))
                 settings = Settings(revalidate=revalidate, retry_budget_s=retry_budget_s, origin_connections=connections, free_floor=0.0)
-                capacity = Capacity(segments * segment_bytes, segments * segment_bytes, floor_bytes=0)
+                most_bytes = segments * segment_bytes if capacity_bytes is None else capacity_bytes
+                capacity = Capacity(most_bytes, most_bytes, floor_bytes=0)
                 parts = build_cache(store, capacity, settings, around)
                 if window_unit is not None:
                     parts.buffers.windows = Share(4 * window_unit, per_holder=4, smallest_bytes=window_unit)

@@ -44,7 +44,7 @@ from support.scripted_origin import ScriptedOrigin
 from support.sidecar import Sidecar, environment, spawn, start, wait_until
 from support.tars import expected, tar_shard
 
-from forebay_proxy.core.segments import segment_span
+from forebay_proxy.core.segments import DEFAULT_LAYOUT
 
 __all__ = ["Kills", "Report", "claims"]
 
@@ -355,7 +355,7 @@ def _is_true(path: Path, row: dict[str, Any]) -> bool:
         return False
     with path.open("rb") as file:
         for index, value in enumerate(array("Q", base64.b64decode(row["sums"]))):
-            first, size = segment_span(index, row["length"])
+            first, size = DEFAULT_LAYOUT.span(index, row["length"])
             if value and (xxhash.xxh3_64_intdigest(os.pread(file.fileno(), size, first)) or 1) != value:
                 return False
     return True

@@ -40,8 +40,7 @@ DRAIN_S = "2"  # the default would wait for every reader a test leaves standing
 
 def small_segments(size: int) -> tuple[str, ...]:
     """The same program with segments of ``size`` bytes: shards of many segments then cost nothing."""
-    code = f"import forebay_proxy.core.segments as s; s.SEGMENT_BYTES = {size}; from forebay_proxy.cli.main import main; main()"
-    program = (sys.executable, "-P", "-c", code)
+    program = (sys.executable, "-P", "-c", f"from support.small_segments import main; main({size})")
     _FORKED[program] = size
     return program
 
@@ -157,10 +156,12 @@ def spawn(
     words += flags
     variables = environment(directory, FOREBAY_DRAIN_TIMEOUT_S=DRAIN_S, **(environ or {}))
     real = real or bool(wrapper) or program not in _FORKED or "PYTHONPATH" in (environ or {})
-    parent = None if real else zygote(_FORKED[program], variables)
+    parent = None if real else zygote(variables)
     with (directory / "sidecar.log").open("ab") as errors:
         if parent is not None:
-            return parent.start(words, variables, directory, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors)
+            return parent.start(
+                words, variables, directory, segment_bytes=_FORKED[program], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
+            )
         return subprocess.Popen(
             [*wrapper, *program, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, cwd=directory, env=variables
         )

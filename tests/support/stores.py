@@ -11,7 +11,7 @@ from pathlib import Path
 
 import xxhash
 
-from forebay_proxy.core.segments import SEGMENT_BYTES, segment_count, segment_span
+from forebay_proxy.core.segments import DEFAULT_LAYOUT, SEGMENT_BYTES
 from forebay_proxy.core.shard import Pin, PinKind, Version
 from forebay_proxy.store.index.row import Row
 
@@ -21,13 +21,13 @@ BOOT = "5c6d1a34-0000-4000-8000-000000000000"
 def make_row(name: str = "s3://b/0.tar", length: int | None = 2 * SEGMENT_BYTES, sums: list[int] | None = None, boot: str = BOOT) -> Row:
     """A row of version ``etag:"1"``; by default nothing of it is claimed."""
     version = Version('etag:"1"', Pin(PinKind.ETAG, '"1"'), length, "", "application/x-tar")
-    return Row.of(name, version, (), boot, array("Q", sums if sums is not None else [0] * segment_count(length or 0)))
+    return Row.of(name, version, (), boot, array("Q", sums if sums is not None else [0] * DEFAULT_LAYOUT.count(length or 0)))
 
 
 def ramp(key: str, index: int, length: int) -> bytes:
     """The bytes of one segment in tests: other in every file and segment, never zero."""
     unit = (key[:15] + f"{index:017d}").encode()
-    size = segment_span(index, length)[1]
+    size = DEFAULT_LAYOUT.span(index, length)[1]
     return (unit * (size // len(unit) + 1))[:size]
 
 

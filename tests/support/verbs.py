@@ -29,7 +29,7 @@ def verb_process(
     ``program``: what it starts as a sidecar, if not itself. ``real``: a program of its own, never forked, for a test of the start itself.
     """
     place = directory or Path.cwd()
-    parent = None if real else zygote(None, environ)
+    parent = None if real else zygote(environ)
     if parent is not None:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return parent.start(arguments, environ, place, stdin=stdin, program=program, **pipes)

@@ -34,7 +34,7 @@ _LATE = (  # what these begin with is read when the sidecar runs, not by its imp
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 _PR_SET_CHILD_SUBREAPER = 36
 _PROGRAM = Path(__file__).with_name("zygote_program.py")
-_KEPT = 3  # parents at a time: of sidecars with the usual segments, of those a test has made small, and of Python programs
+_KEPT = 2  # parents at a time: of sidecars, and of Python programs
 _ASK_S = 120.0
 
 
@@ -82,13 +82,22 @@ class Zygote:
         return all(environ.get(name) == self._environ.get(name) for name in names if not _is_late(name))
 
     def start(
-        self, arguments: Sequence[str], environ: Mapping[str, str], directory: Path, *, program: Sequence[str] = (), **streams: Any
+        self,
+        arguments: Sequence[str],
+        environ: Mapping[str, str],
+        directory: Path,
+        *,
+        program: Sequence[str] = (),
+        segment_bytes: int | None = None,
+        **streams: Any,
     ) -> subprocess.Popen[Any]:
         """A program with ``arguments``, as a child of this process. ``streams``: stdin, stdout, stderr and text of a ``Popen``.
 
-        ``program``: of ``forebay``, what it would start as a sidecar, if not itself.
+        ``program``: of ``forebay``, what it would start as a sidecar, if not itself; ``segment_bytes``: what it cuts shards into, if not
+        what the product does.
         """
-        return _Forked(self, [[*arguments], [*program]], env=environ, cwd=directory, **streams)
+        size = [] if segment_bytes is None else [str(segment_bytes)]
+        return _Forked(self, [[*arguments], [*program], size], env=environ, cwd=directory, **streams)
 
     def fork(self, words: Sequence[Sequence[str]], environ: Mapping[str, str], directory: str, files: Mapping[int, int]) -> int:
         """The process id of a new child of ours, in which descriptor ``n`` is ``files[n]`` of this process, and no other is open."""
@@ -118,11 +127,11 @@ def allow_zygotes() -> None:
     _allowed = True
 
 
-def zygote(segment_bytes: int | None, environ: Mapping[str, str]) -> Zygote | None:
+def zygote(environ: Mapping[str, str]) -> Zygote | None:
     """One that may stand in for the start of a sidecar with ``environ``, or None."""
     if not _allowed:
         return None
-    found = kept_zygote("forebay", *([] if segment_bytes is None else [str(segment_bytes)]), PYTHONPATH=environ["PYTHONPATH"])
+    found = kept_zygote("forebay", PYTHONPATH=environ["PYTHONPATH"])
     return found if found.imported_for(environ) else None
 
 

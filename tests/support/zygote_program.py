@@ -1,7 +1,7 @@
 """The parent of forked programs: imports what is named, then forks a child for each order (``support.zygote`` sends them).
 
-    python -P zygote_program.py SOCKET forebay [SEGMENT_BYTES]    children are ``forebay ARGUMENTS``
-    python -P zygote_program.py SOCKET python [MODULES]           children are ``python ARGUMENTS``: -c, -m or SCRIPT, and theirs
+    python -P zygote_program.py SOCKET forebay             children are ``forebay ARGUMENTS``
+    python -P zygote_program.py SOCKET python [MODULES]    children are ``python ARGUMENTS``: -c, -m or SCRIPT, and theirs
 
 What is ordered comes in one message: words, environment, directory, and descriptors with the numbers they are to have.
 """
@@ -30,22 +30,25 @@ _MOST = 1 << 17  # bytes of what is sent in one piece: an environment
 _MOST_FILES = 64
 
 
-def _wait_for_orders(orders: socket.socket) -> list[str]:
-    """Fork for each order; return only in what was forked, as what was ordered: the program it starts as a sidecar, [] for its own."""
+def _wait_for_orders(orders: socket.socket) -> tuple[list[str], list[int]]:
+    """Fork for each order; return only in what was forked, as what was ordered.
+
+    What it starts as a sidecar, [] for itself, and the bytes of its segments, [] for the product's own.
+    """
     gc.collect()
     gc.freeze()  # a collection in a child would visit, and so copy, all that was imported
     try:
         told, files = _next_order(orders)
     except KeyboardInterrupt:  # which reaches the whole group; who asked is told by the end of the socket
         os._exit(0)
-    arguments, program, environ, directory, numbers = json.loads(told)
+    arguments, program, size, environ, directory, numbers = json.loads(told)
     orders.detach()
     _move(dict(zip(numbers, files, strict=True)))
     os.chdir(directory)
     os.environ.clear()
     os.environ.update(environ)
     sys.argv[1:] = arguments
-    return list(program)
+    return list(program), [*map(int, size)]
 
 
 def _next_order(orders: socket.socket) -> tuple[bytes, list[int]]:
@@ -96,18 +99,13 @@ def _move(files: Mapping[int, int]) -> None:
             os.closerange(below + 1, above)
 
 
-def _be_forebay(orders: socket.socket, *segment_bytes: str) -> None:
-    import forebay_proxy.core.segments  # noqa: PLC0415 -- others copy the size when they are imported
+def _be_forebay(orders: socket.socket) -> None:
+    from support.small_segments import seams_with  # noqa: PLC0415 -- and all of the sidecar with it
 
-    if segment_bytes:
-        forebay_proxy.core.segments.SEGMENT_BYTES = int(segment_bytes[0])
-    import forebay_proxy.app.service  # noqa: PLC0415
-    from forebay_proxy.cli.main import cli, main  # noqa: PLC0415
-    from forebay_proxy.cli.seams import Seams  # noqa: PLC0415
+    from forebay_proxy.cli.main import main  # noqa: PLC0415
 
-    if program := _wait_for_orders(orders):
-        _end_with(lambda: cli(obj=Seams(program=tuple(program)), prog_name="forebay"))
-    _end_with(main)
+    program, size = _wait_for_orders(orders)
+    _end_with(lambda: main(seams_with(program, *size)))
 
 
 def _be_python(orders: socket.socket, *modules: str) -> None:

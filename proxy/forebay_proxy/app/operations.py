@@ -12,7 +12,6 @@ from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.cache.versions.resolver import VersionResolver
 from forebay_proxy.cache.versions.tar_check import TarCheck
-from forebay_proxy.core.segments import segment_count, segment_span
 from forebay_proxy.core.shard import Shard
 
 __all__ = ["Operations"]
@@ -52,9 +51,9 @@ class Operations:
             "shard": entry.name,
             "key": entry.key,
             "length_bytes": length,
-            "stored_bytes": sum(segment_span(index, length)[1] for index in segments.stored()),
+            "stored_bytes": sum(segments.span(index)[1] for index in segments.stored()),
             "segments": segments.stored_count,
-            "segments_total": None if length is None else segment_count(length),
+            "segments_total": None if length is None else segments.layout.count(length),
             "complete": segments.complete,
             "in_pieces": entry.ranged,
             "identity": entry.version.identity,

@@ -29,6 +29,7 @@ from forebay_proxy.core.errors import ConfigError, InvalidRequest, causes
 from forebay_proxy.core.events import Events, PlanChanged, RequestDone
 from forebay_proxy.core.exit_codes import ExitCode
 from forebay_proxy.core.logs import frames_of
+from forebay_proxy.core.segments import DEFAULT_LAYOUT, SegmentLayout
 from forebay_proxy.core.uids import anybodys_uid
 from forebay_proxy.node.cache_location import Capacity
 from forebay_proxy.node.runfile import Claim, RunDirectory, RunFile, process_start_time
@@ -68,29 +69,39 @@ TICK_S = 1.0  # a silent reader is given a minute, a failed opening half of one
 Announce = Callable[[ServiceInfo], None]
 
 
-def run_service(settings: Settings, *, announce: Announce) -> int:
-    """Serve until a signal ends it, or the idle time is over. Returns the exit code; raises ``ConfigError`` when it cannot start."""
+def run_service(settings: Settings, *, announce: Announce, layout: SegmentLayout = DEFAULT_LAYOUT) -> int:
+    """Serve until a signal ends it, or the idle time is over. Returns the exit code; raises ``ConfigError`` when it cannot start.
+
+    ``layout``: how shards are cut; no setting, as a directory that was filled under another would be of no use.
+    """
     raise_limit()
     logs.set_up(settings.log_level)
 
     async def life() -> int:
         ending = Shutdown(settings.drain_timeout_s, deadline=Deadline())
         try:
-            return await serve(settings, announce=announce, environ=os.environ, ending=ending)
+            return await serve(settings, announce=announce, environ=os.environ, ending=ending, layout=layout)
         finally:
             ending.over()  # what is left now is asyncio's own: joining a thread that waits for a name server
 
     return asyncio.run(life())
 
 
-async def serve(settings: Settings, *, announce: Announce, environ: Mapping[str, str], ending: Shutdown | None = None) -> int:
+async def serve(
+    settings: Settings,
+    *,
+    announce: Announce,
+    environ: Mapping[str, str],
+    ending: Shutdown | None = None,
+    layout: SegmentLayout = DEFAULT_LAYOUT,
+) -> int:
     """One sidecar's life. ``ending.asked`` ends it like a signal (tests). Raises ``ConfigError`` when it cannot begin."""
     ending = ending or Shutdown(settings.drain_timeout_s)
     secret_parameters.also_secret(settings.secret_param)
     try:
         async with AsyncExitStack() as life:
             life.enter_context(ending.on_signals())
-            sidecar = _Sidecar(settings, environ, life, ending)
+            sidecar = _Sidecar(settings, environ, life, ending, layout)
             await sidecar.build()
             _tell(announce, sidecar.info)
             await sidecar.until()
@@ -121,7 +132,10 @@ class _Sidecar:
 
     info: ServiceInfo
 
-    def __init__(self, settings: Settings, environ: Mapping[str, str], life: AsyncExitStack, ending: Shutdown) -> None:
+    def __init__(
+        self, settings: Settings, environ: Mapping[str, str], life: AsyncExitStack, ending: Shutdown, layout: SegmentLayout
+    ) -> None:
+        self._layout = layout
         self._ending = ending
         self._settings = settings
         self._environ = environ
@@ -135,7 +149,7 @@ class _Sidecar:
         self._adherence = PlanAdherence()
         self._board = OriginBoard(self._clock)
         self._recent_errors = RecentErrors(time.time)
-        self._troubles = Troubles(self._clock)
+        self._troubles = Troubles(self._clock, layout.segment_bytes)
         self._metrics = Metrics(version=VERSION)
         for listening in (self._counters, self._adherence, self._metrics, self._board, self._recent_errors, self._troubles):
             self._events.listen(listening.listen, listening.kinds)
@@ -149,7 +163,7 @@ class _Sidecar:
         fingerprint = run.fingerprint(self._environ)
         self._claim = claim = self._life.enter_context(run.claim(fingerprint))
         place, capacity, store, loaded = await own_directory(
-            self._settings, self._environ, self._life, self._ending, self._clock, self._events
+            self._settings, self._environ, self._life, self._ending, self._clock, self._events, self._layout
         )
         await self._begin_access_log(store)
         group = await self._life.enter_async_context(asyncio.TaskGroup())

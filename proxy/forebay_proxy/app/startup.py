@@ -14,6 +14,7 @@ from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.cache.versions.resolver import VersionResolver
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.events import Events
+from forebay_proxy.core.segments import SegmentLayout
 from forebay_proxy.core.shard import Shard, shown
 from forebay_proxy.node import cache_location
 from forebay_proxy.node.cache_location import CacheLocation, Capacity, Machine
@@ -42,6 +43,7 @@ async def own_directory(
     ending: Shutdown,
     clock: Callable[[], float],
     events: Events,
+    layout: SegmentLayout,
 ) -> tuple[CacheLocation, Capacity, Store, StartReport]:
     """(the cache directory of the settings, its capacity, its open store, what the start found there); ``life`` closes the store.
 
@@ -50,7 +52,7 @@ async def own_directory(
     machine = Machine.here(environ)
     place = cache_location.choose(settings, environ, machine)
     place = cache_location.prepare(place, settings, machine)
-    store = await _open_store(place.path, ending, clock, events)
+    store = await _open_store(place.path, ending, clock, events, layout)
     life.push_async_callback(store.aclose)
     loaded = await store.load()
     disk = cache_location.measure(place.path)
@@ -58,12 +60,12 @@ async def own_directory(
     return place, capacity, store, loaded
 
 
-async def _open_store(path: Path, ending: Shutdown, clock: Callable[[], float], events: Events) -> Store:
+async def _open_store(path: Path, ending: Shutdown, clock: Callable[[], float], events: Events, layout: SegmentLayout) -> Store:
     """Own the directory; one whose owner is just ending is waited for, as warm bytes are worth some seconds."""
     until, said = clock() + HANDOVER_S, False
     while True:
         try:
-            return await Store.open(path, who="forebay serve", events=events)
+            return await Store.open(path, who="forebay serve", events=events, layout=layout)
         except DirectoryOwned as owned:
             if not owned.ending or clock() > until:
                 raise
@@ -87,7 +89,7 @@ def adopt(loaded: StartReport, store: Store, resolver: VersionResolver, cache: S
             store.disown(row.key, loaded.allocated[row.key])
             log.info("shard %s: its name held a query that is known as a secret now; it leaves, and is fetched anew", shown(row.url))
             continue
-        entry = Entry.of_row(shard, row, store.boot_id)
+        entry = Entry.of_row(shard, row, store.boot_id, store.layout)
         resolver.versions.found(entry)
         cache.room.found(entry, loaded.allocated[row.key])
         cache.readers.optimum.found(entry.key, entry.segments.stored())

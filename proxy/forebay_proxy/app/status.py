@@ -17,7 +17,6 @@ from forebay_proxy.cache.readers.reader import ShardReader
 from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.config.settings import Settings, as_json
 from forebay_proxy.core.logs import log_path
-from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.server.http.plan_route import MOST_ROWS
 from forebay_proxy.telemetry.counters import Counters
@@ -123,7 +122,7 @@ class StatusReport:
             reserved_bytes=ledger.reserved_bytes,
             doomed_bytes=ledger.doomed_bytes,
             overhead_bytes=ledger.overhead_bytes,
-            leased_bytes=cache.leased_segments * SEGMENT_BYTES,
+            leased_bytes=cache.leased_segments * cache.room.layout.segment_bytes,
             descriptors=cache.fd_leases.count + cache.fd_leases.lingering,
             lingering=cache.fd_leases.lingering,
             descriptor_bytes=cache.fd_leases.bytes,

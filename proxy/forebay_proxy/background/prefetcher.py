@@ -19,7 +19,6 @@ from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.cache.versions.resolver import VersionResolver
 from forebay_proxy.core.background_tasks import BackgroundTasks
 from forebay_proxy.core.errors import CacheError, CacheFull, DigestDiffers, ForebayError
-from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.policy.eviction.facts import DebtSettled, LeadGivenBack
 from forebay_proxy.policy.plans.facts import PlanAdvanced
 from forebay_proxy.policy.plans.registry import PlanRegistry
@@ -48,6 +47,7 @@ class _View:
     """The cache as the cursors see it."""
 
     def __init__(self, cache: ShardCache, resolver: VersionResolver, ahead: Callable[[str], int], negative_cache: NegativeCache) -> None:
+        self.layout = cache.room.layout
         self._cache = cache
         self._versions = resolver.versions
         self._freshness = resolver.freshness
@@ -62,7 +62,7 @@ class _View:
         entry = self._versions.current.get(name)
         if entry is None or entry.in_use.stale:
             return None
-        return SEGMENT_BYTES if entry.version.length is None else entry.version.length
+        return self.layout.segment_bytes if entry.version.length is None else entry.version.length
 
     def has(self, name: str, index: int) -> bool:
         entry = self._versions.current[name]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.policy.plans.sets.shard_sets import ShardSet
 
 __all__ = ["Here", "SetCensus"]
@@ -59,5 +58,5 @@ class SetCensus:
             shards = sets.get(key)
             if shards is not None and shards.index(entry.name) is not None:
                 here.complete += segments.complete and not entry.trust.no_tar
-                size = segments.stored_count * SEGMENT_BYTES
+                size = segments.stored_count * segments.layout.segment_bytes
                 here.stored_bytes += size if segments.length is None else min(size, segments.length)

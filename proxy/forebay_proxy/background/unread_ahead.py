@@ -5,7 +5,6 @@ from __future__ import annotations
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.cache.versions.versions import Versions
 from forebay_proxy.core.errors import CacheFull
-from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.policy.plans.registry import PlanRegistry
 
 __all__ = ["UnreadAhead"]
@@ -70,7 +69,7 @@ class UnreadAhead:
 
     def is_held_back(self) -> bool:
         """Whether nothing more may be begun now."""
-        return self.full or not self.may_have(SEGMENT_BYTES) or not self.has_room(self.readers)
+        return self.full or not self.may_have(self._room.layout.segment_bytes) or not self.has_room(self.readers)
 
     def end(self, name: str) -> None:
         """The fetch of the shard is over: what of it is here and unread counts from now on."""
@@ -96,7 +95,8 @@ class UnreadAhead:
         The readers' next shards may be others than those fetched here: without that room they would evict unread segments, which would be
         fetched twice.
         """
-        return self._room.admission.has_spare(SEGMENT_BYTES * (1 + len(self._coming) + SPARE * max(1, readers)))
+        segments = 1 + len(self._coming) + SPARE * max(1, readers)
+        return self._room.admission.has_spare(self._room.layout.segment_bytes * segments)
 
     def recount(self) -> None:
         """Stop counting shards that were read or evicted; ``RECOUNTED`` of them each time."""

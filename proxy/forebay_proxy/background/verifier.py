@@ -16,7 +16,6 @@ from forebay_proxy.cache.integrity.segment_check import Finding, SegmentCheck
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.core.progress import Event, told_while
-from forebay_proxy.core.segments import segment_span
 
 __all__ = ["RATE_BYTES_S", "Sampling", "Verifier"]
 
@@ -92,7 +91,7 @@ class Verifier:
         self._unread += finding is Finding.UNREAD
         if finding is Finding.WRONG:
             self._wrong[entry.name] = self._wrong.get(entry.name, 0) + 1
-            first, size = segment_span(index, entry.version.length)
+            first, size = entry.segments.span(index)
             self._events.put_nowait({"event": "wrong", "shard": entry.name, "segment": index, "offset": first, "length": size})
 
 
@@ -136,4 +135,4 @@ class Sampling:
 
 
 def _size(entry: Entry, index: int) -> int:
-    return segment_span(index, entry.version.length)[1]
+    return entry.segments.span(index)[1]

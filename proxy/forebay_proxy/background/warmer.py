@@ -14,7 +14,6 @@ from forebay_proxy.cache.versions.tar_check import TarCheck
 from forebay_proxy.core.errors import CacheFull, ForebayError, NotTarArchive, ShardError
 from forebay_proxy.core.progress import Event, told_while
 from forebay_proxy.core.quantities import format_size
-from forebay_proxy.core.segments import SEGMENT_BYTES, segment_count
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.transfer.flights import Abandoned, Flight
 from forebay_proxy.transfer.limiter import DEMAND
@@ -82,7 +81,8 @@ class Warmer:
             except (CacheFull, Abandoned) as full:
                 result, why = "no-room", self._too_large(shard)
                 error = why.get("cause", str(full))
-                self._full |= self._cache.room.ledger.free_bytes < SEGMENT_BYTES  # else something of this shard alone
+                room = self._cache.room
+                self._full |= room.ledger.free_bytes < room.layout.segment_bytes  # else something of this shard alone
             except ForebayError as failed:
                 result, error = "failed", str(failed)
                 why = {"cause": failed.cause if isinstance(failed, ShardError) else error, "next_step": failed.step}
@@ -114,7 +114,7 @@ class Warmer:
             if self._full and not had:
                 raise CacheFull("not begun: the cache has no room for more")
             if known is None:
-                self._asks(shard.name, SEGMENT_BYTES)  # its opening brings one
+                self._asks(shard.name, self._cache.room.layout.segment_bytes)  # its opening brings one
             self._cache.plans.epochs.declare(shard, self._cache.plans.clock())
             entry, _ = await self._resolver.entry(shard, self._job, need=NEED)
             self._lengths[shard.name] = entry.version.length or 0
@@ -154,7 +154,7 @@ class Warmer:
         if not entry.ranged:  # it is here, or its body has ended without room for it
             return air
         try:
-            for index in range(segment_count(entry.version.length or 0)):
+            for index in range(entry.segments.layout.count(entry.version.length or 0)):
                 flight = self._cache.segment_flights.find(entry, index)
                 if flight is None and not entry.segments.has(index):
                     self._asks(shard.name, entry.segments.bytes_of(index))

@@ -22,7 +22,6 @@ from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.segment_reader import SegmentReader
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.core.errors import CacheError, DiskFailed
-from forebay_proxy.core.segments import stored_bytes
 from forebay_proxy.store.store import Store
 
 __all__ = ["FdLease", "FdLeases", "UseHttp"]
@@ -228,7 +227,7 @@ class FdLeases:
 
     @staticmethod
     def _size(entry: Entry) -> int:
-        return stored_bytes(entry.segments.sums, entry.version.length)
+        return entry.segments.layout.stored_bytes(entry.segments.sums, entry.version.length)
 
 
 @contextmanager

@@ -36,7 +36,6 @@ from forebay_proxy.cache.versions.tar_check import TarCheck
 from forebay_proxy.core import events
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.http_range import RangeRequest, Suffix
-from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans.facts import NextUseChanged
 from forebay_proxy.policy.plans.registry import PlanRegistry
@@ -91,8 +90,9 @@ class ShardCache:
         self.fill = fill
         self.segment_flights = segment_flights
         self.readers = ActiveReaders(
-            fill=fill, tar_check=self.tar_check, capacity=lambda: room.ledger.capacity_bytes, events=events, clock=clock
-        )
+            fill=fill, tar_check=self.tar_check, capacity=lambda: room.ledger.capacity_bytes,
+            segment_bytes=room.layout.segment_bytes, events=events, clock=clock,
+        )  # fmt: skip
         self.fd_leases = FdLeases(room, segment_reader, store)
         self.fd_lender = FdLender(host=self, leases=self.fd_leases, readers=self.readers, fill=fill, room=room, resolver=resolver)
         self._resolver = resolver
@@ -204,8 +204,9 @@ class ShardCache:
         """
         if bypassing:
             return 1
-        leased = max(0, self.leased_segments - len(self.flights)) * SEGMENT_BYTES
-        grantable = self.room.ledger.grantable_bytes(leased) // SEGMENT_BYTES
+        segment_bytes = self.room.layout.segment_bytes
+        leased = max(0, self.leased_segments - len(self.flights)) * segment_bytes
+        grantable = self.room.ledger.grantable_bytes(leased) // segment_bytes
         active = max(1, len(self.readers) - self.readers.resting - self.fd_leases.count)  # a reader with a descriptor fetches nothing
         return max(1, min(self._limiters.of(entry.origin).connection_rate.ranges, grantable // active))
 

@@ -141,8 +141,8 @@ for verb in _VERBS:
     cli.add_command(verb)
 
 
-def main() -> NoReturn:
-    """Entry point of the installed command."""
+def main(seams: Seams | None = None) -> NoReturn:
+    """Entry point of the installed command; a test that starts it as a program hands in its own ``seams``."""
     hide_messages()
-    cli.main(prog_name="forebay")
+    cli.main(prog_name="forebay", obj=seams)
     raise AssertionError("unreachable: the group exits by itself")

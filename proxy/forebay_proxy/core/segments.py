@@ -9,18 +9,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-__all__ = [
-    "BLOCK_BYTES",
-    "MOST_BYTES",
-    "SEGMENT_BYTES",
-    "Segments",
-    "allocated",
-    "index_of",
-    "segment_count",
-    "segment_span",
-    "stored_bytes",
-]
+__all__ = ["BLOCK_BYTES", "DEFAULT_LAYOUT", "MOST_BYTES", "SEGMENT_BYTES", "SegmentLayout", "Segments", "allocated"]
 
 # 8 MiB: one S3 part of the AWS CRT, 0.1 s at 80 MB/s a connection, 640 rows for a 5 GB shard. Smaller costs requests, larger costs
 # the reader of a cold tail its parallelism.
@@ -29,46 +20,57 @@ MOST_BYTES = 2**45  # 35 TB, the longest shard: far beyond any, and 32 MiB of ch
 BLOCK_BYTES = 4096  # allocation unit of ext4, xfs and tmpfs; a larger one only makes the ledger's figure corrected at landing
 
 
-def index_of(offset: int) -> int:
-    """The segment that holds byte ``offset``."""
-    return offset // SEGMENT_BYTES
-
-
-def segment_count(length: int) -> int:
-    """How many segments a shard of ``length`` bytes has; 0 for an empty one."""
-    return -(-length // SEGMENT_BYTES)
-
-
-def segment_span(index: int, length: int | None) -> tuple[int, int]:
-    """(first byte, size in bytes) of a segment; of full size while the shard's length is unknown."""
-    first = index * SEGMENT_BYTES
-    if length is None:
-        return first, SEGMENT_BYTES
-    return first, min(SEGMENT_BYTES, length - first)
-
-
 def allocated(size: int) -> int:
     """Bytes a disk allocates for ``size`` bytes."""
     return -(-size // BLOCK_BYTES) * BLOCK_BYTES
 
 
-def stored_bytes(sums: array[int], length: int | None) -> int:
-    """Bytes a disk allocates for the segments that are here; in no time for thousands of them (a start asks for each shard)."""
-    count = len(sums) - sums.count(0)
-    if not count or not sums[-1]:
-        return count * SEGMENT_BYTES
-    return (count - 1) * SEGMENT_BYTES + allocated(segment_span(len(sums) - 1, length)[1])
+@dataclass(frozen=True, slots=True)
+class SegmentLayout:
+    """How shards are cut: into segments of ``segment_bytes``, the last of which is shorter.
+
+    A cache directory has one, its store's, and everything about it asks that one: rows and sums written under another mean other bytes.
+    """
+
+    segment_bytes: int
+
+    def index_of(self, offset: int) -> int:
+        """The segment that holds byte ``offset``."""
+        return offset // self.segment_bytes
+
+    def count(self, length: int) -> int:
+        """How many segments a shard of ``length`` bytes has; 0 for an empty one."""
+        return -(-length // self.segment_bytes)
+
+    def span(self, index: int, length: int | None) -> tuple[int, int]:
+        """(first byte, size in bytes) of a segment; of full size while the shard's length is unknown."""
+        size = self.segment_bytes
+        first = index * size
+        if length is None:
+            return first, size
+        return first, min(size, length - first)
+
+    def stored_bytes(self, sums: array[int], length: int | None) -> int:
+        """Bytes a disk allocates for the segments that are here; in no time for thousands of them (a start asks for each shard)."""
+        count = len(sums) - sums.count(0)
+        if not count or not sums[-1]:
+            return count * self.segment_bytes
+        return (count - 1) * self.segment_bytes + allocated(self.span(len(sums) - 1, length)[1])
+
+
+DEFAULT_LAYOUT = SegmentLayout(SEGMENT_BYTES)  # of every cache but those of tests; a simulation has no other
 
 
 class Segments:
     """The segments of one shard version: checksums of those here, leases, and which are leaving."""
 
-    def __init__(self, length: int | None, sums: array[int] | None = None) -> None:
+    def __init__(self, layout: SegmentLayout, length: int | None, sums: array[int] | None = None) -> None:
+        self.layout = layout
         self.length = length
         self.sums: array[int] = sums if sums is not None else array("Q")
         self._end = len(self.sums)  # nothing is stored from here on
         if length is not None:
-            self._resize(segment_count(length))
+            self._resize(self.layout.count(length))
         self.leases: dict[int, int] = {}
         self.whole_leases = 0  # readers that were passed a descriptor of all of it
         self.unverified: set[int] = set()  # stored under another boot: their checksum decides before first use
@@ -92,7 +94,7 @@ class Segments:
     def set_length(self, length: int) -> None:
         """The length became known."""
         self.length = length
-        self._resize(segment_count(length))
+        self._resize(self.layout.count(length))
 
     def has(self, index: int) -> bool:
         """Whether segment ``index`` is stored."""
@@ -183,6 +185,10 @@ class Segments:
         first = self.first_leased
         return (index for index in self.may_leave() if index > first)
 
+    def span(self, index: int) -> tuple[int, int]:
+        """(first byte, size in bytes) of this segment; of full size while the shard's length is unknown."""
+        return self.layout.span(index, self.length)
+
     def bytes_of(self, index: int) -> int:
         """Bytes the disk allocates for this segment."""
-        return allocated(segment_span(index, self.length)[1])
+        return allocated(self.layout.span(index, self.length)[1])

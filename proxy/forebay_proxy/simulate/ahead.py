@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterable
 from forebay_proxy.cache.resident.facts import CacheChanged, SegmentGone
 from forebay_proxy.core.errors import CacheFull
 from forebay_proxy.core.events import Events
+from forebay_proxy.core.segments import DEFAULT_LAYOUT
 from forebay_proxy.policy.eviction.facts import DebtSettled
 from forebay_proxy.policy.plans.facts import NextUseChanged, PlanAdvanced
 from forebay_proxy.policy.plans.live_jobs import ANONYMOUS
@@ -39,6 +40,8 @@ class Unheard:
 
 class SimulatedAnnouncer:
     """Announces and opens as ``ahead()`` of the loader and ``ShardCache.open`` do, and acts on the scheduler's requests."""
+
+    layout = DEFAULT_LAYOUT
 
     def __init__(self, world: SimulatedWorld, plans: PlanRegistry, keeping: Ours, workload: Workload, events: Events) -> None:
         self._world = world

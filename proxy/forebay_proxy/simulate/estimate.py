@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 
 from forebay_proxy.core.quantities import format_duration, format_rate, format_size
-from forebay_proxy.core.segments import SEGMENT_BYTES
+from forebay_proxy.core.segments import DEFAULT_LAYOUT
 
 __all__ = ["AHEAD_SEGMENTS", "HELD_SEGMENTS", "Estimate", "PlannedRun"]
 
@@ -48,14 +48,14 @@ class Estimate:
     @property
     def ahead_bytes(self) -> int:
         """W: what lies ahead of the readers, read once and gone; no more than there is to read."""
-        return min(self.run.dataset_bytes, self.run.workers * AHEAD_SEGMENTS * SEGMENT_BYTES)
+        return min(self.run.dataset_bytes, self.run.workers * AHEAD_SEGMENTS * DEFAULT_LAYOUT.segment_bytes)
 
     @property
     def smallest_useful_bytes(self) -> int:
         """Below this nothing is left to keep from one epoch to the next: every reader holds the segment it is in and has two ahead, and
         the line must be full meanwhile (rate x time of one segment). A smaller cache still hides latency, down to no room at all."""
-        held = self.run.workers * (HELD_SEGMENTS + AHEAD_SEGMENTS) * SEGMENT_BYTES
-        on_the_way = int(self.run.rate_bytes_s * (SLOW_ANSWER_S + SEGMENT_BYTES / SLOW_CONNECTION_BYTES_S))
+        held = self.run.workers * (HELD_SEGMENTS + AHEAD_SEGMENTS) * DEFAULT_LAYOUT.segment_bytes
+        on_the_way = int(self.run.rate_bytes_s * (SLOW_ANSWER_S + DEFAULT_LAYOUT.segment_bytes / SLOW_CONNECTION_BYTES_S))
         return min(self.run.dataset_bytes, max(held, on_the_way))
 
     @property

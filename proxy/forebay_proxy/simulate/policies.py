@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from forebay_proxy.core.events import Events
-from forebay_proxy.core.segments import Segments
+from forebay_proxy.core.segments import DEFAULT_LAYOUT, Segments
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.eviction.admission import AdmissionPolicy
 from forebay_proxy.policy.eviction.ledger import Grant, Ledger, Victim
@@ -48,7 +48,7 @@ class Light:
         self.shard = shard
         self.length = length
         self.known = False  # the origin has told its length
-        self.segments = Segments(length)
+        self.segments = Segments(DEFAULT_LAYOUT, length)
         self.in_use = SimulatedUse()
 
     def __repr__(self) -> str:
@@ -98,7 +98,9 @@ class Ours:
 
     def __init__(self, capacity_bytes: int, plans: PlanRegistry, clock: Callable[[], float], events: Events) -> None:
         self.ledger: Ledger[Slice] = Ledger(capacity_bytes)
-        self.admission: AdmissionPolicy[Light] = AdmissionPolicy(self.ledger, plans, clock, lambda: True, events)
+        self.admission: AdmissionPolicy[Light] = AdmissionPolicy(
+            self.ledger, plans, clock, lambda: True, DEFAULT_LAYOUT.segment_bytes, events
+        )
         self.entries = self.admission.candidates.entries
         self._plans = plans
         self._clock = clock

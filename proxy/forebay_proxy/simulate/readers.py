@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from forebay_proxy.core.segments import SEGMENT_BYTES, segment_count
 from forebay_proxy.simulate.policies import Light
 from forebay_proxy.simulate.workload import Script
 from forebay_proxy.simulate.world import SimulatedFetch, SimulatedWorld
@@ -105,7 +104,7 @@ class SimulatedReader:
         self._next_segment()
 
     def _close(self, entry: Light) -> None:
-        last = segment_count(entry.length) - 1
+        last = entry.segments.layout.count(entry.length) - 1
         if last >= 0:
             self._world.optimum.read(entry.key, 0, last, entry.length, self._opened_in)
         for index in self._leased:
@@ -123,7 +122,7 @@ class SimulatedReader:
         entry = self._entry
         assert entry is not None, "inside a shard"
         self._index += 1
-        if self._index >= segment_count(entry.length):
+        if self._index >= entry.segments.layout.count(entry.length):
             self._close(entry)
             self._next_shard()
             return
@@ -159,14 +158,14 @@ class SimulatedReader:
     def ask_again(self) -> None:
         """As ``ShardReader.ask_again``: there may be room now for the next segment of the shard it is in."""
         entry = self._entry
-        if entry is not None and entry.known and self._asked_to <= self._index < segment_count(entry.length) - 1:
+        if entry is not None and entry.known and self._asked_to <= self._index < entry.segments.layout.count(entry.length) - 1:
             self._ask_ahead(entry)
 
     def _ask_ahead(self, entry: Light) -> None:
         breadth = self._world.breadth(bypassing=self._is_bypassing)
         if not self._segments_read:
             breadth = min(breadth, FIRST_BREADTH)
-        last = min(segment_count(entry.length) - 1, self._index + breadth - 1)
+        last = min(entry.segments.layout.count(entry.length) - 1, self._index + breadth - 1)
         for ahead in range(self._index + 1, last + 1):
             flying = self._world.flying(entry, ahead)
             if flying is not None:
@@ -191,7 +190,7 @@ class SimulatedReader:
         self._world.clock.at(done_at, self._passed)
 
     def _done_at(self, entry: Light, begun_at: float) -> float:
-        size = min(SEGMENT_BYTES, entry.length - self._index * SEGMENT_BYTES)
+        size = entry.segments.span(self._index)[1]
         return begun_at + (size / self._rate if self._rate else 0.0)
 
     def _passed(self) -> None:

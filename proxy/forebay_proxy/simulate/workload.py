@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from forebay_proxy.core.segments import segment_count
+from forebay_proxy.core.segments import DEFAULT_LAYOUT
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.wire.protocol.plan import ReaderName
 
@@ -86,7 +86,7 @@ class Workload:
     @property
     def read_segments(self) -> int:
         """What has to be simulated: a shard is one at least, however short."""
-        counts = {name: max(1, segment_count(length)) for name, length in self.lengths.items()}
+        counts = {name: max(1, DEFAULT_LAYOUT.count(length)) for name, length in self.lengths.items()}
         return sum(counts[shard.name] for script in self.scripts for epoch in script.epochs for shard in epoch)
 
     @property

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from forebay_proxy.cache.resident.facts import CacheChanged, SegmentGone
 from forebay_proxy.core.errors import CacheFull
 from forebay_proxy.core.events import Events
-from forebay_proxy.core.segments import SEGMENT_BYTES
+from forebay_proxy.core.segments import DEFAULT_LAYOUT
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.simulate.clock import SimulatedClock
@@ -53,7 +53,7 @@ class SimulatedWorld:
         self.keeping = keeping
         self.origin = origin
         self.connection_rate = ConnectionRate()
-        self.optimum = OptimumMeter(lambda: keeping.ledger.capacity_bytes - keeping.ledger.overhead_bytes)
+        self.optimum = OptimumMeter(lambda: keeping.ledger.capacity_bytes - keeping.ledger.overhead_bytes, DEFAULT_LAYOUT.segment_bytes)
         self.inside = 0  # readers inside a shard
         self.leased = 0  # segments
         self.ahead_in_air = 0
@@ -117,7 +117,7 @@ class SimulatedWorld:
         return True
 
     def take_off(self, entry: Light, index: int, grant: Grant[Slice] | None, need: float, *, demanded: bool) -> SimulatedFetch:
-        size = min(SEGMENT_BYTES, entry.length - index * SEGMENT_BYTES)
+        size = entry.segments.span(index)[1]
         key = (entry.key, index)
         request = SimulatedFlight(size, need, lambda: self._answered(key), lambda: self._landed(key))
         flying = self._flying[key] = SimulatedFetch(entry, index, grant, request, demanded)
@@ -137,7 +137,7 @@ class SimulatedWorld:
 
     def size_of(self, entry: Light, index: int) -> int:
         """What is reserved: a whole segment while the origin has not told the length."""
-        return entry.segments.bytes_of(index) if entry.known else SEGMENT_BYTES
+        return entry.segments.bytes_of(index) if entry.known else DEFAULT_LAYOUT.segment_bytes
 
     def cleared(self, grant: Grant[Slice]) -> Grant[Slice]:
         """Remove the grant's victims at once: a punch takes less than a millisecond."""
@@ -194,8 +194,9 @@ class SimulatedWorld:
         """How many ranges of one reader may be in the air now, as ``ShardCache.breadth`` has it."""
         if bypassing:
             return 1
-        leased = max(0, self.leased - len(self._flying)) * SEGMENT_BYTES
-        grantable = self.keeping.ledger.grantable_bytes(leased) // SEGMENT_BYTES
+        segment_bytes = DEFAULT_LAYOUT.segment_bytes
+        leased = max(0, self.leased - len(self._flying)) * segment_bytes
+        grantable = self.keeping.ledger.grantable_bytes(leased) // segment_bytes
         return max(1, min(self.connection_rate.ranges, grantable // max(1, self.inside)))
 
     def lease(self, entry: Light, index: int) -> None:
@@ -214,7 +215,7 @@ class SimulatedWorld:
         flying = self.flying(entry, index)
         if self.used_log is not None and not (flying and flying.landed):  # who boards what another waits for uses it with that one
             self.used_log.append((entry.name, index))
-        self.counts["read_bytes"] += min(SEGMENT_BYTES, entry.length - index * SEGMENT_BYTES)
+        self.counts["read_bytes"] += entry.segments.span(index)[1]
         if entry.segments.has(index):
             entry.segments.unread.discard(index)
             self.keeping.used(entry, index)

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 
 from forebay_proxy.core.errors import DiskFailed
-from forebay_proxy.core.segments import segment_span
+from forebay_proxy.core.segments import SegmentLayout
 from forebay_proxy.store.directory import Directory
 from forebay_proxy.store.files import file_io
 from forebay_proxy.store.files.fallocate import Abilities
@@ -23,13 +23,14 @@ __all__ = ["ShardFiles"]
 class ShardFiles:
     """Makes them, and opens them again."""
 
-    def __init__(self, directory: Directory, pools: Pools, abilities: Abilities, sweeping: GarbageSweep) -> None:
+    def __init__(self, directory: Directory, pools: Pools, abilities: Abilities, sweeping: GarbageSweep, layout: SegmentLayout) -> None:
         self.open: dict[str, ShardFile | None] = {}  # by store key; None: being opened
         self._late = set[str]()  # being opened by a call that nobody waits for any more
         self._directory = directory
         self._pools = pools
         self._abilities = abilities
         self._sweeping = sweeping
+        self._layout = layout
 
     def __repr__(self) -> str:
         return f"<ShardFiles {len(self.open)} open, {len(self._late)} late>"
@@ -51,7 +52,7 @@ class ShardFiles:
 
         def opener() -> int:
             fd = file_io.reopen(key, self._directory.shards, length)
-            lacking.update(file_io.lacking(fd, ((index, *segment_span(index, length)) for index in claimed)))  # raises nothing
+            lacking.update(file_io.lacking(fd, ((index, *self._layout.span(index, length)) for index in claimed)))  # raises nothing
             return fd
 
         async with self._sweeping.apart(key):

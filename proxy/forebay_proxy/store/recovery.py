@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from forebay_proxy.core.segments import SEGMENT_BYTES, stored_bytes
+from forebay_proxy.core.segments import SegmentLayout
 from forebay_proxy.store.directory import Scan, StoredFile
 from forebay_proxy.store.index.row import Row
 
@@ -45,13 +45,13 @@ class RecoveredShard:
     unclaimed_bytes: int = 0
 
 
-def recover(rows: Iterable[Row], scan: Scan, committed_at: Mapping[str, float]) -> RecoveredShard:
+def recover(rows: Iterable[Row], scan: Scan, committed_at: Mapping[str, float], layout: SegmentLayout) -> RecoveredShard:
     """Which rows hold, and what of the files must leave. Later rows of one key win. ``committed_at``: of each, by the wall clock."""
     result = RecoveredShard()
     files = dict(scan.files)
     for row in {row.key: row for row in rows}.values():
         file = files.get(row.key)
-        if file is None or not _fits(row, file):
+        if file is None or not _fits(row, file, layout):
             result.dropped.append(row.key)
             continue
         del files[row.key]
@@ -61,15 +61,15 @@ def recover(rows: Iterable[Row], scan: Scan, committed_at: Mapping[str, float]) 
         else:
             result.rows.append(row)
         result.allocated[row.key] = file.allocated
-        surplus = file.allocated - stored_bytes(row.sums, row.length)
+        surplus = file.allocated - layout.stored_bytes(row.sums, row.length)
         if surplus > 0:
-            result.unclaimed[row.key] = list(_unclaimed(row, file.size))
+            result.unclaimed[row.key] = list(_unclaimed(row, file.size, layout))
             result.unclaimed_bytes += surplus
     result.garbage = {key: file.allocated for key, file in files.items()}
     return result
 
 
-def _fits(row: Row, file: StoredFile) -> bool:
+def _fits(row: Row, file: StoredFile, layout: SegmentLayout) -> bool:
     """Whether the file can hold what is claimed: a file that another program cut short holds nothing that a row could name, and a file with
     a second name may be written by the user of that name.
     """
@@ -78,16 +78,17 @@ def _fits(row: Row, file: StoredFile) -> bool:
     if row.length is not None:
         return file.size == row.length
     claimed = [index for index, value in enumerate(row.sums) if value]
-    return not claimed or claimed[-1] * SEGMENT_BYTES < file.size
+    return not claimed or claimed[-1] * layout.segment_bytes < file.size
 
 
-def _unclaimed(row: Row, size: int) -> Iterator[Range]:
+def _unclaimed(row: Row, size: int, layout: SegmentLayout) -> Iterator[Range]:
     """Each run without claims, in order."""
     first = 0
     for index, value in enumerate(row.sums):
         if value:
-            if index * SEGMENT_BYTES > first:
-                yield first, index * SEGMENT_BYTES - first
-            first = (index + 1) * SEGMENT_BYTES
+            begin, end = index * layout.segment_bytes, (index + 1) * layout.segment_bytes
+            if begin > first:
+                yield first, begin - first
+            first = end
     if first < size:
         yield first, size - first

@@ -18,6 +18,7 @@ import diskcache
 
 from forebay_proxy.core.errors import ConfigError, DiskFailed
 from forebay_proxy.core.events import Events
+from forebay_proxy.core.segments import DEFAULT_LAYOUT, SegmentLayout
 from forebay_proxy.node.mounts import file_system_type, is_network, read_mounts
 from forebay_proxy.store.boot_id import boot_id
 from forebay_proxy.store.directory import Directory
@@ -47,17 +48,20 @@ class Store:
     shards: a row that says anything else was written before or elsewhere, and what it claims is verified before its first use.
     """
 
-    def __init__(self, directory: Directory, pools: Pools, abilities: Abilities, boot_id: str, events: Events) -> None:
+    def __init__(
+        self, directory: Directory, pools: Pools, abilities: Abilities, boot_id: str, events: Events, layout: SegmentLayout
+    ) -> None:
         self.boot_id = boot_id
+        self.layout = layout
         self.index_writer = IndexWriter(self._commit, events)
         self._events = events
         self.directory = directory
         self._pools = pools
         self.abilities = abilities  # of the file system: what it cannot do, see ``Abilities``
-        self._index = IndexDatabase(directory.index)
+        self._index = IndexDatabase(directory.index, layout)
         self._measured_bytes = 0  # after the last commit
         self.sweeping = GarbageSweep(pools.writes, directory.shards, abilities, events)
-        self.files = ShardFiles(directory, pools, abilities, self.sweeping)
+        self.files = ShardFiles(directory, pools, abilities, self.sweeping, layout)
         self.samples = SampleFiles(directory.samples, pools)
         self._closed = False
 
@@ -65,8 +69,8 @@ class Store:
         return f"<Store {self.path}, {len(self.files.open)} files open, {self.sweeping!r}>"
 
     @classmethod
-    async def open(cls, directory: Path, *, who: str, events: Events | None = None) -> Store:
-        """Own ``directory``, making it if needed; without ``events`` nobody hears what happens to it.
+    async def open(cls, directory: Path, *, who: str, events: Events | None = None, layout: SegmentLayout = DEFAULT_LAYOUT) -> Store:
+        """Own ``directory``, making it if needed; its shards are cut as ``layout`` says. Without ``events`` nobody hears what befalls it.
 
         Raises ConfigError: another owner, or a place that cannot be written.
         """
@@ -81,7 +85,7 @@ class Store:
                 raise ConfigError(f"cache directory {owned.path} cannot be written: {error.strerror}") from error
             undo.pop_all()
         # Of a copy of this directory, made while it was in use, rows and files are of different moments: they are trusted here only.
-        return cls(owned, pools, abilities, f"{boot_id()} {owned.place()}", events or Events())
+        return cls(owned, pools, abilities, f"{boot_id()} {owned.place()}", events or Events(), layout)
 
     @property
     def path(self) -> Path:
@@ -110,7 +114,7 @@ class Store:
                 scan = await self._pools.reads.run(self.directory.scan)
         except DiskFailed as error:
             raise ConfigError(f"cache directory {self.path} cannot be used: {error}", next_step="name another with --cache-dir") from error
-        found = recover(index.rows, scan, index.committed_at)
+        found = recover(index.rows, scan, index.committed_at, self.layout)
         loaded.rows, loaded.allocated, loaded.unknown = found.rows, found.allocated, scan.unknown
         loaded.rows_doubted = len(found.doubted)
         loaded.rows_refused, loaded.rows_without_file = index.refused, len(found.dropped)

@@ -26,7 +26,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable
 
-from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.telemetry.least_free import LeastFree
 
 __all__ = ["MOST_RUNS", "WINDOW", "OptimumMeter"]
@@ -48,10 +47,11 @@ _MASK = (1 << _BITS) - 1
 class OptimumMeter:
     """Counts while readings end; about 20 us each. Not thread-safe: the event loop's only."""
 
-    def __init__(self, capacity: Callable[[], int], *, window: int = WINDOW) -> None:
+    def __init__(self, capacity: Callable[[], int], segment_bytes: int, *, window: int = WINDOW) -> None:
         """``capacity()`` is the room in bytes for everything that is kept, asked for at each reading."""
         self.bytes = 0  # the least that could have been fetched so far
         self._capacity = capacity
+        self._segment_bytes = segment_bytes
         self._free = LeastFree(window)
         self._ring = window + 2  # those the window still holds, the newest, and one that is about to be forgotten
         self._parts: list[dict[int, Run | tuple[Run, ...]]] = [{} for _ in range(PARTS)]  # by hash of the version's key
@@ -90,14 +90,14 @@ class OptimumMeter:
         runs = self._parts[name % PARTS]
         self._free.append(self._capacity())
         self._note(name)
-        missing = _size(first, last, length)
+        missing = self._size(first, last, length)
         kept = [_run(self.moment, first, last)]
         for run in _known(runs.get(name, ())):
             since, start, end = run >> 2 * _BITS, run >> _BITS & _MASK, run & _MASK
             if start > last or end < first:
                 kept.append(run)
                 continue
-            size = _size(max(first, start), min(last, end), length)
+            size = self._size(max(first, start), min(last, end), length)
             missing -= size if since > began else self._keep(since, size)
             if start < first:
                 kept.append(_run(since, start, first - 1))
@@ -107,6 +107,11 @@ class OptimumMeter:
         self._forget()
         self.bytes += missing
         return missing
+
+    def _size(self, first: int, last: int, length: int | None) -> int:
+        """Bytes of the segments ``first`` to ``last`` of a shard; whole ones while its length is unknown."""
+        end = (last + 1) * self._segment_bytes
+        return (end if length is None else min(end, length)) - first * self._segment_bytes
 
     def _keep(self, since: int, size: int) -> int:
         """How much of ``size`` bytes could be kept from ``since`` until now; the room for it is taken."""
@@ -149,9 +154,3 @@ def _known(runs: Run | tuple[Run, ...]) -> tuple[Run, ...]:
 
 def _run(moment: int, first: int, last: int) -> Run:
     return (moment << _BITS | first) << _BITS | last
-
-
-def _size(first: int, last: int, length: int | None) -> int:
-    """Bytes of the segments ``first`` to ``last`` of a shard; whole ones while its length is unknown."""
-    end = (last + 1) * SEGMENT_BYTES
-    return (end if length is None else min(end, length)) - first * SEGMENT_BYTES

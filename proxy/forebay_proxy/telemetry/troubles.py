@@ -16,7 +16,6 @@ from collections.abc import Callable
 
 from forebay_proxy.core.events import Aborted, Event, NotTar, RequestDone, RequestOutcome
 from forebay_proxy.core.quantities import format_size
-from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.telemetry.counters import ORDINARY
 
 __all__ = ["RecentErrors", "Troubles"]
@@ -34,8 +33,10 @@ class Troubles:
 
     kinds = (RequestDone,)
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], segment_bytes: int) -> None:
+        """``segment_bytes``: what must fit for anything to be stored."""
         self._clock = clock
+        self._segment_bytes = segment_bytes
         self._most_bytes = 0  # the cache could use; while it is squeezed: before that
         self._squeezed = ""
         self._passed: deque[float] = deque(maxlen=MOST_COUNTED)  # when requests passed by
@@ -69,9 +70,10 @@ class Troubles:
             if was:
                 log.info("the cache's disk has room again: the cache may use %s", format_size(effective_bytes))
             return
+        hardly = "; hardly anything is stored" if effective_bytes < self._segment_bytes else ""
         self._squeezed = (
             f"other programs fill the cache's disk: of {format_size(self._most_bytes)} the cache may use {format_size(effective_bytes)} now"
-            f"{'; hardly anything is stored' if effective_bytes < SEGMENT_BYTES else ''}; make room there, or move the cache (--cache-dir)"
+            f"{hardly}; make room there, or move the cache (--cache-dir)"
         )
         if not was:
             log.warning("%s", self._squeezed)

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-from support.house import SEGMENT, World, building, data_of, small_segments, until
+from support.house import SEGMENT, World, building, data_of, until
 
 from forebay_proxy.store.facts import IndexLost
 
 A = "s3://b/a.tar"
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
 
 
 async def stored(world: World) -> None:

@@ -6,18 +6,13 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from support.house import SEGMENT, building, data_of, small_segments
+from support.house import SEGMENT, building, data_of
 
 from forebay_proxy.app import operations
 from forebay_proxy.background import selection
 
 A = "https://o/set/a.tar"
 B = "https://o/set/b-1.tar"
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
 
 
 async def test_shards_are_described(tmp_path: Path) -> None:

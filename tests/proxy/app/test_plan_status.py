@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support.house import SEGMENT, World, building, data_of, reader, shard_of, small_segments, until
+from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
 
 from forebay_proxy.app.plan_status import PlanStatus
 from forebay_proxy.core.events import Evicted, OptimalBytes, OriginBytes
@@ -20,8 +20,7 @@ SHARDS = [f"https://o/set/{number}.tar" for number in range(6)]
 
 
 @pytest.fixture
-async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    small_segments(monkeypatch)
+async def world(tmp_path: Path) -> AsyncIterator[World]:
     async with building(tmp_path / "c", segments=100) as made:
         for number, shard in enumerate(SHARDS):
             made.origin.put(shard, data_of(2 * SEGMENT, number))
@@ -175,9 +174,8 @@ async def test_readers_of_one_shard_at_once_cost_once(world: World) -> None:
     assert [fact.count for fact in world.of(OptimalBytes)] == [2 * SEGMENT, 0, SEGMENT]
 
 
-async def test_what_leaves_unread_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_leaves_unread_is_told_apart(tmp_path: Path) -> None:
     """Fetched ahead, never read, evicted: that is what the metric of evictions before use adds up, and nothing that was read."""
-    small_segments(monkeypatch)
     async with building(tmp_path / "small", segments=4) as world:
         for number, name in enumerate(SHARDS):
             world.origin.put(name, data_of(2 * SEGMENT, number))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-from support.house import SEGMENT, World, building, data_of, reader, shard_of, small_segments
+from support.house import SEGMENT, World, building, data_of, reader, shard_of
 
-from forebay_proxy.app import status as standing_module
 from forebay_proxy.app.plan_status import PlanStatus
 from forebay_proxy.app.status import StatusReport
 from forebay_proxy.core.events import RequestDone, RequestOutcome
@@ -18,12 +16,6 @@ from forebay_proxy.telemetry.troubles import RecentErrors
 
 A = "https://o/set/a.tar"
 B = "https://o/set/b.tar"
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
-    assert standing_module.SEGMENT_BYTES == SEGMENT
 
 
 def announced_of(world: World) -> PlanStatus:

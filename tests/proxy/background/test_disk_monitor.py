@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.house import SEGMENT, World, building, data_of, small_segments
+from support.house import SEGMENT, World, building, data_of
 from support.shelves import stored
 
 from forebay_proxy.background import disk_monitor
@@ -27,11 +27,6 @@ from forebay_proxy.store.probe import Look
 A = "https://o/set/a.tar"
 B = "https://o/set/b.tar"
 WELL = Look(free_bytes=10**9, size_bytes=10**10, free_files=10**6, files=10**7, in_place=True)
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
 
 
 def seeing(world: World, monkeypatch: pytest.MonkeyPatch, look: Look | DiskFailed) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.house import World, building, reader, shard_of, small_segments, until
+from support.house import World, building, reader, shard_of, until
 from support.tarmaking import END, hand_header, pax_block, written
 
 from forebay_proxy.background import sample_index_steps, sample_indexer
@@ -32,11 +32,6 @@ B = "https://o/set/b.tar"
 def tar_of(samples: int = 40, seed: str = "") -> bytes:
     """Three segments and a bit."""
     return written([(f"{seed}{n:05}.{suffix}", os.urandom(size)) for n in range(samples) for suffix, size in (("jpg", 5000), ("cls", 2))])
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from support.house import shard_of
 from forebay_proxy.background import set_census as module
 from forebay_proxy.background.set_census import Here, SetCensus
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.core.segments import SEGMENT_BYTES
+from forebay_proxy.core.segments import DEFAULT_LAYOUT, SEGMENT_BYTES
 from forebay_proxy.core.shard import Pin, Version
 from forebay_proxy.policy.plans.sets.shard_sets import PatternSet, ShardSet
 
@@ -19,7 +19,7 @@ SETS: dict[str, ShardSet] = {"a": PatternSet.of("https://o/{0..9}.tar"), "b": Pa
 
 def stored(number: int, count: int, length: int | None) -> Entry:
     """An entry of which the first ``count`` segments are stored."""
-    entry = Entry(str(number), shard_of(f"https://o/{number}.tar"), Version("etag:1", Pin(), length), ranged=True)
+    entry = Entry(str(number), shard_of(f"https://o/{number}.tar"), Version("etag:1", Pin(), length), DEFAULT_LAYOUT, ranged=True)
     entry.segments.grow(count)
     for index in range(count):
         entry.segments.land(index, 1)

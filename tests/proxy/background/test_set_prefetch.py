@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from support.house import SEGMENT, World, building, data_of, reader, shard_of, small_segments, until
+from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
 from support.tars import tar_shard
 
 from forebay_proxy.background.set_prefetch import NOT_TAR_S, SetPrefetch, check_sets
@@ -25,11 +25,6 @@ from forebay_proxy.policy.plans.sets.set_faults import FAILED_S, MOST_FAILED
 
 PATTERN = "https://o/set/{00..11}.tar"
 NAMES = [f"https://o/set/{number:02d}.tar" for number in range(12)]
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
 
 
 def fill(world: World, names: list[str] = NAMES) -> None:

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-from support.house import SEGMENT, building, data_of, reader, shard_of, small_segments
+from support.house import SEGMENT, building, data_of, reader, shard_of
 
 from forebay_proxy.background.unread_ahead import SPARE, UnreadAhead
 from forebay_proxy.transfer.limiter import DEMAND
 
 A = "https://o/set/a.tar"
 SEGMENTS = 16
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
-    monkeypatch.setattr("forebay_proxy.background.unread_ahead.SEGMENT_BYTES", SEGMENT)
 
 
 async def test_what_is_fetched_counts_until_it_is_read(tmp_path: Path) -> None:

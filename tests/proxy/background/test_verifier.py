@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.house import SEGMENT, World, building, data_of, reader, small_segments
+from support.house import SEGMENT, World, building, data_of, reader
 
 from forebay_proxy.background import verifier
 from forebay_proxy.background.verifier import Sampling, Verifier
@@ -18,11 +18,6 @@ from forebay_proxy.core.errors import WrongBytes
 
 A, B = "https://o/set/a.tar", "https://o/set/b.tar"
 FAST = 1e12
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
 
 
 async def filled(world: World) -> dict[str, bytes]:

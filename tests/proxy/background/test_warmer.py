@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.house import SEGMENT, World, building, data_of, reader, shard_of, small_segments, until
+from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
 from support.tars import tar_shard
 
 from forebay_proxy.app.operations import Operations
@@ -21,11 +21,6 @@ from forebay_proxy.telemetry.troubles import RecentErrors
 A = "https://o/set/a.tar"
 B = "https://o/set/b.tar"
 C = "https://o/set/c.tar"
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
 
 
 async def warmed(world: World, *names: str) -> tuple[dict[str, str], dict[str, Any]]:

@@ -11,13 +11,12 @@ from io import FileIO
 from pathlib import Path
 
 import pytest
-from support.house import SEGMENT, World, building, data_of, reader, shard_of, small_segments
+from support.house import LAYOUT, SEGMENT, World, building, data_of, reader, shard_of
 from support.stores import held_by_a_child
 
 from forebay_proxy.cache.fd_lease import UseHttp
 from forebay_proxy.core import events
 from forebay_proxy.core.errors import DiskFailed, ShardForbidden
-from forebay_proxy.core.segments import index_of
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.store.files import file_io
 from forebay_proxy.wire.protocol.plan import ReaderName
@@ -26,11 +25,6 @@ A = "https://o/set/a.tar"
 B = "https://o/set/b.tar"
 C = "https://o/set/c.tar"
 LENGTH = 3 * SEGMENT + 77
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
 
 
 async def passed(world: World, stack: AsyncExitStack, shard: str | Shard = A, who: ReaderName | None = None) -> FileIO:
@@ -333,7 +327,7 @@ async def test_a_wrong_segment_of_a_lent_shard_is_nobodys(tmp_path: Path) -> Non
             with world.shard_file(A).open("r+b") as file:
                 file.seek(SEGMENT)
                 file.write(b"\0" * 64)
-            await world.segment_check.look(world.entry(A), index_of(SEGMENT), "verify")
+            await world.segment_check.look(world.entry(A), LAYOUT.index_of(SEGMENT), "verify")
             assert await refused(world) == "incomplete"
             assert await world.get(A) == data
         assert world.cache.fd_leases.bytes == 0

@@ -5,17 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.house import SEGMENT, building, reader, shard_of, small_segments
+from support.house import SEGMENT, building, reader, shard_of
 
 from forebay_proxy.core.errors import CacheFull
 from forebay_proxy.core.segments import BLOCK_BYTES
 from forebay_proxy.transfer.limiter import DEMAND
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
-
 
 TINY = 2000
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.house import SEGMENT, building, data_of, reader, shard_of, small_segments, until
+from support.house import SEGMENT, building, data_of, reader, shard_of, until
 from support.lengths import examples
 
 from forebay_proxy.cache.readers.reader import ShardReader
@@ -30,11 +30,6 @@ from forebay_proxy.store.files import file_io
 
 A = "https://o/set/a.tar"
 B = "https://o/set/b.tar"
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
 
 
 async def rest(reading: ShardReader, got: bytearray) -> None:

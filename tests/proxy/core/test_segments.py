@@ -10,24 +10,23 @@ from hypothesis import strategies as st
 
 from forebay_proxy.core.segments import (
     BLOCK_BYTES,
+    DEFAULT_LAYOUT,
     SEGMENT_BYTES,
+    SegmentLayout,
     Segments,
     allocated,
-    index_of,
-    segment_count,
-    segment_span,
-    stored_bytes,
 )
 
 
-@given(st.integers(0, 40 * SEGMENT_BYTES))
-def test_the_segments_of_a_shard_fill_it(length: int) -> None:
-    """One behind the other, without gap or overlap, none of them empty."""
+@given(st.builds(SegmentLayout, st.integers(1, 2 * SEGMENT_BYTES)), st.integers(0, 40), st.floats(0, 1))
+def test_the_segments_of_a_shard_fill_it(layout: SegmentLayout, whole: int, rest: float) -> None:
+    """One behind the other, without gap or overlap, none of them empty, however the shard is cut."""
+    length = whole * layout.segment_bytes + int(rest * layout.segment_bytes)
     position = 0
-    for index in range(segment_count(length)):
-        first, size = segment_span(index, length)
-        assert (first, index_of(first), index_of(first + size - 1)) == (position, index, index)
-        assert 0 < size <= SEGMENT_BYTES
+    for index in range(layout.count(length)):
+        first, size = layout.span(index, length)
+        assert (first, layout.index_of(first), layout.index_of(first + size - 1)) == (position, index, index)
+        assert 0 < size <= layout.segment_bytes
         position += size
     assert position == length
 
@@ -41,13 +40,13 @@ def test_a_disk_allocates_whole_blocks(size: int) -> None:
 
 def test_an_unknown_length_means_whole_segments() -> None:
     """What comes last is as large as any, until the end is known."""
-    assert segment_span(3, None) == (3 * SEGMENT_BYTES, SEGMENT_BYTES)
+    assert DEFAULT_LAYOUT.span(3, None) == (3 * SEGMENT_BYTES, SEGMENT_BYTES)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["land", "leave", "lease", "release"]), st.integers(0, 5))))
 def test_segments_agree_with_two_sets(steps: list[tuple[str, int]]) -> None:
     """Landing, leaving and leases against a set and a list; who may leave goes from the tail."""
-    segments, here, held = Segments(6 * SEGMENT_BYTES), set[int](), list[int]()
+    segments, here, held = Segments(DEFAULT_LAYOUT, 6 * SEGMENT_BYTES), set[int](), list[int]()
     for step, index in steps:
         if step == "land":
             segments.land(index, index * 7)
@@ -69,14 +68,14 @@ def test_segments_agree_with_two_sets(steps: list[tuple[str, int]]) -> None:
 
 def test_a_sum_of_zero_is_still_here() -> None:
     """0 means absent, so it is written as 1."""
-    segments = Segments(SEGMENT_BYTES)
+    segments = Segments(DEFAULT_LAYOUT, SEGMENT_BYTES)
     segments.land(0, 0)
     assert (segments.has(0), segments.sums[0]) == (True, 1)
 
 
 def test_a_shard_of_unknown_length_grows_and_settles() -> None:
     """It is complete only once its end is known."""
-    segments = Segments(None)
+    segments = Segments(DEFAULT_LAYOUT, None)
     segments.land(0, 5)
     segments.land(1, 6)
     assert not segments.complete
@@ -87,7 +86,7 @@ def test_a_shard_of_unknown_length_grows_and_settles() -> None:
 
 def test_a_leased_segment_that_leaves_is_noticed() -> None:
     """Readers look again when a departure was counted; of unleased ones nobody needs to know."""
-    segments = Segments(2 * SEGMENT_BYTES)
+    segments = Segments(DEFAULT_LAYOUT, 2 * SEGMENT_BYTES)
     segments.land(0, 1)
     segments.land(1, 1)
     segments.lease(0)
@@ -99,7 +98,7 @@ def test_a_leased_segment_that_leaves_is_noticed() -> None:
 
 def test_a_lease_is_given_back_once() -> None:
     """One too many is a fault, and shows."""
-    segments = Segments(SEGMENT_BYTES)
+    segments = Segments(DEFAULT_LAYOUT, SEGMENT_BYTES)
     segments.lease(0)
     segments.release(0)
     with pytest.raises(KeyError):
@@ -109,15 +108,17 @@ def test_a_lease_is_given_back_once() -> None:
 @given(st.integers(1, 6 * SEGMENT_BYTES), st.data())
 def test_stored_bytes_are_those_of_each_segment(length: int, data: st.DataObject) -> None:
     """Counted at once as counted one by one; the last segment may be shorter than the others."""
-    sums = array("Q", data.draw(st.lists(st.sampled_from([0, 7]), min_size=segment_count(length), max_size=segment_count(length))))
-    segments = Segments(length, sums)
-    assert stored_bytes(sums, length) == sum(segments.bytes_of(index) for index in segments.stored())
+    sums = array(
+        "Q", data.draw(st.lists(st.sampled_from([0, 7]), min_size=DEFAULT_LAYOUT.count(length), max_size=DEFAULT_LAYOUT.count(length)))
+    )
+    segments = Segments(DEFAULT_LAYOUT, length, sums)
+    assert DEFAULT_LAYOUT.stored_bytes(sums, length) == sum(segments.bytes_of(index) for index in segments.stored())
     assert segments.stored_count == len(list(segments.stored()))
 
 
 def test_what_all_readers_have_behind_them() -> None:
     """Stored and below the last of them, tails first; nothing while nobody holds anything."""
-    segments = Segments(5 * SEGMENT_BYTES)
+    segments = Segments(DEFAULT_LAYOUT, 5 * SEGMENT_BYTES)
     for index in (0, 1, 2, 4):
         segments.land(index, 1)
     assert not segments.has_passed
@@ -131,7 +132,7 @@ def test_what_all_readers_have_behind_them() -> None:
 
 def test_a_lease_on_the_whole_keeps_everything() -> None:
     """Nothing of it may leave, whether readers have passed it or not; what leaves all the same is noticed."""
-    segments = Segments(3 * SEGMENT_BYTES, array("Q", [1, 2, 3]))
+    segments = Segments(DEFAULT_LAYOUT, 3 * SEGMENT_BYTES, array("Q", [1, 2, 3]))
     segments.lease(2)
     assert (list(segments.passed()), list(segments.may_leave())) == ([1, 0], [1, 0])
     segments.whole_leases += 1
@@ -144,7 +145,7 @@ def test_a_lease_on_the_whole_keeps_everything() -> None:
 @given(st.lists(st.tuples(st.sampled_from(["land", "leave", "lease"]), st.integers(0, 4))))
 def test_the_tail_is_the_first_to_leave(steps: list[tuple[str, int]]) -> None:
     """Of a shard of five, as a share of it; of what all readers have behind them while there are any."""
-    segments = Segments(5 * SEGMENT_BYTES)
+    segments = Segments(DEFAULT_LAYOUT, 5 * SEGMENT_BYTES)
     for step, index in steps:
         if step == "land":
             segments.land(index, 1)

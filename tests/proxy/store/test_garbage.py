@@ -16,7 +16,7 @@ from support.lengths import examples
 from support.stores import held_by_a_child, make_row, ramp, sum_of
 
 from forebay_proxy.core.events import Events
-from forebay_proxy.core.segments import SEGMENT_BYTES, segment_count, segment_span
+from forebay_proxy.core.segments import DEFAULT_LAYOUT, SEGMENT_BYTES
 from forebay_proxy.store.directory import Directory
 from forebay_proxy.store.facts import FileTidied, GarbageRemoved
 from forebay_proxy.store.files import fallocate, file_io
@@ -58,7 +58,7 @@ class Place:
 
     def found(self, *rows: Row) -> None:
         """A start with these rows."""
-        result = recover(rows, self.directory.scan(), {})
+        result = recover(rows, self.directory.scan(), {}, DEFAULT_LAYOUT)
         self.sweep.add(result.garbage, result.unclaimed)
 
 
@@ -108,7 +108,7 @@ async def test_a_second_name_keeps_its_bytes(place: Place, tmp_path: Path) -> No
 def test_only_claimed_bytes_stay_allocated(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Whatever was written without a claim is freed, whatever is claimed reads back."""
     length = data.draw(st.integers(1, 4 * SEGMENT_BYTES))
-    count = segment_count(length)
+    count = DEFAULT_LAYOUT.count(length)
     claimed = data.draw(st.sets(st.integers(0, count - 1)))
     written = claimed | data.draw(st.sets(st.integers(0, count - 1)))
     row = make_row(length=length, sums=[int(index in claimed) for index in range(count)])
@@ -118,11 +118,11 @@ def test_only_claimed_bytes_stay_allocated(tmp_path_factory: pytest.TempPathFact
         path = place.put(row, written)
         place.found(row)
         assert await place.sweep.run() == 0
-        assert path.stat().st_blocks * 512 <= sum(segment_span(index, length)[1] + 4096 for index in claimed) + 4096
+        assert path.stat().st_blocks * 512 <= sum(DEFAULT_LAYOUT.span(index, length)[1] + 4096 for index in claimed) + 4096
         assert all(told == (row.key, path.stat().st_blocks * 512) for told in place.told)
         content = path.read_bytes()
         for index in claimed:
-            first, size = segment_span(index, length)
+            first, size = DEFAULT_LAYOUT.span(index, length)
             assert sum_of(content[first : first + size]) == sum_of(ramp(row.key, index, length))
         path.unlink()
         await place.pool.aclose()
@@ -249,7 +249,7 @@ async def test_without_punching_ranges_stay(place: Place) -> None:
     row = make_row(sums=[1, 0])
     path = place.put(row, {0, 1})
     sweep = GarbageSweep(place.pool, place.directory.shards, Abilities(allocate=True, punch=False), Events())
-    found = recover([row], place.directory.scan(), {})
+    found = recover([row], place.directory.scan(), {}, DEFAULT_LAYOUT)
     sweep.add(found.garbage, found.unclaimed)
     assert await sweep.run() == 0
     assert path.stat().st_blocks * 512 >= 2 * SEGMENT_BYTES

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.stores import make_row
 
-from forebay_proxy.core.segments import SEGMENT_BYTES, allocated, segment_count, segment_span
+from forebay_proxy.core.segments import DEFAULT_LAYOUT, SEGMENT_BYTES, allocated
 from forebay_proxy.store.directory import Scan, StoredFile
 from forebay_proxy.store.index.row import Row
 from forebay_proxy.store.recovery import recover
@@ -24,7 +24,7 @@ def found(row: Row, file: StoredFile) -> Scan:
 def test_a_claimed_shard_is_kept() -> None:
     """Its row, and what its file allocates."""
     row = make_row(sums=[1, 1])
-    result = recover([row], found(row, WHOLE), {})
+    result = recover([row], found(row, WHOLE), {}, DEFAULT_LAYOUT)
     assert (result.rows, result.allocated) == ([row], {row.key: WHOLE.allocated})
     assert (result.dropped, result.garbage, result.unclaimed, result.unclaimed_bytes) == ([], {}, {}, 0)
 
@@ -32,27 +32,27 @@ def test_a_claimed_shard_is_kept() -> None:
 def test_a_row_without_file_is_dropped() -> None:
     """There is nothing to claim."""
     row = make_row()
-    assert recover([row], Scan(), {}).dropped == [row.key]
+    assert recover([row], Scan(), {}, DEFAULT_LAYOUT).dropped == [row.key]
 
 
 def test_a_file_without_row_is_garbage() -> None:
     """It was never claimed: killed before its first commit. Its bytes count until it is gone."""
     row = make_row()
-    assert recover([], found(row, WHOLE), {}).garbage == {row.key: WHOLE.allocated}
+    assert recover([], found(row, WHOLE), {}, DEFAULT_LAYOUT).garbage == {row.key: WHOLE.allocated}
 
 
 @pytest.mark.parametrize("size", [2 * SEGMENT_BYTES - 1, 2 * SEGMENT_BYTES + 1, 0])
 def test_a_file_of_another_length_is_not_trusted(size: int) -> None:
     """Row and file go together: somebody cut or lengthened it."""
     row = make_row(sums=[1, 0])
-    result = recover([row], found(row, StoredFile(size, 0)), {})
+    result = recover([row], found(row, StoredFile(size, 0)), {}, DEFAULT_LAYOUT)
     assert (result.rows, result.dropped, result.garbage) == ([], [row.key], {row.key: 0})
 
 
 def test_a_file_with_a_second_name_is_not_trusted() -> None:
     """Whoever gave it that may write to it."""
     row = make_row(sums=[1, 1])
-    result = recover([row], found(row, StoredFile(WHOLE.size, WHOLE.allocated, names=2)), {})
+    result = recover([row], found(row, StoredFile(WHOLE.size, WHOLE.allocated, names=2)), {}, DEFAULT_LAYOUT)
     assert (result.rows, result.dropped, list(result.garbage)) == ([], [row.key], [row.key])
 
 
@@ -60,29 +60,29 @@ def test_a_file_with_a_second_name_is_not_trusted() -> None:
 def test_claims_of_unknown_length_lie_inside_the_file(size: int, kept: bool) -> None:
     """A claim needs at least its first byte in the file."""
     row = make_row(length=None, sums=[0, 1])
-    assert bool(recover([row], found(row, StoredFile(size, 0)), {}).rows) is kept
+    assert bool(recover([row], found(row, StoredFile(size, 0)), {}, DEFAULT_LAYOUT).rows) is kept
 
 
 def test_the_last_row_of_a_key_wins() -> None:
     """There is one in a sound index."""
     first, last = make_row(sums=[1, 0]), make_row(sums=[1, 1])
-    assert recover([first, last], found(last, WHOLE), {}).rows == [last]
+    assert recover([first, last], found(last, WHOLE), {}, DEFAULT_LAYOUT).rows == [last]
 
 
 @given(st.data())
 def test_exactly_the_unclaimed_bytes_are_unclaimed(data: st.DataObject) -> None:
     """The ranges cover all of the file that no claim covers, and nothing of what one does; they come in order."""
     length = data.draw(st.integers(1, 6 * SEGMENT_BYTES))
-    count = segment_count(length)
+    count = DEFAULT_LAYOUT.count(length)
     claimed = data.draw(st.sets(st.integers(0, count - 1)))
     row = make_row(length=length, sums=[int(index in claimed) for index in range(count)])
-    held = sum(allocated(segment_span(index, length)[1]) for index in claimed)
-    result = recover([row], found(row, StoredFile(length, held + 4096)), {})
+    held = sum(allocated(DEFAULT_LAYOUT.span(index, length)[1]) for index in claimed)
+    result = recover([row], found(row, StoredFile(length, held + 4096)), {}, DEFAULT_LAYOUT)
     assert result.unclaimed_bytes == 4096
     ranges = result.unclaimed[row.key]
     assert ranges == sorted(ranges)
     for index in range(count):
-        first, size = segment_span(index, length)
+        first, size = DEFAULT_LAYOUT.span(index, length)
         covered = sum(max(0, min(first + size, begin + many) - max(first, begin)) for begin, many in ranges)
         assert covered == (0 if index in claimed else size)
 
@@ -90,7 +90,7 @@ def test_exactly_the_unclaimed_bytes_are_unclaimed(data: st.DataObject) -> None:
 def test_a_file_that_holds_no_more_than_is_claimed_is_left_alone() -> None:
     """Every start after a clean end looks at names and sizes only."""
     row = make_row(sums=[1, 0])
-    assert recover([row], found(row, StoredFile(2 * SEGMENT_BYTES, SEGMENT_BYTES)), {}).unclaimed == {}
+    assert recover([row], found(row, StoredFile(2 * SEGMENT_BYTES, SEGMENT_BYTES)), {}, DEFAULT_LAYOUT).unclaimed == {}
 
 
 @pytest.mark.parametrize(("file", "trusted"), [
@@ -101,6 +101,6 @@ def test_a_file_that_holds_no_more_than_is_claimed_is_left_alone() -> None:
 def test_a_file_that_something_else_changed_is_verified(file: StoredFile, *, trusted: bool) -> None:
     """Put back with its times, or seconds after its row was committed: kept, and no boot vouches for it."""
     row = make_row(sums=[1, 1])
-    result = recover([row], found(row, file), {row.key: 1000.0})
+    result = recover([row], found(row, file), {row.key: 1000.0}, DEFAULT_LAYOUT)
     assert result.rows == [row if trusted else replace(row, boot="")]
     assert result.doubted == ([] if trusted else [row.key])

@@ -21,7 +21,7 @@ from support.stores import held_by_a_child, make_row, ramp, sum_of
 
 from forebay_proxy.core.errors import ConfigError, DiskFailed
 from forebay_proxy.core.events import Events
-from forebay_proxy.core.segments import SEGMENT_BYTES
+from forebay_proxy.core.segments import DEFAULT_LAYOUT, SEGMENT_BYTES, SegmentLayout
 from forebay_proxy.store.facts import CommitFailed, IndexCommitted, IndexLost
 from forebay_proxy.store.files import fallocate
 from forebay_proxy.store.files.file_io import Leased
@@ -97,8 +97,8 @@ def fill_up(disk: Path) -> Path:
     return path
 
 
-async def next_life(path: Path) -> StartReport:
-    store = await Store.open(path, who="serve")
+async def next_life(path: Path, layout: SegmentLayout = DEFAULT_LAYOUT) -> StartReport:
+    store = await Store.open(path, who="serve", layout=layout)
     try:
         loaded = await store.load()
         await store.sweeping.run()
@@ -125,6 +125,19 @@ async def test_what_was_claimed_is_there_in_the_next_life(store: Store) -> None:
     file = await again.files.reopen(row.key)
     assert await file.digest(SEGMENT_BYTES, SEGMENT_BYTES) == row.sums[1]
     await again.aclose()
+
+
+@pytest.mark.parametrize("segment_bytes", [SEGMENT_BYTES // 128, SEGMENT_BYTES // 2, 2 * SEGMENT_BYTES])
+async def test_what_was_cut_otherwise_is_fetched_anew(store: Store, segment_bytes: int) -> None:
+    """Its row has too many sums, or too few: it is refused, and its file removed. A shard of one segment is one in either."""
+    await stored(store, "s3://b/0", {0, 1})
+    short = make_row("s3://b/1", 50_000, [0], boot=store.boot_id)
+    await (await store.create(short.key, 50_000)).aclose()
+    store.index_writer.put(short)
+    await store.aclose()
+    loaded = await next_life(store.path, SegmentLayout(segment_bytes))
+    assert (loaded.rows, loaded.rows_refused, loaded.files_without_row) == ([short], 1, 1)
+    assert [path.name for path in (store.path / "shards").iterdir()] == [short.key]
 
 
 async def test_two_owners(store: Store) -> None:

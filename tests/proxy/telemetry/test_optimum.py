@@ -9,7 +9,7 @@ from itertools import combinations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.house import SEGMENT, small_segments
+from support.house import SEGMENT
 
 from forebay_proxy.telemetry.optimum import MOST_RUNS, OptimumMeter
 
@@ -17,15 +17,10 @@ Reading = tuple[int, int, int]  # shard, first segment, last segment
 LENGTH = 3 * SEGMENT  # of every shard
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
-
-
 def counted(readings: list[Reading], capacities: list[int], *, found: dict[int, list[int]] | None = None, window: int = 1 << 10) -> int:
     """Segments that ``OptimumMeter`` says had to be fetched; ``capacities`` in segments, one a reading."""
     room = iter(capacities)
-    optimum = OptimumMeter(lambda: next(room) * SEGMENT, window=window)
+    optimum = OptimumMeter(lambda: next(room) * SEGMENT, SEGMENT, window=window)
     for shard, indices in (found or {}).items():
         optimum.found(str(shard), indices)
     for shard, first, last in readings:
@@ -113,7 +108,7 @@ def test_epochs_in_a_fresh_order_cost_what_belady_does(share: float) -> None:
 
 def test_readings_that_overlap_are_fetched_once() -> None:
     """The second began while the first was inside: no room is needed for that, none is taken."""
-    optimum = OptimumMeter(lambda: 0)
+    optimum = OptimumMeter(lambda: 0, SEGMENT)
     first, second = optimum.moment, optimum.moment
     assert optimum.read("a", 0, 2, LENGTH, first) == LENGTH
     assert optimum.read("a", 0, 2, LENGTH, second) == 0
@@ -122,7 +117,7 @@ def test_readings_that_overlap_are_fetched_once() -> None:
 
 def test_the_last_segment_counts_its_own_bytes() -> None:
     """A shard of ten bytes costs ten, one of unknown length whole segments."""
-    optimum = OptimumMeter(lambda: 0)
+    optimum = OptimumMeter(lambda: 0, SEGMENT)
     assert optimum.read("a", 0, 0, 10, 0) == 10
     assert optimum.read("b", 1, 1, SEGMENT + 7, 0) == 7
     assert optimum.read("c", 0, 1, None, 0) == 2 * SEGMENT
@@ -130,7 +125,7 @@ def test_the_last_segment_counts_its_own_bytes() -> None:
 
 def test_a_shard_in_too_many_pieces_forgets_the_oldest() -> None:
     """What a client reads in disorder stays bounded; a whole reading makes one piece of it again."""
-    optimum, length = OptimumMeter(lambda: 1 << 40), 4 * MOST_RUNS * SEGMENT
+    optimum, length = OptimumMeter(lambda: 1 << 40, SEGMENT), 4 * MOST_RUNS * SEGMENT
     for index in range(0, 4 * MOST_RUNS, 2):
         optimum.read("a", index, index, length, optimum.moment)
     assert optimum.read("a", 0, 0, length, optimum.moment) == SEGMENT
@@ -143,7 +138,7 @@ def test_a_shard_in_too_many_pieces_forgets_the_oldest() -> None:
 
 def test_who_can_never_be_kept_is_forgotten() -> None:
     """A stream of shards read once each leaves nothing behind once the room is spoken for; with room, the window bounds it."""
-    full, roomy = OptimumMeter(lambda: 0, window=64), OptimumMeter(lambda: 1 << 40, window=64)
+    full, roomy = OptimumMeter(lambda: 0, SEGMENT, window=64), OptimumMeter(lambda: 1 << 40, SEGMENT, window=64)
     for number in range(1000):
         for optimum in (full, roomy):
             optimum.read(str(number), 0, 0, LENGTH, optimum.moment)
@@ -153,7 +148,7 @@ def test_who_can_never_be_kept_is_forgotten() -> None:
 
 def test_what_was_found_is_forgotten_too() -> None:
     """Nobody reads what an earlier process stored: it does not stay for ever, and holds nobody up."""
-    optimum = OptimumMeter(lambda: 1 << 40, window=64)
+    optimum = OptimumMeter(lambda: 1 << 40, SEGMENT, window=64)
     for number in range(1000):
         optimum.found(f"old {number}", [0, 1, 5])
     for number in range(1000):
@@ -164,7 +159,7 @@ def test_what_was_found_is_forgotten_too() -> None:
 def test_a_million_readings_cost_little_each() -> None:
     """Four passes of 25,000 shards in orders of their own at half the room: about 20 us each; ten times that is a fault."""
     chance, shards = random.Random(1), 25_000
-    optimum = OptimumMeter(lambda: shards // 2 * LENGTH)
+    optimum = OptimumMeter(lambda: shards // 2 * LENGTH, SEGMENT)
     start = time.process_time()
     for _ in range(4):
         for name in chance.sample(range(shards), shards):

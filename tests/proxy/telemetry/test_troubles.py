@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from forebay_proxy.core.events import Aborted, NotTar, RequestDone, RequestOutcome
+from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.telemetry.troubles import KEPT, MOST_COUNTED, QUIET_S, RecentErrors, Troubles
 
 GB = 10**9
@@ -24,7 +25,7 @@ class Clock:
 def test_a_disk_that_others_fill_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     """While it lasts the sentence has the present figures; breathing around the border is no news."""
     caplog.set_level(logging.INFO, logger="forebay")
-    troubles = Troubles(Clock())
+    troubles = Troubles(Clock(), SEGMENT_BYTES)
     for effective in (5 * GB, 10 * GB, 9.5 * GB, 9.2 * GB):
         troubles.look(int(effective), "normal", "")
     assert troubles.rows() == []
@@ -49,7 +50,7 @@ def test_what_passes_by_is_told_once_with_its_cause(
     """Until a minute has passed without; of a disk that fails the log has spoken already."""
     caplog.set_level(logging.INFO, logger="forebay")
     clock = Clock()
-    troubles = Troubles(clock)
+    troubles = Troubles(clock, SEGMENT_BYTES)
     troubles.look(10 * GB, "normal", "")
     for _ in range(3):
         troubles.listen(BYPASS)
@@ -64,7 +65,7 @@ def test_what_passes_by_is_told_once_with_its_cause(
 
 def test_only_what_passes_by_is_counted_and_a_number_that_is_too_small_says_so() -> None:
     """A hit is no trouble."""
-    troubles = Troubles(Clock())
+    troubles = Troubles(Clock(), SEGMENT_BYTES)
     troubles.listen(RequestDone("GET", 200, RequestOutcome.HIT, 5, 0.0, 0.1))
     troubles.look(10 * GB, "normal", "")
     assert troubles.rows() == []

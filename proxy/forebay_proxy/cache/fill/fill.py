@@ -20,7 +20,6 @@ from forebay_proxy.core.background_tasks import BackgroundTasks
 from forebay_proxy.core.digests import Digest
 from forebay_proxy.core.errors import CacheError, DiskFailed, ShardChanged, bare
 from forebay_proxy.core.events import Events
-from forebay_proxy.core.segments import index_of, segment_span
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.store.files.file_io import InTheWay, Leased
@@ -111,7 +110,7 @@ class Fill:
         if flight.aboard_count or (flight.followed and entry.ranged):  # of a whole body, what came before its readers is unread
             entry.segments.unread.discard(index)
         prefetched = flight.need >= DEMAND
-        size = segment_span(index, entry.version.length)[1]
+        size = entry.segments.span(index)[1]
         self._events.emit(events.SegmentFetched(entry.origin, size, self._clock() - flight.began_at, stored=True, prefetched=prefetched))
         self._sync_complete(entry)
         self._events.emit(CacheChanged())
@@ -214,11 +213,13 @@ class Fill:
         finally:
             writer.close()
             entry.in_use.flying -= 1
-            if not entry.segments.has(index_of(flight.first)):
-                self._room.prefetch_debts.clear(entry.key, index_of(flight.first))
-                self._events.emit(SegmentMissed(entry, index_of(flight.first), flight))
+            layout = entry.segments.layout
+            first = layout.index_of(flight.first)
+            if not entry.segments.has(first):
+                self._room.prefetch_debts.clear(entry.key, first)
+                self._events.emit(SegmentMissed(entry, first, flight))
             if not entry.ranged and flight is entry.in_use.stream and not entry.segments.complete:
-                for index in {index_of(flight.stored_end), index_of(flight.position)}:
+                for index in {layout.index_of(flight.stored_end), layout.index_of(flight.position)}:
                     if not entry.segments.has(index):  # it was on its way
                         self._room.prefetch_debts.clear(entry.key, index)
                 # Bodies without a length that together exceed the room fill it together, and none stays. Admitting them one by one would

@@ -17,7 +17,6 @@ from forebay_proxy.cache.resident.space import Slice, SpaceManager
 from forebay_proxy.core import events
 from forebay_proxy.core.errors import CacheFull
 from forebay_proxy.core.events import Events
-from forebay_proxy.core.segments import SEGMENT_BYTES, segment_span
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.policy.plans.registry import PlanRegistry
@@ -98,7 +97,7 @@ class SegmentFlights:
     def launch(self, entry: Entry, index: int, shard: Shard, need: float, reader: ReaderName | None) -> Flight:
         """A flight for a missing segment that a reader needs now; bypasses when no room can be granted."""
         if not entry.ranged:
-            return self.launch_alone(entry, segment_span(index, entry.version.length)[0], shard)
+            return self.launch_alone(entry, entry.segments.span(index)[0], shard)
         flight = self._flight(entry, index, need)
         grant = self._fill.grants.demand(entry, index, self.announced(reader))
         flight.bypass = grant is None
@@ -118,8 +117,7 @@ class SegmentFlights:
 
     def launch_alone(self, entry: Entry, position: int, shard: Shard) -> Flight:
         """A fetch for one reader alone, through memory, from ``position`` to the end of its segment (or of the shard, without Range)."""
-        index = position // SEGMENT_BYTES
-        first, size = segment_span(index, entry.version.length)
+        first, size = entry.segments.span(entry.segments.layout.index_of(position))
         flight = Flight(position, first + size if entry.ranged else entry.version.length, 0.0, self._clock())
         flight.bypass = True
         self._events.emit(events.Refetched(entry.origin, (flight.end or position) - position))
@@ -141,7 +139,7 @@ class SegmentFlights:
         self._events.emit(events.FlightBoarded())
 
     def _flight(self, entry: Entry, index: int, need: float) -> Flight:
-        first, size = segment_span(index, entry.version.length)
+        first, size = entry.segments.span(index)
         return Flight(first, first + size, need, self._clock())
 
     def _fly(self, entry: Entry, flight: Flight, shard: Shard, index: int, grant: Grant[Slice] | None) -> None:

@@ -17,7 +17,6 @@ from forebay_proxy.core import events
 from forebay_proxy.core.background_tasks import BackgroundTasks
 from forebay_proxy.core.errors import CacheFull, DiskFailed
 from forebay_proxy.core.events import Events
-from forebay_proxy.core.segments import segment_span
 from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.store.health import DiskHealth
 from forebay_proxy.transfer.flights import Flight
@@ -107,7 +106,7 @@ class SegmentGrants:
         if not self._disk.usable:
             self.refused("disk")
             return None
-        rest = 0 if flight.end is None else flight.end - segment_span(index, flight.end)[0]
+        rest = 0 if flight.end is None else flight.end - entry.segments.span(index)[0]
         size = entry.segments.bytes_of(index)
         try:
             self._room.admission.may_come_ahead(max(size, rest), flight.ahead_for)

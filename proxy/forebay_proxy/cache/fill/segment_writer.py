@@ -20,7 +20,6 @@ from forebay_proxy.cache.resident.space import Slice
 from forebay_proxy.core.background_tasks import to_its_end
 from forebay_proxy.core.digests import Digest
 from forebay_proxy.core.errors import DiskFailed
-from forebay_proxy.core.segments import index_of, segment_span
 from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.store.files.shard_file import ShardFile
 from forebay_proxy.transfer.buffer_budget import BufferBudget, Share
@@ -107,7 +106,7 @@ class SegmentWriter:
     async def ready(self) -> None:
         """Have a place for the next byte before it is asked for."""
         if self._file is None and not self.bypassing and not self.complete:
-            await self._open(index_of(self.received))
+            await self._open(self._entry.segments.layout.index_of(self.received))
 
     async def _open(self, index: int) -> None:
         grant, self._grant = self._grant, None
@@ -122,7 +121,7 @@ class SegmentWriter:
             return
         self._grant, self._file, self._index = grant, file, index
         self._flight.file = file
-        first, size = segment_span(index, self._entry.version.length)
+        first, size = self._entry.segments.span(index)
         self._segment_end = first + size
         self._hasher.reset()
 
@@ -208,7 +207,7 @@ class SegmentWriter:
             self._fill.cutting(self._grant)
             await self._file.set_length(length)
             self._fill.fit(self._entry, self._grant, self._entry.segments.bytes_of(self._index))
-            if self.received <= segment_span(self._index, None)[0]:
+            if self.received <= self._entry.segments.span(self._index)[0]:
                 self._give_back()  # the body ended where this segment would have begun
         self._segment_end = min(self._segment_end, length)
         await self.flush()

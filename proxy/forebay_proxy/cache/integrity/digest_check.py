@@ -30,7 +30,6 @@ from forebay_proxy.core.background_tasks import BackgroundTasks
 from forebay_proxy.core.digests import Digest, first_usable
 from forebay_proxy.core.errors import DigestDiffers, ShardError
 from forebay_proxy.core.events import Events
-from forebay_proxy.core.segments import segment_count
 from forebay_proxy.core.shard import Shard
 
 __all__ = ["DigestCheck"]
@@ -164,7 +163,7 @@ class DigestCheck:
     @staticmethod
     def _is_whole(entry: Entry, digest_state: DigestState) -> bool:
         length = entry.version.length
-        return length is not None and digest_state.next == segment_count(length)
+        return length is not None and digest_state.next == entry.segments.layout.count(length)
 
     def _start(self) -> None:
         """Begin the hashing that is needed soonest: readers at the gate, then shards that are being read, then the rest."""

@@ -22,7 +22,6 @@ from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.core import events
 from forebay_proxy.core.errors import bare
 from forebay_proxy.core.events import Events
-from forebay_proxy.core.segments import segment_count
 from forebay_proxy.transfer.flights import Flight, Flights
 
 __all__ = ["DigestGate"]
@@ -107,7 +106,7 @@ class DigestGate:
 
     def _can_end(self, entry: Entry, digest_state: DigestState) -> bool:
         """Whether everything that is not hashed yet is here, or on its way to the disk."""
-        count = segment_count(entry.version.length or 0)
+        count = entry.segments.layout.count(entry.version.length or 0)
         return all(entry.segments.has(index) or self._comes(entry, index) for index in range(digest_state.next, count))
 
     def _comes(self, entry: Entry, index: int) -> bool:

@@ -19,7 +19,6 @@ from forebay_proxy.core import events
 from forebay_proxy.core.digests import DigestHasher
 from forebay_proxy.core.errors import CacheError, DiskFailed
 from forebay_proxy.core.events import Events
-from forebay_proxy.core.segments import segment_span
 from forebay_proxy.store.health import DiskHealth
 
 __all__ = ["Finding", "SegmentCheck"]
@@ -98,7 +97,7 @@ class SegmentCheck:
 
     async def _compare(self, entry: Entry, index: int, hasher: DigestHasher | None, *, gentle: bool) -> Finding:
         expected, departures = entry.segments.sums[index], entry.segments.departures
-        first, size = segment_span(index, entry.version.length)
+        first, size = entry.segments.span(index)
         found: int | None
         try:
             found = await (await self._files.stored(entry)).digest(first, size, also=hasher, gentle=gentle)
@@ -120,7 +119,7 @@ class SegmentCheck:
         return Finding.RIGHT
 
     async def _remove(self, entry: Entry, index: int, why: str) -> None:
-        first, size = segment_span(index, entry.version.length)
+        first, size = entry.segments.span(index)
         if not entry.trust.wrong:  # once a shard: a dying disk has thousands
             bytes_ = f"segment {index} (bytes {first} to {first + size - 1})"
             log.warning("shard %s: %s is not what was stored; it is fetched again when it is wanted", entry.name, bytes_)

@@ -26,10 +26,19 @@ __all__ = ["ActiveReaders"]
 class ActiveReaders:
     """The readings in progress, by HTTP and by descriptor. Nothing here waits. Not thread-safe: the event loop's only."""
 
-    def __init__(self, *, fill: Fill, tar_check: TarCheck, capacity: Callable[[], int], events: Events, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        *,
+        fill: Fill,
+        tar_check: TarCheck,
+        capacity: Callable[[], int],
+        segment_bytes: int,
+        events: Events,
+        clock: Callable[[], float],
+    ) -> None:
         """``capacity`` in bytes, ``clock`` in monotonic seconds."""
         self.waits = Waits(events, clock)
-        self.optimum = OptimumMeter(capacity)
+        self.optimum = OptimumMeter(capacity, segment_bytes)
         self.resting = 0  # readers whose client is stuck
         self._inside: set[ShardReader] = set()
         self._fill = fill

@@ -26,7 +26,6 @@ from forebay_proxy.cache.readers.reader_host import ReaderHost
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.core.errors import FellBehind, ShardError, WrongBytes, bare
 from forebay_proxy.core.events import RequestOutcome
-from forebay_proxy.core.segments import index_of, segment_span
 from forebay_proxy.transfer.flights import Flight
 
 __all__ = ["ChunkReader", "RepeatCheck", "SegmentSource", "foreseen_outcome", "source_in_flight", "source_of_segment"]
@@ -54,7 +53,7 @@ class ChunkReader:
     def found_wrong(self, index: int) -> None:
         """A stored segment is wrong: a reader that was given bytes of it must not go on."""
         if index in self._given:
-            first, size = segment_span(index, self._entry.shown_version.length)
+            first, size = self._entry.segments.span(index)
             cause = f"bytes {first} to {first + size - 1} were found wrong on the cache disk after some of them had been sent"
             self._fault = WrongBytes(self._entry.name, cause, next_step="read it again from its start: they are fetched anew")
 
@@ -125,7 +124,7 @@ class RepeatCheck:
         """
         if index not in self._uncompared:
             return False
-        first, size = segment_span(index, self._entry.shown_version.length)
+        first, size = self._entry.segments.span(index)
         if position == first:
             self._summed = index, xxhash.xxh3_64()
         of, hasher = self._summed
@@ -179,8 +178,9 @@ def foreseen_outcome(entry: Entry, position: int, end: int | None, *, joins: boo
 
     ``joins``: a flight that others asked for brings the first of them.
     """
-    first = index_of(position)
-    last = first if end is None else index_of(end - 1)
+    layout = entry.segments.layout
+    first = layout.index_of(position)
+    last = first if end is None else layout.index_of(end - 1)
     stored = [entry.segments.has(index) for index in range(first, last + 1)]
     if all(stored) and end is not None:
         return RequestOutcome.HIT

@@ -26,7 +26,6 @@ from forebay_proxy.cache.readers.reader_lease import ReaderLease, ReaderPlace, R
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.core.errors import CacheError, DigestDiffers, OriginError, ShardChanged, bare
 from forebay_proxy.core.events import RequestOutcome
-from forebay_proxy.core.segments import index_of, segment_span
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.transfer.flights import Flight
 from forebay_proxy.wire.protocol.plan import ReaderName
@@ -99,7 +98,7 @@ class ShardReader:
         self._end = length if last is None else last + 1 if length is None else min(length, last + 1)
         if length is not None and first >= length:
             return self.tally.outcome
-        joins = not self._opened_here and self._host.segment_flights.find(self.entry, index_of(first)) is not None
+        joins = not self._opened_here and self._host.segment_flights.find(self.entry, self._index_of(first)) is not None
         self.tally.outcome = foreseen_outcome(self.entry, first, self._end, joins=joins)
         while True:
             try:
@@ -139,7 +138,10 @@ class ShardReader:
             self._place.handed_at = None
         await self._compared()
         if self.position == self.entry.shown_version.length:  # of a shard whose length was not known only the end itself can be kept back
-            await self._pass_seal(index_of(max(0, self.position - 1)))
+            await self._pass_seal(self._index_of(max(0, self.position - 1)))
+
+    def _index_of(self, position: int) -> int:
+        return self.entry.segments.layout.index_of(position)
 
     async def _reach(self) -> bool:
         """Make the byte at the position readable; False at the end of a shard whose length was not known."""
@@ -147,7 +149,7 @@ class ShardReader:
             self.chunk_reader.check()
             if self._settled():  # also when the last bytes came from the store, or end where a segment does
                 return False
-            index = index_of(self.position)
+            index = self._index_of(self.position)
             await self._enter(index)
             if await self._comes():
                 await self._pass_seal(index)  # last of all: the digest is known no later than the first byte
@@ -173,7 +175,7 @@ class ShardReader:
         """The first and the last segment that it has been in; None while it has been in none."""
         if self._place.began_at is None:
             return None
-        return self._place.began_at, max(self._place.began_at, self._place.segment, index_of(max(0, self.position - 1)))
+        return self._place.began_at, max(self._place.began_at, self._place.segment, self._index_of(max(0, self.position - 1)))
 
     async def _pass_seal(self, index: int) -> None:
         """The last segment is nobody's before the whole shard has the digest its origin names."""
@@ -243,7 +245,7 @@ class ShardReader:
         if self._place.private_attempts > PRIVATE_ATTEMPTS:
             raise OriginError(self.entry.name, f"no byte beyond {self.position} arrived in {PRIVATE_ATTEMPTS} attempts") from error
         self.lease.leave_flight()
-        self._turn_to(SegmentSource.PRIVATE, index_of(self.position))
+        self._turn_to(SegmentSource.PRIVATE, self._index_of(self.position))
         self.tally.outcome = RequestOutcome.BYPASS
 
     def has_all(self) -> None:
@@ -254,7 +256,7 @@ class ShardReader:
 
     def ask_again(self) -> None:
         """Ask for the next segment of this shard once more, as there may be room now: the reader needs it before any other shard."""
-        last = -1 if self._end is None else index_of(self._end - 1)
+        last = -1 if self._end is None else self._index_of(self._end - 1)
         if self._place.segment >= 0 and self.lease.asked_to <= self._place.segment < last:
             self._ask_ahead(self._place.segment)
 
@@ -266,12 +268,12 @@ class ShardReader:
         breadth = self._host.breadth(self.entry, bypassing)
         if not self._place.segments_read:
             breadth = min(breadth, FIRST_BREADTH)
-        self.lease.ask_ahead(index, min(index_of(self._end - 1), index + breadth - 1))
+        self.lease.ask_ahead(index, min(self._index_of(self._end - 1), index + breadth - 1))
 
     async def _next(self) -> bytes | memoryview:
         """Readable bytes at the position, at most one unit, within one segment."""
         flight = self.lease.flight
-        first, size = segment_span(self._place.segment, self.entry.shown_version.length)
+        first, size = self.entry.segments.span(self._place.segment)
         end = first + size if self._end is None else min(first + size, self._end)
         self._repeats.expect(self._place.segment, flight)
         if flight is None or flight.in_file(self.position):

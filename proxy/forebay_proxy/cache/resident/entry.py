@@ -13,7 +13,7 @@ from dataclasses import replace
 from forebay_proxy.cache.resident.credential_access import CredentialAccess
 from forebay_proxy.cache.resident.digest_state import DigestState
 from forebay_proxy.core.errors import ShardError
-from forebay_proxy.core.segments import Segments, segment_count
+from forebay_proxy.core.segments import SegmentLayout, Segments
 from forebay_proxy.core.shard import Pin, Shard, Version, store_key
 from forebay_proxy.store.files.shard_file import ShardFile
 from forebay_proxy.store.index.row import Row
@@ -30,7 +30,7 @@ class Entry:
 
     __slots__ = ("access", "group", "immutable", "in_use", "key", "name", "origin", "ranged", "segments", "stored", "trust", "version")
 
-    def __init__(self, key: str, shard: Shard, version: Version, *, ranged: bool, transient: bool = False) -> None:
+    def __init__(self, key: str, shard: Shard, version: Version, layout: SegmentLayout, *, ranged: bool, transient: bool = False) -> None:
         """``transient``: it must not outlive this process, because nothing could recognise it again."""
         self.key = key
         self.name = shard.name
@@ -39,7 +39,7 @@ class Entry:
         self.immutable = shard.is_immutable  # its name can never mean another version
         self.version = version
         self.ranged = ranged  # False: the origin gives the whole body or nothing, and so this entry stays or leaves whole
-        self.segments = Segments(version.length)
+        self.segments = Segments(layout, version.length)
         self.stored = VersionFile(transient=transient)
         self.in_use = VersionUse()
         self.access = CredentialAccess()
@@ -49,10 +49,10 @@ class Entry:
         return f"<Entry {self.name} {self.segments}, {self.in_use!r}>"
 
     @classmethod
-    def of_row(cls, shard: Shard, row: Row, boot: str) -> Entry:
+    def of_row(cls, shard: Shard, row: Row, boot: str, layout: SegmentLayout) -> Entry:
         """What the index claims; segments of another boot or folder are verified before their first use."""
-        entry = cls(row.key, shard, row.version, ranged=True)
-        entry.segments = Segments(row.length, array("Q", row.sums))
+        entry = cls(row.key, shard, row.version, layout, ranged=True)
+        entry.segments = Segments(layout, row.length, array("Q", row.sums))
         entry.access.restore(row.access, row.chosen)
         entry.stored.claimed = entry.stored.filed = True
         if row.boot != boot:
@@ -99,7 +99,7 @@ class Entry:
     @property
     def last_index(self) -> int | None:
         """The index of the last segment; None while the length is unknown, -1 for an empty shard."""
-        return None if self.version.length is None else segment_count(self.version.length) - 1
+        return None if self.version.length is None else self.segments.layout.count(self.version.length) - 1
 
     def set_length(self, length: int) -> None:
         """The length became known with the end of the body."""

@@ -20,7 +20,6 @@ from forebay_proxy.cache.resident.space import Slice, SpaceManager
 from forebay_proxy.core.background_tasks import BackgroundTasks, to_its_end
 from forebay_proxy.core.errors import CacheFull, DiskFailed
 from forebay_proxy.core.events import Events
-from forebay_proxy.core.segments import segment_span
 from forebay_proxy.policy.eviction.ledger import Grant, Victim
 from forebay_proxy.store.files.file_io import Leased
 from forebay_proxy.store.files.shard_file import ShardFile
@@ -109,7 +108,7 @@ class Reclaimer:
             await asyncio.shield(entry.in_use.leaving[index])
 
     async def _allocate(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
-        first, size = segment_span(index, entry.version.length)
+        first, size = entry.segments.span(index)
         async with entry.stored.lock:
             file = await self._files.open(entry)
         if entry.segments.has(index):
@@ -253,5 +252,5 @@ class Reclaimer:
         if not self._store.abilities.punch:
             raise CacheFull("this file system frees whole files only, and this one is in use")
         for index in sorted(indices, reverse=True):  # from the tail: cheaper for the file system
-            await file.punch(segment_span(index, entry.version.length)[0], entry.segments.bytes_of(index))
+            await file.punch(entry.segments.span(index)[0], entry.segments.bytes_of(index))
         entry.stored.charged_bytes -= sum(map(entry.segments.bytes_of, indices))  # all or none: where one cannot be freed, all are put back

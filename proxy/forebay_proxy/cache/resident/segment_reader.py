@@ -10,7 +10,6 @@ from forebay_proxy.cache.resident.open_files import PatientFiles
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.core.background_tasks import BackgroundTasks
 from forebay_proxy.core.errors import CacheError, DiskFailed
-from forebay_proxy.core.segments import index_of
 from forebay_proxy.store.files.shard_file import ShardFile
 from forebay_proxy.store.health import DiskHealth
 
@@ -38,15 +37,16 @@ class SegmentReader:
         In ``buffer`` where they are in memory and the loop could read them, else from the disk, in a read thread.
         """
         try:
-            file = entry.stored.file or await self._opened(entry, index_of(first))
+            file = entry.stored.file or await self._opened(entry, entry.segments.layout.index_of(first))
             if file.read_now(first, buffer):
                 return buffer
             self._files.must_answer()
             return await file.read(first, len(buffer))
         except DiskFailed as error:
             self._disk.failed(error)
-            if entry.segments.has(index_of(first)) and error.errno_name != "ETIMEDOUT":  # one that comes late is as good as ever
-                self._tasks.spawn(self._reclaimer.discard(entry, index_of(first)), "discard")
+            index = entry.segments.layout.index_of(first)
+            if entry.segments.has(index) and error.errno_name != "ETIMEDOUT":  # one that comes late is as good as ever
+                self._tasks.spawn(self._reclaimer.discard(entry, index), "discard")
             raise
 
     async def _opened(self, entry: Entry, index: int) -> ShardFile:

@@ -20,7 +20,6 @@ from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import CacheChanged, EntryLeft, SegmentGone
 from forebay_proxy.core import events
 from forebay_proxy.core.events import Events, Fact
-from forebay_proxy.core.segments import stored_bytes
 from forebay_proxy.policy.eviction.admission import AdmissionPolicy
 from forebay_proxy.policy.eviction.ledger import Grant, Ledger, Victim
 from forebay_proxy.policy.plans.next_use import Rank
@@ -37,7 +36,10 @@ class SpaceManager:
     """The shards that are here, and the bytes they have."""
 
     def __init__(self, ledger: Ledger[Slice], store: Store, plans: PlanRegistry, events: Events, clock: Callable[[], float]) -> None:
-        self.admission: AdmissionPolicy[Entry] = AdmissionPolicy(ledger, plans, clock, lambda: store.abilities.punch, events)
+        self.layout = store.layout  # of every shard here
+        self.admission: AdmissionPolicy[Entry] = AdmissionPolicy(
+            ledger, plans, clock, lambda: store.abilities.punch, store.layout.segment_bytes, events
+        )
         self.ledger = ledger
         self.candidates = self.admission.candidates
         self.entries = self.candidates.entries
@@ -140,7 +142,7 @@ class SpaceManager:
     def found(self, entry: Entry, allocated_bytes: int) -> None:
         """At the start: a shard an earlier process stored, whose file holds ``allocated_bytes``."""
         self.entries[entry.key] = entry
-        entry.stored.charged_bytes = stored_bytes(entry.segments.sums, entry.segments.length)
+        entry.stored.charged_bytes = self.layout.stored_bytes(entry.segments.sums, entry.segments.length)
         self.overhead.weigh(entry, allocated_bytes)
         self.ledger.found(entry.stored.charged_bytes)
         self.candidates.touch(entry)

@@ -21,7 +21,7 @@ from forebay_proxy.cache.resident.space import Slice, SpaceManager
 from forebay_proxy.cache.versions.versions import Versions
 from forebay_proxy.core.errors import CacheFull, RangeNotSatisfiable, ShardError
 from forebay_proxy.core.http_range import RangeRequest
-from forebay_proxy.core.segments import SEGMENT_BYTES, index_of, segment_span
+from forebay_proxy.core.segments import SegmentLayout
 from forebay_proxy.core.shard import ByteRange, Pin, Shard, Version
 from forebay_proxy.origins.base import OriginBody
 from forebay_proxy.policy.eviction.ledger import Grant
@@ -84,7 +84,7 @@ class Opening:
         self._head = head
         self._needed = needed
         self._known = known
-        self._asked: ByteRange | None = ByteRange(0, 0) if head else _first_range(want)
+        self._asked: ByteRange | None = ByteRange(0, 0) if head else _first_range(want, parts.room.layout)
         self._retry_budget = parts.fetcher.retry_budget(shard.origin)
         self._started = parts.clock()
 
@@ -111,7 +111,7 @@ class Opening:
         """
         if self._asked is None:
             raise error
-        self._asked = _first_range(None) if self._asked.first else None
+        self._asked = _first_range(None, self._parts.room.layout) if self._asked.first else None
 
     async def _again(self, error: ShardError) -> None:
         if self._needed.waiting and self._needed.need < DEMAND:
@@ -130,7 +130,7 @@ class Opening:
             async with AsyncExitStack() as held:
                 asking = self._parts.fetcher.ask(self._shard, self._asked, Pin(), self._needed, self._retry_budget)
                 body, slot = await held.enter_async_context(asking)
-                if self._asked is not None and not self._head and _must_be_whole(body):
+                if self._asked is not None and not self._head and _must_be_whole(body, self._parts.room.layout):
                     self._asked = None
                     return
                 entry = self._admit(body.version, ranged=body.ranged)
@@ -154,7 +154,7 @@ class Opening:
 
     def _fitted(self, grant: Grant[Slice], entry: Entry, flight: Flight) -> Grant[Slice] | None:
         """The room that was guessed becomes what the header says, before any of the body is taken; None: there is not so much."""
-        size = entry.segments.bytes_of(index_of(flight.first))
+        size = entry.segments.bytes_of(entry.segments.layout.index_of(flight.first))
         self._parts.sizes.learn(self._shard, size)
         if size > grant.bytes:
             return self._fill.grants.larger(self._needed, grant, size)
@@ -163,7 +163,7 @@ class Opening:
 
     def _note(self, entry: Entry, flight: Flight) -> None:
         """A segment that was granted ahead of need is unread until a reader reads this very segment."""
-        index = index_of(flight.first)
+        index = entry.segments.layout.index_of(flight.first)
         self._parts.room.prefetch_debts.move(self._needed.place, entry.key, index, entry.segments.bytes_of(index))
 
     def _admit(self, version: Version, *, ranged: bool) -> Entry:
@@ -189,14 +189,14 @@ class Opening:
         if not entry.ranged:
             here = entry.segments.complete or entry.in_use.streaming
             return None if here else Flight(0, entry.version.length, self._needed.need, self._parts.clock())
-        index = index_of(body.first)
+        index = entry.segments.layout.index_of(body.first)
         if entry.segments.has(index) or self._parts.flights.find(entry.key, index) is not None:
             return None
-        first, size = segment_span(index, entry.version.length)
+        first, size = entry.segments.span(index)
         return Flight(first, first + size, self._needed.need, self._parts.clock())
 
     async def _fly(self, entry: Entry, flight: Flight, writer: SegmentWriter, held: AsyncExitStack, body: OriginBody, slot: Slot) -> None:
-        index = index_of(flight.first) if entry.ranged else -1
+        index = entry.segments.layout.index_of(flight.first) if entry.ranged else -1
         if not entry.ranged:
             entry.in_use.stream = flight
             flight.ahead_for = self._needed.reader
@@ -229,24 +229,26 @@ class Opening:
         await fetcher.fill(entry, flight, self._shard, writer, self._retry_budget)
 
 
-def _must_be_whole(body: OriginBody) -> bool:
+def _must_be_whole(body: OriginBody, layout: SegmentLayout) -> bool:
     """A ranged answer of a shard that cannot be asked in pieces: nothing says where it ends, or which version it is of."""
     if not body.ranged:
         return False
     length = body.version.length
-    return length is None or (not body.version.identity and length > SEGMENT_BYTES)
+    return length is None or (not body.version.identity and length > layout.segment_bytes)
 
 
-def _first_range(want: RangeRequest | None) -> ByteRange:
+def _first_range(want: RangeRequest | None, layout: SegmentLayout) -> ByteRange:
     """The segment of the client's first byte; for a suffix, whose place is not known yet, the first one."""
-    first = want.first // SEGMENT_BYTES * SEGMENT_BYTES if isinstance(want, ByteRange) else 0
-    return ByteRange(first, first + SEGMENT_BYTES - 1)
+    first, size = layout.span(layout.index_of(want.first) if isinstance(want, ByteRange) else 0, None)
+    return ByteRange(first, first + size - 1)
 
 
 class FirstSegmentSizes:
     """How long a first segment may be before anybody knows: the largest of each group. Not thread-safe: the event loop's only."""
 
-    def __init__(self) -> None:
+    def __init__(self, segment_bytes: int) -> None:
+        """``segment_bytes``: what is guessed of a group nothing is known of."""
+        self._segment_bytes = segment_bytes
         self._largest: OrderedDict[str, int] = OrderedDict()  # group -> bytes, longest unopened first
 
     def __len__(self) -> int:
@@ -257,7 +259,7 @@ class FirstSegmentSizes:
 
         A whole segment each would have thousands of tiny shards leave for one of them.
         """
-        return self._largest.get(shard.group, SEGMENT_BYTES)
+        return self._largest.get(shard.group, self._segment_bytes)
 
     def learn(self, shard: Shard, size: int) -> None:
         """The first segment of ``shard`` has ``size`` bytes."""

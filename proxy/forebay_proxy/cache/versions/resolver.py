@@ -66,8 +66,9 @@ class VersionResolver:
         )  # fmt: skip
         self._resolver: UrgentFlight[Entry] = UrgentFlight(group, fetcher.hurried)
         self._parts = OpeningParts(
-            fetcher=fetcher, buffers=buffers, flights=flights, room=room, versions=self.versions, sizes=FirstSegmentSizes(), clock=clock
-        )
+            fetcher=fetcher, buffers=buffers, flights=flights, room=room, versions=self.versions,
+            sizes=FirstSegmentSizes(room.layout.segment_bytes), clock=clock,
+        )  # fmt: skip
         self._retirement = retirement
         self._events = events
         self._clock = clock

@@ -143,7 +143,8 @@ class Versions:
             return entry
         self._serial += 1
         taken = not version.identity or key in self._room.entries
-        entry = Entry(fresh_key(shard, version, self._serial) if taken else key, shard, version, ranged=ranged, transient=taken)
+        key = fresh_key(shard, version, self._serial) if taken else key
+        entry = Entry(key, shard, version, self._room.layout, ranged=ranged, transient=taken)
         entry.access.macs = {mac}
         entry.access.variant, entry.access.vary, entry.access.chosen = variant, version.vary, chosen
         entry.trust.remade = self._suspects.count(shard.name)

@@ -180,12 +180,13 @@ class AdmissionPolicy(Generic[H]):
         plans: PlanRegistry,
         clock: Callable[[], float],
         can_punch: Callable[[], bool],
+        segment_bytes: int,
         events: Events | None = None,
     ) -> None:
         """``can_punch``: as for ``EvictionCandidates``."""
         self.ledger = ledger
         self._events = events or Events()
-        self.prefetch_debts = PrefetchDebts(self._events)
+        self.prefetch_debts = PrefetchDebts(segment_bytes, self._events)
         self.candidates: EvictionCandidates[H] = EvictionCandidates(plans, self.prefetch_debts, clock, can_punch)
         self.still: Mapping[Hashable, None] = {}  # readers that stand still: their lead is theirs until others want the room
         self._granted: tuple[Grant[tuple[H, tuple[int, ...]]], Mapping[Hashable, int]] | None = None  # the last one, and who owes for it

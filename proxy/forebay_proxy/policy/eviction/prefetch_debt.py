@@ -22,7 +22,6 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 
 from forebay_proxy.core.events import Events
-from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.policy.eviction.facts import DebtSettled
 
 __all__ = ["DISPLACED_PER_READER", "PrefetchDebts"]
@@ -76,8 +75,9 @@ class GivenLead:
 class PrefetchDebts:
     """Counted from the moment room is granted until the segment leaves or fails to come, and as lead until its reader passes it."""
 
-    def __init__(self, events: Events | None = None) -> None:
+    def __init__(self, segment_bytes: int, events: Events | None = None) -> None:
         """Without ``events`` nobody hears which debts are cleared."""
+        self._most_owed = DISPLACED_PER_READER * segment_bytes
         self._events = events or Events()
         self._noted: dict[tuple[str, int], _Noted] = {}  # (store key, segment)
         self._leads: dict[Hashable, dict[str, set[int]]] = {}  # reader -> store key -> segments
@@ -98,7 +98,7 @@ class PrefetchDebts:
         Of any lead: were only the displacing ones counted, the room of what the epoch has read would be spent on lead first, and two more
         be displaced on top of it (measured: 11 % more bytes with eight readers, then 8 %).
         """
-        if self._owed[reader] + size > DISPLACED_PER_READER * SEGMENT_BYTES:
+        if self._owed[reader] + size > self._most_owed:
             return False
         return sum(map(len, self._leads.get(reader, {}).values())) < DISPLACED_PER_READER
 

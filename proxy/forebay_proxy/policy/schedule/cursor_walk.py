@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from forebay_proxy.core.segments import SEGMENT_BYTES, segment_count, segment_span
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.schedule.cursors import OriginCursor, ReaderCursors
 from forebay_proxy.policy.schedule.planned_readers import JobRates, PlannedReaders
@@ -21,6 +20,7 @@ class NeedTimes:
 
     def __init__(self, view: CacheView, rates: JobRates) -> None:
         self._view = view
+        self._layout = view.layout
         self._rates = rates
 
     def need(self, lane: OriginCursor) -> float:
@@ -28,8 +28,8 @@ class NeedTimes:
         plan, index = lane.cursors.plan, lane.indices[0]
         need_at = plan.need_at(index)
         if lane.segment:
-            length = self._view.length(lane.cursors.shard(index).name) or SEGMENT_BYTES
-            need_at += lane.segment / segment_count(length) / plan.rate
+            length = self._view.length(lane.cursors.shard(index).name) or self._layout.segment_bytes
+            need_at += lane.segment / self._layout.count(length) / plan.rate
         return need_at
 
     def due(self, lane: OriginCursor) -> float:
@@ -54,6 +54,7 @@ class CursorWalk:
     def __init__(self, readers: PlannedReaders, view: CacheView, pending: PendingShards, lanes: LaneQueues, needs: NeedTimes) -> None:
         self._readers = readers
         self._view = view
+        self._layout = view.layout
         self._pending = pending
         self._lanes = lanes
         self._needs = needs
@@ -81,9 +82,9 @@ class CursorWalk:
         length = self._view.length(shard.name)
         if length is None:
             return False
-        count = segment_count(length)
+        count = self._layout.count(length)
         while lane.segment < count and self._view.has(shard.name, lane.segment):
-            cursors.lead.count(index, segment_span(lane.segment, length)[1])
+            cursors.lead.count(index, self._layout.span(lane.segment, length)[1])
             lane.segment += 1
         return lane.segment >= count
 
@@ -116,17 +117,17 @@ class CursorWalk:
         length = self._view.length(shard.name)
         if length is None:
             self._pending.opening.add(shard.name)
-            request = PrefetchRequest(cursors.plan, shard, None, need_at, SEGMENT_BYTES, due_at)
+            request = PrefetchRequest(cursors.plan, shard, None, need_at, self._layout.segment_bytes, due_at)
             expected = self._expected(cursors)
             cursors.lead.count(index, expected)
             if lane.job not in self._readers.lengths:
                 cursors.lead.guessed(index, expected - request.size)
         else:
-            request = PrefetchRequest(cursors.plan, shard, segment, need_at, segment_span(segment, length)[1], due_at)
+            request = PrefetchRequest(cursors.plan, shard, segment, need_at, self._layout.span(segment, length)[1], due_at)
             cursors.lead.count(index, request.size)
         lane.segment += 1
         self._lanes.served(lane, request.size)
-        if length is None or lane.segment >= segment_count(length):
+        if length is None or lane.segment >= self._layout.count(length):
             self.pass_by(lane)
         self._lanes.requeue(lane)
         return request

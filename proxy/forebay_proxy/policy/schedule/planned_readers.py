@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.policy.plans.reader_plan import START_RATE, ReaderPlan
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.policy.schedule.cursors import OriginCursor, ReaderCursors
@@ -22,7 +21,7 @@ __all__ = ["JobRates", "PlannedReaders", "ShardLengths"]
 
 KEPT = 0.95  # of the sums, when another shard was passed: the last twenty count
 SLOW = 0.5  # of the common rate: a reader below that is slow of its own; shards of unlike lengths alone make that of 0.6
-START_BYTES_S = START_RATE * 30 * SEGMENT_BYTES  # the same 50 MB/s before anything is measured
+START_BYTES_S = START_RATE * 240 * 2**20  # the same 50 MB/s before anything is measured
 LENGTH_WEIGHT = 0.3  # of the newest shard's length in the running mean
 
 
@@ -141,9 +140,12 @@ class PlannedReaders:
         if before is not None:
             self._drop(before)
         self.shares.enter(plan.reader)
-        window = before.window if before else ReadAheadWindow(self.shares.limit(plan.reader.job))
+        window = before.window if before else self._window(plan)
         mine = self._cursors[plan.reader] = ReaderCursors(plan, window, self._plans.shard_at)
         return mine
+
+    def _window(self, plan: ReaderPlan) -> ReadAheadWindow:
+        return ReadAheadWindow(self.shares.limit(plan.reader.job), self._view.layout.segment_bytes)
 
     def _drop(self, mine: ReaderCursors) -> None:
         del self._cursors[mine.reader]
@@ -163,7 +165,7 @@ class PlannedReaders:
         if plan.opened_at is None or not plan.position:
             return 0
         length = self._view.length(self._plans.shard_at(plan, plan.position - 1).name)
-        return self.lengths.expected(plan.reader.job, SEGMENT_BYTES) if length is None else length
+        return self.lengths.expected(plan.reader.job, self._view.layout.segment_bytes) if length is None else length
 
     def learn(self, name: str) -> None:
         """The shard of this name was opened: its length is known, if it is one."""

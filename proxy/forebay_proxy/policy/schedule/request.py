@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from forebay_proxy.core.segments import SegmentLayout
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans.registry import ReaderPlan
 
@@ -12,7 +13,9 @@ __all__ = ["CacheView", "PrefetchRequest"]
 
 
 class CacheView(Protocol):
-    """What must be known of the cache."""
+    """What must be known of the cache; ``layout``: how its shards are cut."""
+
+    layout: SegmentLayout
 
     def capacity(self) -> int:
         """Bytes the cache may hold."""

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["ReadAheadWindow", "WindowShares"]
 
 # Two segments: what one origin round trip needs so that the second is in the air while the first is read.
-MIN_BYTES = 2 * SEGMENT_BYTES
+MIN_SEGMENTS = 2
 # 256 MiB: one typical shard (LAION 240 MB) ahead of each reader hides its opening and 2.5 s of origin trouble at 100 MB/s.
 START_BYTES = 256 * 2**20
 
@@ -29,7 +28,8 @@ class ReadAheadWindow:
     window's worth of grants doubles it, so that a disk that is tight only now and then does not take the lead for long.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, segment_bytes: int) -> None:
+        self._min_bytes = MIN_SEGMENTS * segment_bytes
         self.wanted = START_BYTES
         self._tight: int | None = None  # what it was cut to, while the disk is tight
         self.limit(limit_bytes)
@@ -45,7 +45,7 @@ class ReadAheadWindow:
     def limit(self, limit_bytes: int) -> None:
         """Readers came or went: the share of each changed."""
         self.shared_bytes = limit_bytes  # as it was said
-        self.limit_bytes = max(MIN_BYTES, limit_bytes)
+        self.limit_bytes = max(self._min_bytes, limit_bytes)
         self._reckon()
 
     def waited(self) -> None:
@@ -58,7 +58,7 @@ class ReadAheadWindow:
 
     def refused(self) -> None:
         """The disk had no room for a prefetch: look half as far."""
-        self._tight = max(MIN_BYTES, self.bytes // 2)
+        self._tight = max(self._min_bytes, self.bytes // 2)
         self._reckon()
 
     def granted(self, size: int) -> None:
@@ -70,7 +70,7 @@ class ReadAheadWindow:
             self._reckon()
 
     def _reckon(self) -> None:
-        most = min(max(self.wanted, MIN_BYTES), self.limit_bytes)
+        most = min(max(self.wanted, self._min_bytes), self.limit_bytes)
         self.bytes = most if self._tight is None else min(most, self._tight)  # how far to look now
 
 

@@ -22,7 +22,6 @@ from typing import Protocol
 import xxhash
 
 from forebay_proxy.core.errors import CacheError
-from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.store.files import fallocate
 from forebay_proxy.store.files.fallocate import Abilities
 
@@ -32,6 +31,7 @@ __all__ = [
 ]  # fmt: skip
 
 _DIGEST_BYTES = 2**20  # read and hash in pieces that stay in the processor's cache
+_PUNCH_BYTES = 8 * 2**20  # freed in one call: a file system's journal is held no longer than for a segment
 _IOV_MAX = 1024  # of Linux
 _TAIL_ROUNDING = 2**16  # a punch up to the end of the file must pass it, or the last block is zeroed and kept
 _OPEN = os.O_RDWR | os.O_NOFOLLOW
@@ -280,8 +280,8 @@ def _punch_from_tail(fd: int, offset: int, length: int) -> None:
     end = offset + length
     if end >= os.fstat(fd).st_size:
         end = -(-end // _TAIL_ROUNDING) * _TAIL_ROUNDING
-    for first in reversed(range(offset, end, SEGMENT_BYTES)):
-        fallocate.punch(fd, first, min(SEGMENT_BYTES, end - first))
+    for first in reversed(range(offset, end, _PUNCH_BYTES)):
+        fallocate.punch(fd, first, min(_PUNCH_BYTES, end - first))
 
 
 def _linked(fd: int) -> os.stat_result:

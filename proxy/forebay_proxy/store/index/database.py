@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 import diskcache
 
+from forebay_proxy.core.segments import SegmentLayout
 from forebay_proxy.store.files.fallocate import Reserve
 from forebay_proxy.store.index.row import MAX_ROW_BYTES, InvalidRow, Row, decode
 from forebay_proxy.store.index.schema import SETTINGS, IndexBroken, is_ours
@@ -85,7 +86,8 @@ class RowDisk(diskcache.Disk):
 class IndexDatabase:
     """The database in one directory, given as an open descriptor. One thread's only, the same one always."""
 
-    def __init__(self, directory: int) -> None:
+    def __init__(self, directory: int, layout: SegmentLayout) -> None:
+        self._layout = layout
         self._directory = directory
         self._reserve = Reserve(directory)
         self._cache: Any = None
@@ -134,7 +136,7 @@ class IndexDatabase:
         with closing(reader) as connection:
             for rowid, *columns, committed_at in connection.execute(_SELECT) if is_ours(connection) else ():
                 try:
-                    row = _row(columns)
+                    row = _row(columns, self._layout)
                 except InvalidRow:
                     refused.append(rowid)
                 else:
@@ -195,12 +197,12 @@ class IndexDatabase:
             self._cache = None
 
 
-def _row(columns: Iterable[Any]) -> Row:
+def _row(columns: Iterable[Any], layout: SegmentLayout) -> Row:
     key_type, key, raw, mode, is_file, value_type, value = columns
     if key_type != b"text" or value_type != b"text" or raw != 1 or mode != _RAW or is_file or key is None or value is None:
         raise InvalidRow("not a text row")
     try:
-        return decode(key.decode("ascii"), value.decode("ascii"))
+        return decode(key.decode("ascii"), value.decode("ascii"), layout)
     except UnicodeDecodeError as error:
         raise InvalidRow("not ASCII") from error
 

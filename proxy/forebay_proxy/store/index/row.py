@@ -15,7 +15,7 @@ from array import array
 from dataclasses import dataclass
 from typing import Any
 
-from forebay_proxy.core.segments import MOST_BYTES, segment_count
+from forebay_proxy.core.segments import MOST_BYTES, SegmentLayout
 from forebay_proxy.core.shard import Pin, PinKind, Version, store_key
 
 __all__ = ["MAX_ROW_BYTES", "InvalidRow", "Row", "decode", "encode"]
@@ -95,13 +95,13 @@ def encode(row: Row) -> str:
     return json.dumps(fields, separators=(",", ":"))
 
 
-def decode(key: str, text: str) -> Row:
-    """The row stored under ``key``. Raises InvalidRow unless ``text`` has exactly the shape ``encode`` gives."""
+def decode(key: str, text: str, layout: SegmentLayout) -> Row:
+    """The row stored under ``key``. Raises InvalidRow unless ``text`` has exactly the shape ``encode`` gives, and ``layout`` its sums."""
     if not _KEY.fullmatch(key):
         raise InvalidRow("key")
     fields = _parsed(text)
     length, sums = _length(fields["length"]), _sums(fields["sums"])
-    if length is not None and len(sums) != segment_count(length):
+    if length is not None and len(sums) != layout.count(length):
         raise InvalidRow("sums do not fit the length")
     version = Version(
         _text(fields, "identity"), _pin(fields["pin"]), length, _text(fields, "encoding"), _text(fields, "type"), *_modified(fields)

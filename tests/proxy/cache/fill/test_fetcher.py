@@ -8,7 +8,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from support.house import SEGMENT, building, data_of, reader, shard_of, small_segments
+from support.house import SEGMENT, building, data_of, reader, shard_of, until
 
 from forebay_proxy.cache.fill.fetcher import UNANSWERED_BUDGET_S, UNWANTED_BUDGET_S, reason_of
 from forebay_proxy.core import events
@@ -28,11 +28,6 @@ from forebay_proxy.transfer.retry import LIES
 
 A = "https://o/set/a.tar"
 B = "https://o/set/b.tar"
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
 
 
 def tar_of(*sizes: int) -> bytes:
@@ -188,8 +183,9 @@ async def test_demand_overtakes_a_prefetch_that_waits(tmp_path: Path) -> None:
             world.cache.segment_flights.ensure(entry, index, shard_of(A), need=2000.0 + index, need_at=None, reader=reader())
         await gate.reached.wait()
         assert world.limiters.of("https://o").in_flight == 1
+        asked = len(world.origin.asked(A))
         reading = asyncio.create_task(world.get(A, reader(), first=4 * SEGMENT, last=4 * SEGMENT + 9))
-        await asyncio.sleep(0.01)
+        await until(lambda: len(world.origin.asked(A)) > asked)
         assert world.origin.asked(A)[-1] == (4 * SEGMENT, 5 * SEGMENT - 1)
         gate.open()
         assert await reading == data[4 * SEGMENT : 4 * SEGMENT + 10]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.cancelling import When, at_each_await
-from support.house import SEGMENT, World, building, data_of, shard_of, small_segments, until
+from support.house import SEGMENT, World, building, data_of, shard_of, until
 
 from forebay_proxy.cache.fill.fill import Fill
 from forebay_proxy.cache.fill.segment_writer import SegmentWriter
@@ -29,11 +29,6 @@ from forebay_proxy.transfer.limiter import DEMAND
 A, B = "https://o/set/a.tar", "https://o/set/b.tar"
 DATA = data_of(3 * SEGMENT)
 NEXT = DATA[SEGMENT : 2 * SEGMENT]
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
 
 
 @pytest.fixture

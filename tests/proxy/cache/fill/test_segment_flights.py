@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support.house import SEGMENT, World, building, data_of, reader, shard_of, small_segments
+from support.house import SEGMENT, World, building, data_of, reader, shard_of
 
 from forebay_proxy.core.errors import CacheFull, DiskFailed
 from forebay_proxy.core.events import Refetched
@@ -16,9 +16,8 @@ A = "https://origin.example/a/a.tar"
 
 
 @pytest.fixture
-async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+async def world(tmp_path: Path) -> AsyncIterator[World]:
     """Of a shard of four segments the first is here; there is room for three."""
-    small_segments(monkeypatch)
     async with building(tmp_path / "c", segments=3) as world:
         world.origin.put(A, data_of(4 * SEGMENT))
         await world.get(A, last=9)

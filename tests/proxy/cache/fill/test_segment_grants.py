@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.house import SEGMENT, World, building, data_of, reader, shard_of, small_segments
+from support.house import LAYOUT, SEGMENT, World, building, data_of, reader, shard_of
 
 from forebay_proxy.cache.fill import segment_grants as module
 from forebay_proxy.cache.fill.segment_grants import in_time
@@ -24,14 +24,13 @@ A, B = "https://origin.example/a/a.tar", "https://origin.example/b/b.tar"
 
 
 @pytest.fixture
-async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    small_segments(monkeypatch)
+async def world(tmp_path: Path) -> AsyncIterator[World]:
     async with building(tmp_path / "c", segments=2) as world:
         yield world
 
 
 def entry_of(count: int = 4) -> Entry:
-    return Entry("0" * 64, shard_of(A), Version("etag:1", Pin(), count * SEGMENT), ranged=True)
+    return Entry("0" * 64, shard_of(A), Version("etag:1", Pin(), count * SEGMENT), LAYOUT, ranged=True)
 
 
 def refusals(world: World) -> list[str]:
@@ -48,7 +47,7 @@ def full(world: World) -> Iterator[None]:
 
 async def test_a_demanded_segment_is_granted_its_size(world: World) -> None:
     """The last one of a shard is shorter."""
-    entry = Entry("0" * 64, shard_of(A), Version("etag:1", Pin(), SEGMENT + 5000), ranged=True)
+    entry = Entry("0" * 64, shard_of(A), Version("etag:1", Pin(), SEGMENT + 5000), LAYOUT, ranged=True)
     grants = [world.cache.fill.grants.demand(entry, index, None) for index in (0, 1)]
     assert [grant.bytes for grant in grants if grant] == [entry.segments.bytes_of(0), entry.segments.bytes_of(1)]
     for grant in grants:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.house import SEGMENT, building, data_of, reader, shard_of, small_segments, until
+from support.house import SEGMENT, building, data_of, reader, shard_of, until
 
 from forebay_proxy.core import events
 from forebay_proxy.core.events import RequestOutcome
@@ -20,11 +20,6 @@ from forebay_proxy.transfer.buffer_budget import Share
 A = "https://o/set/a.tar"
 B = "https://o/set/b.tar"
 UNIT = SEGMENT // 4
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
 
 
 @pytest.mark.parametrize("leaf", ["allocate", "write_pieces", "create"])

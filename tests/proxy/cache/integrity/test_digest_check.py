@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.fake_origin import Gate, Remote
-from support.house import SEGMENT, World, building, data_of, reader, shard_of, small_segments, until
+from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
 
 from forebay_proxy.cache.integrity.segment_check import Finding
 from forebay_proxy.core import digests as digest_module
@@ -23,11 +23,6 @@ from forebay_proxy.store.files import file_io
 
 A = "https://o/set/a.tar"
 B = "https://o/set/b.tar"
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
 
 
 def sha256(data: bytes) -> tuple[Digest, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.fake_origin import Remote
-from support.house import SEGMENT, World, building, data_of, reader, small_segments, until
+from support.house import SEGMENT, World, building, data_of, reader, until
 
 from forebay_proxy.cache.resident.digest_state import DigestVerdict
 from forebay_proxy.core import events
@@ -18,11 +18,6 @@ from forebay_proxy.core.errors import DigestDiffers, ShardNotFound
 from forebay_proxy.store.files import file_io
 
 A = "https://o/set/a.tar"
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
 
 
 def sha256(data: bytes) -> tuple[Digest, ...]:

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 import pytest
-from support.house import SEGMENT, World, building, data_of, reader, shard_of, small_segments, until
+from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
 
 from forebay_proxy.cache.integrity.segment_check import Finding
 from forebay_proxy.core import events
@@ -17,11 +17,6 @@ from forebay_proxy.core.errors import WrongBytes
 from forebay_proxy.store.files import file_io
 
 A = "https://o/set/a.tar"
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
 
 
 async def stored(world: World, segments: int = 3) -> bytes:

@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from support.house import SEGMENT, FakeClock, building, data_of, reader, shard_of, small_segments
+from support.house import LAYOUT, SEGMENT, FakeClock, building, data_of, reader, shard_of
 
 from forebay_proxy.cache.integrity import version_flips as module
 from forebay_proxy.cache.integrity.version_flips import KNOWN_TRIES, REMEMBERED_S, TRIES, VersionFlips
@@ -20,13 +20,8 @@ A = "https://o/set/a.tar"
 DATA = data_of(6 * SEGMENT)
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
-
-
 def entry(name: str = A, etag: str = '"a"', length: int = 9) -> Entry:
-    return Entry(name + etag, shard_of(name), Version(f"etag:{etag}", Pin(PinKind.ETAG, etag), length), ranged=True)
+    return Entry(name + etag, shard_of(name), Version(f"etag:{etag}", Pin(PinKind.ETAG, etag), length), LAYOUT, ranged=True)
 
 
 def returns(version_flips: VersionFlips, times: int, name: str = A) -> None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support.house import SEGMENT, World, building, data_of, reader, shard_of, small_segments
+from support.house import SEGMENT, World, building, data_of, reader, shard_of
 
 from forebay_proxy.core.errors import ShardChanged
 from forebay_proxy.core.events import OptimalBytes
@@ -15,8 +15,7 @@ A = "https://origin.example/a/a.tar"
 
 
 @pytest.fixture
-async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    small_segments(monkeypatch)
+async def world(tmp_path: Path) -> AsyncIterator[World]:
     async with building(tmp_path / "c", segments=4) as world:
         world.origin.put(A, data_of(2 * SEGMENT))
         yield world

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.house import SEGMENT, building, data_of, shard_of, small_segments
+from support.house import SEGMENT, building, data_of, shard_of
 
 from forebay_proxy.cache.readers.body_copy import Stopwatch, check
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.core.errors import OriginLied, ShardChanged
+from forebay_proxy.core.segments import DEFAULT_LAYOUT
 from forebay_proxy.core.shard import ByteRange, Pin, Version
 from forebay_proxy.origins.base import OriginBody
 from forebay_proxy.transfer.bandwidth import LEAST_BYTES, BandwidthEstimate, ConnectionRate
@@ -30,7 +31,7 @@ def version(identity: str = "etag:v1", length: int | None = 100, encoding: str =
 
 
 def checked(mine: Version, theirs: Version, *, ranged: bool = True) -> None:
-    entry = Entry("k" * 64, shard_of("https://o/a.tar"), mine, ranged=True)
+    entry = Entry("k" * 64, shard_of("https://o/a.tar"), mine, DEFAULT_LAYOUT, ranged=True)
     check(entry, OriginBody(theirs, 10 if ranged else 0, 10, ranged, True, no_bytes()), WANT)
 
 
@@ -95,9 +96,8 @@ def test_the_stopwatch_tells_the_pace_of_a_whole_body() -> None:
     assert connection_rate.connection_bytes_s == LEAST_BYTES / 2
 
 
-async def test_what_is_left_of_a_body_is_not_left_to_the_collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_left_of_a_body_is_not_left_to_the_collector(tmp_path: Path) -> None:
     """A whole body where a range was asked for is left in its middle: what took its bytes has ended when its flight has."""
-    small_segments(monkeypatch)
     begun = list[AsyncGenerator[Any, Any]]()
     async with building(tmp_path / "c") as world:
         remote = world.origin.put("https://o/a.tar", data := data_of(3 * SEGMENT))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import xxhash
-from support.house import SEGMENT, World, building, data_of, shard_of, small_segments
+from support.house import LAYOUT, SEGMENT, World, building, data_of, shard_of
 
 from forebay_proxy.cache.readers.chunk_reader import (
     ChunkReader,
@@ -30,11 +30,6 @@ DATA = data_of(3 * SEGMENT)
 LENGTH = SEGMENT + 10  # the last segment is ten bytes long
 LAST = bytes(range(10))
 WHOLE = 4 * SEGMENT
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
 
 
 async def stored(world: World) -> ChunkReader:
@@ -151,7 +146,7 @@ class Gate:
 
 def made(*, hashed: int = 2) -> tuple[Any, RepeatCheck]:
     """A check of an entry of which the first ``hashed`` segments were here before."""
-    entry = Entry("k" * 64, shard_of("https://o/a.tar"), Version('etag:"1"', Pin(PinKind.ETAG, '"1"'), LENGTH), ranged=True)
+    entry = Entry("k" * 64, shard_of("https://o/a.tar"), Version('etag:"1"', Pin(PinKind.ETAG, '"1"'), LENGTH), LAYOUT, ranged=True)
     entry.trust.digest_state = DigestState(None)
     entry.trust.digest_state.sums.extend([1] * hashed)
     gate: Any = Gate()
@@ -200,7 +195,7 @@ def test_what_was_never_here_is_not_compared() -> None:
 
 
 def entry_of(*, ranged: bool = True, stored: tuple[int, ...] = ()) -> Entry:
-    entry = Entry("k" * 64, shard_of("https://o/a.tar"), Version('etag:"1"', Pin(PinKind.ETAG, '"1"'), WHOLE), ranged=ranged)
+    entry = Entry("k" * 64, shard_of("https://o/a.tar"), Version('etag:"1"', Pin(PinKind.ETAG, '"1"'), WHOLE), LAYOUT, ranged=ranged)
     for index in stored:
         entry.segments.land(index, 1)
     return entry

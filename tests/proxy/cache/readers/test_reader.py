@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.house import SEGMENT, building, data_of, reader, shard_of, small_segments, until
+from support.house import SEGMENT, building, data_of, reader, shard_of, until
 
 from forebay_proxy.cache.readers.reader import FIRST_BREADTH
 from forebay_proxy.core import events
@@ -17,11 +17,6 @@ from forebay_proxy.transfer.bandwidth import MOST_RANGES
 
 A = "https://o/set/a.tar"
 B = "https://o/set/b.tar"
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
 
 
 async def test_a_whole_read_begins_with_four_ranges(tmp_path: Path) -> None:

@@ -5,17 +5,11 @@ from __future__ import annotations
 from contextlib import aclosing
 from pathlib import Path
 
-import pytest
-from support.house import SEGMENT, World, building, data_of, reader, shard_of, small_segments
+from support.house import SEGMENT, World, building, data_of, reader, shard_of
 
 from forebay_proxy.cache.readers.reader_lease import ReaderLease
 
 A = "https://o/set/a.tar"
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
 
 
 async def held(world: World) -> ReaderLease:

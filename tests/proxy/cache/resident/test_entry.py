@@ -11,7 +11,7 @@ from support.house import shard_of
 
 from forebay_proxy.cache.resident.digest_state import DigestState, DigestVerdict
 from forebay_proxy.cache.resident.entry import MOST_JOBS, Entry, VersionFile, VersionTrust, VersionUse, fresh_key
-from forebay_proxy.core.segments import SEGMENT_BYTES
+from forebay_proxy.core.segments import DEFAULT_LAYOUT, SEGMENT_BYTES
 from forebay_proxy.core.shard import Pin, PinKind, Version, store_key
 from forebay_proxy.store.index.row import Row
 from forebay_proxy.transfer.flights import Flight
@@ -26,7 +26,7 @@ def version_of(etag: str = "1", length: int | None = 2 * SEGMENT_BYTES, encoding
 
 def entry_of(version: Version | None = None, *, ranged: bool = True, transient: bool = False) -> Entry:
     version = version or version_of()
-    return Entry(store_key(NAME, version.identity), SHARD, version, ranged=ranged, transient=transient)
+    return Entry(store_key(NAME, version.identity), SHARD, version, DEFAULT_LAYOUT, ranged=ranged, transient=transient)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ async def test_a_row_comes_back_as_it_was() -> None:
     entry = entry_of()
     entry.access.macs = {"b", "a"}
     entry.segments.land(1, 77)
-    again = Entry.of_row(SHARD, entry.row("boot"), "boot")
+    again = Entry.of_row(SHARD, entry.row("boot"), "boot", DEFAULT_LAYOUT)
     assert (again.key, again.access.macs, list(again.segments.stored()), again.version) == (entry.key, {"a", "b"}, [1], entry.version)
     assert not again.segments.unverified
 
@@ -78,20 +78,20 @@ async def test_a_row_comes_back_as_it_was() -> None:
 async def test_segments_of_another_boot_are_verified_first() -> None:
     """All of them; and until all are, nothing new is claimed to be trusted."""
     row = Row.of(NAME, version_of(), (), "old", array("Q", [5, 6]))
-    entry = Entry.of_row(SHARD, row, "new")
+    entry = Entry.of_row(SHARD, row, "new", DEFAULT_LAYOUT)
     assert entry.segments.unverified == {0, 1}
     entry.segments.unverified.discard(0)
-    assert Entry.of_row(SHARD, entry.row("new"), "new").segments.unverified == {0, 1}
+    assert Entry.of_row(SHARD, entry.row("new"), "new", DEFAULT_LAYOUT).segments.unverified == {0, 1}
     entry.segments.unverified.discard(1)
-    assert not Entry.of_row(SHARD, entry.row("new"), "new").segments.unverified
+    assert not Entry.of_row(SHARD, entry.row("new"), "new", DEFAULT_LAYOUT).segments.unverified
 
 
 async def test_a_segment_in_doubt_makes_the_row_one_to_verify() -> None:
     """Also where the entry itself is of this boot: a removal may have failed half-way."""
     row = Row.of(NAME, version_of(), (), "boot", array("Q", [5, 6]))
-    entry = Entry.of_row(SHARD, row, "boot")
+    entry = Entry.of_row(SHARD, row, "boot", DEFAULT_LAYOUT)
     entry.segments.unverified.add(1)
-    assert Entry.of_row(SHARD, entry.row("boot"), "boot").segments.unverified == {0, 1}
+    assert Entry.of_row(SHARD, entry.row("boot"), "boot", DEFAULT_LAYOUT).segments.unverified == {0, 1}
 
 
 async def test_a_length_that_became_known_changes_only_the_length() -> None:

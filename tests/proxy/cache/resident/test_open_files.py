@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from support.house import SEGMENT, World, building, data_of, small_segments
+from support.house import SEGMENT, World, building, data_of
 from support.shelves import stored
 
 from forebay_proxy.cache.resident import open_files
@@ -19,11 +19,6 @@ from forebay_proxy.store.files import fallocate
 A = "https://o/set/a.tar"
 B = "https://o/set/b.tar"
 C = "https://o/set/c.tar"
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
 
 
 async def test_a_file_somebody_deleted_is_fetched_again(tmp_path: Path) -> None:

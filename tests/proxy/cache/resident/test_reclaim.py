@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.house import SEGMENT, building, data_of, shard_of, small_segments, until
+from support.house import SEGMENT, building, data_of, shard_of, until
 from support.shelves import failing, stored
 
 from forebay_proxy.cache.resident.entry import Entry
@@ -19,11 +19,6 @@ from forebay_proxy.store.files import file_io
 A = "https://o/set/a.tar"
 B = "https://o/set/b.tar"
 C = "https://o/set/c.tar"
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
 
 
 async def test_nobody_finds_what_is_leaving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +203,6 @@ async def test_an_eviction_whose_caller_is_cancelled_ends_all_the_same(tmp_path:
             await task
         assert (world.ledger.doomed_bytes, world.ledger.stored_bytes) == (0, 0)
         monkeypatch.undo()
-        small_segments(monkeypatch)
         assert await world.get(A) == data
 
 

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from support.house import SEGMENT, building, data_of, small_segments
+from support.house import SEGMENT, building, data_of
 
 from forebay_proxy.core import events
 from forebay_proxy.core.errors import DiskFailed
@@ -17,11 +17,6 @@ from forebay_proxy.store.files import file_io
 from forebay_proxy.store.files import shard_file as shardfile
 
 A = "https://o/set/a.tar"
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
 
 
 async def test_a_segment_found_wrong_by_one_reader_is_no_hole_for_another(tmp_path: Path) -> None:

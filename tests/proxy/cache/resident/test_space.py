@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support.house import SEGMENT, building, data_of, reader, shard_of, small_segments
+from support.house import SEGMENT, building, data_of, reader, shard_of
 from support.shelves import stored
 
 from forebay_proxy.cache.resident.facts import CacheChanged, EntryLeft
@@ -17,11 +17,6 @@ A = "https://o/set/a.tar"
 B = "https://o/set/b.tar"
 C = "https://o/set/c.tar"
 A = "s3://b/a.tar"
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
 
 
 async def test_who_was_opened_last_leaves_first(tmp_path: Path) -> None:

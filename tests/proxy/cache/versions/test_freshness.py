@@ -19,13 +19,14 @@ from forebay_proxy.cache.versions.freshness import (
     SuspectVersions,
 )
 from forebay_proxy.core.errors import DigestDiffers, OriginUnavailable, ShardForbidden, ShardNotFound
+from forebay_proxy.core.segments import DEFAULT_LAYOUT
 from forebay_proxy.core.shard import Pin, PinKind, Version
 
 A = "https://o/a.tar"
 
 
 def entry_of(name: str = "https://o/set/a.tar") -> Entry:
-    return Entry("k" * 64, shard_of(name), Version("etag:1", Pin(PinKind.ETAG, '"1"'), 10), ranged=True)
+    return Entry("k" * 64, shard_of(name), Version("etag:1", Pin(PinKind.ETAG, '"1"'), 10), DEFAULT_LAYOUT, ranged=True)
 
 
 def test_a_comparison_holds_for_its_job() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.fake_origin import reset
-from support.house import SEGMENT, building, data_of, reader, shard_of, small_segments, until
+from support.house import SEGMENT, building, data_of, reader, shard_of, until
 
 from forebay_proxy.cache.fill.fetcher import UNWANTED_BUDGET_S
 from forebay_proxy.cache.resident.space import Slice
@@ -37,11 +37,6 @@ B = "https://o/set/b.tar"
 OTHER_FOLDER = "https://o/other/c.tar"
 DATA = data_of(3 * SEGMENT)
 OTHER = data_of(2 * SEGMENT, seed=2)
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
 
 
 async def test_the_opening_is_the_first_segments_request(tmp_path: Path) -> None:

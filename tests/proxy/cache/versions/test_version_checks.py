@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.fake_origin import ErrorOf, reset
-from support.house import SEGMENT, building, data_of, reader, shard_of, small_segments
+from support.house import SEGMENT, building, data_of, reader, shard_of
 
 from forebay_proxy.cache.integrity.version_flips import KNOWN_TRIES
 from forebay_proxy.cache.versions.freshness import NO_JOB_S
@@ -29,11 +29,6 @@ B = "https://o/set/b.tar"
 OTHER_FOLDER = "https://o/other/c.tar"
 DATA = data_of(3 * SEGMENT)
 OTHER = data_of(2 * SEGMENT, seed=2)
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
 
 
 async def test_many_readers_of_a_new_job_compare_once(tmp_path: Path) -> None:

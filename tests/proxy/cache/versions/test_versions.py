@@ -14,7 +14,7 @@ from forebay_proxy.cache.versions.freshness import Freshness, SuspectVersions
 from forebay_proxy.cache.versions.versions import Versions
 from forebay_proxy.core.errors import OriginError
 from forebay_proxy.core.events import Events
-from forebay_proxy.core.segments import MOST_BYTES
+from forebay_proxy.core.segments import DEFAULT_LAYOUT, MOST_BYTES
 from forebay_proxy.core.shard import Pin, PinKind, Version
 
 A = "https://o/set/a.tar"
@@ -22,6 +22,8 @@ A = "https://o/set/a.tar"
 
 class Room:
     """Entries by key, and which of them were to be claimed."""
+
+    layout = DEFAULT_LAYOUT
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}

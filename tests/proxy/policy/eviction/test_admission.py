@@ -24,7 +24,7 @@ class FullCache:
         self.now = 0.0
         self.plans = PlanRegistry(lambda: self.now)
         ledger: Ledger[Slice] = Ledger(room * SEGMENT_BYTES)
-        self.admission: AdmissionPolicy[Light] = AdmissionPolicy(ledger, self.plans, lambda: self.now, lambda: True)
+        self.admission: AdmissionPolicy[Light] = AdmissionPolicy(ledger, self.plans, lambda: self.now, lambda: True, SEGMENT_BYTES)
         self.shards = shards(10)
         for number, count in held.items():
             entry = Light(self.shards[number], count * SEGMENT_BYTES)

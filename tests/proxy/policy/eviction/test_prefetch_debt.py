@@ -13,7 +13,7 @@ from forebay_proxy.policy.eviction.prefetch_debt import DISPLACED_PER_READER, Pr
 
 def test_a_reader_may_displace_two() -> None:
     """And one more for each that is gone."""
-    prefetch_debts = PrefetchDebts()
+    prefetch_debts = PrefetchDebts(SEGMENT_BYTES)
     for index in range(DISPLACED_PER_READER):
         assert prefetch_debts.may("r", SEGMENT_BYTES)
         prefetch_debts.note("k", index, "r", owed={"r": SEGMENT_BYTES})
@@ -25,7 +25,7 @@ def test_a_reader_may_displace_two() -> None:
 
 def test_a_demanded_segment_is_one_of_the_two() -> None:
     """It stands where a needed one stood like any other; where nothing needed left for it, it is nobody's concern."""
-    prefetch_debts = PrefetchDebts()
+    prefetch_debts = PrefetchDebts(SEGMENT_BYTES)
     prefetch_debts.note("k", 0, "r", owed={"r": SEGMENT_BYTES}, is_lead=False)
     prefetch_debts.note("k", 1, "r", 5, {"r": SEGMENT_BYTES})
     prefetch_debts.note("k", 2, "r", is_lead=False)
@@ -35,7 +35,7 @@ def test_a_demanded_segment_is_one_of_the_two() -> None:
 
 def test_debts_are_in_bytes() -> None:
     """Two halves are one segment: the third half is refused only where it is more than two segments."""
-    prefetch_debts, half = PrefetchDebts(), SEGMENT_BYTES // 2
+    prefetch_debts, half = PrefetchDebts(SEGMENT_BYTES), SEGMENT_BYTES // 2
     for index in range(3):
         prefetch_debts.note("k", index, "r", owed={"r": half}, is_lead=False)
     assert not prefetch_debts.may("r", SEGMENT_BYTES)
@@ -44,7 +44,7 @@ def test_debts_are_in_bytes() -> None:
 
 def test_lead_of_any_kind_leaves_no_right_to_displace() -> None:
     """Who has two segments ahead in room that nobody needed gets no more at the cost of what is still needed."""
-    prefetch_debts = PrefetchDebts()
+    prefetch_debts = PrefetchDebts(SEGMENT_BYTES)
     for index in range(DISPLACED_PER_READER):
         prefetch_debts.note("k", index, "r", 1)
     assert not prefetch_debts.may("r", SEGMENT_BYTES)
@@ -58,7 +58,7 @@ moves = st.sampled_from(["lead", "demand", "read", "hit", "clear", "forget"])
 @given(st.lists(st.tuples(moves, st.integers(0, 3), st.sampled_from("rst"))))
 def test_sums_are_those_of_the_segments_that_stand(steps: list[tuple[str, int, str]]) -> None:
     """After any sequence, also where a segment is noted twice or cleared twice, and with one owner's debt on another's segment."""
-    prefetch_debts, model = PrefetchDebts(), dict[int, dict[str, int]]()
+    prefetch_debts, model = PrefetchDebts(SEGMENT_BYTES), dict[int, dict[str, int]]()
     for what, index, reader in steps:
         match what:
             case "lead" | "demand":
@@ -86,7 +86,7 @@ def test_unread_bytes_are_those_of_all_that_was_prefetched() -> None:
     """Displacing or not, until each is read or gone; and whoever may displace again is told."""
     events, freed = Events(), list[object]()
     events.on(DebtSettled, lambda fact: freed.append(fact.reader))
-    prefetch_debts = PrefetchDebts(events)
+    prefetch_debts = PrefetchDebts(SEGMENT_BYTES, events)
     prefetch_debts.note("k", 0, "r", 10)
     prefetch_debts.note("k", 1, "r", 7)
     prefetch_debts.note("k", 1, "s", 5, {"s": 4, "t": 2})
@@ -100,7 +100,7 @@ def test_unread_bytes_are_those_of_all_that_was_prefetched() -> None:
 
 def test_what_a_reader_passed_by_counts_no_more() -> None:
     """A reader that skips, or looks into a shard only, would use up its two for ever. What it owes ends where that is needed again."""
-    prefetch_debts = PrefetchDebts()
+    prefetch_debts = PrefetchDebts(SEGMENT_BYTES)
     prefetch_debts.note("past", 0, "r", 1, {"r": 1})
     prefetch_debts.note("past", 1, "r", 1, {"r": 1})
     prefetch_debts.note("past", 2, "s", 1, {"s": 1})
@@ -115,7 +115,7 @@ def test_what_a_reader_passed_by_counts_no_more() -> None:
 
 def test_what_was_read_still_stands_where_a_needed_one_stood() -> None:
     """Its room is owed until it leaves or is read again; it is nobody's lead meanwhile, and does not go because its reader moves on."""
-    prefetch_debts = PrefetchDebts()
+    prefetch_debts = PrefetchDebts(SEGMENT_BYTES)
     prefetch_debts.note("k", 0, "r", 8, {"r": 8})
     prefetch_debts.note("k", 1, "r", 8)
     prefetch_debts.hit("k", 0)
@@ -136,7 +136,7 @@ def test_what_was_read_still_stands_where_a_needed_one_stood() -> None:
 
 def test_a_reader_that_is_gone_owes_nothing() -> None:
     """Its debts end, and its lead; those of others stay."""
-    prefetch_debts = PrefetchDebts()
+    prefetch_debts = PrefetchDebts(SEGMENT_BYTES)
     prefetch_debts.note("k", 0, "r", 8, {"r": 8, "s": 1})
     prefetch_debts.note("k", 1, "s", 8, {"r": 8})
     prefetch_debts.note("k", 2, "r", owed={"s": 3}, is_lead=False)
@@ -146,7 +146,7 @@ def test_a_reader_that_is_gone_owes_nothing() -> None:
 
 def test_what_was_granted_for_an_opening_is_its_segments() -> None:
     """Lead or demand, once the shard has a key and the segment a size."""
-    prefetch_debts = PrefetchDebts()
+    prefetch_debts = PrefetchDebts(SEGMENT_BYTES)
     for is_lead in (True, False):
         prefetch_debts.note("opening", 0, "r", 8, {"r": 8}, is_lead=is_lead)
         prefetch_debts.move(("opening", 0), "k", 1, 5)

@@ -5,18 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-import pytest
-from support.house import SEGMENT, World, building, data_of, reader, shard_of, small_segments
+from support.house import SEGMENT, World, building, data_of, reader, shard_of
 
 from forebay_proxy.core import events
 from forebay_proxy.transfer.limiter import DEMAND
 
 NAMES = [f"https://o/set/{number}.tar" for number in range(12)]
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
 
 
 def reasons(world: World) -> Counter[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from support.house import FakeClock, reader, shard_of
 
+from forebay_proxy.core.segments import DEFAULT_LAYOUT
 from forebay_proxy.core.segments import SEGMENT_BYTES as SEGMENT
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.policy.schedule.cursor_walk import CHECKS_AHEAD, FRONT, CursorWalk, NeedTimes
@@ -19,6 +20,8 @@ SHARDS = [shard_of(f"https://o/set/{number}.tar") for number in range(100)]
 
 
 class View:
+    layout = DEFAULT_LAYOUT
+
     def __init__(self) -> None:
         self.lengths = {shard.name: 3 * SEGMENT for shard in SHARDS}
         self.here: set[tuple[str, int]] = set()

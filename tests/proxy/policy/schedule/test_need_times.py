@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from support.house import FakeClock, reader, shard_of
 
+from forebay_proxy.core.segments import DEFAULT_LAYOUT, SEGMENT_BYTES
 from forebay_proxy.core.segments import SEGMENT_BYTES as SEGMENT
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.policy.schedule.cursor_walk import NeedTimes
@@ -17,6 +18,8 @@ SHARDS = [shard_of(f"https://o/set/{number}.tar") for number in range(5)]
 
 class View:
     """Every shard has four segments."""
+
+    layout = DEFAULT_LAYOUT
 
     def length(self, name: str) -> int | None:
         return 4 * SEGMENT
@@ -31,7 +34,7 @@ class Scheduled:
         assert plan is not None
         self.rates = JobRates()
         self.needs = NeedTimes(View(), self.rates)  # type: ignore[arg-type]
-        self.mine = ReaderCursors(plan, ReadAheadWindow(2**30), self.plans.shard_at)
+        self.mine = ReaderCursors(plan, ReadAheadWindow(2**30, SEGMENT_BYTES), self.plans.shard_at)
         self.lane = self.mine.lane("https://o")
         self.lane.insert(2)
 

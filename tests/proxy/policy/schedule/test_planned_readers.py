@@ -6,7 +6,7 @@ import pytest
 from support.house import FakeClock, reader, shard_of
 
 from forebay_proxy.core.events import Events
-from forebay_proxy.core.segments import SEGMENT_BYTES
+from forebay_proxy.core.segments import DEFAULT_LAYOUT, SEGMENT_BYTES
 from forebay_proxy.policy.plans.facts import PlanAdvanced
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.policy.schedule.cursors import ReaderCursors
@@ -17,6 +17,8 @@ SHARDS = [shard_of(f"https://o/set/{number}.tar") for number in range(5)]
 
 class View:
     """Every shard is as long as it says."""
+
+    layout = DEFAULT_LAYOUT
 
     length_bytes: int | None = 100
 

@@ -12,8 +12,8 @@ from support.house import FakeClock, reader, shard_of
 from support.lengths import examples
 
 from forebay_proxy.core.events import Events
+from forebay_proxy.core.segments import DEFAULT_LAYOUT
 from forebay_proxy.core.segments import SEGMENT_BYTES as SEGMENT
-from forebay_proxy.core.segments import segment_count
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans.facts import PlanAdvanced
 from forebay_proxy.policy.plans.registry import PlanRegistry
@@ -29,6 +29,8 @@ LONG = [shard_of(f"https://a/set/{number}.tar") for number in range(100, 200)]
 @dataclass
 class View:
     """A cache that holds what it is told to."""
+
+    layout = DEFAULT_LAYOUT
 
     lengths: dict[str, int] = field(default_factory=dict)  # of every shard there is
     known: set[str] = field(default_factory=set)
@@ -431,7 +433,7 @@ class Chaos(Scheduled):
                     continue
                 length = self.view.length(shard.name)
                 assert length is not None, shard
-                assert all(self.view.has(shard.name, segment) for segment in range(segment_count(length))), shard
+                assert all(self.view.has(shard.name, segment) for segment in range(DEFAULT_LAYOUT.count(length))), shard
 
 
 @settings(max_examples=examples(150), deadline=None)
@@ -461,7 +463,7 @@ def test_no_order_of_events_loses_anything(steps: list[tuple[str, int]]) -> None
         for index in range(plan.position, len(plan)):
             name = scheduled.plans.shard_at(plan, index).name
             assert name in scheduled.view.known
-            assert all(scheduled.view.has(name, segment) for segment in range(segment_count(scheduled.view.lengths[name])))
+            assert all(scheduled.view.has(name, segment) for segment in range(DEFAULT_LAYOUT.count(scheduled.view.lengths[name])))
 
 
 def test_the_lead_of_a_reader_of_many_origins() -> None:

@@ -7,12 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.house import reader
 
-from forebay_proxy.policy.schedule.window import MIN_BYTES, START_BYTES, ReadAheadWindow, WindowShares
+from forebay_proxy.core.segments import SEGMENT_BYTES
+from forebay_proxy.policy.schedule.window import MIN_SEGMENTS, START_BYTES, ReadAheadWindow, WindowShares
 
 
 def test_a_wait_doubles_it_and_a_refusal_halves_it() -> None:
     """Two events are all the feedback there is."""
-    window = ReadAheadWindow(100 * START_BYTES)
+    window = ReadAheadWindow(100 * START_BYTES, SEGMENT_BYTES)
     assert window.bytes == START_BYTES
     window.waited()
     assert window.bytes == 2 * START_BYTES
@@ -22,7 +23,7 @@ def test_a_wait_doubles_it_and_a_refusal_halves_it() -> None:
 
 def test_a_wait_brings_it_back_where_the_disk_was_tight() -> None:
     """And no further: what was refused before is asked for again first."""
-    window = ReadAheadWindow(100 * START_BYTES)
+    window = ReadAheadWindow(100 * START_BYTES, SEGMENT_BYTES)
     window.refused()
     window.refused()
     window.waited()
@@ -33,7 +34,7 @@ def test_a_wait_brings_it_back_where_the_disk_was_tight() -> None:
 
 def test_it_comes_back_by_what_is_granted() -> None:
     """A window's worth of grants doubles it, up to where it was; then the disk is tight no more."""
-    window = ReadAheadWindow(100 * START_BYTES)
+    window = ReadAheadWindow(100 * START_BYTES, SEGMENT_BYTES)
     window.refused()
     window.refused()
     window.granted(window.bytes)
@@ -46,7 +47,7 @@ def test_it_comes_back_by_what_is_granted() -> None:
 
 def test_a_share_that_grows_again_is_given_back() -> None:
     """Readers that left leave their room to the others, up to what their waits asked for."""
-    window = ReadAheadWindow(100 * START_BYTES)
+    window = ReadAheadWindow(100 * START_BYTES, SEGMENT_BYTES)
     window.limit(START_BYTES // 4)
     assert window.bytes == START_BYTES // 4
     window.limit(100 * START_BYTES)
@@ -55,7 +56,7 @@ def test_a_share_that_grows_again_is_given_back() -> None:
 
 def test_a_wait_among_many_readers_takes_nothing_for_good() -> None:
     """It asks for more, and got less while others had their share; once they have left it looks as far as before."""
-    window = ReadAheadWindow(100 * START_BYTES)
+    window = ReadAheadWindow(100 * START_BYTES, SEGMENT_BYTES)
     window.limit(START_BYTES // 4)
     window.waited()
     assert window.bytes == START_BYTES // 4
@@ -66,13 +67,13 @@ def test_a_wait_among_many_readers_takes_nothing_for_good() -> None:
 @given(st.integers(0, 2**40), st.lists(st.one_of(st.sampled_from(["waited", "refused", "granted"]), st.integers(0, 2**40))))
 def test_it_stays_between_its_bounds(limit: int, steps: list[str | int]) -> None:
     """Never less than two segments, never more than its limit, whatever happens."""
-    window = ReadAheadWindow(limit)
+    window = ReadAheadWindow(limit, SEGMENT_BYTES)
     for step in steps:
         if isinstance(step, int):
             window.limit(step)
         else:
             getattr(window, step)(*([2**23] if step == "granted" else []))
-        assert MIN_BYTES <= window.bytes <= window.limit_bytes
+        assert MIN_SEGMENTS * SEGMENT_BYTES <= window.bytes <= window.limit_bytes
 
 
 CAPACITY = 2**30
@@ -96,7 +97,7 @@ def test_who_stands_still_leaves_its_share(shares: WindowShares) -> None:
     one, other = reader(0), reader(1)
     for each in (one, other):
         shares.enter(each)
-    window = ReadAheadWindow(shares.limit("job"))
+    window = ReadAheadWindow(shares.limit("job"), SEGMENT_BYTES)
     assert (shares.pause(one), shares.pause(one)) == (True, False)
     assert (shares.width(one, window), shares.limit("job")) == (0, CAPACITY // 2)
     assert (shares.go_on(one), shares.go_on(one)) == (True, False)
@@ -133,7 +134,7 @@ def test_a_window_follows_its_share(shares: WindowShares) -> None:
     """When others come it is cut at once."""
     one = reader(0)
     shares.enter(one)
-    window = ReadAheadWindow(shares.limit("job"))
+    window = ReadAheadWindow(shares.limit("job"), SEGMENT_BYTES)
     before = shares.width(one, window)
     for worker in range(1, 8):
         shares.enter(reader(worker))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.house import SEGMENT, World, building, data_of, reader, shard_of, small_segments, until
+from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
 
 from forebay_proxy.core import events
 from forebay_proxy.core.errors import ConfigError
@@ -27,11 +27,6 @@ A = "https://o/set/a.tar"
 B = "https://o/set/b.tar"
 LENGTH = 3 * SEGMENT + 77
 DATA = data_of(LENGTH)
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
 
 
 @dataclass

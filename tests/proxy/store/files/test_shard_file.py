@@ -16,7 +16,7 @@ from support.house import until
 from support.stores import held_by_a_child, make_row, ramp, sum_of
 
 from forebay_proxy.core.errors import DiskFailed
-from forebay_proxy.core.segments import SEGMENT_BYTES, segment_span
+from forebay_proxy.core.segments import DEFAULT_LAYOUT, SEGMENT_BYTES
 from forebay_proxy.store import file_table
 from forebay_proxy.store.files import fallocate, file_io, shard_file
 from forebay_proxy.store.files.file_io import Leased
@@ -481,7 +481,7 @@ async def test_what_lacks_is_told_at_opening(store: Store) -> None:
     key = make_row(length=length).key
     file = await store.files.create(key, length)
     for index in (0, 2, 3):
-        await file.write(index * SEGMENT_BYTES, b"\0" * segment_span(index, length)[1])
+        await file.write(index * SEGMENT_BYTES, b"\0" * DEFAULT_LAYOUT.span(index, length)[1])
     await file.punch(2 * SEGMENT_BYTES + 8192, 4096)
     await file.aclose()
     file = await store.files.reopen(key, length, range(4))

@@ -15,6 +15,7 @@ import diskcache
 import pytest
 from support.stores import make_row
 
+from forebay_proxy.core.segments import DEFAULT_LAYOUT
 from forebay_proxy.store.index.database import IndexBroken, IndexDatabase, RowDisk, RowRefused
 from forebay_proxy.store.index.row import encode
 
@@ -25,7 +26,7 @@ OTHER = make_row("s3://b/1.tar")
 @pytest.fixture
 def index(tmp_path: Path) -> Iterator[IndexDatabase]:
     fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
-    index = IndexDatabase(fd)
+    index = IndexDatabase(fd, DEFAULT_LAYOUT)
     index.load()
     yield index
     index.close()
@@ -96,7 +97,7 @@ def test_a_name_with_a_dollar_is_that_name(tmp_path: Path) -> None:
     folder = tmp_path / "$HOME"
     folder.mkdir()
     fd = os.open(folder, os.O_RDONLY)
-    index = IndexDatabase(fd)
+    index = IndexDatabase(fd, DEFAULT_LAYOUT)
     index.load()
     index.commit({ROW.key: encode(ROW)})
     index.close()
@@ -232,7 +233,7 @@ def test_a_link_in_place_of_a_file_is_broken(tmp_path: Path, name: str) -> None:
     fd = os.open(folder, os.O_RDONLY)
     try:
         with pytest.raises(IndexBroken):
-            IndexDatabase(fd).load()
+            IndexDatabase(fd, DEFAULT_LAYOUT).load()
     finally:
         os.close(fd)
     assert outside.stat().st_size == 0
@@ -250,8 +251,9 @@ def test_a_killed_writer_leaves_what_it_committed(tmp_path: Path) -> None:
     """The log of a process that died is read at the next start."""
     script = f"""
 import os
+from forebay_proxy.core.segments import DEFAULT_LAYOUT
 from forebay_proxy.store.index.database import IndexDatabase
-index = IndexDatabase(os.open({str(tmp_path)!r}, os.O_RDONLY))
+index = IndexDatabase(os.open({str(tmp_path)!r}, os.O_RDONLY), DEFAULT_LAYOUT)
 index.load()
 index.commit({{{ROW.key!r}: {encode(ROW)!r}}})
 os.kill(os.getpid(), 9)
@@ -259,7 +261,7 @@ os.kill(os.getpid(), 9)
     subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, check=False)
     assert (tmp_path / "cache.db-wal").stat().st_size > 0
     fd = os.open(tmp_path, os.O_RDONLY)
-    assert IndexDatabase(fd).load().rows == [ROW]
+    assert IndexDatabase(fd, DEFAULT_LAYOUT).load().rows == [ROW]
     os.close(fd)
 
 

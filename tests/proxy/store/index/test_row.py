@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.stores import BOOT, make_row
 
-from forebay_proxy.core.segments import SEGMENT_BYTES, segment_count
+from forebay_proxy.core.segments import DEFAULT_LAYOUT, SEGMENT_BYTES
 from forebay_proxy.core.shard import Pin, PinKind, Version, store_key
 from forebay_proxy.store.index.row import InvalidRow, Row, decode, encode
 
@@ -25,7 +25,7 @@ PINS = st.one_of(
 @st.composite
 def rows(draw: st.DrawFn) -> Row:
     length = draw(st.none() | st.integers(0, 5 * SEGMENT_BYTES))
-    count = draw(st.integers(0, 6)) if length is None else segment_count(length)
+    count = draw(st.integers(0, 6)) if length is None else DEFAULT_LAYOUT.count(length)
     sums = array("Q", draw(st.lists(st.integers(0, 2**64 - 1), min_size=count, max_size=count)))
     modified = draw(TEXT)
     version = Version(draw(TEXT.filter(bool)), draw(PINS), length, draw(TEXT), draw(TEXT), modified, bool(modified) and draw(st.booleans()))
@@ -38,13 +38,13 @@ def test_a_row_reads_back(row: Row) -> None:
     """decode(encode(row)) is the row, and its text is ASCII."""
     text = encode(row)
     assert text.isascii()
-    assert decode(row.key, text) == row
+    assert decode(row.key, text, DEFAULT_LAYOUT) == row
 
 
 def test_bytes_outside_utf8_survive() -> None:
     """A name that came as raw bytes (surrogate escapes) reads back."""
     row = make_row("https://h/\udcff.tar")
-    assert decode(row.key, encode(row)) == row
+    assert decode(row.key, encode(row), DEFAULT_LAYOUT) == row
 
 
 def test_the_version_comes_back() -> None:
@@ -69,7 +69,7 @@ def test_a_row_without_a_date_reads_back() -> None:
     """As those of earlier sidecars are; and none is written where the origin told none, so that those can read it."""
     row = make_row()
     assert "modified" not in json.loads(encode(row))
-    assert decode(row.key, encode(row)).version.modified == ""
+    assert decode(row.key, encode(row), DEFAULT_LAYOUT).version.modified == ""
 
 
 WRONG: list[tuple[str, Any]] = [
@@ -89,25 +89,25 @@ def test_a_field_of_another_shape_is_refused(name: str, value: Any) -> None:
     row = make_row()
     text = json.dumps({**json.loads(encode(row)), name: value})
     with pytest.raises(InvalidRow):
-        decode(row.key, text)
+        decode(row.key, text, DEFAULT_LAYOUT)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", "NaN", "[" * 100_000, '{"url":' + "9" * 5000 + "}"])
 def test_other_json_is_refused(text: str) -> None:
     """No object of exactly our fields: no row."""
     with pytest.raises(InvalidRow):
-        decode(make_row().key, text)
+        decode(make_row().key, text, DEFAULT_LAYOUT)
 
 
 def test_a_field_more_is_refused() -> None:
     """An unknown field may mean a newer form, which we would misread."""
     row = make_row()
     with pytest.raises(InvalidRow):
-        decode(row.key, json.dumps({**json.loads(encode(row)), "extra": 1}))
+        decode(row.key, json.dumps({**json.loads(encode(row)), "extra": 1}), DEFAULT_LAYOUT)
 
 
 @pytest.mark.parametrize("key", ["", "../../x", "0" * 63, "0" * 64, "A" * 64])
 def test_a_row_cannot_speak_for_another_file(key: str) -> None:
     """The key must follow from name and identity."""
     with pytest.raises(InvalidRow):
-        decode(key, encode(make_row()))
+        decode(key, encode(make_row()), DEFAULT_LAYOUT)

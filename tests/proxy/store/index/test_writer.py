@@ -11,6 +11,7 @@ from support.stores import make_row
 
 from forebay_proxy.core.errors import DiskFailed
 from forebay_proxy.core.events import Events
+from forebay_proxy.core.segments import DEFAULT_LAYOUT
 from forebay_proxy.store.facts import CommitFailed, IndexCommitted
 from forebay_proxy.store.index import writer as module
 from forebay_proxy.store.index.row import Row, decode, encode
@@ -92,7 +93,7 @@ async def test_the_newest_row_wins(index_writer: IndexWriter, disk: Disk) -> Non
     index_writer.put(row(1, 5, 5))
     index_writer.put(row(1, 5, 0))
     await index_writer.committed()
-    assert list(decode(row(1).key, disk.rows[row(1).key]).sums) == [5, 0]
+    assert list(decode(row(1).key, disk.rows[row(1).key], DEFAULT_LAYOUT).sums) == [5, 0]
 
 
 async def test_a_dropped_row_is_gone(index_writer: IndexWriter, disk: Disk) -> None:
@@ -110,7 +111,7 @@ async def test_a_row_is_read_when_it_is_put(index_writer: IndexWriter, disk: Dis
     index_writer.put(Row.of("s3://b/1.tar", row(1).version, (), "boot", sums))
     sums[0] = 0
     await index_writer.committed()
-    assert list(decode(row(1).key, disk.rows[row(1).key]).sums) == [1, 2]
+    assert list(decode(row(1).key, disk.rows[row(1).key], DEFAULT_LAYOUT).sums) == [1, 2]
 
 
 async def test_nothing_to_commit_is_committed(index_writer: IndexWriter, disk: Disk) -> None:

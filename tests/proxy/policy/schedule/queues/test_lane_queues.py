@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from support.house import FakeClock, reader, shard_of
 
+from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.policy.schedule.cursors import OriginCursor, ReaderCursors
 from forebay_proxy.policy.schedule.queues.lane_queues import LaneQueues
@@ -21,7 +22,7 @@ class Scheduled:
         assert plan is not None
         self.shares = WindowShares(lambda: 2**40)
         self.shares.enter(reader())
-        self.mine = ReaderCursors(plan, ReadAheadWindow(self.shares.limit("job")), plans.shard_at)
+        self.mine = ReaderCursors(plan, ReadAheadWindow(self.shares.limit("job"), SEGMENT_BYTES), plans.shard_at)
         self.room: RoomQueue[OriginCursor] = RoomQueue()
         self.queues = LaneQueues(self.shares, self.room, lambda lane: float(lane.indices[0]) if lane.indices else 0.0)
 

@@ -1,0 +1,33 @@
+"""``forebay`` whose sidecars cut shards otherwise than the product does: for programs that tests start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NoReturn
+
+from forebay_proxy.app.service import run_service
+from forebay_proxy.cli import main as command
+from forebay_proxy.cli.seams import SaidReady, Seams
+from forebay_proxy.config.settings import Settings
+from forebay_proxy.core.segments import SegmentLayout
+
+__all__ = ["main", "seams_with"]
+
+
+def seams_with(program: Sequence[str] = (), segment_bytes: int | None = None) -> Seams:
+    """``program`` is started as a sidecar, and ``serve`` cuts shards into ``segment_bytes``; what is not given is as installed."""
+    seams = Seams(program=tuple(program)) if program else Seams()
+    if segment_bytes is None:
+        return seams
+    layout = SegmentLayout(segment_bytes)
+
+    def serve(settings: Settings, announce: Callable[[SaidReady], None]) -> int:
+        return run_service(settings, announce=announce, layout=layout)
+
+    return replace(seams, serve=serve)
+
+
+def main(segment_bytes: int) -> NoReturn:
+    """The command with segments of so many bytes."""
+    command.main(seams_with(segment_bytes=segment_bytes))
