@@ -179,7 +179,7 @@ class _Sidecar:
             at.url, at.port or 0, at.socket, store.path, self._instance, capacity.effective_bytes, fingerprint, notices, chosen
         )
         claim.announce(self._run_file(fingerprint))
-        self._status_report.introduce(self.info, self._settings, lambda: self._door.path)
+        self._status_report.introduce(self.info, self._settings, lambda: self._door.listener.path)
         self._background = {
             name: group.create_task(kept(name, make, self._ending.fault), name=name)
             for name, make in {
@@ -288,8 +288,9 @@ class _Sidecar:
                     await asked.wait()
             if self._cache.fd_leases.lingering:
                 self._lingered_at = self._clock()
-            last_active = max(self._face.requests.last_active, self._door.last_active, self._lingered_at)
-            if idle_s is not None and not self._face.requests.in_use and not self._door.in_use and self._clock() - last_active > idle_s:
+            last_active = max(self._face.requests.last_active, self._door.clients.last_active, self._lingered_at)
+            in_use = self._face.requests.in_use or self._door.clients.in_use
+            if idle_s is not None and not in_use and self._clock() - last_active > idle_s:
                 log.info("held and read by nobody for %g s: ending", idle_s)
                 break
         await self._close()

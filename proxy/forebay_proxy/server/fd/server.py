@@ -15,6 +15,7 @@ import logging
 import socket
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Protocol
@@ -33,10 +34,11 @@ from forebay_proxy.core.events import (
 from forebay_proxy.core.logs import frames_of
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans.live_jobs import ANONYMOUS, LiveJobs, Presence
+from forebay_proxy.server.fd.listener import FdListener
 from forebay_proxy.server.fd.session import FdConnection
 from forebay_proxy.server.http.framing import credential_headers
 from forebay_proxy.server.net.access import Access
-from forebay_proxy.server.net.listen import UnixListener, fits
+from forebay_proxy.server.net.listen import fits
 from forebay_proxy.server.net.peers import unix_peer
 from forebay_proxy.server.net.process_limits import client_places
 from forebay_proxy.wire.protocol.fd import (
@@ -51,15 +53,13 @@ from forebay_proxy.wire.protocol.plan import ReaderName
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 from forebay_proxy.wire.urls.shard_url import parse_origin_url
 
-__all__ = ["FdServer", "WholeDoor", "default_socket"]
+__all__ = ["FdClients", "FdServer", "WholeDoor", "default_socket"]
 
 log = logging.getLogger("forebay")
 
-ACCEPTED = 32  # connections a turn of the loop: a job's workers open their first shards in the same instant, and others want to be served
 KNOWN = 4096  # shards whose names are not read anew each time: every rank asks for them, and every epoch
 KNOWN_LINE_BYTES = 4096  # of a longer request nothing is kept: 4,096 of the longest would be a quarter of a gigabyte
 BOOKS_S = 0.001
-FULL_S = 1.0  # before the next try when this process has no descriptors left
 
 
 class WholeDoor(Protocol):
@@ -70,8 +70,22 @@ class WholeDoor(Protocol):
     async def lend_when_ready(self, shard: Shard, reader: ReaderName | None) -> FdLease: ...
 
 
+@dataclass(slots=True)
+class FdClients:
+    """Who is connected, how many leases they hold, and when the last one ended something (seconds of the server's clock)."""
+
+    last_active: float
+    connections: set[FdConnection] = field(default_factory=set)
+    leases: int = 0
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a client is inside a shard, or waits for one; a connection alone is kept only for the next question."""
+        return self.leases > 0 or any(connection.asking for connection in self.connections)
+
+
 class FdServer:
-    """Listens, lets our own user in, passes descriptors. ``last_active`` tells an idle sidecar when to go, as does ``in_use``."""
+    """Lets our own user in and passes descriptors. ``clients`` tell an idle sidecar when to go."""
 
     def __init__(
         self,
@@ -89,7 +103,8 @@ class FdServer:
         """``most`` connections at a time, and as many leases: a quarter of all descriptors, since HTTP takes up to half, shard files and
         origins the rest. A lease costs us none, but what a client has not taken yet counts as open in the kernel.
         """
-        self.last_active = clock()
+        self.listener = FdListener(self._enter)
+        self.clients = FdClients(clock())
         self._cache = cache
         self._access = access
         self._events = events
@@ -98,35 +113,15 @@ class FdServer:
         self._shard = lru_cache(KNOWN)(partial(_shard, frozenset(name.lower() for name in pass_headers)))
         self._instance = instance
         self._most = client_places() // 2 if most is None else most
-        self._loop = asyncio.get_running_loop()
-        self._listener: UnixListener | None = None
-        self._again: asyncio.TimerHandle | None = None
-        self._connections: set[FdConnection] = set()
         self._jobs = jobs or LiveJobs(clock)
-        self._leases = 0
         self._books: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
-        return f"<FdServer {self.path or 'closed'}, {len(self)} connections>"
+        return f"<FdServer {self.listener!r}, {len(self)} connections>"
 
     def __len__(self) -> int:
         """How many are connected."""
-        return len(self._connections)
-
-    @property
-    def in_use(self) -> bool:
-        """Whether a client is inside a shard, or waits for one; a connection alone is kept only for the next question."""
-        return self._leases > 0 or any(connection.asking for connection in self._connections)
-
-    @property
-    def path(self) -> Path | None:
-        """Where it is; None while it is closed."""
-        return self._listener.path if self._listener else None
-
-    def open(self, path: Path) -> None:
-        """Listen at ``path``. Raises ``ConfigError``."""
-        self._listener = UnixListener(path)
-        self._loop.add_reader(self._listener.socket, self._accept)
+        return len(self.clients.connections)
 
     def open_beside(self, http_socket: Path | None, *, can_lend: bool) -> None:
         """Listen beside the HTTP socket, where there is one and a lease holds. Without the door all is served over HTTP."""
@@ -136,65 +131,34 @@ class FdServer:
             log.info("no fd door: a lease on a file does not hold on this file system; complete shards are served over HTTP too")
             return
         try:
-            self.open(Path(door_path(str(http_socket))))
+            self.listener.open(Path(door_path(str(http_socket))))
         except ConfigError as error:
             log.warning("no fd door, complete shards are served over HTTP too: %s", error)
 
     async def aclose(self) -> None:
         """Let nobody in, end all leases of ours. What clients have mapped stays theirs: the kernel holds that. Safe to repeat."""
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            if self._again is not None:
-                self._again.cancel()
-            self._loop.remove_reader(listener.socket)
-            listener.remove()
-            listener.socket.close()
-        tasks = [task for connection in list(self._connections) if (task := connection.leave()) is not None]
+        self.listener.close()
+        tasks = [task for connection in list(self.clients.connections) if (task := connection.leave()) is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
         self._keep_books()
 
     # Who comes
 
-    def _accept(self) -> None:
-        for _ in range(ACCEPTED):
-            if self._listener is None:
-                return
-            try:
-                client, _ = self._listener.socket.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                self._pause(error)
-                return
-            self._enter(client)
-
-    def _pause(self, error: OSError) -> None:
-        """No descriptors left (EMFILE): a listener that stays readable would turn the loop for nothing."""
-        assert self._listener is not None
-        log.warning("the fd door takes nobody for %g s: %s", FULL_S, error.strerror)
-        self._loop.remove_reader(self._listener.socket)
-        self._again = self._loop.call_later(FULL_S, self._reopen)
-
-    def _reopen(self) -> None:
-        if self._listener is not None:
-            self._loop.add_reader(self._listener.socket, self._accept)
-
     def _enter(self, client: socket.socket) -> None:
-        client.setblocking(False)
         if self._access.is_stranger(unix_peer(client)):
             self._events.emit(ClientRefused("uid"))
             _turn_away(client, encode_refusal(403, "another user's sidecar", self._instance))
-        elif len(self._connections) >= self._most:
+        elif len(self.clients.connections) >= self._most:
             self._events.emit(DoorAnswered("refused"))
             _turn_away(client, encode_refusal(503, "too many descriptors are out", self._instance))
         else:
-            connection = FdConnection(self, self._loop, client, Presence(self._jobs))
-            self._connections.add(connection)
+            connection = FdConnection(self, asyncio.get_running_loop(), client, Presence(self._jobs))
+            self.clients.connections.add(connection)
             connection.come()
 
     def gone(self, connection: FdConnection) -> None:
-        self._connections.discard(connection)
-        self.last_active = self._clock()
+        self.clients.connections.discard(connection)
+        self.clients.last_active = self._clock()
 
     # What they ask
 
@@ -202,7 +166,7 @@ class FdServer:
         """Answer ``line``, or begin what its answer waits for, and return that."""
         started = self._clock()
         try:
-            if self._leases >= self._most:
+            if self.clients.leases >= self._most:
                 raise UseHttp("refused", "too many descriptors are out")
             asked = decode_request(line)
             shard = (self._shard if len(line) <= KNOWN_LINE_BYTES else self._shard.__wrapped__)(asked.shard, asked.headers)
@@ -236,7 +200,7 @@ class FdServer:
             asked.lease,
             encode_answer(reading.position, reading.entry.shown_version.etag(reading.entry.shown_key), self._instance),
         )
-        self._leases += 1
+        self.clients.leases += 1
         fd_lease.asked_at, fd_lease.answered_s = started, self._clock() - started
         self.later(fd_lease.passed)
         self._events.emit(DoorAnswered("passed"))  # a hit, with all its bytes: how many of them are read nobody hears
@@ -244,8 +208,8 @@ class FdServer:
 
     def took_back(self, fd_lease: FdLease) -> None:
         """The client has ended that lease. Nothing is held by it any more; whoever ends one asks for the next shard in the same breath."""
-        self._leases -= 1
-        self.last_active = self._clock()
+        self.clients.leases -= 1
+        self.clients.last_active = self._clock()
         fd_lease.end()
         self.later(partial(self._settle, fd_lease))
 
@@ -259,7 +223,7 @@ class FdServer:
     def later(self, call: Callable[[], None]) -> None:
         """``call`` concerns nobody who waits: plans and sums. Workers begin an epoch together, and each is answered before any of it."""
         if not self._books:
-            self._loop.call_later(BOOKS_S, self._keep_books)
+            asyncio.get_running_loop().call_later(BOOKS_S, self._keep_books)
         self._books.append(call)
 
     def _keep_books(self) -> None:

@@ -58,7 +58,7 @@ async def opened(path: Path, *, access: Access | None = None, most: int = 100, s
             cache=world.cache.fd_lender, access=access or Access(os.getuid()), events=world.events, group=world.group, clock=world.clock,
             instance="00ff", most=most,
         )  # fmt: skip
-        door.open(path / "s.fd")
+        door.listener.open(path / "s.fd")
         try:
             yield world, door
         finally:
@@ -370,7 +370,7 @@ async def test_a_question_before_the_answer_is_cut_off(tmp_path: Path) -> None:
         first = await heard(client)
         client.send(encode_request(A, str(reader(job="other")), lease=1))
         await gate.reached.wait()
-        assert door.in_use
+        assert door.clients.in_use
         client.send(encode_end(0))
         await until(lambda: not world.cache.fd_leases.count)
         assert len(door) == 1
@@ -378,7 +378,7 @@ async def test_a_question_before_the_answer_is_cut_off(tmp_path: Path) -> None:
         await until(lambda: not len(door))
         gate.open()
         await world.quiet()
-        assert (world.cache.fd_leases.count, door.in_use) == (0, False)
+        assert (world.cache.fd_leases.count, door.clients.in_use) == (0, False)
         first.close()
 
 
@@ -388,10 +388,10 @@ async def test_a_connection_that_holds_nothing_keeps_nobody(tmp_path: Path) -> N
         client = await connected(tmp_path)
         client.send(encode_request(A, "", lease=0))
         found = await heard(client)
-        assert door.in_use
+        assert door.clients.in_use
         client.send(encode_end(0))
         await until(lambda: not world.cache.fd_leases.count)
-        assert (door.in_use, len(door)) == (False, 1)
+        assert (door.clients.in_use, len(door)) == (False, 1)
         found.close()
 
 
@@ -422,7 +422,7 @@ async def test_closing_ends_all_leases(tmp_path: Path) -> None:
         found = await asked(tmp_path)
         await door.aclose()
         await door.aclose()
-        assert (world.cache.fd_leases.count, len(door), door.path, (tmp_path / "s.fd").exists()) == (0, 0, None, False)
+        assert (world.cache.fd_leases.count, len(door), door.listener.path, (tmp_path / "s.fd").exists()) == (0, 0, None, False)
         assert found.bytes() == DATA
         found.close()
 
@@ -434,9 +434,9 @@ async def test_a_door_that_is_taken_is_a_config_error(tmp_path: Path) -> None:
             cache=world.cache.fd_lender, access=Access(os.getuid()), events=world.events, group=world.group, clock=time.monotonic
         )
         with pytest.raises(ConfigError):
-            second.open(tmp_path / "s.fd")
+            second.listener.open(tmp_path / "s.fd")
         second.open_beside(tmp_path / "s", can_lend=True)
-        assert second.path is None
+        assert second.listener.path is None
 
 
 async def test_no_door_where_a_lease_does_not_hold(tmp_path: Path) -> None:
@@ -447,7 +447,7 @@ async def test_no_door_where_a_lease_does_not_hold(tmp_path: Path) -> None:
                 cache=world.cache.fd_lender, access=Access(os.getuid()), events=world.events, group=world.group, clock=time.monotonic
             )
             door.open_beside(place, can_lend=can_lend)
-            assert door.path is None
+            assert door.listener.path is None
 
 
 async def test_a_fault_in_one_book_is_not_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
