@@ -48,6 +48,35 @@ class ServiceInfo:
     chosen: tuple[str, ...] = ()  # of the notices: what it decided by itself, which is no warning
 
 
+@dataclass(frozen=True, slots=True)
+class _SidecarStart:
+    """Which sidecar this is, and since when: on its clock, and as people read times."""
+
+    instance: str
+    monotonic_s: float
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Listening:
+    """What is known once it listens. ``fd_path``: where descriptors are passed now."""
+
+    info: ServiceInfo | None
+    settings: dict[str, dict[str, Any]]
+    fd_path: Callable[[], Path | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _ReportSources:
+    """Who counts and keeps what happened."""
+
+    counters: Counters
+    board: OriginBoard
+    recent_errors: RecentErrors
+    sets: Callable[[], list[dict[str, object]]]
+    troubles: Callable[[], list[str]]
+
+
 class StatusReport:
     """Asks the parts when somebody asks; keeps nothing but the start."""
 
@@ -70,32 +99,22 @@ class StatusReport:
         self._cache = cache
         self._plans = plans
         self._announced = announced
-        self._counters = counters
         self._limiters = limiters
         self._disk_monitor = disk_monitor
-        self._board = board
-        self._recent_errors = recent_errors
-        self._sets = sets
-        self._troubles = troubles
-        self._instance = instance
+        self._sources = _ReportSources(counters, board, recent_errors, sets, troubles)
         self._clock = clock
         self._peak = PeakBytes(clock=clock)
-        self._started = clock()
-        self._started_at = time.time()
+        self._start = _SidecarStart(instance, clock(), time.time())
         self._answered = 0
-        self._info: ServiceInfo | None = None
-        self._settings: dict[str, dict[str, Any]] = {}
-        self._fd_path: Callable[[], Path | None] = _nowhere
+        self._listening = _Listening(None, {}, _nowhere)
 
     def introduce(self, info: ServiceInfo, settings: Settings, fd_path: Callable[[], Path | None]) -> None:
         """Once it listens; ``fd_path``: where descriptors are passed now."""
-        self._info = info
-        self._fd_path = fd_path
-        self._settings = as_json(settings)
+        self._listening = _Listening(info, as_json(settings), fd_path)
 
     def allowed(self, origins: Sequence[str]) -> None:
         """More origins were allowed while it runs."""
-        row = self._settings.setdefault("allow_origin", {"value": [], "source": "running"})
+        row = self._listening.settings.setdefault("allow_origin", {"value": [], "source": "running"})
         row["value"] = list(dict.fromkeys([*row["value"], *origins]))
 
     @property
@@ -105,7 +124,7 @@ class StatusReport:
 
     def readers_lately(self) -> int:
         """Asked once a second: how many there are, or one if somebody has read since: a small warm shard takes milliseconds."""
-        before, self._answered = self._answered, self._counters.answered
+        before, self._answered = self._answered, self._sources.counters.answered
         return self.readers or int(self._answered > before)
 
     def usage(self) -> Usage:
@@ -145,23 +164,23 @@ class StatusReport:
 
     def status(self) -> dict[str, Any]:
         """``/v1/status``, less what the server knows itself (state, url, socket); plans as in ``/v1/plans``, the first ones."""
-        info, waits = self._info, self._cache.readers.waits
+        info, waits = self._listening.info, self._cache.readers.waits
         usage, plans = self.usage(), self._announced.page()
         said = verdict(
-            waits, self._board, readers=usage.readers, disk_state=usage.disk_state, disk_reason=self._cache.disk.reason,
-            in_flight=usage.origins, refused=self._recent_errors.lately(),
+            waits, self._sources.board, readers=usage.readers, disk_state=usage.disk_state, disk_reason=self._cache.disk.reason,
+            in_flight=usage.origins, refused=self._sources.recent_errors.lately(),
         )  # fmt: skip
         return {
             "verdict": said,
             "forebay": VERSION,
-            "instance": self._instance,
+            "instance": self._start.instance,
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "log": log_path(),
-            "started_at": self._started_at,
-            "uptime_s": self._clock() - self._started,
+            "started_at": self._start.at,
+            "uptime_s": self._clock() - self._start.monotonic_s,
             "tasks": len(asyncio.all_tasks()),
-            "fd_socket": _text(self._fd_path()),
+            "fd_socket": _text(self._listening.fd_path()),
             "cache_dir": str(info.cache_dir) if info else None,
             "fingerprint": info.fingerprint if info else None,
             "cache": {
@@ -182,18 +201,18 @@ class StatusReport:
                 "disk_state": usage.disk_state,
                 "disk_reason": self._cache.disk.reason,
             },
-            **self._counters.snapshot(),
+            **self._sources.counters.snapshot(),
             "waited_share": waits.share(),
-            "recent_errors": self._recent_errors.rows(),
-            "origins": self._board.rows(usage.origins),
+            "recent_errors": self._sources.recent_errors.rows(),
+            "origins": self._sources.board.rows(usage.origins),
             "readers": [*self._opening_rows(), *(self._reader_row(reading) for reading in self._cache.readers)],
             "plans": plans["plans"],
             "plans_total": plans["total"],
-            "sets": self._sets(),
+            "sets": self._sources.sets(),
             "leads": {job: {"bytes": least, "seconds": usage.lead_s[job]} for job, least in usage.lead_bytes.items()},
-            "settings": self._settings,
+            "settings": self._listening.settings,
             "chosen": list(info.chosen) if info else [],
-            "troubles": self._troubles(),
+            "troubles": self._sources.troubles(),
             "notices": [text for text in info.notices if text not in info.chosen] if info else [],
         }
 
@@ -207,7 +226,7 @@ class StatusReport:
                     "position_bytes": 0,
                     "length_bytes": None,
                     "waited_s": self._cache.readers.waits.seconds(wait),
-                    "waiting_for": why(wait, self._board),
+                    "waiting_for": why(wait, self._sources.board),
                 }
 
     def _reader_row(self, reading: ShardReader) -> dict[str, object]:
@@ -218,12 +237,12 @@ class StatusReport:
             "position_bytes": reading.position,
             "length_bytes": reading.entry.shown_version.length,
             "waited_s": reading.tally.waited_s + (self._cache.readers.waits.seconds(wait) if wait else 0.0),
-            "waiting_for": why(wait, self._board) if wait else "",
+            "waiting_for": why(wait, self._sources.board) if wait else "",
         }
 
     def announced(self, job: str | None = None, after: ReaderName | None = None, limit: int = MOST_ROWS) -> dict[str, Any]:
         """``/v1/plans``: see ``PlanStatus.page``."""
-        return {"instance": self._instance, **self._announced.page(job, after, limit)}
+        return {"instance": self._start.instance, **self._announced.page(job, after, limit)}
 
 
 def _text(path: Path | None) -> str | None:
