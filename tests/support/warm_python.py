@@ -54,7 +54,7 @@ def warm_workers() -> Iterator[None]:
         if parent is None:
             return int(started(path, args, passfds))  # its resource tracker; one within a rank of a test
         files = {each: each for each in (0, 1, 2, *map(int, passfds))}
-        return parent.fork([words, []], os.environ, os.getcwd(), files)
+        return parent.fork([words, [], []], os.environ, os.getcwd(), files)
 
     util.spawnv_passfds = forked  # type: ignore[attr-defined]
     try:
