@@ -132,7 +132,7 @@ async def test_what_was_cut_otherwise_is_fetched_anew(store: Store, segment_byte
     """Its row has too many sums, or too few: it is refused, and its file removed. A shard of one segment is one in either."""
     await stored(store, "s3://b/0", {0, 1})
     short = make_row("s3://b/1", 50_000, [0], boot=store.boot_id)
-    await (await store.create(short.key, 50_000)).aclose()
+    await (await store.files.create(short.key, 50_000)).aclose()
     store.index_writer.put(short)
     await store.aclose()
     loaded = await next_life(store.path, SegmentLayout(segment_bytes))
