@@ -25,6 +25,7 @@ import forebay_proxy
 from forebay_proxy.app.service import serve
 from forebay_proxy.app.shutdown import Shutdown
 from forebay_proxy.app.status import ServiceInfo
+from forebay_proxy.background import disk_monitor
 from forebay_proxy.cache.fill.segment_grants import SegmentGrants
 from forebay_proxy.cache.resident import reclaim
 from forebay_proxy.config.settings import load
@@ -32,7 +33,7 @@ from forebay_proxy.config.settings import load
 PACKAGE = f"{Path(forebay_proxy.__file__).parent}/"
 SIZE = 20 << 20  # three segments
 TIMES = 4
-BUSY = 6  # files of threads that look after the disk once a second: on a machine with other work they may fall into each of a walk's times
+BUSY = 6  # files of what a start has begun: on a machine with other work it may reach into each of a walk's times
 
 
 class Walk:
@@ -93,7 +94,8 @@ class Watched:
 async def watched(place: Path, cache_size: str) -> AsyncIterator[Watched]:
     (place / "run").mkdir(mode=0o700)
     environ = {"XDG_RUNTIME_DIR": str(place / "run"), "HOME": str(place)}
-    walk, ending = Walk(), Shutdown(0.0)
+    walk, ending, patch = Walk(), Shutdown(0.0), pytest.MonkeyPatch()
+    patch.setattr(disk_monitor, "LOOK_S", 3600.0)  # its threads would be in every walk of a machine where one takes seconds
     threading.setprofile(walk.see)  # before its threads begin
     sys.setprofile(walk.see)
     try:
@@ -109,6 +111,7 @@ async def watched(place: Path, cache_size: str) -> AsyncIterator[Watched]:
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
+        patch.undo()
 
 
 def judged(walks: list[set[str]], budget: int) -> None:

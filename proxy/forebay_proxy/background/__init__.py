@@ -1,1 +1,1 @@
-"""Tasks that nobody waits for: prefetch, warm, verify, sample index, disk monitor."""
+"""Tasks that nobody waits for: taking plans in, prefetch, warm, verify, sample index, disk monitor."""

@@ -210,8 +210,8 @@ def _travelling(scheme: str, headers: tuple[tuple[str, str], ...]) -> tuple[tupl
     The sidecar signs for s3 (what an S3 client signed was signed for our host, and is another at each request), and opens files itself; gs
     and hf take a request's own ``Authorization``, or nothing.
     """
-    if scheme in ("s3", "file"):
-        return ()
-    if scheme in ("gs", "hf") and not any(name.lower() == "authorization" for name, _ in headers):
-        return ()
-    return headers
+    if scheme in ("http", "https"):
+        return headers
+    if scheme in ("gs", "hf") and any(name.lower() == "authorization" for name, _ in headers):
+        return headers
+    return ()

@@ -1,1 +1,1 @@
-"""The HTTP side: routes of shards, plans, status and the page; what a request asks for is parsed in ``shard_route`` and ``core``."""
+"""The HTTP side: routes of shards, plans, status and the page; ``shard_route`` and ``shard_response`` parse with ``core``."""

@@ -1,1 +1,1 @@
-"""One shard file, and the threads that wait for the disk."""
+"""One shard file: its bytes written, read and freed, and the threads that wait for the disk."""

@@ -15,7 +15,7 @@ from forebay_proxy.telemetry.prometheus.metric_catalog import OPEN, OTHER, SLOTT
 __all__ = ["Family", "LabelSlots", "code_label", "job_label", "origin_label"]
 
 # Exactly scheme and authority; anything behind them (a path, a query with a signature) or before the host (userinfo) is cut off first.
-_ORIGIN: Final = re.compile(r"(https?|s3|gs|hf|az|file)://([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])?(:[0-9]{1,5})?")
+_ORIGIN: Final = re.compile(r"(https?|s3|gs|hf|file)://([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])?(:[0-9]{1,5})?")
 # A job that is not a plain word is not quoted but counted as `other`: replacing characters would let half a secret through.
 _JOB: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,63}")
 
