@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 from support.fake_origin import FakeOrigin, FakeOrigins
 from support.ramp import ramp
 
-from forebay_proxy.app.composition import Surroundings, build_cache
+from forebay_proxy.app.cache_rooms import Surroundings
+from forebay_proxy.app.composition import CacheParts, build_cache
 from forebay_proxy.app.operations import Operations
 from forebay_proxy.app.startup import adopt
 from forebay_proxy.background.disk_monitor import DiskMonitor
@@ -256,6 +257,13 @@ def _plain_errors() -> Iterator[None]:
         raise
 
 
+def _each(parts: CacheParts) -> dict[str, Any]:
+    """By name, what a ``World`` has of it."""
+    rooms = (parts, parts.resident, parts.transfer, parts.background)
+    found = {part.name: getattr(room, part.name) for room in rooms for part in fields(room)}
+    return {part.name: found[part.name] for part in fields(World) if part.name in found}
+
+
 @asynccontextmanager
 async def building(
     path: Path,
@@ -298,10 +306,9 @@ async def building(
                 capacity = Capacity(most_bytes, most_bytes, floor_bytes=0)
                 parts = build_cache(store, capacity, settings, around)
                 if window_unit is not None:
-                    parts.buffers.windows = Share(4 * window_unit, per_holder=4, smallest_bytes=window_unit)
-                built = {part.name: getattr(parts, part.name) for part in fields(parts)}
+                    parts.transfer.buffers.windows = Share(4 * window_unit, per_holder=4, smallest_bytes=window_unit)
                 operations = Operations(parts.cache, parts.resolver, clock)
-                world = World(path, origin, clock, operations=operations, group=group, events=events, facts=facts, **built)
+                world = World(path, origin, clock, operations=operations, group=group, events=events, facts=facts, **_each(parts))
                 adopt(loaded, store, parts.resolver, parts.cache)
                 if measured:
                     world.room.overhead.measure()

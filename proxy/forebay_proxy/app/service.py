@@ -13,7 +13,8 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from forebay_proxy.app.composition import Surroundings, build_cache
+from forebay_proxy.app.cache_rooms import Surroundings
+from forebay_proxy.app.composition import build_cache
 from forebay_proxy.app.operations import Operations
 from forebay_proxy.app.plan_status import PlanStatus
 from forebay_proxy.app.shutdown import Deadline, Shutdown
@@ -169,7 +170,7 @@ class _Sidecar:
         group = await self._life.enter_async_context(asyncio.TaskGroup())
         self._build_cache(group, store, capacity)
         adopt(loaded, store, self._parts.resolver, self._cache)
-        self._parts.room.overhead.measure()
+        self._cache.room.overhead.measure()
         said = await self._listen(claim, group)
         store.directory.announce(self._face.address.url, self._instance)
         chosen = (*place.notices, *capacity.notices)
@@ -183,13 +184,13 @@ class _Sidecar:
         self._background = {
             name: group.create_task(kept(name, make, self._ending.fault), name=name)
             for name, make in {
-                **({"prefetch": self._parts.prefetcher.run} if self._settings.prefetch else {}),
-                **({"sets": self._parts.sets.run} if self._settings.prefetch else {}),
+                **({"prefetch": self._parts.background.prefetcher.run} if self._settings.prefetch else {}),
+                **({"sets": self._parts.background.sets.run} if self._settings.prefetch else {}),
                 "tick": self._tick,
-                "disk monitor": self._parts.disk_monitor.run,
+                "disk monitor": self._parts.background.disk_monitor.run,
                 "loop lag": lambda: measure_lag(self._events),
                 "sweep": store.sweeping.run,
-                "sample indexes": self._parts.indexer.run,
+                "sample indexes": self._parts.background.indexer.run,
                 **({"sample": self._sampling.run} if self._settings.verify_every_s else {}),
             }.items()
         }
@@ -217,15 +218,16 @@ class _Sidecar:
         self._life.push_async_callback(origins.aclose)
         around = Surroundings(origins, events, group, clock, asyncio.sleep, chance)
         self._parts = parts = build_cache(store, capacity, settings, around)
-        self._cache, self._plans = parts.cache, parts.plans
-        self._long_waits = LongWaits(parts.cache.readers.waits, self._board, clock)
-        self._sampling = Sampling(parts.room, parts.cache.segment_check, lambda: store.idle, every_s=settings.verify_every_s, chance=chance)
-        self._intake = PlanIntake(parts.plans, parts.prefetcher, events)
-        announced = PlanStatus(cache=parts.cache, plans=parts.plans, prefetcher=parts.prefetcher, adherence=self._adherence, clock=clock)
+        self._cache, self._plans = parts.cache, parts.resident.plans
+        cache, plans = self._cache, self._plans
+        self._long_waits = LongWaits(cache.readers.waits, self._board, clock)
+        self._sampling = Sampling(cache.room, cache.segment_check, lambda: store.idle, every_s=settings.verify_every_s, chance=chance)
+        self._intake = PlanIntake(plans, parts.background.prefetcher, events)
+        announced = PlanStatus(cache=cache, plans=plans, prefetcher=parts.background.prefetcher, adherence=self._adherence, clock=clock)
         self._status_report = StatusReport(
-            cache=parts.cache, plans=parts.plans, announced=announced, counters=self._counters, limiters=parts.limiters,
-            disk_monitor=parts.disk_monitor, board=self._board, recent_errors=self._recent_errors, instance=self._instance, clock=clock,
-            sets=parts.sets.status_rows, troubles=self._troubles.rows,
+            cache=cache, plans=plans, announced=announced, counters=self._counters, limiters=parts.transfer.limiters,
+            disk_monitor=parts.background.disk_monitor, board=self._board, recent_errors=self._recent_errors, instance=self._instance,
+            clock=clock, sets=parts.background.sets.status_rows, troubles=self._troubles.rows,
         )  # fmt: skip
         self._metrics.watch(self._status_report.usage)
 
@@ -239,11 +241,13 @@ class _Sidecar:
             hosts=frozenset({settings.host}),
             token=settings.token.get_secret_value() if settings.token else None,
         )
+        sets = self._parts.background.sets
         self._face = HttpServer(
             cache=self._cache, plans=self._intake,
-            operations=Operations(self._cache, self._parts.resolver, self._clock, self._parts.sets.declare, self._cache.tar_check,
-            self._parts.sets.remove),
-            status=self._status_report.status, announced=self._status_report.announced, indexes=self._parts.indexer,
+            operations=Operations(
+                self._cache, self._parts.resolver, self._clock, sets.declare, self._cache.tar_check, sets.remove
+            ),
+            status=self._status_report.status, announced=self._status_report.announced, indexes=self._parts.background.indexer,
             metrics=self._metrics.render, access=access, events=self._events, pass_headers=settings.pass_header, clock=self._clock,
             loop_guard=self._egress.loop_guard, instance=self._instance, jobs=self._plans.jobs, allow=self._allow,
         )  # fmt: skip
@@ -258,7 +262,7 @@ class _Sidecar:
             instance=self._instance, jobs=self._plans.jobs,
         )  # fmt: skip
         self._life.push_async_callback(self._door.aclose)
-        self._door.open_beside(self._face.address.socket, can_lend=self._parts.store.can_lend)
+        self._door.open_beside(self._face.address.socket, can_lend=self._parts.resident.store.can_lend)
         return said if access.own_uid != access.anybodys_uid else (*said, _ANYBODY.format(access.own_uid))
 
     def _allow(self, origins: Sequence[str]) -> None:
@@ -276,7 +280,7 @@ class _Sidecar:
         socket = str(self._face.address.socket) if self._face.address.socket else None
         started_by: Any = "serve" if self._settings.idle_exit_s is None else "run"
         start_time = process_start_time(os.getpid()) or 0
-        path = str(self._parts.store.path)
+        path = str(self._parts.resident.store.path)
         return RunFile(self._face.address.url, socket, os.getpid(), start_time, self._instance, path, fingerprint, started_by)
 
     async def until(self) -> None:
@@ -298,42 +302,43 @@ class _Sidecar:
     async def _close(self) -> None:
         self._ending.began()
         self._claim.close()  # nobody new joins
-        self._parts.store.directory.leaving()
+        self._parts.resident.store.directory.leaving()
         for name in {"prefetch", "sets"} & self._background.keys():
             self._background[name].cancel()
         await self._face.drain()
         await self._door.aclose()
         self._drop_unread()
         await self._face.aclose(self._settings.drain_timeout_s, self._ending.hurried)
-        await self._parts.flights.ended(FLIGHTS_END_S)
+        await self._parts.transfer.flights.ended(FLIGHTS_END_S)
         for task in self._background.values():
             task.cancel()
         self._parts.resolver.cancel()
-        self._parts.flights.cancel()
+        self._parts.transfer.flights.cancel()
         self._cache.digest_check.stop()
-        self._parts.indexer.stop()
-        await self._parts.tasks.idle()
+        self._parts.background.indexer.stop()
+        await self._parts.resident.tasks.idle()
 
     def _drop_unread(self) -> None:
         """Flights without a reader end now. Flights that a running answer needs go on, and bytes that have come are written."""
         keys = {reading.entry.key for reading in self._cache.readers}
         names = {reading.entry.name for reading in self._cache.readers}
         # The bytes of an opening are written by the opening itself.
-        names |= {self._parts.room.entries[key].name for key in self._parts.flights.arrived() if key in self._parts.room.entries}
-        self._parts.flights.drop(keys.__contains__)
+        flights, entries = self._parts.transfer.flights, self._cache.room.entries
+        names |= {entries[key].name for key in flights.arrived() if key in entries}
+        flights.drop(keys.__contains__)
         self._parts.resolver.drop(names.__contains__)
 
     async def _tick(self) -> None:
         """Once a second: silent readers expire, and refused work may be tried again."""
         while True:
             await asyncio.sleep(TICK_S)
-            self._parts.limiters.look_again()
+            self._parts.transfer.limiters.look_again()
             self._parts.resolver.expire()
             self._cache.readers.waits.look(self._status_report.readers_lately())
             self._long_waits.look()
-            self._troubles.look(self._parts.ledger.capacity_bytes, self._cache.disk.state, self._cache.disk.reason)
-            self._parts.prefetcher.look_again()
-            self._parts.sets.look_again()
+            self._troubles.look(self._parts.resident.ledger.capacity_bytes, self._cache.disk.state, self._cache.disk.reason)
+            self._parts.background.prefetcher.look_again()
+            self._parts.background.sets.look_again()
             self._cache.readers.let_rest(self._clock())
             self._cache.fd_lender.look_again()
             for reader in self._plans.expire(self._cache.readers.is_reading):
