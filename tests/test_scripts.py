@@ -114,6 +114,16 @@ def test_what_a_test_leaves_running_is_told_and_ended(tmp_path: Path, pool: tupl
     wait_until(lambda: process_start_time(left) is None)
 
 
+@needs_pool
+def test_the_tests_of_a_file_run_in_one_worker(tmp_path: Path) -> None:
+    """So that its fixtures are made once: a data set, a server, eight disks in trouble."""
+    writes = "import os, pathlib\n\n@pytest.mark.parametrize('n', range(20))\ndef test_writes(n):\n"
+    writes += "    with pathlib.Path(__file__).with_name('workers').open('a') as told:\n        print(os.getpid(), file=told)\n"
+    done = pool_of(tmp_path, "import pytest\n" + writes, "-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder")
+    assert done.returncode == 0, done.stdout
+    assert len(set((tmp_path / "workers").read_text().split())) == 1
+
+
 TELLS_SLOWLY = """
 import pytest, time
 

@@ -21,7 +21,9 @@ pytestmark = [
     pytest.mark.needs("nginx", "gcc", "nsenter", "findmnt"),
     needs_mounts,
 ]
-PLAYED = [case for case in CASES if not case.rare]
+AKIN = [case for case in CASES if case.akin]
+PLAYED = [case for case in CASES if not case.rare and not case.akin]
+PLAYED += AKIN[: ordinarily(0, of=len(AKIN), what="troubles of a disk that are like another one")]
 SHARDS_MB = ordinarily(10, of=40, what="MB of shards on each bad disk")
 SHRINK = 40 // SHARDS_MB
 AT_A_TIME = 8  # each has a sidecar, a sampler and eight readers

@@ -65,6 +65,7 @@ class Case:
     stored_again: bool = True  # a quota is tried again only after a while
     rounds: int = 1
     rare: bool = False  # too much like another one to be played at every change
+    akin: bool = False  # to another one: played in a long run
     limit: int = LIMIT
     before: str = ":"
 
@@ -245,12 +246,12 @@ CASES = [
     Case("full", _calls(allocate=errno.ENOSPC, write=errno.ENOSPC), cold=True, down=False, stored_again=False, rare=True),
     Case("slow", _calls(write=delay(0.1), read=delay(0.03), sync=delay(0.5)), cold=True, down=False, state=False),
     Case("hung", _calls(**dict.fromkeys(_ANY, HANG))),
-    Case("write-hung", _calls(write=HANG), cold=True),
+    Case("write-hung", _calls(write=HANG), cold=True, akin=True),
     Case("punch-hung", _calls(punch=HANG), down=False, state=False, limit=40_000_000),
     Case("read-only", _read_only, disk="ext4", mended=False),
-    Case("read-only-for-a-while", _calls(**dict.fromkeys(_WRITING, errno.EROFS)), cold=True),
+    Case("read-only-for-a-while", _calls(**dict.fromkeys(_WRITING, errno.EROFS)), cold=True, akin=True),
     Case("removed", _removed, disk="tmpfs", mended=False),
-    Case("emptied", _emptied, disk="tmpfs", mended=False),
+    Case("emptied", _emptied, disk="tmpfs", mended=False, akin=True),
     Case("unmounted", _unmounted, disk="ext4", mended=False),
     Case("files-cut", _cut, disk="tmpfs", down=False, state=False),
     Case("no-inodes", _no_inodes, disk="tmpfs", down=False, state=False, rounds=2, cold=True, before='mount -o remount,nr_inodes=400 "$0"'),

@@ -30,7 +30,7 @@ from forebay_proxy.core.shard import ByteRange, Version
 from forebay_proxy.server.http import admin_routes as admin_module
 
 MIB = 1 << 20
-DATA = bytes(index * 7 % 251 for index in range(3 * MIB + 77))
+DATA = (bytes(index * 7 % 251 for index in range(251)) * (3 * MIB // 251 + 2))[: 3 * MIB + 77]
 NAME = "s3://b/0.tar"
 PATH = "/s3/b/0.tar"
 LARGE = bytes(32 * MIB)  # more than both socket buffers hold
