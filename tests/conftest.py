@@ -61,8 +61,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(f"needs {', '.join(missing)}: scripts/test installs it when run as root on Debian")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)  # around xdist's own, which reads the groups and may be called before ours
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
     grouped(items, sort=hasattr(config, "workerinput"))
+    return (yield)
 
 
 def pytest_collection_finish() -> None:
