@@ -74,7 +74,9 @@ def test_a_pid_that_was_used_again_is_not_found(directory: RunDirectory) -> None
         assert directory.live() == []
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"url": 1}', json.dumps({**asdict(own_record()), "pid": -1}), "\xff" * 10])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"url": 1}', json.dumps({**asdict(own_record(start_time=1)), "pid": -1}), "\xff" * 10]
+)
 def test_nonsense_is_ignored(directory: RunDirectory, text: str) -> None:
     """A half or foreign file is as good as none."""
     path = directory.path / "forebay.json"
