@@ -82,7 +82,7 @@ def cells(directory: Path, origin: str, idle_s: float, how: str) -> subprocess.C
 
 def test_two_cells_share_one_sidecar_and_it_ends_after_them(tmp_path: Path, origin: str) -> None:
     """Every sample in each cell and in forked workers; the second cell joins the first one's sidecar and reads from the disk."""
-    done = cells(tmp_path, origin, 8, "ends")  # longer than a busy machine needs between two cells
+    done = cells(tmp_path, origin, 20, "ends")  # longer than a busy machine needs between two cells
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     wanted = sorted(set(told["workers"]))

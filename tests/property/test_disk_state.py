@@ -12,7 +12,7 @@ from support.house import FakeClock
 from forebay_proxy.core import events
 from forebay_proxy.core.errors import CacheFull, DiskFailed
 from forebay_proxy.policy.eviction.headroom import LAST_WAIT_S, MARGIN_BYTES, Headroom
-from forebay_proxy.policy.eviction.ledger import Grant, Ledger, Victim
+from forebay_proxy.policy.eviction.ledger import Grant, Ledger, Victim, chosen
 from forebay_proxy.store.health import CALM_S, LAST_PROBE_S, DiskHealth
 
 ERRNOS = ["EIO", "ENOSPC", "EDQUOT", "EROFS", "ENOENT", "ENODATA", "ETIMEDOUT", "EACCES", "EBADF"]
@@ -161,7 +161,7 @@ def test_what_is_granted_fits_on_the_disk_as_last_seen(sequence: list[tuple[obje
                 ledger.capacity_bytes = headroom.capacity_bytes
             case ("work off",):
                 excess = ledger.excess_bytes()
-                for victim in ledger.choose(excess, lambda: [Victim(index, size) for index, size in enumerate(stored)]) if excess else ():
+                for victim in chosen(excess, lambda: [Victim(index, size) for index, size in enumerate(stored)]) if excess else ():
                     stored.remove(victim.bytes)
                     ledger.doom(victim.bytes)
                     ledger.gone(victim.bytes)
