@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.sidecar import environment, running, wait_until
+from support.sidecar import environment, forebay, running, wait_until
 from support.tarmaking import written
 from support.warm_python import python_program
 
@@ -70,8 +70,9 @@ WAYS = {
 }
 
 
+@pytest.mark.parametrize("found_by", ["the training", "the sidecar"])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_file_that_shrinks_under_a_training(way: str, place: Path) -> None:
+def test_a_file_that_shrinks_under_a_training(way: str, found_by: str, place: Path) -> None:
     """Cut off in the middle of an epoch, as a disk that rots or a mistaken root does it: a map would be SIGBUS, and the process gone."""
     (place / "shards").mkdir()
     (place / "shards" / "a.tar").write_bytes(SHARD)
@@ -91,6 +92,9 @@ def test_a_file_that_shrinks_under_a_training(way: str, place: Path) -> None:
             begun = training.stdout.readline()
             (cached,) = [each for each in sidecar.cache_dir.rglob("*") if each.is_file() and each.stat().st_size == len(SHARD)]
             os.truncate(cached, 9 << 20)
+            if found_by == "the sidecar":  # which has fetched the lost segments again before the training comes to them
+                assert forebay(place, "verify", FOREBAY_URL=sidecar.url).returncode == 1
+                assert sidecar.ask(path) == SHARD
             out, err = training.communicate("\n", timeout=240)
         assert (begun, training.returncode) == ("begun\n", 0), err
         told = json.loads(out)

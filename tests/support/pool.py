@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import resource
+import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -56,7 +57,10 @@ def processor_s() -> float:
 
 
 class Measured:
-    """A plugin that writes how long each test took, with its fixtures: seconds, and seconds of processors."""
+    """A plugin that writes how long each test took, with its fixtures: seconds, and seconds of processors.
+
+    It names what failed at once too: a run that is ended before its summary would not say what it was.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -67,6 +71,8 @@ class Measured:
         test = self._tests[name if at and name.count("[") == name.count("]") else report.nodeid]  # the group is no part of the name
         test["s"] = round(test["s"] + report.duration, 3)
         test["processor_s"] = dict(report.user_properties).get("processor_s", 0.0)
+        if report.failed:
+            print(f"\nfailed in its {report.when}: {report.nodeid}", file=sys.stderr, flush=True)
 
     def pytest_sessionfinish(self) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)

@@ -87,9 +87,9 @@ class Verifier:
             self._done_bytes += size
 
     def _note(self, entry: Entry, index: int, finding: Finding) -> None:
-        self._segments += finding in (Finding.RIGHT, Finding.WRONG)
+        self._segments += finding.removes or finding is Finding.RIGHT
         self._unread += finding is Finding.UNREAD
-        if finding is Finding.WRONG:
+        if finding.removes:
             self._wrong[entry.name] = self._wrong.get(entry.name, 0) + 1
             first, size = entry.segments.span(index)
             self._events.put_nowait({"event": "wrong", "shard": entry.name, "segment": index, "offset": first, "length": size})

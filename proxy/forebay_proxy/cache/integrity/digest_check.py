@@ -198,7 +198,7 @@ class DigestCheck:
         finding = await self._segment_check.look(entry, index, "digest", hasher=hasher)
         if finding is Finding.RIGHT:
             digest_state.took(hasher, value)
-        return finding in (Finding.RIGHT, Finding.GONE) or (finding is Finding.WRONG and not entry.segments.has(index))
+        return finding in (Finding.RIGHT, Finding.GONE) or (finding.removes and not entry.segments.has(index))
 
     # How it comes out
 

@@ -33,9 +33,15 @@ class Finding(Enum):
     """What a look at a segment showed."""
 
     RIGHT = "right"
-    WRONG = "wrong"  # other bytes than were stored, or none: it has been removed
+    WRONG = "wrong"  # other bytes than were stored: it has been removed
+    LOST = "lost"  # its bytes cannot be read any more: it has been removed, and nobody can have been given wrong ones
     GONE = "gone"  # it was not here, or left meanwhile
     UNREAD = "unread"  # the disk did not answer; it stays, unjudged
+
+    @property
+    def removes(self) -> bool:
+        """Whether the segment has left for what was found."""
+        return self in (Finding.WRONG, Finding.LOST)
 
 
 class SegmentCheck:
@@ -89,28 +95,27 @@ class SegmentCheck:
             finding = await self._compare(entry, index, hasher, gentle=gentle)
             while finding is Finding.GONE and hasher is None and entry.segments.has(index):  # it was another one that left
                 finding = await self._compare(entry, index, None, gentle=gentle)
-            if finding is Finding.WRONG:
-                await self._remove(entry, index, why)
-        if finding in (Finding.RIGHT, Finding.WRONG):
+            if finding.removes:
+                await self._remove(entry, index, finding)
+        if finding.removes or finding is Finding.RIGHT:
             self._events.emit(events.SegmentVerified(why, finding is Finding.RIGHT))
         return finding
 
     async def _compare(self, entry: Entry, index: int, hasher: DigestHasher | None, *, gentle: bool) -> Finding:
         expected, departures = entry.segments.sums[index], entry.segments.departures
         first, size = entry.segments.span(index)
-        found: int | None
         try:
-            found = await (await self._files.stored(entry)).digest(first, size, also=hasher, gentle=gentle)
+            found: int | Finding = await (await self._files.stored(entry)).digest(first, size, also=hasher, gentle=gentle)
         except DiskFailed as error:
             self._disk.failed(error)
-            found = 0 if error.errno_name in _NOT_THERE else None
+            found = Finding.LOST if error.errno_name in _NOT_THERE else Finding.UNREAD
         except CacheError:  # the disk hangs, and is not asked any more
-            found = None
+            found = Finding.UNREAD
         segments = entry.segments
         if not segments.has(index) or segments.departures != departures:
             return Finding.GONE  # and what was read may be a hole
-        if found is None:
-            return Finding.UNREAD
+        if isinstance(found, Finding):
+            return found
         if found != expected:
             return Finding.WRONG
         if index in segments.unverified:
@@ -118,13 +123,14 @@ class SegmentCheck:
             self._room.claim(entry)
         return Finding.RIGHT
 
-    async def _remove(self, entry: Entry, index: int, why: str) -> None:
+    async def _remove(self, entry: Entry, index: int, finding: Finding) -> None:
         first, size = entry.segments.span(index)
         if not entry.trust.wrong:  # once a shard: a dying disk has thousands
             bytes_ = f"segment {index} (bytes {first} to {first + size - 1})"
-            log.warning("shard %s: %s is not what was stored; it is fetched again when it is wanted", entry.name, bytes_)
+            how = "is not what was stored" if finding is Finding.WRONG else "cannot be read any more"
+            log.warning("shard %s: %s %s; it is fetched again when it is wanted", entry.name, bytes_, how)
         entry.trust.wrong += 1
-        if index not in entry.segments.unverified:
+        if finding is Finding.WRONG and index not in entry.segments.unverified:
             self._events.emit(SegmentSpoilt(entry, index))
         self._events.emit(events.IntegrityFailed("recovery" if index in entry.segments.unverified else "read"))
         await self._reclaimer.discard(entry, index)

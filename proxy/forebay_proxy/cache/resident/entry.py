@@ -169,7 +169,7 @@ class VersionTrust:
         self.digest_state: DigestState | None = None  # set once the origin has named a digest of the whole, or is asked for it
         self.no_digest = False  # it names none, or none that can be computed here
         self.denials = 0  # how often in a row the origin said that it has another version
-        self.wrong = 0  # segments found to be other bytes than were stored
+        self.wrong = 0  # segments found to be other bytes than were stored, or none
         self.remade = 0  # how often bytes served under this name were wrong: such a version gets another ETag each time
         self.no_tar: str | None = None  # why it is no tar, though its name says so; "": it may be one; None: nobody has looked
         self.no_tar_told = False  # in the log

@@ -103,6 +103,20 @@ async def test_a_reader_given_wrong_bytes_is_cut_off(tmp_path: Path) -> None:
             assert b"".join([bytes(chunk) async for chunk in again.chunks()]) == data
 
 
+async def test_bytes_that_are_lost_have_been_given_to_nobody(tmp_path: Path) -> None:
+    """The file was cut: its version keeps its ETag, and whoever has a descriptor of it goes on by Range."""
+    async with building(tmp_path / "c") as world:
+        data = await stored(world)
+        async with world.opened(A) as reading:
+            etag = reading.entry.shown_version.etag(reading.entry.shown_key)
+        os.truncate(world.shard_file(A), SEGMENT + 10)
+        findings = [await world.segment_check.look(world.entry(A), index, "verify") for index in range(3)]
+        assert findings == [Finding.RIGHT, Finding.LOST, Finding.LOST]
+        async with world.opened(A) as again:
+            assert again.entry.shown_version.etag(again.entry.shown_key) == etag
+            assert b"".join([bytes(chunk) async for chunk in again.chunks()]) == data
+
+
 async def test_a_reader_that_has_not_come_there_yet_never_notices(tmp_path: Path) -> None:
     """It fetches that segment."""
     async with building(tmp_path / "c") as world:
@@ -169,7 +183,7 @@ async def test_prefetch_does_not_take_doubtful_bytes_for_present(tmp_path: Path)
         assert len(world.origin.log) == asked
 
 
-@pytest.mark.parametrize(("code", "finding"), [(errno.ETIMEDOUT, Finding.UNREAD), (errno.EIO, Finding.WRONG)])
+@pytest.mark.parametrize(("code", "finding"), [(errno.ETIMEDOUT, Finding.UNREAD), (errno.EIO, Finding.LOST)])
 async def test_a_disk_that_does_not_answer_condemns_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, finding: Finding
 ) -> None:
