@@ -148,5 +148,5 @@ def of_ours(found: Any) -> str:
 
 
 def unnamed_files() -> int:
-    links = (os.readlink(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{number}"))
+    links = (os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd"))  # one may be closed meanwhile
     return sum("forebay-epochs" in link for link in links)
