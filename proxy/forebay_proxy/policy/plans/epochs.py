@@ -119,26 +119,27 @@ class EpochTracker:
     def opened(self, shard: Shard, job: str, now: float, set_name: str | None = None, epoch: int | None = None) -> list[tuple[str, int]]:
         """A reader of ``job`` opened ``shard``; ``set_name`` and ``epoch`` as its plan has them.
 
-        Returns the keys of the sets it is of, each with the epoch of the job's pass.
+        Returns the keys of the sets it is of, each with the epoch of the job's pass; none where its group stands for them.
         """
         name = shard.name
         self._opened_at[name] = now
         self.jobs.heard(job, now)
         key = self.sets.learn(set_name) if set_name else ""
-        keys = self.sets.holding(name)
+        keys = self.sets.holding(name) if self.sets.listed else ()
         if not keys:  # whatever is opened under a name that nobody can list belongs to it
-            keys = (key,) if key in self.sets.unlisted else self.groups.unlisted(name, job) or (shard.group,)
+            keys = (key,) if key in self.sets.unlisted else self.groups.unlisted(name, job)
         elif key in keys and len(keys) > 1:  # a larger set that holds it too may be one that this job does not read
             keys = (key, *(other for other in keys if other != key and other in self.sets.kept))
+        known = keys or (shard.group,)
         if job == ANONYMOUS:
-            job = self._anonymous_job(name, keys)
+            job = self._anonymous_job(name, known)
         running = self._running.get(job, ())
         passes = []
-        for key in keys:
+        for key in known:
             found = self.groups.enter(key, job, now)
             passes.append((key, self._read(found, shard, job, now, epoch, running)))
         self.groups.keep_bounds()
-        return passes
+        return passes if keys else []
 
     def _read(self, found: Epoch, shard: Shard, job: str, now: float, epoch: int | None, running: Collection[int]) -> int:
         """``job`` opened ``shard`` in the pass ``found``; returns the epoch of that."""
@@ -215,7 +216,8 @@ class EpochTracker:
         """
         unread: dict[str, float] = {}
         alive = False
-        for key in self.sets.holding(name) or (*self.groups.unlisted(name), group_name):
+        keys = self.sets.holding(name) if self.sets.listed else ()
+        for key in keys or (*self.groups.unlisted(name), group_name):
             group = self.groups.get(key)
             if group is None or (now - group.opened_at > GROUP_LIFE_S and key not in self.sets.kept):
                 continue

@@ -283,6 +283,14 @@ def test_a_larger_set_is_read_by_those_who_say_so() -> None:
     assert [unread(passes, shard.name, GROUP, 5.0) for shard in (A, C)] == [["small"], []]
 
 
+def test_an_opening_tells_of_sets_alone() -> None:
+    """Nobody fetches a group ahead: that it was opened is for nobody else to hear."""
+    passes = EpochTracker()
+    assert passes.opened(A, "job", 1.0) == []
+    passes.declare_set(PATTERN, 1.0)
+    assert [key for key, _ in passes.opened(A, "job", 2.0)] == [passes.sets.key(PATTERN)]
+
+
 def test_a_declared_set_hears_of_every_opening() -> None:
     """Whatever smaller set the reader named: what was declared is fetched ahead until it is read."""
     passes = EpochTracker()

@@ -112,17 +112,17 @@ class ShardSets:
         """``forgotten`` is called with the key of a set that is known no more."""
         self._forgotten = forgotten
         self._understand = understand
-        self._listed: dict[str, ShardSet] = {}
+        self.listed: dict[str, ShardSet] = {}
         self.unlisted: dict[str, None] = {}  # known by their name alone: what was opened under it belongs to them
         self.kept: dict[str, None] = {}  # declared by a person: not forgotten
         self._keys: OrderedDict[str, str] = OrderedDict()  # by text, longest unmentioned first: asked for with every opening
         self._holding: dict[str, tuple[str, ...]] = {}
 
     def __repr__(self) -> str:
-        return f"<ShardSets {len(self._listed)} listed, {len(self.unlisted)} by name>"
+        return f"<ShardSets {len(self.listed)} listed, {len(self.unlisted)} by name>"
 
     def __len__(self) -> int:
-        return len(self._listed) + len(self.unlisted)
+        return len(self.listed) + len(self.unlisted)
 
     @staticmethod
     def key(text: str) -> str:
@@ -153,11 +153,11 @@ class ShardSets:
         if found is None:
             self.unlisted[key] = None
         else:
-            self._listed[key] = found
+            self.listed[key] = found
             self._holding.clear()
 
     def get(self, key: str) -> ShardSet | None:
-        return self._listed.get(key)
+        return self.listed.get(key)
 
     def holding(self, name: str) -> tuple[str, ...]:
         """The keys of the listed sets that hold the shard of this name."""
@@ -165,7 +165,7 @@ class ShardSets:
         if found is None:
             if len(self._holding) >= _CACHED:
                 self._holding.clear()
-            found = self._holding[name] = tuple([key for key, listed in self._listed.items() if listed.index(name) is not None])
+            found = self._holding[name] = tuple([key for key, listed in self.listed.items() if listed.index(name) is not None])
         return found
 
     def forget(self, key: str) -> None:
@@ -174,7 +174,7 @@ class ShardSets:
             return
         self._keys.pop(key[1:], None)
         self.unlisted.pop(key, None)
-        if self._listed.pop(key, None) is not None:
+        if self.listed.pop(key, None) is not None:
             self._holding.clear()
         self._forgotten(key)
 
