@@ -24,7 +24,7 @@ from far_set import FarSet  # noqa: E402
 from figures import Figure, as_json, lines  # noqa: E402
 
 from forebay_proxy.core.shard import Shard  # noqa: E402
-from forebay_proxy.policy.plans.name_table import NameTable  # noqa: E402
+from forebay_proxy.policy.plans.shard_ids import NameTable  # noqa: E402
 from forebay_proxy.simulate import origin  # noqa: E402
 from forebay_proxy.simulate.origin import SimulatedLine  # noqa: E402
 from forebay_proxy.simulate.outcome import SimulatedRun  # noqa: E402

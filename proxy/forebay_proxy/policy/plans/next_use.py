@@ -24,7 +24,7 @@ scan). Leased segments are no matter of this module: they are never offered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from math import inf
@@ -67,7 +67,7 @@ class UseOrder:
         shard_ids: ShardIds,
         plan_storage: PlanStorage,
         passes: EpochTracker,
-        planning: Container[str],
+        planning: Collection[str],
         changed: Callable[[Iterable[str]], None],
     ) -> None:
         """``planning`` are the jobs that have announced something; ``changed`` hears of names that somebody has asked for."""
@@ -83,7 +83,7 @@ class UseOrder:
 
     def first(self, name: str) -> tuple[float, ReaderPlan | None, int]:
         """(when the shard is opened by some plan, which, at which index); never and none if nobody announced it."""
-        number = self._shard_ids.number(name)
+        number = self._shard_ids.number(name) if self._planning else None
         return (inf, None, 0) if number is None else self._plan_storage.first(number)
 
     def next(self, name: str, group_name: str, now: float, silence_s: float) -> NextUse:

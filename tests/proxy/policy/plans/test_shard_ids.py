@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.house import shard_of
 
 from forebay_proxy.core.shard import Shard
-from forebay_proxy.policy.plans.shard_ids import ShardIds
+from forebay_proxy.policy.plans.shard_ids import NameTable, ShardIds
 from forebay_proxy.server.http.plan_route import shards_of
 from forebay_proxy.wire.urls.patterns import expand
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
@@ -100,3 +100,32 @@ def test_a_list_brings_its_shards() -> None:
 def test_a_slash_in_a_query_is_no_folder(texts: list[str]) -> None:
     """What was put together from a sibling had lost its query, and was another shard."""
     assert [shard.name for shard in shards_of(texts)] == [Shard.of(parse_origin_url(text)).name for text in texts]
+
+
+# Hashes and their numbers
+
+
+@given(st.lists(st.tuples(st.booleans(), st.one_of(st.integers(-20, 20), st.integers(-(2**63), 2**63 - 1)))))
+def test_a_table_is_a_dict(script: list[tuple[bool, int]]) -> None:
+    """Whatever comes and goes, hashes that collide in their low bits too; numbers are dense and used again."""
+    table, model = NameTable(), dict[int, int]()
+    most = 0
+    for comes, hashed in [*script, *((True, number << 40) for number in range(40))]:
+        if comes and hashed not in model:
+            model[hashed] = table.add(hashed)
+            most = max(most, len(model))
+        elif not comes and hashed in model:
+            table.remove(model.pop(hashed))
+        assert (table.find(hashed), len(table)) == (model.get(hashed, 0), len(model))
+    assert {table.find(hashed): hashed for hashed in model} == {number: hashed for hashed, number in model.items()}
+    assert max(model.values()) <= most
+
+
+def test_an_empty_table_keeps_nothing() -> None:
+    """The arrays of half a million names go with the last of them."""
+    table = NameTable()
+    numbers = [table.add(hashed) for hashed in range(10_000)]
+    assert len(table._heads) > 9_000
+    for number in numbers:
+        table.remove(number)
+    assert (len(table._hashes), len(table._heads), table.add(5)) == (1, 8, 1)
