@@ -39,14 +39,14 @@ class Suffix:
 RangeRequest = ByteRange | Suffix
 
 
-def parse_range(header: str | None) -> RangeRequest | None:
+def parse_range(header: str) -> RangeRequest | None:
     """The one range that ``header`` (a Range field) asks for.
 
-    None: send everything, because there is no header, another unit than bytes (must be ignored, 14.2), or several ranges.
+    None: send everything, because it is of another unit than bytes (must be ignored, 14.2), or of several ranges.
     Raises ``InvalidRequest`` (400) for a malformed one. Only for GET; on HEAD a Range field has no meaning.
     """
-    unit, equals, specs = (header or "").partition("=")
-    if header is None or (equals and unit.strip().lower() != "bytes"):
+    unit, equals, specs = header.partition("=")
+    if equals and unit.strip().lower() != "bytes":
         return None
     ranges = [_one(spec.strip(" \t")) for spec in specs.split(",") if spec.strip(" \t")]
     if not ranges:

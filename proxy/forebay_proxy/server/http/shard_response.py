@@ -51,14 +51,21 @@ class ShardRequest:
     @classmethod
     def of(cls, method: str, headers: MultiMapping[str]) -> ShardRequest:
         """Raises ``InvalidRequest`` for a malformed Range."""
+        asked = headers.get("Range") if method == "GET" else None
         return cls(
-            http_range.parse_range(headers.get("Range") if method == "GET" else None),
+            None if asked is None else http_range.parse_range(asked),
             joined(headers, "If-Match"),
             joined(headers, "If-None-Match"),
             headers.get("If-Range"),
             headers.get("If-Modified-Since"),
             headers.get("If-Unmodified-Since"),
         )
+
+    @property
+    def has_preconditions(self) -> bool:
+        """Whether the answer depends on the client's own version; most requests ask for the bytes whatever they are."""
+        named = (self.if_match, self.if_none_match, self.if_modified_since, self.if_unmodified_since)
+        return named != (None, None, None, None)
 
 
 def joined(headers: MultiMapping[str], name: str) -> str | None:
@@ -87,9 +94,10 @@ def decide(asked: ShardRequest, shard: str, version: Version, key: str) -> Shard
     """The answer for ``version`` of the shard named ``shard``. Raises ``PreconditionFailed`` or ``RangeNotSatisfiable``."""
     etag, modified = version.etag(key), version.modified
     headers = _common(version, etag, modified)
-    _check_unchanged(asked, shard, etag, modified)
-    if not _is_news(asked, etag, modified):
-        return ShardResponse(304, {name: headers[name] for name in ("ETag", "Last-Modified") if name in headers})
+    if asked.has_preconditions:
+        _check_unchanged(asked, shard, etag, modified)
+        if not _is_news(asked, etag, modified):
+            return ShardResponse(304, {name: headers[name] for name in ("ETag", "Last-Modified") if name in headers})
     if version.length is None:
         # Without a length there is no true Content-Range; the whole body is a correct answer to any Range (RFC 9110, 14.2).
         return ShardResponse(200, headers)

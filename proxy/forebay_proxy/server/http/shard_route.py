@@ -141,7 +141,7 @@ class ShardRoute:
 
     def _shard(self, request: web.BaseRequest) -> Shard:
         target = request.raw_path
-        if speaks_s3(target, request.headers):
+        if target[1:3].lower() == "s3" and speaks_s3(target, request.headers):
             target = object_target(target, request.headers)
         try:
             url = parse_proxy_target(target)
