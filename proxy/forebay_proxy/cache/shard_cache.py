@@ -27,7 +27,7 @@ from forebay_proxy.cache.integrity.segment_check import SegmentCheck
 from forebay_proxy.cache.readers.active_readers import ActiveReaders
 from forebay_proxy.cache.readers.reader import ShardReader
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.resident.facts import CacheChanged, EntryRetired, NameForgotten, SegmentSpoilt
+from forebay_proxy.cache.resident.facts import EntryRetired, NameForgotten, SegmentSpoilt
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.segment_reader import SegmentReader
 from forebay_proxy.cache.resident.space import SegmentLeases, SpaceManager
@@ -173,7 +173,7 @@ class ShardCache:
         if how not in ("", "no-plan") and reader is not None:
             self._events.emit(events.ShardOpened(reader, how))
         self.room.candidates.touch(entry)
-        self._events.emit(CacheChanged())
+        self.room.changed()
 
     def forget(self, fact: EntryRetired) -> None:
         """Nothing of this version is left."""

@@ -11,7 +11,7 @@ from forebay_proxy.cache.fill.segment_grants import SegmentGrants, in_time
 from forebay_proxy.cache.fill.segment_writer import SegmentWriter
 from forebay_proxy.cache.integrity.digest_check import DigestCheck
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.resident.facts import CacheChanged, SegmentMissed, ShardCompleted, VersionOutdated
+from forebay_proxy.cache.resident.facts import SegmentMissed, ShardCompleted, VersionOutdated
 from forebay_proxy.cache.resident.open_files import Retirement
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.space import Slice, SpaceManager
@@ -113,7 +113,7 @@ class Fill:
         size = entry.segments.span(index)[1]
         self._events.emit(events.SegmentFetched(entry.origin, size, self._clock() - flight.began_at, stored=True, prefetched=prefetched))
         self._sync_complete(entry)
-        self._events.emit(CacheChanged())
+        self._room.changed()
 
     def _sync_complete(self, entry: Entry) -> None:
         if entry.segments.complete and entry.stored.file is not None:
@@ -177,7 +177,7 @@ class Fill:
         self._room.candidates.touch(entry)
         if entry.is_empty:
             self._retirement.retire(entry)
-        self._events.emit(CacheChanged())
+        self._room.changed()
 
     def _drop_outdated(self, entry: Entry) -> None:
         """Evict a version that the origin has no more, once no reader, flight or removal is in it."""

@@ -28,7 +28,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class CacheChanged(Fact):
-    """A segment was stored, evicted or read: a request that found no room may find some now."""
+    """A segment was stored, evicted or read while readers have plans: a request that found no room may find some now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ class SpaceManager:
         self.entries = self.candidates.entries
         self.prefetch_debts = self.admission.prefetch_debts
         self.overhead = Overhead(ledger, store)
+        self._plans = plans
         self._store = store
         self._events = events
         self._clock = clock
@@ -171,6 +172,11 @@ class SpaceManager:
         entry.stored.charged_bytes -= max(0, grant.bytes - size)
         self.ledger.shrink(grant, size)
 
+    def changed(self) -> None:
+        """A segment was stored, evicted or read. Only requests for readers with a plan are refused room and made again."""
+        if len(self._plans):
+            self._events.emit(CacheChanged())
+
     # What the index says of it
 
     def claim(self, entry: Entry) -> None:
@@ -243,7 +249,7 @@ class SegmentLeases:
             if index not in entry.segments.unread:  # read to its end, or left: only now is its room anybody's
                 self._room.prefetch_debts.read(entry.key, index)
         self._room.candidates.touch(entry)  # what its readers have behind them may leave
-        self._events.emit(CacheChanged())
+        self._room.changed()
 
     @contextmanager
     def holding(self, entry: Entry, index: int) -> Iterator[None]:

@@ -158,8 +158,18 @@ async def test_a_segment_counts_once_however_many_hold_it(tmp_path: Path) -> Non
         leases.release(entry, 1)
 
 
+async def test_a_change_is_told_while_readers_have_plans(tmp_path: Path) -> None:
+    """Without one nothing is fetched ahead, so nothing waits for room."""
+    async with building(tmp_path / "c") as world:
+        world.room.changed()
+        assert not world.of(CacheChanged)
+        world.plans.replace(reader(), [shard_of(A)])
+        world.room.changed()
+        assert world.of(CacheChanged)
+
+
 async def test_what_is_held_does_not_leave(tmp_path: Path) -> None:
-    """For the length of the ``with``; then whoever waits for room, or for the end of the version, is told."""
+    """For the length of the ``with``; then whoever waits for the end of the version is told."""
     async with building(tmp_path / "c") as world:
         world.origin.put(A, data_of(2 * SEGMENT))
         await world.get(A)
@@ -170,4 +180,3 @@ async def test_what_is_held_does_not_leave(tmp_path: Path) -> None:
             world.facts.clear()
         assert list(entry.segments.may_leave()) == [1, 0]
         assert world.of(EntryLeft) == [EntryLeft(entry)]
-        assert world.of(CacheChanged)
