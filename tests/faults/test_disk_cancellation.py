@@ -49,7 +49,7 @@ async def a_segment_is_prepared(world: World, cut: Cut) -> None:
             world.cache.fill.give_back(entry, 0, grant)
     finally:
         entry.in_use.flying -= 1
-        world.cache.fill.left(entry)
+        world.room.left(entry)
 
 
 async def an_eviction(world: World, cut: Cut) -> None:

@@ -100,7 +100,7 @@ def _introduce_versions(parts: CacheParts, events: Events) -> None:
     on(ShardCompleted, indexer.completed)
     on(VersionOutdated, lambda fact: indexer.drop(fact.entry))
     on(VersionOutdated, lambda fact: parts.resolver.versions.forget(fact.entry))
-    on(EntryLeft, lambda fact: cache.fill.left(fact.entry))
+    on(EntryLeft, cache.fill.left)
     on(VersionRefuted, lambda fact: cache.fill.outdated(fact.entry))
     on(EntryRetired, cache.forget)
 

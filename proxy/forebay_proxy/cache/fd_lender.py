@@ -10,7 +10,6 @@ from contextlib import nullcontext
 from typing import Protocol
 
 from forebay_proxy.cache.fd_lease import FdLease, FdLeases
-from forebay_proxy.cache.fill.fill import Fill
 from forebay_proxy.cache.readers.active_readers import ActiveReaders
 from forebay_proxy.cache.readers.reader import ShardReader
 from forebay_proxy.cache.resident.entry import Entry
@@ -39,12 +38,11 @@ class FdLender:
     """Lends shards, and hears how each lease goes on: passed, ended, settled, counted. Not thread-safe: the event loop's only."""
 
     def __init__(
-        self, *, host: LendingHost, leases: FdLeases, readers: ActiveReaders, fill: Fill, room: SpaceManager, resolver: VersionResolver
+        self, *, host: LendingHost, leases: FdLeases, readers: ActiveReaders, room: SpaceManager, resolver: VersionResolver
     ) -> None:
         self.leases = leases
         self._host = host
         self._readers = readers
-        self._fill = fill
         self._room = room
         self._resolver = resolver
 
@@ -92,7 +90,7 @@ class FdLender:
     def release_lease(self, fd_lease: FdLease) -> None:
         """What the lease kept may leave, unless a map of it is left."""
         self.leases.look(fd_lease.reading.entry)
-        self._fill.left(fd_lease.reading.entry)
+        self._room.left(fd_lease.reading.entry)
 
     def count(self, fd_lease: FdLease) -> None:
         """What the reading would have cost the best schedule there is."""
@@ -101,4 +99,4 @@ class FdLender:
     def look_again(self) -> None:
         """Once a second: what maps that outlived their lease held until now may leave."""
         for entry in self.leases.look_again():
-            self._fill.left(entry)
+            self._room.left(entry)

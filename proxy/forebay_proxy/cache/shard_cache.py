@@ -89,12 +89,9 @@ class ShardCache:
         self.digest_check = digest_check
         self.fill = fill
         self.segment_flights = segment_flights
-        self.readers = ActiveReaders(
-            fill=fill, tar_check=self.tar_check, capacity=lambda: room.ledger.capacity_bytes,
-            segment_bytes=room.layout.segment_bytes, events=events, clock=clock,
-        )  # fmt: skip
+        self.readers = ActiveReaders(room=room, fill=fill, tar_check=self.tar_check, events=events, clock=clock)
         self.fd_leases = FdLeases(room, segment_reader, store)
-        self.fd_lender = FdLender(host=self, leases=self.fd_leases, readers=self.readers, fill=fill, room=room, resolver=resolver)
+        self.fd_lender = FdLender(host=self, leases=self.fd_leases, readers=self.readers, room=room, resolver=resolver)
         self._resolver = resolver
         self._limiters = limiters
         self._events = events
@@ -153,7 +150,7 @@ class ShardCache:
         reading.moved_to(entry, opened_here=opened_here)
         entry.in_use.readers += 1
         before.in_use.readers -= 1
-        self.fill.left(before)
+        self.room.left(before)
 
     def spoilt(self, fact: SegmentSpoilt) -> None:
         """A stored segment is wrong: readers that were given bytes of it are cut off, and the version is opened anew."""

@@ -11,7 +11,7 @@ from forebay_proxy.cache.fill.segment_grants import SegmentGrants, in_time
 from forebay_proxy.cache.fill.segment_writer import SegmentWriter
 from forebay_proxy.cache.integrity.digest_check import DigestCheck
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.resident.facts import SegmentMissed, ShardCompleted, VersionOutdated
+from forebay_proxy.cache.resident.facts import EntryLeft, SegmentMissed, ShardCompleted, VersionOutdated
 from forebay_proxy.cache.resident.open_files import Retirement
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.space import Slice, SpaceManager
@@ -95,7 +95,7 @@ class Fill:
         finally:
             entry.in_use.flying -= 1
             if entry.in_use.idle:
-                self.left(entry)
+                self._room.left(entry)
 
     def _failed(self, entry: Entry, error: DiskFailed) -> None:
         self._disk.failed(error)
@@ -169,15 +169,14 @@ class Fill:
 
     # What follows
 
-    def left(self, entry: Entry) -> None:
-        """A reader or a flight is gone from ``entry``."""
+    def left(self, fact: EntryLeft) -> None:
+        """Look whether its digest can be compared now, evict what is outdated, forget a version of which nothing is here."""
+        entry = fact.entry
         if entry.trust.digest_state is not None:
             self._digest_check.look(entry)
         self._drop_outdated(entry)
-        self._room.candidates.touch(entry)
         if entry.is_empty:
             self._retirement.retire(entry)
-        self._room.changed()
 
     def _drop_outdated(self, entry: Entry) -> None:
         """Evict a version that the origin has no more, once no reader, flight or removal is in it."""
@@ -193,8 +192,7 @@ class Fill:
             entry.in_use.stale = True
             self._events.emit(VersionOutdated(entry))
             self._room.claim(entry)
-            self._room.candidates.touch(entry)
-            self.left(entry)
+            self._room.left(entry)
 
     async def run_flight(self, entry: Entry, flight: Flight, writer: SegmentWriter, filling: Awaitable[None]) -> None:
         """Run ``filling``; whatever happens, nothing of the segment writer stays behind."""
@@ -226,4 +224,4 @@ class Fill:
                 # need the length, which is not known; so the room is refused segment by segment, and no reader waits for it.
                 self._events.emit(SegmentMissed(entry, 0, flight))
                 self.outdated(entry)  # part of a body that cannot be asked in pieces is of no use to later readers
-            self.left(entry)
+            self._room.left(entry)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from forebay_proxy.cache.fill.fill import Fill
 from forebay_proxy.cache.readers.reader import ShardReader
 from forebay_proxy.cache.resident.facts import ReaderResumed
+from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.cache.versions.tar_check import TarCheck
 from forebay_proxy.core import events
 from forebay_proxy.core.errors import ShardChanged
@@ -26,21 +27,13 @@ __all__ = ["ActiveReaders"]
 class ActiveReaders:
     """The readings in progress, by HTTP and by descriptor. Nothing here waits. Not thread-safe: the event loop's only."""
 
-    def __init__(
-        self,
-        *,
-        fill: Fill,
-        tar_check: TarCheck,
-        capacity: Callable[[], int],
-        segment_bytes: int,
-        events: Events,
-        clock: Callable[[], float],
-    ) -> None:
-        """``capacity`` in bytes, ``clock`` in monotonic seconds."""
+    def __init__(self, *, room: SpaceManager, fill: Fill, tar_check: TarCheck, events: Events, clock: Callable[[], float]) -> None:
+        """``clock`` in monotonic seconds."""
         self.waits = Waits(events, clock)
-        self.optimum = OptimumMeter(capacity, segment_bytes)
+        self.optimum = OptimumMeter(lambda: room.ledger.capacity_bytes, room.layout.segment_bytes)
         self.resting = 0  # readers whose client is stuck
         self._inside: set[ShardReader] = set()
+        self._room = room
         self._fill = fill
         self._tar_check = tar_check
         self._events = events
@@ -65,7 +58,7 @@ class ActiveReaders:
             raise
         finally:
             self.leave(reading)
-            self._fill.left(reading.entry)
+            self._room.left(reading.entry)
             self.count(reading, began)
 
     def enter(self, reading: ShardReader) -> int:
@@ -75,7 +68,7 @@ class ActiveReaders:
         return self.optimum.moment
 
     def leave(self, reading: ShardReader) -> None:
-        """``reading`` holds nothing any more; ``Fill.left`` comes next, a little later, as does ``count``."""
+        """``reading`` holds nothing any more; ``SpaceManager.left`` comes next, a little later, as does ``count``."""
         if reading.entry.trust.no_tar != "":  # "": it has been looked at, and may be a tar
             self._tar_check.ended(reading)
         self._inside.discard(reading)

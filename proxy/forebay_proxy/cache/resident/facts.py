@@ -88,7 +88,7 @@ class VersionRefuted(Fact):
 
 @dataclass(frozen=True, slots=True)
 class EntryLeft(Fact):
-    """A holder of a segment that was not its reader has left ``entry``."""
+    """A reader or a flight is gone from ``entry``, of which something is to be compared, removed or forgotten now."""
 
     entry: Entry
 

@@ -172,6 +172,13 @@ class SpaceManager:
         entry.stored.charged_bytes -= max(0, grant.bytes - size)
         self.ledger.shrink(grant, size)
 
+    def left(self, entry: Entry) -> None:
+        """A reader or a flight is gone from ``entry``; what may follow for the version is ``Fill``'s."""
+        self.candidates.touch(entry)
+        if entry.trust.digest_state is not None or entry.in_use.stale or entry.is_empty:
+            self._events.emit(EntryLeft(entry))
+        self.changed()
+
     def changed(self) -> None:
         """A segment was stored, evicted or read. Only requests for readers with a plan are refused room and made again."""
         if len(self._plans):
@@ -259,4 +266,4 @@ class SegmentLeases:
             yield
         finally:
             self.release(entry, index)
-            self._events.emit(EntryLeft(entry))
+            self._room.left(entry)

@@ -178,5 +178,15 @@ async def test_what_is_held_does_not_leave(tmp_path: Path) -> None:
         with world.cache.leases.holding(entry, 1):
             assert list(entry.segments.may_leave()) == [0]
             world.facts.clear()
+            entry.in_use.stale = True
         assert list(entry.segments.may_leave()) == [1, 0]
         assert world.of(EntryLeft) == [EntryLeft(entry)]
+
+
+async def test_most_readers_leave_nothing_to_be_done(tmp_path: Path) -> None:
+    """A version that stays is put in its place among those that may leave; nothing of it is compared or removed."""
+    async with building(tmp_path / "c") as world:
+        await stored(world, A, 2)
+        world.facts.clear()
+        await world.get(A)
+        assert not world.of(EntryLeft)
