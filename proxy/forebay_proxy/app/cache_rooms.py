@@ -81,7 +81,7 @@ class ResidentParts:
         files = OpenFiles(room, store)
         retirement = Retirement(room, files, tasks, events)
         reclaimer = Reclaimer(room=room, files=files, retirement=retirement, store=store, disk=disk, tasks=tasks, events=events)
-        leases, patient = SegmentLeases(room, events), PatientFiles(files, disk)
+        leases, patient = SegmentLeases(room), PatientFiles(files, disk)
         segment_check = SegmentCheck(room=room, reclaimer=reclaimer, files=patient, leases=leases, disk=disk, events=events)
         segment_reader = SegmentReader(files=patient, segment_check=segment_check, reclaimer=reclaimer, disk=disk, tasks=tasks)
         return cls(store, plans, tasks, disk, ledger, room, files, retirement, reclaimer, leases, segment_check, segment_reader)

@@ -98,8 +98,9 @@ class ShardReader:
         self._end = length if last is None else last + 1 if length is None else min(length, last + 1)
         if length is not None and first >= length:
             return self.tally.outcome
-        joins = not self._opened_here and self._host.segment_flights.find(self.entry, self._index_of(first)) is not None
-        self.tally.outcome = foreseen_outcome(self.entry, first, self._end, joins=joins)
+        index = self._index_of(first)
+        alone = self._opened_here or self.entry.segments.has(index) or self._host.segment_flights.find(self.entry, index) is None
+        self.tally.outcome = foreseen_outcome(self.entry, first, self._end, joins=not alone)
         while True:
             try:
                 await self._reach()
@@ -263,11 +264,10 @@ class ShardReader:
     def _ask_ahead(self, index: int) -> None:
         if not self.entry.ranged or self._end is None:
             return
-        flight = self.lease.flight
-        bypassing = flight is not None and flight.bypass
-        breadth = self._host.breadth(self.entry, bypassing)
-        if not self._place.segments_read:
-            breadth = min(breadth, FIRST_BREADTH)
+        breadth, segments, flight = FIRST_BREADTH, self.entry.segments, self.lease.flight
+        if segments.unverified or not segments.complete:  # else nothing is asked for, and only the next one is leased
+            most = self._host.breadth(self.entry, flight is not None and flight.bypass)
+            breadth = most if self._place.segments_read else min(most, FIRST_BREADTH)
         self.lease.ask_ahead(index, min(self._index_of(self._end - 1), index + breadth - 1))
 
     async def _next(self) -> bytes | memoryview:

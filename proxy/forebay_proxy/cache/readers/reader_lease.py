@@ -101,11 +101,10 @@ class ReaderLease:
     def ask_ahead(self, index: int, last: int) -> None:
         """Have the segments behind ``index`` come, up to ``last`` or to where there is no room for them."""
         for ahead in range(index + 1, last + 1):
-            flight = self._host.segment_flights.find(self._entry, ahead)
-            if flight is not None:
-                self._host.segment_flights.hurry(self._entry, flight, float(ahead - index))
-            elif self._entry.segments.has(ahead):
+            if self._entry.segments.has(ahead):
                 self._host.segment_reader.foresee(self._entry, ahead)
+            elif (flight := self._host.segment_flights.find(self._entry, ahead)) is not None:
+                self._host.segment_flights.hurry(self._entry, flight, float(ahead - index))
             elif not self._host.segment_flights.launch_ahead(self._entry, ahead, self._shard, float(ahead - index), self._reader):
                 return
             self.lease(ahead)

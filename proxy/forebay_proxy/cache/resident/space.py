@@ -234,10 +234,9 @@ class SegmentLeases:
     ``count`` says how many segments somebody holds.
     """
 
-    def __init__(self, room: SpaceManager, events: Events) -> None:
+    def __init__(self, room: SpaceManager) -> None:
         self.count = 0
         self._room = room
-        self._events = events
 
     def __repr__(self) -> str:
         return f"<SegmentLeases of {self.count} segments>"

@@ -41,6 +41,20 @@ async def test_then_it_has_sixteen(tmp_path: Path) -> None:
             assert set(reading.entry.segments.leases) == set(range(1, 1 + MOST_RANGES))
 
 
+async def test_a_reader_of_a_whole_shard_leases_the_next_segment_alone(tmp_path: Path) -> None:
+    """It has nothing to ask for, and what it does not hold yet is room for others; once something left it holds as much as it asks for."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, data_of(40 * SEGMENT))
+        await world.get(A)
+        await world.quiet()
+        async with world.opened(A) as reading:
+            await world.taken(reading, SEGMENT + 1)
+            assert set(reading.entry.segments.leases) == {1, 2}
+            await world.reclaimer.discard(reading.entry, 30)
+            await world.taken(reading, SEGMENT)
+            assert set(reading.entry.segments.leases) == set(range(2, 2 + MOST_RANGES))
+
+
 async def test_a_range_asks_for_its_segments_only(tmp_path: Path) -> None:
     """Not for what lies behind."""
     async with building(tmp_path / "c") as world:
