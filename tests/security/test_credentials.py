@@ -15,7 +15,7 @@ from support.refusals import refused
 from support.scripted_origin import ScriptedOrigin, in_a_thread
 from support.sidecar import Sidecar, running
 
-from forebay_proxy.cache.resident.credential_access import PROOF_S
+from forebay_proxy.cache.resident.entry import PROOF_S
 from forebay_proxy.core.errors import ShardForbidden
 from forebay_proxy.core.shard import Credential, Shard
 from forebay_proxy.policy.plans.registry import PlanRegistry

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from forebay_proxy.cache.readers import reader
-from forebay_proxy.cache.resident.credential_access import PROOF_S
+from forebay_proxy.cache.resident.entry import PROOF_S
 from forebay_proxy.cli.main import cli
 from forebay_proxy.config.settings import Settings, env_name
 from forebay_proxy.policy.plans import reader_plan

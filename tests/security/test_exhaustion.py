@@ -18,8 +18,7 @@ from support.raw import exchange, line
 from support.refusals import refused
 
 from forebay_proxy.cache.readers.reader import REST_S
-from forebay_proxy.cache.resident.credential_access import MOST_CREDENTIALS
-from forebay_proxy.cache.resident.entry import MOST_JOBS, Entry
+from forebay_proxy.cache.resident.entry import MOST_CREDENTIALS, MOST_JOBS, Entry
 from forebay_proxy.core.events import OriginAnswered, RequestDone, RequestOutcome
 from forebay_proxy.core.segments import DEFAULT_LAYOUT
 from forebay_proxy.core.shard import Pin as NoPin

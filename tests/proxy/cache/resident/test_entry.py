@@ -10,7 +10,17 @@ import pytest
 from support.house import shard_of
 
 from forebay_proxy.cache.resident.digest_state import DigestState, DigestVerdict
-from forebay_proxy.cache.resident.entry import MOST_JOBS, Entry, VersionFile, VersionTrust, VersionUse, fresh_key
+from forebay_proxy.cache.resident.entry import (
+    MOST_CREDENTIALS,
+    MOST_JOBS,
+    PROOF_S,
+    CredentialAccess,
+    Entry,
+    VersionFile,
+    VersionTrust,
+    VersionUse,
+    fresh_key,
+)
 from forebay_proxy.core.segments import DEFAULT_LAYOUT, SEGMENT_BYTES
 from forebay_proxy.core.shard import Pin, PinKind, Version, store_key
 from forebay_proxy.store.index.row import Row
@@ -195,3 +205,74 @@ def test_what_a_log_shows_of_a_file() -> None:
     stored.filed = stored.claimed = True
     stored.charged_bytes = 7
     assert repr(stored) == "<VersionFile closed, 7 bytes, 0 being written, claimed>"
+
+
+# What the origin has shown to whom
+
+
+def test_everybody_may_read_what_needed_no_credential() -> None:
+    """It was shown to who brings none; who brings one may be shown something else, and asks first."""
+    access = CredentialAccess()
+    assert access.may_read("", 0.0)
+    assert not access.may_read("mac", 0.0)
+    access.proved("mac", 0.0)
+    assert access.may_read("mac", 1.0)
+    access.refuse("mac")
+    assert not access.may_read("mac", 1.0)
+    assert access.may_read("", 1.0)
+
+
+def test_a_credential_is_let_in_by_fetching_or_by_proof() -> None:
+    """A proof lasts ten minutes, a fetch for good; what is shown to nobody in particular is still not proved to somebody."""
+    access = CredentialAccess()
+    access.macs = {"one"}
+    assert access.may_read("one", 0.0)
+    assert not access.may_read("two", 0.0)
+    assert not access.may_read("", 0.0)
+    access.proved("two", 100.0)
+    assert access.may_read("two", 100.0 + PROOF_S - 1)
+    assert not access.may_read("two", 100.0 + PROOF_S + 1)
+    access.admit("three")
+    assert access.may_read("three", 0.0)
+    access.admit("")
+    assert access.may_read("", 0.0)
+    assert access.may_read("one", 0.0)
+    assert not access.may_read("four", 0.0)
+
+
+def test_the_oldest_proof_makes_room() -> None:
+    """Made-up credentials are forgotten in the order in which they came; those whose time is over go first."""
+    access = CredentialAccess()
+    for number in range(MOST_CREDENTIALS + 1):
+        access.proved(f"p{number}", 0.0)
+    assert [access.may_read(f"p{number}", 1.0) for number in (0, 1, MOST_CREDENTIALS)] == [False, True, True]
+    access.proved("late", PROOF_S)
+    assert repr(access) == "<CredentialAccess 1 shown, 1 proved>"
+
+
+def test_fetches_of_made_up_credentials_are_bounded() -> None:
+    """Those beyond the bound prove themselves; no credential at all is always one of the known."""
+    access = CredentialAccess()
+    access.macs = {f"a{number}" for number in range(MOST_CREDENTIALS)}
+    access.admit("one more")
+    access.admit("")
+    assert not access.may_read("one more", 0.0)
+    assert access.may_read("", 0.0)
+
+
+def test_only_named_credentials_are_claimed() -> None:
+    """Of a version that is shown to everybody the index names nobody."""
+    access = CredentialAccess()
+    access.admit("mac")
+    assert access.claimable() == ()
+    access.macs = {"b", "a"}
+    assert access.claimable() == ("a", "b")
+
+
+def test_a_restored_access_knows_its_variant_only_where_nobody_needs_a_credential() -> None:
+    """An earlier process knew with which credential the version was opened."""
+    private, public = CredentialAccess(), CredentialAccess()
+    private.restore(("mac",), "chosen")
+    public.restore((), "")
+    assert (private.macs, private.variant, private.chosen) == ({"mac"}, None, "chosen")
+    assert (public.macs, public.variant, public.chosen) == ({""}, "", "")
