@@ -209,7 +209,8 @@ class ShardCache:
 
     def read_segment(self, entry: Entry, index: int) -> None:
         """A reader takes a segment from the store: it counts as read, and is no reader's lead any more."""
-        self.room.prefetch_debts.hit(entry.key, index)
+        if self.room.prefetch_debts.noted:
+            self.room.prefetch_debts.hit(entry.key, index)
         entry.segments.unread.discard(index)
 
     def length_of(self, name: str) -> int | None:

@@ -252,8 +252,9 @@ class SegmentLeases:
         entry.segments.release(index)
         if index not in entry.segments.leases:
             self.count -= 1
-            if index not in entry.segments.unread:  # read to its end, or left: only now is its room anybody's
-                self._room.prefetch_debts.read(entry.key, index)
+            debts = self._room.prefetch_debts
+            if (debts.noted or debts.given_back.places) and index not in entry.segments.unread:
+                debts.read(entry.key, index)  # read to its end, or left: only now is its room anybody's
         self._room.candidates.touch(entry)  # what its readers have behind them may leave
         self._room.changed()
 

@@ -44,7 +44,7 @@ class GivenLead:
     """Lead that was given back, by segment: for whom it came, and its bytes."""
 
     def __init__(self) -> None:
-        self._given: dict[tuple[str, int], tuple[Hashable, int]] = {}  # by (store key, segment)
+        self.places: dict[tuple[str, int], tuple[Hashable, int]] = {}  # (store key, segment) -> for whom it came, its bytes
         self._keys: Counter[str] = Counter()
 
     def __contains__(self, key: str) -> bool:
@@ -53,33 +53,36 @@ class GivenLead:
 
     def add(self, place: tuple[str, int], reader: Hashable, size: int) -> None:
         """``size`` bytes that came for ``reader`` are given back."""
-        self._given[place] = reader, size
+        self.places[place] = reader, size
         self._keys[place[0]] += 1
 
     def of(self, reader: Hashable) -> list[tuple[tuple[str, int], int]]:
         """What is left of what came for ``reader``, with its bytes."""
-        return [(place, size) for place, (of, size) in self._given.items() if of == reader]
+        return [(place, size) for place, (of, size) in self.places.items() if of == reader]
 
     def end(self, place: tuple[str, int]) -> None:
         """It was read, has left, or is lead again."""
-        if self._given.pop(place, None) is not None:
+        if self.places.pop(place, None) is not None:
             self._keys[place[0]] -= 1
             if not self._keys[place[0]]:
                 del self._keys[place[0]]
 
     def check(self) -> None:
         """The counts are those of what is noted. Raises ``AssertionError``."""
-        assert self._keys == Counter(key for key, _ in self._given), self._keys
+        assert self._keys == Counter(key for key, _ in self.places), self._keys
 
 
 class PrefetchDebts:
-    """Counted from the moment room is granted until the segment leaves or fails to come, and as lead until its reader passes it."""
+    """Counted from the moment room is granted until the segment leaves or fails to come, and as lead until its reader passes it.
+
+    Where ``noted`` and ``given_back.places`` are empty, as wherever readers announce nothing, there is nothing to ask.
+    """
 
     def __init__(self, segment_bytes: int, events: Events | None = None) -> None:
         """Without ``events`` nobody hears which debts are cleared."""
         self._most_owed = DISPLACED_PER_READER * segment_bytes
         self._events = events or Events()
-        self._noted: dict[tuple[str, int], _Noted] = {}  # (store key, segment)
+        self.noted: dict[tuple[str, int], _Noted] = {}  # (store key, segment)
         self._leads: dict[Hashable, dict[str, set[int]]] = {}  # reader -> store key -> segments
         self._debts: dict[Hashable, set[tuple[str, int]]] = {}  # reader -> where what it owes lies
         self._owed: Counter[Hashable] = Counter()
@@ -90,7 +93,7 @@ class PrefetchDebts:
         return f"<PrefetchDebts {len(self)} segments, {self.unread_bytes} bytes unread, {self._owed.total()} owed by {len(self._owed)}>"
 
     def __len__(self) -> int:
-        return len(self._noted)
+        return len(self.noted)
 
     def may(self, reader: Hashable, size: int) -> bool:
         """Whether something needed may leave for ``size`` bytes of ``reader``: it owes little, and has less than two segments of lead.
@@ -112,7 +115,7 @@ class PrefetchDebts:
         self.clear(key, index)
         if not is_lead and not owed:
             return
-        noted = self._noted[key, index] = _Noted(reader, size, is_lead, dict(owed or {}))
+        noted = self.noted[key, index] = _Noted(reader, size, is_lead, dict(owed or {}))
         if is_lead:
             self._leads.setdefault(reader, {}).setdefault(key, set()).add(index)
             self.unread_bytes += size
@@ -122,7 +125,7 @@ class PrefetchDebts:
 
     def move(self, place: tuple[str, int], key: str, index: int, size: int) -> None:
         """What was noted under ``place`` turned out to be segment ``index`` of ``key``, of ``size`` bytes."""
-        noted = self._noted.get(place)
+        noted = self.noted.get(place)
         if noted is not None:
             is_lead, owed = noted.is_lead, dict(noted.owed)
             self.clear(*place)
@@ -130,22 +133,22 @@ class PrefetchDebts:
 
     def is_lead(self, key: str, index: int) -> bool:
         """Whether it was prefetched and is unread."""
-        noted = self._noted.get((key, index))
+        noted = self.noted.get((key, index))
         return noted is not None and noted.is_lead
 
     def owed_on(self, key: str, index: int) -> Mapping[Hashable, int]:
         """The bytes owed of the room it stands in, by reader."""
-        noted = self._noted.get((key, index))
+        noted = self.noted.get((key, index))
         return noted.owed if noted is not None else {}
 
     def debts(self, reader: Hashable) -> list[tuple[str, int]]:
         """The segments that were read and stand in room that ``reader`` owes."""
-        return [place for place in self._debts.get(reader, ()) if self._noted[place].is_read]
+        return [place for place in self._debts.get(reader, ()) if self.noted[place].is_read]
 
     def read(self, key: str, index: int) -> None:
         """It was read to its end, or passed by, and its reader has gone on: nobody's lead any more, but its room is owed as before."""
         self.given_back.end((key, index))
-        noted = self._noted.get((key, index))
+        noted = self.noted.get((key, index))
         if noted is None:
             return
         if not noted.owed:
@@ -158,14 +161,14 @@ class PrefetchDebts:
 
     def hit(self, key: str, index: int) -> None:
         """If it was read to its end before, it was kept, so nothing is owed of its room."""
-        noted = self._noted.get((key, index))
+        noted = self.noted.get((key, index))
         if noted is not None and noted.is_read:
             self.clear(key, index)
 
     def clear(self, key: str, index: int) -> None:
         """It is gone, or needed itself; nothing where it was not noted."""
         self.given_back.end((key, index))
-        noted = self._noted.pop((key, index), None)
+        noted = self.noted.pop((key, index), None)
         if noted is None:
             return
         if noted.is_lead:
@@ -204,7 +207,7 @@ class PrefetchDebts:
 
     def give_back(self, reader: Hashable) -> list[str]:
         """``reader`` stands still: its lead is lead no more, and whoever wants its room may have it. Returns the store keys of it."""
-        mine = {key: {index: self._noted[key, index].size for index in indices} for key, indices in self._leads.get(reader, {}).items()}
+        mine = {key: {index: self.noted[key, index].size for index in indices} for key, indices in self._leads.get(reader, {}).items()}
         self.passed(reader, lambda key: False)
         for key, sizes in mine.items():
             for index, size in sizes.items():
@@ -227,11 +230,11 @@ class PrefetchDebts:
             self.given_back.end(place)
         self.passed(reader, lambda key: False)
         for place in list(self._debts.get(reader, ())):
-            noted = self._noted[place]
+            noted = self.noted[place]
             self._forgive(reader, place, noted)
             del noted.owed[reader]
             if not noted.owed and not noted.is_lead:
-                del self._noted[place]
+                del self.noted[place]
 
     def owed(self) -> dict[Hashable, int]:
         """How many bytes each reader owes; readers that owe none are not named."""
@@ -240,9 +243,9 @@ class PrefetchDebts:
     def check(self) -> None:
         """The sums are those of what is noted. Raises ``AssertionError``."""
         debts: Counter[Hashable] = Counter()
-        for place, noted in self._noted.items():
+        for place, noted in self.noted.items():
             assert noted.is_lead or noted.owed, place
             debts.update(noted.owed)
         assert debts == self._owed, (debts, self._owed)
         self.given_back.check()
-        assert self.unread_bytes == sum(noted.size for noted in self._noted.values() if noted.is_lead), self
+        assert self.unread_bytes == sum(noted.size for noted in self.noted.values() if noted.is_lead), self
