@@ -31,7 +31,7 @@ async def a_grant_is_cleared(world: World, cut: Cut) -> None:
 
 
 async def a_first_grant(world: World, cut: Cut) -> None:
-    grant = await cut.run(world.cache.fill.grants.opening(Urgency(0.0), SEGMENT))
+    grant = await cut.run(world.fill.grants.opening(Urgency(0.0), SEGMENT))
     if grant is not None:
         world.ledger.release(grant)
 
@@ -44,9 +44,9 @@ async def a_segment_is_prepared(world: World, cut: Cut) -> None:
     try:
         grant = world.room.reserve(2 * SEGMENT)
         world.ledger.shrink(grant, SEGMENT)
-        file = await cut.run(world.cache.fill.prepare(entry, 0, grant))
+        file = await cut.run(world.fill.prepare(entry, 0, grant))
         if file is not None:
-            world.cache.fill.give_back(entry, 0, grant)
+            world.fill.give_back(entry, 0, grant)
     finally:
         entry.in_use.flying -= 1
         world.room.left(entry)

@@ -71,11 +71,11 @@ async def test_a_shutdown_at_any_moment(tmp_path: Path) -> None:
                 read.cancel()
             world.resolver.cancel()
             world.flights.cancel()
-            world.cache.digest_check.stop()
+            world.digest_check.stop()
             async with asyncio.timeout(60):
                 await world.tasks.idle()
                 await asyncio.wait(reads)
-            assert not world.cache.digest_check._hashing
+            assert not world.digest_check._hashing
             assert world.cache.leased_segments == 0
 
 
@@ -147,7 +147,7 @@ async def test_a_shutdown_does_not_wait_for_the_answer(tmp_path: Path) -> None:
             await reading
         world.resolver.cancel()
         world.flights.cancel()
-        world.cache.digest_check.stop()
+        world.digest_check.stop()
         async with asyncio.timeout(60):
             await world.tasks.idle()
         assert not origin.gate.is_set()

@@ -22,15 +22,20 @@ from forebay_proxy.background.disk_monitor import DiskMonitor
 from forebay_proxy.background.prefetcher import Prefetcher
 from forebay_proxy.background.sample_indexer import SampleIndexer
 from forebay_proxy.background.set_prefetch import SetPrefetch
+from forebay_proxy.cache.fd_lease import FdLeases
 from forebay_proxy.cache.fill.fetcher import Fetcher
+from forebay_proxy.cache.fill.fill import Fill
+from forebay_proxy.cache.fill.segment_flights import SegmentFlights
+from forebay_proxy.cache.integrity.digest_check import DigestCheck
 from forebay_proxy.cache.integrity.segment_check import SegmentCheck
 from forebay_proxy.cache.readers.reader import ShardReader
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.open_files import OpenFiles, Retirement
 from forebay_proxy.cache.resident.reclaim import Reclaimer
-from forebay_proxy.cache.resident.space import Slice, SpaceManager
+from forebay_proxy.cache.resident.space import SegmentLeases, Slice, SpaceManager
 from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.cache.versions.resolver import VersionResolver
+from forebay_proxy.cache.versions.tar_check import TarCheck
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.background_tasks import BackgroundTasks
 from forebay_proxy.core.events import Event, Events, Fact
@@ -121,6 +126,13 @@ class World:
     limiters: Limiters
     fetcher: Fetcher
     buffers: BufferBudget
+    leases: SegmentLeases
+    segment_check: SegmentCheck
+    digest_check: DigestCheck
+    fill: Fill
+    segment_flights: SegmentFlights
+    tar_check: TarCheck
+    fd_leases: FdLeases
     cache: ShardCache
     prefetcher: Prefetcher
     sets: SetPrefetch
@@ -131,10 +143,6 @@ class World:
     events: Events
     facts: list[Any] = field(default_factory=list)
     most_used: int = 0
-
-    @property
-    def segment_check(self) -> SegmentCheck:
-        return self.cache.segment_check
 
     def entry(self, name: str) -> Entry:
         return self.resolver.versions.current[name]
@@ -259,7 +267,7 @@ def _plain_errors() -> Iterator[None]:
 
 def _each(parts: CacheParts) -> dict[str, Any]:
     """By name, what a ``World`` has of it."""
-    rooms = (parts, parts.resident, parts.transfer, parts.background)
+    rooms = (parts, parts.resident, parts.transfer, parts.integrity, parts.filling, parts.reading, parts.background)
     found = {part.name: getattr(room, part.name) for room in rooms for part in fields(room)}
     return {part.name: found[part.name] for part in fields(World) if part.name in found}
 
@@ -307,9 +315,9 @@ async def building(
                 parts = build_cache(store, capacity, settings, around)
                 if window_unit is not None:
                     parts.transfer.buffers.windows = Share(4 * window_unit, per_holder=4, smallest_bytes=window_unit)
-                operations = Operations(parts.cache, parts.resolver, clock)
+                operations = Operations(parts.cache, parts.filling.resolver, parts.resident.segment_check, clock)
                 world = World(path, origin, clock, operations=operations, group=group, events=events, facts=facts, **_each(parts))
-                adopt(loaded, store, parts.resolver, parts.cache)
+                adopt(loaded, store, parts.filling.resolver, parts.cache)
                 if measured:
                     world.room.overhead.measure()
                 walking = group.create_task(world.prefetcher.run()) if prefetch else None

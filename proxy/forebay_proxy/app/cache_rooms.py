@@ -11,6 +11,7 @@ from forebay_proxy.background.disk_monitor import DiskMonitor
 from forebay_proxy.background.prefetcher import Prefetcher
 from forebay_proxy.background.sample_indexer import SampleIndexer
 from forebay_proxy.background.set_prefetch import SetPrefetch
+from forebay_proxy.cache.fd_lease import FdLeases
 from forebay_proxy.cache.fill.fetcher import Fetcher
 from forebay_proxy.cache.fill.fill import Fill
 from forebay_proxy.cache.fill.segment_flights import SegmentFlights
@@ -18,6 +19,8 @@ from forebay_proxy.cache.fill.segment_grants import SegmentGrants
 from forebay_proxy.cache.integrity.digest_check import DigestCheck
 from forebay_proxy.cache.integrity.digest_gate import DigestGate
 from forebay_proxy.cache.integrity.segment_check import SegmentCheck
+from forebay_proxy.cache.readers.active_readers import ActiveReaders
+from forebay_proxy.cache.readers.reader_parts import ReaderParts
 from forebay_proxy.cache.resident.open_files import OpenFiles, PatientFiles, Retirement
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.segment_reader import SegmentReader
@@ -25,6 +28,7 @@ from forebay_proxy.cache.resident.space import SegmentLeases, Slice, SpaceManage
 from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.cache.versions.freshness import SuspectVersions
 from forebay_proxy.cache.versions.resolver import VersionResolver
+from forebay_proxy.cache.versions.tar_check import TarCheck
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.background_tasks import BackgroundTasks
 from forebay_proxy.core.events import Events
@@ -39,7 +43,7 @@ from forebay_proxy.transfer.buffer_budget import BufferBudget
 from forebay_proxy.transfer.flights import Flights
 from forebay_proxy.transfer.limiter import Limiters
 
-__all__ = ["BackgroundParts", "FillParts", "IntegrityParts", "ResidentParts", "Surroundings", "TransferParts"]
+__all__ = ["BackgroundParts", "FillParts", "IntegrityParts", "ReadingParts", "ResidentParts", "Surroundings", "TransferParts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +160,26 @@ class FillParts:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadingParts:
+    """Who reads, by HTTP and by descriptor, and what each works with."""
+
+    parts: ReaderParts
+    tar_check: TarCheck
+    readers: ActiveReaders
+    fd_leases: FdLeases
+
+    @classmethod
+    def build(
+        cls, here: ResidentParts, transfer: TransferParts, integrity: IntegrityParts, filling: FillParts, around: Surroundings
+    ) -> ReadingParts:
+        flights, buffers = filling.segment_flights, transfer.buffers
+        parts = ReaderParts(here.segment_reader, flights, integrity.gate, here.leases, buffers, transfer.limiters)
+        tar_check = TarCheck(here.segment_reader, around.events)
+        readers = ActiveReaders(room=here.room, fill=filling.fill, tar_check=tar_check, events=around.events, clock=around.clock)
+        return cls(parts, tar_check, readers, FdLeases(here.room, here.segment_reader, here.store))
+
+
+@dataclass(frozen=True, slots=True)
 class BackgroundParts:
     """The tasks around a cache, which the caller of ``build_cache`` starts."""
 
@@ -166,19 +190,19 @@ class BackgroundParts:
 
     @classmethod
     def build(
-        cls, here: ResidentParts, cache: ShardCache, resolver: VersionResolver, ahead: Callable[[str], int], capacity: Capacity,
-        settings: Settings, around: Surroundings,
+        cls, here: ResidentParts, cache: ShardCache, filling: FillParts, reading: ReadingParts, ahead: Callable[[str], int],
+        capacity: Capacity, settings: Settings, around: Surroundings,
     ) -> BackgroundParts:  # fmt: skip
         """``ahead``: how many requests ahead of need an origin is sent at a time now."""
-        clock = around.clock
+        clock, resolver = around.clock, filling.resolver
         headroom = Headroom(capacity.capacity_bytes, capacity.floor_bytes, capacity.effective_bytes, clock)
         disk_monitor = DiskMonitor(
-            store=here.store, room=here.room, reclaimer=here.reclaimer, files=here.files, fill=cache.fill, health=here.disk,
+            store=here.store, room=here.room, reclaimer=here.reclaimer, files=here.files, fill=filling.fill, health=here.disk,
             headroom=headroom, free_floor=settings.free_floor, tasks=here.tasks,
         )  # fmt: skip
         return cls(
             SampleIndexer(cache, here.store.samples, here.tasks, around.events),
             disk_monitor,
             Prefetcher(cache, resolver, here.plans, ahead, here.tasks, clock),
-            SetPrefetch(cache, resolver, here.plans, settings.set, clock, cache.tar_check),
+            SetPrefetch(cache, resolver, here.plans, settings.set, clock, reading.tar_check),
         )

@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forebay_proxy.app.cache_rooms import BackgroundParts, FillParts, IntegrityParts, ResidentParts, Surroundings, TransferParts
+from forebay_proxy.app.cache_rooms import (
+    BackgroundParts,
+    FillParts,
+    IntegrityParts,
+    ReadingParts,
+    ResidentParts,
+    Surroundings,
+    TransferParts,
+)
 from forebay_proxy.cache.resident.facts import (
     CacheChanged,
     EntryLeft,
@@ -25,7 +33,6 @@ from forebay_proxy.cache.resident.facts import (
     VersionRefuted,
 )
 from forebay_proxy.cache.shard_cache import ShardCache
-from forebay_proxy.cache.versions.resolver import VersionResolver
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.events import Events
 from forebay_proxy.node.cache_location import Capacity
@@ -50,7 +57,9 @@ class CacheParts:
 
     resident: ResidentParts
     transfer: TransferParts
-    resolver: VersionResolver
+    integrity: IntegrityParts
+    filling: FillParts
+    reading: ReadingParts
     cache: ShardCache
     background: BackgroundParts
 
@@ -60,21 +69,20 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
     here, transfer = ResidentParts.build(store, capacity, around), TransferParts.build(settings, around)
     integrity = IntegrityParts.build(here, transfer, settings, around)
     filling = FillParts.build(here, transfer, integrity, settings, around)
-    cache = _cache(here, transfer, integrity, filling, around)
-    background = BackgroundParts.build(here, cache, filling.resolver, transfer.fetcher.ahead, capacity, settings, around)
-    parts = CacheParts(here, transfer, filling.resolver, cache, background)
+    reading = ReadingParts.build(here, transfer, integrity, filling, around)
+    cache = _cache(here, transfer, filling, reading, around)
+    background = BackgroundParts.build(here, cache, filling, reading, transfer.fetcher.ahead, capacity, settings, around)
+    parts = CacheParts(here, transfer, integrity, filling, reading, cache, background)
     _introduce_disk(parts, around.events)
     _introduce_versions(parts, around.events)
     _introduce_prefetch(parts, around.events)
     return parts
 
 
-def _cache(here: ResidentParts, transfer: TransferParts, integrity: IntegrityParts, filling: FillParts, around: Surroundings) -> ShardCache:
+def _cache(here: ResidentParts, transfer: TransferParts, filling: FillParts, reading: ReadingParts, around: Surroundings) -> ShardCache:
     return ShardCache(
-        store=here.store, room=here.room, reclaimer=here.reclaimer, leases=here.leases, segment_reader=here.segment_reader,
-        segment_check=here.segment_check, disk=here.disk, plans=here.plans, flights=transfer.flights, resolver=filling.resolver,
-        limiters=transfer.limiters, buffers=transfer.buffers, events=around.events, clock=around.clock, gate=integrity.gate,
-        digest_check=integrity.digest_check, fill=filling.fill, segment_flights=filling.segment_flights,
+        room=here.room, reclaimer=here.reclaimer, disk=here.disk, plans=here.plans, flights=transfer.flights, resolver=filling.resolver,
+        parts=reading.parts, readers=reading.readers, fd_leases=reading.fd_leases, events=around.events,
     )  # fmt: skip
 
 
@@ -92,16 +100,17 @@ def _introduce_disk(parts: CacheParts, events: Events) -> None:
 
 
 def _introduce_versions(parts: CacheParts, events: Events) -> None:
-    cache, indexer, on = parts.cache, parts.background.indexer, events.on
-    on(FileHeld, lambda fact: cache.fd_leases.held(fact.entry))
-    on(SegmentRefetched, lambda fact: cache.digest_check.segment_stored(fact.entry, fact.index, fact.checksum))
+    cache, fill, indexer, on = parts.cache, parts.filling.fill, parts.background.indexer, events.on
+    digest_check, versions = parts.integrity.digest_check, parts.filling.resolver.versions
+    on(FileHeld, lambda fact: parts.reading.fd_leases.held(fact.entry))
+    on(SegmentRefetched, lambda fact: digest_check.segment_stored(fact.entry, fact.index, fact.checksum))
     on(SegmentSpoilt, lambda fact: indexer.drop(fact.entry))
     on(SegmentSpoilt, cache.spoilt)
     on(ShardCompleted, indexer.completed)
     on(VersionOutdated, lambda fact: indexer.drop(fact.entry))
-    on(VersionOutdated, lambda fact: parts.resolver.versions.forget(fact.entry))
-    on(EntryLeft, cache.fill.left)
-    on(VersionRefuted, lambda fact: cache.fill.outdated(fact.entry))
+    on(VersionOutdated, lambda fact: versions.forget(fact.entry))
+    on(EntryLeft, fill.left)
+    on(VersionRefuted, lambda fact: fill.outdated(fact.entry))
     on(EntryRetired, cache.forget)
 
 

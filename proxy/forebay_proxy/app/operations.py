@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from forebay_proxy.background.selection import selected
 from forebay_proxy.background.verifier import Verifier
 from forebay_proxy.background.warmer import Warmer
+from forebay_proxy.cache.integrity.segment_check import SegmentCheck
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.cache.versions.resolver import VersionResolver
@@ -26,6 +27,7 @@ class Operations:
         self,
         cache: ShardCache,
         resolver: VersionResolver,
+        segment_check: SegmentCheck,
         clock: Callable[[], float],
         declare: Callable[[str], None] = lambda text: None,
         tar_check: TarCheck | None = None,
@@ -37,6 +39,7 @@ class Operations:
         self._declare = declare
         self._cache = cache
         self._resolver = resolver
+        self._segment_check = segment_check
         self._clock = clock
 
     def shards(self, name: str = "") -> list[dict[str, object]]:
@@ -73,7 +76,7 @@ class Operations:
 
     def verify(self, patterns: list[str] | None, rate_bytes_s: float) -> AsyncIterator[dict[str, object]]:
         """Compare what matches with its checksums; yields the events of ``POST /v1/verify``."""
-        return Verifier(self._cache.segment_check, self.selected(patterns), rate_bytes_s).run()
+        return Verifier(self._segment_check, self.selected(patterns), rate_bytes_s).run()
 
     def selected(self, patterns: list[str] | None) -> AsyncIterator[Entry]:
         """What is here and matches, by name."""

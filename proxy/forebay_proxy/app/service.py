@@ -169,7 +169,7 @@ class _Sidecar:
         await self._begin_access_log(store)
         group = await self._life.enter_async_context(asyncio.TaskGroup())
         self._build_cache(group, store, capacity)
-        adopt(loaded, store, self._parts.resolver, self._cache)
+        adopt(loaded, store, self._parts.filling.resolver, self._cache)
         self._cache.room.overhead.measure()
         said = await self._listen(claim, group)
         store.directory.announce(self._face.address.url, self._instance)
@@ -221,7 +221,9 @@ class _Sidecar:
         self._cache, self._plans = parts.cache, parts.resident.plans
         cache, plans = self._cache, self._plans
         self._long_waits = LongWaits(cache.readers.waits, self._board, clock)
-        self._sampling = Sampling(cache.room, cache.segment_check, lambda: store.idle, every_s=settings.verify_every_s, chance=chance)
+        self._sampling = Sampling(
+            cache.room, parts.resident.segment_check, lambda: store.idle, every_s=settings.verify_every_s, chance=chance
+        )
         self._intake = PlanIntake(plans, parts.background.prefetcher, events)
         announced = PlanStatus(cache=cache, plans=plans, prefetcher=parts.background.prefetcher, adherence=self._adherence, clock=clock)
         self._status_report = StatusReport(
@@ -245,7 +247,8 @@ class _Sidecar:
         self._face = HttpServer(
             cache=self._cache, plans=self._intake,
             operations=Operations(
-                self._cache, self._parts.resolver, self._clock, sets.declare, self._cache.tar_check, sets.remove
+                self._cache, self._parts.filling.resolver, self._parts.resident.segment_check, self._clock, sets.declare,
+                self._parts.reading.tar_check, sets.remove,
             ),
             status=self._status_report.status, announced=self._status_report.announced, indexes=self._parts.background.indexer,
             metrics=self._metrics.render, access=access, events=self._events, pass_headers=settings.pass_header, clock=self._clock,
@@ -290,7 +293,7 @@ class _Sidecar:
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if idle_s is None else max(1.0, idle_s / 10)):
                     await asked.wait()
-            if self._cache.fd_leases.lingering:
+            if self._cache.fd_lender.leases.lingering:
                 self._lingered_at = self._clock()
             last_active = max(self._face.requests.last_active, self._door.clients.last_active, self._lingered_at)
             in_use = self._face.requests.in_use or self._door.clients.in_use
@@ -312,9 +315,9 @@ class _Sidecar:
         await self._parts.transfer.flights.ended(FLIGHTS_END_S)
         for task in self._background.values():
             task.cancel()
-        self._parts.resolver.cancel()
+        self._parts.filling.resolver.cancel()
         self._parts.transfer.flights.cancel()
-        self._cache.digest_check.stop()
+        self._parts.integrity.digest_check.stop()
         self._parts.background.indexer.stop()
         await self._parts.resident.tasks.idle()
 
@@ -326,14 +329,14 @@ class _Sidecar:
         flights, entries = self._parts.transfer.flights, self._cache.room.entries
         names |= {entries[key].name for key in flights.arrived() if key in entries}
         flights.drop(keys.__contains__)
-        self._parts.resolver.drop(names.__contains__)
+        self._parts.filling.resolver.drop(names.__contains__)
 
     async def _tick(self) -> None:
         """Once a second: silent readers expire, and refused work may be tried again."""
         while True:
             await asyncio.sleep(TICK_S)
             self._parts.transfer.limiters.look_again()
-            self._parts.resolver.expire()
+            self._parts.filling.resolver.expire()
             self._cache.readers.waits.look(self._status_report.readers_lately())
             self._long_waits.look()
             self._troubles.look(self._parts.resident.ledger.capacity_bytes, self._cache.disk.state, self._cache.disk.reason)

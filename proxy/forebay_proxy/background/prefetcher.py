@@ -67,10 +67,10 @@ class _View:
     def has(self, name: str, index: int) -> bool:
         entry = self._versions.current[name]
         if entry.segments.has(index):
-            self._cache.segment_reader.foresee(entry, index)
+            self._cache.parts.segment_reader.foresee(entry, index)
             return True
         # A body that cannot be asked in pieces comes with its opening, or not at all.
-        return not entry.ranged or self._cache.segment_flights.find(entry, index) is not None
+        return not entry.ranged or self._cache.parts.segment_flights.find(entry, index) is not None
 
     def fresh(self, name: str, job: str) -> bool:
         return self._freshness.is_fresh(self._versions.current[name], job)
@@ -217,7 +217,9 @@ class Prefetcher:
             self._tasks.spawn(self._open(request, need), "prefetch opening")
             return
         try:
-            flight = self._cache.segment_flights.ensure(entry, request.index, shard, need=need, need_at=request.need_at, reader=reader)
+            flight = self._cache.parts.segment_flights.ensure(
+                entry, request.index, shard, need=need, need_at=request.need_at, reader=reader
+            )
         except CacheFull:
             self.scheduler.refused(reader)
             return

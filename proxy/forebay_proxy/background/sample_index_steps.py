@@ -123,14 +123,14 @@ class SampleIndexReader:
         """The encoded index of ``entry``. Raises ``NotIndexable``, ``IndexNotYet``, ``NoIndex``, and ``CacheError`` of the disk."""
         check_indexable(entry)
         for index in sorted(entry.segments.unverified):
-            if not await self._cache.segment_reader.trusted(entry, index):
+            if not await self._cache.parts.segment_reader.trusted(entry, index):
                 raise index_not_yet(entry, "a part of it was not what had been stored")
         landed, steps = dict(entry.stored.stored_at), SampleIndexSteps(entry.version.length or 0)
         done = False
         try:
             while not done:
                 before_s = steps.worked_s
-                file = entry.stored.file or await self._cache.segment_reader.stored(entry)
+                file = entry.stored.file or await self._cache.parts.segment_reader.stored(entry)
                 done = await file.inspect(steps.step)
                 check_indexable(entry)
                 await self._pause(steps.worked_s - before_s)

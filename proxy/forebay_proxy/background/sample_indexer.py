@@ -116,7 +116,7 @@ class SampleIndexer:
                 entry = self._cache.room.entries.get(key)
                 if entry is not None and key not in self._files and key not in self._refused:
                     with suppress(ShardError, CacheError):  # it left meanwhile, or has none: told when somebody asks
-                        await self._cache.gate.verdict(entry)
+                        await self._cache.parts.gate.verdict(entry)
                         await self._made_ahead(entry)
 
     async def _made_ahead(self, entry: Entry) -> None:

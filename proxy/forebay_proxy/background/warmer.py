@@ -126,7 +126,7 @@ class Warmer:
             air = await self._ask(entry, shard)
         for flight in air:
             await self._landed(flight)
-        await self._cache.gate.verdict(entry)
+        await self._cache.parts.gate.verdict(entry)
         await self.judge(entry)
         if not entry.segments.complete and not entry.ranged:
             raise Abandoned("it comes whole or not at all, and there was no room for all of it")
@@ -155,10 +155,10 @@ class Warmer:
             return air
         try:
             for index in range(entry.segments.layout.count(entry.version.length or 0)):
-                flight = self._cache.segment_flights.find(entry, index)
+                flight = self._cache.parts.segment_flights.find(entry, index)
                 if flight is None and not entry.segments.has(index):
                     self._asks(shard.name, entry.segments.bytes_of(index))
-                flight = flight or self._cache.segment_flights.ensure(entry, index, shard, need=NEED, need_at=None, reader=None)
+                flight = flight or self._cache.parts.segment_flights.ensure(entry, index, shard, need=NEED, need_at=None, reader=None)
                 if flight is not None:
                     air.append(flight)
                 if len(air) >= SEGMENTS_AT_ONCE:

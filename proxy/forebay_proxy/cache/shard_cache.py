@@ -14,25 +14,19 @@ Everything here runs on one event loop and needs no locks; between two awaits th
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 
 from forebay_proxy.cache.fd_lease import FdLeases
 from forebay_proxy.cache.fd_lender import FdLender
-from forebay_proxy.cache.fill.fill import Fill
-from forebay_proxy.cache.fill.segment_flights import SegmentFlights
-from forebay_proxy.cache.integrity.digest_check import DigestCheck
-from forebay_proxy.cache.integrity.digest_gate import DigestGate
-from forebay_proxy.cache.integrity.segment_check import SegmentCheck
 from forebay_proxy.cache.readers.active_readers import ActiveReaders
 from forebay_proxy.cache.readers.reader import ShardReader
+from forebay_proxy.cache.readers.reader_parts import ReaderParts
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import EntryRetired, NameForgotten, SegmentSpoilt
 from forebay_proxy.cache.resident.reclaim import Reclaimer
-from forebay_proxy.cache.resident.segment_reader import SegmentReader
-from forebay_proxy.cache.resident.space import SegmentLeases, SpaceManager
+from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.cache.versions.resolver import VersionResolver
-from forebay_proxy.cache.versions.tar_check import TarCheck
 from forebay_proxy.core import events
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.http_range import RangeRequest, Suffix
@@ -40,11 +34,8 @@ from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans.facts import NextUseChanged
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.store.health import DiskHealth
-from forebay_proxy.store.store import Store
 from forebay_proxy.telemetry.waits import OPENING
-from forebay_proxy.transfer.buffer_budget import BufferBudget
 from forebay_proxy.transfer.flights import Flights
-from forebay_proxy.transfer.limiter import Limiters
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["ShardCache"]
@@ -56,44 +47,26 @@ class ShardCache:
     def __init__(
         self,
         *,
-        store: Store,
         room: SpaceManager,
         reclaimer: Reclaimer,
-        leases: SegmentLeases,
-        segment_reader: SegmentReader,
-        segment_check: SegmentCheck,
         disk: DiskHealth,
         plans: PlanRegistry,
         flights: Flights,
         resolver: VersionResolver,
-        limiters: Limiters,
-        buffers: BufferBudget,
+        parts: ReaderParts,
+        readers: ActiveReaders,
+        fd_leases: FdLeases,
         events: Events,
-        clock: Callable[[], float],
-        gate: DigestGate,
-        digest_check: DigestCheck,
-        fill: Fill,
-        segment_flights: SegmentFlights,
     ) -> None:
-        self.buffers = buffers
         self.room = room
         self.reclaimer = reclaimer
+        self.disk = disk
         self.plans = plans
         self.flights = flights
-        self.disk = disk
-        self.segment_reader = segment_reader
-        self.segment_check = segment_check
-        self.leases = leases
-        self.tar_check = TarCheck(segment_reader, events)
-        self.gate = gate
-        self.digest_check = digest_check
-        self.fill = fill
-        self.segment_flights = segment_flights
-        self.readers = ActiveReaders(room=room, fill=fill, tar_check=self.tar_check, events=events, clock=clock)
-        self.fd_leases = FdLeases(room, segment_reader, store)
-        self.fd_lender = FdLender(host=self, leases=self.fd_leases, readers=self.readers, room=room, resolver=resolver)
+        self.parts = parts
+        self.readers = readers
+        self.fd_lender = FdLender(host=self, leases=fd_leases, readers=readers, room=room, resolver=resolver)
         self._resolver = resolver
-        self._limiters = limiters
         self._events = events
 
     def __repr__(self) -> str:
@@ -116,7 +89,7 @@ class ShardCache:
             with self.readers.inside(reading):
                 if not head:
                     self.note_opening(entry, shard, reader, want)
-                with self.buffers.readers.held():
+                with self.parts.buffers.readers.held():
                     yield reading
 
     async def find(
@@ -129,7 +102,8 @@ class ShardCache:
         waited_s, opened_here, entry = 0.0, False, self._resolver.ready(shard, job)
         if entry is None:
             with self.readers.waits.waiting(reader, shard.name, shard.origin, OPENING) as wait:
-                entry, opened_here = await self._resolver.entry(shard, job, want, head=head, reader=self.segment_flights.announced(reader))
+                known = self.parts.segment_flights.announced(reader)
+                entry, opened_here = await self._resolver.entry(shard, job, want, head=head, reader=known)
             waited_s = wait.seconds
         entry = self.room.entries.setdefault(entry.key, entry)  # forgotten between its opening's end and here: one entry a key, always
         return entry, opened_here, waited_s
@@ -192,7 +166,7 @@ class ShardCache:
     def ask_inside(self) -> None:
         """Let readers with a plan ask again for the next segments of the shards they are in, before any shard further ahead is fetched."""
         for reading in self.readers:
-            if self.segment_flights.announced(reading.reader) is not None:  # the others were refused because nothing at all may leave
+            if self.parts.segment_flights.announced(reading.reader) is not None:  # the others were refused because nothing at all may leave
                 reading.ask_again()
 
     def breadth(self, entry: Entry, bypassing: bool) -> int:
@@ -204,8 +178,9 @@ class ShardCache:
         segment_bytes = self.room.layout.segment_bytes
         leased = max(0, self.leased_segments - len(self.flights)) * segment_bytes
         grantable = self.room.ledger.grantable_bytes(leased) // segment_bytes
-        active = max(1, len(self.readers) - self.readers.resting - self.fd_leases.count)  # a reader with a descriptor fetches nothing
-        return max(1, min(self._limiters.of(entry.origin).connection_rate.ranges, grantable // active))
+        lent = self.fd_lender.leases.count  # a reader with a descriptor fetches nothing
+        active = max(1, len(self.readers) - self.readers.resting - lent)
+        return max(1, min(self.parts.limiters.of(entry.origin).connection_rate.ranges, grantable // active))
 
     def read_segment(self, entry: Entry, index: int) -> None:
         """A reader takes a segment from the store: it counts as read, and is no reader's lead any more."""
@@ -221,4 +196,4 @@ class ShardCache:
     @property
     def leased_segments(self) -> int:
         """Segments leased by readers and by lent descriptors."""
-        return self.leases.count + self.fd_leases.segments
+        return self.parts.leases.count + self.fd_lender.leases.segments

@@ -32,8 +32,8 @@ async def test_an_outdated_version_leaves_once_the_last_who_held_it_is_gone(tmp_
     async with building(tmp_path / "c") as world:
         await stored(world)
         entry = world.entry(A)
-        with world.cache.leases.holding(entry, 1):
-            world.cache.fill.outdated(entry)
+        with world.leases.holding(entry, 1):
+            world.fill.outdated(entry)
             await world.quiet()
             assert [entry.segments.has(index) for index in range(2)] == [False, True]
         await until(lambda: entry.key not in world.room.entries)

@@ -40,7 +40,7 @@ def shard_data(seed: int) -> bytes:
 @asynccontextmanager
 async def fetching(world: World, *texts: str, judges: bool = False) -> AsyncIterator[SetPrefetch]:
     """Declared sets, fetched for the length of a ``with``; ``judges``: what is called a tar must be one."""
-    sets = SetPrefetch(world.cache, world.resolver, world.plans, texts, world.clock, world.cache.tar_check if judges else None)
+    sets = SetPrefetch(world.cache, world.resolver, world.plans, texts, world.clock, world.tar_check if judges else None)
     world.events.on(SetShardOpened, sets.read)
     task = world.group.create_task(sets.run())
     try:
@@ -300,9 +300,9 @@ async def test_a_body_without_ranges_that_has_no_place_is_not_asked_for_each_sec
         world.origin.put(NAMES[0], data_of(2 * SEGMENT), ranged=False)
 
         async def refused(entry: Entry, index: int, grant: Grant[Slice]) -> None:
-            world.cache.fill.give_back(None, None, grant)
+            world.fill.give_back(None, None, grant)
 
-        monkeypatch.setattr(world.cache.fill, "prepare", refused)
+        monkeypatch.setattr(world.fill, "prepare", refused)
         async with fetching(world, "https://o/set/{00..00}.tar") as sets:
             for _ in range(20):
                 await tick(world, sets)

@@ -382,7 +382,7 @@ async def test_a_flight_that_fails_gives_holes_to_nobody(tmp_path: Path) -> None
             got = bytearray(await world.taken(reading, 10))
             await gate.reached.wait()
             gate.open()
-            await until(lambda: world.cache.segment_flights.find(reading.entry, 0) is None)
+            await until(lambda: world.segment_flights.find(reading.entry, 0) is None)
             with pytest.raises(OriginUnavailable):
                 await rest(reading, got)
         assert data.startswith(bytes(got))
@@ -570,7 +570,7 @@ async def test_a_reader_keeps_what_it_is_about_to_read(tmp_path: Path) -> None:
             await world.quiet()
             for index in range(3):
                 with suppress(CacheFull):
-                    world.cache.segment_flights.ensure(entry, index, shard_of(B), need=2000.0, need_at=world.clock() + 100, reader=reader())
+                    world.segment_flights.ensure(entry, index, shard_of(B), need=2000.0, need_at=world.clock() + 100, reader=reader())
             await world.quiet()
             assert world.entry(A).segments.complete
 

@@ -22,7 +22,7 @@ from enum import Enum
 import xxhash
 
 from forebay_proxy.cache.integrity.digest_gate import DigestGate
-from forebay_proxy.cache.readers.reader_host import ReaderHost
+from forebay_proxy.cache.readers.reader_parts import ReaderParts
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.core.errors import FellBehind, ShardError, WrongBytes, bare
 from forebay_proxy.core.events import RequestOutcome
@@ -34,8 +34,8 @@ __all__ = ["ChunkReader", "RepeatCheck", "SegmentSource", "foreseen_outcome", "s
 class ChunkReader:
     """Gives chunks of at most one unit, within one segment. A chunk is used up when the next is asked for."""
 
-    def __init__(self, host: ReaderHost, entry: Entry) -> None:
-        self._host = host
+    def __init__(self, parts: ReaderParts, entry: Entry) -> None:
+        self._parts = parts
         self._entry = entry
         self._buffer = bytearray()
         self._given: set[int] = set()  # segments of which bytes from the file were given
@@ -72,7 +72,7 @@ class ChunkReader:
             end = min(end, flight.stored_end)
         segments = self._entry.segments
         departures = segments.departures
-        data = await self._host.segment_reader.read(self._entry, position, self._place(end - position))
+        data = await self._parts.segment_reader.read(self._entry, position, self._place(end - position))
         if flight is not None and flight.error is not None:
             raise bare(flight.error)  # its bytes are being given back: what was read may be holes
         if flight is not None and flight.file is not self._entry.stored.file:
@@ -86,7 +86,7 @@ class ChunkReader:
 
     @property
     def _unit_bytes(self) -> int:
-        return self._host.buffers.readers.unit_bytes
+        return self._parts.buffers.readers.unit_bytes
 
     def _place(self, size: int) -> memoryview:
         """At most ``size`` bytes of the buffer."""

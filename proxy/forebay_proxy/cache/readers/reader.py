@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from forebay_proxy.cache.integrity.digest_gate import DigestGate
 from forebay_proxy.cache.readers.chunk_reader import (
     ChunkReader,
     RepeatCheck,
@@ -21,8 +20,8 @@ from forebay_proxy.cache.readers.chunk_reader import (
     source_in_flight,
     source_of_segment,
 )
-from forebay_proxy.cache.readers.reader_host import ReaderHost
 from forebay_proxy.cache.readers.reader_lease import ReaderLease, ReaderPlace, ReaderTally
+from forebay_proxy.cache.readers.reader_parts import ReaderParts
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.core.errors import CacheError, DigestDiffers, OriginError, ShardChanged, bare
 from forebay_proxy.core.events import RequestOutcome
@@ -48,10 +47,11 @@ class ReaderWaits(Protocol):
     def waiting(self, reading: ShardReader) -> AbstractContextManager[None]: ...
 
 
-class ShardReaderHost(ReaderHost, Protocol):
+class ShardReaderHost(Protocol):
     """The cache, as a reader sees it."""
 
-    gate: DigestGate
+    @property
+    def parts(self) -> ReaderParts: ...
 
     @property
     def readers(self) -> ReaderWaits: ...
@@ -81,9 +81,9 @@ class ShardReader:
         self._host = host
         self._end: int | None = 0
         self._place = ReaderPlace()
-        self.chunk_reader = ChunkReader(host, entry)
-        self._repeats = RepeatCheck(host.gate, entry)
-        self.lease = ReaderLease(host, entry, shard, reader, self)
+        self.chunk_reader = ChunkReader(host.parts, entry)
+        self._repeats = RepeatCheck(host.parts.gate, entry)
+        self.lease = ReaderLease(host.parts, entry, shard, reader, self)
 
     def __repr__(self) -> str:
         return f"<ShardReader {self.entry.name} at {self.position} of {self._end}, {self.tally.outcome.value}>"
@@ -99,7 +99,7 @@ class ShardReader:
         if length is not None and first >= length:
             return self.tally.outcome
         index = self._index_of(first)
-        alone = self._opened_here or self.entry.segments.has(index) or self._host.segment_flights.find(self.entry, index) is None
+        alone = self._opened_here or self.entry.segments.has(index) or self._host.parts.segment_flights.find(self.entry, index) is None
         self.tally.outcome = foreseen_outcome(self.entry, first, self._end, joins=not alone)
         while True:
             try:
@@ -180,9 +180,9 @@ class ShardReader:
 
     async def _pass_seal(self, index: int) -> None:
         """The last segment is nobody's before the whole shard has the digest its origin names."""
-        if self.entry.trust.digest_state is not None and self._host.gate.holds(self.entry, index):
+        if self.entry.trust.digest_state is not None and self._host.parts.gate.holds(self.entry, index):
             with self._host.readers.waiting(self):
-                await self._host.gate.passed(self.entry, index)
+                await self._host.parts.gate.passed(self.entry, index)
         self.chunk_reader.check()
 
     async def _compared(self) -> None:
@@ -208,7 +208,7 @@ class ShardReader:
             self.lease.arrive(index)  # what it has behind it may leave for what it needs now
             source = source_in_flight(self.entry, self.position, None)
             if source is None:
-                if self.entry.segments.has(index) and not await self._host.segment_reader.trusted(self.entry, index):
+                if self.entry.segments.has(index) and not await self._host.parts.segment_reader.trusted(self.entry, index):
                     self.tally.outcome = RequestOutcome.PARTIAL if self.tally.outcome is RequestOutcome.HIT else self.tally.outcome
                 source = source_of_segment(self.entry, index)
             self._turn_to(source, index)
@@ -223,21 +223,21 @@ class ShardReader:
             self._host.read_segment(self.entry, index)
             return
         if source is SegmentSource.PRIVATE:
-            flight = self._host.segment_flights.launch_alone(self.entry, self.position, self.shard)
+            flight = self._host.parts.segment_flights.launch_alone(self.entry, self.position, self.shard)
         elif source is SegmentSource.ONE_BODY:
             assert self.entry.in_use.stream is not None
             flight = self.entry.in_use.stream
         else:
-            flight = self._boarded(index) or self._host.segment_flights.launch(self.entry, index, self.shard, 0.0, self.reader)
+            flight = self._boarded(index) or self._host.parts.segment_flights.launch(self.entry, index, self.shard, 0.0, self.reader)
         self.lease.board(flight, self.position)
         if flight.bypass:
             self.tally.outcome = RequestOutcome.BYPASS
 
     def _boarded(self, index: int) -> Flight | None:
         """A flight that is in the air already; counted when somebody else asked for it."""
-        flight = self._host.segment_flights.find(self.entry, index)
+        flight = self._host.parts.segment_flights.find(self.entry, index)
         if flight is not None and not self._opened_here and index > self.lease.asked_to:
-            self._host.segment_flights.boarded()
+            self._host.parts.segment_flights.boarded()
         return flight
 
     def _go_alone(self, error: CacheError) -> None:
@@ -295,7 +295,7 @@ class ShardReader:
         if entry.version.identity != self.entry.version.identity or entry.version.length != self.entry.version.length:
             raise ShardChanged(entry.name, "the origin has another version now")
         self.lease.give_up()
-        self.lease = ReaderLease(self._host, entry, self.shard, self.reader, self)
+        self.lease = ReaderLease(self._host.parts, entry, self.shard, self.reader, self)
         self.entry, self._opened_here = entry, opened_here
-        self.chunk_reader, self._repeats = ChunkReader(self._host, entry), RepeatCheck(self._host.gate, entry)
+        self.chunk_reader, self._repeats = ChunkReader(self._host.parts, entry), RepeatCheck(self._host.parts.gate, entry)
         self._place.segment = -1

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from forebay_proxy.cache.readers.chunk_reader import SegmentSource
-from forebay_proxy.cache.readers.reader_host import ReaderHost
+from forebay_proxy.cache.readers.reader_parts import ReaderParts
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.core.events import RequestOutcome
 from forebay_proxy.core.shard import Shard
@@ -53,11 +53,11 @@ class ReaderPlace:
 class ReaderLease:
     """A reader's lease: its position, and the window before it."""
 
-    def __init__(self, host: ReaderHost, entry: Entry, shard: Shard, reader: ReaderName | None, passenger: object) -> None:
+    def __init__(self, parts: ReaderParts, entry: Entry, shard: Shard, reader: ReaderName | None, passenger: object) -> None:
         """``passenger``: as whom it boards flights."""
         self.flight: Flight | None = None
         self.asked_to = -1  # the highest segment asked for
-        self._host = host
+        self._parts = parts
         self._entry = entry
         self._shard = shard
         self._reader = reader
@@ -71,7 +71,7 @@ class ReaderLease:
     def lease(self, index: int) -> None:
         if index not in self._leased:
             self._leased.add(index)
-            self._host.leases.lease(self._entry, index)
+            self._parts.leases.lease(self._entry, index)
 
     def arrive(self, index: int) -> None:
         """The reader is in segment ``index`` now: those before it go back."""
@@ -81,11 +81,11 @@ class ReaderLease:
 
     def _release(self, index: int) -> None:
         self._leased.discard(index)
-        self._host.leases.release(self._entry, index)
+        self._parts.leases.release(self._entry, index)
 
     def board(self, flight: Flight, position: int) -> None:
         """Follow ``flight`` from ``position``, which is needed now."""
-        self._host.segment_flights.hurry(self._entry, flight, 0.0)
+        self._parts.segment_flights.hurry(self._entry, flight, 0.0)
         self.flight = flight
         self._aboard.enter_context(flight.aboard(self._passenger, position))
 
@@ -102,10 +102,10 @@ class ReaderLease:
         """Have the segments behind ``index`` come, up to ``last`` or to where there is no room for them."""
         for ahead in range(index + 1, last + 1):
             if self._entry.segments.has(ahead):
-                self._host.segment_reader.foresee(self._entry, ahead)
-            elif (flight := self._host.segment_flights.find(self._entry, ahead)) is not None:
-                self._host.segment_flights.hurry(self._entry, flight, float(ahead - index))
-            elif not self._host.segment_flights.launch_ahead(self._entry, ahead, self._shard, float(ahead - index), self._reader):
+                self._parts.segment_reader.foresee(self._entry, ahead)
+            elif (flight := self._parts.segment_flights.find(self._entry, ahead)) is not None:
+                self._parts.segment_flights.hurry(self._entry, flight, float(ahead - index))
+            elif not self._parts.segment_flights.launch_ahead(self._entry, ahead, self._shard, float(ahead - index), self._reader):
                 return
             self.lease(ahead)
             self.asked_to = ahead

@@ -180,7 +180,7 @@ async def test_demand_overtakes_a_prefetch_that_waits(tmp_path: Path) -> None:
         entry = world.entry(A)
         gate = remote.hold()
         for index in range(1, 5):
-            world.cache.segment_flights.ensure(entry, index, shard_of(A), need=2000.0 + index, need_at=None, reader=reader())
+            world.segment_flights.ensure(entry, index, shard_of(A), need=2000.0 + index, need_at=None, reader=reader())
         await gate.reached.wait()
         assert world.limiters.of("https://o").in_flight == 1
         asked = len(world.origin.asked(A))

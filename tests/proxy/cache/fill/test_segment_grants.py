@@ -48,7 +48,7 @@ def full(world: World) -> Iterator[None]:
 async def test_a_demanded_segment_is_granted_its_size(world: World) -> None:
     """The last one of a shard is shorter."""
     entry = Entry("0" * 64, shard_of(A), Version("etag:1", Pin(), SEGMENT + 5000), LAYOUT, ranged=True)
-    grants = [world.cache.fill.grants.demand(entry, index, None) for index in (0, 1)]
+    grants = [world.fill.grants.demand(entry, index, None) for index in (0, 1)]
     assert [grant.bytes for grant in grants if grant] == [entry.segments.bytes_of(0), entry.segments.bytes_of(1)]
     for grant in grants:
         assert grant is not None
@@ -58,14 +58,14 @@ async def test_a_demanded_segment_is_granted_its_size(world: World) -> None:
 async def test_no_room_for_a_demanded_segment_is_counted(world: World) -> None:
     """It passes through memory then."""
     with full(world):
-        assert world.cache.fill.grants.demand(entry_of(), 0, None) is None
+        assert world.fill.grants.demand(entry_of(), 0, None) is None
     assert refusals(world) == ["no-room"]
 
 
 async def test_no_room_further_inside_a_shard_is_not_counted(world: World) -> None:
     """It is asked for again; nothing bypasses the cache because of it."""
     with full(world):
-        assert world.cache.fill.grants.inside(entry_of(), 0, reader()) is None
+        assert world.fill.grants.inside(entry_of(), 0, reader()) is None
     assert refusals(world) == []
 
 
@@ -74,9 +74,9 @@ async def test_a_body_ahead_of_need_must_fit_to_its_end(world: World) -> None:
     entry = entry_of()
     ahead, wanted = Flight(0, 4 * SEGMENT, DEMAND + 1, 0.0), Flight(0, 4 * SEGMENT, 0.0, 0.0)
     ahead.ahead_for = reader()
-    assert world.cache.fill.grants.along(entry, 1, ahead) is None
+    assert world.fill.grants.along(entry, 1, ahead) is None
     assert refusals(world) == ["no-room"]
-    grant = world.cache.fill.grants.along(entry, 1, wanted)
+    grant = world.fill.grants.along(entry, 1, wanted)
     assert grant is not None
     world.room.prefetch_debts.clear(entry.key, 1)
     world.ledger.release(grant)
@@ -86,7 +86,7 @@ async def test_nothing_is_granted_while_the_disk_fails(world: World) -> None:
     """Each refusal that makes a bypass says so."""
     world.cache.disk.failed(DiskFailed("write", "EROFS", "read-only"))
     assert not world.cache.disk.usable
-    grants = world.cache.fill.grants
+    grants = world.fill.grants
     assert [grants.demand(entry_of(), 0, None), grants.inside(entry_of(), 0, reader()), await grants.opening(Urgency(0.0), SEGMENT)] == [
         None
     ] * 3
@@ -101,7 +101,7 @@ async def test_an_openings_room_has_no_victims_left(world: World) -> None:
         world.origin.put(name, data_of(SEGMENT))
         await world.get(name)
     await world.quiet()
-    grant = await world.cache.fill.grants.opening(Urgency(0.0), SEGMENT)
+    grant = await world.fill.grants.opening(Urgency(0.0), SEGMENT)
     assert grant is not None
     assert world.ledger.stored_bytes == SEGMENT
     world.ledger.release(grant)
@@ -109,9 +109,9 @@ async def test_an_openings_room_has_no_victims_left(world: World) -> None:
 
 async def test_room_that_cannot_grow_is_given_back(world: World) -> None:
     """A header says three segments' worth where there is room for two."""
-    grant = await world.cache.fill.grants.opening(Urgency(0.0), SEGMENT)
+    grant = await world.fill.grants.opening(Urgency(0.0), SEGMENT)
     assert grant is not None
-    assert world.cache.fill.grants.larger(Urgency(0.0), grant, 3 * SEGMENT) is None
+    assert world.fill.grants.larger(Urgency(0.0), grant, 3 * SEGMENT) is None
     assert (world.ledger.reserved_bytes, refusals(world)) == (0, ["no-room"])
 
 

@@ -128,7 +128,7 @@ async def test_a_unit_comes_while_the_one_before_is_written(tmp_path: Path, monk
     """One further and no more: what waits for the disk is bounded."""
     reached, gate = hanging_writes(monkeypatch)
     async with building(tmp_path / "c") as world:
-        world.cache.buffers.fetches = Share(UNIT, per_holder=1, smallest_bytes=UNIT)
+        world.buffers.fetches = Share(UNIT, per_holder=1, smallest_bytes=UNIT)
         world.origin.put(A, data_of(SEGMENT)).chunk_bytes = UNIT // 2
         reading = asyncio.create_task(world.get(A))
         await until(reached.is_set)
@@ -145,7 +145,7 @@ async def test_a_flight_that_ends_early_waits_for_the_write_behind_it(tmp_path: 
     """Cancelled while it waits for the origin: its segment is not freed under a thread that writes it."""
     reached, gate = hanging_writes(monkeypatch)
     async with building(tmp_path / "c") as world:
-        world.cache.buffers.fetches = Share(UNIT, per_holder=1, smallest_bytes=UNIT)
+        world.buffers.fetches = Share(UNIT, per_holder=1, smallest_bytes=UNIT)
         remote = world.origin.put(A, data_of(SEGMENT))
         remote.chunk_bytes = UNIT // 2
         stalls = remote.hold(UNIT + UNIT // 2)

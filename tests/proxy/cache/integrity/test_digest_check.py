@@ -364,7 +364,7 @@ async def test_shutdown_does_not_hash_on(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setattr(world.segment_check, "look", waits)
         await world.get(A, last=7 * SEGMENT - 1)
         await held.reached.wait()
-        world.cache.digest_check.stop()
+        world.digest_check.stop()
         held.open()
         await world.quiet()
         assert len(looks) == 1

@@ -36,14 +36,14 @@ async def stored(world: World) -> ChunkReader:
     world.origin.put(A, DATA)
     await world.get(A)
     await world.quiet()
-    return ChunkReader(world.cache, world.entry(A))
+    return ChunkReader(world.cache.parts, world.entry(A))
 
 
 async def test_a_chunk_of_the_file_is_one_unit_at_most(tmp_path: Path) -> None:
     """And ends where it is told to."""
     async with building(tmp_path / "c") as world:
         chunks = await stored(world)
-        world.cache.buffers.readers = Share(1000, 1, smallest_bytes=100, largest_bytes=100)
+        world.buffers.readers = Share(1000, 1, smallest_bytes=100, largest_bytes=100)
         assert bytes(await chunks.from_file(1, SEGMENT, SEGMENT + 7, None)) == DATA[SEGMENT : SEGMENT + 7]
         assert bytes(await chunks.from_file(0, 0, SEGMENT, None)) == DATA[:100]
 

@@ -17,7 +17,7 @@ async def held(world: World) -> ReaderLease:
     world.origin.put(A, data_of(6 * SEGMENT))
     await world.get(A, reader(0), last=9)
     await world.quiet()
-    return ReaderLease(world.cache, world.entry(A), shard_of(A), reader(1), object())
+    return ReaderLease(world.cache.parts, world.entry(A), shard_of(A), reader(1), object())
 
 
 async def test_it_asks_for_what_is_missing_and_leases_all_of_it(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ async def test_giving_up_leaves_nothing(tmp_path: Path) -> None:
         hold = await held(world)
         gate = world.origin.remotes[A].hold(SEGMENT + 10)
         hold.ask_ahead(0, 1)
-        flight = world.cache.segment_flights.find(world.entry(A), 1)
+        flight = world.segment_flights.find(world.entry(A), 1)
         assert flight is not None
         hold.board(flight, SEGMENT)
         hold.moved(SEGMENT + 5)

@@ -101,7 +101,7 @@ async def test_a_displacement_that_fails_is_not_counted_for_ever(tmp_path: Path)
         entry, _ = await world.resolver.entry(shard_of(B), "job", need=2000.0)
         await world.quiet()
         world.origin.remotes[B].fail(times=10)
-        assert world.cache.segment_flights.ensure(entry, 1, shard_of(B), need=2000.0, need_at=world.clock(), reader=reader(2)) is not None
+        assert world.segment_flights.ensure(entry, 1, shard_of(B), need=2000.0, need_at=world.clock(), reader=reader(2)) is not None
         assert world.room.prefetch_debts.owed()
         await world.quiet()
         assert not world.room.prefetch_debts.owed()
@@ -135,7 +135,7 @@ async def test_lead_does_not_eat_what_is_kept(tmp_path: Path) -> None:
             entry, now = world.entry(B), world.clock()
             for index in range(2, 6):
                 with suppress(CacheFull):
-                    world.cache.segment_flights.ensure(entry, index, shard_of(B), need=2000.0, need_at=now, reader=near)
+                    world.segment_flights.ensure(entry, index, shard_of(B), need=2000.0, need_at=now, reader=near)
                 await world.quiet()
                 if entry.segments.has(index):
                     await world.get(B, near, first=index * SEGMENT, last=index * SEGMENT)
@@ -149,7 +149,7 @@ async def test_a_segment_counts_once_however_many_hold_it(tmp_path: Path) -> Non
         world.origin.put(A, data_of(2 * SEGMENT))
         await world.get(A)
         await world.quiet()
-        leases, entry = world.cache.leases, world.entry(A)
+        leases, entry = world.leases, world.entry(A)
         counts = []
         for index, change in ((0, leases.lease), (0, leases.lease), (1, leases.lease), (0, leases.release), (0, leases.release)):
             change(entry, index)
@@ -175,7 +175,7 @@ async def test_what_is_held_does_not_leave(tmp_path: Path) -> None:
         await world.get(A)
         await world.quiet()
         entry = world.entry(A)
-        with world.cache.leases.holding(entry, 1):
+        with world.leases.holding(entry, 1):
             assert list(entry.segments.may_leave()) == [0]
             world.facts.clear()
             entry.in_use.stale = True

@@ -175,7 +175,7 @@ async def test_an_opening_ahead_that_finds_no_room_is_nobodys_answer(tmp_path: P
     async with building(tmp_path / "c") as world:
         world.origin.put(A, DATA)
         comers: list[asyncio.Task[bytes]] = []
-        grant = world.cache.fill.grants.opening
+        grant = world.fill.grants.opening
 
         async def no_room(needed: Urgency, size: int) -> Grant[Slice] | None:
             if needed.need < DEMAND:
@@ -183,7 +183,7 @@ async def test_an_opening_ahead_that_finds_no_room_is_nobodys_answer(tmp_path: P
             comers.append(asyncio.create_task(world.get(A, reader(2))))  # it runs before anybody hears of the failure
             return None
 
-        monkeypatch.setattr(world.cache.fill.grants, "opening", no_room)
+        monkeypatch.setattr(world.fill.grants, "opening", no_room)
         with pytest.raises(CacheFull):
             await world.resolver.entry(shard_of(A), "job", need=DEMAND + 1)
         assert await comers[0] == DATA

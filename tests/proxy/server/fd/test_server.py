@@ -105,9 +105,9 @@ async def test_the_connection_is_the_lease(tmp_path: Path) -> None:
     """Its reader is inside the shard until it closes."""
     async with opened(tmp_path) as (world, door):
         found = await asked(tmp_path, who=str(reader()))
-        assert (world.cache.fd_leases.count, len(door), world.cache.readers.is_reading(reader())) == (1, 1, True)
+        assert (world.fd_leases.count, len(door), world.cache.readers.is_reading(reader())) == (1, 1, True)
         found.close()
-        await until(lambda: not world.cache.fd_leases.count)
+        await until(lambda: not world.fd_leases.count)
         assert (len(door), world.cache.readers.is_reading(reader())) == (0, False)
 
 
@@ -117,7 +117,7 @@ async def test_a_shut_down_connection_ends_the_lease_though_somebody_has_a_copy(
         found = await asked(tmp_path)
         copy = found.client.dup()
         found.client.shutdown(socket.SHUT_RDWR)
-        await until(lambda: not world.cache.fd_leases.count)
+        await until(lambda: not world.fd_leases.count)
         copy.close()
         found.close()
 
@@ -126,7 +126,7 @@ async def test_our_own_descriptor_is_closed_at_once(tmp_path: Path) -> None:
     """A lease costs us the connection and nothing more; thousands of openings leave nothing behind."""
     async with opened(tmp_path) as (world, _):
         (await asked(tmp_path)).close()
-        await until(lambda: not world.cache.fd_leases.count)
+        await until(lambda: not world.fd_leases.count)
         before = len(os.listdir("/proc/self/fd"))
         found = [await asked(tmp_path) for _ in range(20)]
         assert len(os.listdir("/proc/self/fd")) == before + 20 * 3  # both ends of a connection, and the client's descriptor
@@ -134,7 +134,7 @@ async def test_our_own_descriptor_is_closed_at_once(tmp_path: Path) -> None:
             each.close()
         for _ in range(1000):
             (await asked(tmp_path)).close()
-        await until(lambda: not world.cache.fd_leases.count)
+        await until(lambda: not world.fd_leases.count)
         assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -143,7 +143,7 @@ async def test_an_opening_is_a_hit_with_all_its_bytes(tmp_path: Path) -> None:
     async with opened(tmp_path) as (world, _):
         before = len(world.of(events.RequestDone))
         (await asked(tmp_path, who=str(reader()))).close()
-        await until(lambda: not world.cache.fd_leases.count)
+        await until(lambda: not world.fd_leases.count)
         [fact] = world.of(events.RequestDone)[before:]
         assert (fact.code, fact.outcome, fact.bytes_sent, fact.hit_bytes, fact.job) == (200, RequestOutcome.HIT, LENGTH, LENGTH, "job")
         assert world.of(events.DoorAnswered) == [events.DoorAnswered("passed")]
@@ -233,7 +233,7 @@ async def test_beyond_the_bound_http_does(tmp_path: Path) -> None:
         assert (found.answer.status, found.descriptor) == (503, None)
         for each in (found, *held):
             each.close()
-        await until(lambda: not world.cache.fd_leases.count)
+        await until(lambda: not world.fd_leases.count)
         found = await asked(tmp_path)
         assert found.answer.status == 200
         found.close()
@@ -295,7 +295,7 @@ async def test_a_client_that_leaves_before_the_answer_costs_nothing(tmp_path: Pa
         await until(lambda: not len(door))
         gate.open()
         await world.quiet()
-        assert world.cache.fd_leases.count == 0
+        assert world.fd_leases.count == 0
 
 
 async def test_a_client_that_never_takes_its_descriptor_blocks_nobody(tmp_path: Path) -> None:
@@ -303,12 +303,12 @@ async def test_a_client_that_never_takes_its_descriptor_blocks_nobody(tmp_path: 
     async with opened(tmp_path) as (world, _):
         idle = await connected(tmp_path)
         idle.send(encode_request(A, ""))
-        await until(lambda: world.cache.fd_leases.count == 1)
+        await until(lambda: world.fd_leases.count == 1)
         found = await asked(tmp_path)
         assert found.bytes() == DATA
         found.close()
         idle.close()
-        await until(lambda: not world.cache.fd_leases.count)
+        await until(lambda: not world.fd_leases.count)
         assert await world.reclaimer.evict(world.entry(A)) > 0
 
 
@@ -321,12 +321,12 @@ async def test_a_connection_asks_again_and_again(tmp_path: Path) -> None:
             client.send(encode_request(A, f"job/{number}/0/1.1", lease=number))
             found.append(await heard(client))
             assert found[-1].bytes() == DATA
-        assert (world.cache.fd_leases.count, len(door)) == (4, 1)
+        assert (world.fd_leases.count, len(door)) == (4, 1)
         client.send(encode_end(2) + encode_end(0) + encode_end(77) + encode_request(B, ""))
         assert (await heard(client)).answer.status == 409
         assert {str(each.reader) for each in world.cache.readers} == {"job/1/0/1.1", "job/3/0/1.1"}
         client.close()
-        await until(lambda: not world.cache.fd_leases.count)
+        await until(lambda: not world.fd_leases.count)
         assert not world.cache.readers
         for each in found:
             assert each.bytes() == DATA
@@ -343,7 +343,7 @@ async def test_the_end_of_a_lease_counts_before_the_next_question(tmp_path: Path
         assert (await heard(client)).answer.status == 503
         client.send(encode_end(0) + encode_request(A, "", lease=1))
         second = await heard(client)
-        assert (second.answer.status, world.cache.fd_leases.count) == (200, 1)
+        assert (second.answer.status, world.fd_leases.count) == (200, 1)
         first.close()
         second.close()
 
@@ -357,7 +357,7 @@ async def test_two_leases_of_one_number_are_cut_off(tmp_path: Path) -> None:
         client.send(encode_request(A, "", lease=5))
         second = await heard(client)
         assert (second.answer.status, second.descriptor) == (0, None)
-        assert (world.cache.fd_leases.count, len(door)) == (0, 0)
+        assert (world.fd_leases.count, len(door)) == (0, 0)
         first.close()
 
 
@@ -372,13 +372,13 @@ async def test_a_question_before_the_answer_is_cut_off(tmp_path: Path) -> None:
         await gate.reached.wait()
         assert door.clients.in_use
         client.send(encode_end(0))
-        await until(lambda: not world.cache.fd_leases.count)
+        await until(lambda: not world.fd_leases.count)
         assert len(door) == 1
         client.send(encode_request(A, "", lease=2))
         await until(lambda: not len(door))
         gate.open()
         await world.quiet()
-        assert (world.cache.fd_leases.count, door.clients.in_use) == (0, False)
+        assert (world.fd_leases.count, door.clients.in_use) == (0, False)
         first.close()
 
 
@@ -390,7 +390,7 @@ async def test_a_connection_that_holds_nothing_keeps_nobody(tmp_path: Path) -> N
         found = await heard(client)
         assert door.clients.in_use
         client.send(encode_end(0))
-        await until(lambda: not world.cache.fd_leases.count)
+        await until(lambda: not world.fd_leases.count)
         assert (door.clients.in_use, len(door)) == (False, 1)
         found.close()
 
@@ -400,7 +400,7 @@ async def test_a_client_that_talks_nonsense_is_cut_off(tmp_path: Path) -> None:
     async with opened(tmp_path) as (world, door):
         found = await asked(tmp_path)
         found.client.send(b"and another thing\n")
-        await until(lambda: not world.cache.fd_leases.count)
+        await until(lambda: not world.fd_leases.count)
         assert len(door) == 0
         assert found.bytes() == DATA
         found.close()
@@ -422,7 +422,7 @@ async def test_closing_ends_all_leases(tmp_path: Path) -> None:
         found = await asked(tmp_path)
         await door.aclose()
         await door.aclose()
-        assert (world.cache.fd_leases.count, len(door), door.listener.path, (tmp_path / "s.fd").exists()) == (0, 0, None, False)
+        assert (world.fd_leases.count, len(door), door.listener.path, (tmp_path / "s.fd").exists()) == (0, 0, None, False)
         assert found.bytes() == DATA
         found.close()
 
