@@ -31,7 +31,7 @@ from forebay_proxy.app import shutdown  # noqa: E402
 from forebay_proxy.cache.fill import fetcher  # noqa: E402
 from forebay_proxy.cache.integrity import version_flips  # noqa: E402
 from forebay_proxy.cache.integrity.version_flips import TRIES  # noqa: E402
-from forebay_proxy.cache.versions import freshness  # noqa: E402
+from forebay_proxy.cache.versions import versions  # noqa: E402
 from forebay_proxy.config.settings import Settings, flag_name  # noqa: E402
 from forebay_proxy.core import background_tasks  # noqa: E402
 from forebay_proxy.core.errors import ShardChanged  # noqa: E402
@@ -157,7 +157,7 @@ def _limit_rows() -> list[tuple[str, ...]]:
         ("denials in a row before a version being read is believed to be replaced", f"{version_flips.TRIES}", ""),
         ("the same at an origin whose servers are known to contradict each other", f"{version_flips.KNOWN_TRIES}", ""),
         ("longest pause between two requests, jitter included", f"{retry.LONGEST_PAUSE_S:g} s", ""),
-        ("a reader without a job reads what was compared", f"{freshness.NO_JOB_S:g} s ago at most", "`--revalidate`"),
+        ("a reader without a job reads what was compared", f"{versions.NO_JOB_S:g} s ago at most", "`--revalidate`"),
         ("no such reader in a folder: the next ones compare anew", f"after {live_jobs.PAUSE_S:g} s", ""),
         ("a claim is committed after", f"{writer.COMMIT_WITHIN_S:g} s at most", ""),
         ("failures of the disk that count as down", f"{health.MANY} within {health.WINDOW_S:g} s", ""),

@@ -19,7 +19,7 @@ from forebay_proxy.app.service import serve
 from forebay_proxy.app.shutdown import Shutdown
 from forebay_proxy.app.status import ServiceInfo
 from forebay_proxy.background import prefetcher
-from forebay_proxy.cache.versions import freshness
+from forebay_proxy.cache.versions import refusals
 from forebay_proxy.config.settings import load
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.exit_codes import ExitCode
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.each_python
 async def test_a_failed_opening_is_tried_again_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A planned shard appears at its origin later; nobody asks, and it comes."""
     monkeypatch.setattr(prefetcher, "FAILED_S", 0.1)
-    monkeypatch.setattr(freshness, "REMEMBERED_S", 0.0)
+    monkeypatch.setattr(refusals, "REMEMBERED_S", 0.0)
     monkeypatch.setattr(service, "TICK_S", 0.02)
     root, run = tmp_path / "root", tmp_path / "run"
     root.mkdir()

@@ -161,7 +161,8 @@ class Fetcher:
                 want = self._range(entry, flight, writer)
                 async with self.ask(shard, want, entry.version.pin, flight, retry_budget) as (body, slot):
                     check(entry, body, want)
-                    self.version_flips.shown(entry)
+                    if entry.trust.denials or self.version_flips.scores:
+                        self.version_flips.shown(entry)
                     await self.pour(entry, flight, shard, writer, body, slot)
                     return
             except RangeNotSatisfiable as error:

@@ -24,7 +24,7 @@ from forebay_proxy.cache.resident.digest_state import DigestState, DigestVerdict
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import VersionRefuted
 from forebay_proxy.cache.resident.space import SpaceManager
-from forebay_proxy.cache.versions.freshness import SuspectVersions
+from forebay_proxy.cache.versions.refusals import SuspectVersions
 from forebay_proxy.core import events
 from forebay_proxy.core.background_tasks import BackgroundTasks
 from forebay_proxy.core.digests import Digest, first_usable

@@ -42,22 +42,22 @@ MOST_FORMER = 16  # versions of a shard: as many backends are told apart
 
 
 class VersionFlips:
-    """By origin, and by shard which versions it is said to have had."""
+    """By origin, and by shard which versions it is said to have had. What ``former`` and ``scores`` do not name need not be told."""
 
     def __init__(self, clock: Callable[[], float], events: Events) -> None:
         self._clock = clock
         self._events = events
-        self._scores: OrderedDict[str, tuple[float, float]] = OrderedDict()  # origin -> score, until when it flaps
-        self._former: OrderedDict[str, OrderedDict[tuple[str, int | None], None]] = OrderedDict()
+        self.scores: OrderedDict[str, tuple[float, float]] = OrderedDict()  # origin -> score, until when it flaps
+        self.former: OrderedDict[str, OrderedDict[tuple[str, int | None], None]] = OrderedDict()
         self._advised: set[str] = set()
 
     def known(self, origin: str) -> bool:
         """Whether ``origin`` flaps."""
-        return self._scores.get(origin, (0.0, 0.0))[1] > self._clock()
+        return self.scores.get(origin, (0.0, 0.0))[1] > self._clock()
 
     def suspected(self, origin: str) -> bool:
         """Whether a version came back at ``origin`` of late."""
-        return self.known(origin) or self._scores.get(origin, (0.0, 0.0))[0] >= SUSPECT
+        return self.known(origin) or self.scores.get(origin, (0.0, 0.0))[0] >= SUSPECT
 
     def denied(self, entry: Entry) -> float | None:
         """The origin says that it has not the version of ``entry``: seconds to wait before it is asked again; None: believe it."""
@@ -71,25 +71,25 @@ class VersionFlips:
         if entry.trust.denials:
             entry.trust.denials = 0
             self._returned(entry.origin)
-        elif entry.origin in self._scores:
-            score, until = self._scores[entry.origin]
-            self._scores[entry.origin] = score * (1 - FORGOTTEN), until
+        elif entry.origin in self.scores:
+            score, until = self.scores[entry.origin]
+            self.scores[entry.origin] = score * (1 - FORGOTTEN), until
 
     def gone(self, entry: Entry) -> None:
         """The version of ``entry`` is believed to be replaced."""
         if entry.version.identity:
-            former = self._former.setdefault(entry.name, OrderedDict())
+            former = self.former.setdefault(entry.name, OrderedDict())
             former.pop((entry.version.identity, entry.version.length), None)
             former[entry.version.identity, entry.version.length] = None
             if len(former) > MOST_FORMER:
                 former.popitem(last=False)
-            self._former.move_to_end(entry.name)
-            if len(self._former) > MOST_NAMES:
-                self._former.popitem(last=False)
+            self.former.move_to_end(entry.name)
+            if len(self.former) > MOST_NAMES:
+                self.former.popitem(last=False)
 
     def opened(self, entry: Entry) -> None:
         """The origin named the version of ``entry`` when it was asked which there is."""
-        former = self._former.get(entry.name)
+        former = self.former.get(entry.name)
         version = entry.version.identity, entry.version.length
         if former is not None and version in former:
             replaced = version != next(reversed(former))  # else no other came between: one answer had contradicted another
@@ -99,12 +99,12 @@ class VersionFlips:
 
     def _returned(self, origin: str) -> None:
         self._events.emit(OriginOddity(origin, "version-returned"))
-        score, until = self._scores.get(origin, (0.0, 0.0))
+        score, until = self.scores.get(origin, (0.0, 0.0))
         score += 1
-        self._scores[origin] = score, self._clock() + REMEMBERED_S if score >= FLAPS else until
-        self._scores.move_to_end(origin)
-        if len(self._scores) > MOST_ORIGINS:
-            self._advised.discard(self._scores.popitem(last=False)[0])
+        self.scores[origin] = score, self._clock() + REMEMBERED_S if score >= FLAPS else until
+        self.scores.move_to_end(origin)
+        if len(self.scores) > MOST_ORIGINS:
+            self._advised.discard(self.scores.popitem(last=False)[0])
         if self.known(origin) and origin not in self._advised:
             self._advised.add(origin)
             log.warning(

@@ -15,10 +15,10 @@ from forebay_proxy.cache.fill.fetcher import Fetcher
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.open_files import Retirement
 from forebay_proxy.cache.resident.space import SpaceManager
-from forebay_proxy.cache.versions.freshness import Freshness, RefusalCache, SuspectVersions
 from forebay_proxy.cache.versions.opening import FirstSegmentSizes, Opening, OpeningFill, OpeningParts
+from forebay_proxy.cache.versions.refusals import RefusalCache, SuspectVersions
 from forebay_proxy.cache.versions.version_checks import VersionChecks
-from forebay_proxy.cache.versions.versions import Versions
+from forebay_proxy.cache.versions.versions import Freshness, Versions
 from forebay_proxy.core import events
 from forebay_proxy.core.errors import CacheFull, ShardChanged, ShardError
 from forebay_proxy.core.events import Events
@@ -132,8 +132,10 @@ class VersionResolver:
     def _recalled(self, shard: Shard, *, ahead: bool = False) -> str:
         """The MAC of the credential of ``shard``. Raises the error by which the origin refused it a moment ago."""
         mac = self.versions.mac(shard)
-        self.suspects.recall(shard.name, ahead=ahead)
-        self._refusals.recall(shard.name, mac)
+        if self.suspects.refused:
+            self.suspects.recall(shard.name, ahead=ahead)
+        if self._refusals.refusals:
+            self._refusals.recall(shard.name, mac)
         return mac
 
     async def _opened(

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from forebay_proxy.cache.fill.fetcher import Fetcher
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.space import SpaceManager
-from forebay_proxy.cache.versions.freshness import Freshness, RefusalCache
+from forebay_proxy.cache.versions.refusals import RefusalCache
 from forebay_proxy.cache.versions.revalidation import Revalidation
-from forebay_proxy.cache.versions.versions import Outdated, Versions
+from forebay_proxy.cache.versions.versions import Freshness, Outdated, Versions
 from forebay_proxy.core import events
 from forebay_proxy.core.errors import OriginUnavailable, ShardError
 from forebay_proxy.core.events import Events

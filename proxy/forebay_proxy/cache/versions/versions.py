@@ -1,5 +1,8 @@
 """Which versions a shard's name means now: the latest version that its origin has named, and the versions that it shows to other
-credentials.
+credentials; and how long that holds.
+
+``Freshness``: whether a job may read a stored version without asking the origin about it first (``--revalidate``). A reader that names no
+job cannot say that a new run began: for it a comparison holds for the burst of readings it was made in, and for a minute.
 
 Not thread-safe: the event loop's only.
 """
@@ -12,13 +15,17 @@ from dataclasses import replace
 from forebay_proxy.cache.integrity.version_flips import VersionFlips
 from forebay_proxy.cache.resident.entry import Entry, fresh_key
 from forebay_proxy.cache.resident.space import SpaceManager
-from forebay_proxy.cache.versions.freshness import Freshness, SuspectVersions
+from forebay_proxy.cache.versions.refusals import SuspectVersions
 from forebay_proxy.core.shard import Shard, Version, store_key
 from forebay_proxy.origins.response import check_length
+from forebay_proxy.policy.plans.live_jobs import Bursts
 
-__all__ = ["Outdated", "Versions"]
+__all__ = ["Freshness", "Outdated", "Versions"]
 
 MOST_VARIANTS = 16  # of a shard, beside the latest: a user or two have theirs; what made-up credentials are shown leaves again
+# A minute is what a person waits before asking why the new data is not read, and costs the origin one small request a shard and minute at
+# most, of shards that are read. So long it is also left alone where it did not answer.
+NO_JOB_S = 60.0
 
 Outdated = Callable[[Entry], None]  # the origin has another version of it now: it serves who is inside, and leaves
 
@@ -123,7 +130,8 @@ class Versions:
             entry.in_use.stale = True  # it serves who asked for it, and leaves: the next one may be meant to get something else
             return entry
         self._show(entry, shard, outdated)
-        self._version_flips.opened(entry)
+        if entry.name in self._version_flips.former:
+            self._version_flips.opened(entry)
         # now, not when the opener runs again: whoever looks in between must not ask the origin once more
         self._freshness.checked(entry, job)
         return entry
@@ -147,7 +155,8 @@ class Versions:
         entry = Entry(key, shard, version, self._room.layout, ranged=ranged, transient=taken)
         entry.access.macs = {mac}
         entry.access.variant, entry.access.vary, entry.access.chosen = variant, version.vary, chosen
-        entry.trust.remade = self._suspects.count(shard.name)
+        if self._suspects.known:
+            entry.trust.remade = self._suspects.count(shard.name)
         self._room.entries[entry.key] = entry
         return entry
 
@@ -183,3 +192,39 @@ class Versions:
 def _can_go_on(entry: Entry, ranged: bool) -> bool:
     """Whether what is here of a version can be completed; part of a body that cannot be asked in pieces is of no use for another."""
     return entry.in_use.fault is None and (entry.segments.complete or entry.in_use.streaming or (entry.ranged and ranged))
+
+
+class Freshness:
+    """Which comparisons with an origin still hold, and which origins cannot be asked. Not thread-safe: the event loop's only."""
+
+    def __init__(self, revalidate: str | float, clock: Callable[[], float]) -> None:
+        """``revalidate``: "job", "never", or for how many seconds a comparison holds."""
+        self.bursts = Bursts(clock)
+        self._revalidate = revalidate
+        self._clock = clock
+        self._silent: dict[str, float] = {}  # origins that could not be asked whether a shard changed, and until when they are not asked
+
+    def is_fresh(self, entry: Entry, job: str) -> bool:
+        """Whether ``job`` ("": none was named) may read the stored version without asking the origin about it first."""
+        if self._revalidate == "never" or entry.immutable:
+            return True
+        age_s = self._clock() - entry.trust.checked_at
+        if self._revalidate == "job":
+            if job:
+                return job in entry.trust.checked_jobs
+            return entry.trust.checked_at >= self.bursts.began(entry.group) and age_s < NO_JOB_S
+        return age_s < float(self._revalidate)
+
+    def checked(self, entry: Entry, job: str) -> None:
+        """The origin holds this version still, or cannot say: ``job`` need not ask again."""
+        entry.trust.checked(job, self._clock())
+
+    def silenced(self, origin: str) -> None:
+        """``origin`` cannot be asked now: where each shard is compared again and again, each would wait out its silence once more."""
+        now = self._clock()
+        self._silent = {known: until for known, until in self._silent.items() if until > now}
+        self._silent[origin] = now + NO_JOB_S
+
+    def is_silent(self, origin: str) -> bool:
+        """Whether ``origin`` could not be asked a moment ago."""
+        return self._silent.get(origin, 0.0) > self._clock()

@@ -100,8 +100,8 @@ def test_what_is_remembered_is_bounded(version_flips: VersionFlips, monkeypatch:
         version_flips.gone(entry(f"https://o/{number}.tar"))
         version_flips.gone(entry(A, f'"{number}"'))
         returns(version_flips, 3, f"https://o{number}/a.tar")
-    assert len(version_flips._former) == len(version_flips._scores) == len(version_flips._advised) == 4
-    assert max(map(len, version_flips._former.values())) == 4
+    assert len(version_flips.former) == len(version_flips.scores) == len(version_flips._advised) == 4
+    assert max(map(len, version_flips.former.values())) == 4
 
 
 @pytest.mark.parametrize("count", [2, 3])

@@ -14,7 +14,8 @@ from support.house import SEGMENT, building, data_of, reader, shard_of, until
 
 from forebay_proxy.cache.fill.fetcher import UNWANTED_BUDGET_S
 from forebay_proxy.cache.resident.space import Slice
-from forebay_proxy.cache.versions.freshness import NO_JOB_S, REMEMBERED_S
+from forebay_proxy.cache.versions.refusals import REMEMBERED_S
+from forebay_proxy.cache.versions.versions import NO_JOB_S
 from forebay_proxy.core import events
 from forebay_proxy.core.errors import (
     CacheFull,
@@ -139,7 +140,7 @@ async def test_a_remembered_refusal_keeps_nothing_of_who_was_refused(tmp_path: P
             lengths.append(len(traceback.extract_tb(caught.value.__traceback__)))
         assert len(world.origin.log) == 1
         assert len(set(lengths[1:])) == 1, "the first was told by the origin itself"
-        ((kept, _),) = world.resolver._refusals._refusals.values()
+        ((kept, _),) = world.resolver._refusals.refusals.values()
         assert (kept.__traceback__, kept.__cause__, kept.__context__) == (None, None, None)
         for number in range(3):
             with pytest.raises(ShardNotFound):

@@ -11,8 +11,8 @@ from support.fake_origin import ErrorOf, reset
 from support.house import SEGMENT, building, data_of, reader, shard_of
 
 from forebay_proxy.cache.integrity.version_flips import KNOWN_TRIES
-from forebay_proxy.cache.versions.freshness import NO_JOB_S
 from forebay_proxy.cache.versions.revalidation import HEAD_DIFFERS_S
+from forebay_proxy.cache.versions.versions import NO_JOB_S
 from forebay_proxy.core import events
 from forebay_proxy.core.errors import (
     OriginError,

@@ -10,8 +10,8 @@ from support.house import FakeClock, shard_of
 from forebay_proxy.cache.integrity.version_flips import VersionFlips
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.versions import versions as versions_module
-from forebay_proxy.cache.versions.freshness import Freshness, SuspectVersions
-from forebay_proxy.cache.versions.versions import Versions
+from forebay_proxy.cache.versions.refusals import SuspectVersions
+from forebay_proxy.cache.versions.versions import NO_JOB_S, Freshness, Versions
 from forebay_proxy.core.errors import OriginError
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.segments import DEFAULT_LAYOUT, MOST_BYTES
@@ -160,3 +160,68 @@ def test_a_length_no_shard_may_have_is_refused(named: Named) -> None:
     with pytest.raises(OriginError):
         named.admit("1", length=MOST_BYTES + 1)
     assert not named.room.entries
+
+
+# How long that holds
+
+
+def entry_of(name: str = "https://o/set/a.tar") -> Entry:
+    return Entry("k" * 64, shard_of(name), Version("etag:1", Pin(PinKind.ETAG, '"1"'), 10), DEFAULT_LAYOUT, ranged=True)
+
+
+def test_a_comparison_holds_for_its_job() -> None:
+    """However long it takes; another job asks anew."""
+    clock, entry = FakeClock(), entry_of()
+    freshness = Freshness("job", clock)
+    freshness.checked(entry, "one")
+    clock.advance(1e6)
+    assert [freshness.is_fresh(entry, job) for job in ("one", "two")] == [True, False]
+
+
+def test_without_a_job_it_holds_for_a_minute() -> None:
+    """Within one burst of readings."""
+    clock, entry = FakeClock(), entry_of()
+    freshness = Freshness("job", clock)
+    with freshness.bursts.inside(entry.group):
+        freshness.checked(entry, "")
+        clock.advance(NO_JOB_S / 2)
+        assert freshness.is_fresh(entry, "")
+        clock.advance(NO_JOB_S / 2)
+        assert not freshness.is_fresh(entry, "")
+
+
+def test_another_burst_asks_anew() -> None:
+    """It may be another run."""
+    clock, entry = FakeClock(), entry_of()
+    freshness = Freshness("job", clock)
+    with freshness.bursts.inside(entry.group):
+        freshness.checked(entry, "")
+    clock.advance(NO_JOB_S / 2)
+    with freshness.bursts.inside(entry.group):
+        assert not freshness.is_fresh(entry, "")
+
+
+@pytest.mark.parametrize(("revalidate", "fresh"), [("never", True), (10.0, False), (11.0, True)])
+def test_after_ten_seconds(revalidate: str | float, *, fresh: bool) -> None:
+    """By the clock, whichever job asks; never means never."""
+    clock, entry = FakeClock(), entry_of()
+    freshness = Freshness(revalidate, clock)
+    freshness.checked(entry, "one")
+    clock.advance(10.0)
+    assert freshness.is_fresh(entry, "two") == fresh
+
+
+def test_what_can_never_change_is_fresh() -> None:
+    """A commit names its bytes."""
+    entry = entry_of("hf://datasets/o/n@0123456789abcdef0123456789abcdef01234567/a.tar")
+    assert Freshness(0.0, FakeClock()).is_fresh(entry, "")
+
+
+def test_a_silent_origin_is_left_alone_for_a_minute() -> None:
+    """And no other is."""
+    clock = FakeClock()
+    freshness = Freshness("job", clock)
+    freshness.silenced("https://o")
+    assert [freshness.is_silent(origin) for origin in ("https://o", "https://p")] == [True, False]
+    clock.advance(NO_JOB_S)
+    assert not freshness.is_silent("https://o")

@@ -1,90 +1,23 @@
-"""What an origin said or showed holds for a while: that a version is its own, that it refused, that bytes were wrong."""
+"""What is remembered of shards that an origin refused, or whose bytes were wrong."""
 
 from __future__ import annotations
 
 import pytest
-from support.house import FakeClock, shard_of
+from support.house import FakeClock
 
-from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.versions import freshness
-from forebay_proxy.cache.versions.freshness import (
+from forebay_proxy.cache.versions import refusals
+from forebay_proxy.cache.versions.refusals import (
     MOST_SUSPECTS,
-    NO_JOB_S,
     REFUSED_S,
     REMEMBERED_S,
     SPOILT_S,
     UNASKED_S,
-    Freshness,
     RefusalCache,
     SuspectVersions,
 )
 from forebay_proxy.core.errors import DigestDiffers, OriginUnavailable, ShardForbidden, ShardNotFound
-from forebay_proxy.core.segments import DEFAULT_LAYOUT
-from forebay_proxy.core.shard import Pin, PinKind, Version
 
 A = "https://o/a.tar"
-
-
-def entry_of(name: str = "https://o/set/a.tar") -> Entry:
-    return Entry("k" * 64, shard_of(name), Version("etag:1", Pin(PinKind.ETAG, '"1"'), 10), DEFAULT_LAYOUT, ranged=True)
-
-
-def test_a_comparison_holds_for_its_job() -> None:
-    """However long it takes; another job asks anew."""
-    clock, entry = FakeClock(), entry_of()
-    freshness = Freshness("job", clock)
-    freshness.checked(entry, "one")
-    clock.advance(1e6)
-    assert [freshness.is_fresh(entry, job) for job in ("one", "two")] == [True, False]
-
-
-def test_without_a_job_it_holds_for_a_minute() -> None:
-    """Within one burst of readings."""
-    clock, entry = FakeClock(), entry_of()
-    freshness = Freshness("job", clock)
-    with freshness.bursts.inside(entry.group):
-        freshness.checked(entry, "")
-        clock.advance(NO_JOB_S / 2)
-        assert freshness.is_fresh(entry, "")
-        clock.advance(NO_JOB_S / 2)
-        assert not freshness.is_fresh(entry, "")
-
-
-def test_another_burst_asks_anew() -> None:
-    """It may be another run."""
-    clock, entry = FakeClock(), entry_of()
-    freshness = Freshness("job", clock)
-    with freshness.bursts.inside(entry.group):
-        freshness.checked(entry, "")
-    clock.advance(NO_JOB_S / 2)
-    with freshness.bursts.inside(entry.group):
-        assert not freshness.is_fresh(entry, "")
-
-
-@pytest.mark.parametrize(("revalidate", "fresh"), [("never", True), (10.0, False), (11.0, True)])
-def test_after_ten_seconds(revalidate: str | float, *, fresh: bool) -> None:
-    """By the clock, whichever job asks; never means never."""
-    clock, entry = FakeClock(), entry_of()
-    freshness = Freshness(revalidate, clock)
-    freshness.checked(entry, "one")
-    clock.advance(10.0)
-    assert freshness.is_fresh(entry, "two") == fresh
-
-
-def test_what_can_never_change_is_fresh() -> None:
-    """A commit names its bytes."""
-    entry = entry_of("hf://datasets/o/n@0123456789abcdef0123456789abcdef01234567/a.tar")
-    assert Freshness(0.0, FakeClock()).is_fresh(entry, "")
-
-
-def test_a_silent_origin_is_left_alone_for_a_minute() -> None:
-    """And no other is."""
-    clock = FakeClock()
-    freshness = Freshness("job", clock)
-    freshness.silenced("https://o")
-    assert [freshness.is_silent(origin) for origin in ("https://o", "https://p")] == [True, False]
-    clock.advance(NO_JOB_S)
-    assert not freshness.is_silent("https://o")
 
 
 @pytest.mark.parametrize("error", [ShardForbidden("s", "no"), ShardNotFound("s", "no")])
@@ -124,7 +57,7 @@ def test_a_refusal_that_is_said_again_lasts_from_then_on() -> None:
 
 def test_the_refusals_kept_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Made-up names cost no memory without end."""
-    monkeypatch.setattr(freshness, "REMEMBERED_MOST", 2)
+    monkeypatch.setattr(refusals, "REMEMBERED_MOST", 2)
     known = RefusalCache(FakeClock())
     for name in "abc":
         known.remember(name, "", ShardNotFound(name, "no"))
@@ -192,7 +125,7 @@ def test_names_are_bounded(clock: FakeClock) -> None:
     suspects = SuspectVersions(clock)
     for number in range(MOST_SUSPECTS + 10):
         suspects.spoilt(f"https://o/{number}")
-    assert len(suspects._spoilt) == MOST_SUSPECTS
+    assert len(suspects.known) == MOST_SUSPECTS
     assert suspects.count("https://o/0") == 0
 
 
@@ -206,11 +139,11 @@ def test_nothing_is_kept_of_who_was_refused_nor_for_ever(clock: FakeClock) -> No
             suspects.recall(A)
         told.append(caught.value)
     assert len({id(error) for error in told}) == 3
-    assert suspects._refused[A][0].__traceback__ is None
+    assert suspects.refused[A][0].__traceback__ is None
     for number in range(MOST_SUSPECTS + 10):
         suspects.refuse(f"{A}{number}", told[0])
         suspects.spoilt(f"{A}{number}")
-    assert len(suspects._refused) == len(suspects._spoilt) == MOST_SUSPECTS
+    assert len(suspects.refused) == len(suspects.known) == MOST_SUSPECTS
     clock.advance(max(UNASKED_S, SPOILT_S) + 1)
     suspects.expire()
-    assert len(suspects._refused) == len(suspects._spoilt) == 0
+    assert len(suspects.refused) == len(suspects.known) == 0
