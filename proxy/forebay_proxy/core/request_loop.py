@@ -10,7 +10,7 @@ Not Via, which means the same to a proxy: origins switch compression and ranges 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from forebay_proxy.core.errors import ForebayError
 
@@ -32,9 +32,11 @@ class LoopGuard:
     """The mark of one sidecar. ``instance`` is hex digits nobody can guess: no other request is taken for ours. "" marks nothing."""
 
     def __init__(self, instance: str = "") -> None:
+        """``own`` is the header of a request made for one that carried no marks."""
         self._instance = instance
+        self.own = self.mark()
 
-    def mark(self, carried: str = "") -> dict[str, str]:
+    def mark(self, carried: str = "") -> Mapping[str, str]:
         """The header of a request to an origin, made for one that ``carried`` these marks."""
         marks = [carried] if carried else []
         return {CDN_LOOP: ", ".join([*marks, f"forebay;id={self._instance}"])} if self._instance else {}

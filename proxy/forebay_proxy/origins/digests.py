@@ -23,12 +23,16 @@ from collections.abc import Iterator, Mapping
 
 from forebay_proxy.core.digests import SIZES, Digest
 
-__all__ = ["linked", "offered"]
+__all__ = ["HEADERS", "linked", "offered"]
 
 # A structured-field dictionary (RFC 8941) whose values are byte sequences; anything else in it is not ours to read.
 _MEMBER = re.compile(r"\s*([a-z*][a-z0-9_.*-]{0,31})\s*=\s*:([A-Za-z0-9+/=]{0,128}):\s*(?:;[^,]*)?")
 _REPR_NAMES = {"sha-256": "sha-256", "sha-512": "sha-512"}  # RFC 9530 calls the others insecure; who sends them anyway means no one
 _AMZ_NAMES = {"crc32": "crc32", "crc32c": "crc32c", "crc64nvme": "crc64nvme", "sha1": "sha-1", "sha256": "sha-256"}
+# An answer without any of these names no digest.
+HEADERS = frozenset({
+    "repr-digest", "x-goog-hash", "x-ms-blob-content-md5", "content-md5", *(f"x-amz-checksum-{name}" for name in _AMZ_NAMES),
+})  # fmt: skip
 _SHA256_HEX = re.compile(r'"?([0-9a-fA-F]{64})"?')
 
 

@@ -67,7 +67,9 @@ class HttpOrigin:
         if link is not None:
             return link
         url, headers = shard.url.text(), shard.credential.headers
-        return OriginRequest(url, (*headers, *az.headers_of(url, headers)), signed_for_get=bool(shard.credential.signature))
+        if az.MARK in url:
+            headers = (*headers, *az.headers_of(url, headers))
+        return OriginRequest(url, headers, signed_for_get=bool(shard.credential.signature))
 
     async def again(self, shard: Shard, ask: OriginRequest, answer: OriginResponse) -> OriginRequest | None:
         """Where a remembered redirect is no longer good, the shard's own URL is asked once."""

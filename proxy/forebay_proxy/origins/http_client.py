@@ -19,6 +19,7 @@ from functools import partial
 
 import aiohttp
 
+from forebay_proxy.core.digests import Digest
 from forebay_proxy.core.errors import (
     OriginError,
     OriginLied,
@@ -262,9 +263,12 @@ def _body(
     narrow: Callable[[int], None],
 ) -> OriginBody:
     framed = placed.count is not None or "chunked" in answer.headers.get("transfer-encoding", "").lower()
-    whole_shard = digests.offered(answer.headers, whole=not placed.ranged, length=placed.total)
-    linked = digests.linked(ask.linked, answer.headers.get("content-encoding", ""))
-    return OriginBody(version, placed.first, placed.count, placed.ranged, framed, chunks, (*whole_shard, *linked), narrow)
+    found: tuple[Digest, ...] = ()
+    if not digests.HEADERS.isdisjoint(answer.headers):
+        found = digests.offered(answer.headers, whole=not placed.ranged, length=placed.total)
+    if ask.linked:
+        found += digests.linked(ask.linked, answer.headers.get("content-encoding", ""))
+    return OriginBody(version, placed.first, placed.count, placed.ranged, framed, chunks, found, narrow)
 
 
 async def _start_of(response: aiohttp.ClientResponse, patience_s: float) -> bytes:

@@ -61,9 +61,10 @@ class Sender:
     ) -> tuple[AddressClass, aiohttp.ClientResponse]:
         """The class of the host that answered, and its answer: headers in, body still to come. Raises the ``ShardError`` family."""
         place = _place(shard, ask.url)
-        proxy = self._egress.proxies.through(place)
+        proxy = None if self._egress.proxies is None else self._egress.proxies.through(place)
         hop = Hop(place, ask.vouched, ask.came_from, proxy.place if proxy else None)
-        marks = self._egress.loop_guard.mark(shard.via)
+        loop_guard = self._egress.loop_guard
+        marks = loop_guard.mark(shard.via) if shard.via else loop_guard.own
         headers = CIMultiDict[str]([*ask.headers, *conditions.items(), *marks.items()])
         loop = asyncio.get_running_loop()
         started, code, asked = loop.time(), 0, True
@@ -92,7 +93,7 @@ class Sender:
         """The answer's headers, within the connect and the idle time together."""
         url = URL(ask.url, encoded=True)
         way = {} if proxy is None else _way(proxy, url, headers)
-        trusted = self._egress.trust.context(sdk=ask.sdk)
+        trusted = self._egress.trust.sdk if ask.sdk else self._egress.trust.everywhere
         try:
             async with asyncio.timeout(self._connect_timeout_s + self._idle_timeout_s):
                 return await self._opened().request(method, url, headers=headers, allow_redirects=False, ssl=trusted, **way)

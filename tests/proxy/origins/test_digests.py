@@ -9,7 +9,7 @@ import zlib
 import pytest
 
 from forebay_proxy.core.digests import Digest
-from forebay_proxy.origins.digests import linked, offered
+from forebay_proxy.origins.digests import HEADERS, linked, offered
 
 DATA = b"all of the shard"
 
@@ -58,6 +58,26 @@ CRC32_TEXT = base64.b64encode(CRC32.value).decode()
 def test_what_is_offered(headers: dict[str, str], whole: bool, found: tuple[Digest, ...]) -> None:
     """Header by header."""
     assert offered(headers, whole=whole) == found
+
+
+class Asked(dict[str, str]):
+    """Headers without any, that note which were asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def get(self, name: str, default: str = "") -> str:  # type: ignore[override]
+        self.names.add(name)
+        return default
+
+
+def test_an_answer_without_these_headers_names_no_digest() -> None:
+    """All that are looked at, but for those that only say what a digest is of."""
+    headers = Asked()
+    offered(headers, whole=True)
+    about = {name for name in headers.names if name.startswith("x-goog-stored-")} | {"content-encoding", "x-amz-checksum-type"}
+    assert headers.names - about == HEADERS
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 
 from forebay_proxy.origins.net.allow_list import place_of
 
-__all__ = ["headers_of", "next_step_of"]
+__all__ = ["MARK", "headers_of", "next_step_of"]
 
 # Without it a container open to everybody answers as the service did in 2009: ETags without quotes, no "bytes=N-". A SAS that says another
 # version in its `sv` goes on being checked by that one.
 VERSION = "2021-12-02"
+MARK = ".blob.core."  # in the host of each; a URL without it is not asked about
 _HOST = re.compile(r"[a-z0-9-]+\.(?:[a-z0-9]+\.)?blob\.core\.(?:windows\.net|usgovcloudapi\.net|chinacloudapi\.cn)", re.ASCII)
 # Only this detail is repeated: another one quotes the signature it was sent.
 _DETAIL = re.compile(rb"<AuthenticationErrorDetail>Signature not valid in the specified time frame([^<]{0,200})")

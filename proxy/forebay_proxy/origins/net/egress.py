@@ -20,14 +20,14 @@ HEEDED = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE",
 class Egress:
     """The plain one: no proxy, the system's authorities, no mark."""
 
-    proxies: Proxies = field(default_factory=Proxies)
+    proxies: Proxies | None = None  # None: the operator named none
     trust: Trust = field(default_factory=Trust)
     loop_guard: LoopGuard = field(default_factory=LoopGuard)
 
     @classmethod
     def of(cls, environ: Mapping[str, str], instance: str) -> Egress:
         """As the operator's environment has it. Raises ``ConfigError``."""
-        return cls(Proxies.of(environ), Trust.of(environ), LoopGuard(instance))
+        return cls(Proxies.of(environ) or None, Trust.of(environ), LoopGuard(instance))
 
 
 def heeded(environ: Mapping[str, str]) -> list[tuple[str, str]]:

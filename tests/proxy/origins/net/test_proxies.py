@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.origins.net.allow_list import place_of
+from forebay_proxy.origins.net.egress import Egress
 from forebay_proxy.origins.net.proxies import Proxies
 
 BOTH = {"HTTP_PROXY": "http://web:3128", "HTTPS_PROXY": "http://tls:3129"}
@@ -27,6 +28,11 @@ def test_each_scheme_has_its_proxy() -> None:
     """HTTP_PROXY is for http, HTTPS_PROXY for https; both are reached with http."""
     assert way(BOTH, "http://data.example/") == "http://web:3128"
     assert way(BOTH, "https://data.example/") == "http://tls:3129"
+
+
+def test_without_a_proxy_there_is_nothing_to_ask() -> None:
+    """NO_PROXY alone names none."""
+    assert Egress.of({"NO_PROXY": "data.example"}, "ab").proxies is None
 
 
 def test_all_proxy_fills_the_gaps() -> None:

@@ -14,8 +14,8 @@ from forebay_proxy.origins.net.trust import Trust
 
 def test_without_a_variable_the_client_has_its_own() -> None:
     """True is the client's word for verified by the system's authorities."""
-    assert Trust.of({}).context() is True
-    assert Trust.of({}).context(sdk=True) is True
+    assert Trust.of({}).everywhere is True
+    assert Trust.of({}).sdk is True
 
 
 def test_a_bundle_is_trusted_and_always_verified(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_a_bundle_is_trusted_and_always_verified(tmp_path: Path) -> None:
     one.mkdir()
     two.mkdir()
     trust = Trust.of({"SSL_CERT_FILE": str(Authority(one).bundle), "AWS_CA_BUNDLE": str(Authority(two).bundle)})
-    contexts = trust.context(), trust.context(sdk=True)
+    contexts = trust.everywhere, trust.sdk
     assert contexts[0] is not contexts[1]
     for context in contexts:
         assert isinstance(context, ssl.SSLContext)
@@ -36,7 +36,7 @@ def test_a_bundle_is_trusted_and_always_verified(tmp_path: Path) -> None:
 def test_without_a_bundle_of_its_own_s3_trusts_what_all_trust(tmp_path: Path) -> None:
     """SSL_CERT_FILE is enough."""
     trust = Trust.of({"SSL_CERT_FILE": str(Authority(tmp_path).bundle)})
-    assert trust.context(sdk=True) is trust.context()
+    assert trust.sdk is trust.everywhere
 
 
 @pytest.mark.parametrize("name", ["SSL_CERT_FILE", "SSL_CERT_DIR", "AWS_CA_BUNDLE"])
@@ -52,7 +52,7 @@ def test_a_bad_bundle_ends_the_start(tmp_path: Path, name: str, what: str) -> No
 
 def test_directories_are_taken(tmp_path: Path) -> None:
     """SSL_CERT_DIR may name several, AWS_CA_BUNDLE may be one."""
-    assert isinstance(Trust.of({"SSL_CERT_DIR": f"{tmp_path}:{tmp_path}"}).context(), ssl.SSLContext)
-    assert isinstance(Trust.of({"AWS_CA_BUNDLE": str(tmp_path)}).context(sdk=True), ssl.SSLContext)
+    assert isinstance(Trust.of({"SSL_CERT_DIR": f"{tmp_path}:{tmp_path}"}).everywhere, ssl.SSLContext)
+    assert isinstance(Trust.of({"AWS_CA_BUNDLE": str(tmp_path)}).sdk, ssl.SSLContext)
     with pytest.raises(ConfigError, match="SSL_CERT_DIR"):
         Trust.of({"SSL_CERT_DIR": f"{tmp_path}:{tmp_path}/absent"})
