@@ -15,8 +15,7 @@ from forebay_proxy.origins.cloud import az
 from forebay_proxy.origins.http_client import OriginClient
 from forebay_proxy.origins.net.egress import Egress
 from forebay_proxy.origins.net.guard import Guard
-from forebay_proxy.origins.redirects import LINK_TTL_S, RedirectCache
-from forebay_proxy.origins.request import OriginRequest
+from forebay_proxy.origins.request import LINK_TTL_S, OriginRequest, RedirectCache
 from forebay_proxy.origins.response import OriginResponse, version_of
 
 __all__ = ["HttpOrigin"]

@@ -1,4 +1,4 @@
-"""echo.py: a sidecar knows its own request when it comes back."""
+"""request_loop.py: a sidecar knows its own request when it comes back."""
 
 from __future__ import annotations
 

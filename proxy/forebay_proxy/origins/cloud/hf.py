@@ -33,8 +33,7 @@ from forebay_proxy.origins.http import HttpOrigin
 from forebay_proxy.origins.http_client import MAX_HOPS
 from forebay_proxy.origins.net.allow_list import has_user, place_of
 from forebay_proxy.origins.net.guard import Guard, Refused
-from forebay_proxy.origins.redirects import RedirectCache
-from forebay_proxy.origins.request import OriginRequest, next_hop
+from forebay_proxy.origins.request import OriginRequest, RedirectCache, next_hop
 from forebay_proxy.origins.response import OriginResponse, content_length, error_of, version_of
 from forebay_proxy.wire.urls.hf_url import RepoFile, repo_file
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
