@@ -9,10 +9,9 @@ Chunks are what the event loop received, about 256 KiB each over loopback.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -22,22 +21,18 @@ import aiohttp
 from forebay_proxy.core.digests import Digest
 from forebay_proxy.core.errors import (
     OriginError,
-    OriginLied,
-    OriginTimeout,
-    OriginUnavailable,
     RangeNotSatisfiable,
     ShardChanged,
-    TruncatedShard,
 )
 from forebay_proxy.core.events import Events, OriginOddity
 from forebay_proxy.core.shard import ByteRange, Pin, Shard, Version
 from forebay_proxy.origins import digests
 from forebay_proxy.origins.base import OriginBody
-from forebay_proxy.origins.errors import mapped_http_errors, report
+from forebay_proxy.origins.errors import report
+from forebay_proxy.origins.http_body import chunks_of, close, narrow, start_of, take_larger_pieces
 from forebay_proxy.origins.net.address_class import AddressClass
 from forebay_proxy.origins.net.egress import Egress
 from forebay_proxy.origins.net.guard import Guard
-from forebay_proxy.origins.net.idle_timeout import IdleTimeout
 from forebay_proxy.origins.net.resolver import GuardedResolver
 from forebay_proxy.origins.request import OriginRequest, RequestTarget, next_hop
 from forebay_proxy.origins.response import (
@@ -54,8 +49,6 @@ from forebay_proxy.origins.send import Sender
 __all__ = ["OriginClient"]
 
 MAX_HOPS = 5  # Hugging Face needs two; a longer chain is a loop
-RECEIVE_BYTES = 2**20  # what a busy loop finds waiting in a kernel buffer of the usual size
-ERROR_BODY_BYTES = 16 * 1024  # enough for any S3 error; also what is drained to keep a connection
 MOST_DENIED = 1024
 _GOOD = frozenset({200, 206})
 _ONE_BYTE = ByteRange(0, 0)
@@ -108,7 +101,7 @@ class OriginClient:
                 if answer.status == 412:
                     self._deny(wanted)
                 raise error_of(shard.name, answer, asked=range, pinned=bool(pin))
-            _take_larger_pieces(response)
+            take_larger_pieces(response)
             try:
                 placed = placement(shard.name, answer, range)
                 check_pin(shard.name, answer.headers, pin)
@@ -116,14 +109,14 @@ class OriginClient:
                     self._events.emit(OriginOddity(shard.origin, "range-as-200"))
                 version = source.version(shard, exchange.ask, answer, placed.total)
                 self._denied.pop(wanted, None)
-                chunks = self._chunks(shard, response, placed.count)
+                chunks = chunks_of(shard.name, response, placed.count, self._connect_timeout_s, self._idle_timeout_s)
                 async with contextlib.aclosing(chunks):
-                    yield _body(exchange.ask, answer, version, placed, chunks, partial(_narrow, response))
+                    yield _body(exchange.ask, answer, version, placed, chunks, partial(narrow, response))
             except ShardChanged:
                 self._deny(wanted)
                 raise
             finally:
-                _leave(response)
+                close(response)
 
     def _deny(self, wanted: tuple[str, str]) -> None:
         """A kept connection may lead to the same backend for ever, and another one may have the version: it is asked for by a new one."""
@@ -138,7 +131,7 @@ class OriginClient:
             if not ask.signed_for_get:
                 exchange = await self._exchange(source, shard, "HEAD", {}, Pin())
                 if exchange.response is not None:
-                    _leave(exchange.response)
+                    close(exchange.response)
                     return source.version(shard, exchange.ask, exchange.answer, content_length(exchange.answer.headers))
                 # Some origins refuse HEAD where they grant GET; any other answer would be the same.
                 if exchange.answer.status not in (403, 405, 501):
@@ -150,7 +143,7 @@ class OriginClient:
         kind, response = await self._sender.send(shard, ask, "HEAD", {})
         exchange = await self._sorted(ask, response)
         if exchange.response is not None:
-            _leave(exchange.response)
+            close(exchange.response)
         return kind, exchange.answer
 
     async def aclose(self) -> None:
@@ -199,54 +192,10 @@ class OriginClient:
         if response.status in _GOOD:
             return _Exchange(ask, OriginResponse(response.status, headers), response)
         try:
-            body = await _start_of(response, self._idle_timeout_s)
+            body = await start_of(response, self._idle_timeout_s)
         finally:
-            _leave(response)
+            close(response)
         return _Exchange(ask, OriginResponse(response.status, headers, body), None)
-
-    async def _chunks(self, shard: Shard, response: aiohttp.ClientResponse, promised: int | None) -> AsyncGenerator[bytes]:
-        received = 0
-        with (
-            mapped_http_errors(shard.name, self._connect_timeout_s, self._idle_timeout_s),
-            IdleTimeout(response.content, self._idle_timeout_s) as silence,
-        ):
-            while not response.content.at_eof():
-                chunk = await self._next(shard, silence)
-                if not chunk:  # the end of a chunk in chunked coding, or of the body
-                    continue
-                received += len(chunk)
-                if promised is not None and received > promised:
-                    raise OriginLied(shard.name, f"the origin sent more than the {promised} bytes it promised")
-                yield chunk
-        if promised is not None and received < promised:
-            raise TruncatedShard(shard.name, f"the origin sent {received} of {promised} bytes")
-
-    async def _next(self, shard: Shard, silence: IdleTimeout) -> bytes:
-        try:
-            return await silence.next()
-        except TimeoutError as error:
-            raise OriginTimeout(shard.name, f"the origin was silent for {self._idle_timeout_s:g} s") from error
-        except RuntimeError as error:  # how the client says that the connection went away under a paused body
-            raise OriginUnavailable(shard.name, "the origin's connection broke") from error
-
-
-def _take_larger_pieces(response: aiohttp.ClientResponse) -> None:
-    """Let the transport take what the kernel holds in one piece: asyncio asks for 256 KiB at a time, and each piece costs the same."""
-    connection = response.connection  # None: the body is here already
-    if connection is not None and hasattr(connection.transport, "max_size"):
-        connection.transport.max_size = RECEIVE_BYTES  # type: ignore[union-attr]  # an attribute of asyncio's own transports
-
-
-def _narrow(response: aiohttp.ClientResponse, size: int) -> None:
-    """Let no more than ``size`` bytes, and a piece of that size, wait in this process; what is more waits in the kernel.
-
-    The client library has no word for it once a response has begun; where its own names change, more memory is used.
-    """
-    connection, content = response.connection, response.content
-    if connection is not None and hasattr(connection.transport, "max_size"):
-        connection.transport.max_size = size  # type: ignore[union-attr]
-    if hasattr(content, "_low_water") and hasattr(content, "_high_water"):
-        content._low_water, content._high_water = size // 2, size
 
 
 def _elsewhere(ask: OriginRequest, answer: OriginResponse) -> bool:
@@ -269,21 +218,3 @@ def _body(
     if ask.linked:
         found += digests.linked(ask.linked, answer.headers.get("content-encoding", ""))
     return OriginBody(version, placed.first, placed.count, placed.ranged, framed, chunks, found, narrow)
-
-
-async def _start_of(response: aiohttp.ClientResponse, patience_s: float) -> bytes:
-    """The first 16 KiB of an error body, or what came of it; its end is not worth an error of its own."""
-    body = b""
-    with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-        async with asyncio.timeout(patience_s):
-            while len(body) < ERROR_BODY_BYTES and (chunk := await response.content.read(ERROR_BODY_BYTES - len(body))):
-                body += chunk
-    return body
-
-
-def _leave(response: aiohttp.ClientResponse) -> None:
-    """Give the connection back if its body was read to the end, else close it: the rest would have to be drained first."""
-    if response.content.at_eof() and response.content.exception() is None:
-        response.release()
-    else:
-        response.close()

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import StreamReader
 from aiohttp.base_protocol import BaseProtocol
 
-from forebay_proxy.origins.net.idle_timeout import IdleTimeout
+from forebay_proxy.origins.http_body import IdleTimeout
 
 
 def stream() -> StreamReader:
