@@ -46,11 +46,7 @@ TABLE = (
     Row(
         "DNS rebinding of an origin",
         "every answer is filtered; what is dialled is what was judged, and the peer is judged once more",
-        (
-            f"{ORIGINS}/net/test_resolver.py",
-            f"{ORIGINS}/net/test_session.py::test_a_name_that_turns_bad_between_two_looks_is_not_dialled",
-            f"{ORIGINS}/net/test_session.py::test_the_dial_itself_is_judged",
-        ),
+        (f"{ORIGINS}/net/test_dial.py",),
     ),
     Row(
         "Redirect to an inner host, or with a credential",

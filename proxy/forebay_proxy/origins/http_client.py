@@ -31,9 +31,9 @@ from forebay_proxy.origins.base import OriginBody
 from forebay_proxy.origins.errors import report
 from forebay_proxy.origins.http_body import chunks_of, close, narrow, start_of, take_larger_pieces
 from forebay_proxy.origins.net.address_class import AddressClass
+from forebay_proxy.origins.net.dial import GuardedResolver
 from forebay_proxy.origins.net.egress import Egress
 from forebay_proxy.origins.net.guard import Guard
-from forebay_proxy.origins.net.resolver import GuardedResolver
 from forebay_proxy.origins.request import OriginRequest, RequestTarget, next_hop
 from forebay_proxy.origins.response import (
     OriginResponse,

@@ -17,11 +17,10 @@ from forebay_proxy.core.shard import Shard
 from forebay_proxy.origins.errors import mapped_http_errors, mapped_proxy_errors, refused_by_proxy
 from forebay_proxy.origins.net.address_class import AddressClass
 from forebay_proxy.origins.net.allow_list import AllowedPlace, place_of
+from forebay_proxy.origins.net.dial import GuardedResolver, new_session, travelling
 from forebay_proxy.origins.net.egress import Egress
 from forebay_proxy.origins.net.guard import Guard, Hop
 from forebay_proxy.origins.net.proxies import Proxy
-from forebay_proxy.origins.net.resolver import GuardedResolver, travelling
-from forebay_proxy.origins.net.session import new_session
 from forebay_proxy.origins.request import OriginRequest
 
 __all__ = ["Sender"]

@@ -16,8 +16,8 @@ from forebay_proxy.core.shard import ByteRange, Pin, Shard
 from forebay_proxy.origins.cloud.az import headers_of
 from forebay_proxy.origins.http import HttpOrigin
 from forebay_proxy.origins.http_client import OriginClient
+from forebay_proxy.origins.net.dial import GuardedResolver
 from forebay_proxy.origins.net.guard import Guard
-from forebay_proxy.origins.net.resolver import GuardedResolver
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 from forebay_proxy.wire.urls.shard_url import parse_origin_url, parse_proxy_target
 

@@ -25,9 +25,9 @@ from forebay_proxy.core.events import Event, Events, OriginFailed
 from forebay_proxy.core.shard import ByteRange, Pin, Shard
 from forebay_proxy.origins.http import HttpOrigin
 from forebay_proxy.origins.http_client import OriginClient
+from forebay_proxy.origins.net.dial import Answers, GuardedResolver
 from forebay_proxy.origins.net.egress import Egress
 from forebay_proxy.origins.net.guard import Guard
-from forebay_proxy.origins.net.resolver import Answers, GuardedResolver
 from forebay_proxy.wire.urls.shard_url import parse_origin_url
 
 NEAR, FAR = "10.7.7.7", "8.8.8.8"
