@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from functools import partial
 
 from forebay_proxy.core.errors import DiskFailed
@@ -37,8 +37,14 @@ class ShardFiles:
 
     async def create(self, key: str, length: int | None) -> ShardFile:
         """A new sparse file of ``length`` bytes (None: empty, it grows). Raises DiskFailed, or Leased if an old file is stuck there."""
+
+        def opener() -> int:
+            return file_io.create(key, self._directory.shards, length, self._abilities)
+
+        if not self._is_untidy(key):
+            return await self._open_file(key, "create", opener)
         async with self._sweeping.apart(key):
-            file = await self._open_file(key, "create", lambda: file_io.create(key, self._directory.shards, length, self._abilities))
+            file = await self._open_file(key, "create", opener)
             self._sweeping.replaced(key)
             return file
 
@@ -55,10 +61,13 @@ class ShardFiles:
             lacking.update(file_io.lacking(fd, ((index, *self._layout.span(index, length)) for index in claimed)))  # raises nothing
             return fd
 
-        async with self._sweeping.apart(key):
+        async with self._sweeping.apart(key) if self._is_untidy(key) else nullcontext():
             file = await self._open_file(key, "open", opener)
             file.lacking = frozenset(lacking)
             return file
+
+    def _is_untidy(self, key: str) -> bool:
+        return key in self._sweeping.garbage or key in self._sweeping.unclaimed
 
     async def _open_file(self, key: str, operation: str, opener: Callable[[], int]) -> ShardFile:
         if key in self._late:

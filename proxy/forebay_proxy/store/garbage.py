@@ -25,36 +25,36 @@ TELL_BYTES = 2**26  # how much is freed before the ledger hears of it: it measur
 
 
 class GarbageSweep:
-    """Says ``GarbageRemoved`` as files leave, ``FileTidied`` of a kept file whose unclaimed ranges are gone."""
+    """Says ``GarbageRemoved`` as files leave, ``FileTidied`` of a kept file whose unclaimed ranges are gone.
+
+    ``garbage`` are files to remove, ``unclaimed`` files with ranges to punch; others only look into them.
+    """
 
     def __init__(self, pool: Pool, directory: int, abilities: Abilities, events: Events) -> None:
         self._events = events
         self._pool = pool
         self._directory = directory
         self._abilities = abilities
-        self._garbage: dict[str, int] = {}
-        self._unclaimed: dict[str, Sequence[tuple[int, int]]] = {}
+        self.garbage: dict[str, int] = {}  # with its allocated bytes
+        self.garbage_bytes = 0  # of all of it; unclaimed ranges are in the figure of the file they belong to
+        self.unclaimed: dict[str, Sequence[tuple[int, int]]] = {}
         self._busy = asyncio.Lock()  # one file at a time, and nobody makes or opens that one meanwhile
         self.running = False
         self._untold_bytes = 0
 
     def __repr__(self) -> str:
-        return f"<GarbageSweep {len(self._garbage)} files to remove, {len(self._unclaimed)} to tidy>"
+        return f"<GarbageSweep {len(self.garbage)} files to remove, {len(self.unclaimed)} to tidy>"
 
     def __len__(self) -> int:
         """Files that are not as they should be yet."""
-        return len(self._garbage) + len(self._unclaimed)
-
-    @property
-    def garbage_bytes(self) -> int:
-        """Allocated bytes of files to remove. (Unclaimed ranges are in the figure of the file they belong to.)"""
-        return sum(self._garbage.values())
+        return len(self.garbage) + len(self.unclaimed)
 
     def add(self, garbage: Mapping[str, int], unclaimed: Mapping[str, Sequence[tuple[int, int]]]) -> None:
         """Files to remove, with their allocated bytes, and ranges to punch."""
-        self._garbage.update(garbage)
+        for key, size in garbage.items():
+            self._hold(key, size)
         if self._abilities.punch:
-            self._unclaimed.update(unclaimed)
+            self.unclaimed.update(unclaimed)
 
     async def run(self) -> int:
         """Remove and punch all that can be; how many files are left. A pass that is under way already is not joined."""
@@ -62,9 +62,9 @@ class GarbageSweep:
             return len(self)
         self.running = True
         try:
-            for key in list(self._garbage):
+            for key in list(self.garbage):
                 await self._remove(key)
-            for key in list(self._unclaimed):
+            for key in list(self.unclaimed):
                 async with self._busy:
                     await self._tidy(key)
         finally:
@@ -75,40 +75,44 @@ class GarbageSweep:
     @asynccontextmanager
     async def apart(self, key: str) -> AsyncIterator[None]:
         """The file of ``key`` is made or opened for the length of the ``async with``: nobody is at it, and nobody punches it later."""
-        if key not in self._garbage and key not in self._unclaimed:
+        if key not in self.garbage and key not in self.unclaimed:
             yield
             return
         async with self._busy:
             await self._tidy(key)
-            self._unclaimed.pop(key, None)  # could it not be punched now, then never: somebody is about to write there
+            self.unclaimed.pop(key, None)  # could it not be punched now, then never: somebody is about to write there
             yield
 
     def replaced(self, key: str) -> None:
         """A new file took the place of whatever was there."""
-        if self._garbage.pop(key, None) is not None:
+        if key in self.garbage:
+            self._hold(key, None)
             self._events.emit(GarbageRemoved())
+
+    def _hold(self, key: str, size: int | None) -> None:
+        """That file is garbage of so many bytes; None: it is none any more."""
+        self.garbage_bytes += (size or 0) - self.garbage.pop(key, 0)
+        if size is not None:
+            self.garbage[key] = size
 
     async def _remove(self, key: str) -> None:
         async with self._busy:
-            if key not in self._garbage:
+            if key not in self.garbage:
                 return  # replaced meanwhile
-            before = self._garbage[key]
+            before = self.garbage[key]
             left = await self._pool.run(_unlink, key, self._directory, self._abilities)
-            if left is None:
-                del self._garbage[key]
-            else:
-                self._garbage[key] = left
+            self._hold(key, left)
         self._untold_bytes += before - (left or 0)
         if self._untold_bytes >= TELL_BYTES:
             self._tell()
 
     async def _tidy(self, key: str) -> None:
-        ranges = self._unclaimed.get(key)
+        ranges = self.unclaimed.get(key)
         if ranges is None:
             return
         found = await self._pool.run(_punch, key, self._directory, ranges, self._abilities)
         if found is not None:
-            self._unclaimed.pop(key, None)
+            self.unclaimed.pop(key, None)
             self._events.emit(FileTidied(key, found))
 
     def _tell(self) -> None:

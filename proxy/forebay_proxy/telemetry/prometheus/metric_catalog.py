@@ -7,9 +7,8 @@ family admit more until it has ``most`` series (in all, or for each origin), the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import product
 
 from forebay_proxy.core.digests import ALGORITHMS
 from forebay_proxy.core.events import RequestOutcome
@@ -69,11 +68,6 @@ class Metric:
     @property
     def full_name(self) -> str:
         return PREFIX + self.name
-
-    def births(self, **slots: str) -> Iterator[tuple[str, ...]]:
-        """Every combination of label values known in advance; ``slots`` gives the value of a slotted label."""
-        known = ((slots[label],) if label in SLOTTED else tuple(v for v in values if v != OPEN) for label, values in self.labels.items())
-        return product(*known)
 
     def samples(self) -> tuple[str, ...]:
         """The sample names a query may ask for."""

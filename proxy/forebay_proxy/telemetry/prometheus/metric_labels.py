@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter as Counting
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -101,7 +102,7 @@ class Family:
 
     def bear(self, **slots: str) -> None:
         """Make the children known in advance, at zero."""
-        for values in self.metric.births(**slots):
+        for values in _births(self.metric, **slots):
             self._child(values)
 
     def forget(self, label: str, value: str) -> None:
@@ -141,6 +142,12 @@ class Family:
     def _slot(self, values: tuple[str, ...]) -> str:
         """Families are filled slot by slot: one origin that answers nonsense does not use up the codes of the others."""
         return next((value for label, value in zip(self.metric.labels, values, strict=True) if label in SLOTTED), "")
+
+
+def _births(metric: Metric, **slots: str) -> Iterator[tuple[str, ...]]:
+    """Every combination of label values known in advance; ``slots`` gives the value of a slotted label."""
+    known = ((slots[label],) if label in SLOTTED else tuple(v for v in values if v != OPEN) for label, values in metric.labels.items())
+    return product(*known)
 
 
 def _nearest(known: tuple[str, ...], value: str) -> str:
