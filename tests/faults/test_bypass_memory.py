@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.house import SEGMENT, building, data_of
 
-from forebay_proxy.transfer.buffer_budget import Share
+from forebay_proxy.transfer.buffers import Share
 
 READERS = 60
 

@@ -48,7 +48,7 @@ from forebay_proxy.store.facts import GarbageRemoved, IndexCommitted
 from forebay_proxy.store.store import Store
 from forebay_proxy.transfer import bandwidth
 from forebay_proxy.transfer import flights as flights_module
-from forebay_proxy.transfer.buffer_budget import BufferBudget, Share
+from forebay_proxy.transfer.buffers import BufferBudget, Share
 from forebay_proxy.transfer.flights import Flights
 from forebay_proxy.transfer.limiter import Limiters
 from forebay_proxy.wire.protocol.plan import ReaderName

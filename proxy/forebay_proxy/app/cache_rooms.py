@@ -39,7 +39,7 @@ from forebay_proxy.policy.eviction.ledger import Ledger
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.store.health import DiskHealth
 from forebay_proxy.store.store import Store
-from forebay_proxy.transfer.buffer_budget import BufferBudget
+from forebay_proxy.transfer.buffers import BufferBudget
 from forebay_proxy.transfer.flights import Flights
 from forebay_proxy.transfer.limiter import Limiters
 

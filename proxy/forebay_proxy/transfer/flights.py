@@ -18,8 +18,8 @@ from typing import Any
 from forebay_proxy.core.background_tasks import cancel_soon
 from forebay_proxy.core.broadcast import Broadcast
 from forebay_proxy.core.errors import CacheError, ForebayError, bare
+from forebay_proxy.transfer.buffers import MemoryWindow
 from forebay_proxy.transfer.limiter import DEMAND
-from forebay_proxy.transfer.memory_window import MemoryWindow
 
 __all__ = ["Abandoned", "Flight", "Flights", "error_for_readers"]
 

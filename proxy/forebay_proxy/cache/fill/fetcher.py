@@ -32,7 +32,7 @@ from forebay_proxy.core.events import Events
 from forebay_proxy.core.shard import ByteRange, Pin, Shard, Version
 from forebay_proxy.origins.base import OriginBody, TellsDigests
 from forebay_proxy.origins.registry import Origins
-from forebay_proxy.transfer.buffer_budget import BufferBudget
+from forebay_proxy.transfer.buffers import BufferBudget
 from forebay_proxy.transfer.flights import Flight
 from forebay_proxy.transfer.limiter import WAITED, Limiters, Slot, SlotNeed
 from forebay_proxy.transfer.retry import RetryBudget

@@ -21,7 +21,7 @@ from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.store.health import DiskHealth
-from forebay_proxy.transfer.buffer_budget import BufferBudget
+from forebay_proxy.transfer.buffers import BufferBudget
 from forebay_proxy.transfer.flights import Flight, Flights
 from forebay_proxy.wire.protocol.plan import ReaderName
 

@@ -22,10 +22,9 @@ from forebay_proxy.core.digests import Digest
 from forebay_proxy.core.errors import DiskFailed
 from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.store.files.shard_file import ShardFile
-from forebay_proxy.transfer.buffer_budget import BufferBudget, Share
+from forebay_proxy.transfer.buffers import BufferBudget, MemoryWindow, Share
 from forebay_proxy.transfer.flights import Abandoned, Flight
 from forebay_proxy.transfer.limiter import DEMAND
-from forebay_proxy.transfer.memory_window import MemoryWindow
 from forebay_proxy.wire.tar.first_bytes import LOOK_BYTES, is_named_tar, why_no_tar
 
 __all__ = ["SegmentWriter", "WriterFill"]

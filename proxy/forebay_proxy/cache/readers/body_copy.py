@@ -16,7 +16,7 @@ from forebay_proxy.core.events import Events
 from forebay_proxy.core.shard import ByteRange
 from forebay_proxy.origins.base import OriginBody
 from forebay_proxy.transfer.bandwidth import BandwidthEstimate, ConnectionRate
-from forebay_proxy.transfer.buffer_budget import BufferBudget
+from forebay_proxy.transfer.buffers import BufferBudget
 from forebay_proxy.transfer.flights import Flight
 from forebay_proxy.transfer.limiter import DEMAND, Slot
 from forebay_proxy.wire.tar.end_marker import EndMarker

@@ -8,7 +8,7 @@ from forebay_proxy.cache.fill.segment_flights import SegmentFlights
 from forebay_proxy.cache.integrity.digest_gate import DigestGate
 from forebay_proxy.cache.resident.segment_reader import SegmentReader
 from forebay_proxy.cache.resident.space import SegmentLeases
-from forebay_proxy.transfer.buffer_budget import BufferBudget
+from forebay_proxy.transfer.buffers import BufferBudget
 from forebay_proxy.transfer.limiter import Limiters
 
 __all__ = ["ReaderParts"]

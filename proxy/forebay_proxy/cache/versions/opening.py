@@ -25,7 +25,7 @@ from forebay_proxy.core.segments import SegmentLayout
 from forebay_proxy.core.shard import ByteRange, Pin, Shard, Version
 from forebay_proxy.origins.base import OriginBody
 from forebay_proxy.policy.eviction.ledger import Grant
-from forebay_proxy.transfer.buffer_budget import BufferBudget
+from forebay_proxy.transfer.buffers import BufferBudget
 from forebay_proxy.transfer.flights import Flight, Flights, error_for_readers
 from forebay_proxy.transfer.limiter import DEMAND, Slot
 from forebay_proxy.transfer.single_flight import Urgency

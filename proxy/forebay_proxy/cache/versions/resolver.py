@@ -24,7 +24,7 @@ from forebay_proxy.core.errors import CacheFull, ShardChanged, ShardError
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.http_range import RangeRequest
 from forebay_proxy.core.shard import Shard
-from forebay_proxy.transfer.buffer_budget import BufferBudget
+from forebay_proxy.transfer.buffers import BufferBudget
 from forebay_proxy.transfer.flights import Flights
 from forebay_proxy.transfer.limiter import DEMAND
 from forebay_proxy.transfer.single_flight import Urgency, UrgentFlight

@@ -15,7 +15,7 @@ from support.house import SEGMENT, building, data_of, reader, shard_of, until
 from forebay_proxy.core import events
 from forebay_proxy.core.events import RequestOutcome
 from forebay_proxy.store.files import file_io
-from forebay_proxy.transfer.buffer_budget import Share
+from forebay_proxy.transfer.buffers import Share
 
 A = "https://o/set/a.tar"
 B = "https://o/set/b.tar"
