@@ -33,7 +33,7 @@ from forebay_proxy.cache.integrity import version_flips  # noqa: E402
 from forebay_proxy.cache.integrity.version_flips import TRIES  # noqa: E402
 from forebay_proxy.cache.versions import versions  # noqa: E402
 from forebay_proxy.config.settings import Settings, flag_name  # noqa: E402
-from forebay_proxy.core import background_tasks  # noqa: E402
+from forebay_proxy.core import tasks  # noqa: E402
 from forebay_proxy.core.errors import ShardChanged  # noqa: E402
 from forebay_proxy.core.exit_codes import MEANINGS  # noqa: E402
 from forebay_proxy.origins.response import OriginResponse, error_of  # noqa: E402
@@ -166,7 +166,7 @@ def _limit_rows() -> list[tuple[str, ...]]:
         ("everything else of an end, before it is forced", f"{shutdown.CLOSE_S:g} s", ""),
         (
             "faults of a background task before the sidecar ends",
-            f"{background_tasks.FAULTS} within {background_tasks.FAULTS_WITHIN_S:g} s",
+            f"{tasks.FAULTS} within {tasks.FAULTS_WITHIN_S:g} s",
             "",
         ),
     ]

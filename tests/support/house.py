@@ -37,10 +37,10 @@ from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.cache.versions.resolver import VersionResolver
 from forebay_proxy.cache.versions.tar_check import TarCheck
 from forebay_proxy.config.settings import Settings
-from forebay_proxy.core.background_tasks import BackgroundTasks
 from forebay_proxy.core.events import Event, Events, Fact
 from forebay_proxy.core.segments import SegmentLayout
 from forebay_proxy.core.shard import ByteRange, Shard
+from forebay_proxy.core.tasks import BackgroundTasks
 from forebay_proxy.node.cache_location import Capacity
 from forebay_proxy.policy.eviction.ledger import Ledger
 from forebay_proxy.policy.plans.registry import PlanRegistry

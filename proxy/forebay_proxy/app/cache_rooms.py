@@ -30,8 +30,8 @@ from forebay_proxy.cache.versions.refusals import SuspectVersions
 from forebay_proxy.cache.versions.resolver import VersionResolver
 from forebay_proxy.cache.versions.tar_check import TarCheck
 from forebay_proxy.config.settings import Settings
-from forebay_proxy.core.background_tasks import BackgroundTasks
 from forebay_proxy.core.events import Events
+from forebay_proxy.core.tasks import BackgroundTasks
 from forebay_proxy.node.cache_location import Capacity
 from forebay_proxy.origins.registry import Origins
 from forebay_proxy.policy.eviction.headroom import Headroom

@@ -25,12 +25,12 @@ from forebay_proxy.background.set_prefetch import check_sets
 from forebay_proxy.background.verifier import Sampling
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core import logs, secret_parameters
-from forebay_proxy.core.background_tasks import describe_fault, kept
 from forebay_proxy.core.errors import ConfigError, InvalidRequest, causes
 from forebay_proxy.core.events import Events, PlanChanged, RequestDone
 from forebay_proxy.core.exit_codes import ExitCode
 from forebay_proxy.core.logs import frames_of
 from forebay_proxy.core.segments import DEFAULT_LAYOUT, SegmentLayout
+from forebay_proxy.core.tasks import describe_fault, kept
 from forebay_proxy.core.uids import anybodys_uid
 from forebay_proxy.node.cache_location import Capacity
 from forebay_proxy.node.runfile import Claim, RunDirectory, RunFile, process_start_time

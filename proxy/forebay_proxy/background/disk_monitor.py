@@ -17,8 +17,8 @@ from forebay_proxy.cache.fill.fill import Fill
 from forebay_proxy.cache.resident.open_files import OpenFiles
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.space import SpaceManager
-from forebay_proxy.core.background_tasks import BackgroundTasks
 from forebay_proxy.core.errors import DiskFailed
+from forebay_proxy.core.tasks import BackgroundTasks
 from forebay_proxy.policy.eviction.headroom import Headroom
 from forebay_proxy.store.health import DiskHealth
 from forebay_proxy.store.probe import Look

@@ -17,8 +17,8 @@ from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import CacheChanged, ReaderResumed, SegmentMissed
 from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.cache.versions.resolver import VersionResolver
-from forebay_proxy.core.background_tasks import BackgroundTasks
 from forebay_proxy.core.errors import CacheError, CacheFull, DigestDiffers, ForebayError
+from forebay_proxy.core.tasks import BackgroundTasks
 from forebay_proxy.policy.eviction.facts import DebtSettled, LeadGivenBack
 from forebay_proxy.policy.plans.facts import PlanAdvanced
 from forebay_proxy.policy.plans.registry import PlanRegistry

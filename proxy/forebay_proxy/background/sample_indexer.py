@@ -24,7 +24,6 @@ from forebay_proxy.background.sample_index_steps import SampleIndexReader, check
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import ShardCompleted
 from forebay_proxy.cache.shard_cache import ShardCache
-from forebay_proxy.core.background_tasks import BackgroundTasks
 from forebay_proxy.core.errors import (
     CacheError,
     CacheFull,
@@ -34,6 +33,7 @@ from forebay_proxy.core.errors import (
 )
 from forebay_proxy.core.events import Events, IndexDone
 from forebay_proxy.core.shard import Shard, Version
+from forebay_proxy.core.tasks import BackgroundTasks
 from forebay_proxy.store.sample_index_files import MOST_FILES, SampleFiles, disk_bytes
 from forebay_proxy.wire.protocol.plan import ReaderName
 from forebay_proxy.wire.tar.sample_index import NotIndexable

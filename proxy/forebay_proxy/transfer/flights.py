@@ -15,9 +15,8 @@ from collections.abc import Callable, Coroutine, Hashable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any
 
-from forebay_proxy.core.background_tasks import cancel_soon
-from forebay_proxy.core.broadcast import Broadcast
 from forebay_proxy.core.errors import CacheError, ForebayError, bare
+from forebay_proxy.core.tasks import Broadcast, cancel_soon
 from forebay_proxy.transfer.buffers import MemoryWindow
 from forebay_proxy.transfer.limiter import DEMAND
 

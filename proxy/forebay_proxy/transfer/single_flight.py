@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Generic, TypeVar
 
-from forebay_proxy.core.background_tasks import cancel_soon
 from forebay_proxy.core.errors import ForebayError, bare
+from forebay_proxy.core.tasks import cancel_soon
 
 __all__ = ["SingleFlight", "Urgency", "UrgentFlight"]
 

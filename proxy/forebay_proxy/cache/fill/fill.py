@@ -16,11 +16,11 @@ from forebay_proxy.cache.resident.open_files import Retirement
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.space import Slice, SpaceManager
 from forebay_proxy.core import events
-from forebay_proxy.core.background_tasks import BackgroundTasks
 from forebay_proxy.core.digests import Digest
 from forebay_proxy.core.errors import CacheError, DiskFailed, ShardChanged, bare
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.shard import Shard
+from forebay_proxy.core.tasks import BackgroundTasks
 from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.store.files.file_io import InTheWay, Leased
 from forebay_proxy.store.files.shard_file import ShardFile

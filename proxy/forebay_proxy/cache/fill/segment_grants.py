@@ -14,9 +14,9 @@ from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.space import Slice, SpaceManager
 from forebay_proxy.core import events
-from forebay_proxy.core.background_tasks import BackgroundTasks
 from forebay_proxy.core.errors import CacheFull, DiskFailed
 from forebay_proxy.core.events import Events
+from forebay_proxy.core.tasks import BackgroundTasks
 from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.store.health import DiskHealth
 from forebay_proxy.transfer.flights import Flight

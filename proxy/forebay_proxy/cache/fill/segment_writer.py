@@ -17,9 +17,9 @@ import xxhash
 from forebay_proxy.cache.fill.segment_grants import SegmentGrants
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.space import Slice
-from forebay_proxy.core.background_tasks import to_its_end
 from forebay_proxy.core.digests import Digest
 from forebay_proxy.core.errors import DiskFailed
+from forebay_proxy.core.tasks import to_its_end
 from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.store.files.shard_file import ShardFile
 from forebay_proxy.transfer.buffers import BufferBudget, MemoryWindow, Share

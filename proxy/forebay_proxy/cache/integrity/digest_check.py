@@ -26,11 +26,11 @@ from forebay_proxy.cache.resident.facts import VersionRefuted
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.cache.versions.refusals import SuspectVersions
 from forebay_proxy.core import events
-from forebay_proxy.core.background_tasks import BackgroundTasks
 from forebay_proxy.core.digests import Digest, first_usable
 from forebay_proxy.core.errors import DigestDiffers, ShardError
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.shard import Shard
+from forebay_proxy.core.tasks import BackgroundTasks
 
 __all__ = ["DigestCheck"]
 

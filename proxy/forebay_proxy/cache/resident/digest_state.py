@@ -9,8 +9,8 @@ from __future__ import annotations
 from array import array
 from enum import Enum
 
-from forebay_proxy.core.broadcast import Broadcast
 from forebay_proxy.core.digests import Digest, DigestHasher, hasher_of
+from forebay_proxy.core.tasks import Broadcast
 
 __all__ = ["DigestState", "DigestVerdict"]
 

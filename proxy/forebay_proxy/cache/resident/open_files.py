@@ -13,9 +13,9 @@ from collections import OrderedDict
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import EntryRetired
 from forebay_proxy.cache.resident.space import SpaceManager
-from forebay_proxy.core.background_tasks import BackgroundTasks, to_its_end
 from forebay_proxy.core.errors import CacheError, DiskFailed
 from forebay_proxy.core.events import Events
+from forebay_proxy.core.tasks import BackgroundTasks, to_its_end
 from forebay_proxy.store.files.file_io import Leased
 from forebay_proxy.store.files.shard_file import PATIENCE_S, ShardFile
 from forebay_proxy.store.health import DiskHealth

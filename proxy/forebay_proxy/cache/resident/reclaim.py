@@ -17,9 +17,9 @@ from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import FileHeld
 from forebay_proxy.cache.resident.open_files import OpenFiles, Retirement
 from forebay_proxy.cache.resident.space import Slice, SpaceManager
-from forebay_proxy.core.background_tasks import BackgroundTasks, to_its_end
 from forebay_proxy.core.errors import CacheFull, DiskFailed
 from forebay_proxy.core.events import Events
+from forebay_proxy.core.tasks import BackgroundTasks, to_its_end
 from forebay_proxy.policy.eviction.ledger import Grant, Victim
 from forebay_proxy.store.files.file_io import Leased
 from forebay_proxy.store.files.shard_file import ShardFile

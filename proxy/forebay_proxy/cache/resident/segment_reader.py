@@ -8,8 +8,8 @@ from forebay_proxy.cache.integrity.segment_check import Finding, SegmentCheck
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.open_files import PatientFiles
 from forebay_proxy.cache.resident.reclaim import Reclaimer
-from forebay_proxy.core.background_tasks import BackgroundTasks
 from forebay_proxy.core.errors import CacheError, DiskFailed
+from forebay_proxy.core.tasks import BackgroundTasks
 from forebay_proxy.store.files.shard_file import ShardFile
 from forebay_proxy.store.health import DiskHealth
 

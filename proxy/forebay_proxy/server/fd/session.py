@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from forebay_proxy.cache.fd_lease import FdLease
-from forebay_proxy.core.background_tasks import cancel_soon
+from forebay_proxy.core.tasks import cancel_soon
 from forebay_proxy.policy.plans.live_jobs import Presence
 from forebay_proxy.wire.protocol.fd import MAX_LINE_BYTES, decode_end
 

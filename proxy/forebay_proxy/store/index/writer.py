@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from forebay_proxy.core.errors import DiskFailed
 from forebay_proxy.core.events import Events
-from forebay_proxy.core.waiter import settle
+from forebay_proxy.core.tasks import settle
 from forebay_proxy.store.facts import CommitFailed, IndexCommitted
 from forebay_proxy.store.index.row import Row, encode
 

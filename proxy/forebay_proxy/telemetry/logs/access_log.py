@@ -49,7 +49,7 @@ from forebay_proxy.core.events import (
     Served,
 )
 from forebay_proxy.core.shard import shown
-from forebay_proxy.core.waiter import settle
+from forebay_proxy.core.tasks import settle
 from forebay_proxy.telemetry.logs.append_file import AppendFile
 
 __all__ = ["AccessLog", "line_of"]

@@ -1,4 +1,4 @@
-"""Work nobody waits for."""
+"""Work nobody waits for, and the waking of those who wait."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from forebay_proxy.core import background_tasks as chores_module
-from forebay_proxy.core.background_tasks import BackgroundTasks, kept, to_its_end
+from forebay_proxy.core import tasks as chores_module
 from forebay_proxy.core.errors import CacheFull
+from forebay_proxy.core.tasks import BackgroundTasks, Broadcast, kept, settle, to_its_end
 
 pytestmark = pytest.mark.each_python
 
@@ -275,3 +275,44 @@ async def test_one_that_has_ended_is_done() -> None:
     done: list[int] = []
     await kept("sweep", once, pytest.fail)
     assert done == [1]
+
+
+async def turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_a_signal_wakes_those_who_wait_now() -> None:
+    """Who comes later waits for the next; who was cancelled is not counted."""
+    signal = Broadcast()
+    first, gone = asyncio.create_task(signal.wait()), asyncio.create_task(signal.wait())
+    await turns()
+    gone.cancel()
+    await turns()
+    assert len(signal) == 1
+    signal.send()
+    await first
+    late = asyncio.create_task(signal.wait())
+    await turns()
+    assert not late.done()
+    signal.send()
+    await late
+
+
+async def test_one_goes_on_and_one_hears_the_error() -> None:
+    """None is success."""
+    loop = asyncio.get_running_loop()
+    good, bad = loop.create_future(), loop.create_future()
+    settle(good, None)
+    settle(bad, OSError("full"))
+    assert await good is None
+    with pytest.raises(OSError, match="full"):
+        await bad
+
+
+async def test_one_that_has_gone_away_is_left_alone() -> None:
+    """Cancelled, or settled before."""
+    gone = asyncio.get_running_loop().create_future()
+    gone.cancel()
+    settle(gone, OSError("full"))
+    assert gone.cancelled()

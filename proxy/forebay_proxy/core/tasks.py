@@ -1,4 +1,7 @@
-"""Work that nobody waits for: freeing, syncing, dropping. Every chore has a parent, and its failure is logged, never lost."""
+"""Tasks of the event loop: work that nobody waits for, work that must come to its end, and the waking of tasks that wait.
+
+Freeing, syncing, dropping are such work. Every chore has a parent, and its failure is logged, never lost.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from forebay_proxy.core.errors import ForebayError
+from forebay_proxy.core.errors import ForebayError, bare
 from forebay_proxy.core.logs import frames_of
 
-__all__ = ["BackgroundTasks", "cancel_soon", "kept", "to_its_end"]
+__all__ = ["BackgroundTasks", "Broadcast", "cancel_soon", "kept", "settle", "to_its_end"]
 
 log = logging.getLogger("forebay")
 
@@ -156,3 +159,38 @@ def cancel_soon(task: asyncio.Task[Any]) -> None:
     given.
     """
     asyncio.get_running_loop().call_soon(task.cancel)
+
+
+class Broadcast:
+    """Wakes every task that waits now. (An ``asyncio.Event`` would need clearing between two waits of the same waiter.)"""
+
+    def __init__(self) -> None:
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def __len__(self) -> int:
+        return len(self._waiters)
+
+    async def wait(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        finally:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+
+    def send(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+def settle(waiter: asyncio.Future[None], error: BaseException | None) -> None:
+    """Let ``waiter`` go on, or raise ``error`` there; one that has gone away is left alone."""
+    if waiter.done():
+        return
+    if error is None:
+        waiter.set_result(None)
+    else:
+        waiter.set_exception(bare(error))  # one each
