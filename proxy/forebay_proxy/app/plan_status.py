@@ -15,7 +15,7 @@ from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.core.shard import shown_set
 from forebay_proxy.policy.plans.registry import PlanRegistry, ReaderPlan
 from forebay_proxy.server.http.plan_route import MOST_ROWS
-from forebay_proxy.telemetry.plan_adherence import PlanAdherence
+from forebay_proxy.telemetry.counters import PlanAdherence
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["Lead", "PlanStatus"]

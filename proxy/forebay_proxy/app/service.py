@@ -43,13 +43,12 @@ from forebay_proxy.server.http.server import HttpServer
 from forebay_proxy.server.net.access import Access
 from forebay_proxy.server.net.process_limits import raise_limit
 from forebay_proxy.store.store import Store
-from forebay_proxy.telemetry.counters import Counters
 from forebay_proxy.telemetry.logs.access_log import AccessLog
 from forebay_proxy.telemetry.logs.request_log import log_request
 from forebay_proxy.telemetry.long_waits import LongWaits
 from forebay_proxy.telemetry.loop_lag import measure_lag
 from forebay_proxy.telemetry.origin_board import OriginBoard
-from forebay_proxy.telemetry.plan_adherence import PlanAdherence
+from forebay_proxy.telemetry.counters import Counters, PlanAdherence
 from forebay_proxy.telemetry.prometheus.metrics import Metrics
 from forebay_proxy.telemetry.troubles import RecentErrors, Troubles
 from forebay_proxy.wire.protocol.version import VERSION

@@ -1,6 +1,9 @@
 """Plain counters for people: what ``/v1/status`` and the summary of ``forebay run`` show. Pure; a listener of events.
 
 Not read back from the metrics on purpose: those are bounded for a time series database, these are exact for the jobs a person looks at.
+
+``PlanAdherence`` counts by reader, and not by plan: a reader announces a plan an epoch, and what it did in the one before is not forgotten
+with it.
 """
 
 from __future__ import annotations
@@ -19,12 +22,15 @@ from forebay_proxy.core.events import (
     ReaderWaited,
     RequestDone,
     RequestOutcome,
+    ShardOpened,
 )
+from forebay_proxy.wire.protocol.plan import ReaderName
 
-__all__ = ["MAX_JOBS", "ORDINARY", "Counters", "JobCounters"]
+__all__ = ["MAX_JOBS", "MOST_READERS", "ORDINARY", "Counters", "Followed", "JobCounters", "PlanAdherence"]
 
 MAX_JOBS = 256  # the jobs heard from last; a node runs a handful at a time, and each costs about a kilobyte
 _MAX_JOB_CHARS = 256
+MOST_READERS = 4096  # as many as may have plans; each costs about 200 bytes
 # A precondition or a range answered by the book is part of resuming, not an error; 499 is a client that left before there was an answer.
 ORDINARY = frozenset({412, 416, 499})
 
@@ -155,3 +161,57 @@ class Counters:
                 self._jobs.popitem(last=False)
         self._jobs.move_to_end(name)
         return counters
+
+
+@dataclass(slots=True)
+class Followed:
+    """One reader since it was first heard of: shards opened as planned, after passing some over, once more, unannounced; seconds waited."""
+
+    planned: int = 0
+    skipped: int = 0
+    repeated: int = 0
+    unplanned: int = 0
+    waited_s: float = 0.0
+
+
+class PlanAdherence:
+    """All readers heard of; the one unheard for longest makes room. Not thread-safe: the event loop's only."""
+
+    kinds = (ShardOpened, ReaderWaited)
+
+    def __init__(self) -> None:
+        self._readers: OrderedDict[ReaderName, Followed] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<PlanAdherence {len(self._readers)} readers>"
+
+    def listen(self, event: Event) -> None:
+        if type(event) is ShardOpened:
+            self._opened(event)
+        elif type(event) is ReaderWaited and event.reader is not None:
+            self._heard(event.reader).waited_s += event.seconds
+
+    def of(self, reader: ReaderName) -> Followed:
+        """What is known of ``reader``; zeros for one unheard of."""
+        return self._readers.get(reader) or Followed()
+
+    def _opened(self, fact: ShardOpened) -> None:
+        followed = self._heard(fact.reader)
+        match fact.how:
+            case "planned":
+                followed.planned += 1
+            case "skipped":
+                followed.skipped += 1
+            case "repeated":
+                followed.repeated += 1
+            case "unplanned":
+                followed.unplanned += 1
+
+    def _heard(self, reader: ReaderName) -> Followed:
+        followed = self._readers.get(reader)
+        if followed is None:
+            followed = self._readers[reader] = Followed()
+            if len(self._readers) > MOST_READERS:
+                self._readers.popitem(last=False)
+        self._readers.move_to_end(reader)
+        return followed

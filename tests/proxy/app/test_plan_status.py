@@ -13,7 +13,7 @@ from support.house import SEGMENT, World, building, data_of, reader, shard_of, u
 
 from forebay_proxy.app.plan_status import PlanStatus
 from forebay_proxy.core.events import Evicted, OptimalBytes, OriginBytes
-from forebay_proxy.telemetry.plan_adherence import PlanAdherence
+from forebay_proxy.telemetry.counters import PlanAdherence
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 SHARDS = [f"https://o/set/{number}.tar" for number in range(6)]

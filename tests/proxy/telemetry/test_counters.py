@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.house import reader
 
 from forebay_proxy.core.events import (
     Aborted,
+    FlightBoarded,
     OptimalBytes,
     OriginBytes,
     ReaderWaited,
@@ -18,8 +20,10 @@ from forebay_proxy.core.events import (
     RequestOutcome,
     SegmentFetched,
     Served,
+    ShardOpened,
 )
-from forebay_proxy.telemetry.counters import MAX_JOBS, Counters
+from forebay_proxy.telemetry import counters as counters_module
+from forebay_proxy.telemetry.counters import MAX_JOBS, Counters, Followed, PlanAdherence
 
 
 def _counters(*events: Any) -> Any:
@@ -153,3 +157,29 @@ def test_who_names_no_reader_is_told_apart() -> None:
     )["anonymous"]
     assert seen["bytes"] == {"sent": 80, "hit": 60}
     assert (sum(seen["requests"].values()), seen["errors"], seen["reader_wait_s"]) == (3, 2, 0.5)
+
+
+# Readers and their plans
+
+
+def test_openings_and_waits_are_counted_by_reader() -> None:
+    """Each kind its own; other facts, and readers without a name, are nobody's."""
+    adherence = PlanAdherence()
+    for how in ("planned", "planned", "skipped", "repeated", "repeated", "unplanned", "by accident"):
+        adherence.listen(ShardOpened(reader(1), how))
+    for who in (reader(1), reader(2), None):
+        adherence.listen(ReaderWaited("job", 1.5, who))
+    adherence.listen(FlightBoarded())
+    assert adherence.of(reader(1)) == Followed(planned=2, skipped=1, repeated=2, unplanned=1, waited_s=1.5)
+    assert adherence.of(reader(2)) == Followed(waited_s=1.5)
+    assert adherence.of(reader(3)) == Followed()
+    assert repr(adherence) == "<PlanAdherence 2 readers>"
+
+
+def test_the_one_unheard_for_longest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that makes up readers costs a fixed amount of memory."""
+    monkeypatch.setattr(counters_module, "MOST_READERS", 2)
+    adherence = PlanAdherence()
+    for worker in (1, 2, 1, 3):
+        adherence.listen(ReaderWaited("job", 1.0, reader(worker)))
+    assert [adherence.of(reader(worker)).waited_s for worker in (1, 2, 3)] == [2.0, 0.0, 1.0]
