@@ -43,12 +43,12 @@ from forebay_proxy.server.http.server import HttpServer
 from forebay_proxy.server.net.access import Access
 from forebay_proxy.server.net.process_limits import raise_limit
 from forebay_proxy.store.store import Store
+from forebay_proxy.telemetry.counters import Counters, PlanAdherence
 from forebay_proxy.telemetry.logs.access_log import AccessLog
 from forebay_proxy.telemetry.logs.request_log import log_request
 from forebay_proxy.telemetry.long_waits import LongWaits
 from forebay_proxy.telemetry.loop_lag import measure_lag
 from forebay_proxy.telemetry.origin_board import OriginBoard
-from forebay_proxy.telemetry.counters import Counters, PlanAdherence
 from forebay_proxy.telemetry.prometheus.metrics import Metrics
 from forebay_proxy.telemetry.troubles import RecentErrors, Troubles
 from forebay_proxy.wire.protocol.version import VERSION
@@ -149,9 +149,9 @@ class _Sidecar:
         self._adherence = PlanAdherence()
         self._board = OriginBoard(self._clock)
         self._recent_errors = RecentErrors(time.time)
-        self._troubles = Troubles(self._clock, layout.segment_bytes)
+        self._troubles = Troubles(self._clock, layout.segment_bytes, lambda: self._counters.bypassed)
         self._metrics = Metrics(version=VERSION)
-        for listening in (self._counters, self._adherence, self._metrics, self._board, self._recent_errors, self._troubles):
+        for listening in (self._counters, self._adherence, self._metrics, self._board, self._recent_errors):
             self._events.listen(listening.listen, listening.kinds)
         if log.isEnabledFor(logging.DEBUG):  # else nobody reads it
             self._events.on(RequestDone, log_request)

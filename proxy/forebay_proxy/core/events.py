@@ -363,6 +363,15 @@ class Fact:
     __slots__ = ()
 
 
+@dataclass(frozen=True, slots=True)
+class RequestFailed(Fact):
+    """A client was answered with an error, beside its ``RequestDone``. ``code``: 400 or above; ``error``: why, for people and logs."""
+
+    code: int
+    error: str
+    job: str = ""  # of the reader that asked; "" for an anonymous one
+
+
 F = TypeVar("F")
 
 

@@ -98,6 +98,11 @@ class Counters:
         """How many readings of shards have ended."""
         return sum(self._total.requests.values())
 
+    @property
+    def bypassed(self) -> int:
+        """How many of them passed by the cache: what they read was not stored."""
+        return self._total.requests[RequestOutcome.BYPASS.value]
+
     def snapshot(self) -> dict[str, object]:
         """The keys ``requests``, ``bytes``, ``reader_wait_s``, ``errors``, ``no_tars``, ``jobs`` and ``anonymous`` of ``/v1/status``.
 

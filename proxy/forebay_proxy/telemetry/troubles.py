@@ -1,4 +1,4 @@
-"""What people are told that something is amiss. Pure but for a logger; listeners of events.
+"""What people are told that something is amiss. Pure but for a logger.
 
 ``Troubles``: that others take the cache's disk, and that shards pass by the cache. Both cost speed and no byte, so nothing fails, and
 nobody would learn of either. A look each second; each trouble has one line in the log when it begins, one when it is over, and a sentence
@@ -14,7 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from forebay_proxy.core.events import Aborted, Event, NotTar, RequestDone, RequestOutcome
+from forebay_proxy.core.events import Aborted, NotTar, RequestFailed
 from forebay_proxy.core.quantities import format_size
 from forebay_proxy.telemetry.counters import ORDINARY
 
@@ -24,31 +24,26 @@ log = logging.getLogger("forebay")
 
 SQUEEZED, EASED = 0.9, 0.95  # of the most there was: between them it stays as it was told, so that a disk that breathes is no news
 QUIET_S = 60.0  # without a request that passed by
-MOST_COUNTED = 1000  # of a minute's requests: beyond, the number is as good as that
 NORMAL = "normal"
 
 
 class Troubles:
     """Not thread-safe: the event loop's only."""
 
-    kinds = (RequestDone,)
-
-    def __init__(self, clock: Callable[[], float], segment_bytes: int) -> None:
-        """``segment_bytes``: what must fit for anything to be stored."""
+    def __init__(self, clock: Callable[[], float], segment_bytes: int, bypassed: Callable[[], int]) -> None:
+        """``segment_bytes``: what must fit for anything to be stored. ``bypassed``: how many requests passed by since the start."""
         self._clock = clock
         self._segment_bytes = segment_bytes
+        self._bypassed = bypassed
         self._most_bytes = 0  # the cache could use; while it is squeezed: before that
         self._squeezed = ""
-        self._passed: deque[float] = deque(maxlen=MOST_COUNTED)  # when requests passed by
+        self._passed: deque[tuple[float, int]] = deque()  # looks of the last minute that found some: when, how many
+        self._counted = 0  # that had passed by at the last look
         self._passing = False
         self._why = ""
 
     def __repr__(self) -> str:
         return f"<Troubles {self.rows()}>"
-
-    def listen(self, event: Event) -> None:
-        if type(event) is RequestDone and event.outcome is RequestOutcome.BYPASS:
-            self._passed.append(self._clock())
 
     def look(self, effective_bytes: int, disk_state: str, disk_reason: str) -> None:
         """Once a second: what the cache may use now, and how its disk is."""
@@ -59,8 +54,7 @@ class Troubles:
         """``troubles`` of ``/v1/status``: a sentence each, none where all is well."""
         found = [self._squeezed] if self._squeezed else []
         if self._passing and self._passed:
-            more = " or more" if len(self._passed) == MOST_COUNTED else ""
-            found.append(f"{len(self._passed)}{more} requests of the last minute were not stored: {self._why}")
+            found.append(f"{sum(count for _, count in self._passed)} requests of the last minute were not stored: {self._why}")
         return found
 
     def _look_at_room(self, effective_bytes: int) -> None:
@@ -79,8 +73,11 @@ class Troubles:
             log.warning("%s", self._squeezed)
 
     def _look_at_passing(self, disk_state: str, disk_reason: str) -> None:
-        now = self._clock()
-        while self._passed and now - self._passed[0] > QUIET_S:
+        now, bypassed = self._clock(), self._bypassed()
+        if bypassed > self._counted:
+            self._passed.append((now, bypassed - self._counted))
+            self._counted = bypassed
+        while self._passed and now - self._passed[0][0] > QUIET_S:
             self._passed.popleft()
         if not self._passed:
             if self._passing:
@@ -108,7 +105,7 @@ NOT_TAR = "no tar"
 class RecentErrors:
     """The last ``KEPT`` of them. The same one over and over is one row with a count. Not thread-safe: the event loop's only."""
 
-    kinds = (RequestDone, Aborted, NotTar)
+    kinds = (RequestFailed, Aborted, NotTar)
 
     def __init__(self, now: Callable[[], float]) -> None:
         """``now``: seconds since the epoch, as people read times."""
@@ -118,12 +115,14 @@ class RecentErrors:
     def __repr__(self) -> str:
         return f"<RecentErrors {len(self._rows)}>"
 
-    def listen(self, event: Event) -> None:
-        if type(event) is RequestDone and event.code >= 400 and event.code not in ORDINARY:
-            self._note(str(event.code), event.error or "no reason was given", event.job)
-        elif type(event) is Aborted and event.reason != LEFT:
-            self._note("cut", event.cause or event.reason, event.job)
-        elif type(event) is NotTar:
+    def listen(self, event: RequestFailed | Aborted | NotTar) -> None:
+        if isinstance(event, RequestFailed):
+            if event.code not in ORDINARY:
+                self._note(str(event.code), event.error or "no reason was given", event.job)
+        elif isinstance(event, Aborted):
+            if event.reason != LEFT:
+                self._note("cut", event.cause or event.reason, event.job)
+        else:
             self._note(NOT_TAR, f"shard {event.shard}: {event.why}", event.job)
 
     def rows(self) -> list[dict[str, object]]:

@@ -8,9 +8,9 @@ from support.house import SEGMENT, World, building, data_of, reader, shard_of
 
 from forebay_proxy.app.plan_status import PlanStatus
 from forebay_proxy.app.status import StatusReport
-from forebay_proxy.core.events import RequestDone, RequestOutcome
-from forebay_proxy.telemetry.origin_board import OriginBoard
+from forebay_proxy.core.events import RequestDone, RequestFailed, RequestOutcome
 from forebay_proxy.telemetry.counters import Counters, PlanAdherence
+from forebay_proxy.telemetry.origin_board import OriginBoard
 from forebay_proxy.telemetry.troubles import RecentErrors
 
 A = "https://o/set/a.tar"
@@ -74,5 +74,5 @@ async def test_who_read_between_two_looks_was_there(tmp_path: Path) -> None:
         assert asked.readers_lately() == 0
         counters.listen(RequestDone("GET", 200, RequestOutcome.HIT, 10, 0.001, 0.001))
         assert [asked.readers_lately(), asked.readers_lately()] == [1, 0]
-        errors.listen(RequestDone("GET", 404, None, 0, 0.001, 0.001, error="shard s3://b/a.tar: not there"))
+        errors.listen(RequestFailed(404, "shard s3://b/a.tar: not there"))
         assert asked.status()["verdict"].endswith("was told: shard s3://b/a.tar: not there")

@@ -227,7 +227,7 @@ async def test_a_job_that_reads_what_is_no_tar_is_told_of(tmp_path: Path, caplog
     async with building(tmp_path / "c") as world:
         counters, recent = Counters(), RecentErrors(world.clock)
         world.events.listen(counters.listen)
-        world.events.listen(recent.listen)
+        world.events.listen(recent.listen, recent.kinds)
         world.origin.put(A, PAGE)
         world.origin.put(B, SHARD)
         for worker in range(3):

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from forebay_proxy.core.events import Aborted, Events, RequestDone, RequestOutcome, Served
+from forebay_proxy.core.events import Aborted, Events, RequestDone, RequestFailed, RequestOutcome, Served
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["OpenRequests", "RequestRecord"]
@@ -93,6 +93,8 @@ class RequestRecord:
                 served, self.error,
             )
         )  # fmt: skip
+        if self.code >= 400:
+            self.events.emit(RequestFailed(self.code, self.error, self.job))
 
     def _served(self) -> Served:
         return Served(self.shard, self.reader, self.epoch, self.length, self.range, self.waited_s, self.aborted, self._started)
