@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.cancelling import When, at_each_await
 from support.fake_origin import FakeOrigin
-from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
+from support.house import SEGMENT, World, building, data_of, reader, until
 
 from forebay_proxy.core.digests import Digest
 from forebay_proxy.core.errors import DigestDiffers, ForebayError
@@ -157,6 +157,6 @@ async def test_a_plain_origin_is_not_asked(tmp_path: Path) -> None:
     """It has said what it has to say with its answers."""
     async with building(tmp_path / "c") as world:
         world.origin.put(A, DATA)
-        assert not world.fetcher.tells_digests(shard_of(A))
+        assert not world.fetcher.asked_schemes
         assert await world.get(A) == DATA
         assert world.origin.heads() == 0

@@ -26,7 +26,8 @@ from forebay_proxy.core.shard import (
     Shard,
     Version,
 )
-from forebay_proxy.origins.base import OriginBody
+from forebay_proxy.origins.base import OriginBody, TellsDigests
+from forebay_proxy.wire.urls.shard_url import SCHEMES
 
 __all__ = ["Asked", "FakeOrigin", "FakeOrigins", "Gate", "Remote", "reset"]
 
@@ -274,6 +275,7 @@ class FakeOrigins:
 
     def __init__(self, origin: FakeOrigin) -> None:
         self.origin = origin
+        self.asked_schemes = frozenset(SCHEMES if isinstance(origin, TellsDigests) else ())
 
     def of(self, scheme: str) -> FakeOrigin:
         return self.origin

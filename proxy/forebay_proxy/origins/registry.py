@@ -16,7 +16,7 @@ from pathlib import Path
 
 from forebay_proxy.core.errors import InvalidShard
 from forebay_proxy.core.events import Events
-from forebay_proxy.origins.base import Origin, OriginBody
+from forebay_proxy.origins.base import Origin, OriginBody, TellsDigests
 from forebay_proxy.origins.cloud.gs import GsOrigin, emulator_endpoint
 from forebay_proxy.origins.cloud.hf import HfOrigin
 from forebay_proxy.origins.cloud.s3 import S3Origin
@@ -33,6 +33,8 @@ class Origins:
 
     def __init__(self, http: HttpOrigin, s3: S3Origin, gs: GsOrigin, hf: HfOrigin, file: FileOrigin) -> None:
         self._by_scheme: dict[str, Origin] = {"http": http, "https": http, "s3": s3, "gs": gs, "hf": hf, "file": file}
+        # Of those that name digests only when they are asked for them.
+        self.asked_schemes = frozenset(scheme for scheme, origin in self._by_scheme.items() if isinstance(origin, TellsDigests))
         self._to_close: tuple[Origin, ...] = (file, hf, gs, s3, http)  # http moves the bytes of those before it
 
     @classmethod

@@ -74,6 +74,7 @@ class Fetcher:
         self._clock = clock
         self.sleep = sleep
         self._chance = chance
+        self.asked_schemes = origins.asked_schemes
         self._answered: set[str] = set()
         self.version_flips = VersionFlips(clock, events)
 
@@ -126,10 +127,6 @@ class Fetcher:
     def _answers(self, shard: Shard, slot: Slot) -> None:
         self._answered.add(shard.origin)
         slot.went_well()
-
-    def tells_digests(self, shard: Shard) -> bool:
-        """Whether the origin of ``shard`` names digests only when it is asked for them."""
-        return isinstance(self._origins.of(shard.url.scheme), TellsDigests)
 
     async def digests(self, shard: Shard, entry: Entry) -> tuple[Digest, ...]:
         """The digests the origin names for this version, asked for once, in its turn: behind those who wait for bytes, before prefetch."""

@@ -105,7 +105,8 @@ class Fill:
     def segment_stored(self, entry: Entry, index: int, checksum: int, grant: Grant[Slice], flight: Flight) -> None:
         """A segment's bytes, with this xxh3 ``checksum``, are whole on the disk: it is readable from now on, and its claim follows."""
         self._room.segment_stored(entry, index, checksum, grant)
-        self._digest_check.segment_stored(entry, index, checksum)
+        if entry.trust.digest_state is not None:
+            self._digest_check.segment_stored(entry, index, checksum)
         self._disk.worked()
         if flight.aboard_count or (flight.followed and entry.ranged):  # of a whole body, what came before its readers is unread
             entry.segments.unread.discard(index)
@@ -157,11 +158,13 @@ class Fill:
 
     def digests_offered(self, entry: Entry, offered: tuple[Digest, ...]) -> None:
         """An answer named these digests of the whole shard."""
-        self._digest_check.digests_offered(entry, offered)
+        if offered:
+            self._digest_check.digests_offered(entry, offered)
 
     def begun(self, entry: Entry, shard: Shard) -> None:
         """A flight of ``entry`` takes off."""
-        self._digest_check.begun(entry, shard)
+        if shard.url.scheme in self._digest_check.asked_schemes:
+            self._digest_check.begun(entry, shard)
 
     def passes_by(self, entry: Entry) -> None:
         """A segment of ``entry`` passes through memory: its digest may have become impossible to compare."""

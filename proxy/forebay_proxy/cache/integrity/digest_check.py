@@ -48,7 +48,10 @@ ORIGINS_MOST = 1024  # remembered; more only when clients make up buckets
 class DigestQuestion(Protocol):
     """Who can ask an origin for the digests of a version."""
 
-    def tells_digests(self, shard: Shard) -> bool: ...
+    @property
+    def asked_schemes(self) -> frozenset[str]:
+        """Of the origins that name digests only when they are asked for them."""
+        ...
 
     async def digests(self, shard: Shard, entry: Entry) -> tuple[Digest, ...]: ...
 
@@ -64,6 +67,7 @@ class DigestCheck:
         self._room = room
         self._gate = gate
         self._segment_check = segment_check
+        self.asked_schemes = asking.asked_schemes
         self._asking = asking
         self._suspects = suspects
         self._events = events
@@ -97,10 +101,10 @@ class DigestCheck:
         self.look(entry)
 
     def begun(self, entry: Entry, shard: Shard) -> None:
-        """A flight for ``entry`` takes off: an origin that names digests only when asked is asked, once a version."""
+        """A flight for ``entry`` takes off, whose origin is one of ``asked_schemes``: it is asked, once a version."""
         if not self._enabled or entry.trust.digest_state is not None or entry.trust.no_digest or not entry.version.identity:
             return
-        if self._asking.tells_digests(shard) and self._silent.get(entry.origin, 0) < SILENT_AFTER:
+        if self._silent.get(entry.origin, 0) < SILENT_AFTER:
             entry.trust.digest_state = DigestState(None)
             self._tasks.spawn(self._ask(entry, entry.trust.digest_state, shard), "digest")
 

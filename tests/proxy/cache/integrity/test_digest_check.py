@@ -10,7 +10,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from support.fake_origin import Gate, Remote
+from support.fake_origin import FakeOrigin, Gate, Remote
 from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
 
 from forebay_proxy.cache.integrity.segment_check import Finding
@@ -394,15 +394,14 @@ async def test_an_origin_without_digests_is_asked_a_few_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named_from: int, asked: int
 ) -> None:
     """Four answers in a row without one, and no more questions; one with a digest begins the row anew."""
-    async with building(tmp_path / "c") as world:
-        questions: list[str] = []
+    questions, data, origin = list[str](), data_of(SEGMENT), FakeOrigin()
 
-        async def digests(shard: Shard, pin: Pin) -> tuple[Digest, ...]:
-            questions.append(shard.name)
-            return sha256(data) if len(questions) == named_from else ()
+    async def digests(shard: Shard, pin: Pin) -> tuple[Digest, ...]:
+        questions.append(shard.name)
+        return sha256(data) if len(questions) == named_from else ()
 
-        data = data_of(SEGMENT)
-        monkeypatch.setattr(world.origin, "digests", digests, raising=False)
+    monkeypatch.setattr(origin, "digests", digests, raising=False)
+    async with building(tmp_path / "c", origin=origin) as world:
         for number in range(8):
             name = f"https://o/set/{number}.tar"
             world.origin.put(name, data)
