@@ -274,11 +274,8 @@ class FakeOrigins:
     """``Origins`` with the fake behind every scheme."""
 
     def __init__(self, origin: FakeOrigin) -> None:
-        self.origin = origin
+        self.by_scheme = dict.fromkeys(SCHEMES, origin)
         self.asked_schemes = frozenset(SCHEMES if isinstance(origin, TellsDigests) else ())
-
-    def of(self, scheme: str) -> FakeOrigin:
-        return self.origin
 
     async def aclose(self) -> None:
         pass

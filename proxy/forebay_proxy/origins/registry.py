@@ -14,7 +14,6 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from forebay_proxy.core.errors import InvalidShard
 from forebay_proxy.core.events import Events
 from forebay_proxy.origins.base import Origin, OriginBody, TellsDigests
 from forebay_proxy.origins.cloud.gs import GsOrigin, emulator_endpoint
@@ -29,12 +28,12 @@ __all__ = ["Egress", "Guard", "Origin", "OriginBody", "Origins"]
 
 
 class Origins:
-    """The origins of one sidecar. They share a guard and one HTTP session; ``aclose`` ends them all."""
+    """The origins of one sidecar, by scheme of a shard's URL. They share a guard and one HTTP session; ``aclose`` ends them all."""
 
     def __init__(self, http: HttpOrigin, s3: S3Origin, gs: GsOrigin, hf: HfOrigin, file: FileOrigin) -> None:
-        self._by_scheme: dict[str, Origin] = {"http": http, "https": http, "s3": s3, "gs": gs, "hf": hf, "file": file}
+        self.by_scheme: dict[str, Origin] = {"http": http, "https": http, "s3": s3, "gs": gs, "hf": hf, "file": file}
         # Of those that name digests only when they are asked for them.
-        self.asked_schemes = frozenset(scheme for scheme, origin in self._by_scheme.items() if isinstance(origin, TellsDigests))
+        self.asked_schemes = frozenset(scheme for scheme, origin in self.by_scheme.items() if isinstance(origin, TellsDigests))
         self._to_close: tuple[Origin, ...] = (file, hf, gs, s3, http)  # http moves the bytes of those before it
 
     @classmethod
@@ -66,13 +65,6 @@ class Origins:
         gs = GsOrigin(http, guard=guard, endpoint=gs_endpoint or emulator, anonymous=gs_anonymous or bool(emulator))
         hf = HfOrigin(http, guard=guard, events=events, environ=environ)
         return cls(http, s3, gs, hf, FileOrigin(file_roots, events=events, idle_timeout_s=idle_timeout_s))
-
-    def of(self, scheme: str) -> Origin:
-        """The origin for a scheme. Raises ``InvalidShard`` (400) for one that is not served."""
-        origin = self._by_scheme.get(scheme)
-        if origin is not None:
-            return origin
-        raise InvalidShard(f"{scheme}://", "unknown scheme", next_step="use an http, https, s3, gs, hf or file URL")
 
     async def aclose(self) -> None:
         for origin in self._to_close:

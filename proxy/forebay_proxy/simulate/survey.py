@@ -75,7 +75,7 @@ async def surveyed(shards: Sequence[Shard], settings: Settings, count: int, envi
 
     async def ask(shard: Shard) -> None:
         async with turn:
-            length = (await origins.of(shard.url.scheme).head(shard)).length
+            length = (await origins.by_scheme[shard.url.scheme].head(shard)).length
         if length is None:
             raise ConfigError(f"{shard.name}: its origin tells no length", next_step="give --shard-size or --dataset-size")
         lengths[shard.name] = length

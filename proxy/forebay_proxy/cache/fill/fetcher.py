@@ -66,7 +66,7 @@ class Fetcher:
         sleep: Callable[[float], Awaitable[None]],
         chance: random.Random,
     ) -> None:
-        self._origins = origins
+        self._origins = origins.by_scheme
         self._limiters = limiters
         self._buffers = buffers
         self._events = events
@@ -92,7 +92,7 @@ class Fetcher:
         """One request, in its turn; the origin's limiter learns how it went."""
         async with self._turn(shard, flight, retry_budget) as slot:
             slot.brings_bytes(self._clock)
-            async with self._origins.of(shard.url.scheme).read(shard, want, pin) as body:
+            async with self._origins[shard.url.scheme].read(shard, want, pin) as body:
                 self._answers(shard, slot)
                 yield body, slot
 
@@ -102,7 +102,7 @@ class Fetcher:
         while True:
             try:
                 async with self._turn(shard, needed, retry_budget) as slot:
-                    version = await self._origins.of(shard.url.scheme).head(shard)
+                    version = await self._origins[shard.url.scheme].head(shard)
                     self._answers(shard, slot)
                     return version
             except OriginLied as error:
@@ -130,7 +130,7 @@ class Fetcher:
 
     async def digests(self, shard: Shard, entry: Entry) -> tuple[Digest, ...]:
         """The digests the origin names for this version, asked for once, in its turn: behind those who wait for bytes, before prefetch."""
-        origin = self._origins.of(shard.url.scheme)
+        origin = self._origins[shard.url.scheme]
         if not isinstance(origin, TellsDigests):
             return ()
         async with self._turn(shard, QueuedNeed(), None):

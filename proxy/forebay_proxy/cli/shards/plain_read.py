@@ -49,7 +49,7 @@ async def _read(shards: Sequence[Shard], settings: Settings, most_bytes: int, mo
             if left <= 0 or time.monotonic() - began > most_s:
                 break
             digest, size, whole = xxhash.xxh3_128(), 0, True
-            async with origins.of(shard.url.scheme).read(shard, None, Pin()) as body:
+            async with origins.by_scheme[shard.url.scheme].read(shard, None, Pin()) as body:
                 async for chunk in body.chunks:
                     part = memoryview(chunk)[: left - size]
                     digest.update(part)

@@ -74,7 +74,7 @@ class Connection(RequestHandler):
         self.stranger = self._server.is_stranger(self.peer)
         self.presence = Presence(self._server.jobs)
         assert isinstance(transport, asyncio.WriteTransport)
-        transport.set_write_buffer_limits(high=0)  # a drained transport holds nothing; see outflow.py
+        transport.set_write_buffer_limits(high=0)  # a drained transport holds nothing; see body_writer.py
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         super().connection_made(transport)
 
