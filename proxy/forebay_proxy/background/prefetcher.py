@@ -116,8 +116,7 @@ class Prefetcher:
 
     def waited(self, fact: ReaderResumed) -> None:
         """A reader waited for bytes: it needs a longer window, unless the disk is what holds it back."""
-        if fact.reader is not None:
-            self.scheduler.waited(fact.reader)
+        self.scheduler.waited(fact.reader)
 
     def look_again(self) -> None:
         """Once a second: what failed is tried again when its time is over, and the disk may have recovered; no other event tells."""

@@ -154,7 +154,6 @@ async def test_a_wait_lengthens_the_window_unless_the_disk_is_full(tmp_path: Pat
         assert ahead.next() is not None
         ahead.refused(reader())
         world.events.emit(ReaderResumed(reader()))
-        world.events.emit(ReaderResumed(None))
         assert ahead.readers.window_bytes(reader()) == before
 
 

@@ -99,4 +99,5 @@ class ActiveReaders:
         finally:
             if reading.tally.wait is not None:
                 reading.tally.waited_s, reading.tally.wait = reading.tally.waited_s + reading.tally.wait.seconds, None
-            self._events.emit(ReaderResumed(reading.reader))
+            if reading.reader is not None:
+                self._events.emit(ReaderResumed(reading.reader))

@@ -116,6 +116,6 @@ class FileHeld(Fact):
 
 @dataclass(frozen=True, slots=True)
 class ReaderResumed(Fact):
-    """A reader inside a shard waited for bytes, and goes on. None: one without a name."""
+    """A reader with a name waited for bytes inside a shard, and goes on."""
 
-    reader: ReaderName | None
+    reader: ReaderName
