@@ -78,7 +78,7 @@ class SegmentGrants:
         except CacheFull:
             self.refused("no-room")
             return None
-        self._room.prefetch_debts.note(entry.key, index, reader, owed=self._room.admission.owed_for(grant), is_lead=False)
+        self._note(entry.key, index, reader, self._room.admission.owed_for(grant))
         return grant
 
     def inside(self, entry: Entry, index: int, reader: Hashable) -> Grant[Slice] | None:
@@ -92,7 +92,7 @@ class SegmentGrants:
             grant = self._room.reserve_ahead(entry.segments.bytes_of(index), self._clock(), reader, inside=True)
         except CacheFull:
             return None
-        self._room.prefetch_debts.note(entry.key, index, reader, owed=self._room.admission.owed_for(grant), is_lead=False)
+        self._note(entry.key, index, reader, self._room.admission.owed_for(grant))
         return grant
 
     def along(self, entry: Entry, index: int, flight: Flight) -> Grant[Slice] | None:
@@ -160,10 +160,15 @@ class SegmentGrants:
             grant = self._room.reserve_ahead(size, needed.need_at, needed.reader)
         owed = Counter(owed) + Counter(self._room.admission.owed_for(grant))
         if needed.need < DEMAND:
-            self._room.prefetch_debts.note(*needed.place, needed.reader, owed=owed, is_lead=False)
+            self._note(*needed.place, needed.reader, owed)
         elif needed.reader is not None:
             self._room.prefetch_debts.note(*needed.place, needed.reader, size if noted is None else noted, owed)
         return grant
+
+    def _note(self, key: str, index: int, reader: Hashable, owed: Mapping[Hashable, int]) -> None:
+        """A segment comes on demand; ``owed``: the bytes that left for it though they were needed."""
+        if owed or self._room.has_debts:
+            self._room.prefetch_debts.note(key, index, reader, owed=owed, is_lead=False)
 
     def refused(self, why: str) -> None:
         """No room, and the counters know: "disk" (it fails), "no-room", "inodes" (the file system has none left)."""

@@ -53,6 +53,11 @@ class SpaceManager:
     def __repr__(self) -> str:
         return f"<SpaceManager {self.ledger!r}, {len(self.entries)} shards>"
 
+    @property
+    def has_debts(self) -> bool:
+        """Whether ``prefetch_debts`` knows of any segment: of none where no reader announces what it opens."""
+        return bool(self.prefetch_debts.noted or self.prefetch_debts.given_back.places)
+
     # Who gets room
 
     def reserve(self, size: int, reader: Hashable = None) -> Grant[Slice]:
@@ -96,7 +101,8 @@ class SpaceManager:
     def _leave(self, entry: Entry, index: int) -> None:
         entry.segments.leave(index)
         entry.stored.stored_at.pop(index, None)
-        self.prefetch_debts.clear(entry.key, index)
+        if self.has_debts:
+            self.prefetch_debts.clear(entry.key, index)
         self._events.emit(SegmentGone(entry.name, index))
 
     def parted(self, entry: Entry, indices: Sequence[int], *, removed: bool) -> None:
@@ -252,9 +258,8 @@ class SegmentLeases:
         entry.segments.release(index)
         if index not in entry.segments.leases:
             self.count -= 1
-            debts = self._room.prefetch_debts
-            if (debts.noted or debts.given_back.places) and index not in entry.segments.unread:
-                debts.read(entry.key, index)  # read to its end, or left: only now is its room anybody's
+            if self._room.has_debts and index not in entry.segments.unread:
+                self._room.prefetch_debts.read(entry.key, index)  # read to its end, or left: only now is its room anybody's
         self._room.candidates.touch(entry)  # what its readers have behind them may leave
         self._room.changed()
 

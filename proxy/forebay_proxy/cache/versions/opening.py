@@ -147,7 +147,8 @@ class Opening:
                     flight.bypass = writer.bypassing = fitted is None
                     await self._fly(entry, flight, writer, held, body, slot)
         finally:
-            self._parts.room.prefetch_debts.clear(*self._needed.place)
+            if self._parts.room.has_debts:
+                self._parts.room.prefetch_debts.clear(*self._needed.place)
             if grant is not None:
                 assert self.entry is None or not grant.closed
                 self._fill.give_back(None, None, grant)
@@ -164,7 +165,8 @@ class Opening:
     def _note(self, entry: Entry, flight: Flight) -> None:
         """A segment that was granted ahead of need is unread until a reader reads this very segment."""
         index = entry.segments.layout.index_of(flight.first)
-        self._parts.room.prefetch_debts.move(self._needed.place, entry.key, index, entry.segments.bytes_of(index))
+        if self._parts.room.has_debts:
+            self._parts.room.prefetch_debts.move(self._needed.place, entry.key, index, entry.segments.bytes_of(index))
 
     def _admit(self, version: Version, *, ranged: bool) -> Entry:
         """The version is known: everybody who waits goes on."""

@@ -168,6 +168,20 @@ async def test_a_change_is_told_while_readers_have_plans(tmp_path: Path) -> None
         assert world.of(CacheChanged)
 
 
+async def test_debts_are_known_of_while_something_was_prefetched(tmp_path: Path) -> None:
+    """Also of lead that was given back: reading it ends that."""
+    async with building(tmp_path / "c") as world:
+        await stored(world, A, 1)
+        debts, key = world.room.prefetch_debts, world.entry(A).key
+        assert not world.room.has_debts
+        debts.note(key, 0, reader(), 10)
+        assert world.room.has_debts
+        debts.give_back(reader())
+        assert (len(debts), world.room.has_debts) == (0, True)
+        await world.get(A)
+        assert not world.room.has_debts
+
+
 async def test_what_is_held_does_not_leave(tmp_path: Path) -> None:
     """For the length of the ``with``; then whoever waits for the end of the version is told."""
     async with building(tmp_path / "c") as world:
