@@ -17,14 +17,11 @@ from forebay_proxy.core.shard import ByteRange
 
 __all__ = [
     "RangeRequest", "Suffix", "content_range", "http_date", "if_match", "if_modified_since", "if_none_match", "if_range",
-    "if_unmodified_since", "parse_content_range", "parse_range", "parse_unsatisfied_range", "resolve",
+    "if_unmodified_since", "parse_range", "resolve",
 ]  # fmt: skip
 
-_DIGITS = "[0-9]{1,19}"  # an origin that claims more is wrong
 _BEYOND = 2**63 - 1  # no file is longer, and origins keep positions in 64 bits
 _RANGE = re.compile("([0-9]+)-([0-9]+)?|-([0-9]+)")  # a client may claim as many digits as it likes: they mean "to the end"
-_CONTENT_RANGE = re.compile(rf"bytes ({_DIGITS})-({_DIGITS})/({_DIGITS}|\*)", re.IGNORECASE)
-_UNSATISFIED = re.compile(rf"bytes \*/({_DIGITS})", re.IGNORECASE)
 _TAG = r'(?:W/)?"[\x21\x23-\x7e\x80-\U0010ffff]*"'
 _TAGS = re.compile(rf"[ \t,]*{_TAG}(?:[ \t]*,[ \t,]*{_TAG})*[ \t,]*")
 
@@ -68,25 +65,6 @@ def resolve(range: RangeRequest, length: int) -> tuple[int, int]:
 def content_range(first: int, last: int, length: int | None) -> str:
     """The Content-Range field of a 206."""
     return f"bytes {first}-{last}/{'*' if length is None else length}"
-
-
-def parse_content_range(text: str) -> tuple[int, int, int | None]:
-    """First and last byte, and the length of the whole (None for ``*``), of an origin's 206. Raises ``ValueError``."""
-    match = _CONTENT_RANGE.fullmatch(text.strip())
-    if not match:
-        raise ValueError("Content-Range is not 'bytes first-last/length'")
-    first, last, length = int(match[1]), int(match[2]), None if match[3] == "*" else int(match[3])
-    if first > last or (length is not None and last >= length):
-        raise ValueError("Content-Range contradicts itself")
-    return first, last, length
-
-
-def parse_unsatisfied_range(text: str) -> int:
-    """The length in an origin's 416 (``bytes */length``). Raises ``ValueError``."""
-    match = _UNSATISFIED.fullmatch(text.strip())
-    if not match:
-        raise ValueError("Content-Range is not 'bytes */length'")
-    return int(match[1])
 
 
 def if_match(header: str | None, etag: str | None) -> bool:

@@ -20,15 +20,21 @@ from forebay_proxy.core.errors import (
     ShardForbidden,
     ShardNotFound,
 )
-from forebay_proxy.core.http_range import http_date, parse_content_range, parse_unsatisfied_range
+from forebay_proxy.core.http_range import http_date
 from forebay_proxy.core.segments import MOST_BYTES
 from forebay_proxy.core.shard import ByteRange, Pin, PinKind, Version
 from forebay_proxy.origins.cloud.hints import next_step_of
 
-__all__ = ["OriginResponse", "Placement", "check_length", "check_pin", "error_of", "placement", "vary_of", "version_of"]
+__all__ = [
+    "OriginResponse", "Placement", "check_length", "check_pin", "error_of", "parse_content_range", "parse_unsatisfied_range", "placement",
+    "vary_of", "version_of",
+]  # fmt: skip
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
+_DIGITS = "[0-9]{1,19}"  # an origin that claims more is wrong
+_CONTENT_RANGE = re.compile(rf"bytes ({_DIGITS})-({_DIGITS})/({_DIGITS}|\*)", re.IGNORECASE)
+_UNSATISFIED = re.compile(rf"bytes \*/({_DIGITS})", re.IGNORECASE)
 _STRONG_ETAG = re.compile(r'"[\x21\x23-\x7e\x80-\uffff]+"')
 _NOTHING = ('""', 'W/""')  # the same for all versions: as good as none
 # Bytes that are no UTF-8, as the HTTP client hands them to us. It cannot send them again, and an If-Match in other bytes matches nothing.
@@ -130,12 +136,33 @@ def placement(shard: str, answer: OriginResponse, asked: ByteRange | None) -> Pl
     return Placement(first, last - first + 1, total, ranged=True)
 
 
+def parse_content_range(text: str) -> tuple[int, int, int | None]:
+    """First and last byte, and the length of the whole (None for ``*``), of a 206. Raises ``ValueError``."""
+    match = _CONTENT_RANGE.fullmatch(text.strip())
+    if not match:
+        raise ValueError("Content-Range is not 'bytes first-last/length'")
+    first, last, length = int(match[1]), int(match[2]), None if match[3] == "*" else int(match[3])
+    if first > last or (length is not None and last >= length):
+        raise ValueError("Content-Range contradicts itself")
+    return first, last, length
+
+
+def parse_unsatisfied_range(text: str) -> int:
+    """The length in a 416 (``bytes */length``). Raises ``ValueError``."""
+    match = _UNSATISFIED.fullmatch(text.strip())
+    if not match:
+        raise ValueError("Content-Range is not 'bytes */length'")
+    return int(match[1])
+
+
 def version_of(headers: Mapping[str, str], length: int | None) -> Version:
     """Identity and pin from an answer's headers; ``length`` is the whole shard's, None if unknown."""
     etag, modified = headers.get("etag", "").strip(), headers.get("last-modified", "").strip()
     etag = "" if etag in _NOTHING else etag
     strong = _STRONG_ETAG.fullmatch(etag) is not None
-    pin = Pin(PinKind.ETAG, etag) if strong and not _UNSENDABLE.search(etag) else _modified(modified)
+    last = http_date(modified) if modified else None  # seconds since the epoch
+    date = Pin() if last is None else Pin(PinKind.MODIFIED, modified)
+    pin = Pin(PinKind.ETAG, etag) if strong and not _UNSENDABLE.search(etag) else date
     encoding = headers.get("content-encoding", "").strip().lower()
     return Version(
         identity=_identity(headers, etag, strong, pin, length),
@@ -143,8 +170,8 @@ def version_of(headers: Mapping[str, str], length: int | None) -> Version:
         length=length,
         encoding="" if encoding == "identity" else encoding,
         content_type=headers.get("content-type", "").strip(),
-        modified=modified if http_date(modified) is not None else "",
-        second_over=_second_over(modified, headers.get("date", "")),
+        modified=date.value,
+        second_over=last is not None and _is_over(last, headers.get("date", "")),
         vary=vary_of(headers),
     )
 
@@ -154,14 +181,10 @@ def vary_of(headers: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(name.strip().lower() for name in headers.get("vary", "").split(",") if name.strip())
 
 
-def _modified(text: str) -> Pin:
-    return Pin(PinKind.MODIFIED, text) if http_date(text) is not None else Pin()
-
-
-def _second_over(modified: str, date: str) -> bool:
-    """Whether the second ``modified`` had passed when it was told, by the origin's own clock: one second holds many writes."""
-    last, now = http_date(modified), http_date(date)
-    return last is not None and now is not None and now >= last + 1
+def _is_over(second: float, date: str) -> bool:
+    """Whether the second of the last change had passed when it was told, by the origin's own clock: one second holds many writes."""
+    now = http_date(date)
+    return now is not None and now >= second + 1
 
 
 def _identity(headers: Mapping[str, str], etag: str, strong: bool, pin: Pin, length: int | None) -> str:

@@ -12,13 +12,10 @@ from forebay_proxy.core.errors import InvalidRequest
 from forebay_proxy.core.http_range import (
     RangeRequest,
     Suffix,
-    content_range,
     if_match,
     if_none_match,
     if_range,
-    parse_content_range,
     parse_range,
-    parse_unsatisfied_range,
     resolve,
 )
 from forebay_proxy.core.shard import ByteRange
@@ -100,7 +97,6 @@ def test_resolving_is_slicing(first: int, last: int | None, length: int) -> None
         assert not expected
         return
     assert whole[start : end + 1] == expected
-    assert parse_content_range(content_range(start, end, length)) == (start, end, length)
 
 
 @given(st.integers(0, 200), st.integers(0, 100))
@@ -121,43 +117,9 @@ def test_noise(text: str) -> None:
     for header in (text, "bytes=" + text):
         with contextlib.suppress(InvalidRequest):
             parse_range(header)
-    for parse in (parse_content_range, parse_unsatisfied_range):
-        for header in (text, "bytes " + text):
-            with contextlib.suppress(ValueError):
-                parse(header)
     assert if_match(text, None) is (text.strip() == "*")
     assert if_none_match(text, None) is (text.strip() != "*")
     assert if_range(text, None) is False
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("bytes 0-9/10", (0, 9, 10)), ("bytes 5-9/*", (5, 9, None)), ("Bytes 0-0/1 ", (0, 0, 1)), (" bytes 1-1/3", (1, 1, 3))],
-)
-def test_content_ranges(text: str, expected: tuple[int, int, int | None]) -> None:
-    """What an origin's 206 says."""
-    assert parse_content_range(text) == expected
-
-
-@pytest.mark.parametrize(
-    "text", ["", "bytes */10", "bytes 0-9", "0-9/10", "bytes 9-0/10", "bytes 0-10/10", "bytes 0-9/x", "items 0-9/10", "bytes -9/10"]
-)
-def test_false_content_ranges(text: str) -> None:
-    """A contradiction is not believed."""
-    with pytest.raises(ValueError, match="Content-Range"):
-        parse_content_range(text)
-
-
-def test_an_unknown_length_is_a_star() -> None:
-    """Both ways."""
-    assert parse_content_range(content_range(3, 4, None)) == (3, 4, None)
-
-
-def test_what_a_416_tells() -> None:
-    """The length of the whole."""
-    assert parse_unsatisfied_range("bytes */0") == 0
-    with pytest.raises(ValueError, match="Content-Range"):
-        parse_unsatisfied_range("bytes 0-1/2")
 
 
 A, B, WEAK_A = '"a"', '"b"', 'W/"a"'
