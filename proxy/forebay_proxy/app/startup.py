@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from forebay_proxy.app.shutdown import Shutdown
@@ -23,7 +26,7 @@ from forebay_proxy.store.store import StartReport, Store
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 from forebay_proxy.wire.urls.shard_url import parse_origin_url
 
-__all__ = ["NotBegun", "adopt", "own_directory"]
+__all__ = ["NotBegun", "OwnedDirectory", "Start", "adopt", "own_directory"]
 
 log = logging.getLogger("forebay")
 
@@ -36,40 +39,58 @@ class NotBegun(Exception):
     """A signal asked for the end while a start waited for its predecessor: nothing was begun, and nothing went wrong."""
 
 
-async def own_directory(
-    settings: Settings,
-    environ: Mapping[str, str],
-    life: AsyncExitStack,
-    ending: Shutdown,
-    clock: Callable[[], float],
-    events: Events,
-    layout: SegmentLayout,
-) -> tuple[CacheLocation, Capacity, Store, StartReport]:
-    """(the cache directory of the settings, its capacity, its open store, what the start found there); ``life`` closes the store.
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a start is given, and each of its steps needs. ``life`` closes the parts, in the reverse of the order in which they came."""
 
-    Raises ``ConfigError``, ``NotBegun``.
-    """
-    machine = Machine.here(environ)
-    place = cache_location.choose(settings, environ, machine)
+    settings: Settings
+    environ: Mapping[str, str]
+    life: AsyncExitStack
+    ending: Shutdown
+    layout: SegmentLayout
+    events: Events = field(default_factory=Events)
+    clock: Callable[[], float] = time.monotonic
+    instance: str = field(default_factory=lambda: secrets.token_hex(8))
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedDirectory:
+    """The cache directory of the settings, how much it may hold, its open store, and what the start found there."""
+
+    place: CacheLocation
+    capacity: Capacity
+    store: Store
+    found: StartReport
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """What the start decided by itself, in words."""
+        return *self.place.notices, *self.capacity.notices
+
+
+async def own_directory(start: Start) -> OwnedDirectory:
+    """Choose the directory, own and read it; ``start.life`` closes the store. Raises ``ConfigError``, ``NotBegun``."""
+    settings, machine = start.settings, Machine.here(start.environ)
+    place = cache_location.choose(settings, start.environ, machine)
     place = cache_location.prepare(place, settings, machine)
-    store = await _open_store(place.path, ending, clock, events, layout)
-    life.push_async_callback(store.aclose)
-    loaded = await store.load()
+    store = await _open_store(place.path, start)
+    start.life.push_async_callback(store.aclose)
+    found = await store.load()
     disk = cache_location.measure(place.path)
     capacity = cache_location.decide_capacity(settings.cache_size, settings.free_floor, disk, container=machine.container)
-    return place, capacity, store, loaded
+    return OwnedDirectory(place, capacity, store, found)
 
 
-async def _open_store(path: Path, ending: Shutdown, clock: Callable[[], float], events: Events, layout: SegmentLayout) -> Store:
+async def _open_store(path: Path, start: Start) -> Store:
     """Own the directory; one whose owner is just ending is waited for, as warm bytes are worth some seconds."""
-    until, said = clock() + HANDOVER_S, False
+    until, said = start.clock() + HANDOVER_S, False
     while True:
         try:
-            return await Store.open(path, who="forebay serve", events=events, layout=layout)
+            return await Store.open(path, who="forebay serve", events=start.events, layout=start.layout)
         except DirectoryOwned as owned:
-            if not owned.ending or clock() > until:
+            if not owned.ending or start.clock() > until:
                 raise
-            if ending.asked.is_set():
+            if start.ending.asked.is_set():
                 raise NotBegun from None
             if not said:
                 log.info("%s: waiting for it", owned)

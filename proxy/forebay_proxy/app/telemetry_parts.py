@@ -1,0 +1,76 @@
+"""What listens to the facts of one sidecar: counts them, keeps the last ones, writes them down."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+
+from forebay_proxy.app.composition import CacheParts
+from forebay_proxy.app.plan_status import PlanStatus
+from forebay_proxy.app.startup import Start
+from forebay_proxy.app.status import StatusReport
+from forebay_proxy.core.errors import ConfigError
+from forebay_proxy.core.events import RequestDone
+from forebay_proxy.store.store import Store
+from forebay_proxy.telemetry.counters import Counters, PlanAdherence
+from forebay_proxy.telemetry.logs.access_log import AccessLog
+from forebay_proxy.telemetry.logs.request_log import log_request
+from forebay_proxy.telemetry.origin_board import OriginBoard
+from forebay_proxy.telemetry.prometheus.metrics import Metrics
+from forebay_proxy.telemetry.troubles import RecentErrors, Troubles
+from forebay_proxy.wire.protocol.version import VERSION
+
+__all__ = ["TelemetryParts", "begin_access_log"]
+
+log = logging.getLogger("forebay")
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetryParts:
+    """What every sidecar counts and keeps; each part hears the facts that it names, but ``troubles``, which asks the counters."""
+
+    counters: Counters
+    adherence: PlanAdherence
+    metrics: Metrics
+    board: OriginBoard
+    recent_errors: RecentErrors
+    troubles: Troubles
+
+    @classmethod
+    def build(cls, start: Start) -> TelemetryParts:
+        """They listen from now on."""
+        events, clock = start.events, start.clock
+        counters = Counters()
+        troubles = Troubles(clock, start.layout.segment_bytes, lambda: counters.bypassed)
+        parts = cls(counters, PlanAdherence(), Metrics(version=VERSION), OriginBoard(clock), RecentErrors(time.time), troubles)
+        for part in (parts.counters, parts.adherence, parts.metrics, parts.board, parts.recent_errors):
+            events.listen(part.listen, part.kinds)
+        if log.isEnabledFor(logging.DEBUG):  # else nobody reads it
+            events.on(RequestDone, log_request)
+        return parts
+
+    def report_on(self, cache: CacheParts, start: Start) -> StatusReport:
+        """How things stand with ``cache``, from now on; metrics show its levels."""
+        background, plans, clock = cache.background, cache.resident.plans, start.clock
+        announced = PlanStatus(cache=cache.cache, plans=plans, prefetcher=background.prefetcher, adherence=self.adherence, clock=clock)
+        report = StatusReport(
+            cache=cache.cache, plans=plans, announced=announced, counters=self.counters, limiters=cache.transfer.limiters,
+            disk_monitor=background.disk_monitor, board=self.board, recent_errors=self.recent_errors, instance=start.instance,
+            clock=clock, sets=background.sets.status_rows, troubles=self.troubles.rows,
+        )  # fmt: skip
+        self.metrics.watch(report.usage)
+        return report
+
+
+async def begin_access_log(start: Start, store: Store) -> None:
+    """Write one where the settings name a file. Raises ``ConfigError``: it cannot be there, or cannot be written."""
+    path = start.settings.access_log
+    if path is None:
+        return
+    if path.resolve().is_relative_to(store.path.resolve()):
+        step = "name a file elsewhere: what lies in the cache directory counts against --cache-size, and a log grows without a bound"
+        raise ConfigError(f"--access-log {path} is in the cache directory", next_step=step)
+    access_log = AccessLog(path, store.directory.hmac_key, start.events, clock=start.clock)
+    await access_log.start()
+    start.life.push_async_callback(access_log.aclose)
