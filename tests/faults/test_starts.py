@@ -31,7 +31,7 @@ from support.stores import make_row
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.segments import DEFAULT_LAYOUT, SEGMENT_BYTES
 from forebay_proxy.store import boot_id as boot
-from forebay_proxy.store import store as store_module
+from forebay_proxy.store.index.database import IndexDatabase
 from forebay_proxy.store.store import StartReport, Store
 
 NAMES = [f"https://o/set/{number}.tar" for number in range(3)]
@@ -166,15 +166,15 @@ async def test_an_index_that_cannot_be_read_is_out_of_the_way(tmp_path: Path, mo
     store.index_writer.put(make_row())
     await store.aclose()
     with monkeypatch.context() as patch:
-        real = store_module.IndexDatabase.load
-        errors = [store_module.sqlite3.OperationalError("disk I/O error")]
+        real = IndexDatabase.load
+        errors = [sqlite3.OperationalError("disk I/O error")]
 
         def fail(index: Any) -> Any:
             if errors:
                 raise errors.pop()
             return real(index)
 
-        patch.setattr(store_module.IndexDatabase, "load", fail)
+        patch.setattr(IndexDatabase, "load", fail)
         assert "disk I/O error" in (await look(tmp_path / "c")).notices[0]
     assert (await look(tmp_path / "c")).rows_without_file == 0, "it is gone for good"
 
@@ -184,9 +184,9 @@ async def test_an_index_that_stays_unreadable_is_one_line(tmp_path: Path, monkey
     """Nothing can be kept there: exit code 2 and what to do, not a traceback."""
 
     def fail(index: Any) -> Any:
-        raise store_module.sqlite3.OperationalError("disk I/O error")
+        raise sqlite3.OperationalError("disk I/O error")
 
-    monkeypatch.setattr(store_module.IndexDatabase, "load", fail)
+    monkeypatch.setattr(IndexDatabase, "load", fail)
     with pytest.raises(ConfigError, match="cannot be used") as told:
         await look(tmp_path / "c")
     assert "\n" not in str(told.value)

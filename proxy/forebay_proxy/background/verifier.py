@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
 
 from forebay_proxy.background.selection import Slices
 from forebay_proxy.cache.integrity.segment_check import Finding, SegmentCheck
@@ -23,6 +25,31 @@ __all__ = ["RATE_BYTES_S", "Sampling", "Verifier"]
 # hour. --rate asks for another one.
 RATE_BYTES_S = 500 * 10**6
 AT_ONCE = 2  # of the eight read threads: enough to keep a queue at the disk
+
+
+@dataclass(slots=True)
+class VerifyTally:
+    """What was found so far."""
+
+    done_bytes: int = 0
+    segments: int = 0  # that were read whole
+    unread: int = 0
+    wrong: Counter[str] = field(default_factory=Counter)  # segments by shard name
+
+    def add(self, name: str, finding: Finding, size: int) -> None:
+        """A segment of ``size`` bytes of shard ``name`` was looked at."""
+        self.segments += finding.removes or finding is Finding.RIGHT
+        self.unread += finding is Finding.UNREAD
+        self.done_bytes += size
+        if finding.removes:
+            self.wrong[name] += 1
+
+    def end(self, shards: int) -> Event:
+        """The last event."""
+        return {
+            "event": "end", "shards": shards, "segments": self.segments, "bytes": self.done_bytes, "wrong": self.wrong.total(),
+            "wrong_shards": len(self.wrong), "unread": self.unread,
+        }  # fmt: skip
 
 
 class Verifier:
@@ -45,15 +72,15 @@ class Verifier:
         self._entries = entries
         self._work: list[tuple[Entry, list[int]]] = []
         self._events: asyncio.Queue[Event | None] = asyncio.Queue()
-        self._total = self._begun = self._done_bytes = self._segments = self._unread = 0
-        self._wrong: dict[str, int] = {}  # segments by shard name
+        self._total_bytes = self._begun_bytes = 0
+        self._tally = VerifyTally()
 
     def run(self) -> AsyncIterator[Event]:
         """``progress`` each second, ``wrong`` for each wrong segment, ``end`` last. Closing the iterator stops it."""
         return told_while(self._all, self._events, self._progress)
 
     def _progress(self) -> Event:
-        return {"event": "progress", "done_bytes": self._done_bytes, "bytes": self._total}
+        return {"event": "progress", "done_bytes": self._tally.done_bytes, "bytes": self._total_bytes}
 
     async def _all(self) -> None:
         await self._list()
@@ -62,17 +89,14 @@ class Verifier:
         async with asyncio.TaskGroup() as group:
             for number in range(AT_ONCE):
                 group.create_task(self._some(waiting, started), name=f"verify {number}")
-        self._events.put_nowait({
-            "event": "end", "shards": sum(1 for _, indices in self._work if indices), "segments": self._segments,
-            "bytes": self._done_bytes, "wrong": sum(self._wrong.values()), "wrong_shards": len(self._wrong), "unread": self._unread,
-        })  # fmt: skip
+        self._events.put_nowait(self._tally.end(sum(1 for _, indices in self._work if indices)))
 
     async def _list(self) -> None:
         slices = Slices()
         async for entry in self._entries:
             indices = list(entry.segments.stored())
             self._work.append((entry, indices))
-            self._total += sum(_size(entry, index) for index in indices)
+            self._total_bytes += sum(entry.segments.span(index)[1] for index in indices)
             await slices.turn()
 
     def _segments_in_order(self) -> Iterator[tuple[Entry, int]]:
@@ -80,19 +104,13 @@ class Verifier:
 
     async def _some(self, waiting: Iterator[tuple[Entry, int]], started: float) -> None:
         for entry, index in waiting:
-            await self._sleep(max(0.0, started + self._begun / self._rate_bytes_s - self._clock()))
-            size = _size(entry, index)
-            self._begun += size
-            self._note(entry, index, await self._segment_check.look(entry, index, "verify", gentle=True))
-            self._done_bytes += size
-
-    def _note(self, entry: Entry, index: int, finding: Finding) -> None:
-        self._segments += finding.removes or finding is Finding.RIGHT
-        self._unread += finding is Finding.UNREAD
-        if finding.removes:
-            self._wrong[entry.name] = self._wrong.get(entry.name, 0) + 1
+            await self._sleep(max(0.0, started + self._begun_bytes / self._rate_bytes_s - self._clock()))
             first, size = entry.segments.span(index)
-            self._events.put_nowait({"event": "wrong", "shard": entry.name, "segment": index, "offset": first, "length": size})
+            self._begun_bytes += size
+            finding = await self._segment_check.look(entry, index, "verify", gentle=True)
+            self._tally.add(entry.name, finding, size)
+            if finding.removes:
+                self._events.put_nowait({"event": "wrong", "shard": entry.name, "segment": index, "offset": first, "length": size})
 
 
 class Sampling:
@@ -132,7 +150,3 @@ class Sampling:
         entry = self._chance.choices(entries, weights)[0]
         index = self._chance.choice(list(entry.segments.stored()))
         return await self._segment_check.look(entry, index, "sample", gentle=True)
-
-
-def _size(entry: Entry, index: int) -> int:
-    return entry.segments.span(index)[1]

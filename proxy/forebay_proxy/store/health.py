@@ -47,6 +47,27 @@ _EVERYTHING = frozenset({"EROFS", "ENODEV", "ENXIO", "ENOTCONN", "ESHUTDOWN", "E
 _WHOLE = frozenset({"index commit", "create", "load", "look"})  # operations that do not depend on one file being there
 
 
+class ProbeSchedule:
+    """When a disk is tried next: one probe at a time, and of a disk that stays down with twice the pause before each."""
+
+    def __init__(self) -> None:
+        self.running = False
+        self.pause_s = FIRST_PROBE_S  # before the next probe of a disk that goes down
+        self._at = 0.0
+
+    def is_due(self, now: float) -> bool:
+        """Of a disk that is down."""
+        return now >= self._at
+
+    def postpone(self, now: float) -> None:
+        self._at = now + self.pause_s
+        self.pause_s = min(LAST_PROBE_S, 2 * self.pause_s)
+
+    def forget_pauses(self) -> None:
+        """The disk is well: if it is down again, that is another time."""
+        self.pause_s = FIRST_PROBE_S
+
+
 class DiskHealth:
     """The state, and who may do what in it. One log line and one event a change. Not thread-safe: the event loop's only."""
 
@@ -61,9 +82,7 @@ class DiskHealth:
         self._failed_at = float("-inf")
         self._worked_at = float("-inf")
         self._trial_until = float("-inf")
-        self._pause_s = FIRST_PROBE_S
-        self._probe_at = 0.0
-        self._probing = False
+        self._probes = ProbeSchedule()
         self._lost = False
 
     def __repr__(self) -> str:
@@ -131,18 +150,18 @@ class DiskHealth:
     @property
     def probe_due(self) -> bool:
         """Whether the disk should be probed now."""
-        if self._probing or self._lost:
+        if self._probes.running or self._lost:
             return False
         if self.state == "down":
-            return self._clock() >= self._probe_at
+            return self._probes.is_due(self._clock())
         return self.state == "unstable" and self._worked_at <= self._failed_at and self._clock() - self._failed_at >= CALM_S
 
     def probe_begun(self) -> None:
-        self._probing = True
+        self._probes.running = True
 
     def probed(self, error: DiskFailed | None) -> None:
         """A probe ended."""
-        self._probing = False
+        self._probes.running = False
         if self._lost:
             return
         if error is not None:
@@ -150,7 +169,7 @@ class DiskHealth:
             self._failed_at = self._clock()
             self.hung = self.hung or error.errno_name == "ETIMEDOUT"
             if self.state == "down":
-                self._postpone()
+                self._probes.postpone(self._clock())
             else:
                 self._go_down(str(error))
             return
@@ -170,7 +189,7 @@ class DiskHealth:
     def _calm(self) -> None:
         now = self._clock()
         if self.state == "unstable" and now - self._failed_at >= CALM_S and self._worked_at >= self._failed_at:
-            self._pause_s = FIRST_PROBE_S
+            self._probes.forget_pauses()
             self._failures.clear()
             self._change("normal", "")
             log.warning("the cache disk works again: nothing failed for %g s", CALM_S)
@@ -178,12 +197,9 @@ class DiskHealth:
     def _go_down(self, reason: str) -> None:
         self._change("down", reason)
         self._failures.clear()
-        log.error("%s; shards are passed through memory until the directory works again, which is tried in %g s", reason, self._pause_s)
-        self._postpone()
-
-    def _postpone(self) -> None:
-        self._probe_at = self._clock() + self._pause_s
-        self._pause_s = min(LAST_PROBE_S, 2 * self._pause_s)
+        pause_s = self._probes.pause_s
+        log.error("%s; shards are passed through memory until the directory works again, which is tried in %g s", reason, pause_s)
+        self._probes.postpone(self._clock())
 
     def _change(self, state: State, reason: str) -> None:
         self.state, self.reason = state, reason

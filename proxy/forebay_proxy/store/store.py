@@ -7,14 +7,10 @@ nothing: who holds how many bytes is the ledger's, who leaves is the cache's. Th
 
 from __future__ import annotations
 
-import errno
-import sqlite3
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
-
-import diskcache
 
 from forebay_proxy.core.errors import ConfigError, DiskFailed
 from forebay_proxy.core.events import Events
@@ -22,14 +18,13 @@ from forebay_proxy.core.segments import DEFAULT_LAYOUT, SegmentLayout
 from forebay_proxy.node.mounts import file_system_type, is_network, read_mounts
 from forebay_proxy.store.boot_id import boot_id
 from forebay_proxy.store.directory import Directory
-from forebay_proxy.store.facts import IndexLost
 from forebay_proxy.store.file_table import ShardFiles
 from forebay_proxy.store.files import fallocate
 from forebay_proxy.store.files.fallocate import Abilities
-from forebay_proxy.store.files.thread_pools import Pools, disk_errors, disk_failed
+from forebay_proxy.store.files.thread_pools import Pools, disk_errors
 from forebay_proxy.store.garbage import GarbageSweep
-from forebay_proxy.store.index.database import IndexBroken, IndexDatabase, LoadedIndex
 from forebay_proxy.store.index.writer import IndexWriter
+from forebay_proxy.store.owned_index import OwnedIndex
 from forebay_proxy.store.probe import Look, look, probe
 from forebay_proxy.store.recovery import recover
 from forebay_proxy.store.sample_index_files import SampleFiles
@@ -54,11 +49,10 @@ class Store:
         self.boot_id = boot_id
         self.layout = layout
         self.index_writer = IndexWriter(self._commit, events)
-        self._events = events
         self.directory = directory
         self._pools = pools
         self.abilities = abilities  # of the file system: what it cannot do, see ``Abilities``
-        self._index = IndexDatabase(directory.index, layout)
+        self._index = OwnedIndex(directory, pools.index, events, layout)
         self._measured_bytes = 0  # after the last commit
         self.sweeping = GarbageSweep(pools.writes, directory.shards, abilities, events)
         self.files = ShardFiles(directory, pools, abilities, self.sweeping, layout)
@@ -110,7 +104,7 @@ class Store:
         loaded = StartReport()
         try:
             with disk_errors("load", str(self.path)):
-                index = await self._load_index(loaded)
+                index = await self._index.load(loaded.notices)
                 scan = await self._pools.reads.run(self.directory.scan)
         except DiskFailed as error:
             raise ConfigError(f"cache directory {self.path} cannot be used: {error}", next_step="name another with --cache-dir") from error
@@ -127,19 +121,6 @@ class Store:
         await self._drop(found.dropped)
         return loaded
 
-    async def _load_index(self, loaded: StartReport) -> LoadedIndex:
-        try:
-            return await self._pools.index.run(self._index.load)
-        except (IndexBroken, sqlite3.Error) as error:
-            # Only an index that is out of the way claims nothing: were it left, and readable again at the next start, its rows would
-            # speak of files that were replaced meanwhile.
-            await self._pools.index.run(self.directory.set_index_aside)
-            loaded.notices.append(f"the index was damaged ({error}): kept as index-broken; all shards will be fetched again")
-        try:
-            return await self._pools.index.run(self._index.load)
-        except (IndexBroken, sqlite3.Error) as error:
-            raise disk_failed("load", error, "index") from error
-
     async def _drop(self, keys: list[str]) -> None:
         """No file of these may be made anew before the index says that nothing of them is here."""
         for key in keys:
@@ -149,29 +130,7 @@ class Store:
                 await self.index_writer.committed()
 
     async def _commit(self, changes: Mapping[str, str | None]) -> None:
-        try:
-            self._measured_bytes = await self._pools.index.run(self._commit_and_measure, changes)
-        except (sqlite3.Error, diskcache.Timeout, OSError) as error:
-            failure = disk_failed("index commit", error, f"{len(changes)} rows")
-            if failure.errno_name == "EUCLEAN" or isinstance(error, FileNotFoundError):  # damaged, or removed under us
-                await self._begin_index_anew()
-            raise failure from error
-
-    def _commit_and_measure(self, changes: Mapping[str, str | None]) -> int:
-        if not self.directory.in_place():  # without its lock file another sidecar may own it by now, and this very index
-            raise FileNotFoundError(errno.ENOENT, "the cache directory was removed, replaced or unmounted")
-        self._index.commit(changes)
-        return self.directory.overhead()
-
-    async def _begin_index_anew(self) -> None:
-        """An empty index claims nothing, which is always safe. None is made where the directory is not ours any more."""
-        with suppress(OSError, sqlite3.Error, IndexBroken):  # the next commit will tell
-            if not await self._pools.index.run(self.directory.in_place):
-                return
-            await self._pools.index.run(self._index.close)
-            await self._pools.index.run(self.directory.set_index_aside)
-            await self._pools.index.run(self._index.load)
-            self._events.emit(IndexLost())
+        self._measured_bytes = await self._index.commit(changes)
 
     async def look(self, patience_s: float) -> Look:
         """How full the disk is, and whether the directory is where it was. Raises DiskFailed."""
@@ -208,6 +167,6 @@ class Store:
         async with AsyncExitStack() as stack:
             stack.callback(self.directory.close)
             stack.push_async_callback(self._pools.aclose)
-            stack.push_async_callback(self._pools.index.run, self._index.close)
+            stack.push_async_callback(self._index.aclose)
             stack.push_async_callback(self.files.aclose)
             stack.push_async_callback(self.index_writer.aclose)

@@ -99,7 +99,7 @@ async def test_a_reader_that_boards_a_prefetch_makes_it_demand(tmp_path: Path) -
         world.prefetcher.wake()
         await gate.reached.wait()
         reading = asyncio.create_task(world.get(NAMES[0], reader()))
-        await until(lambda: any(flight.aboard_count for flight in world.flights.all()))
+        await until(lambda: any(flight.passengers for flight in world.flights.all()))
         assert min(flight.need for flight in world.flights.all()) < DEMAND
         gate.open()
         assert await reading == data_of(2 * SEGMENT)
@@ -173,7 +173,6 @@ async def test_a_failing_disk_stops_prefetch(tmp_path: Path) -> None:
     async with building(tmp_path / "c", prefetch=True) as world:
         fill(world)
         world.cache.disk.state = "down"
-        world.cache.disk._until = world.clock() + 100
         await world.get(NAMES[0], reader(), first=0, last=0)
         world.plans.replace(reader(), SHARDS[:2])
         world.prefetcher.wake()

@@ -165,7 +165,6 @@ async def test_what_cannot_be_completed_stops_nobody_else(tmp_path: Path) -> Non
     async with building(tmp_path / "c") as world:
         world.origin.put(A, data_of(SEGMENT))
         world.cache.disk.state = "down"
-        world.cache.disk._until = world.clock() + 100
         warming = warmer.Warmer(world.cache, world.resolver, [shard_of(A)])
         assert [event async for event in warming.run()][-1]["no_room"] == 1
         assert not warming._full
