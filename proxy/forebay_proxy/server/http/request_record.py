@@ -12,7 +12,7 @@ from typing import Any
 from forebay_proxy.core.events import Aborted, Events, RequestDone, RequestFailed, RequestOutcome, Served
 from forebay_proxy.wire.protocol.plan import ReaderName
 
-__all__ = ["OpenRequests", "RequestRecord"]
+__all__ = ["OpenRequests", "RequestRecord", "ShardRecord"]
 
 log = logging.getLogger("forebay")
 
@@ -22,10 +22,24 @@ _UNWIND_S = 1.0
 
 
 @dataclass(slots=True)
+class ShardRecord:
+    """What a request was given of a shard. ``outcome`` stays None until its body is about to begin."""
+
+    name: str
+    length: int | None = None
+    range: tuple[int, int] | None = None  # of a 206, both inclusive
+    epoch: int | None = None  # as the reader's plan told it
+    outcome: RequestOutcome | None = None
+    bytes_sent: int = 0
+    hit_bytes: int = 0  # of bytes_sent: read from the store
+    waited_s: float = 0.0
+
+
+@dataclass(slots=True)
 class RequestRecord:
     """Filled in by whoever knows, reported once at the end. Times are ``clock()`` seconds.
 
-    ``code`` is the status sent; ``outcome`` stays None for anything that is not a shard.
+    ``code`` is the status sent; ``shard`` is None until the request is known to be for one.
     ``looks_only``: a probe, a scrape, a person watching or somebody refused, for whom no idle sidecar stays.
     """
 
@@ -33,15 +47,8 @@ class RequestRecord:
     events: Events
     clock: Callable[[], float]
     code: int = CLIENT_LEFT
-    outcome: RequestOutcome | None = None
-    bytes_sent: int = 0
-    hit_bytes: int = 0
     reader: ReaderName | None = None
-    shard: str = ""  # its name, once the request is known to be for one
-    length: int | None = None
-    range: tuple[int, int] | None = None  # of a 206, both inclusive
-    epoch: int | None = None  # as the reader's plan told it
-    waited_s: float = 0.0
+    shard: ShardRecord | None = None
     aborted: str = ""
     error: str = ""  # why not, in words that people and logs may see
     looks_only: bool = True
@@ -64,7 +71,7 @@ class RequestRecord:
     @property
     def body_begun(self) -> bool:
         """Whether bytes of a shard are on their way: what a drain lets end."""
-        return self.headers_out and self.outcome is not None
+        return self.headers_out and self.shard is not None and self.shard.outcome is not None
 
     def answered(self, code: int) -> None:
         """The header with ``code`` is about to leave; later calls change nothing."""
@@ -85,19 +92,21 @@ class RequestRecord:
     def close(self) -> None:
         """Report the request."""
         now = self.clock()
-        first = now if self._first_byte is None else self._first_byte
-        served = self._served() if self.shard else None
-        self.events.emit(
-            RequestDone(
-                self.method, self.code, self.outcome, self.bytes_sent, first - self._started, now - self._started, self.hit_bytes, self.job,
-                served, self.error,
-            )
-        )  # fmt: skip
+        first_byte_s = (now if self._first_byte is None else self._first_byte) - self._started
+        seconds, shard = now - self._started, self.shard
+        if shard is None:
+            done = RequestDone(self.method, self.code, None, 0, first_byte_s, seconds, job=self.job, error=self.error)
+        else:
+            served = Served(
+                shard.name, self.reader, shard.epoch, shard.length, shard.range, shard.waited_s, self.aborted, self._started
+            )  # fmt: skip
+            done = RequestDone(
+                self.method, self.code, shard.outcome, shard.bytes_sent, first_byte_s, seconds, shard.hit_bytes, self.job, served,
+                self.error,
+            )  # fmt: skip
+        self.events.emit(done)
         if self.code >= 400:
             self.events.emit(RequestFailed(self.code, self.error, self.job))
-
-    def _served(self) -> Served:
-        return Served(self.shard, self.reader, self.epoch, self.length, self.range, self.waited_s, self.aborted, self._started)
 
 
 class OpenRequests:

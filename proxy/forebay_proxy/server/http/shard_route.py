@@ -30,7 +30,7 @@ from forebay_proxy.server.http.body_writer import BodyWriter, cut
 from forebay_proxy.server.http.connection import asks
 from forebay_proxy.server.http.framing import credential_headers, reader_of
 from forebay_proxy.server.http.problem import SERVER, MethodNotAllowed
-from forebay_proxy.server.http.request_record import RequestRecord
+from forebay_proxy.server.http.request_record import RequestRecord, ShardRecord
 from forebay_proxy.server.http.s3_requests import object_target, speaks_s3
 from forebay_proxy.server.http.shard_response import ShardRequest, ShardResponse, cache_status, decide
 from forebay_proxy.wire.protocol.plan import ReaderName
@@ -114,30 +114,31 @@ class ShardRoute:
         shard = replace(self._shard(request), via=via)
         reader = reader_of(request)
         asks(request, reader)
-        record.shard, record.reader = shard.name, reader
+        told = ShardRecord(shard.name)
+        record.shard, record.reader = told, reader
         asked = ShardRequest.of(request.method, request.headers)
         for _ in range(REOPENED):
             with suppress(ShardChanged):  # no header is out: who has seen nothing of a version need not hear that it is gone
-                return await self._opened(request, record, shard, reader, asked)
-        return await self._opened(request, record, shard, reader, asked)
+                return await self._opened(request, record, told, shard, asked)
+        return await self._opened(request, record, told, shard, asked)
 
     async def _opened(
-        self, request: web.BaseRequest, record: RequestRecord, shard: Shard, reader: ReaderName | None, asked: ShardRequest
+        self, request: web.BaseRequest, record: RequestRecord, told: ShardRecord, shard: Shard, asked: ShardRequest
     ) -> web.StreamResponse:
         """The answer for the version that the shard has now. Raises ``ShardError`` as long as no header is out."""
         head = request.method == "HEAD"
-        async with self._cache.open(shard, reader, asked.range, head=head) as reading:
+        async with self._cache.open(shard, record.reader, asked.range, head=head) as reading:
             answer = decide(asked, shard.name, reading.entry.shown_version, reading.entry.shown_key)
-            record.length, record.epoch = reading.entry.shown_version.length, reading.tally.epoch
-            record.range = (answer.first, answer.last) if answer.status == 206 and answer.last is not None else None
+            told.length, told.epoch = reading.entry.shown_version.length, reading.tally.epoch
+            told.range = (answer.first, answer.last) if answer.status == 206 and answer.last is not None else None
             if head or answer.empty:
                 return web.Response(status=answer.status, headers=answer.headers)  # no byte was come by, so no Cache-Status either
             _refuse_old_client(request, shard, answer)
-            record.outcome = await reading.begin(answer.first, answer.last)
+            told.outcome = await reading.begin(answer.first, answer.last)
             try:
-                return await _stream(request, shard, answer, reading, record, self._own)
+                return await _stream(request, shard, answer, reading, record, told, self._own)
             finally:  # a disk that fails on the way makes it a bypass
-                record.outcome, record.waited_s = reading.tally.outcome, reading.tally.waited_s
+                told.outcome, told.waited_s = reading.tally.outcome, reading.tally.waited_s
 
     def _shard(self, request: web.BaseRequest) -> Shard:
         target = request.raw_path
@@ -164,8 +165,9 @@ def _refuse_old_client(request: web.BaseRequest, shard: Shard, answer: ShardResp
 
 
 async def _stream(
-    request: web.BaseRequest, shard: Shard, answer: ShardResponse, reading: RouteReader, record: RequestRecord, own: Mapping[str, str]
-) -> web.StreamResponse:
+    request: web.BaseRequest, shard: Shard, answer: ShardResponse, reading: RouteReader, record: RequestRecord, told: ShardRecord,
+    own: Mapping[str, str],
+) -> web.StreamResponse:  # fmt: skip
     async with closing(reading.chunks()) as chunks:
         counted = _counted(chunks, shard, answer.length)
         first = await anext(counted, b"")
@@ -177,25 +179,25 @@ async def _stream(
             writer = await response.prepare(request)
             assert writer is not None
             body_writer = BodyWriter(writer, chunked=answer.length is None)
-            await _copy(first, counted, body_writer, record, reading)
+            await _copy(first, counted, body_writer, told, reading)
         except (ClientGone, ConnectionError):
             _end_early(request, record, "client_gone")
         except ShardError as error:
             cause = f"shard {shown(shard.name)}: {error.cause}"
-            log.warning("cut after %d bytes: %s", record.bytes_sent, cause)
+            log.warning("cut after %d bytes: %s", told.bytes_sent, cause)
             _end_early(request, record, "changed" if isinstance(error, ShardChanged) else "origin_failed", cause)
         return response
 
 
-async def _copy(first: Chunk, chunks: AsyncIterator[Chunk], body_writer: BodyWriter, record: RequestRecord, reading: RouteReader) -> None:
+async def _copy(first: Chunk, chunks: AsyncIterator[Chunk], body_writer: BodyWriter, told: ShardRecord, reading: RouteReader) -> None:
     """A chunk counts once all of it is sent, as a hit too: bytes that were read from the store for a client that left do not count as
     hits.
     """
     chunk: Chunk | None = first
     while chunk is not None:
         await body_writer.send(chunk)
-        record.bytes_sent += len(chunk)
-        record.hit_bytes = reading.tally.hit_bytes
+        told.bytes_sent += len(chunk)
+        told.hit_bytes = reading.tally.hit_bytes
         chunk = await anext(chunks, None)
 
 
