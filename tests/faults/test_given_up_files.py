@@ -36,7 +36,7 @@ async def test_a_flight_over_a_directory_that_is_gone(tmp_path: Path, *, moved: 
             entry = world.entry(A)
             flight = world.flights.find(entry.key, 1)
             assert flight is not None
-            await until(lambda: flight.stored_end == SEGMENT_BYTES + 4 * MIB)
+            await until(lambda: flight.on_disk.end == SEGMENT_BYTES + 4 * MIB)
             if moved:
                 world.path.rename(tmp_path / "old")
             else:

@@ -46,8 +46,7 @@ from forebay_proxy.policy.eviction.ledger import Ledger
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.store.facts import GarbageRemoved, IndexCommitted
 from forebay_proxy.store.store import Store
-from forebay_proxy.transfer import bandwidth
-from forebay_proxy.transfer import flights as flights_module
+from forebay_proxy.transfer import bandwidth, passengers
 from forebay_proxy.transfer.buffers import BufferBudget, Share
 from forebay_proxy.transfer.flights import Flights
 from forebay_proxy.transfer.limiter import Limiters
@@ -246,12 +245,12 @@ def _descriptors() -> int:
 @contextmanager
 def _short_boarding() -> Iterator[None]:
     """Nobody needs two seconds to board in a test, and a fake origin is no line that could be full."""
-    before = flights_module.BOARDING_S, bandwidth.UNKNOWN
-    flights_module.BOARDING_S, bandwidth.UNKNOWN = 0.05, 64
+    before = passengers.BOARDING_S, bandwidth.UNKNOWN
+    passengers.BOARDING_S, bandwidth.UNKNOWN = 0.05, 64
     try:
         yield
     finally:
-        flights_module.BOARDING_S, bandwidth.UNKNOWN = before
+        passengers.BOARDING_S, bandwidth.UNKNOWN = before
 
 
 @contextmanager

@@ -157,7 +157,7 @@ class Prefetcher:
         """A flight ended without its segment. What would most likely end so again is not asked for at once: it would be, for ever."""
         entry, flight = fact.entry, fact.flight
         is_lasting = self._is_lasting(entry, flight.error)
-        if flight.prefetch and (is_lasting or flight.error is not None):
+        if flight.takeoff.prefetch and (is_lasting or flight.error is not None):
             in_vain_s = (flight.position - flight.first) / WASTE_BYTES_S
             self._leave_alone(entry.name, entry.origin, in_vain_s + (FAILED_S if is_lasting else CROWDED_S))
         else:

@@ -15,8 +15,9 @@ from forebay_proxy.core.errors import CacheFull, ForebayError, NotTarArchive, Sh
 from forebay_proxy.core.progress import Event, told_while
 from forebay_proxy.core.quantities import format_size
 from forebay_proxy.core.shard import Shard
-from forebay_proxy.transfer.flights import Abandoned, Flight
+from forebay_proxy.transfer.flights import Flight
 from forebay_proxy.transfer.limiter import DEMAND
+from forebay_proxy.transfer.passengers import Abandoned
 
 __all__ = ["Warmer"]
 

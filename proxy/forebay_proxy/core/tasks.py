@@ -180,6 +180,8 @@ class Broadcast:
                 self._waiters.remove(waiter)
 
     def send(self) -> None:
+        if not self._waiters:  # as a rule: each piece that comes is told
+            return
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():

@@ -1,6 +1,6 @@
 """Running fetches, single: one flight for a segment however many want it.
 
-A flight is followed by its watermark, ``position``: every byte below it is readable, from the disk as far as ``stored_end``, from a memory
+A flight is followed by its watermark, ``position``: every byte below it is readable, from the disk as far as ``on_disk.end``, from a memory
 window beyond that. Readers *board*: a leaving reader cancels nothing in the air. Flights end by landing, by failing, or at shutdown. A
 failed flight tells those who wait now and is forgotten: it is off the board before they wake, or a newcomer would board a dying one.
 
@@ -12,78 +12,76 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Hashable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any
 
-from forebay_proxy.core.errors import CacheError, ForebayError, bare
+from forebay_proxy.core.errors import ForebayError, bare
 from forebay_proxy.core.tasks import Broadcast, cancel_soon
 from forebay_proxy.transfer.buffers import MemoryWindow
 from forebay_proxy.transfer.limiter import DEMAND
+from forebay_proxy.transfer.passengers import Passengers
 
-__all__ = ["Abandoned", "Flight", "Flights", "error_for_readers"]
+__all__ = ["Flight", "Flights", "error_for_readers"]
 
 log = logging.getLogger("forebay")
 
-STOPPED_S = 10.0  # a training step may take some seconds; a reader that stops for longer holds up no other reader
-BOARDING_S = 2.0  # turns of a busy loop between an opening's answer and its reader's first step; nothing else waits for it
+
+@dataclass(frozen=True, slots=True)
+class Takeoff:
+    """What a flight began with."""
+
+    at: float  # of its maker's clock
+    prefetch: bool  # no reader was waiting
+    once: bool  # its bytes cannot be asked for a second time: nothing would tell another version's from these
+    ahead_for: Hashable  # the reader whose plan asked for it, of a body that cannot be asked in pieces
 
 
-class Abandoned(CacheError):
-    """No reader waits for the flight's bytes, and the disk has no room for them."""
+@dataclass(slots=True)
+class BytesOnDisk:
+    """What a flight has brought to the disk: all below ``end``; what is from there to its watermark is in the window."""
+
+    end: int
+    file: object = None  # where; the shard may have got another one since
+    segments: set[int] = field(default_factory=set)  # that are stored: such a one may have left again while the flight is on the board
 
 
 class Flight:
     """One running fetch of ``[first, end)`` of a shard version; ``end`` None: to wherever the origin's body ends."""
 
-    def __init__(self, first: int, end: int | None, need: float, began_at: float = 0.0) -> None:
-        self.began_at = began_at
+    def __init__(
+        self, first: int, end: int | None, need: float, began_at: float = 0.0, *, once: bool = False, ahead_for: Hashable = None
+    ) -> None:
+        """``need`` is how soon its bytes are needed, see ``limiter``; the rest becomes its ``takeoff``."""
+        self.takeoff = Takeoff(began_at, need >= DEMAND, once, ahead_for)
         self.first = first
         self.end = end
         self.need = need
         self.position = first
-        self.stored_end = first  # bytes below it are in the file, those from it to ``position`` in the window
-        self.stored: set[int] = set()  # segments it has stored: such a one may have left again while the flight is still on the board
         self.window = MemoryWindow(first)
-        self.file: object = None  # where what is below ``stored_end`` was written; the shard may have got another one since
+        self.on_disk = BytesOnDisk(first)
+        self.passengers = Passengers()
         self.error: BaseException | None = None
         self.done = False
         self.bypass = False  # (part of) it passes through memory
-        self.once = False  # its bytes cannot be asked for a second time: nothing would tell another version's from these
-        self.prefetch = need >= DEMAND  # no reader was waiting when it took off
-        self.ahead_for: Hashable = None  # the reader whose plan asked for it, of a body that cannot be asked in pieces
-        self.followed = False  # a reader has boarded it, though it may have gone on before the landing
-        self._readers: dict[object, int] = {}
-        self._stopped: set[object] = set()  # readers that were waited for in vain
-        self._kept = ExitStack()  # what its window takes of the memory budget: until it has ended and the last reader has left
         self._grown = Broadcast()
-        self._moved = Broadcast()
 
     def __repr__(self) -> str:
         state = "failed" if self.error else "done" if self.done else "flying"
-        return f"<Flight {self.first}-{self.end} at {self.position}, {len(self._readers)} aboard, {state}>"
+        return f"<Flight {self.first}-{self.end} at {self.position}, {len(self.passengers)} aboard, {state}>"
 
     # Readers
 
     @contextmanager
     def aboard(self, reader: object, position: int) -> Iterator[None]:
         """``reader`` follows this flight from ``position`` for the length of the ``with``."""
-        self.followed = True
-        self._readers[reader] = position
-        self._moved.send()
+        self.passengers.board(reader, position)
         try:
             yield
         finally:
-            del self._readers[reader]
-            self._stopped.discard(reader)
-            self._moved.send()
-            self._over()
-
-    def moved(self, reader: object, position: int) -> None:
-        """A boarded reader has read up to ``position``."""
-        self._readers[reader] = position
-        self._stopped.discard(reader)
-        if self.bypass:
-            self._moved.send()
+            self.passengers.leave(reader)
+            if self.done:
+                self.passengers.let_go()
 
     @property
     def has_come(self) -> bool:
@@ -91,21 +89,16 @@ class Flight:
         return not self.done and self.end is not None and self.position >= self.end
 
     @property
-    def aboard_count(self) -> int:
-        """How many readers are aboard."""
-        return len(self._readers)
-
-    @property
     def waiting_count(self) -> int:
         return len(self._grown)
 
     def in_file(self, position: int) -> bool:
         """Whether the byte at ``position`` (below the watermark) is in the file."""
-        return position < self.stored_end
+        return position < self.on_disk.end
 
     def reaches(self, position: int) -> bool:
         """Whether everything from ``position`` on is, or will be, in the file or in the window."""
-        return position >= self.window.start or self.window.start <= self.stored_end
+        return position >= self.window.start or self.window.start <= self.on_disk.end
 
     async def grown_beyond(self, position: int) -> bool:
         """Wait until the byte at ``position`` is readable; False if the flight ended before it (the shard's end).
@@ -130,7 +123,7 @@ class Flight:
 
     def written(self, end: int) -> None:
         """Everything below ``end`` is in the file."""
-        self.stored_end = end
+        self.on_disk.end = end
         self.window.drop(end)
 
     async def pass_by(self, piece: bytes | memoryview, capacity_bytes: Callable[[], int]) -> None:
@@ -138,59 +131,21 @@ class Flight:
         ``Abandoned`` when no reader is aboard.
         """
         self.bypass = True
+        passengers, once = self.passengers, self.takeoff.once
         while True:
-            if not self._readers:
-                await self._somebody()
-            if self.window.room(len(piece), capacity_bytes(), self._pacemaker()):
+            if not passengers:
+                await passengers.somebody()
+            if self.window.room(len(piece), capacity_bytes(), passengers.pacemaker(once=once)):
                 break
-            await self._somebody_moves()
+            await passengers.somebody_moves(once=once)
         self.arrived(piece)
-
-    def _pacemaker(self) -> int:
-        """The position of the reader for whom the window waits.
-
-        The fastest reader's; for a body that cannot be asked for twice, that of the slowest reader that still reads: a reader that falls
-        out of the window could not be served any more.
-        """
-        waited_for = [position for reader, position in self._readers.items() if reader not in self._stopped] if self.once else []
-        return min(waited_for) if waited_for else max(self._readers.values())
-
-    async def _somebody_moves(self) -> None:
-        if not self.once or len(self._readers) == 1:
-            await self._moved.wait()
-            return
-        try:
-            async with asyncio.timeout(STOPPED_S):
-                await self._moved.wait()
-        except TimeoutError:
-            last = min(self._readers.values())
-            self._stopped.update(reader for reader, position in self._readers.items() if position == last)
-
-    async def _somebody(self) -> None:
-        """Wait ``BOARDING_S`` for a reader to board (the opening's reader hears of the flight one turn of the loop later). Raises
-        ``Abandoned``.
-        """
-        try:
-            async with asyncio.timeout(BOARDING_S):
-                while not self._readers:
-                    await self._moved.wait()
-        except TimeoutError:
-            raise Abandoned("the last reader left") from None
 
     def ended(self, error: BaseException | None = None) -> None:
         """Stored, or failed with ``error``; every waiting reader is told."""
         self.error = None if error is None else bare(error)
         self.done = True
         self._grown.send()
-        self._over()
-
-    def keep(self, what: AbstractContextManager[object]) -> None:
-        """Hold ``what`` until the flight has ended and the last reader has left it: its window stays until then."""
-        self._kept.enter_context(what)
-
-    def _over(self) -> None:
-        if self.done and not self._readers:
-            self._kept.close()
+        self.passengers.let_go()
 
 
 class Flights:

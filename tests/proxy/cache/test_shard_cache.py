@@ -297,7 +297,7 @@ async def test_a_broken_body_without_identity_is_not_resumed(tmp_path: Path) -> 
 
 async def test_a_slow_reader_without_identity_gets_one_version_or_an_abort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who stops is waited for a while; who then fell out of the window of a nameless stream may not go on with a body of its own."""
-    monkeypatch.setattr("forebay_proxy.transfer.flights.STOPPED_S", 0.05)
+    monkeypatch.setattr("forebay_proxy.transfer.passengers.STOPPED_S", 0.05)
     async with building(tmp_path / "c", segments=0, window_unit=4096) as world:
         old, new = data_of(3 * SEGMENT), data_of(3 * SEGMENT, 9)
         world.origin.put(A, old, identity=False)

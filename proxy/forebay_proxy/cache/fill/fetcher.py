@@ -195,7 +195,7 @@ class Fetcher:
             await self.sleep(pause_s)
             self._events.emit(events.FetchRetried(shard.origin, reason_of(error), resumed))
             return
-        if flight.aboard_count:
+        if flight.passengers:
             retry_budget.wanted()
         else:
             retry_budget.shorten(UNWANTED_BUDGET_S)

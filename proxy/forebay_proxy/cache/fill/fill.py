@@ -108,11 +108,11 @@ class Fill:
         if entry.trust.digest_state is not None:
             self._digest_check.segment_stored(entry, index, checksum)
         self._disk.worked()
-        if flight.aboard_count or (flight.followed and entry.ranged):  # of a whole body, what came before its readers is unread
+        if flight.passengers or (flight.passengers.followed and entry.ranged):  # of a whole body, what came before its readers is unread
             entry.segments.unread.discard(index)
         prefetched = flight.need >= DEMAND
         size = entry.segments.span(index)[1]
-        self._events.emit(events.SegmentFetched(entry.origin, size, self._clock() - flight.began_at, stored=True, prefetched=prefetched))
+        self._events.emit(events.SegmentFetched(entry.origin, size, self._clock() - flight.takeoff.at, stored=True, prefetched=prefetched))
         self._sync_complete(entry)
         self._room.changed()
 
@@ -220,7 +220,7 @@ class Fill:
                 self._room.prefetch_debts.clear(entry.key, first)
                 self._events.emit(SegmentMissed(entry, first, flight))
             if not entry.ranged and flight is entry.in_use.stream and not entry.segments.complete:
-                for index in {layout.index_of(flight.stored_end), layout.index_of(flight.position)}:
+                for index in {layout.index_of(flight.on_disk.end), layout.index_of(flight.position)}:
                     if not entry.segments.has(index):  # it was on its way
                         self._room.prefetch_debts.clear(entry.key, index)
                 # Bodies without a length that together exceed the room fill it together, and none stays. Admitting them one by one would

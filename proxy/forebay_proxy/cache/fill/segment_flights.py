@@ -66,7 +66,7 @@ class SegmentFlights:
         """The flight that brings the segment, or the one body of an origin without Range; None: nothing does."""
         stream = entry.in_use.stream if entry.in_use.streaming else None
         flight = stream or self._flights.find(entry.key, index)
-        if flight is not None and index in flight.stored and not entry.segments.has(index):
+        if flight is not None and index in flight.on_disk.segments and not entry.segments.has(index):
             return None  # what it brought has left already (it may be waiting for the end of its body): there are holes below its watermark
         return flight
 

@@ -101,21 +101,21 @@ class SegmentGrants:
         Ahead of need it takes what any prefetch may, and from its second segment on the whole rest of it must fit into that: a body that is
         begun and cannot be kept would be fetched in vain, again and again.
         """
-        if flight.need < DEMAND or flight.aboard_count:
+        if flight.need < DEMAND or flight.passengers:
             return self.demand(entry, index, flight)
         if not self._disk.usable:
             self.refused("disk")
             return None
         rest = 0 if flight.end is None else flight.end - entry.segments.span(index)[0]
-        size = entry.segments.bytes_of(index)
+        size, reader = entry.segments.bytes_of(index), flight.takeoff.ahead_for
         try:
-            self._room.admission.may_come_ahead(max(size, rest), flight.ahead_for)
-            grant = self._room.reserve_ahead(size, None, flight.ahead_for)
+            self._room.admission.may_come_ahead(max(size, rest), reader)
+            grant = self._room.reserve_ahead(size, None, reader)
         except CacheFull:
             self.refused("no-room")
             return None
-        if flight.ahead_for is not None:
-            self._room.prefetch_debts.note(entry.key, index, flight.ahead_for, size, self._room.admission.owed_for(grant))
+        if reader is not None:
+            self._room.prefetch_debts.note(entry.key, index, reader, size, self._room.admission.owed_for(grant))
         return grant
 
     async def opening(self, needed: Urgency, size: int) -> Grant[Slice] | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import xxhash
@@ -23,8 +24,9 @@ from forebay_proxy.core.tasks import to_its_end
 from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.store.files.shard_file import ShardFile
 from forebay_proxy.transfer.buffers import BufferBudget, MemoryWindow, Share
-from forebay_proxy.transfer.flights import Abandoned, Flight
+from forebay_proxy.transfer.flights import Flight
 from forebay_proxy.transfer.limiter import DEMAND
+from forebay_proxy.transfer.passengers import Abandoned
 from forebay_proxy.wire.tar.first_bytes import LOOK_BYTES, is_named_tar, why_no_tar
 
 __all__ = ["SegmentWriter", "WriterFill"]
@@ -67,6 +69,56 @@ class WriterFill(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class OpenSegment:
+    """The segment that is being written: its room, and its place in the file."""
+
+    index: int
+    end: int
+    grant: Grant[Slice]
+    file: ShardFile
+    hasher: xxhash.xxh3_64 = field(default_factory=xxhash.xxh3_64)
+
+
+class PendingWrite:
+    """What has arrived and is not on the disk: the pieces of the next write, and the write that goes on, one at a time."""
+
+    def __init__(self) -> None:
+        self.bytes = 0  # of the pieces
+        self._pieces: list[bytes | memoryview] = []
+        self._write: asyncio.Future[None] | None = None  # nobody has waited for it yet
+        self._write_bytes = 0
+
+    def add(self, piece: bytes | memoryview) -> None:
+        self._pieces.append(piece)
+        self.bytes += len(piece)
+
+    def begin(self, segment: OpenSegment, position: int) -> None:
+        """Hand the pieces to the disk; the write before has ended."""
+        pieces, self._pieces = self._pieces, []
+        self._write_bytes, self.bytes = self.bytes, 0
+        self._write = asyncio.ensure_future(segment.file.write_pieces(position, pieces, segment.hasher))
+
+    async def done(self) -> int:
+        """Wait for the write that goes on; returns its bytes, 0 where there is none. Raises what it raises, once."""
+        write, self._write = self._write, None
+        if write is None:
+            return 0
+        await write  # a cancellation is the write's too, and it ends before we do
+        return self._write_bytes
+
+    async def given_up(self) -> None:
+        """Wait for the write that goes on, whatever comes of it."""
+        write, self._write = self._write, None
+        if write is not None:
+            with suppress(DiskFailed):
+                await to_its_end(write)
+
+    def clear(self) -> None:
+        self._pieces.clear()
+        self.bytes = 0
+
+
 class SegmentWriter:
     """Takes one flight's bytes in order. Ends with ``finish_writing``, then ``close``, which gives back what did not become a segment."""
 
@@ -75,15 +127,9 @@ class SegmentWriter:
         self._buffers = buffers
         self._entry = entry
         self._flight = flight
-        self._grant = grant
-        self._file: ShardFile | None = None
-        self._hasher = xxhash.xxh3_64()
-        self._index = -1
-        self._segment_end = flight.first
-        self._pieces: list[bytes | memoryview] = []  # arrived, not yet handed to the disk
-        self._pending_bytes = 0  # of them
-        self._write: asyncio.Future[None] | None = None  # of what was handed to it last, if nobody has waited for that yet
-        self._write_bytes = 0
+        self._granted = grant  # for the first segment, until that is opened
+        self._segment: OpenSegment | None = None
+        self._pending = PendingWrite()
         self._holds_window = False
         looks = flight.first == 0 and entry.trust.no_tar is None and is_named_tar(entry.name) and not entry.version.encoding
         self._beginning: bytes | None = b"" if looks else None  # what came of the bytes that tell a tar; None: nobody wants to know
@@ -104,25 +150,23 @@ class SegmentWriter:
 
     async def ready(self) -> None:
         """Have a place for the next byte before it is asked for."""
-        if self._file is None and not self.bypassing and not self.complete:
+        if self._segment is None and not self.bypassing and not self.complete:
             await self._open(self._entry.segments.layout.index_of(self.received))
 
     async def _open(self, index: int) -> None:
-        grant, self._grant = self._grant, None
+        grant, self._granted = self._granted, None
         if grant is None:
             grant = self._fill.grants.along(self._entry, index, self._flight)
         file = None if grant is None else await self._fill.prepare(self._entry, index, grant)
-        if file is None:
-            if self._flight.need >= DEMAND and not self._flight.aboard_count:
+        if grant is None or file is None:
+            if self._flight.need >= DEMAND and not self._flight.passengers:
                 raise Abandoned("no place on the disk for what nobody waits for")
             self.bypassing = self._flight.bypass = True
             self._fill.passes_by(self._entry)
             return
-        self._grant, self._file, self._index = grant, file, index
-        self._flight.file = file
         first, size = self._entry.segments.span(index)
-        self._segment_end = first + size
-        self._hasher.reset()
+        self._segment = OpenSegment(index, first + size, grant, file)
+        self._flight.on_disk.file = file
 
     async def put(self, chunk: bytes | memoryview) -> None:
         """Take the next bytes; waits for the disk, or (bypassing) for the fastest reader."""
@@ -133,13 +177,14 @@ class SegmentWriter:
             if self.bypassing:
                 await self._pass_by(chunk)
                 return
-            part, chunk = _split(chunk, self._segment_end - self.received)
-            self._pieces.append(part)
-            self._pending_bytes += len(part)
+            segment = self._segment
+            assert segment is not None, "bytes beyond the flight's end"
+            part, chunk = _split(chunk, segment.end - self.received)
+            self._pending.add(part)
             self._flight.arrived(part)
-            if self._flight.position >= self._segment_end:
+            if self._flight.position >= segment.end:
                 await self.flush()
-            elif self._pending_bytes >= self._buffers.fetches.unit_bytes:
+            elif self._pending.bytes >= self._buffers.fetches.unit_bytes:
                 await self._begin_write()
 
     def _look(self, beginning: bytes, end: int | None) -> None:
@@ -152,7 +197,7 @@ class SegmentWriter:
         share = self._buffers.windows
         window = self._flight.window
         if not self._holds_window:
-            self._flight.keep(_held(share, window))
+            self._flight.passengers.keep(_held(share, window))
             self._holds_window = True
         while chunk:
             part, chunk = _split(chunk, share.piece_bytes)
@@ -166,34 +211,29 @@ class SegmentWriter:
         """Write what is pending, and land the segment if it is whole."""
         await self._begin_write()
         await self._written()
-        if self._file is not None and self._flight.stored_end >= self._segment_end:
-            self._land()
+        if self._segment is not None and self._flight.on_disk.end >= self._segment.end:
+            self._land(self._segment)
 
     async def _begin_write(self) -> None:
         """Hand what is pending to the disk, which has taken all that came before."""
         await self._written()
-        if not self._pieces:
-            return
-        assert self._file is not None
-        pieces, self._pieces = self._pieces, []
-        self._write_bytes, self._pending_bytes = self._pending_bytes, 0
-        self._write = asyncio.ensure_future(self._file.write_pieces(self._flight.stored_end, pieces, self._hasher))
+        if self._pending.bytes:
+            assert self._segment is not None
+            self._pending.begin(self._segment, self._flight.on_disk.end)
 
     async def _written(self) -> None:
         """Wait for the write that goes on."""
-        write, self._write = self._write, None
-        if write is None:
+        count = await self._pending.done()
+        if not count:
             return
-        await write  # a cancellation is the write's too, and it ends before we do
-        if self._entry.stored.file is not self._file:
+        if self._segment is None or self._entry.stored.file is not self._segment.file:
             raise DiskFailed("write", "ENOENT", f"the file of shard {self._entry.name} was given up meanwhile")
-        self._flight.written(self._flight.stored_end + self._write_bytes)
+        self._flight.written(self._flight.on_disk.end + count)
 
-    def _land(self) -> None:
-        assert self._grant is not None
-        grant, self._grant, self._file = self._grant, None, None
-        self._flight.stored.add(self._index)
-        self._fill.segment_stored(self._entry, self._index, self._hasher.intdigest(), grant, self._flight)
+    def _land(self, segment: OpenSegment) -> None:
+        self._segment = None
+        self._flight.on_disk.segments.add(segment.index)
+        self._fill.segment_stored(self._entry, segment.index, segment.hasher.intdigest(), segment.grant, self._flight)
 
     async def finish(self, length: int) -> None:
         """The body ended properly at ``length``, which was not known before."""
@@ -202,33 +242,32 @@ class SegmentWriter:
         self._entry.set_length(length)
         self._flight.end = length
         await self._written()
-        if self._file is not None and self._grant is not None:
-            self._fill.cutting(self._grant)
-            await self._file.set_length(length)
-            self._fill.fit(self._entry, self._grant, self._entry.segments.bytes_of(self._index))
-            if self.received <= self._entry.segments.span(self._index)[0]:
+        if (segment := self._segment) is not None:
+            self._fill.cutting(segment.grant)
+            await segment.file.set_length(length)
+            self._fill.fit(self._entry, segment.grant, self._entry.segments.bytes_of(segment.index))
+            segment.end = min(segment.end, length)
+            if self.received <= self._entry.segments.span(segment.index)[0]:
                 self._give_back()  # the body ended where this segment would have begun
-        self._segment_end = min(self._segment_end, length)
         await self.flush()
         self._fill.length_known(self._entry)
 
     async def finish_writing(self) -> None:
         """Wait for the write that is still under way when its flight ends. Its result does not matter any more."""
-        write, self._write = self._write, None
-        if write is not None:
-            with suppress(DiskFailed):
-                await to_its_end(write)
+        await self._pending.given_up()
 
     def close(self) -> None:
         """Give back what did not become a segment. What was already written of it is below the watermark of a flight that failed."""
-        self._pieces.clear()
+        self._pending.clear()
         self._give_back()
 
     def _give_back(self) -> None:
-        grant, self._grant = self._grant, None
-        opened, self._file = self._file is not None, None
-        if grant is not None:
-            self._fill.give_back(self._entry, self._index if opened else None, grant)
+        granted, self._granted = self._granted, None
+        segment, self._segment = self._segment, None
+        if segment is not None:
+            self._fill.give_back(self._entry, segment.index, segment.grant)
+        elif granted is not None:
+            self._fill.give_back(self._entry, None, granted)
 
 
 @contextmanager

@@ -96,7 +96,7 @@ class DigestGate:
         digest_state = entry.trust.digest_state
         if digest_state is not None:
             await self._while(
-                lambda: entry.in_use.fault is None and not (index in flight.stored or flight.done or flight.bypass), digest_state
+                lambda: entry.in_use.fault is None and not (index in flight.on_disk.segments or flight.done or flight.bypass), digest_state
             )
 
     @staticmethod

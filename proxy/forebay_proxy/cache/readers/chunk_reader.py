@@ -69,16 +69,16 @@ class ChunkReader:
         Raises ``FellBehind`` where the file lost them meanwhile, the flight's error, and what ``check`` raises.
         """
         if flight is not None:
-            end = min(end, flight.stored_end)
+            end = min(end, flight.on_disk.end)
         segments = self._entry.segments
         departures = segments.departures
         data = await self._parts.segment_reader.read(self._entry, position, self._place(end - position))
         if flight is not None and flight.error is not None:
             raise bare(flight.error)  # its bytes are being given back: what was read may be holes
-        if flight is not None and flight.file is not self._entry.stored.file:
+        if flight is not None and flight.on_disk.file is not self._entry.stored.file:
             raise FellBehind("the directory was removed, and with it the file that holds these bytes")
         self.check()
-        landed = flight is None or index in flight.stored
+        landed = flight is None or index in flight.on_disk.segments
         if segments.departures != departures or (landed and not segments.has(index)):
             raise FellBehind("the segment was found wrong, and left, while it was read")
         self._given.add(index)
@@ -114,7 +114,7 @@ class RepeatCheck:
 
     def expect(self, index: int, flight: Flight | None) -> None:
         """The reader is about to read segment ``index``, which ``flight`` (None: the disk) brings."""
-        if flight is not None and index not in flight.stored and self._entry.trust.was_hashed(index):
+        if flight is not None and index not in flight.on_disk.segments and self._entry.trust.was_hashed(index):
             self._uncompared[index] = flight
 
     def add(self, index: int, position: int, data: bytes | memoryview) -> bool:
@@ -159,7 +159,7 @@ def source_in_flight(entry: Entry, position: int, aboard: Flight | None) -> Segm
     if aboard is not None and not entry.ranged and aboard.error is None and (aboard.position > position or not aboard.done):
         return SegmentSource.SAME_FLIGHT
     stream = entry.in_use.stream
-    if stream is None or not stream.once or stream.done:
+    if stream is None or not stream.takeoff.once or stream.done:
         return None
     if stream.reaches(position):
         return SegmentSource.ONE_BODY

@@ -92,7 +92,7 @@ class ReaderLease:
     def moved(self, position: int) -> None:
         """The reader has read up to ``position``."""
         if self.flight is not None:
-            self.flight.moved(self._passenger, position)
+            self.flight.passengers.moved(self._passenger, position)
 
     def leave_flight(self) -> None:
         self.flight = None

@@ -189,8 +189,10 @@ class Opening:
         if self._head or entry.version.length == 0:
             return None
         if not entry.ranged:
-            here = entry.segments.complete or entry.in_use.streaming
-            return None if here else Flight(0, entry.version.length, self._needed.need, self._parts.clock())
+            if entry.segments.complete or entry.in_use.streaming:
+                return None
+            once, ahead_for = not entry.version.identity, self._needed.reader
+            return Flight(0, entry.version.length, self._needed.need, self._parts.clock(), once=once, ahead_for=ahead_for)
         index = entry.segments.layout.index_of(body.first)
         if entry.segments.has(index) or self._parts.flights.find(entry.key, index) is not None:
             return None
@@ -201,8 +203,6 @@ class Opening:
         index = entry.segments.layout.index_of(flight.first) if entry.ranged else -1
         if not entry.ranged:
             entry.in_use.stream = flight
-            flight.ahead_for = self._needed.reader
-            flight.once = not entry.version.identity
         self._fill.begun(entry, self._shard)
         self._parts.flights.post(entry.key, index, flight)
         entry.in_use.flying += 1

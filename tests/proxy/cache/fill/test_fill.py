@@ -206,7 +206,7 @@ async def test_a_prefetched_segment_is_unread(world: World) -> None:
     entry = world.entry(A)
     for index, need in ((1, DEMAND + 1), (2, 0.0)):
         flight, writer = in_the_air(world, index, need)
-        flight.followed = not need
+        flight.passengers.followed = not need
         await world.fill.run_flight(entry, flight, writer, writer.put(DATA[index * SEGMENT : (index + 1) * SEGMENT]))
     assert [index in entry.segments.unread for index in (1, 2)] == [True, False]
 

@@ -72,8 +72,7 @@ async def test_no_room_further_inside_a_shard_is_not_counted(world: World) -> No
 async def test_a_body_ahead_of_need_must_fit_to_its_end(world: World) -> None:
     """Of four segments in room for two none is granted; of a body that somebody waits for the next one is."""
     entry = entry_of()
-    ahead, wanted = Flight(0, 4 * SEGMENT, DEMAND + 1, 0.0), Flight(0, 4 * SEGMENT, 0.0, 0.0)
-    ahead.ahead_for = reader()
+    ahead, wanted = Flight(0, 4 * SEGMENT, DEMAND + 1, ahead_for=reader()), Flight(0, 4 * SEGMENT, 0.0)
     assert world.fill.grants.along(entry, 1, ahead) is None
     assert refusals(world) == ["no-room"]
     grant = world.fill.grants.along(entry, 1, wanted)

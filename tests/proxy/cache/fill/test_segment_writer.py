@@ -134,7 +134,7 @@ async def test_a_unit_comes_while_the_one_before_is_written(tmp_path: Path, monk
         await until(reached.is_set)
         (flight,) = world.flights.all()
         await until(lambda: flight.position == 2 * UNIT)
-        assert flight.stored_end == 0
+        assert flight.on_disk.end == 0
         gate.set()
         assert await reading == data_of(SEGMENT)
         await world.quiet()

@@ -54,9 +54,9 @@ async def test_what_has_not_landed_yet_is_read_up_to_the_watermark(tmp_path: Pat
         chunks = await stored(world)
         await world.reclaimer.discard(world.entry(A), 1)
         flight = Flight(SEGMENT, 2 * SEGMENT, 0.0)
-        flight.stored_end, flight.file = SEGMENT + 100, world.entry(A).stored.file
+        flight.on_disk.end, flight.on_disk.file = SEGMENT + 100, world.entry(A).stored.file
         assert len(await chunks.from_file(1, SEGMENT, 2 * SEGMENT, flight)) == 100
-        flight.stored.add(1)
+        flight.on_disk.segments.add(1)
         with pytest.raises(FellBehind, match="found wrong, and left"):
             await chunks.from_file(1, SEGMENT, 2 * SEGMENT, flight)
 
@@ -93,7 +93,7 @@ async def test_what_a_failed_flight_wrote_is_not_given(tmp_path: Path) -> None:
     async with building(tmp_path / "c") as world:
         chunks = await stored(world)
         flight = Flight(0, SEGMENT, 0.0)
-        flight.stored_end, flight.file = SEGMENT, world.entry(A).stored.file
+        flight.on_disk.end, flight.on_disk.file = SEGMENT, world.entry(A).stored.file
         flight.error = OriginError("a", "cut")
         with pytest.raises(OriginError, match="cut"):
             await chunks.from_file(0, 0, 100, flight)
@@ -104,7 +104,7 @@ async def test_a_file_that_was_replaced_is_not_given(tmp_path: Path) -> None:
     async with building(tmp_path / "c") as world:
         chunks = await stored(world)
         flight = Flight(0, SEGMENT, 0.0)
-        flight.stored_end, flight.file = SEGMENT, object()
+        flight.on_disk.end, flight.on_disk.file = SEGMENT, object()
         with pytest.raises(FellBehind, match="directory was removed"):
             await chunks.from_file(0, 0, 100, flight)
 
@@ -155,7 +155,7 @@ def made(*, hashed: int = 2) -> tuple[Any, RepeatCheck]:
 
 def flight(*landed: int) -> Flight:
     flying = Flight(0, LENGTH, 0.0)
-    flying.stored.update(landed)
+    flying.on_disk.segments.update(landed)
     return flying
 
 
@@ -203,8 +203,8 @@ def entry_of(*, ranged: bool = True, stored: tuple[int, ...] = ()) -> Entry:
 
 def body(position: int = 0, *, once: bool = False, kept_from: int = 0) -> Flight:
     """A flight of the whole shard at ``position``, whose window begins at ``kept_from`` and that has written nothing."""
-    flight = Flight(0, WHOLE, 0.0)
-    flight.position, flight.once = position, once
+    flight = Flight(0, WHOLE, 0.0, once=once)
+    flight.position = position
     flight.window.start = kept_from
     return flight
 

@@ -65,10 +65,10 @@ async def test_giving_up_leaves_nothing(tmp_path: Path) -> None:
         assert flight is not None
         hold.board(flight, SEGMENT)
         hold.moved(SEGMENT + 5)
-        assert (flight.aboard_count, hold.flight) == (1, flight)
+        assert (len(flight.passengers), hold.flight) == (1, flight)
         for _ in range(2):
             hold.give_up()
-            assert (flight.aboard_count, hold.flight, hold.asked_to, world.cache.leased_segments) == (0, None, -1, 0)
+            assert (len(flight.passengers), hold.flight, hold.asked_to, world.cache.leased_segments) == (0, None, -1, 0)
         gate.open()
         hold.arrive(2)
         assert world.cache.leased_segments == 1
