@@ -57,7 +57,7 @@ class Watched(SimulatedRun):
 
     def __init__(self, workload: Workload, room: int, *, policy: str = "ours", **how: Any) -> None:
         super().__init__(workload, LINE, room * SEGMENT_BYTES, policy, **how)
-        self.world.used_log = []
+        self.world.tally.used_log = []
         self.most_ahead = 0
         self.evictions: list[tuple[float, str]] = []
         self.events.on(SegmentGone, lambda fact: self.evictions.append((self.clock.now, fact.name)))
@@ -84,8 +84,8 @@ class Watched(SimulatedRun):
 
     @property
     def fewest(self) -> int:
-        assert self.world.used_log is not None
-        return fewest([name for name, _ in self.world.used_log], self.keeping.ledger.capacity_bytes // SEGMENT_BYTES)
+        assert self.world.tally.used_log is not None
+        return fewest([name for name, _ in self.world.tally.used_log], self.keeping.ledger.capacity_bytes // SEGMENT_BYTES)
 
 
 def test_brute_force_knows_belady() -> None:
@@ -104,7 +104,7 @@ def test_one_reader_comes_near_the_optimum(epochs: list[list[int]], room: int, a
     """Never more fetches than the bound at the head of this file, and never fewer than the optimum; the ledger holds at every event."""
     run = Watched(small([epochs], ahead=ahead), room)
     run.watch()
-    unread = run.world.counts["evicted_unread_bytes"] // SEGMENT_BYTES
+    unread = run.world.tally.counts["evicted_unread_bytes"] // SEGMENT_BYTES
     assert run.fewest <= run.fetched <= run.fewest + (len(epochs) - 1) * run.most_ahead + unread
     assert run.most_ahead <= max(3, len(epochs[0]) - room) or room >= 4, "two ahead and the one it is in"
 
@@ -116,7 +116,7 @@ def test_readers_of_one_job_come_near_the_optimum(data: st.DataObject, count: in
     epochs = [data.draw(st.permutations(range(count))) for _ in range(3)]
     run = Watched(small([[epoch[number::readers] for epoch in epochs] for number in range(readers)], ahead=ahead), room)
     run.watch()
-    unread = run.world.counts["evicted_unread_bytes"] // SEGMENT_BYTES
+    unread = run.world.tally.counts["evicted_unread_bytes"] // SEGMENT_BYTES
     assert run.fewest <= run.fetched <= run.fewest + (len(epochs) - 1) * run.most_ahead + unread
 
 
@@ -163,7 +163,7 @@ def test_the_same_plans_and_clock_give_the_same_decisions(epochs: list[list[int]
     for _ in range(2):
         run = Watched(small([[epoch[::2] for epoch in epochs], [epoch[1::2] for epoch in epochs]], segments=2, ahead=ahead), room)
         run.watch()
-        seen.append((run.world.used_log, run.evictions, run.outcome()))
+        seen.append((run.world.tally.used_log, run.evictions, run.outcome()))
     assert seen[0] == seen[1]
 
 

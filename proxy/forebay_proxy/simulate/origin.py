@@ -1,8 +1,4 @@
-"""A simulated origin: a latency, a rate per connection, a rate for all, and slots that grow as the limiter's do. Pure.
-
-Bodies share the line evenly, each at most at its connection's rate. As every body then moves at the same rate at any moment, one running
-sum (``_moved``: bytes that each body on the line has got since the start) tells when each ends: at the sum it began with, plus its size.
-"""
+"""A simulated origin: a latency, a rate per connection, a rate for all, and slots that grow as the limiter's do. Pure."""
 
 from __future__ import annotations
 
@@ -53,6 +49,48 @@ class SimulatedFlight:
     company: int = field(default=0)  # requests in the air when it left, itself included
 
 
+class SharedLine:
+    """The bodies on a line, which share it evenly, each at most at its connection's rate.
+
+    As every body then moves at the same rate at any moment, one running sum (``_moved``: bytes that each body on the line has got since the
+    start) tells when each ends: at the sum it began with, plus its size. Times are of the simulated clock, in seconds.
+    """
+
+    def __init__(self, line: SimulatedLine) -> None:
+        self._line = line
+        self._bodies: list[tuple[float, int, SimulatedFlight]] = []  # (the sum at which it ends, order, body)
+        self._moved = 0.0
+        self._moved_at = 0.0
+
+    def __len__(self) -> int:
+        """How many bodies are on the line."""
+        return len(self._bodies)
+
+    def move(self, now: float) -> int:
+        """Bring the sum up to ``now``; the bytes that all bodies got meanwhile."""
+        before, elapsed, self._moved_at = self._moved, now - self._moved_at, now
+        if not self._bodies:
+            return 0
+        rate = self._line.rate(len(self._bodies))
+        self._moved = self._bodies[0][0] if rate == float("inf") else self._moved + elapsed * rate
+        return int((self._moved - before) * len(self._bodies))
+
+    def begin(self, flight: SimulatedFlight, order: int) -> None:
+        """Its first byte is there. ``order``: of those that end together."""
+        heapq.heappush(self._bodies, (self._moved + flight.size, order, flight))
+
+    def left_s(self) -> float:
+        """Until the first body ends; there must be one."""
+        return max(0.0, self._bodies[0][0] - self._moved) / self._line.rate(len(self._bodies))
+
+    def end(self) -> list[SimulatedFlight]:
+        """Take off the first body, which has come whole, and whatever else ends at the same moment."""
+        ended: list[SimulatedFlight] = []
+        while self._bodies and (not ended or self._bodies[0][0] <= self._moved + LEAST_LEFT_BYTES):
+            ended.append(heapq.heappop(self._bodies)[2])
+        return ended
+
+
 class SimulatedOrigin:
     """Answers requests in the order of their need."""
 
@@ -66,9 +104,7 @@ class SimulatedOrigin:
         self._slots = float(min(START_SLOTS, line.connections))
         self._waiting: list[tuple[float, int, SimulatedFlight]] = []
         self._serial = 0
-        self._bodies: list[tuple[float, int, SimulatedFlight]] = []  # (the sum at which it ends, order, body)
-        self._moved = 0.0
-        self._moved_at = 0.0
+        self._bodies = SharedLine(line)
         self._turn = 0  # only the newest timer counts
 
     def __repr__(self) -> str:
@@ -126,34 +162,28 @@ class SimulatedOrigin:
             self._slots = min(float(self.line.connections), self._slots + 1.0 / self._slots)
         self._move()
         self._serial += 1
-        heapq.heappush(self._bodies, (self._moved + flight.size, self._serial, flight))
+        self._bodies.begin(flight, self._serial)
         self._set_timer()
         flight.answered()
 
     def _move(self) -> None:
-        """Bring the sum up to now."""
-        if self._bodies:
-            elapsed = self._clock.now - self._moved_at
-            rate = self.line.rate(len(self._bodies))
-            before = self._moved
-            self._moved = self._bodies[0][0] if rate == float("inf") else self._moved + elapsed * rate
-            self.bandwidth.came(int((self._moved - before) * len(self._bodies)), self._clock.now)
-        self._moved_at = self._clock.now
+        now, count = self._clock.now, len(self._bodies)
+        came = self._bodies.move(now)
+        if count:
+            self.bandwidth.came(came, now)
 
     def _set_timer(self) -> None:
         self._turn += 1
         if self._bodies:
-            turn, rate = self._turn, self.line.rate(len(self._bodies))
-            self._clock.at(self._clock.now + max(0.0, self._bodies[0][0] - self._moved) / rate, lambda: self._end(turn))
+            turn = self._turn
+            self._clock.at(self._clock.now + self._bodies.left_s(), lambda: self._end(turn))
 
     def _end(self, turn: int) -> None:
         """The first body has come whole, and whatever else ends at the same moment."""
         if turn != self._turn:
             return
         self._move()
-        ended: list[SimulatedFlight] = []
-        while self._bodies and (not ended or self._bodies[0][0] <= self._moved + LEAST_LEFT_BYTES):
-            ended.append(heapq.heappop(self._bodies)[2])
+        ended = self._bodies.end()
         self._set_timer()
         for flight in ended:
             self.bandwidth.ended(self._clock.now)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from forebay_proxy.core.events import Events, Fact
@@ -71,6 +71,24 @@ class SimulatedOutcome:
         return self.waited_s / (self.readers * self.seconds) if self.seconds else 0.0
 
 
+class EpochsLeft:
+    """Who has yet to end which epoch, by the numbers that epochs have in all jobs."""
+
+    def __init__(self, scripts: Iterable[Script]) -> None:
+        self._of_job: Counter[tuple[str, int]] = Counter()  # (job, epoch) -> readers that have not ended it
+        self._of_all: Counter[int] = Counter()  # epoch -> the same over all jobs
+        for script in scripts:
+            for number in map(script.number, range(len(script.epochs))):
+                self._of_job[script.reader.job, number] += 1
+                self._of_all[number] += 1
+
+    def ended(self, job: str, number: int) -> tuple[bool, bool]:
+        """A reader has ended an epoch: whether it was the last one of its job, and of all."""
+        self._of_job[job, number] -= 1
+        self._of_all[number] -= 1
+        return not self._of_job[job, number], not self._of_all[number]
+
+
 class SimulatedRun:
     """One simulation, step by step: tests look at it between two events."""
 
@@ -90,14 +108,10 @@ class SimulatedRun:
         self.readers = {
             script.reader: SimulatedReader(self.world, script, self._announcing, self._epoch_read) for script in workload.scripts
         }
-        self._still_reading: Counter[tuple[str, int]] = Counter()  # (job, epoch) -> readers that have not ended it
-        self._still_in: Counter[int] = Counter()  # epoch -> the same over all jobs
+        self._left = EpochsLeft(workload.scripts)
         self._epochs: list[SimulatedEpoch] = []
         self._following: dict[str, list[Script]] = {}  # job -> who begins when it has ended
         for script in workload.scripts:
-            for number in map(script.number, range(len(script.epochs))):
-                self._still_reading[script.reader.job, number] += 1
-                self._still_in[number] += 1
             if script.after is None:
                 self.clock.at(script.begins_at, self._beginning(script, 0))
             else:
@@ -139,15 +153,14 @@ class SimulatedRun:
 
     def _epoch_read(self, script: Script, epoch: int) -> None:
         job, number = script.reader.job, script.number(epoch)
-        self._still_reading[job, number] -= 1
-        self._still_in[number] -= 1
-        if not self._still_in[number]:
+        last_of_job, last_of_all = self._left.ended(job, number)
+        if last_of_all:
             self._epochs.append(self._since(self._epochs))
-        if not self._still_reading[job, number]:
+        if last_of_job:
             self.events.emit(EpochEnded(job, number))
         if not self.workload.barrier:
             self.clock.at(self.clock.now, self._beginning(script, epoch + 1))
-        elif not self._still_reading[job, number]:
+        elif last_of_job:
             for other in self.workload.scripts:
                 place = other.place(number) if other.reader.job == job else None
                 if place is not None:
@@ -155,7 +168,7 @@ class SimulatedRun:
 
     def _since(self, before: Sequence[SimulatedEpoch]) -> SimulatedEpoch:
         return SimulatedEpoch(
-            self.world.counts["read_bytes"] - sum(epoch.read_bytes for epoch in before),
+            self.world.tally.counts["read_bytes"] - sum(epoch.read_bytes for epoch in before),
             self.world.origin.sent_bytes - sum(epoch.origin_bytes for epoch in before),
             self.waited_s - sum(epoch.waited_s for epoch in before),
             self.clock.now - sum(epoch.seconds for epoch in before),
@@ -184,9 +197,9 @@ class SimulatedRun:
         world, ledger = self.world, self.keeping.ledger
         return SimulatedOutcome(
             self.policy, ledger.capacity_bytes, self.workload.dataset_bytes, len(self.readers),
-            world.counts["read_bytes"], world.origin.sent_bytes, world.optimum.bytes, self.waited_s,
-            sum(epoch.seconds for epoch in self._epochs), ledger.peak_bytes, world.counts["evicted_unread_bytes"],
-            world.counts["bypassed"], tuple(self._epochs),
+            world.tally.counts["read_bytes"], world.origin.sent_bytes, world.tally.optimum.bytes, self.waited_s,
+            sum(epoch.seconds for epoch in self._epochs), ledger.peak_bytes, world.tally.counts["evicted_unread_bytes"],
+            world.tally.counts["bypassed"], tuple(self._epochs),
         )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from forebay_proxy.simulate.policies import Light
@@ -34,6 +35,30 @@ class Announcing(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
+class ShardVisit:
+    """One simulated reader inside one shard. ``index`` is the segment it is in, -1 before the first."""
+
+    entry: Light
+    bytes_s: float | None  # how fast it reads; None: at once
+    opened_in: int  # the optimum's moment
+    index: int = -1
+    entered_at: float = 0.0  # the segment it is in
+    segments_read: int = 0
+    asked_to: int = -1  # the highest segment that it asked for
+    is_bypassing: bool = False
+    leased: set[int] = field(default_factory=set)
+
+    @property
+    def last(self) -> int:
+        return self.entry.segments.layout.count(self.entry.length) - 1
+
+    def done_at(self, begun_at: float) -> float:
+        """When it has read the segment it is in, if it begins then and never waits."""
+        size = self.entry.segments.span(self.index)[1]
+        return begun_at + (size / self.bytes_s if self.bytes_s else 0.0)
+
+
 class SimulatedReader:
     """One consumer, at the pace of its script."""
 
@@ -46,19 +71,12 @@ class SimulatedReader:
         self._world = world
         self._announcing = announcing
         self._epoch_read = epoch_read
-        self._epoch = self._position = self._index = 0
-        self._entry: Light | None = None
-        self._leased: set[int] = set()
-        self._segments_read = 0
-        self._entered_at = 0.0
-        self._rate: float | None = None  # bytes a second, in this shard
-        self._opened_in = 0  # the optimum's moment
-        self._asked_to = -1  # the highest segment of this shard that it asked for
-        self._is_bypassing = False
+        self._epoch = self._position = 0
+        self._visit: ShardVisit | None = None
         world.inside_asks.append(self.ask_again)
 
     def __repr__(self) -> str:
-        return f"<SimulatedReader {self.script.reader} at {self._epoch}/{self._position}/{self._index}, {self._entry!r}>"
+        return f"<SimulatedReader {self.script.reader} at {self._epoch}/{self._position}, {self._visit!r}>"
 
     # Shards
 
@@ -93,24 +111,22 @@ class SimulatedReader:
 
     def _open(self) -> None:
         shard = self.script.epochs[self._epoch][self._position]
-        self._entry = entry = self._world.entry(shard)
+        entry = self._world.entry(shard)
         entry.in_use.readers += 1
         self._world.inside += 1
         self._announcing.opens(self.script, self._epoch, self._position)
-        self._opened_in = self._world.optimum.moment
-        self._segments_read, self._index, self._asked_to = 0, -1, -1
-        self._rate = self.script.pace(self._epoch, self._position, entry.length)
+        pace = self.script.pace(self._epoch, self._position, entry.length)
+        self._visit = visit = ShardVisit(entry, pace, self._world.tally.optimum.moment)
         self._world.keeping.touch(entry)
-        self._next_segment()
+        self._next_segment(visit)
 
-    def _close(self, entry: Light) -> None:
-        last = entry.segments.layout.count(entry.length) - 1
-        if last >= 0:
-            self._world.optimum.read(entry.key, 0, last, entry.length, self._opened_in)
-        for index in self._leased:
+    def _close(self, visit: ShardVisit) -> None:
+        entry = visit.entry
+        if visit.last >= 0:
+            self._world.tally.optimum.read(entry.key, 0, visit.last, entry.length, visit.opened_in)
+        for index in visit.leased:
             self._world.release(entry, index)
-        self._leased.clear()
-        self._entry = None
+        self._visit = None
         entry.in_use.readers -= 1
         self._world.inside -= 1
         self._world.keeping.touch(entry)
@@ -118,31 +134,29 @@ class SimulatedReader:
 
     # Segments
 
-    def _next_segment(self) -> None:
-        entry = self._entry
-        assert entry is not None, "inside a shard"
-        self._index += 1
-        if self._index >= entry.segments.layout.count(entry.length):
-            self._close(entry)
+    def _next_segment(self, visit: ShardVisit) -> None:
+        visit.index += 1
+        if visit.index > visit.last:
+            self._close(visit)
             self._next_shard()
             return
-        self._entered_at = self._world.clock.now
-        self._lease(entry, self._index)
-        for passed in [held for held in self._leased if held < self._index]:
-            self._leased.discard(passed)
-            self._world.release(entry, passed)
-        flying = self._reached(entry, self._index)
-        self._is_bypassing = flying is not None and flying.grant is None
+        visit.entered_at = self._world.clock.now
+        self._lease(visit, visit.index)
+        for passed in [held for held in visit.leased if held < visit.index]:
+            visit.leased.discard(passed)
+            self._world.release(visit.entry, passed)
+        flying = self._reached(visit.entry, visit.index)
+        visit.is_bypassing = flying is not None and flying.grant is None
         if flying is None:
-            self._ask_ahead(entry)
-            self._world.clock.at(self._done_at(entry, self._entered_at), self._passed)
+            self._ask_ahead(visit)
+            self._world.clock.at(visit.done_at(visit.entered_at), lambda: self._passed(visit))
             return
         self.waiting_for = flying
-        flying.landed.append(lambda: self._came(flying))
-        if entry.known:
-            self._ask_ahead(entry)
+        flying.landed.append(lambda: self._came(visit, flying))
+        if visit.entry.known:
+            self._ask_ahead(visit)
         else:
-            flying.answered.append(lambda: self._ask_ahead(entry))
+            flying.answered.append(lambda: self._ask_ahead(visit))
 
     def _reached(self, entry: Light, index: int) -> SimulatedFetch | None:
         """The flight that brings the segment; None: it is stored."""
@@ -157,47 +171,41 @@ class SimulatedReader:
 
     def ask_again(self) -> None:
         """As ``ShardReader.ask_again``: there may be room now for the next segment of the shard it is in."""
-        entry = self._entry
-        if entry is not None and entry.known and self._asked_to <= self._index < entry.segments.layout.count(entry.length) - 1:
-            self._ask_ahead(entry)
+        visit = self._visit
+        if visit is not None and visit.entry.known and visit.asked_to <= visit.index < visit.last:
+            self._ask_ahead(visit)
 
-    def _ask_ahead(self, entry: Light) -> None:
-        breadth = self._world.breadth(bypassing=self._is_bypassing)
-        if not self._segments_read:
+    def _ask_ahead(self, visit: ShardVisit) -> None:
+        entry = visit.entry
+        breadth = self._world.breadth(bypassing=visit.is_bypassing)
+        if not visit.segments_read:
             breadth = min(breadth, FIRST_BREADTH)
-        last = min(entry.segments.layout.count(entry.length) - 1, self._index + breadth - 1)
-        for ahead in range(self._index + 1, last + 1):
-            flying = self._world.flying(entry, ahead)
+        for ahead in range(visit.index + 1, min(visit.last, visit.index + breadth - 1) + 1):
+            need, flying = float(ahead - visit.index), self._world.flying(entry, ahead)
             if flying is not None:
-                self._world.hurry(flying, float(ahead - self._index))
-            elif not entry.segments.has(ahead) and not self._world.demand_inside(
-                entry, ahead, float(ahead - self._index), self.script.reader
-            ):
+                self._world.hurry(flying, need)
+            elif not entry.segments.has(ahead) and not self._world.demand_inside(entry, ahead, need, self.script.reader):
                 return
-            self._lease(entry, ahead)
-            self._asked_to = ahead
+            self._lease(visit, ahead)
+            visit.asked_to = ahead
 
-    def _came(self, flying: SimulatedFetch) -> None:
+    def _came(self, visit: ShardVisit, flying: SimulatedFetch) -> None:
         """The segment it is in has landed: it read behind the watermark, from the first byte on, no faster than its rate."""
         self.waiting_for = None
         request = flying.request
         assert request.answered_at is not None, "a body ends after its answer"
-        alone_at = self._done_at(flying.entry, self._entered_at)
-        done_at = max(self._world.clock.now, self._done_at(flying.entry, max(self._entered_at, request.answered_at)))
+        alone_at = visit.done_at(visit.entered_at)
+        done_at = max(self._world.clock.now, visit.done_at(max(visit.entered_at, request.answered_at)))
         if done_at > alone_at:
             self.waited_s += done_at - alone_at
             self._announcing.waited(self.script)
-        self._world.clock.at(done_at, self._passed)
+        self._world.clock.at(done_at, lambda: self._passed(visit))
 
-    def _done_at(self, entry: Light, begun_at: float) -> float:
-        size = entry.segments.span(self._index)[1]
-        return begun_at + (size / self._rate if self._rate else 0.0)
+    def _passed(self, visit: ShardVisit) -> None:
+        visit.segments_read += 1
+        self._next_segment(visit)
 
-    def _passed(self) -> None:
-        self._segments_read += 1
-        self._next_segment()
-
-    def _lease(self, entry: Light, index: int) -> None:
-        if index not in self._leased:
-            self._leased.add(index)
-            self._world.lease(entry, index)
+    def _lease(self, visit: ShardVisit, index: int) -> None:
+        if index not in visit.leased:
+            visit.leased.add(index)
+            self._world.lease(visit.entry, index)

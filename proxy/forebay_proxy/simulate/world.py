@@ -37,6 +37,15 @@ class SimulatedFetch:
     landed: list[Landed] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class SimulatedTally:
+    """What happened so far. ``counts``: ``bypassed`` segments, ``evicted_unread_bytes``, ``read_bytes``."""
+
+    optimum: OptimumMeter
+    counts: Counter[str] = field(default_factory=Counter)
+    used_log: list[tuple[str, int]] | None = None  # (shard, segment) in the order in which readers came to them, when asked for
+
+
 class SimulatedWorld:
     """One cache with one policy over one origin."""
 
@@ -53,12 +62,12 @@ class SimulatedWorld:
         self.keeping = keeping
         self.origin = origin
         self.connection_rate = ConnectionRate()
-        self.optimum = OptimumMeter(lambda: keeping.ledger.capacity_bytes - keeping.ledger.overhead_bytes, DEFAULT_LAYOUT.segment_bytes)
+        self.tally = SimulatedTally(
+            OptimumMeter(lambda: keeping.ledger.capacity_bytes - keeping.ledger.overhead_bytes, DEFAULT_LAYOUT.segment_bytes)
+        )
         self.inside = 0  # readers inside a shard
         self.leased = 0  # segments
         self.ahead_in_air = 0
-        self.counts: Counter[str] = Counter()
-        self.used_log: list[tuple[str, int]] | None = None  # (shard, segment) in the order in which readers came to them, when asked for
         self._events = events
         self.inside_asks: list[Callable[[], None]] = []  # of each reader: what it needs next of the shard it is in
         self._length_of = length_of
@@ -104,7 +113,7 @@ class SimulatedWorld:
             grant = self.cleared(self.keeping.reserve(entry, index, self.size_of(entry, index), reader))
         except CacheFull:
             grant = None
-            self.counts["bypassed"] += 1
+            self.tally.counts["bypassed"] += 1
         return self.take_off(entry, index, grant, 0.0, demanded=True)
 
     def demand_inside(self, entry: Light, index: int, need: float, reader: ReaderName) -> bool:
@@ -146,7 +155,7 @@ class SimulatedWorld:
             entry, indices = victim.subject
             touched[entry.key] = entry
             for index in indices:
-                self.counts["evicted_unread_bytes"] += entry.segments.bytes_of(index) if index in entry.segments.unread else 0
+                self.tally.counts["evicted_unread_bytes"] += entry.segments.bytes_of(index) if index in entry.segments.unread else 0
                 entry.segments.leave(index)
                 self.keeping.left(entry, index)
                 self._events.emit(SegmentGone(entry.name, index))
@@ -213,9 +222,10 @@ class SimulatedWorld:
     def read(self, entry: Light, index: int) -> None:
         """A reader has begun a segment, stored or in the air."""
         flying = self.flying(entry, index)
-        if self.used_log is not None and not (flying and flying.landed):  # who boards what another waits for uses it with that one
-            self.used_log.append((entry.name, index))
-        self.counts["read_bytes"] += entry.segments.span(index)[1]
+        used_log = self.tally.used_log
+        if used_log is not None and not (flying and flying.landed):  # who boards what another waits for uses it with that one
+            used_log.append((entry.name, index))
+        self.tally.counts["read_bytes"] += entry.segments.span(index)[1]
         if entry.segments.has(index):
             entry.segments.unread.discard(index)
             self.keeping.used(entry, index)
