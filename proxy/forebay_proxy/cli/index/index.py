@@ -15,6 +15,7 @@ import click
 
 from forebay_proxy.cli.client import SidecarClient, SidecarRefused
 from forebay_proxy.cli.failures import Failures
+from forebay_proxy.cli.index.count_room import PAUSE_S, CountRoom
 from forebay_proxy.cli.index.count_so_far import CountSoFar
 from forebay_proxy.cli.index.sizes_json import Conflict, SizesJson
 from forebay_proxy.cli.locate import locate
@@ -36,12 +37,8 @@ __all__ = ["index"]
 # where the set is larger than the cache.
 _TOGETHER = 16
 _NOT_YET = 409
-_EVICTED_AT_ONCE = 1000  # names a request
-_PAUSE_S = 2.0
 _TRIES = 5  # for an index that cannot be made now: a part of the shard left meanwhile, or the disk is slow
-_DISK_TRIES = 60  # in a row, while the sidecar tries whether its disk works again, which it does once a minute or sooner
 _NO_ROOM = "run it again when other jobs have ended, or give the sidecar a larger --cache-size"
-_STATUS_S = 60.0  # a count of hours must not end because a busy sidecar takes its time
 
 Event = dict[str, Any]
 
@@ -109,10 +106,8 @@ class _Counting:
         # A job of its own: what is here is compared with its origin before its count is believed.
         self._reader = str(ReaderName(f"index-{os.getpid()}-{secrets.token_hex(4)}", "0", "0", f"{os.getpid()}.1"))
         self._together = _TOGETHER
-        self._leaving: list[list[str]] = [[], []]  # what may leave for the rest: first what was fetched for this count, then what was here
-        self._parts: dict[str, None] = {}  # names of what was fetched in part for this count: there was no room for the rest
+        self._room = CountRoom(sidecar)
         self._tried: Counter[str] = Counter()  # shards that were all here, and had no index yet
-        self._disk_tries = 0
 
     def batch(self, batch: Batch) -> None:
         for first in range(0, len(batch.shards), _TOGETHER):
@@ -130,35 +125,27 @@ class _Counting:
                 self._make_room(asked, crowded)
                 waiting = [shard for shard in waiting if shard not in self.without]
             elif again == waiting:
-                time.sleep(_PAUSE_S)
+                time.sleep(PAUSE_S)
 
     def _make_room(self, asked: Sequence[str], crowded: dict[str, Event]) -> None:
         """Let something leave for ``crowded``, or ask for fewer at a time; refuse what is alone and finds no room."""
-        freed, whole = self._let_go(), sum(shard in self.counts for shard in asked)
+        freed, whole = self._room.let_go(), sum(shard in self.counts for shard in asked)
         if whole:
             self._together = whole  # what is begun beyond that would be fetched in parts, which leave again
-        elif self._disk_is_waited_for():
+        elif self._room.disk_is_waited_for():
             return
         elif len(asked) > 1:  # parts of each keep the others out
             self._together = 1
-            self._evict([_name(shard) for shard in crowded])
-        elif not freed and not self._evict([name for name in self._parts if name != _name(asked[0])]):
+            self._room.evict([_name(shard) for shard in crowded])
+        elif not freed and not self._room.evict_parts(_name(asked[0])):
             told = crowded[asked[0]]
             self._refused(asked[0], str(told.get("error")), told.get("cause"), str(told.get("next_step") or _NO_ROOM))
-            self._leaving[0].append(_name(asked[0]))  # what is here of it
-
-    def _disk_is_waited_for(self) -> bool:
-        """Whether the sidecar's disk failed, so that room says nothing, and may be back now."""
-        if self._disk_tries >= _DISK_TRIES or self._sidecar.status(_STATUS_S)["cache"].get("disk_state") != "down":
-            return False
-        self._disk_tries += 1
-        time.sleep(_PAUSE_S)
-        return True
+            self._room.counted(_name(asked[0]), fetched=True)  # what is here of it
 
     def _fetched(self, shards: Sequence[str], headers: tuple[tuple[str, str], ...]) -> dict[str, Event]:
         """Have ``shards`` fetched, and count them; those that found no room, and what was said of them."""
         if self._together < _TOGETHER:
-            self._let_go()  # there was no room before: there is none now but for what has been counted
+            self._room.let_go()  # there was no room before: there is none now but for what has been counted
         crowded: dict[str, Event] = {}
         shard_of = {_name(shard): shard for shard in shards}
         encoded = encode(shards)
@@ -169,13 +156,13 @@ class _Counting:
             elif event.get("event") == "end":
                 self._bytes += event["bytes"]
             elif shard and event.get("result") in ("stored", "present"):
-                self._parts.pop(_name(shard), None)
-                self._leaving[event["result"] == "present"].append(_name(shard))
+                self._room.whole(_name(shard))
+                self._room.counted(_name(shard), fetched=event["result"] == "stored")
                 self._count(shard, headers, last=True)
             elif shard and event.get("result") == "no-room":
                 crowded[shard] = event
                 if event.get("bytes"):
-                    self._parts[_name(shard)] = None
+                    self._room.in_part(_name(shard))
             elif shard:
                 self._refused(shard, str(event.get("error") or event.get("result")), event.get("cause"), str(event.get("next_step", "")))
         for shard in shards:
@@ -183,31 +170,13 @@ class _Counting:
                 self._count(shard, headers, last=True)
         return crowded
 
-    def _let_go(self) -> bool:
-        """Whether anything left that has been counted: what was here before only where nobody reads, or has said what will be read."""
-        fetched, present = self._leaving
-        if self._evict(fetched):
-            return True
-        status = self._sidecar.status(_STATUS_S)
-        return not status.get("readers") and not status.get("plans_total") and self._evict(present)
-
-    def _evict(self, names: list[str]) -> bool:
-        freed = 0
-        while names:
-            some = names[:_EVICTED_AT_ONCE]
-            del names[:_EVICTED_AT_ONCE]
-            freed += self._sidecar.evict({"shards": some})["bytes"]
-            for name in some:
-                self._parts.pop(name, None)
-        return freed > 0
-
     def _count(self, shard: str, headers: tuple[tuple[str, str], ...], *, last: bool) -> bool:
         """Whether it is known now, one way or the other; ``last``: all of it was fetched, so it is asked for a few times at most."""
         target, headers = parse_origin_url(shard).proxy_path(), (*headers, ("Forebay-Reader", self._reader))
         try:
             count, etag = self._sidecar.samples(target, headers)
             if not last:
-                self._leaving[1].append(_name(shard))
+                self._room.counted(_name(shard), fetched=False)
         except SidecarRefused as refused:
             noted = self._so_far.find(shard) if refused.status == _NOT_YET else None
             if noted is None or self._etag(target, headers) != noted[0]:
@@ -217,7 +186,7 @@ class _Counting:
                 return True
             etag, count = noted
         self.counts[shard] = count
-        self._disk_tries = 0
+        self._room.disk_works()
         self._so_far.note(shard, etag, count)
         self._told({"event": "shard", "shard": _name(shard), "samples": count})
         return True
