@@ -14,9 +14,9 @@ from support.fake_origin import Gate, Remote
 from support.house import SEGMENT, World, building, data_of, reader, until
 
 from forebay_proxy.cache.readers.reader import ShardReader
-from forebay_proxy.core import events
 from forebay_proxy.core.digests import Digest
 from forebay_proxy.core.errors import DigestDiffers, ShardNotFound
+from forebay_proxy.core.facts.cache import DigestChecked
 from forebay_proxy.store.files.shard_file import ShardFile
 
 A = "https://o/set/a.tar"
@@ -121,4 +121,4 @@ async def test_who_reads_a_shard_for_the_first_time_waits_for_nothing_new(tmp_pa
         async with asyncio.timeout(60):
             assert await world.get(A, reader(1), last=SEGMENT - 1) == DATA[:SEGMENT]
         gate.open()
-        assert not world.of(events.DigestChecked)
+        assert not world.of(DigestChecked)

@@ -14,7 +14,7 @@ from forebay_proxy.cache.fill import segment_grants
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.space import Slice
-from forebay_proxy.core import events
+from forebay_proxy.core.facts.cache import DiskOperationFailed
 from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.store.files.shard_file import ShardFile
@@ -115,4 +115,4 @@ async def test_a_reader_that_comes_while_a_file_leaves_that_cannot_be_punched(tm
         gate.set()
         assert await coming == data
         assert await leaving == 3 * SEGMENT
-        assert not world.of(events.DiskOperationFailed)
+        assert not world.of(DiskOperationFailed)

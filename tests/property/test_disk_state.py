@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.house import FakeClock
 
-from forebay_proxy.core import events
 from forebay_proxy.core.errors import CacheFull, DiskFailed
+from forebay_proxy.core.events import Event, Events
+from forebay_proxy.core.facts.cache import DiskChanged, DiskOperationFailed
 from forebay_proxy.policy.eviction.headroom import LAST_WAIT_S, MARGIN_BYTES, Headroom
 from forebay_proxy.policy.eviction.ledger import Grant, Ledger, Victim, chosen
 from forebay_proxy.store.health import CALM_S, LAST_PROBE_S, DiskHealth
@@ -48,7 +49,7 @@ def step(health: DiskHealth, clock: FakeClock, what: tuple[object, ...]) -> None
 @given(st.lists(steps, max_size=60))
 def test_the_states_change_by_the_rules_and_end_in_normal(sequence: list[tuple[object, ...]]) -> None:
     """Each change is an edge of the machine, told once and logged once; a mended disk is normal within two minutes, a lost one never."""
-    clock, board, facts, lines = FakeClock(), events.Events(), list[events.Event](), list[logging.LogRecord]()
+    clock, board, facts, lines = FakeClock(), Events(), list[Event](), list[logging.LogRecord]()
     board.listen(facts.append)
     health = DiskHealth(clock, board)
     handler = logging.Handler()
@@ -69,11 +70,11 @@ def test_the_states_change_by_the_rules_and_end_in_normal(sequence: list[tuple[o
             step(health, clock, ("probe", True))
     finally:
         log.removeHandler(handler)
-    states = ["normal", *(fact.state for fact in facts if isinstance(fact, events.DiskChanged))]
+    states = ["normal", *(fact.state for fact in facts if isinstance(fact, DiskChanged))]
     assert all(edge in EDGES for edge in pairwise(states))
     assert len(lines) - len(states) + 1 in (0, int(is_lost)), "a lost directory is told once, also while it is down"
     assert health.state == ("down" if is_lost else "normal")
-    told = sum(isinstance(fact, events.DiskOperationFailed) for fact in facts)
+    told = sum(isinstance(fact, DiskOperationFailed) for fact in facts)
     assert told >= sum(what[0] == "failed" for what in sequence)
 
 

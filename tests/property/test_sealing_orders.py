@@ -12,9 +12,9 @@ from support.house import SEGMENT, building, data_of, reader
 from support.lengths import examples
 
 from forebay_proxy.cache.resident.digest_state import DigestVerdict
-from forebay_proxy.core import events
 from forebay_proxy.core.digests import ALGORITHMS, Digest, hasher_of
 from forebay_proxy.core.errors import DigestDiffers
+from forebay_proxy.core.facts.cache import DigestChecked
 
 A = "https://o/set/a.tar"
 SEGMENTS = 6
@@ -50,7 +50,7 @@ def test_any_order_comes_to_the_same_digest(order: list[int], gone: set[int], al
             assert digest_state is not None
             assert digest_state.verdict is DigestVerdict.AGREES
             assert digest_state.computed() == digest_state.expected
-            assert [fact.result for fact in world.of(events.DigestChecked)].count("agrees") == 1
+            assert [fact.result for fact in world.of(DigestChecked)].count("agrees") == 1
 
     with tempfile.TemporaryDirectory() as path:
         asyncio.run(scenario(Path(path) / "c"))

@@ -19,7 +19,8 @@ from support.refusals import refused
 
 from forebay_proxy.cache.readers.reader import REST_S
 from forebay_proxy.cache.resident.entry import MOST_CREDENTIALS, MOST_JOBS, Entry
-from forebay_proxy.core.events import OriginAnswered, RequestDone, RequestOutcome
+from forebay_proxy.core.facts.origins import OriginAnswered
+from forebay_proxy.core.facts.requests import RequestDone, RequestOutcome
 from forebay_proxy.core.segments import DEFAULT_LAYOUT
 from forebay_proxy.core.shard import Pin as NoPin
 from forebay_proxy.core.shard import Shard, Version

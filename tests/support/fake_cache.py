@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forebay_proxy.core.errors import ShardError, ShardNotFound
-from forebay_proxy.core.events import RequestOutcome
+from forebay_proxy.core.facts.requests import RequestOutcome
 from forebay_proxy.core.http_range import RangeRequest
 from forebay_proxy.core.shard import Pin, PinKind, Shard, Version, store_key
 from forebay_proxy.server.http.plan_route import shards_of

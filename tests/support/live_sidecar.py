@@ -14,8 +14,46 @@ from pathlib import Path
 from aiohttp import web
 from support.sidecar import running
 
-from forebay_proxy.core import events as facts
-from forebay_proxy.core.events import Event, RequestOutcome
+from forebay_proxy.core.events import Event
+from forebay_proxy.core.facts.cache import (
+    CacheRecovered,
+    DigestChecked,
+    DiskChanged,
+    DiskOperationFailed,
+    Evicted,
+    IndexDone,
+    IntegrityFailed,
+    OptimalBytes,
+    ReservationRefused,
+    SegmentVerified,
+)
+from forebay_proxy.core.facts.origins import (
+    FetchRetried,
+    FlightBoarded,
+    NotStorable,
+    OpeningDone,
+    OriginAnswered,
+    OriginBytes,
+    OriginFailed,
+    OriginOddity,
+    Refetched,
+    Revalidated,
+    SegmentFetched,
+)
+from forebay_proxy.core.facts.requests import (
+    Aborted,
+    AccessLogged,
+    ClientRefused,
+    DoorAnswered,
+    LeaseEnded,
+    LoopLagged,
+    NotTar,
+    PlanChanged,
+    ReaderWaited,
+    RequestDone,
+    RequestOutcome,
+    ShardOpened,
+)
 from forebay_proxy.telemetry.prometheus.metrics import Metrics
 from forebay_proxy.telemetry.usage import Usage
 from forebay_proxy.wire.protocol.plan import ReaderName
@@ -107,22 +145,22 @@ def _usage() -> Usage:
 _ORIGIN = "s3://bucket"
 _READER = ReaderName("train", "0", "1", "7.1")
 EVERYTHING: tuple[Event, ...] = (
-    facts.LeaseEnded(facts.RequestDone("GET", 200, RequestOutcome.HIT, 100, 0.01, 0.1)),
-    *(facts.RequestDone("GET", 200, outcome, 100, 0.01, 0.1, hit_bytes=50, job="train") for outcome in RequestOutcome),
-    facts.RequestDone("GET", 404, None, 0, 0.01, 0.1),
-    facts.Aborted("origin_failed"), facts.ClientRefused("uid"), facts.ClientRefused("origin"), facts.DiskOperationFailed("write", "ENOSPC"),
-    facts.AccessLogged("written", 3),
-    facts.DiskChanged("unstable"),
-    facts.Evicted(100, "plan", 5, used=True), facts.Evicted(100, "guess", 5, used=False), facts.FetchRetried(_ORIGIN, "reset", True),
-    facts.FlightBoarded(), facts.IntegrityFailed("read"), facts.LoopLagged(0.02), facts.OpeningDone(_ORIGIN, 0.1),
-    facts.OpeningDone(_ORIGIN, 0.1, "ShardNotFound"), facts.OriginAnswered(_ORIGIN, "GET", 206, 0.1),
-    facts.OriginAnswered(_ORIGIN, "GET", 503, 0.1), facts.OriginBytes(_ORIGIN, 100, "demand"), facts.OriginFailed(_ORIGIN, "throttled"),
-    facts.OriginOddity(_ORIGIN, "range-as-200"),
-    facts.PlanChanged("train", "extended"), facts.ShardOpened(_READER, "skipped"), facts.ReaderWaited("train", 0.5),
-    facts.OptimalBytes(90), facts.ShardOpened(_READER, "planned"),
-    facts.CacheRecovered(1, 1, 0.1), facts.Refetched(_ORIGIN, 10), facts.NotStorable(_ORIGIN),
-    facts.NotTar("s3://b/a.tar", "a web page", "train"), facts.ReservationRefused("no-room"),
-    facts.Revalidated("same"),
-    facts.SegmentFetched(_ORIGIN, 100, 0.1, True, False), facts.SegmentVerified("sample", True),
-    facts.DigestChecked("md5", "agrees"), facts.DoorAnswered("passed"), facts.IndexDone("built"),
+    LeaseEnded(RequestDone("GET", 200, RequestOutcome.HIT, 100, 0.01, 0.1)),
+    *(RequestDone("GET", 200, outcome, 100, 0.01, 0.1, hit_bytes=50, job="train") for outcome in RequestOutcome),
+    RequestDone("GET", 404, None, 0, 0.01, 0.1),
+    Aborted("origin_failed"), ClientRefused("uid"), ClientRefused("origin"), DiskOperationFailed("write", "ENOSPC"),
+    AccessLogged("written", 3),
+    DiskChanged("unstable"),
+    Evicted(100, "plan", 5, used=True), Evicted(100, "guess", 5, used=False), FetchRetried(_ORIGIN, "reset", True),
+    FlightBoarded(), IntegrityFailed("read"), LoopLagged(0.02), OpeningDone(_ORIGIN, 0.1),
+    OpeningDone(_ORIGIN, 0.1, "ShardNotFound"), OriginAnswered(_ORIGIN, "GET", 206, 0.1),
+    OriginAnswered(_ORIGIN, "GET", 503, 0.1), OriginBytes(_ORIGIN, 100, "demand"), OriginFailed(_ORIGIN, "throttled"),
+    OriginOddity(_ORIGIN, "range-as-200"),
+    PlanChanged("train", "extended"), ShardOpened(_READER, "skipped"), ReaderWaited("train", 0.5),
+    OptimalBytes(90), ShardOpened(_READER, "planned"),
+    CacheRecovered(1, 1, 0.1), Refetched(_ORIGIN, 10), NotStorable(_ORIGIN),
+    NotTar("s3://b/a.tar", "a web page", "train"), ReservationRefused("no-room"),
+    Revalidated("same"),
+    SegmentFetched(_ORIGIN, 100, 0.1, True, False), SegmentVerified("sample", True),
+    DigestChecked("md5", "agrees"), DoorAnswered("passed"), IndexDone("built"),
 )  # fmt: skip

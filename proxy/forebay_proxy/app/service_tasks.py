@@ -12,7 +12,8 @@ from forebay_proxy.app.startup import Start
 from forebay_proxy.app.status import StatusReport
 from forebay_proxy.app.telemetry_parts import TelemetryParts
 from forebay_proxy.background.verifier import Sampling
-from forebay_proxy.core.events import Events, PlanChanged
+from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.requests import PlanChanged
 from forebay_proxy.core.tasks import kept
 from forebay_proxy.telemetry.long_waits import LongWaits
 from forebay_proxy.telemetry.loop_lag import measure_lag

@@ -11,7 +11,7 @@ from forebay_proxy.app.plan_status import PlanStatus
 from forebay_proxy.app.startup import Start
 from forebay_proxy.app.status import StatusReport
 from forebay_proxy.core.errors import ConfigError
-from forebay_proxy.core.events import RequestDone
+from forebay_proxy.core.facts.requests import RequestDone
 from forebay_proxy.store.store import Store
 from forebay_proxy.telemetry.counters import Counters, PlanAdherence
 from forebay_proxy.telemetry.logs.access_log import AccessLog

@@ -13,7 +13,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from forebay_proxy.background.prefetcher import Prefetcher
-from forebay_proxy.core.events import Events, PlanChanged
+from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.requests import PlanChanged
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.policy.plans.sets.templates import Entries, Listed

@@ -31,7 +31,8 @@ from forebay_proxy.core.errors import (
     IndexNotYet,
     ShardError,
 )
-from forebay_proxy.core.events import Events, IndexDone
+from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.cache import IndexDone
 from forebay_proxy.core.shard import Shard, Version
 from forebay_proxy.core.tasks import BackgroundTasks
 from forebay_proxy.store.sample_index_files import MOST_FILES, SampleFiles, disk_bytes

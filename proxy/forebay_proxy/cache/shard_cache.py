@@ -27,8 +27,8 @@ from forebay_proxy.cache.resident.facts import EntryRetired, NameForgotten, Segm
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.cache.versions.resolver import VersionResolver
-from forebay_proxy.core import events
 from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.requests import ShardOpened
 from forebay_proxy.core.http_range import RangeRequest, Suffix
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans.facts import NextUseChanged
@@ -142,7 +142,7 @@ class ShardCache:
             self.plans.heard(reader)
         how = "" if goes_on else self.plans.opened(shard, reader)
         if how not in ("", "no-plan") and reader is not None:
-            self._events.emit(events.ShardOpened(reader, how))
+            self._events.emit(ShardOpened(reader, how))
         self.room.candidates.touch(entry)
         self.room.changed()
 

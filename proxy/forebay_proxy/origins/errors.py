@@ -21,7 +21,9 @@ from forebay_proxy.core.errors import (
     ShardError,
     TruncatedShard,
 )
-from forebay_proxy.core.events import ClientRefused, Events, OriginFailed
+from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.origins import OriginFailed
+from forebay_proxy.core.facts.requests import ClientRefused
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.origins.net.guard import Refused
 from forebay_proxy.origins.net.proxies import Proxy

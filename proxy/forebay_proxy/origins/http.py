@@ -8,7 +8,8 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 
-from forebay_proxy.core.events import Events, NotStorable
+from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.origins import NotStorable
 from forebay_proxy.core.shard import ByteRange, Pin, Shard, Version
 from forebay_proxy.origins.base import OriginBody
 from forebay_proxy.origins.cloud import az

@@ -24,7 +24,8 @@ from forebay_proxy.core.errors import (
     RangeNotSatisfiable,
     ShardChanged,
 )
-from forebay_proxy.core.events import Events, OriginOddity
+from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.origins import OriginOddity
 from forebay_proxy.core.shard import ByteRange, Pin, Shard, Version
 from forebay_proxy.origins import digests
 from forebay_proxy.origins.base import OriginBody

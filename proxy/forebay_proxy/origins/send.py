@@ -12,7 +12,8 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from forebay_proxy.core.errors import InvalidShard, OriginRefused, OriginTimeout
-from forebay_proxy.core.events import Events, OriginAnswered
+from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.origins import OriginAnswered
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.origins.errors import mapped_http_errors, mapped_proxy_errors, refused_by_proxy
 from forebay_proxy.origins.net.address_class import AddressClass

@@ -24,9 +24,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Literal
 
-from forebay_proxy.core import events
 from forebay_proxy.core.errors import DiskFailed
 from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.cache import DiskChanged, DiskOperationFailed
 from forebay_proxy.store.facts import SpaceRefused
 
 __all__ = ["SPACE", "DiskHealth", "State"]
@@ -102,7 +102,7 @@ class DiskHealth:
 
     def failed(self, error: DiskFailed) -> None:
         """An operation failed."""
-        self._events.emit(events.DiskOperationFailed(error.operation, error.errno_name))
+        self._events.emit(DiskOperationFailed(error.operation, error.errno_name))
         if error.errno_name in SPACE:
             self._events.emit(SpaceRefused(error))
         if error.errno_name in _FILES_OWN and error.operation not in _WHOLE:
@@ -165,7 +165,7 @@ class DiskHealth:
         if self._lost:
             return
         if error is not None:
-            self._events.emit(events.DiskOperationFailed("probe", error.errno_name))
+            self._events.emit(DiskOperationFailed("probe", error.errno_name))
             self._failed_at = self._clock()
             self.hung = self.hung or error.errno_name == "ETIMEDOUT"
             if self.state == "down":
@@ -203,4 +203,4 @@ class DiskHealth:
 
     def _change(self, state: State, reason: str) -> None:
         self.state, self.reason = state, reason
-        self._events.emit(events.DiskChanged(state))
+        self._events.emit(DiskChanged(state))

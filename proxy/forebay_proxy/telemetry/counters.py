@@ -13,17 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from forebay_proxy.core.events import (
-    Aborted,
-    Event,
-    NotTar,
-    OptimalBytes,
-    OriginBytes,
-    ReaderWaited,
-    RequestDone,
-    RequestOutcome,
-    ShardOpened,
-)
+from forebay_proxy.core.events import Event
+from forebay_proxy.core.facts.cache import OptimalBytes
+from forebay_proxy.core.facts.origins import OriginBytes
+from forebay_proxy.core.facts.requests import Aborted, NotTar, ReaderWaited, RequestDone, RequestOutcome, ShardOpened
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["MAX_JOBS", "MOST_READERS", "ORDINARY", "Counters", "Followed", "JobCounters", "PlanAdherence"]

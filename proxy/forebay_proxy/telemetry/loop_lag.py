@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from forebay_proxy.core.events import Events, LoopLagged
+from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.requests import LoopLagged
 
 __all__ = ["measure_lag"]
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from forebay_proxy.core.events import Event, FetchRetried, OriginAnswered, OriginBytes, OriginFailed
+from forebay_proxy.core.events import Event
+from forebay_proxy.core.facts.origins import FetchRetried, OriginAnswered, OriginBytes, OriginFailed
 
 __all__ = ["MOST_ORIGINS", "OriginBoard", "OriginState"]
 

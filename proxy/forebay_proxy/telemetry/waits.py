@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from forebay_proxy.core.events import Events, ReaderWaited
+from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.requests import ReaderWaited
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["OPENING", "READING", "Wait", "Waits"]

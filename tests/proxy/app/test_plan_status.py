@@ -12,7 +12,8 @@ import pytest
 from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
 
 from forebay_proxy.app.plan_status import PlanStatus
-from forebay_proxy.core.events import Evicted, OptimalBytes, OriginBytes
+from forebay_proxy.core.facts.cache import Evicted, OptimalBytes
+from forebay_proxy.core.facts.origins import OriginBytes
 from forebay_proxy.telemetry.counters import PlanAdherence
 from forebay_proxy.wire.protocol.plan import ReaderName
 

@@ -17,8 +17,8 @@ from support.house import SEGMENT, World, building, data_of
 from support.shelves import stored
 
 from forebay_proxy.background import disk_monitor
-from forebay_proxy.core import events
 from forebay_proxy.core.errors import DiskFailed
+from forebay_proxy.core.facts.cache import DiskChanged, DiskOperationFailed, ReservationRefused
 from forebay_proxy.policy.eviction import headroom
 from forebay_proxy.store.files import file_io
 from forebay_proxy.store.health import CALM_S, FIRST_PROBE_S
@@ -49,7 +49,7 @@ async def test_a_look_sees_the_real_disk(tmp_path: Path) -> None:
         assert seen.in_place
         assert 0 < (seen.free_bytes or 0) < seen.size_bytes
         assert world.ledger.capacity_bytes == 4 * SEGMENT
-        assert not world.of(events.DiskChanged)
+        assert not world.of(DiskChanged)
 
 
 async def test_what_others_take_is_worked_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,9 +118,7 @@ async def test_a_quota_is_learned_from_its_first_refusal(tmp_path: Path, monkeyp
             await world.disk_monitor.look()
             await world.quiet()
         assert world.ledger.capacity_bytes <= quota
-        assert len(world.of(events.DiskOperationFailed)) <= 4, (
-            "of 34 that find no room: those that were under way when the first was refused"
-        )
+        assert len(world.of(DiskOperationFailed)) <= 4, "of 34 that find no room: those that were under way when the first was refused"
         assert world.entry("https://o/set/19.tar").segments.complete
         assert world.ledger.stored_bytes >= quota // 2
 
@@ -139,7 +137,7 @@ async def test_without_inodes_no_file_is_begun(tmp_path: Path, monkeypatch: pyte
         assert await world.get(A) == data
         await world.quiet()
         assert world.entry(A).segments.complete
-        assert events.ReservationRefused("inodes") in world.facts
+        assert ReservationRefused("inodes") in world.facts
         await world.disk_monitor.look()
         await world.quiet()
         assert not world.room.entries, "its inode is for whoever comes next"
@@ -198,7 +196,7 @@ async def test_a_removed_directory_is_passed_by(tmp_path: Path, caplog: pytest.L
         await world.quiet()
         assert world.ledger.used_bytes <= held
         assert not path.exists()
-        assert (world.cache.disk.state, world.of(events.DiskChanged)) == ("down", [events.DiskChanged("down")])
+        assert (world.cache.disk.state, world.of(DiskChanged)) == ("down", [DiskChanged("down")])
         assert "was removed, replaced or unmounted" in world.cache.disk.reason
         assert sum("removed, replaced" in record.getMessage() for record in caplog.records) == 1
     async with building(path) as world:

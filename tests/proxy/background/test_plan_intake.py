@@ -12,7 +12,8 @@ from support.house import FakeClock, reader, shard_of
 from support.planned import nearest
 
 from forebay_proxy.background.plan_intake import TURN_S, PlanIntake
-from forebay_proxy.core.events import Events, PlanChanged
+from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.requests import PlanChanged
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.wire.protocol.plan import PlanBody

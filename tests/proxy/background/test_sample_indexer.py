@@ -18,8 +18,9 @@ from forebay_proxy.background import sample_index_steps, sample_indexer
 from forebay_proxy.background.sample_index_steps import SampleIndexSteps
 from forebay_proxy.background.sample_indexer import SampleIndexer
 from forebay_proxy.cache.integrity.segment_check import Finding
-from forebay_proxy.core import events
 from forebay_proxy.core.errors import IndexNotYet, NoIndex, ShardForbidden
+from forebay_proxy.core.facts.cache import IndexDone
+from forebay_proxy.core.facts.origins import SegmentFetched
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.store.files.shard_file import ShardFile
 from forebay_proxy.store.sample_index_files import disk_bytes
@@ -63,7 +64,7 @@ async def warmed(world: World, name: str = A, data: bytes | None = None) -> byte
 
 
 def results(world: World) -> list[str]:
-    return [fact.result for fact in world.of(events.IndexDone)]
+    return [fact.result for fact in world.of(IndexDone)]
 
 
 async def test_a_complete_shard_has_its_index(tmp_path: Path) -> None:
@@ -169,9 +170,9 @@ async def test_an_index_outlives_the_segments(tmp_path: Path) -> None:
         await world.reclaimer.evict(world.entry(A))
         await world.quiet()
         assert not world.room.entries
-        landed = len(world.of(events.SegmentFetched))
+        landed = len(world.of(SegmentFetched))
         assert len(await asked(made)) == 40
-        assert len(world.of(events.SegmentFetched)) == landed
+        assert len(world.of(SegmentFetched)) == landed
 
 
 async def test_another_version_has_another_index(tmp_path: Path) -> None:

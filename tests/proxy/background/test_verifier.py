@@ -13,8 +13,8 @@ from support.house import SEGMENT, World, building, data_of, reader
 from forebay_proxy.background import verifier
 from forebay_proxy.background.verifier import Sampling, Verifier
 from forebay_proxy.cache.integrity.segment_check import Finding
-from forebay_proxy.core import events
 from forebay_proxy.core.errors import WrongBytes
+from forebay_proxy.core.facts.cache import SegmentVerified
 
 A, B = "https://o/set/a.tar", "https://o/set/b.tar"
 FAST = 1e12
@@ -46,7 +46,7 @@ async def test_all_is_right(tmp_path: Path) -> None:
         assert (await verify(world))[-1] == {
             "event": "end", "shards": 2, "segments": 5, "bytes": 5 * SEGMENT - 9, "wrong": 0, "wrong_shards": 0, "unread": 0,
         }  # fmt: skip
-        assert {fact.why for fact in world.of(events.SegmentVerified)} == {"verify"}
+        assert {fact.why for fact in world.of(SegmentVerified)} == {"verify"}
 
 
 async def test_what_is_wrong_is_told_and_leaves(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ async def test_leaving_ends_it(tmp_path: Path) -> None:
         await asyncio.wait([first])
         await stream.aclose()  # type: ignore[attr-defined]
         await world.quiet()
-        assert len(world.of(events.SegmentVerified)) <= 2
+        assert len(world.of(SegmentVerified)) <= 2
 
 
 async def test_samples_come_by_everywhere(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ async def test_samples_come_by_everywhere(tmp_path: Path) -> None:
         findings = [await sampling.sample() for _ in range(40)]
         assert findings.count(Finding.WRONG) == 1
         assert not world.entry(B).segments.has(1)
-        assert {fact.why for fact in world.of(events.SegmentVerified)} == {"sample"}
+        assert {fact.why for fact in world.of(SegmentVerified)} == {"sample"}
 
 
 async def test_an_empty_cache_has_nothing_to_sample(tmp_path: Path) -> None:
@@ -152,4 +152,4 @@ async def test_a_busy_moment_is_left_out(tmp_path: Path) -> None:
         with pytest.raises(asyncio.CancelledError):
             await sampling.run()
         assert slept == [5.0] * 6
-        assert len(world.of(events.SegmentVerified)) == 3
+        assert len(world.of(SegmentVerified)) == 3

@@ -15,8 +15,10 @@ from support.house import LAYOUT, SEGMENT, World, building, data_of, reader, sha
 from support.stores import held_by_a_child
 
 from forebay_proxy.cache.fd_lease import UseHttp
-from forebay_proxy.core import events
 from forebay_proxy.core.errors import DiskFailed, ShardForbidden
+from forebay_proxy.core.facts.cache import OptimalBytes
+from forebay_proxy.core.facts.origins import Revalidated
+from forebay_proxy.core.facts.requests import ShardOpened
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.store.files import file_io
 from forebay_proxy.wire.protocol.plan import ReaderName
@@ -113,7 +115,7 @@ async def test_a_map_outlives_the_lease(tmp_path: Path) -> None:
     """The books hold what the kernel holds: nothing of it may leave, its bytes stay right, it can still be read; then all goes back."""
     async with building(tmp_path / "c") as world:
         data = await warmed(world)
-        fd_leases, told = world.fd_leases, len(world.of(events.OptimalBytes))
+        fd_leases, told = world.fd_leases, len(world.of(OptimalBytes))
         with await mapped(world) as held:
             assert (fd_leases.count, fd_leases.lingering, fd_leases.bytes, fd_leases.segments) == (0, 1, world.ledger.stored_bytes, 4)
             world.cache.fd_lender.look_again()
@@ -122,7 +124,7 @@ async def test_a_map_outlives_the_lease(tmp_path: Path) -> None:
             assert world.entry(A).in_use.stuck_until == 0.0  # not even tried
             assert held[:] == data
             assert await world.get(A) == data
-        assert len(world.of(events.OptimalBytes)) == told + 2
+        assert len(world.of(OptimalBytes)) == told + 2
         world.cache.fd_lender.look_again()
         assert (fd_leases.lingering, fd_leases.bytes, fd_leases.segments, world.cache.leased_segments) == (0, 0, 0, 0)
         assert await world.reclaimer.evict(world.entry(A)) > 0
@@ -221,7 +223,7 @@ async def test_a_plan_advances_as_by_a_get(tmp_path: Path) -> None:
         async with AsyncExitStack() as stack:
             await passed(world, stack, B, reader())
         await asyncio.sleep(0)  # who waits for the descriptor does not wait for the books
-        assert [fact.how for fact in world.of(events.ShardOpened)] == ["planned", "skipped"]
+        assert [fact.how for fact in world.of(ShardOpened)] == ["planned", "skipped"]
 
 
 async def test_a_job_compares_with_the_origin_first(tmp_path: Path) -> None:
@@ -230,7 +232,7 @@ async def test_a_job_compares_with_the_origin_first(tmp_path: Path) -> None:
         await warmed(world)
         async with AsyncExitStack() as stack:
             await passed(world, stack, A, reader(job="second"))
-        assert [fact.result for fact in world.of(events.Revalidated)] == ["same"]
+        assert [fact.result for fact in world.of(Revalidated)] == ["same"]
         world.origin.put(A, data_of(LENGTH, 5), etag='"v2"')
         with pytest.raises(UseHttp):
             async with AsyncExitStack() as stack:

@@ -16,7 +16,6 @@ from support.house import SEGMENT, building, data_of, reader, shard_of, until
 from support.lengths import examples
 
 from forebay_proxy.cache.readers.reader import ShardReader
-from forebay_proxy.core import events
 from forebay_proxy.core.errors import (
     CacheFull,
     OriginUnavailable,
@@ -25,7 +24,9 @@ from forebay_proxy.core.errors import (
     ShardNotFound,
     TruncatedShard,
 )
-from forebay_proxy.core.events import RequestOutcome
+from forebay_proxy.core.facts.cache import IntegrityFailed
+from forebay_proxy.core.facts.origins import FetchRetried, Refetched
+from forebay_proxy.core.facts.requests import RequestOutcome
 from forebay_proxy.store.files import file_io
 
 A = "https://o/set/a.tar"
@@ -193,7 +194,7 @@ async def test_a_slow_reader_of_a_bypass_slows_nobody(tmp_path: Path) -> None:
             assert slow.tally.outcome is RequestOutcome.BYPASS
             got += b"".join([bytes(chunk) async for chunk in slow.chunks()])
         assert got == data
-        assert world.of(events.Refetched)
+        assert world.of(Refetched)
 
 
 async def test_a_lone_slow_reader_makes_a_bypass_wait(tmp_path: Path) -> None:
@@ -207,7 +208,7 @@ async def test_a_lone_slow_reader_makes_a_bypass_wait(tmp_path: Path) -> None:
             assert world.origin.sent(A) <= 8 * 4096
             got += b"".join([bytes(chunk) async for chunk in slow.chunks()])
         assert got == data
-        assert not world.of(events.Refetched)
+        assert not world.of(Refetched)
 
 
 async def test_a_bypass_is_stored_nowhere(tmp_path: Path) -> None:
@@ -254,7 +255,7 @@ async def test_a_broken_body_is_resumed(tmp_path: Path) -> None:
         assert await world.get(A) == data
         assert world.origin.asked(A) == [(0, SEGMENT - 1), (20_000, SEGMENT - 1)]
         assert world.origin.log[1].pin == '"v1"'
-        assert world.of(events.FetchRetried)[0].resumed
+        assert world.of(FetchRetried)[0].resumed
 
 
 async def test_a_stream_is_resumed_by_its_second_body(tmp_path: Path) -> None:
@@ -515,7 +516,7 @@ async def test_another_boot_verifies_before_first_use(tmp_path: Path) -> None:
         assert world.entry(A).segments.unverified == {0, 1, 2, 3}
         assert await asyncio.gather(*(world.get(A) for _ in range(8))) == [data] * 8
         assert origin.asked(A) == [(2 * SEGMENT, 3 * SEGMENT - 1)]
-        assert world.of(events.IntegrityFailed)
+        assert world.of(IntegrityFailed)
 
 
 async def test_a_shard_that_was_a_stream_and_is_partly_gone_is_read_again(tmp_path: Path) -> None:

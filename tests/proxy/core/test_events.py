@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forebay_proxy.core.events import Events, Fact, FlightBoarded, LoopLagged
+from forebay_proxy.core.events import Events, Fact
+from forebay_proxy.core.facts.origins import FlightBoarded
+from forebay_proxy.core.facts.requests import LoopLagged
 
 
 @dataclass(frozen=True, slots=True)

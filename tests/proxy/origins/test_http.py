@@ -31,7 +31,9 @@ from forebay_proxy.core.errors import (
     ShardNotFound,
     TruncatedShard,
 )
-from forebay_proxy.core.events import ClientRefused, Event, Events, OriginAnswered, OriginFailed
+from forebay_proxy.core.events import Event, Events
+from forebay_proxy.core.facts.origins import OriginAnswered, OriginFailed
+from forebay_proxy.core.facts.requests import ClientRefused
 from forebay_proxy.core.request_loop import LoopGuard
 from forebay_proxy.core.shard import ByteRange, Pin, PinKind, Shard
 from forebay_proxy.origins.base import OriginBody

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from support.house import FakeClock
 
-from forebay_proxy.core import events
 from forebay_proxy.core.errors import DiskFailed
+from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.cache import DiskChanged, DiskOperationFailed
 from forebay_proxy.store.facts import SpaceRefused
 from forebay_proxy.store.health import (
     CALM_S,
@@ -25,7 +26,7 @@ FULL = DiskFailed("allocate", "ENOSPC", "full")
 
 
 def health_of() -> tuple[DiskHealth, FakeClock, list[Any]]:
-    clock, facts, board = FakeClock(), list[Any](), events.Events()
+    clock, facts, board = FakeClock(), list[Any](), Events()
     board.listen(facts.append)
     return DiskHealth(clock, board), clock, facts
 
@@ -42,7 +43,7 @@ def probe(health: DiskHealth, error: DiskFailed | None = None) -> None:
 
 
 def changes(facts: list[Any]) -> list[str]:
-    return [fact.state for fact in facts if isinstance(fact, events.DiskChanged)]
+    return [fact.state for fact in facts if isinstance(fact, DiskChanged)]
 
 
 def test_one_failure_stops_nobody_else() -> None:
@@ -51,7 +52,7 @@ def test_one_failure_stops_nobody_else() -> None:
     health.failed(EIO)
     assert (health.state, health.usable, health.readable) == ("unstable", True, True)
     assert "EIO" in health.reason
-    assert facts == [events.DiskOperationFailed("write", "EIO"), events.DiskChanged("unstable")]
+    assert facts == [DiskOperationFailed("write", "EIO"), DiskChanged("unstable")]
 
 
 def test_many_failures_at_once_are_an_outage() -> None:

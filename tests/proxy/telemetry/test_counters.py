@@ -10,18 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.house import reader
 
-from forebay_proxy.core.events import (
-    Aborted,
-    FlightBoarded,
-    OptimalBytes,
-    OriginBytes,
-    ReaderWaited,
-    RequestDone,
-    RequestOutcome,
-    SegmentFetched,
-    Served,
-    ShardOpened,
-)
+from forebay_proxy.core.facts.cache import OptimalBytes
+from forebay_proxy.core.facts.origins import FlightBoarded, OriginBytes, SegmentFetched
+from forebay_proxy.core.facts.requests import Aborted, ReaderWaited, RequestDone, RequestOutcome, Served, ShardOpened
 from forebay_proxy.telemetry import counters as counters_module
 from forebay_proxy.telemetry.counters import MAX_JOBS, Counters, Followed, PlanAdherence
 

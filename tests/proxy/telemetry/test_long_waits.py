@@ -8,7 +8,8 @@ from contextlib import ExitStack
 import pytest
 from support.house import FakeClock, reader
 
-from forebay_proxy.core.events import Events, OriginAnswered, OriginFailed
+from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.origins import OriginAnswered, OriginFailed
 from forebay_proxy.telemetry.long_waits import LongWaits
 from forebay_proxy.telemetry.origin_board import OriginBoard
 from forebay_proxy.telemetry.verdict import verdict

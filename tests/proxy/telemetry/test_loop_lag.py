@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from forebay_proxy.core.events import Event, Events, LoopLagged
+from forebay_proxy.core.events import Event, Events
+from forebay_proxy.core.facts.requests import LoopLagged
 from forebay_proxy.telemetry.loop_lag import measure_lag
 
 

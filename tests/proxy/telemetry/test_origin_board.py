@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.house import FakeClock
 
-from forebay_proxy.core.events import FetchRetried, FlightBoarded, OriginAnswered, OriginBytes, OriginFailed
+from forebay_proxy.core.facts.origins import FetchRetried, FlightBoarded, OriginAnswered, OriginBytes, OriginFailed
 from forebay_proxy.telemetry import origin_board as module
 from forebay_proxy.telemetry.origin_board import OriginBoard
 

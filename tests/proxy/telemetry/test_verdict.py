@@ -7,7 +7,8 @@ from contextlib import ExitStack
 import pytest
 from support.house import FakeClock, reader
 
-from forebay_proxy.core.events import Events, OriginAnswered, OriginBytes, OriginFailed
+from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.origins import OriginAnswered, OriginBytes, OriginFailed
 from forebay_proxy.telemetry.origin_board import OriginBoard
 from forebay_proxy.telemetry.verdict import verdict
 from forebay_proxy.telemetry.waits import OPENING, Waits

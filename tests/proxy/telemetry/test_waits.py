@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from support.house import FakeClock, reader
 
-from forebay_proxy.core.events import Event, Events, ReaderWaited
+from forebay_proxy.core.events import Event, Events
+from forebay_proxy.core.facts.requests import ReaderWaited
 from forebay_proxy.telemetry.waits import OPENING, READING, Waits
 
 A = "https://o/a.tar"

@@ -15,7 +15,6 @@ from forebay_proxy.cache.fill.segment_writer import SegmentWriter
 from forebay_proxy.cache.integrity.version_flips import VersionFlips
 from forebay_proxy.cache.readers.body_copy import BodyCopy, Stopwatch, check
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.core import events
 from forebay_proxy.core.digests import Digest
 from forebay_proxy.core.errors import (
     OriginLied,
@@ -29,6 +28,7 @@ from forebay_proxy.core.errors import (
     TruncatedShard,
 )
 from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.origins import FetchRetried
 from forebay_proxy.core.shard import ByteRange, Pin, Shard, Version
 from forebay_proxy.origins.base import OriginBody, TellsDigests
 from forebay_proxy.origins.registry import Origins
@@ -193,7 +193,7 @@ class Fetcher:
             if pause_s is None:
                 raise error
             await self.sleep(pause_s)
-            self._events.emit(events.FetchRetried(shard.origin, reason_of(error), resumed))
+            self._events.emit(FetchRetried(shard.origin, reason_of(error), resumed))
             return
         if flight.passengers:
             retry_budget.wanted()
@@ -212,7 +212,7 @@ class Fetcher:
             if lie.of_version:
                 raise ShardChanged(shard.name, lie.cause) from lie  # it insists: what we hold is not what it has
             raise
-        self._events.emit(events.FetchRetried(shard.origin, reason_of(error), resumed))
+        self._events.emit(FetchRetried(shard.origin, reason_of(error), resumed))
 
     async def pour(self, entry: Entry, flight: Flight, shard: Shard, writer: SegmentWriter, body: OriginBody, slot: Slot) -> None:
         """Land the bytes of ``body``; at its end the flight is complete. Raises as ``BodyCopy.run``."""

@@ -15,10 +15,10 @@ from forebay_proxy.cache.resident.facts import EntryLeft, SegmentMissed, ShardCo
 from forebay_proxy.cache.resident.open_files import Retirement
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.space import Slice, SpaceManager
-from forebay_proxy.core import events
 from forebay_proxy.core.digests import Digest
 from forebay_proxy.core.errors import CacheError, DiskFailed, ShardChanged, bare
 from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.origins import SegmentFetched
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.core.tasks import BackgroundTasks
 from forebay_proxy.policy.eviction.ledger import Grant
@@ -112,7 +112,7 @@ class Fill:
             entry.segments.unread.discard(index)
         prefetched = flight.need >= DEMAND
         size = entry.segments.span(index)[1]
-        self._events.emit(events.SegmentFetched(entry.origin, size, self._clock() - flight.takeoff.at, stored=True, prefetched=prefetched))
+        self._events.emit(SegmentFetched(entry.origin, size, self._clock() - flight.takeoff.at, stored=True, prefetched=prefetched))
         self._sync_complete(entry)
         self._room.changed()
 

@@ -14,9 +14,9 @@ from forebay_proxy.cache.fill.segment_writer import SegmentWriter
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.segment_reader import SegmentReader
 from forebay_proxy.cache.resident.space import Slice, SpaceManager
-from forebay_proxy.core import events
 from forebay_proxy.core.errors import CacheFull
 from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.origins import FlightBoarded, Refetched
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.policy.plans.registry import PlanRegistry
@@ -120,7 +120,7 @@ class SegmentFlights:
         first, size = entry.segments.span(entry.segments.layout.index_of(position))
         flight = Flight(position, first + size if entry.ranged else entry.version.length, 0.0, self._clock())
         flight.bypass = True
-        self._events.emit(events.Refetched(entry.origin, (flight.end or position) - position))
+        self._events.emit(Refetched(entry.origin, (flight.end or position) - position))
         self._fly(entry, flight, shard, -1, None)
         return flight
 
@@ -136,7 +136,7 @@ class SegmentFlights:
 
     def boarded(self) -> None:
         """A reader follows a flight that others asked for."""
-        self._events.emit(events.FlightBoarded())
+        self._events.emit(FlightBoarded())
 
     def _flight(self, entry: Entry, index: int, need: float) -> Flight:
         first, size = entry.segments.span(index)

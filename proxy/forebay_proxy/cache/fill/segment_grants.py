@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.space import Slice, SpaceManager
-from forebay_proxy.core import events
 from forebay_proxy.core.errors import CacheFull, DiskFailed
 from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.cache import ReservationRefused
 from forebay_proxy.core.tasks import BackgroundTasks
 from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.store.health import DiskHealth
@@ -172,4 +172,4 @@ class SegmentGrants:
 
     def refused(self, why: str) -> None:
         """No room, and the counters know: "disk" (it fails), "no-room", "inodes" (the file system has none left)."""
-        self._events.emit(events.ReservationRefused(why))
+        self._events.emit(ReservationRefused(why))

@@ -25,10 +25,10 @@ from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import VersionRefuted
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.cache.versions.refusals import SuspectVersions
-from forebay_proxy.core import events
 from forebay_proxy.core.digests import Digest, first_usable
 from forebay_proxy.core.errors import DigestDiffers, ShardError
 from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.cache import DigestChecked, IntegrityFailed
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.core.tasks import BackgroundTasks
 
@@ -92,7 +92,7 @@ class DigestCheck:
         if digest is None:
             if not entry.trust.no_digest:
                 entry.trust.no_digest = True
-                self._events.emit(events.DigestChecked(offered[0].algorithm, "unchecked"))
+                self._events.emit(DigestChecked(offered[0].algorithm, "unchecked"))
             return
         if digest_state is None:
             entry.trust.digest_state = DigestState(digest)
@@ -213,7 +213,7 @@ class DigestCheck:
             return
         digest_state.verdict = DigestVerdict.AGREES
         self._suspects.trusted(entry.name)
-        self._events.emit(events.DigestChecked(computed.algorithm, "agrees"))
+        self._events.emit(DigestChecked(computed.algorithm, "agrees"))
         self._room.claim(entry)
 
     def _differs(self, entry: Entry, digest_state: DigestState, cause: str) -> None:
@@ -224,7 +224,7 @@ class DigestCheck:
         if not first:
             self._suspects.refuse(entry.name, entry.in_use.fault)
         log.error("shard %s: %s; %s", entry.name, cause, "it is fetched once more" if first else "as before: its readers get an error")
-        self._events.emit(events.DigestChecked(digest_state.expected.algorithm, "differs"))
-        self._events.emit(events.IntegrityFailed("origin"))
+        self._events.emit(DigestChecked(digest_state.expected.algorithm, "differs"))
+        self._events.emit(IntegrityFailed("origin"))
         self._events.emit(VersionRefuted(entry))
         digest_state.changed.send()

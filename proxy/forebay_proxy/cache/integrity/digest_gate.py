@@ -19,9 +19,9 @@ from forebay_proxy.cache.resident.digest_state import DigestState, DigestVerdict
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import SegmentRefetched
 from forebay_proxy.cache.resident.space import SpaceManager
-from forebay_proxy.core import events
 from forebay_proxy.core.errors import bare
 from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.cache import DigestChecked
 from forebay_proxy.transfer.flights import Flight, Flights
 
 __all__ = ["DigestGate"]
@@ -43,7 +43,7 @@ class DigestGate:
         """Nothing can be compared: the end is everybody's."""
         if digest_state.closed:
             digest_state.released = True
-            self._events.emit(events.DigestChecked(digest_state.expected.algorithm if digest_state.expected else "unknown", "unchecked"))
+            self._events.emit(DigestChecked(digest_state.expected.algorithm if digest_state.expected else "unknown", "unchecked"))
             self._room.claim(entry)
             digest_state.changed.send()
 

@@ -15,10 +15,10 @@ from forebay_proxy.cache.resident.facts import SegmentSpoilt
 from forebay_proxy.cache.resident.open_files import PatientFiles
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.space import SegmentLeases, SpaceManager
-from forebay_proxy.core import events
 from forebay_proxy.core.digests import DigestHasher
 from forebay_proxy.core.errors import CacheError, DiskFailed
 from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.cache import IntegrityFailed, SegmentVerified
 from forebay_proxy.store.health import DiskHealth
 
 __all__ = ["Finding", "SegmentCheck"]
@@ -98,7 +98,7 @@ class SegmentCheck:
             if finding.removes:
                 await self._remove(entry, index, finding)
         if finding.removes or finding is Finding.RIGHT:
-            self._events.emit(events.SegmentVerified(why, finding is Finding.RIGHT))
+            self._events.emit(SegmentVerified(why, finding is Finding.RIGHT))
         return finding
 
     async def _compare(self, entry: Entry, index: int, hasher: DigestHasher | None, *, gentle: bool) -> Finding:
@@ -132,5 +132,5 @@ class SegmentCheck:
         entry.trust.wrong += 1
         if finding is Finding.WRONG and index not in entry.segments.unverified:
             self._events.emit(SegmentSpoilt(entry, index))
-        self._events.emit(events.IntegrityFailed("recovery" if index in entry.segments.unverified else "read"))
+        self._events.emit(IntegrityFailed("recovery" if index in entry.segments.unverified else "read"))
         await self._reclaimer.discard(entry, index)

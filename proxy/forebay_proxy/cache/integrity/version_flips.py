@@ -18,7 +18,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.core.events import Events, OriginOddity
+from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.origins import OriginOddity
 
 __all__ = ["VersionFlips"]
 

@@ -14,9 +14,9 @@ from forebay_proxy.cache.readers.reader import ShardReader
 from forebay_proxy.cache.resident.facts import ReaderResumed
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.cache.versions.tar_check import TarCheck
-from forebay_proxy.core import events
 from forebay_proxy.core.errors import ShardChanged
 from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.cache import OptimalBytes
 from forebay_proxy.telemetry.optimum import OptimumMeter
 from forebay_proxy.telemetry.waits import READING, Waits
 from forebay_proxy.wire.protocol.plan import ReaderName
@@ -79,7 +79,7 @@ class ActiveReaders:
         """What this reading would have cost the best schedule there is."""
         entered, entry = reading.entered, reading.entry
         if entered is not None:
-            self._events.emit(events.OptimalBytes(self.optimum.read(entry.key, *entered, entry.version.length, began)))
+            self._events.emit(OptimalBytes(self.optimum.read(entry.key, *entered, entry.version.length, began)))
 
     def let_rest(self, now: float) -> int:
         """Once a second: readers whose client is stuck give back what they hold (``now`` is monotonic); how many they are."""

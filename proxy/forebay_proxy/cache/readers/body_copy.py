@@ -10,9 +10,9 @@ from contextlib import aclosing
 
 from forebay_proxy.cache.fill.segment_writer import SegmentWriter
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.core import events
 from forebay_proxy.core.errors import OriginLied, ShardChanged, TruncatedShard
 from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.origins import OriginBytes, OriginOddity
 from forebay_proxy.core.shard import ByteRange
 from forebay_proxy.origins.base import OriginBody
 from forebay_proxy.transfer.bandwidth import BandwidthEstimate, ConnectionRate
@@ -99,7 +99,7 @@ class BodyCopy:
         if self._skip < 0:
             raise OriginLied(self._entry.name, f"the body starts at {self._body.first}, {self._writer.received} is needed")
         if self._whole:
-            self._events.emit(events.OriginOddity(self._origin, "whole-for-range"))
+            self._events.emit(OriginOddity(self._origin, "whole-for-range"))
         with self._buffers.fetches.held():
             if self._writer.bypassing:
                 self._body.narrow(self._buffers.windows.unit_bytes)
@@ -120,7 +120,7 @@ class BodyCopy:
         kind = "demand" if self._flight.need < DEMAND else "prefetch"
         async for chunk in chunks:
             stopwatch.came(len(chunk))
-            self._events.emit(events.OriginBytes(self._origin, len(chunk), kind))
+            self._events.emit(OriginBytes(self._origin, len(chunk), kind))
             if self._tail is not None:
                 self._tail.feed(chunk)
             passed = min(self._skip, len(chunk))

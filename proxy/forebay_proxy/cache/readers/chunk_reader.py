@@ -25,7 +25,7 @@ from forebay_proxy.cache.integrity.digest_gate import DigestGate
 from forebay_proxy.cache.readers.reader_parts import ReaderParts
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.core.errors import FellBehind, ShardError, WrongBytes, bare
-from forebay_proxy.core.events import RequestOutcome
+from forebay_proxy.core.facts.requests import RequestOutcome
 from forebay_proxy.transfer.flights import Flight
 
 __all__ = ["ChunkReader", "RepeatCheck", "SegmentSource", "foreseen_outcome", "source_in_flight", "source_of_segment"]

@@ -24,7 +24,7 @@ from forebay_proxy.cache.readers.reader_lease import ReaderLease, ReaderPlace, R
 from forebay_proxy.cache.readers.reader_parts import ReaderParts
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.core.errors import CacheError, DigestDiffers, OriginError, ShardChanged, bare
-from forebay_proxy.core.events import RequestOutcome
+from forebay_proxy.core.facts.requests import RequestOutcome
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.transfer.flights import Flight
 from forebay_proxy.wire.protocol.plan import ReaderName

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from forebay_proxy.cache.readers.chunk_reader import SegmentSource
 from forebay_proxy.cache.readers.reader_parts import ReaderParts
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.core.events import RequestOutcome
+from forebay_proxy.core.facts.requests import RequestOutcome
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.telemetry.waits import Wait
 from forebay_proxy.transfer.flights import Flight

@@ -18,8 +18,8 @@ from typing import Any
 
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import CacheChanged, EntryLeft, SegmentGone
-from forebay_proxy.core import events
 from forebay_proxy.core.events import Events, Fact
+from forebay_proxy.core.facts.cache import Evicted
 from forebay_proxy.policy.eviction.admission import AdmissionPolicy
 from forebay_proxy.policy.eviction.ledger import Grant, Ledger, Victim
 from forebay_proxy.policy.plans.next_use import Rank
@@ -93,7 +93,7 @@ class SpaceManager:
                 age_s = now - entry.stored.stored_at.get(index, now)
                 used = index not in entry.segments.unread
                 reason = known or ("guess" if used or rank > Rank.READ else "unused")
-                self._events.emit(events.Evicted(entry.segments.bytes_of(index), reason, age_s, used))
+                self._events.emit(Evicted(entry.segments.bytes_of(index), reason, age_s, used))
                 self._leave(entry, index)
             self.claim(entry)
             self.candidates.touch(entry)

@@ -19,9 +19,9 @@ from forebay_proxy.cache.versions.opening import FirstSegmentSizes, Opening, Ope
 from forebay_proxy.cache.versions.refusals import RefusalCache, SuspectVersions
 from forebay_proxy.cache.versions.version_checks import VersionChecks
 from forebay_proxy.cache.versions.versions import Freshness, Versions
-from forebay_proxy.core import events
 from forebay_proxy.core.errors import CacheFull, ShardChanged, ShardError
 from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.origins import OpeningDone
 from forebay_proxy.core.http_range import RangeRequest
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.transfer.buffers import BufferBudget
@@ -159,12 +159,12 @@ class VersionResolver:
         except ShardError as error:
             if not known.done():
                 self._refusals.remember(shard.name, mac, error)
-                self._events.emit(events.OpeningDone(shard.origin, self._clock() - started, type(error).__name__))
+                self._events.emit(OpeningDone(shard.origin, self._clock() - started, type(error).__name__))
             raise
         finally:
             if opening.entry is not None:
                 self._retirement.retire(opening.entry)
-        self._events.emit(events.OpeningDone(shard.origin, opening.seconds))
+        self._events.emit(OpeningDone(shard.origin, opening.seconds))
 
     def expire(self) -> None:
         """Once a second: drop what is remembered of refusals and wrong bytes no longer."""

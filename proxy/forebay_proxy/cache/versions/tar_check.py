@@ -13,7 +13,8 @@ from forebay_proxy.cache.readers.reader import ShardReader
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.segment_reader import SegmentReader
 from forebay_proxy.core.errors import CacheError
-from forebay_proxy.core.events import Events, NotTar
+from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.requests import NotTar
 from forebay_proxy.core.shard import shown
 from forebay_proxy.wire.tar.first_bytes import LOOK_BYTES, is_named_tar, why_no_tar
 

@@ -15,9 +15,9 @@ from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.cache.versions.refusals import RefusalCache
 from forebay_proxy.cache.versions.revalidation import Revalidation
 from forebay_proxy.cache.versions.versions import Freshness, Outdated, Versions
-from forebay_proxy.core import events
 from forebay_proxy.core.errors import OriginUnavailable, ShardError
 from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.origins import Revalidated
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.transfer.single_flight import Urgency, UrgentFlight
 
@@ -91,7 +91,7 @@ class VersionChecks:
         except ShardError as error:
             self._refusals.remember(shard.name, self._versions.mac(shard), error)
             raise
-        self._events.emit(events.Revalidated("same" if now is not None else "changed"))
+        self._events.emit(Revalidated("same" if now is not None else "changed"))
         if now is not None:
             if entry.dated(now):
                 self._room.claim(entry)
@@ -101,7 +101,7 @@ class VersionChecks:
         done.set_result(now is not None)
 
     def _served_unasked(self, entry: Entry, job: str, done: asyncio.Future[bool]) -> None:
-        self._events.emit(events.Revalidated("unreachable"))
+        self._events.emit(Revalidated("unreachable"))
         self._freshness.checked(entry, job)
         done.set_result(True)
 

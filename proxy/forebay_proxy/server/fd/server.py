@@ -22,15 +22,8 @@ from typing import Protocol
 
 from forebay_proxy.cache.fd_lease import FdLease, UseHttp
 from forebay_proxy.core.errors import ConfigError, ForebayError
-from forebay_proxy.core.events import (
-    ClientRefused,
-    DoorAnswered,
-    Events,
-    LeaseEnded,
-    RequestDone,
-    RequestOutcome,
-    Served,
-)
+from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.requests import ClientRefused, DoorAnswered, LeaseEnded, RequestDone, RequestOutcome, Served
 from forebay_proxy.core.logs import frames_of
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans.live_jobs import ANONYMOUS, LiveJobs, Presence

@@ -9,7 +9,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from forebay_proxy.core.events import Aborted, Events, RequestDone, RequestFailed, RequestOutcome, Served
+from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.requests import Aborted, RequestDone, RequestFailed, RequestOutcome, Served
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["OpenRequests", "RequestRecord", "ShardRecord"]

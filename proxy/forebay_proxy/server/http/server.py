@@ -18,7 +18,8 @@ from typing import Any
 from aiohttp import web
 
 from forebay_proxy.core.errors import ClientGone, ConfigError, ForebayError
-from forebay_proxy.core.events import ClientRefused, Events
+from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.requests import ClientRefused
 from forebay_proxy.core.request_loop import CDN_LOOP, LoopGuard
 from forebay_proxy.policy.plans.live_jobs import LiveJobs
 from forebay_proxy.server.http.admin_routes import AdminRoutes, Housekeeping

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from forebay_proxy.core import http_range
 from forebay_proxy.core.errors import RangeNotSatisfiable
-from forebay_proxy.core.events import RequestOutcome
+from forebay_proxy.core.facts.requests import RequestOutcome
 from forebay_proxy.core.shard import Version
 from forebay_proxy.server.http.problem import PreconditionFailed
 

@@ -23,7 +23,7 @@ from forebay_proxy.core.errors import (
     ShardError,
     TruncatedShard,
 )
-from forebay_proxy.core.events import RequestOutcome
+from forebay_proxy.core.facts.requests import RequestOutcome
 from forebay_proxy.core.http_range import RangeRequest
 from forebay_proxy.core.shard import Shard, Version, shown
 from forebay_proxy.server.http.body_writer import BodyWriter, cut

@@ -40,14 +40,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from forebay_proxy.core.errors import ConfigError
-from forebay_proxy.core.events import (
-    AccessLogged,
-    Event,
-    Events,
-    LeaseEnded,
-    RequestDone,
-    Served,
-)
+from forebay_proxy.core.events import Event, Events
+from forebay_proxy.core.facts.requests import AccessLogged, LeaseEnded, RequestDone, Served
 from forebay_proxy.core.shard import shown
 from forebay_proxy.core.tasks import settle
 from forebay_proxy.telemetry.logs.append_file import AppendFile

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from forebay_proxy.core.events import RequestDone
+from forebay_proxy.core.facts.requests import RequestDone
 from forebay_proxy.core.shard import shown
 
 __all__ = ["log_request"]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from forebay_proxy.core.digests import ALGORITHMS
-from forebay_proxy.core.events import RequestOutcome
+from forebay_proxy.core.facts.requests import RequestOutcome
 
 __all__ = ["METRICS", "OPEN", "OTHER", "PREFIX", "SLOTTED", "Metric", "table"]
 

@@ -1,4 +1,4 @@
-"""Counts what rooms report. The names are in ``metric_catalog.py``; facts come from ``events.py``; levels are pulled from ``Usage``.
+"""Counts what rooms report. The names are in ``metric_catalog.py``; facts come from ``core/facts``; levels are pulled from ``Usage``.
 
 No room calls anything here: the service listens with ``Metrics.listen`` and hands ``Metrics.watch`` a function that returns the levels.
 The registry is our own, so two sidecars in one process (a test, a notebook) do not meet. At most 2,000 lines are exported, come what may:
@@ -17,7 +17,45 @@ from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, 
 from prometheus_client import Metric as Collected
 from prometheus_client.registry import Collector
 
-from forebay_proxy.core import events as facts
+from forebay_proxy.core.events import Event
+from forebay_proxy.core.facts.cache import (
+    CacheRecovered,
+    DigestChecked,
+    DiskChanged,
+    DiskOperationFailed,
+    Evicted,
+    IndexDone,
+    IntegrityFailed,
+    OptimalBytes,
+    ReservationRefused,
+    SegmentVerified,
+)
+from forebay_proxy.core.facts.origins import (
+    FetchRetried,
+    FlightBoarded,
+    NotStorable,
+    OpeningDone,
+    OriginAnswered,
+    OriginBytes,
+    OriginFailed,
+    OriginOddity,
+    Refetched,
+    Revalidated,
+    SegmentFetched,
+)
+from forebay_proxy.core.facts.requests import (
+    Aborted,
+    AccessLogged,
+    ClientRefused,
+    DoorAnswered,
+    LeaseEnded,
+    LoopLagged,
+    NotTar,
+    PlanChanged,
+    ReaderWaited,
+    RequestDone,
+    ShardOpened,
+)
 from forebay_proxy.telemetry.prometheus.gauges import LEVELS, UsageCollector
 from forebay_proxy.telemetry.prometheus.metric_catalog import METRICS, OTHER, table
 from forebay_proxy.telemetry.prometheus.metric_labels import Family, LabelSlots, code_label, job_label, origin_label
@@ -47,7 +85,7 @@ class Metrics:
         ProcessCollector(registry=self._registry)
         GCCollector(registry=self._registry)
 
-    def listen(self, event: facts.Event) -> None:
+    def listen(self, event: Event) -> None:
         """Count one fact. Costs a few microseconds, never raises on a value it does not know."""
         count = self._counters.get(type(event))
         if count is not None:
@@ -78,41 +116,41 @@ class Metrics:
     def _dispatch(self) -> dict[type, Callable[[Any], None]]:
         count = {name: family.inc for name, family in self._families.items()}
         return {
-            facts.Aborted: lambda fact: count["responses_aborted_total"](fact.reason),
-            facts.AccessLogged: lambda fact: count["access_log_lines_total"](fact.result, by=fact.count),
-            facts.ClientRefused: self._client_refused,
-            facts.DiskChanged: lambda fact: count["cache_disk_state_changes_total"](fact.state),
-            facts.DigestChecked: lambda fact: count["digest_checks_total"](fact.algorithm, fact.result),
-            facts.DiskOperationFailed: lambda fact: count["cache_disk_errors_total"](fact.operation, _errno_label(fact.errno_name)),
-            facts.DoorAnswered: lambda fact: count["door_answers_total"](fact.answer),
-            facts.Evicted: self._evicted,
-            facts.FetchRetried: self._fetch_retried,
-            facts.FlightBoarded: lambda _: count["singleflight_joins_total"](),
-            facts.IndexDone: lambda fact: count["sample_indexes_total"](fact.result),
-            facts.IntegrityFailed: lambda fact: count["cache_integrity_failures_total"](fact.stage),
-            facts.LeaseEnded: lambda fact: self._families["descriptor_lease_seconds"].observe(seconds=fact.done.seconds),
-            facts.LoopLagged: lambda fact: self._families["event_loop_lag_seconds"].observe(seconds=fact.seconds),
-            facts.OpeningDone: self._opening_done,
-            facts.OptimalBytes: lambda fact: count["plan_optimal_origin_bytes_total"](by=fact.count),
-            facts.OriginAnswered: self._origin_answered,
-            facts.OriginBytes: lambda fact: count["origin_bytes_total"](self._origins.of(fact.origin), fact.kind, by=fact.count),
-            facts.OriginFailed: self._origin_failed,
-            facts.OriginOddity: lambda fact: count["origin_oddities_total"](self._origins.of(fact.origin), fact.kind),
-            facts.PlanChanged: lambda fact: count["plan_changes_total"](fact.what),
-            facts.ReaderWaited: lambda fact: count["reader_wait_seconds_total"](self._jobs.of(fact.job), by=fact.seconds),
-            facts.CacheRecovered: self._recovered,
-            facts.NotStorable: lambda _: count["not_storable_total"](),
-            facts.NotTar: lambda fact: count["not_tar_readings_total"](self._jobs.of(fact.job)),
-            facts.Refetched: lambda _: count["refetches_total"](),
-            facts.RequestDone: self._request_done,
-            facts.ReservationRefused: lambda fact: count["cache_reservation_failures_total"](fact.reason),
-            facts.Revalidated: lambda fact: count["revalidations_total"](fact.result),
-            facts.SegmentFetched: self._segment_fetched,
-            facts.SegmentVerified: lambda fact: count["segments_verified_total"](fact.why, "right" if fact.right else "wrong"),
-            facts.ShardOpened: self._shard_opened,
+            Aborted: lambda fact: count["responses_aborted_total"](fact.reason),
+            AccessLogged: lambda fact: count["access_log_lines_total"](fact.result, by=fact.count),
+            ClientRefused: self._client_refused,
+            DiskChanged: lambda fact: count["cache_disk_state_changes_total"](fact.state),
+            DigestChecked: lambda fact: count["digest_checks_total"](fact.algorithm, fact.result),
+            DiskOperationFailed: lambda fact: count["cache_disk_errors_total"](fact.operation, _errno_label(fact.errno_name)),
+            DoorAnswered: lambda fact: count["door_answers_total"](fact.answer),
+            Evicted: self._evicted,
+            FetchRetried: self._fetch_retried,
+            FlightBoarded: lambda _: count["singleflight_joins_total"](),
+            IndexDone: lambda fact: count["sample_indexes_total"](fact.result),
+            IntegrityFailed: lambda fact: count["cache_integrity_failures_total"](fact.stage),
+            LeaseEnded: lambda fact: self._families["descriptor_lease_seconds"].observe(seconds=fact.done.seconds),
+            LoopLagged: lambda fact: self._families["event_loop_lag_seconds"].observe(seconds=fact.seconds),
+            OpeningDone: self._opening_done,
+            OptimalBytes: lambda fact: count["plan_optimal_origin_bytes_total"](by=fact.count),
+            OriginAnswered: self._origin_answered,
+            OriginBytes: lambda fact: count["origin_bytes_total"](self._origins.of(fact.origin), fact.kind, by=fact.count),
+            OriginFailed: self._origin_failed,
+            OriginOddity: lambda fact: count["origin_oddities_total"](self._origins.of(fact.origin), fact.kind),
+            PlanChanged: lambda fact: count["plan_changes_total"](fact.what),
+            ReaderWaited: lambda fact: count["reader_wait_seconds_total"](self._jobs.of(fact.job), by=fact.seconds),
+            CacheRecovered: self._recovered,
+            NotStorable: lambda _: count["not_storable_total"](),
+            NotTar: lambda fact: count["not_tar_readings_total"](self._jobs.of(fact.job)),
+            Refetched: lambda _: count["refetches_total"](),
+            RequestDone: self._request_done,
+            ReservationRefused: lambda fact: count["cache_reservation_failures_total"](fact.reason),
+            Revalidated: lambda fact: count["revalidations_total"](fact.result),
+            SegmentFetched: self._segment_fetched,
+            SegmentVerified: lambda fact: count["segments_verified_total"](fact.why, "right" if fact.right else "wrong"),
+            ShardOpened: self._shard_opened,
         }
 
-    def _request_done(self, fact: facts.RequestDone) -> None:
+    def _request_done(self, fact: RequestDone) -> None:
         result = fact.outcome.value if fact.outcome else "none"
         self._families["requests_total"].inc(fact.method, result, code_label(fact.code))
         if fact.outcome is None:
@@ -122,53 +160,53 @@ class Metrics:
         self._families["time_to_first_byte_seconds"].observe(result, seconds=fact.first_byte_s)
         self._families["response_duration_seconds"].observe(seconds=fact.seconds)
 
-    def _client_refused(self, fact: facts.ClientRefused) -> None:
+    def _client_refused(self, fact: ClientRefused) -> None:
         if fact.reason == "origin":
             self._families["ssrf_blocked_total"].inc()
         else:
             self._families["auth_failures_total"].inc(fact.reason)
 
-    def _origin_answered(self, fact: facts.OriginAnswered) -> None:
+    def _origin_answered(self, fact: OriginAnswered) -> None:
         origin = self._origins.of(fact.origin)
         self._families["origin_requests_total"].inc(origin, fact.method, code_label(fact.code))
         if fact.code:  # without an answer there was no first byte, only a timeout
             self._families["origin_first_byte_seconds"].observe(origin, seconds=fact.first_byte_s)
 
-    def _origin_failed(self, fact: facts.OriginFailed) -> None:
+    def _origin_failed(self, fact: OriginFailed) -> None:
         origin = self._origins.of(fact.origin)
         self._families["origin_failures_total"].inc(origin, fact.reason)
         if fact.reason == "throttled":
             self._families["origin_throttled_total"].inc(origin)
 
-    def _fetch_retried(self, fact: facts.FetchRetried) -> None:
+    def _fetch_retried(self, fact: FetchRetried) -> None:
         origin = self._origins.of(fact.origin)
         self._families["origin_retries_total"].inc(origin)
         if fact.resumed:
             self._families["origin_resumes_total"].inc(origin)
 
-    def _opening_done(self, fact: facts.OpeningDone) -> None:
+    def _opening_done(self, fact: OpeningDone) -> None:
         self._families["opening_duration_seconds"].observe(seconds=fact.seconds)
         if fact.error:
             self._families["opening_failures_total"].inc(fact.error)
 
-    def _segment_fetched(self, fact: facts.SegmentFetched) -> None:
+    def _segment_fetched(self, fact: SegmentFetched) -> None:
         self._families["segments_fetched_total"].inc("prefetch" if fact.prefetched else "demand", "yes" if fact.stored else "no")
         self._families["segment_fetch_seconds"].observe(seconds=fact.seconds)
 
-    def _evicted(self, fact: facts.Evicted) -> None:
+    def _evicted(self, fact: Evicted) -> None:
         self._families["cache_evictions_total"].inc(fact.reason)
         self._families["cache_evicted_bytes_total"].inc(fact.reason, by=fact.bytes)
         self._families["cache_eviction_age_seconds"].observe(seconds=fact.age_s)
         if not fact.used:
             self._families["cache_evicted_before_use_bytes_total"].inc(by=fact.bytes)
 
-    def _shard_opened(self, fact: facts.ShardOpened) -> None:
+    def _shard_opened(self, fact: ShardOpened) -> None:
         job = self._jobs.of(fact.reader.job)
         self._families["plan_openings_total"].inc(job)
         if fact.how != "planned":
             self._families["plan_deviation_total"].inc(job, fact.how)
 
-    def _recovered(self, fact: facts.CacheRecovered) -> None:
+    def _recovered(self, fact: CacheRecovered) -> None:
         self._families["recovery_segments_total"].inc("kept", by=fact.kept)
         self._families["recovery_segments_total"].inc("dropped", by=fact.dropped)
         self._families["recovery_duration_seconds"].set(to=fact.seconds)

@@ -11,7 +11,6 @@ import pytest
 from support.house import SEGMENT, building, data_of, reader, shard_of, until
 
 from forebay_proxy.cache.fill.fetcher import UNANSWERED_BUDGET_S, UNWANTED_BUDGET_S, reason_of
-from forebay_proxy.core import events
 from forebay_proxy.core.errors import (
     OriginError,
     OriginLied,
@@ -23,6 +22,7 @@ from forebay_proxy.core.errors import (
     ShardForbidden,
     TruncatedShard,
 )
+from forebay_proxy.core.facts.origins import FetchRetried, OriginOddity
 from forebay_proxy.transfer.limiter import START_SLOTS
 from forebay_proxy.transfer.retry import LIES
 
@@ -56,7 +56,7 @@ async def test_retries_are_told(tmp_path: Path) -> None:
         remote.fail(lambda name: OriginUnavailable(name, "503", throttled=True))
         remote.fail(lambda name: OriginTimeout(name, "slow"), after=50)
         await world.get(A)
-        told = [(fact.reason, fact.resumed) for fact in world.of(events.FetchRetried)]
+        told = [(fact.reason, fact.resumed) for fact in world.of(FetchRetried)]
         assert told == [("throttled", False), ("timeout", True)]
 
 
@@ -120,7 +120,7 @@ async def test_a_range_answered_with_the_whole_is_used(tmp_path: Path) -> None:
         await world.quiet()
         assert world.origin.log[-1].sent <= 2 * SEGMENT + world.origin.remotes[A].chunk_bytes
         assert await world.get(A) == data
-        assert [fact.kind for fact in world.of(events.OriginOddity)] == ["whole-for-range"] * 2
+        assert [fact.kind for fact in world.of(OriginOddity)] == ["whole-for-range"] * 2
 
 
 async def test_a_whole_body_resumes_where_the_range_broke(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ async def test_a_lie_is_asked_about_again_and_an_insisting_liar_is_not(tmp_path:
             await world.get(B)
         assert world.clock.now - start < 1.0
         await world.quiet()
-        assert [fact.reason for fact in world.of(events.FetchRetried)] == ["wrong"] * 4
+        assert [fact.reason for fact in world.of(FetchRetried)] == ["wrong"] * 4
 
 
 async def test_another_length_or_encoding_under_the_same_name_is_a_lie(tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ async def test_a_nameless_shard_of_another_length_is_another(tmp_path: Path) -> 
     async with building(tmp_path / "c") as world:
         world.origin.put(A, data_of(1000), identity=False).fail(after=0)
         longer = data_of(1100, 5)
-        world.events.listen(lambda fact: isinstance(fact, events.FetchRetried) and world.origin.put(A, longer, identity=False) and None)
+        world.events.listen(lambda fact: isinstance(fact, FetchRetried) and world.origin.put(A, longer, identity=False) and None)
         with pytest.raises(ShardChanged):
             await world.get(A)
         assert await world.get(A) == longer

@@ -18,7 +18,8 @@ from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import SegmentMissed, ShardCompleted, VersionOutdated
 from forebay_proxy.cache.resident.space import Slice
 from forebay_proxy.core.errors import DiskFailed, ForebayError, OriginUnavailable, ShardChanged
-from forebay_proxy.core.events import ReservationRefused, SegmentFetched
+from forebay_proxy.core.facts.cache import ReservationRefused
+from forebay_proxy.core.facts.origins import SegmentFetched
 from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.store.files import file_io
 from forebay_proxy.store.files.file_io import InTheWay

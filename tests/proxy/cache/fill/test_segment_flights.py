@@ -9,7 +9,7 @@ import pytest
 from support.house import SEGMENT, World, building, data_of, reader, shard_of
 
 from forebay_proxy.core.errors import CacheFull, DiskFailed
-from forebay_proxy.core.events import Refetched
+from forebay_proxy.core.facts.origins import Refetched
 from forebay_proxy.transfer.limiter import DEMAND
 
 A = "https://origin.example/a/a.tar"

@@ -14,7 +14,7 @@ from forebay_proxy.cache.fill import segment_grants as module
 from forebay_proxy.cache.fill.segment_grants import in_time
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.core.errors import DiskFailed
-from forebay_proxy.core.events import ReservationRefused
+from forebay_proxy.core.facts.cache import ReservationRefused
 from forebay_proxy.core.shard import Pin, Version
 from forebay_proxy.transfer.flights import Flight
 from forebay_proxy.transfer.limiter import DEMAND

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from support.house import SEGMENT, building, data_of, reader, shard_of, until
 
-from forebay_proxy.core import events
-from forebay_proxy.core.events import RequestOutcome
+from forebay_proxy.core.facts.cache import DiskOperationFailed
+from forebay_proxy.core.facts.requests import RequestOutcome
 from forebay_proxy.store.files import file_io
 from forebay_proxy.transfer.buffers import Share
 
@@ -40,7 +40,7 @@ async def test_a_failing_disk_costs_no_reader_a_byte(
         with monkeypatch.context() as patch:
             patch.setattr(file_io, leaf, fail)
             assert await asyncio.gather(world.get(A), world.get(A)) == [data, data]
-            assert world.of(events.DiskOperationFailed)
+            assert world.of(DiskOperationFailed)
             assert await asyncio.gather(world.get(B), world.get(B)) == [other, other]
         await world.quiet()
         assert world.ledger.stored_bytes == 0

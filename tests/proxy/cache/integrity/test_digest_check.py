@@ -15,9 +15,9 @@ from support.house import SEGMENT, World, building, data_of, reader, shard_of, u
 
 from forebay_proxy.cache.integrity.segment_check import Finding
 from forebay_proxy.core import digests as digest_module
-from forebay_proxy.core import events
 from forebay_proxy.core.digests import Digest, hasher_of
 from forebay_proxy.core.errors import DigestDiffers
+from forebay_proxy.core.facts.cache import DigestChecked, IntegrityFailed, SegmentVerified
 from forebay_proxy.core.shard import Pin, Shard
 from forebay_proxy.store.files import file_io
 
@@ -35,7 +35,7 @@ def put(world: World, data: bytes, name: str = A, **how: object) -> Remote:
 
 
 def results(world: World) -> list[str]:
-    return [fact.result for fact in world.of(events.DigestChecked)]
+    return [fact.result for fact in world.of(DigestChecked)]
 
 
 @pytest.mark.parametrize("algorithm", digest_module.ALGORITHMS)
@@ -69,7 +69,7 @@ async def test_what_cannot_be_computed_is_counted_and_served(tmp_path: Path, mon
             data = data_of(3 * SEGMENT)
             world.origin.put(A, data, digests=(Digest("crc32c", b"1234"),))
             assert await world.get(A) == data
-            assert [(fact.algorithm, fact.result) for fact in world.of(events.DigestChecked)] == [("crc32c", "unchecked")]
+            assert [(fact.algorithm, fact.result) for fact in world.of(DigestChecked)] == [("crc32c", "unchecked")]
     finally:
         digest_module._maker.cache_clear()
 
@@ -93,7 +93,7 @@ async def test_a_corruption_on_the_way_heals(tmp_path: Path, caplog: pytest.LogC
             assert await asyncio.gather(*(world.get(A, reader(n)) for n in range(3))) == [data] * 3
         assert results(world) == ["differs", "agrees"]
         assert world.origin.sent(A) == 2 * len(data)
-        assert [fact.stage for fact in world.of(events.IntegrityFailed)] == ["origin"]
+        assert [fact.stage for fact in world.of(IntegrityFailed)] == ["origin"]
         assert len(caplog.records) == 1
 
 
@@ -237,10 +237,10 @@ async def test_an_end_that_comes_again_is_compared_without_reading_the_rest(tmp_
         put(world, data := data_of(3 * SEGMENT))
         assert await world.get(A) == data
         await world.reclaimer.discard(world.entry(A), 2)
-        verified = len(world.of(events.SegmentVerified))
+        verified = len(world.of(SegmentVerified))
         assert await world.get(A) == data
         await world.quiet()
-        assert len(world.of(events.SegmentVerified)) == verified
+        assert len(world.of(SegmentVerified)) == verified
         assert results(world) == ["agrees"]
 
 
@@ -265,7 +265,7 @@ async def test_a_rotten_disk_is_not_the_origins_fault(tmp_path: Path, monkeypatc
         gate.open()
         await asyncio.wait([whole])
         assert "differs" not in results(world)
-        assert [fact.stage for fact in world.of(events.IntegrityFailed)] == ["read"]
+        assert [fact.stage for fact in world.of(IntegrityFailed)] == ["read"]
         assert await world.get(A) == data
 
 

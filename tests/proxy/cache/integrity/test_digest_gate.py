@@ -12,9 +12,9 @@ from support.fake_origin import Remote
 from support.house import SEGMENT, World, building, data_of, reader, until
 
 from forebay_proxy.cache.resident.digest_state import DigestVerdict
-from forebay_proxy.core import events
 from forebay_proxy.core.digests import Digest
 from forebay_proxy.core.errors import DigestDiffers, ShardNotFound
+from forebay_proxy.core.facts.cache import DigestChecked
 from forebay_proxy.store.files import file_io
 
 A = "https://o/set/a.tar"
@@ -30,7 +30,7 @@ def put(world: World, data: bytes, name: str = A, **how: object) -> Remote:
 
 
 def results(world: World) -> list[str]:
-    return [fact.result for fact in world.of(events.DigestChecked)]
+    return [fact.result for fact in world.of(DigestChecked)]
 
 
 async def test_the_last_segment_waits_for_the_verdict(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import pytest
 from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
 
 from forebay_proxy.cache.integrity.segment_check import Finding
-from forebay_proxy.core import events
 from forebay_proxy.core.errors import WrongBytes
+from forebay_proxy.core.facts.cache import IntegrityFailed, SegmentVerified
 from forebay_proxy.store.files import file_io
 
 A = "https://o/set/a.tar"
@@ -43,7 +43,7 @@ async def test_right_bytes_stay(tmp_path: Path) -> None:
         entry = world.entry(A)
         assert [await world.segment_check.look(entry, index, "verify", gentle=True) for index in range(3)] == [Finding.RIGHT] * 3
         assert await world.segment_check.look(entry, 3, "verify") is Finding.GONE
-        assert [fact.right for fact in world.of(events.SegmentVerified)] == [True] * 3
+        assert [fact.right for fact in world.of(SegmentVerified)] == [True] * 3
 
 
 @pytest.mark.parametrize("gentle", [True, False])
@@ -58,7 +58,7 @@ async def test_a_wrong_segment_leaves_and_comes_again(tmp_path: Path, gentle: bo
         assert not entry.segments.has(1)
         assert await world.get(A) == data
         assert world.origin.asked(A)[asked:] == [(SEGMENT, 2 * SEGMENT - 1)]
-        assert [fact.stage for fact in world.of(events.IntegrityFailed)] == ["read"]
+        assert [fact.stage for fact in world.of(IntegrityFailed)] == ["read"]
 
 
 async def test_two_wrong_segments_found_at_one_time(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from forebay_proxy.cache.integrity import version_flips as module
 from forebay_proxy.cache.integrity.version_flips import KNOWN_TRIES, REMEMBERED_S, TRIES, VersionFlips
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.core.errors import ShardChanged
-from forebay_proxy.core.events import Events, OriginOddity
+from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.origins import OriginOddity
 from forebay_proxy.core.shard import Pin, PinKind, Version
 
 A = "https://o/set/a.tar"

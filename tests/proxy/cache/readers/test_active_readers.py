@@ -9,7 +9,7 @@ import pytest
 from support.house import SEGMENT, World, building, data_of, reader, shard_of
 
 from forebay_proxy.core.errors import ShardChanged
-from forebay_proxy.core.events import OptimalBytes
+from forebay_proxy.core.facts.cache import OptimalBytes
 
 A = "https://origin.example/a/a.tar"
 

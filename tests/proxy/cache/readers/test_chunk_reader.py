@@ -20,7 +20,7 @@ from forebay_proxy.cache.readers.chunk_reader import (
 from forebay_proxy.cache.resident.digest_state import DigestState
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.core.errors import FellBehind, OriginError, ShardChanged, WrongBytes
-from forebay_proxy.core.events import RequestOutcome
+from forebay_proxy.core.facts.requests import RequestOutcome
 from forebay_proxy.core.shard import Pin, PinKind, Version
 from forebay_proxy.transfer.buffers import Share
 from forebay_proxy.transfer.flights import Flight

@@ -11,7 +11,8 @@ import pytest
 from support.house import SEGMENT, building, data_of, reader, shard_of, until
 
 from forebay_proxy.cache.readers.reader import FIRST_BREADTH
-from forebay_proxy.core import events
+from forebay_proxy.core.facts.origins import FlightBoarded
+from forebay_proxy.core.facts.requests import ReaderWaited
 from forebay_proxy.store.files import file_io
 from forebay_proxy.transfer.bandwidth import MOST_RANGES
 
@@ -92,12 +93,12 @@ async def test_waiting_is_measured_and_told(tmp_path: Path) -> None:
             await task
             assert reading.tally.waited_s == 2.5
         await world.quiet()
-        told = len(world.of(events.ReaderWaited))
-        assert sum(fact.seconds for fact in world.of(events.ReaderWaited)) == 2.5
+        told = len(world.of(ReaderWaited))
+        assert sum(fact.seconds for fact in world.of(ReaderWaited)) == 2.5
         async with world.opened(A, reader()) as reading:
             await world.taken(reading, SEGMENT)
             assert (reading.tally.waited_s, reading.tally.hit_bytes) == (0.0, SEGMENT)
-        assert len(world.of(events.ReaderWaited)) == told
+        assert len(world.of(ReaderWaited)) == told
 
 
 async def test_boarding_somebody_elses_flight_is_counted(tmp_path: Path) -> None:
@@ -106,9 +107,9 @@ async def test_boarding_somebody_elses_flight_is_counted(tmp_path: Path) -> None
         gate = world.origin.put(A, data_of(3 * SEGMENT)).hold(10)
         first = asyncio.create_task(world.get(A))
         await gate.reached.wait()
-        assert not world.of(events.FlightBoarded)
+        assert not world.of(FlightBoarded)
         second = asyncio.create_task(world.get(A))
-        await until(lambda: world.of(events.FlightBoarded))
+        await until(lambda: world.of(FlightBoarded))
         gate.open()
         await asyncio.gather(first, second)
 

@@ -12,8 +12,8 @@ from support.shelves import stored
 
 from forebay_proxy.cache.resident import open_files
 from forebay_proxy.cache.resident.open_files import DiskHangs, PatientFiles
-from forebay_proxy.core import events
 from forebay_proxy.core.errors import DiskFailed
+from forebay_proxy.core.facts.cache import IntegrityFailed
 from forebay_proxy.store.files import fallocate
 
 A = "https://o/set/a.tar"
@@ -69,7 +69,7 @@ async def test_a_hole_where_something_is_claimed_is_found_when_the_file_is_opene
         world.origin.log.clear()
         assert await asyncio.gather(*(world.get(A) for _ in range(5))) == [data] * 5
         assert set(world.origin.asked(A)) == {(SEGMENT, 2 * SEGMENT - 1), (3 * SEGMENT, 4 * SEGMENT - 1)}
-        assert len(world.of(events.IntegrityFailed)) >= 2
+        assert len(world.of(IntegrityFailed)) >= 2
         await world.quiet()
         assert not world.entry(A).segments.unverified
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from support.house import SEGMENT, building, data_of
 
-from forebay_proxy.core import events
 from forebay_proxy.core.errors import DiskFailed
+from forebay_proxy.core.facts.cache import IntegrityFailed
 from forebay_proxy.store.files import file_io
 from forebay_proxy.store.files import shard_file as shardfile
 
@@ -46,7 +46,7 @@ async def test_two_verifiers_of_one_bad_segment_discard_it_once(tmp_path: Path) 
         entry.segments.unverified = {0, 1, 2}
         entry.segments.sums[1] ^= 12345
         assert await asyncio.gather(*(world.get(A) for _ in range(20))) == [data] * 20
-        assert len(world.of(events.IntegrityFailed)) <= 20
+        assert len(world.of(IntegrityFailed)) <= 20
         assert world.origin.asked(A).count((SEGMENT, 2 * SEGMENT - 1)) == 2
 
 

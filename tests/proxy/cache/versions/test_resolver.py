@@ -16,7 +16,6 @@ from forebay_proxy.cache.fill.fetcher import UNWANTED_BUDGET_S
 from forebay_proxy.cache.resident.space import Slice
 from forebay_proxy.cache.versions.refusals import REMEMBERED_S
 from forebay_proxy.cache.versions.versions import NO_JOB_S
-from forebay_proxy.core import events
 from forebay_proxy.core.errors import (
     CacheFull,
     OriginError,
@@ -25,6 +24,7 @@ from forebay_proxy.core.errors import (
     ShardForbidden,
     ShardNotFound,
 )
+from forebay_proxy.core.facts.origins import Revalidated
 from forebay_proxy.core.segments import MOST_BYTES
 from forebay_proxy.core.shard import ByteRange
 from forebay_proxy.policy.eviction.ledger import Grant
@@ -168,7 +168,7 @@ async def test_a_version_is_compared_once_a_job(tmp_path: Path) -> None:
         for job in ("one", "one", "two", "two", "one"):
             assert await world.get(A, reader(job=job)) == DATA
         assert world.origin.heads() == 1
-        assert [fact.result for fact in world.of(events.Revalidated)] == ["same"]
+        assert [fact.result for fact in world.of(Revalidated)] == ["same"]
 
 
 async def test_an_opening_ahead_that_finds_no_room_is_nobodys_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ from support.house import SEGMENT, building, data_of, reader, shard_of
 from forebay_proxy.cache.integrity.version_flips import KNOWN_TRIES
 from forebay_proxy.cache.versions.revalidation import HEAD_DIFFERS_S
 from forebay_proxy.cache.versions.versions import NO_JOB_S
-from forebay_proxy.core import events
 from forebay_proxy.core.errors import (
     OriginError,
     OriginTimeout,
@@ -22,6 +21,7 @@ from forebay_proxy.core.errors import (
     ShardForbidden,
     ShardNotFound,
 )
+from forebay_proxy.core.facts.origins import Revalidated
 from forebay_proxy.core.shard import Pin, PinKind, Version
 
 A = "https://o/set/a.tar"
@@ -79,11 +79,11 @@ async def test_an_origin_that_is_away_costs_those_without_a_job_one_silence(tmp_
         world.origin.remotes[A].fail(reset)
         assert await world.get(A) == await world.get(B) == DATA
         assert world.origin.heads() == 1
-        assert [fact.result for fact in world.of(events.Revalidated)] == ["unreachable"] * 2
+        assert [fact.result for fact in world.of(Revalidated)] == ["unreachable"] * 2
         world.clock.advance(NO_JOB_S)
         world.origin.head_error = None
         await world.get(B)
-        assert [fact.result for fact in world.of(events.Revalidated)][2:] == ["same"]
+        assert [fact.result for fact in world.of(Revalidated)][2:] == ["same"]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ async def test_a_head_that_is_wrong_costs_one_small_get(tmp_path: Path, error: E
         assert [await world.get(name, reader(job=job)) for job in ("one", "two") for name in (A, B)] == [DATA] * 4
         asked = [(asked.head, asked.range, asked.pin) for asked in world.origin.log[before:]]
         assert asked == [(True, None, ""), *[(False, (0, 0), '"v1"')] * 4]
-        assert {fact.result for fact in world.of(events.Revalidated)} == {"same"}
+        assert {fact.result for fact in world.of(Revalidated)} == {"same"}
         world.clock.advance(HEAD_DIFFERS_S)
         world.origin.head_error = world.origin.head_version = None
         await world.get(A, reader(job="three"))
@@ -156,7 +156,7 @@ async def test_an_origin_that_cannot_be_reached_is_served_from_the_store(tmp_pat
         world.origin.head_error = reset
         world.origin.remotes[A].fail(reset)
         assert await world.get(A, reader(job="two")) == DATA
-        assert [fact.result for fact in world.of(events.Revalidated)] == ["unreachable"]
+        assert [fact.result for fact in world.of(Revalidated)] == ["unreachable"]
 
 
 def throttled(name: str) -> ShardError:

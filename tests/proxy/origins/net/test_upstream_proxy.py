@@ -21,7 +21,8 @@ from support.tinyproxy import TinyProxy, tinyproxy
 from support.tls import Authority
 
 from forebay_proxy.core.errors import OriginError, OriginRefused, OriginUnavailable, ShardError
-from forebay_proxy.core.events import Event, Events, OriginFailed
+from forebay_proxy.core.events import Event, Events
+from forebay_proxy.core.facts.origins import OriginFailed
 from forebay_proxy.core.shard import ByteRange, Pin, Shard
 from forebay_proxy.origins.http import HttpOrigin
 from forebay_proxy.origins.http_client import OriginClient

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from support.house import SEGMENT, World, building, data_of, reader, shard_of
 
-from forebay_proxy.core import events
+from forebay_proxy.core.facts.cache import Evicted
 from forebay_proxy.transfer.limiter import DEMAND
 
 NAMES = [f"https://o/set/{number}.tar" for number in range(12)]
 
 
 def reasons(world: World) -> Counter[str]:
-    return Counter(fact.reason for fact in world.of(events.Evicted))
+    return Counter(fact.reason for fact in world.of(Evicted))
 
 
 async def test_what_a_person_evicts_is_told_as_that(tmp_path: Path) -> None:

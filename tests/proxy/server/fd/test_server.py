@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
 
-from forebay_proxy.core import events
 from forebay_proxy.core.errors import ConfigError
-from forebay_proxy.core.events import RequestOutcome
+from forebay_proxy.core.facts.cache import OptimalBytes
+from forebay_proxy.core.facts.requests import ClientRefused, DoorAnswered, LeaseEnded, RequestDone, RequestOutcome, Served, ShardOpened
 from forebay_proxy.server.fd import session as session_module
 from forebay_proxy.server.fd.server import FdServer
 from forebay_proxy.server.net.access import Access
@@ -141,12 +141,12 @@ async def test_our_own_descriptor_is_closed_at_once(tmp_path: Path) -> None:
 async def test_an_opening_is_a_hit_with_all_its_bytes(tmp_path: Path) -> None:
     """In metrics and status, by its job."""
     async with opened(tmp_path) as (world, _):
-        before = len(world.of(events.RequestDone))
+        before = len(world.of(RequestDone))
         (await asked(tmp_path, who=str(reader()))).close()
         await until(lambda: not world.fd_leases.count)
-        [fact] = world.of(events.RequestDone)[before:]
+        [fact] = world.of(RequestDone)[before:]
         assert (fact.code, fact.outcome, fact.bytes_sent, fact.hit_bytes, fact.job) == (200, RequestOutcome.HIT, LENGTH, LENGTH, "job")
-        assert world.of(events.DoorAnswered) == [events.DoorAnswered("passed")]
+        assert world.of(DoorAnswered) == [DoorAnswered("passed")]
 
 
 async def test_the_end_of_a_lease_is_told_once(tmp_path: Path) -> None:
@@ -158,14 +158,14 @@ async def test_the_end_of_a_lease_is_told_once(tmp_path: Path) -> None:
             found = await heard(client)
             assert found.descriptor is not None
             os.close(found.descriptor)
-        assert not world.of(events.LeaseEnded)
+        assert not world.of(LeaseEnded)
         world.clock.advance(5)
         client.send(encode_end(0))
-        await until(lambda: world.of(events.LeaseEnded))
+        await until(lambda: world.of(LeaseEnded))
         world.clock.advance(2)
         await door.aclose()
-        first, second = (fact.done for fact in world.of(events.LeaseEnded))
-        assert first.served == second.served == events.Served(A, reader(), None, LENGTH, None, 0.0, "", world.clock() - 7)
+        first, second = (fact.done for fact in world.of(LeaseEnded))
+        assert first.served == second.served == Served(A, reader(), None, LENGTH, None, 0.0, "", world.clock() - 7)
         assert (first.code, first.outcome, first.bytes_sent, first.hit_bytes) == (200, RequestOutcome.HIT, LENGTH, LENGTH)
         assert (first.seconds, second.seconds, first.first_byte_s) == (5, 7, 0)
         client.close()
@@ -178,8 +178,8 @@ async def test_what_is_not_complete_is_left_to_http(tmp_path: Path) -> None:
         assert (found.answer.status, found.descriptor) == (409, None)
         found.close()
         assert not world.origin.asked(B)
-        assert world.of(events.DoorAnswered) == [events.DoorAnswered("incomplete")]
-        assert not world.of(events.RequestDone)
+        assert world.of(DoorAnswered) == [DoorAnswered("incomplete")]
+        assert not world.of(RequestDone)
 
 
 @pytest.mark.parametrize("line", [b"nonsense\n", b'{"shard": "ftp://x/y"}\n', b'{"shard": "s3://b/k"} more\n', b"{}\n"])
@@ -215,7 +215,7 @@ async def test_another_user_gets_nothing(tmp_path: Path) -> None:
         found = await asked(tmp_path)
         assert (found.answer.status, found.descriptor) == (403, None)
         found.close()
-        assert world.of(events.ClientRefused) == [events.ClientRefused("uid")]
+        assert world.of(ClientRefused) == [ClientRefused("uid")]
         assert len(door) == 0
 
 
@@ -411,9 +411,9 @@ async def test_a_plan_moves_on_by_an_opening(tmp_path: Path) -> None:
     async with opened(tmp_path) as (world, _):
         world.plans.replace(reader(), [shard_of(A)])
         found = await asked(tmp_path, who=str(reader()))
-        await until(lambda: [fact.how for fact in world.of(events.ShardOpened)] == ["planned"])
+        await until(lambda: [fact.how for fact in world.of(ShardOpened)] == ["planned"])
         found.close()
-        await until(lambda: bool(world.of(events.OptimalBytes)))
+        await until(lambda: bool(world.of(OptimalBytes)))
 
 
 async def test_closing_ends_all_leases(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from support.fake_cache import fake_plan, fake_status
 
 from forebay_proxy.background.verifier import RATE_BYTES_S
 from forebay_proxy.core.errors import OriginUnavailable
-from forebay_proxy.core.events import Aborted, RequestDone
+from forebay_proxy.core.facts.requests import Aborted, RequestDone
 from forebay_proxy.server.http import plan_route
 
 PLAN = "/v1/plans/train/0/3/7.1"

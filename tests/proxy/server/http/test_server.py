@@ -25,7 +25,7 @@ from forebay_proxy.core.errors import (
     ShardForbidden,
     TruncatedShard,
 )
-from forebay_proxy.core.events import Aborted, RequestDone, RequestOutcome
+from forebay_proxy.core.facts.requests import Aborted, RequestDone, RequestOutcome
 from forebay_proxy.core.shard import ByteRange, Version
 from forebay_proxy.server.http import admin_routes as admin_module
 

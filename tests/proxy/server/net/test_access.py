@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from support.face import World, listening, parse, request, talk
 from support.fake_cache import FakeShard
 
-from forebay_proxy.core.events import ClientRefused
+from forebay_proxy.core.facts.requests import ClientRefused
 from forebay_proxy.server.net.access import Access, AccessQuestion, AccessRefused, ConnectionLimit
 from forebay_proxy.server.net.listen import is_loopback_host
 from forebay_proxy.server.net.peers import Peer, Where

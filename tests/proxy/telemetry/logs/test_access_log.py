@@ -13,14 +13,8 @@ from pathlib import Path
 import pytest
 
 from forebay_proxy.core.errors import ConfigError
-from forebay_proxy.core.events import (
-    AccessLogged,
-    Event,
-    Events,
-    RequestDone,
-    RequestOutcome,
-    Served,
-)
+from forebay_proxy.core.events import Event, Events
+from forebay_proxy.core.facts.requests import AccessLogged, RequestDone, RequestOutcome, Served
 from forebay_proxy.telemetry.logs import access_log as module
 from forebay_proxy.telemetry.logs.access_log import AccessLog, line_of
 from forebay_proxy.telemetry.logs.append_file import AppendFile

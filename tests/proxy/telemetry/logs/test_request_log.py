@@ -7,7 +7,7 @@ import logging
 import pytest
 from support.house import reader
 
-from forebay_proxy.core.events import RequestDone, RequestOutcome, Served
+from forebay_proxy.core.facts.requests import RequestDone, RequestOutcome, Served
 from forebay_proxy.telemetry.logs.request_log import log_request
 
 

@@ -10,8 +10,41 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from forebay_proxy.core import events as facts
-from forebay_proxy.core.events import RequestOutcome
+from forebay_proxy.core.events import Event
+from forebay_proxy.core.facts.cache import (
+    CacheRecovered,
+    DigestChecked,
+    DiskOperationFailed,
+    Evicted,
+    IntegrityFailed,
+    OptimalBytes,
+    ReservationRefused,
+    SegmentVerified,
+)
+from forebay_proxy.core.facts.origins import (
+    FetchRetried,
+    FlightBoarded,
+    NotStorable,
+    OpeningDone,
+    OriginAnswered,
+    OriginBytes,
+    OriginFailed,
+    OriginOddity,
+    Refetched,
+    Revalidated,
+    SegmentFetched,
+)
+from forebay_proxy.core.facts.requests import (
+    Aborted,
+    ClientRefused,
+    LoopLagged,
+    NotTar,
+    PlanChanged,
+    ReaderWaited,
+    RequestDone,
+    RequestOutcome,
+    ShardOpened,
+)
 from forebay_proxy.telemetry.prometheus.gauges import LEVELS
 from forebay_proxy.telemetry.prometheus.metric_catalog import METRICS, OTHER
 from forebay_proxy.telemetry.prometheus.metrics import MAX_JOBS, MAX_ORIGINS, Metrics
@@ -44,8 +77,8 @@ def metrics() -> Metrics:
 
 
 def test_every_fact_has_a_counter(metrics: Metrics) -> None:
-    """A fact added to events.py without a place in the metrics is a mistake."""
-    assert set(metrics._counters) == set(get_args(facts.Event))
+    """A fact added to core/facts without a place in the metrics is a mistake."""
+    assert set(metrics._counters) == set(get_args(Event))
 
 
 def test_every_metric_of_the_table_is_exported(metrics: Metrics) -> None:
@@ -84,7 +117,7 @@ def test_counters_are_born_at_zero(metrics: Metrics) -> None:
 
 def test_an_origin_is_born_whole_with_its_first_fact(metrics: Metrics) -> None:
     """The first word from an origin makes all its counters, at zero."""
-    metrics.listen(facts.OriginBytes(ORIGIN, 5, "demand"))
+    metrics.listen(OriginBytes(ORIGIN, 5, "demand"))
     assert _value(metrics, "origin_bytes_total", origin=ORIGIN, kind="demand") == 5
     assert _value(metrics, "origin_bytes_total", origin=ORIGIN, kind="prefetch") == 0
     assert _value(metrics, "origin_failures_total", origin=ORIGIN, reason="reset") == 0
@@ -93,7 +126,7 @@ def test_an_origin_is_born_whole_with_its_first_fact(metrics: Metrics) -> None:
 
 def test_a_shard_request_counts_bytes_and_times(metrics: Metrics) -> None:
     """One partial request of 100 bytes, 40 of them from the store."""
-    metrics.listen(facts.RequestDone("GET", 206, RequestOutcome.PARTIAL, 100, 0.02, 0.5, hit_bytes=40))
+    metrics.listen(RequestDone("GET", 206, RequestOutcome.PARTIAL, 100, 0.02, 0.5, hit_bytes=40))
     assert _value(metrics, "requests_total", method="GET", result="partial", code="206") == 1
     assert _value(metrics, "request_bytes_total", result="partial") == 100
     assert _value(metrics, "hit_bytes_total") == 40
@@ -104,7 +137,7 @@ def test_a_shard_request_counts_bytes_and_times(metrics: Metrics) -> None:
 
 def test_other_requests_do_not_blur_the_shard_latencies(metrics: Metrics) -> None:
     """A status request is counted, but not among the bytes and first bytes of shards."""
-    metrics.listen(facts.RequestDone("GET", 200, None, 5000, 0.001, 0.001))
+    metrics.listen(RequestDone("GET", 200, None, 5000, 0.001, 0.001))
     assert _value(metrics, "requests_total", method="GET", result="none", code="200") == 1
     assert sum(_value(metrics, "request_bytes_total", result=outcome.value) for outcome in RequestOutcome) == 0
     assert _value(metrics, "response_duration_seconds_count") == 0
@@ -113,56 +146,56 @@ def test_other_requests_do_not_blur_the_shard_latencies(metrics: Metrics) -> Non
 @pytest.mark.parametrize(
     ("fact", "name", "labels", "value"),
     [
-        (facts.Aborted("changed"), "responses_aborted_total", {"reason": "changed"}, 1),
-        (facts.Aborted("boredom"), "responses_aborted_total", {"reason": OTHER}, 1),
-        (facts.ClientRefused("uid"), "auth_failures_total", {"reason": "uid"}, 1),
-        (facts.ClientRefused("origin"), "ssrf_blocked_total", {}, 1),
-        (facts.DiskOperationFailed("write", "ENOSPC"), "cache_disk_errors_total", {"op": "write", "errno": "ENOSPC"}, 1),
-        (facts.DiskOperationFailed("write", "EROFS"), "cache_disk_errors_total", {"op": "write", "errno": "EROFS"}, 1),
-        (facts.DiskOperationFailed("../x", "no\nerrno"), "cache_disk_errors_total", {"op": OTHER, "errno": OTHER}, 1),
-        (facts.DigestChecked("md5", "differs"), "digest_checks_total", {"algorithm": "md5", "result": "differs"}, 1),
-        (facts.DigestChecked("unknown", "unchecked"), "digest_checks_total", {"algorithm": OTHER, "result": "unchecked"}, 1),
-        (facts.Evicted(7, "guess", 60.5, used=True), "cache_evicted_bytes_total", {"reason": "guess"}, 7),
-        (facts.Evicted(7, "guess", 60.5, used=True), "cache_evicted_before_use_bytes_total", {}, 0),
-        (facts.Evicted(7, "unused", 60.5, used=False), "cache_evicted_before_use_bytes_total", {}, 7),
-        (facts.Evicted(7, "plan", 60.5, used=True), "cache_eviction_age_seconds_bucket", {"le": "300.0"}, 1),
-        (facts.FetchRetried(ORIGIN, "reset", resumed=True), "origin_resumes_total", {"origin": ORIGIN}, 1),
-        (facts.FetchRetried(ORIGIN, "reset", resumed=False), "origin_resumes_total", {"origin": ORIGIN}, 0),
-        (facts.FetchRetried(ORIGIN, "reset", resumed=False), "origin_retries_total", {"origin": ORIGIN}, 1),
-        (facts.FlightBoarded(), "singleflight_joins_total", {}, 1),
-        (facts.IntegrityFailed("recovery"), "cache_integrity_failures_total", {"stage": "recovery"}, 1),
-        (facts.LoopLagged(0.2), "event_loop_lag_seconds_bucket", {"le": "0.25"}, 1),
-        (facts.OpeningDone(ORIGIN, 0.2), "opening_duration_seconds_count", {}, 1),
-        (facts.OpeningDone(ORIGIN, 0.2, "ShardNotFound"), "opening_failures_total", {"error": "ShardNotFound"}, 1),
-        (facts.OriginAnswered(ORIGIN, "GET", 404, 0.2), "origin_requests_total", {"origin": ORIGIN, "method": "GET", "code": "404"}, 1),
-        (facts.OriginAnswered(ORIGIN, "GET", 206, 0.2), "origin_first_byte_seconds_count", {"origin": ORIGIN}, 1),
-        (facts.OriginAnswered(ORIGIN, "GET", 0, 15), "origin_first_byte_seconds_count", {"origin": ORIGIN}, 0),
-        (facts.OriginFailed(ORIGIN, "throttled"), "origin_throttled_total", {"origin": ORIGIN}, 1),
-        (facts.OriginOddity(ORIGIN, "range-as-200"), "origin_oddities_total", {"origin": ORIGIN, "kind": "range-as-200"}, 1),
-        (facts.OriginFailed(ORIGIN, "short"), "origin_failures_total", {"origin": ORIGIN, "reason": "short"}, 1),
-        (facts.PlanChanged("j", "extended"), "plan_changes_total", {"what": "extended"}, 1),
-        (facts.OptimalBytes(7), "plan_optimal_origin_bytes_total", {}, 7),
-        (facts.ShardOpened(READER, "planned"), "plan_openings_total", {"job": "j"}, 1),
-        (facts.ShardOpened(READER, "planned"), "plan_deviation_total", {"job": "j", "kind": "skipped"}, 0),
-        (facts.ShardOpened(READER, "skipped"), "plan_openings_total", {"job": "j"}, 1),
-        (facts.ShardOpened(READER, "skipped"), "plan_deviation_total", {"job": "j", "kind": "skipped"}, 1),
-        (facts.ShardOpened(READER, "repeated"), "plan_deviation_total", {"job": "j", "kind": "repeated"}, 1),
-        (facts.ShardOpened(READER, "unplanned"), "plan_deviation_total", {"job": "j", "kind": "unplanned"}, 1),
-        (facts.ReaderWaited("train", 1.5), "reader_wait_seconds_total", {"job": "train"}, 1.5),
-        (facts.ReaderWaited("", 1.5), "reader_wait_seconds_total", {"job": "anonymous"}, 1.5),
-        (facts.CacheRecovered(12, 3, 0.7), "recovery_segments_total", {"outcome": "dropped"}, 3),
-        (facts.CacheRecovered(12, 3, 0.7), "recovery_duration_seconds", {}, 0.7),
-        (facts.NotStorable(ORIGIN), "not_storable_total", {}, 1),
-        (facts.NotTar("s3://b/a.tar", "a web page", "train"), "not_tar_readings_total", {"job": "train"}, 1),
-        (facts.Refetched(ORIGIN, 9), "refetches_total", {}, 1),
-        (facts.ReservationRefused("no-room"), "cache_reservation_failures_total", {"reason": "no-room"}, 1),
-        (facts.Revalidated("unreachable"), "revalidations_total", {"result": "unreachable"}, 1),
-        (facts.SegmentFetched(ORIGIN, 8, 0.1, True, True), "segments_fetched_total", {"kind": "prefetch", "stored": "yes"}, 1),
-        (facts.SegmentFetched(ORIGIN, 8, 0.1, False, False), "segments_fetched_total", {"kind": "demand", "stored": "no"}, 1),
-        (facts.SegmentVerified("verify", right=False), "segments_verified_total", {"why": "verify", "result": "wrong"}, 1),
+        (Aborted("changed"), "responses_aborted_total", {"reason": "changed"}, 1),
+        (Aborted("boredom"), "responses_aborted_total", {"reason": OTHER}, 1),
+        (ClientRefused("uid"), "auth_failures_total", {"reason": "uid"}, 1),
+        (ClientRefused("origin"), "ssrf_blocked_total", {}, 1),
+        (DiskOperationFailed("write", "ENOSPC"), "cache_disk_errors_total", {"op": "write", "errno": "ENOSPC"}, 1),
+        (DiskOperationFailed("write", "EROFS"), "cache_disk_errors_total", {"op": "write", "errno": "EROFS"}, 1),
+        (DiskOperationFailed("../x", "no\nerrno"), "cache_disk_errors_total", {"op": OTHER, "errno": OTHER}, 1),
+        (DigestChecked("md5", "differs"), "digest_checks_total", {"algorithm": "md5", "result": "differs"}, 1),
+        (DigestChecked("unknown", "unchecked"), "digest_checks_total", {"algorithm": OTHER, "result": "unchecked"}, 1),
+        (Evicted(7, "guess", 60.5, used=True), "cache_evicted_bytes_total", {"reason": "guess"}, 7),
+        (Evicted(7, "guess", 60.5, used=True), "cache_evicted_before_use_bytes_total", {}, 0),
+        (Evicted(7, "unused", 60.5, used=False), "cache_evicted_before_use_bytes_total", {}, 7),
+        (Evicted(7, "plan", 60.5, used=True), "cache_eviction_age_seconds_bucket", {"le": "300.0"}, 1),
+        (FetchRetried(ORIGIN, "reset", resumed=True), "origin_resumes_total", {"origin": ORIGIN}, 1),
+        (FetchRetried(ORIGIN, "reset", resumed=False), "origin_resumes_total", {"origin": ORIGIN}, 0),
+        (FetchRetried(ORIGIN, "reset", resumed=False), "origin_retries_total", {"origin": ORIGIN}, 1),
+        (FlightBoarded(), "singleflight_joins_total", {}, 1),
+        (IntegrityFailed("recovery"), "cache_integrity_failures_total", {"stage": "recovery"}, 1),
+        (LoopLagged(0.2), "event_loop_lag_seconds_bucket", {"le": "0.25"}, 1),
+        (OpeningDone(ORIGIN, 0.2), "opening_duration_seconds_count", {}, 1),
+        (OpeningDone(ORIGIN, 0.2, "ShardNotFound"), "opening_failures_total", {"error": "ShardNotFound"}, 1),
+        (OriginAnswered(ORIGIN, "GET", 404, 0.2), "origin_requests_total", {"origin": ORIGIN, "method": "GET", "code": "404"}, 1),
+        (OriginAnswered(ORIGIN, "GET", 206, 0.2), "origin_first_byte_seconds_count", {"origin": ORIGIN}, 1),
+        (OriginAnswered(ORIGIN, "GET", 0, 15), "origin_first_byte_seconds_count", {"origin": ORIGIN}, 0),
+        (OriginFailed(ORIGIN, "throttled"), "origin_throttled_total", {"origin": ORIGIN}, 1),
+        (OriginOddity(ORIGIN, "range-as-200"), "origin_oddities_total", {"origin": ORIGIN, "kind": "range-as-200"}, 1),
+        (OriginFailed(ORIGIN, "short"), "origin_failures_total", {"origin": ORIGIN, "reason": "short"}, 1),
+        (PlanChanged("j", "extended"), "plan_changes_total", {"what": "extended"}, 1),
+        (OptimalBytes(7), "plan_optimal_origin_bytes_total", {}, 7),
+        (ShardOpened(READER, "planned"), "plan_openings_total", {"job": "j"}, 1),
+        (ShardOpened(READER, "planned"), "plan_deviation_total", {"job": "j", "kind": "skipped"}, 0),
+        (ShardOpened(READER, "skipped"), "plan_openings_total", {"job": "j"}, 1),
+        (ShardOpened(READER, "skipped"), "plan_deviation_total", {"job": "j", "kind": "skipped"}, 1),
+        (ShardOpened(READER, "repeated"), "plan_deviation_total", {"job": "j", "kind": "repeated"}, 1),
+        (ShardOpened(READER, "unplanned"), "plan_deviation_total", {"job": "j", "kind": "unplanned"}, 1),
+        (ReaderWaited("train", 1.5), "reader_wait_seconds_total", {"job": "train"}, 1.5),
+        (ReaderWaited("", 1.5), "reader_wait_seconds_total", {"job": "anonymous"}, 1.5),
+        (CacheRecovered(12, 3, 0.7), "recovery_segments_total", {"outcome": "dropped"}, 3),
+        (CacheRecovered(12, 3, 0.7), "recovery_duration_seconds", {}, 0.7),
+        (NotStorable(ORIGIN), "not_storable_total", {}, 1),
+        (NotTar("s3://b/a.tar", "a web page", "train"), "not_tar_readings_total", {"job": "train"}, 1),
+        (Refetched(ORIGIN, 9), "refetches_total", {}, 1),
+        (ReservationRefused("no-room"), "cache_reservation_failures_total", {"reason": "no-room"}, 1),
+        (Revalidated("unreachable"), "revalidations_total", {"result": "unreachable"}, 1),
+        (SegmentFetched(ORIGIN, 8, 0.1, True, True), "segments_fetched_total", {"kind": "prefetch", "stored": "yes"}, 1),
+        (SegmentFetched(ORIGIN, 8, 0.1, False, False), "segments_fetched_total", {"kind": "demand", "stored": "no"}, 1),
+        (SegmentVerified("verify", right=False), "segments_verified_total", {"why": "verify", "result": "wrong"}, 1),
     ],
 )
-def test_a_fact_is_counted(metrics: Metrics, fact: facts.Event, name: str, labels: dict[str, str], value: float) -> None:
+def test_a_fact_is_counted(metrics: Metrics, fact: Event, name: str, labels: dict[str, str], value: float) -> None:
     """Each fact moves its own counter by what it says."""
     metrics.listen(fact)
     assert _value(metrics, name, **labels) == value
@@ -170,7 +203,7 @@ def test_a_fact_is_counted(metrics: Metrics, fact: facts.Event, name: str, label
 
 def test_an_opening_as_planned_is_no_deviation(metrics: Metrics) -> None:
     """It is in the whole, and in no part of it."""
-    metrics.listen(facts.ShardOpened(READER, "planned"))
+    metrics.listen(ShardOpened(READER, "planned"))
     deviations = {labels: value for (name, labels), value in _samples(metrics).items() if name == "forebay_plan_deviation_total"}
     assert len(deviations) == 3 * 3  # of this job, of readers without a name, and of the others
     assert not any(deviations.values())
@@ -222,7 +255,7 @@ def test_the_process_is_watched_too(metrics: Metrics) -> None:
 def test_two_sidecars_in_one_process_do_not_meet() -> None:
     """Each has a registry of its own."""
     one, two = Metrics(), Metrics()
-    one.listen(facts.FlightBoarded())
+    one.listen(FlightBoarded())
     assert _value(two, "singleflight_joins_total") == 0
 
 
@@ -237,7 +270,7 @@ def test_two_thousand_lines_are_the_most_a_scrape_returns() -> None:
             metrics.listen(fact)
     for code in range(600):
         for origin in list(many)[: MAX_ORIGINS + 1]:
-            metrics.listen(facts.OriginAnswered(origin, "GET" if code % 2 else "HEAD", code, 1))
+            metrics.listen(OriginAnswered(origin, "GET" if code % 2 else "HEAD", code, 1))
     lines = metrics.render()[0].splitlines()
     assert 1500 < len(lines) <= 2000
 
@@ -249,18 +282,18 @@ def _unchecked(job: str) -> ReaderName:
     return made
 
 
-def _hostile(origin: str, word: str, code: int) -> list[facts.Event]:
+def _hostile(origin: str, word: str, code: int) -> list[Event]:
     outcome = list(RequestOutcome)[code % 5] if code % 6 else None
     return [
-        facts.Aborted(word), facts.ClientRefused(word), facts.DiskOperationFailed("read", word.upper()), facts.DiskOperationFailed(word,
+        Aborted(word), ClientRefused(word), DiskOperationFailed("read", word.upper()), DiskOperationFailed(word,
         f"E{word.upper()}"),
-        facts.Evicted(1, word, 1, False), facts.FetchRetried(origin, word, True), facts.IntegrityFailed(word), facts.LoopLagged(1),
-        facts.OpeningDone(origin, 1, word), facts.OriginAnswered(origin, word, code, 1), facts.OriginBytes(origin, 1, word),
-        facts.OriginOddity(origin, word), facts.OriginFailed(origin, word), facts.PlanChanged(word, word),
-        facts.ReaderWaited(word, 1), facts.ReservationRefused(word),
-        facts.RequestDone(word, code, outcome, 1, 1, 1, job=word), facts.RequestDone("GET", code, outcome, 1, 1, 1),
-        facts.Revalidated(word), facts.ShardOpened(_unchecked(word), word), facts.DigestChecked(word, word),
-        facts.SegmentVerified("sample", True),
+        Evicted(1, word, 1, False), FetchRetried(origin, word, True), IntegrityFailed(word), LoopLagged(1),
+        OpeningDone(origin, 1, word), OriginAnswered(origin, word, code, 1), OriginBytes(origin, 1, word),
+        OriginOddity(origin, word), OriginFailed(origin, word), PlanChanged(word, word),
+        ReaderWaited(word, 1), ReservationRefused(word),
+        RequestDone(word, code, outcome, 1, 1, 1, job=word), RequestDone("GET", code, outcome, 1, 1, 1),
+        Revalidated(word), ShardOpened(_unchecked(word), word), DigestChecked(word, word),
+        SegmentVerified("sample", True),
     ]  # fmt: skip
 
 
@@ -268,8 +301,8 @@ def test_the_bounds_are_those_of_the_documentation() -> None:
     """28 origins and 16 jobs have series of their own, the next one counts as other."""
     metrics = Metrics()
     for number in range(MAX_ORIGINS + 5):
-        metrics.listen(facts.OriginBytes(f"https://h{number}", 1, "demand"))
-        metrics.listen(facts.ReaderWaited(f"job{number}", 1))
+        metrics.listen(OriginBytes(f"https://h{number}", 1, "demand"))
+        metrics.listen(ReaderWaited(f"job{number}", 1))
     samples = _samples(metrics)
     origins = {dict(labels)["origin"] for name, labels in samples if name == "forebay_origin_bytes_total"}
     jobs = {dict(labels)["job"] for name, labels in samples if name == "forebay_reader_wait_seconds_total"}

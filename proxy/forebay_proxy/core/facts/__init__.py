@@ -1,0 +1,1 @@
+"""What rooms tell of what happened, as frozen values: metrics, log and page listen, tests record."""
