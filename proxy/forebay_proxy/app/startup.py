@@ -17,6 +17,7 @@ from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.cache.versions.resolver import VersionResolver
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.cache import CacheRecovered
 from forebay_proxy.core.segments import SegmentLayout
 from forebay_proxy.core.shard import Shard, shown
 from forebay_proxy.node import cache_location
@@ -75,7 +76,10 @@ async def own_directory(start: Start) -> OwnedDirectory:
     place = cache_location.prepare(place, settings, machine)
     store = await _open_store(place.path, start)
     start.life.push_async_callback(store.aclose)
+    began_at = start.clock()
     found = await store.load()
+    kept = sum(row.claimed for row in found.rows)
+    start.events.emit(CacheRecovered(kept, found.segments_without_file, start.clock() - began_at))
     disk = cache_location.measure(place.path)
     capacity = cache_location.decide_capacity(settings.cache_size, settings.free_floor, disk, container=machine.container)
     return OwnedDirectory(place, capacity, store, found)

@@ -20,6 +20,7 @@ class StartReport:
     unknown: list[str] = field(default_factory=list)  # names that are not ours: left alone, counted as overhead
     rows_refused: int = 0
     rows_without_file: int = 0
+    segments_without_file: int = 0  # that those rows claimed
     rows_doubted: int = 0
     files_without_row: int = 0  # to be removed: counted as overhead until then
     unclaimed_bytes: int = 0  # in files that stay, to be freed: in ``allocated`` until then

@@ -112,6 +112,8 @@ class Store:
         loaded.rows, loaded.allocated, loaded.unknown = found.rows, found.allocated, scan.unknown
         loaded.rows_doubted = len(found.doubted)
         loaded.rows_refused, loaded.rows_without_file = index.refused, len(found.dropped)
+        gone = frozenset(found.dropped)
+        loaded.segments_without_file = sum(row.claimed for row in index.rows if row.key in gone)
         loaded.files_without_row, loaded.unclaimed_bytes = len(found.garbage), found.unclaimed_bytes if self.abilities.punch else 0
         self.sweeping.add(found.garbage, found.unclaimed)
         self.samples.found(scan.samples)

@@ -102,6 +102,30 @@ async def test_what_has_come_is_written_before_the_end(tmp_path: Path, monkeypat
         assert (await talk(port, request("GET", f"/file{shard}"))).body == shard.read_bytes()
 
 
+async def shards_of(port: int) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (await talk(port, request("GET", "/v1/shards"))).json["shards"]
+    return found
+
+
+async def test_what_a_start_found_is_counted(tmp_path: Path) -> None:
+    """Segments that are here from the last run, and those of a file that is gone."""
+    (tmp_path / "root").mkdir()
+    for name in "ab":
+        (tmp_path / "root" / f"{name}.tar").write_bytes(bytes(512))
+    async with serving(tmp_path) as port:
+        for name in "ab":
+            await talk(port, request("GET", f"/file{tmp_path}/root/{name}.tar"))
+        async with asyncio.timeout(60):
+            while not all(shard["complete"] for shard in await shards_of(port)):
+                await asyncio.sleep(0.01)
+        gone = (await shards_of(port))[0]["key"]
+    next((tmp_path / "cache").rglob(gone)).unlink()
+    async with serving(tmp_path) as port:
+        metrics = (await talk(port, request("GET", "/metrics"))).body.decode()
+    for outcome in ("kept", "dropped"):
+        assert f'forebay_recovery_segments_total{{outcome="{outcome}"}} 1.0' in metrics
+
+
 async def test_what_keeps_it_from_beginning_comes_out_as_itself(tmp_path: Path) -> None:
     """A port that is taken is found inside the task group: no group comes out, and no older Python makes a fault of it (3.11.2 did)."""
     run = tmp_path / "run"

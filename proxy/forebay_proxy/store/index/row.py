@@ -57,6 +57,11 @@ class Row:
     second_over: bool = False
     chosen: str = ""
 
+    @property
+    def claimed(self) -> int:
+        """How many segments are said to be here."""
+        return len(self.sums) - self.sums.count(0)
+
     @classmethod
     def of(cls, url: str, version: Version, access: tuple[str, ...], boot: str, sums: array[int], chosen: str = "") -> Row:
         """The row of one version; the key follows."""
