@@ -1,5 +1,6 @@
 """A program that was forked is one that was started: tests that use it test the program."""
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -140,6 +141,39 @@ def test_a_verb_says_and_does_what_the_program_does(tmp_path: Path, arguments: t
     assert done[0].returncode == done[1].returncode == code
     assert done[0].stdout == done[1].stdout
     assert done[0].stderr == done[1].stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "environ", "files", "why"),
+    [
+        ([["--version"]], {}, [1], "its parts are .'list', 'dict', 'str', 'list'."),
+        ([["--version"], [], []], {"X": "x" * 150_000}, [1], "longer than 131072 bytes"),
+        ([["--version"], [], []], {}, [1] * 65, "more than 64 files"),
+    ],
+    ids=["parts", "length", "files"],
+)
+def test_a_malformed_order_is_told_where_it_was_given(
+    tmp_path: Path, words: list[list[str]], environ: dict[str, str], files: list[int], why: str
+) -> None:
+    """Nothing is forked, and the parent takes the next one."""
+    usual = environment(tmp_path)
+    parent = zygote(usual)
+    assert parent is not None
+    before = children()
+    with pytest.raises(AssertionError, match=f"malformed order: .*{why}"):
+        parent.fork(words, environ, str(tmp_path), dict(enumerate(files)))
+    assert children() == before
+    assert verb(usual, "--version", directory=tmp_path).returncode == 0
+
+
+def children() -> set[str]:
+    """The processes that are ours, and the warm parents' too."""
+    mine = f"{os.getpid()}"
+    found = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            found[stat.parent.name] = stat.read_text().rpartition(")")[2].split()[1]
+    return {name for name, parent in found.items() if parent == mine or found.get(parent) == mine}
 
 
 _TOLD = """

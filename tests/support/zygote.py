@@ -100,16 +100,20 @@ class Zygote:
         return _Forked(self, [[*arguments], [*program], size], env=environ, cwd=directory, **streams)
 
     def fork(self, words: Sequence[Sequence[str]], environ: Mapping[str, str], directory: str, files: Mapping[int, int]) -> int:
-        """The process id of a new child of ours, in which descriptor ``n`` is ``files[n]`` of this process, and no other is open."""
+        """The process id of a new child of ours, in which descriptor ``n`` is ``files[n]`` of this process, and no other is open.
+
+        AssertionError: the order is malformed, or the parent has ended.
+        """
         told = json.dumps([*words, dict(environ), directory, list(files)]).encode()
         with self._lock:
             _adopt_orphans(True)
             try:
                 socket.send_fds(self._socket, [told], list(files.values()))
-                answer = self._socket.recv(64)
+                answer = self._socket.recv(1024)
             finally:
                 _adopt_orphans(False)
         assert answer, f"what forks programs has ended with {self._process.wait(_ASK_S)}"
+        assert answer.isdigit(), answer.decode(errors="replace")
         return int(answer)
 
     def close(self) -> None:

@@ -3,7 +3,8 @@
     python -P zygote_program.py SOCKET forebay             children are ``forebay ARGUMENTS``
     python -P zygote_program.py SOCKET python [MODULES]    children are ``python ARGUMENTS``: -c, -m or SCRIPT, and theirs
 
-What is ordered comes in one message: words, environment, directory, and descriptors with the numbers they are to have.
+What is ordered comes in one message: words, environment, directory, and descriptors with the numbers they are to have. The answer is the
+child's process id; or what is wrong with the order, and then nothing was forked.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ import threading
 import time
 import types
 from collections.abc import Callable, Mapping
-from typing import NoReturn
+from typing import Any, NoReturn
 
 _MOST = 1 << 17  # bytes of what is sent in one piece: an environment
 _MOST_FILES = 64
+_MOST_ANSWER = 1 << 10
 
 
 def _wait_for_orders(orders: socket.socket) -> tuple[list[str], list[int]]:
@@ -38,10 +40,9 @@ def _wait_for_orders(orders: socket.socket) -> tuple[list[str], list[int]]:
     gc.collect()
     gc.freeze()  # a collection in a child would visit, and so copy, all that was imported
     try:
-        told, files = _next_order(orders)
+        (arguments, program, size, environ, directory, numbers), files = _next_order(orders)
     except KeyboardInterrupt:  # which reaches the whole group; who asked is told by the end of the socket
         os._exit(0)
-    arguments, program, size, environ, directory, numbers = json.loads(told)
     orders.detach()
     _move(dict(zip(numbers, files, strict=True)))
     os.chdir(directory)
@@ -51,18 +52,35 @@ def _wait_for_orders(orders: socket.socket) -> tuple[list[str], list[int]]:
     return list(program), [*map(int, size)]
 
 
-def _next_order(orders: socket.socket) -> tuple[bytes, list[int]]:
+def _next_order(orders: socket.socket) -> tuple[list[Any], list[int]]:
     while True:
-        told, files, *_ = socket.recv_fds(orders, _MOST, _MOST_FILES)
+        told, files, flags, _ = socket.recv_fds(orders, _MOST, _MOST_FILES)
         if not told:
             os._exit(0)
         assert len(os.listdir("/proc/self/task")) == 1, "a thread would not be forked"
-        child = _fork_orphan()
-        if child is None:
-            return told, files
-        orders.send(b"%d" % child)
+        try:
+            order = _understood(told, flags, len(files))
+            child = _fork_orphan()
+            if child is None:
+                return order, files
+            orders.send(b"%d" % child)
+        except (ValueError, TypeError) as error:
+            orders.send(f"malformed order: {error}".encode()[:_MOST_ANSWER])
         for each in files:
             os.close(each)
+
+
+def _understood(told: bytes, flags: int, files: int) -> list[Any]:
+    """The six parts of an order. Raises ValueError or TypeError: in a child nobody would see it, but for a program that says nothing."""
+    if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        raise ValueError(f"it is longer than {_MOST} bytes, or has more than {_MOST_FILES} files")
+    order: list[Any] = json.loads(told)
+    kinds = [type(part).__name__ for part in order]
+    if kinds != ["list", "list", "list", "dict", "str", "list"]:
+        raise ValueError(f"its parts are {kinds}")
+    if len(order[-1]) != files:
+        raise ValueError(f"{files} files came, and {len(order[-1])} numbers for them")
+    return order
 
 
 def _fork_orphan() -> int | None:

@@ -58,7 +58,7 @@ def test_only_so_many_are_known() -> None:
 
 
 def test_an_origin_that_fails_again_and_again_is_left_alone() -> None:
-    """For a while; one shard that comes begins the row anew."""
+    """For a while; one shard that comes begins the row anew, and so does the pause."""
     faults = SetFaults()
     for number in range(2 * MOST_FAILED - 1):
         if number == MOST_FAILED - 1:
@@ -66,3 +66,13 @@ def test_an_origin_that_fails_again_and_again_is_left_alone() -> None:
         faults.fail(f"s3://b/{number}", OriginUnavailable("s", "503"), 5.0, FAILED_S)
         assert faults.is_paused(5.0) == (number == 2 * MOST_FAILED - 2)
     assert not faults.is_paused(5.0 + FAILED_S)
+    faults.fail("s3://b/x", OriginUnavailable("s", "503"), 5.0 + FAILED_S, FAILED_S)
+    assert not faults.is_paused(5.0 + FAILED_S)
+
+
+def test_one_that_fails_is_left_alone_for_so_long() -> None:
+    """From now on, and told."""
+    faults = SetFaults()
+    faults.fail(name(1), OriginUnavailable(name(1), "503"), 5.0, 7.0)
+    assert (faults.leaves_alone(name(1), 11.9), faults.leaves_alone(name(1), 12.0)) == (True, False)
+    assert [row["cause"] for row in faults.rows(SET, nobody)] == ["503"]
