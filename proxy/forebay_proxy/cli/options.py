@@ -9,16 +9,10 @@ from typing import Any, TypeVar, get_origin
 
 import click
 
-from forebay_proxy.config.settings import (
-    Settings,
-    default_text,
-    env_name,
-    field_note,
-    flag_name,
-    has_flag,
-    load,
-)
+from forebay_proxy.config.layers import env_name, flag_name
+from forebay_proxy.config.settings import Settings, load
 from forebay_proxy.config.settings_file import find_files
+from forebay_proxy.config.settings_text import default_text, field_note, has_flag
 from forebay_proxy.core import secret_parameters
 
 __all__ = [

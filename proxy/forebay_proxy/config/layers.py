@@ -1,4 +1,4 @@
-"""What the environment says, the layer below the flags."""
+"""What a setting is called as a flag and in the environment, and what the environment says: the layer below the flags."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 
-__all__ = ["PREFIX", "from_environ", "nearest"]
+__all__ = ["PREFIX", "env_name", "flag_name", "from_environ", "nearest"]
 
 PREFIX = "FOREBAY_"
 
@@ -15,6 +15,16 @@ OTHER_VARIABLES = frozenset({"URL", "JOB", "AHEAD", "CONFIG"})
 # A Kubernetes Service named "forebay" makes every pod's environment say FOREBAY_PORT=tcp://10.0.0.1:7070 and friends.
 _SERVICE_LINK = re.compile(r"SERVICE_(HOST|PORT.*)|PORT_\d+_(TCP|UDP).*")
 _SERVICE_LINK_VALUE = re.compile(r"(tcp|udp)://")
+
+
+def env_name(name: str) -> str:
+    """``cache_dir`` -> ``FOREBAY_CACHE_DIR``."""
+    return PREFIX + name.upper()
+
+
+def flag_name(name: str) -> str:
+    """``cache_dir`` -> ``--cache-dir``."""
+    return "--" + name.replace("_", "-")
 
 
 def from_environ(environ: Mapping[str, str], names: Iterable[str]) -> tuple[dict[str, str], list[str]]:

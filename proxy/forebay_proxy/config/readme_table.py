@@ -10,7 +10,9 @@ import json
 import sys
 from typing import Any
 
-from forebay_proxy.config.settings import Settings, default_text, env_name, flag_name, has_flag
+from forebay_proxy.config.layers import env_name, flag_name
+from forebay_proxy.config.settings import Settings
+from forebay_proxy.config.settings_text import default_text, has_flag
 
 __all__ = ["example", "table"]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, SecretStr, ValidationError, model_validator
@@ -37,12 +36,8 @@ from forebay_proxy.config.fields import (
 )
 from forebay_proxy.config.settings_file import SettingsFile
 from forebay_proxy.core.errors import ConfigError
-from forebay_proxy.core.quantities import ShareOfDisk, TotalBytes
-from forebay_proxy.core.shard import shown_set
 
-__all__ = ["Settings", "as_json", "default_text", "env_name", "field_note", "flag_name", "has_flag", "load", "value_text"]
-
-MOST_SET = 1 << 16  # characters of a pattern, as the sidecar takes it
+__all__ = ["Settings", "load"]
 
 Source = Literal["flag", "environment", "file", "default"]
 
@@ -190,68 +185,6 @@ class Settings(BaseModel):
         return self._notices
 
 
-def env_name(name: str) -> str:
-    """``cache_dir`` -> ``FOREBAY_CACHE_DIR``."""
-    return layers.PREFIX + name.upper()
-
-
-def flag_name(name: str) -> str:
-    """``cache_dir`` -> ``--cache-dir``."""
-    return "--" + name.replace("_", "-")
-
-
-def field_note(name: str, key: str) -> str:
-    """What a field says about itself beside its description: ``metavar``, ``unset``, or "" when it says nothing."""
-    extra = Settings.model_fields[name].json_schema_extra
-    return str(extra.get(key, "")) if isinstance(extra, dict) else ""
-
-
-def has_flag(name: str) -> bool:
-    """Whether the field may be given on a command line."""
-    return field_note(name, "flag") == "True"
-
-
-def default_text(name: str) -> str:
-    """The default as a person reads it."""
-    default = Settings.model_fields[name].default
-    if default is None or default == ():
-        return field_note(name, "unset")
-    return value_text(default)
-
-
-def value_text(value: Any) -> str:
-    """A plain value as a person writes it."""
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def as_json(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Each setting's ``value``, as JSON can say it and without secrets, and its ``source``: flag, environment, file or default."""
-    return {name: {"value": _told(settings, name), "source": settings.source_of(name)} for name in Settings.model_fields}
-
-
-def _told(settings: Settings, name: str) -> Any:
-    """A pattern may hold what proves who asks: a signature, a header of its command."""
-    return [shown_set(text, MOST_SET) for text in settings.set] if name == "set" else _plain(getattr(settings, name))
-
-
-def _plain(value: Any) -> Any:
-    """As JSON can say it: sizes as bytes or a percentage, secrets masked."""
-    match value:
-        case SecretStr():
-            return "(set)"
-        case TotalBytes(count):
-            return count
-        case ShareOfDisk(ratio):
-            return f"{ratio * 100:g}%"
-        case Path():
-            return str(value)
-        case tuple():
-            return [_plain(item) for item in value]
-    return value
-
-
 def load(flags: Mapping[str, Any], environ: Mapping[str, str], files: Sequence[SettingsFile]) -> Settings:
     """Settings from ``flags`` (field name -> value; None or () is "not given"), ``environ`` and ``files``, of which a later one is nearer.
 
@@ -261,8 +194,8 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], files: Sequence[S
     variables, notices = layers.from_environ(environ, Settings.model_fields)
     problems = [problem for file in files for problem in file.problems]
     merged = {name: _Written("file", value, f"{name} in {file.path}") for file in files for name, value in file.table.items()}
-    merged.update({name: _Written("environment", value, env_name(name)) for name, value in variables.items()})
-    merged.update({name: _Written("flag", value, flag_name(name)) for name, value in given.items()})
+    merged.update({name: _Written("environment", value, layers.env_name(name)) for name, value in variables.items()})
+    merged.update({name: _Written("flag", value, layers.flag_name(name)) for name, value in given.items()})
     try:
         settings = Settings.model_validate({name: written.value for name, written in merged.items()})
     except ValidationError as error:

@@ -7,13 +7,14 @@ begun anew) is a ``Fact`` too, and lives beside the room that emits it; ``app/co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from forebay_proxy.core.facts.cache import CacheEvent
 from forebay_proxy.core.facts.origins import OriginEvent
 from forebay_proxy.core.facts.requests import RequestEvent
 
-__all__ = ["Event", "Events", "Fact"]
+__all__ = ["Event", "Events", "Fact", "RequestFailed"]
 
 Event = CacheEvent | OriginEvent | RequestEvent
 
@@ -22,6 +23,15 @@ class Fact:
     """Something that happened in one room and that others act on at once: a frozen dataclass beside the room that emits it."""
 
     __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFailed(Fact):
+    """A client was answered with an error, beside its ``RequestDone``. ``code``: 400 or above; ``error``: why, for people and logs."""
+
+    code: int
+    error: str
+    job: str = ""  # of the reader that asked; "" for an anonymous one
 
 
 F = TypeVar("F")

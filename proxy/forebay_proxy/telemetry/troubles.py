@@ -14,7 +14,8 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from forebay_proxy.core.facts.requests import Aborted, NotTar, RequestFailed
+from forebay_proxy.core.events import RequestFailed
+from forebay_proxy.core.facts.requests import Aborted, NotTar
 from forebay_proxy.core.quantities import format_size
 from forebay_proxy.telemetry.counters import ORDINARY
 

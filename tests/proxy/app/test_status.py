@@ -8,7 +8,8 @@ from support.house import SEGMENT, World, building, data_of, reader, shard_of
 
 from forebay_proxy.app.plan_status import PlanStatus
 from forebay_proxy.app.status import StatusReport
-from forebay_proxy.core.facts.requests import RequestDone, RequestFailed, RequestOutcome
+from forebay_proxy.core.events import RequestFailed
+from forebay_proxy.core.facts.requests import RequestDone, RequestOutcome
 from forebay_proxy.telemetry.counters import Counters, PlanAdherence
 from forebay_proxy.telemetry.origin_board import OriginBoard
 from forebay_proxy.telemetry.troubles import RecentErrors

@@ -6,7 +6,8 @@ import logging
 
 import pytest
 
-from forebay_proxy.core.facts.requests import Aborted, NotTar, RequestFailed
+from forebay_proxy.core.events import RequestFailed
+from forebay_proxy.core.facts.requests import Aborted, NotTar
 from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.telemetry.troubles import KEPT, QUIET_S, RecentErrors, Troubles
 

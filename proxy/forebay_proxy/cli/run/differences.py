@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from forebay_proxy.config.settings import Settings, as_json, flag_name, has_flag
+from forebay_proxy.config.layers import flag_name
+from forebay_proxy.config.settings import Settings
+from forebay_proxy.config.settings_text import as_json, has_flag
 from forebay_proxy.core.quantities import format_size
 
 __all__ = ["differences", "unknown_origins"]

@@ -19,7 +19,6 @@ __all__ = [
     "ReaderWaited",
     "RequestDone",
     "RequestEvent",
-    "RequestFailed",
     "RequestOutcome",
     "Served",
     "ShardOpened",
@@ -95,15 +94,6 @@ class RequestDone:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestFailed(Fact):
-    """A client was answered with an error, beside its ``RequestDone``. ``code``: 400 or above; ``error``: why, for people and logs."""
-
-    code: int
-    error: str
-    job: str = ""  # of the reader that asked; "" for an anonymous one
-
-
-@dataclass(frozen=True, slots=True)
 class LeaseEnded:
     """A descriptor's lease ended. ``done``: the request, as one that was answered with the whole shard; it was counted at once."""
 
@@ -168,6 +158,5 @@ RequestEvent = (
     | PlanChanged
     | ReaderWaited
     | RequestDone
-    | RequestFailed
     | ShardOpened
 )

@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from forebay_proxy.core.events import Events
-from forebay_proxy.core.facts.requests import Aborted, RequestDone, RequestFailed, RequestOutcome, Served
+from forebay_proxy.core.events import Events, RequestFailed
+from forebay_proxy.core.facts.requests import Aborted, RequestDone, RequestOutcome, Served
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["OpenRequests", "RequestRecord", "ShardRecord"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from forebay_proxy.cli.run.differences import differences, unknown_origins
-from forebay_proxy.config.settings import as_json, load
+from forebay_proxy.config.settings import load
+from forebay_proxy.config.settings_text import as_json
 
 
 def test_given_settings_that_differ_are_named_with_both_values() -> None:

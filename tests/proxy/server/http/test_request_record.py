@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from forebay_proxy.core.events import Events
-from forebay_proxy.core.facts.requests import RequestDone, RequestFailed
+from forebay_proxy.core.events import Events, RequestFailed
+from forebay_proxy.core.facts.requests import RequestDone
 from forebay_proxy.server.http.request_record import RequestRecord
 
 
