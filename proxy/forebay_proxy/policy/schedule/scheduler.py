@@ -12,11 +12,16 @@ Every reader has a *cursor*: the first thing of its future that is neither store
 A request is taken to be made: the cursor passes it at once, and comes back when it is ``refused``, or ``missing`` later (evicted, failed,
 another version). So no segment is asked for twice, and a cursor never stays beyond something that is missing.
 
+What plans tell between two decisions is looked at with the next one (``_catch_up``), once a reader. So no cursor moves while a plan is
+published or a shard is opened, and a reader that opens ten small shards between two decisions is looked at once.
+
 Stored shards that their job must compare with the origin first are asked for apart (``PrefetchRequest.index`` None), a few shards ahead of
 each reader and in the order of need: nothing of that waits for room or for bytes.
 """
 
 from __future__ import annotations
+
+from itertools import islice
 
 from forebay_proxy.policy.plans.registry import PlanRegistry, ReaderPlan
 from forebay_proxy.policy.schedule.cursor_walk import CursorWalk, NeedTimes
@@ -32,6 +37,7 @@ from forebay_proxy.wire.protocol.plan import ReaderName
 __all__ = ["CacheView", "PrefetchRequest", "PrefetchScheduler"]
 
 STEPS = 512  # of cursors within one decision: 1 ms; a cursor that passes thousands of stored shards lets others run in between
+LOOKS = 32  # at readers of which something changed, before one decision: 1 ms too where all of their plans are new
 
 
 class PrefetchScheduler:
@@ -47,6 +53,7 @@ class PrefetchScheduler:
         self._room: RoomQueue[OriginCursor] = RoomQueue()
         self._lanes = LaneQueues(self.readers.shares, self._room, needs.due)
         self._walk = CursorWalk(self.readers, view, self._pending, self._lanes, needs)
+        self._changed: dict[ReaderName, ReaderCursors] = {}  # to be looked at before the next decision, longest changed first
         self._last: tuple[OriginCursor, int] | None = None  # of the last request: what to come back to if it is refused
 
     def __repr__(self) -> str:
@@ -60,10 +67,11 @@ class PrefetchScheduler:
         if over is not None:
             for lane in over.lanes.values():
                 self._lanes.stand_down(lane)
+            self._changed.pop(plan.reader, None)
             if self._last is not None and self._last[0].cursors is over:
                 self._last = None
         if mine is not None:
-            self._look(mine)
+            self._changed[plan.reader] = mine
 
     def waited(self, reader: ReaderName) -> None:
         """It had to wait for bytes: its window grows, unless its requests find no room as it is."""
@@ -73,7 +81,7 @@ class PrefetchScheduler:
         cursors.inside.has_waited = True
         if not any(lane.tight for lane in cursors.lanes.values()):
             cursors.window.waited()
-            self._look(cursors)
+            self._changed[reader] = cursors
 
     def pause(self, reader: ReaderName) -> None:
         """The reader stands still, and others have the room of its lead: nothing is fetched for it until ``go_on``."""
@@ -84,7 +92,7 @@ class PrefetchScheduler:
     def go_on(self, reader: ReaderName) -> None:
         """It moves again, or is gone."""
         if self.readers.shares.go_on(reader) and (cursors := self.readers.get(reader)) is not None:
-            self._look(cursors)
+            self._changed[reader] = cursors
 
     def look_again(self) -> None:
         """Once a second: readers that left, or a disk with more room, leave more to each of the others; no event of theirs tells."""
@@ -92,6 +100,12 @@ class PrefetchScheduler:
         for lane in [lane for cursors in self.readers.all() if cursors.reader.job in more for lane in cursors.lanes.values()]:
             if not lane.ticket and not lane.tight:
                 self._lanes.requeue(lane)
+
+    def _catch_up(self) -> bool:
+        """Look at the readers of which something changed; False: there are more than one decision has time for."""
+        for reader in list(islice(self._changed, LOOKS)):
+            self._look(self._changed.pop(reader))
+        return not self._changed
 
     def _look(self, cursors: ReaderCursors) -> None:
         """Something about the reader changed: its lanes stand where they belong now."""
@@ -168,8 +182,10 @@ class PrefetchScheduler:
 
     def next(self) -> PrefetchRequest | None:
         """What to fetch next; None: nothing, or (``paused``) nothing within this turn. Tell at once if it was ``refused``."""
-        self.paused = False
         self._last = None
+        self.paused = not self._catch_up()
+        if self.paused:
+            return None
         self._lanes.retry()
         asked = self._pending.revalidations.next()
         if asked is not None:
@@ -206,6 +222,8 @@ class PrefetchScheduler:
         cursors = self.readers.get(reader)
         if cursors is None:
             return 0
+        if self._changed.pop(reader, None) is not None:
+            self._look(cursors)
         walked = 0
         while walked < len(cursors.lanes):  # what is passed may bring a shard of another origin, and so one more lane
             lane = list(cursors.lanes.values())[walked]

@@ -18,7 +18,7 @@ from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans.facts import PlanAdvanced
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.policy.schedule import scheduler as scheduler_module
-from forebay_proxy.policy.schedule.cursor_walk import CHECKS_AHEAD, FRONT
+from forebay_proxy.policy.schedule.cursor_walk import CHECKS_AHEAD, FRONT, CursorWalk
 from forebay_proxy.policy.schedule.queues.revalidations import AT_ONCE
 from forebay_proxy.policy.schedule.scheduler import PrefetchRequest, PrefetchScheduler
 
@@ -333,6 +333,30 @@ def test_a_long_walk_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     assert scheduled.ahead.next() is None
     assert scheduled.ahead.paused
     assert scheduled.wishes() == [(LONG[-1].name, 0), (LONG[-1].name, 1)]
+
+
+def test_what_plans_tell_is_looked_at_with_the_next_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan, and openings that follow each other closely, cost one look; nobody walks over cursors while a shard is opened."""
+    looks: list[int] = []
+    monkeypatch.setattr(CursorWalk, "look_for_checks", lambda _, cursors: looks.append(cursors.position))
+    scheduled = Scheduled()
+    scheduled.plans.replace(reader(), LONG)
+    for shard in LONG[:3]:
+        scheduled.plans.opened(shard, reader())
+    assert looks == []
+    assert scheduled.wishes(1) == [(LONG[3].name, 0)]
+    assert looks == [3]
+
+
+def test_many_new_plans_are_looked_at_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand readers that begin at once do not hold the loop; no turn decides before all of them are seen."""
+    monkeypatch.setattr(scheduler_module, "LOOKS", 2)
+    scheduled = Scheduled()
+    for number in range(5):
+        scheduled.plans.replace(reader(number), LONG[2 * number :][:2])
+    turns = [(scheduled.ahead.next() is None, scheduled.ahead.paused) for _ in range(3)]
+    assert turns == [(True, True), (True, True), (False, False)]
+    assert len(scheduled.wishes()) == 19  # of the twenty segments the last turn asked for one
 
 
 # Any order of events
