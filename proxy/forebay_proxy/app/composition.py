@@ -7,6 +7,7 @@ a directory.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from forebay_proxy.app.cache_rooms import (
     BackgroundParts,
@@ -116,7 +117,7 @@ def _introduce_versions(parts: CacheParts, events: Events) -> None:
 
 def _introduce_prefetch(parts: CacheParts, events: Events) -> None:
     prefetcher, on = parts.background.prefetcher, events.on
-    on(NextUseChanged, parts.cache.reorder)
+    on(NextUseChanged, partial(parts.resident.room.candidates.next_use_changed, parts.filling.resolver.versions.current))
     on(SetShardOpened, parts.background.sets.read)
     on(PlanAdvanced, prefetcher.advanced)
     on(CacheChanged, prefetcher.stirred)

@@ -31,7 +31,6 @@ from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.requests import ShardOpened
 from forebay_proxy.core.http_range import RangeRequest, Suffix
 from forebay_proxy.core.shard import Shard
-from forebay_proxy.policy.plans.facts import NextUseChanged
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.store.health import DiskHealth
 from forebay_proxy.telemetry.waits import OPENING
@@ -153,13 +152,6 @@ class ShardCache:
         if entry.name not in self._resolver.versions.current:
             self.plans.forget(entry.name)
             self._events.emit(NameForgotten(entry.name))
-
-    def reorder(self, fact: NextUseChanged) -> None:
-        """Plans say that these shards are used at another time than before."""
-        for name in fact.names:
-            entry = self._resolver.versions.current.get(name)
-            if entry is not None:
-                self.room.candidates.touch(entry)
 
     # What a reading needs
 

@@ -21,6 +21,7 @@ from forebay_proxy.policy.eviction.eviction_queue import EvictionQueue
 from forebay_proxy.policy.eviction.facts import LeadGivenBack
 from forebay_proxy.policy.eviction.ledger import Grant, Ledger, Victim, chosen
 from forebay_proxy.policy.eviction.prefetch_debt import PrefetchDebts
+from forebay_proxy.policy.plans.facts import NextUseChanged
 from forebay_proxy.policy.plans.next_use import NextUse, Rank
 from forebay_proxy.policy.plans.registry import PlanRegistry
 
@@ -111,6 +112,13 @@ class EvictionCandidates(Generic[H]):
         """As ``touch``, of those of these store keys that are here."""
         for key in keys:
             entry = self.entries.get(key)
+            if entry is not None:
+                self.touch(entry)
+
+    def next_use_changed(self, current: Mapping[str, H], fact: NextUseChanged) -> None:
+        """As ``touch``, of the shards that plans use at another time than before; ``current``: what is here, by shard name."""
+        for name in fact.names:
+            entry = current.get(name)
             if entry is not None:
                 self.touch(entry)
 
