@@ -140,10 +140,11 @@ class Prefetcher:
         self.scheduler.advanced(plan)
         if plan.reader in self.scheduler.readers.shares.standing:
             self._idle.advanced(plan)
+        prefetch_debts = self._cache.room.prefetch_debts
         if self._plans.get(plan.reader) is None:
-            self._cache.room.prefetch_debts.forget(plan.reader)
-        else:
-            self._cache.room.prefetch_debts.passed(plan.reader, lambda key: self._lies_ahead(key, plan.reader))
+            prefetch_debts.forget(plan.reader)
+        elif plan.reader in prefetch_debts.leads:
+            prefetch_debts.passed(plan.reader, lambda key: self._lies_ahead(key, plan.reader))
         self._woken.set()
 
     def _lies_ahead(self, key: str, reader: ReaderName) -> bool:

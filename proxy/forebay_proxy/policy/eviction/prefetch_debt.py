@@ -83,7 +83,7 @@ class PrefetchDebts:
         self._most_owed = DISPLACED_PER_READER * segment_bytes
         self._events = events or Events()
         self.noted: dict[tuple[str, int], _Noted] = {}  # (store key, segment)
-        self._leads: dict[Hashable, dict[str, set[int]]] = {}  # reader -> store key -> segments
+        self.leads: dict[Hashable, dict[str, set[int]]] = {}  # reader -> store key -> segments; not to be changed from outside
         self._debts: dict[Hashable, set[tuple[str, int]]] = {}  # reader -> where what it owes lies
         self._owed: Counter[Hashable] = Counter()
         self.given_back = GivenLead()
@@ -103,7 +103,7 @@ class PrefetchDebts:
         """
         if self._owed[reader] + size > self._most_owed:
             return False
-        return sum(map(len, self._leads.get(reader, {}).values())) < DISPLACED_PER_READER
+        return sum(map(len, self.leads.get(reader, {}).values())) < DISPLACED_PER_READER
 
     def note(
         self, key: str, index: int, reader: Hashable, size: int = 0, owed: Mapping[Hashable, int] | None = None, *, is_lead: bool = True
@@ -117,7 +117,7 @@ class PrefetchDebts:
             return
         noted = self.noted[key, index] = _Noted(reader, size, is_lead, dict(owed or {}))
         if is_lead:
-            self._leads.setdefault(reader, {}).setdefault(key, set()).add(index)
+            self.leads.setdefault(reader, {}).setdefault(key, set()).add(index)
             self.unread_bytes += size
         for debtor, count in noted.owed.items():
             self._owed[debtor] += count
@@ -181,12 +181,12 @@ class PrefetchDebts:
     def _end_lead(self, key: str, index: int, noted: _Noted) -> None:
         noted.is_lead = False
         self.unread_bytes -= noted.size
-        mine = self._leads[noted.reader]
+        mine = self.leads[noted.reader]
         mine[key].discard(index)
         if not mine[key]:
             del mine[key]
         if not mine:
-            del self._leads[noted.reader]
+            del self.leads[noted.reader]
 
     def _forgive(self, debtor: Hashable, place: tuple[str, int], noted: _Noted) -> None:
         self._owed[debtor] -= noted.owed[debtor]
@@ -198,7 +198,7 @@ class PrefetchDebts:
 
     def passed(self, reader: Hashable, keeps: Callable[[str], bool]) -> None:
         """``reader`` moved on: of its lead only the store keys that ``keeps`` names still lie ahead of it."""
-        mine = self._leads.get(reader, {})
+        mine = self.leads.get(reader, {})
         for key in [key for key in mine if not keeps(key)]:
             for index in list(mine[key]):
                 self.read(key, index)
@@ -207,7 +207,7 @@ class PrefetchDebts:
 
     def give_back(self, reader: Hashable) -> list[str]:
         """``reader`` stands still: its lead is lead no more, and whoever wants its room may have it. Returns the store keys of it."""
-        mine = {key: {index: self.noted[key, index].size for index in indices} for key, indices in self._leads.get(reader, {}).items()}
+        mine = {key: {index: self.noted[key, index].size for index in indices} for key, indices in self.leads.get(reader, {}).items()}
         self.passed(reader, lambda key: False)
         for key, sizes in mine.items():
             for index, size in sizes.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay_proxy.policy.plans.reverse_index import INDEX_BITS, ReverseIndex
+from forebay_proxy.policy.plans.plan_storage import INDEX_BITS, ReverseIndex
 
 _places = st.tuples(st.integers(1, 3), st.integers(1, 2), st.integers(0, 5))  # shard, plan, index
 
