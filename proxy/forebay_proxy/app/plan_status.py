@@ -53,7 +53,7 @@ class PlanStatus:
         need_at = plan.need_at(plan.position)  # never, of one that stands still and whose lead others have
         seconds = 0.0 if isinf(need_at) else max(0.0, need_at - self._clock())
         length = self._cache.length_of(self._plans.shard_at(plan, plan.position).name) if ahead else None
-        return Lead(ahead, seconds + (ahead / length / plan.rate if length else 0.0))
+        return Lead(ahead, seconds + (ahead / length / plan.pace.rate if length else 0.0))
 
     def leads(self) -> dict[str, Lead]:
         """By job: the least of its readers, in bytes and (maybe of another) in seconds. Readers at the end of their plan do not count."""
@@ -92,13 +92,13 @@ class PlanStatus:
             "set": plan.set_name and shown_set(plan.set_name),
             "position": plan.position,
             "length": len(plan),
-            "rate": plan.rate,
+            "rate": plan.pace.rate,
             "lead_bytes": lead.bytes,
             "lead_s": lead.seconds,
             "window_bytes": self._prefetcher.scheduler.readers.window_bytes(plan.reader),
             "waiting": waiting,
             "waited_s": followed.waited_s,
-            "silent_s": max(0.0, self._clock() - plan.heard_at),
+            "silent_s": max(0.0, self._clock() - plan.pace.heard_at),
             "openings": {
                 "planned": followed.planned,
                 "skipped": followed.skipped,

@@ -44,8 +44,8 @@ class PausedReaders:
         places: dict[Hashable, tuple[object, float]] = {}
         for plan in self._plans.all():
             position, has_all = inside.get(plan.reader, (0, False))
-            patience_s = max(STILL_S, SLOW_SHARDS / plan.rate) if has_all else STILL_S
-            places[plan.reader] = (plan.opened_at, position), patience_s
+            patience_s = max(STILL_S, SLOW_SHARDS / plan.pace.rate) if has_all else STILL_S
+            places[plan.reader] = (plan.pace.opened_at, position), patience_s
         self._idle_readers.look(places, now)
         for reader in self._scheduler.readers.shares.standing - self._idle_readers.readers.keys():
             self._go_on(reader)
@@ -56,14 +56,14 @@ class PausedReaders:
         if isinstance(reader, ReaderName):
             plan = self._plans.get(reader)
             if plan is not None:
-                self._paused_at[reader] = plan.opened_at
+                self._paused_at[reader] = plan.pace.opened_at
                 plan.pause()
                 self._scheduler.pause(reader)
 
     def advanced(self, plan: ReaderPlan) -> None:
         """Something happened to the plan of a reader that stood still: an opening moves it, another announcement does not."""
         current = self._plans.get(plan.reader)
-        if current is None or current.opened_at != self._paused_at.get(plan.reader):
+        if current is None or current.pace.opened_at != self._paused_at.get(plan.reader):
             self._go_on(plan.reader)
         else:
             current.pause()

@@ -47,7 +47,7 @@ async def test_one_reader_is_told_whole(world: World) -> None:
     assert row["openings"] == {"planned": 1, "skipped": 1, "repeated": 1, "unplanned": 1}
     assert (row["silent_s"], row["waiting"]) == (1.0, False)
     assert len(row["set"]) == 201
-    assert row["rate"] == world.plans.all()[0].rate
+    assert row["rate"] == world.plans.all()[0].pace.rate
     json.dumps(row)
 
 
@@ -62,7 +62,7 @@ async def test_a_lead_is_the_time_until_something_is_missing(world: World) -> No
     plan = world.plans.all()[0]
     lead = announced.lead(plan)
     until_next = plan.need_at(1) - world.clock()
-    assert lead.seconds == pytest.approx(until_next + lead.bytes / (2 * SEGMENT) / plan.rate)
+    assert lead.seconds == pytest.approx(until_next + lead.bytes / (2 * SEGMENT) / plan.pace.rate)
     assert announced.leads() == {"job": lead}
 
 

@@ -15,7 +15,7 @@ from itertools import islice
 from math import inf
 
 from forebay_proxy.core.shard import Shard
-from forebay_proxy.policy.plans.reader_plan import ReaderPlan, check_entries, check_names, fits
+from forebay_proxy.policy.plans.reader_plan import MentionedSpan, PlanEntries, ReaderPace, ReaderPlan, check_entries, check_names, fits
 from forebay_proxy.policy.plans.sets.templates import Entries, Picked
 from forebay_proxy.policy.plans.shard_ids import ShardIds
 from forebay_proxy.wire.protocol.plan import ReaderName
@@ -115,7 +115,7 @@ class PlanStorage:
     def entering(self, reader: ReaderName, epoch: int | None, set_name: str | None, now: float) -> Iterator[ReaderPlan]:
         """A new plan, not live yet; one that has not been live at the end either is cleared away."""
         serial = self._vacant.pop() if self._vacant else len(self._by_serial)
-        plan = ReaderPlan(reader, epoch, set_name, now, serial, since=now)
+        plan = ReaderPlan(reader, epoch, set_name, ReaderPace(now, now), MentionedSpan(serial))
         self._by_serial[serial : serial + 1] = [plan]  # in the place of a former one, or behind all
         try:
             yield plan
@@ -132,12 +132,12 @@ class PlanStorage:
             yield
         check_entries(self.entries_held + count - spare)
         if isinstance(entries, Picked):
-            plan.dress = entries.template.dress
+            plan.entries.dress = entries.template.dress
         for start in range(0, count, SLICE):
             numbers = self._shard_ids.hold(entries, start, start + SLICE)
-            plan.numbers.extend(numbers)
+            plan.entries.numbers.extend(numbers)
             self.entries_held += len(numbers)
-            self._keep(plan, self._shard_ids.strangers(numbers, entries, start))
+            self._keep(plan.entries, self._shard_ids.strangers(numbers, entries, start))
             check_entries(self.entries_held - spare)
             check_names(self._shard_ids.held_bytes + self.own_bytes)
             self.tidy(1)  # so clearing away keeps up with taking
@@ -145,60 +145,62 @@ class PlanStorage:
 
     def copy(self, plan: ReaderPlan, source: ReaderPlan) -> Iterator[None]:
         """Write what is ahead in ``source`` into ``plan``, in slices."""
-        numbers = source.numbers[source.position :]
-        plan.dress = source.dress
+        numbers, own = source.entries.numbers[source.position :], source.entries.own
+        plan.entries.dress = source.entries.dress
         for start in range(0, len(numbers), SLICE):
             part = numbers[start : start + SLICE]
             self._shard_ids.hold_again(part)
-            plan.numbers.extend(part)
+            plan.entries.numbers.extend(part)
             self.entries_held += len(part)
-            self._keep(plan, {number: source.own[number] for number in part if number in source.own})
+            self._keep(plan.entries, {number: own[number] for number in part if number in own})
             yield
 
-    def _keep(self, plan: ReaderPlan, own: dict[int, Shard]) -> None:
-        before = len(plan.own)
-        plan.own.update(own)
-        if len(plan.own) > before:
-            self.own_bytes += sum(len(shard.name) for shard in islice(plan.own.values(), before, None))
+    def _keep(self, entries: PlanEntries, own: dict[int, Shard]) -> None:
+        before = len(entries.own)
+        entries.own.update(own)
+        if len(entries.own) > before:
+            self.own_bytes += sum(len(shard.name) for shard in islice(entries.own.values(), before, None))
 
     def exchange_credentials(self, plan: ReaderPlan, other: ReaderPlan) -> None:
         """The same shards were announced once more, perhaps with fresher credentials."""
-        plan.own, other.own = other.own, plan.own
-        plan.dress, other.dress = other.dress, plan.dress
+        entries, others = plan.entries, other.entries
+        entries.own, others.own = others.own, entries.own
+        entries.dress, others.dress = others.dress, entries.dress
 
     def mention(self, plan: ReaderPlan) -> Iterator[None]:
         """Let all of ``plan`` be found by shard, in slices. It is not ahead before it is live."""
-        while plan.mentioned < len(plan):
+        while plan.mentioned.end < len(plan):
             self._mention(plan)
             yield
 
     def _mention(self, plan: ReaderPlan) -> None:
-        start, add, serial = plan.mentioned, self._reverse_index.add, plan.serial
-        for index, number in enumerate(plan.numbers[start : start + SLICE], start):
-            add(number, serial, index)
-        plan.mentioned = min(len(plan), start + SLICE)
+        span, add = plan.mentioned, self._reverse_index.add
+        for index, number in enumerate(plan.entries.numbers[span.end : span.end + SLICE], span.end):
+            add(number, span.serial, index)
+        span.end = min(len(plan), span.end + SLICE)
 
     def extend(self, plan: ReaderPlan, more: ReaderPlan) -> Iterator[None]:
         """Move the entries of ``more`` behind those of ``plan``, in slices, for as long as that lives."""
-        if not plan.numbers:
-            plan.dress = more.dress
-        foreign = more.dress != plan.dress
-        self._keep(plan, more.own)
+        entries, others = plan.entries, more.entries
+        if not entries.numbers:
+            entries.dress = others.dress
+        foreign = others.dress != entries.dress
+        self._keep(entries, others.own)
         moved = 0
         try:
             while moved < len(more) and plan.live:
-                part = more.numbers[moved : moved + SLICE]
-                plan.numbers.extend(part)
+                part = others.numbers[moved : moved + SLICE]
+                entries.numbers.extend(part)
                 moved += len(part)
                 if foreign:
-                    shard, put_on = self._shard_ids.shard, more.dress.put_on if more.dress is not None else None
-                    bare = {number: shard(number) for number in part if number not in more.own}
-                    self._keep(plan, {number: one if put_on is None else put_on(one) for number, one in bare.items()})
+                    shard, put_on = self._shard_ids.shard, others.dress.put_on if others.dress is not None else None
+                    bare = {number: shard(number) for number in part if number not in others.own}
+                    self._keep(entries, {number: one if put_on is None else put_on(one) for number, one in bare.items()})
                 self._mention(plan)
                 self._tell(part)
                 yield
         finally:
-            del more.numbers[:moved]
+            del others.numbers[:moved]
 
     # Clearing away
 
@@ -208,10 +210,11 @@ class PlanStorage:
 
     def sweep_one(self, plan: ReaderPlan) -> bool:
         """The same where it is one shard, of which nobody is told; False where it is not one."""
-        if plan.position - plan.swept != 1:
+        span = plan.mentioned
+        if plan.position - span.begin != 1:
             return False
-        self._reverse_index.remove(plan.numbers[plan.swept], plan.serial, plan.swept)
-        plan.swept = plan.position
+        self._reverse_index.remove(plan.entries.numbers[span.begin], span.serial, span.begin)
+        span.begin = plan.position
         return True
 
     def clear(self, plan: ReaderPlan, slices: int) -> None:
@@ -230,28 +233,29 @@ class PlanStorage:
             self._reclaimer.append(reclaimer)
 
     def _sweeping(self, plan: ReaderPlan) -> Iterator[None]:
-        while plan.swept < (stop := plan.position if plan.live else plan.mentioned):
-            start, remove, serial = plan.swept, self._reverse_index.remove, plan.serial
-            part = plan.numbers[start : min(stop, start + SLICE)]
-            for index, number in enumerate(part, start):
-                remove(number, serial, index)
-            plan.swept += len(part)
+        span, remove = plan.mentioned, self._reverse_index.remove
+        while span.begin < (stop := plan.position if plan.live else span.end):
+            part = plan.entries.numbers[span.begin : min(stop, span.begin + SLICE)]
+            for index, number in enumerate(part, span.begin):
+                remove(number, span.serial, index)
+            span.begin += len(part)
             self._tell(part)
             yield
 
     def _ending(self, plan: ReaderPlan) -> Iterator[None]:
         yield from self._sweeping(plan)
-        plan.position = plan.swept = plan.mentioned = 0
-        while plan.numbers:
-            part = plan.numbers[-SLICE:]
-            del plan.numbers[-len(part) :]
+        entries, span = plan.entries, plan.mentioned
+        plan.position = span.begin = span.end = 0
+        while entries.numbers:
+            part = entries.numbers[-SLICE:]
+            del entries.numbers[-len(part) :]
             self._shard_ids.release(part)
             self.entries_held -= len(part)
             yield
-        self.own_bytes -= sum(len(shard.name) for shard in plan.own.values())
-        plan.own = {}
-        self._by_serial[plan.serial] = None
-        self._vacant.append(plan.serial)
+        self.own_bytes -= sum(len(shard.name) for shard in entries.own.values())
+        entries.own = {}
+        self._by_serial[span.serial] = None
+        self._vacant.append(span.serial)
         if not self.entries_held:
             self._reverse_index.clear()
 
@@ -275,6 +279,6 @@ class PlanStorage:
 
     def next_mention(self, plan: ReaderPlan, number: int) -> int | None:
         """Where ``plan`` mentions the shard next."""
-        if plan.position < len(plan) and plan.numbers[plan.position] == number:
+        if plan.position < len(plan) and plan.entries.numbers[plan.position] == number:
             return plan.position
-        return self._reverse_index.first_from(number, plan.serial, plan.position)
+        return self._reverse_index.first_from(number, plan.mentioned.serial, plan.position)

@@ -16,8 +16,8 @@ from forebay_proxy.policy.plans.sets.templates import TemplateCredential
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = [
-    "MOST_NAME_BYTES", "MOST_READERS", "MOST_SHARDS", "START_RATE", "PlanGap", "PlansFull", "ReaderPlan", "check_entries", "check_names",
-    "check_readers", "fits",
+    "MOST_NAME_BYTES", "MOST_READERS", "MOST_SHARDS", "START_RATE", "MentionedSpan", "PlanEntries", "PlanGap", "PlansFull", "ReaderPace",
+    "ReaderPlan", "check_entries", "check_names", "check_readers", "fits",
 ]  # fmt: skip
 
 MOST_READERS = 4096  # eight ranks of 32 workers with two openers each are 512
@@ -74,8 +74,37 @@ REMEMBERED = 1 << 16
 
 
 @dataclass(slots=True, eq=False)
+class PlanEntries:
+    """The shards of one plan, in the order of use, and the credentials that came with them."""
+
+    numbers: array[int] = field(default_factory=lambda: array("I"))  # of the catalog
+    own: dict[int, Shard] = field(default_factory=dict)  # number -> shard, of those whose credential or URL here is not the catalog's
+    dress: TemplateCredential | None = None  # the credential that goes with what came as indices
+    first: int = 0  # how many entries the reader announced before these, over its life; what is told twice, or lost, shows by it
+
+
+@dataclass(slots=True, eq=False)
+class MentionedSpan:
+    """Which entries of one plan can be found by their shard: those from ``begin`` to ``end``. ``PlanStorage`` alone changes it."""
+
+    serial: int  # of the plan among all that are written down; mentions name it
+    begin: int = 0
+    end: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class ReaderPace:
+    """When a reader was last heard of, and how fast it opens shards. Moments are in seconds of the plans' clock."""
+
+    heard_at: float
+    since: float  # when the need of the first shard is reckoned from, until one was opened
+    opened_at: float | None = None
+    rate: float = START_RATE  # shards a second
+
+
+@dataclass(slots=True, eq=False)
 class ReaderPlan:
-    """``numbers[position:]`` is what the reader has not opened yet, as numbers of the catalog. ``PlanRegistry`` alone changes it.
+    """``numbers[position:]`` of its entries is what the reader has not opened yet. ``PlanRegistry`` alone changes it.
 
     A plan that is replaced, or from which the past is cut off, is another object: an index is good for as long as the object is.
     """
@@ -83,26 +112,18 @@ class ReaderPlan:
     reader: ReaderName
     epoch: int | None
     set_name: str | None
-    heard_at: float
-    serial: int  # of this plan among all that live; mentions name it
-    numbers: array[int] = field(default_factory=lambda: array("I"))
+    pace: ReaderPace
+    mentioned: MentionedSpan
+    entries: PlanEntries = field(default_factory=PlanEntries)
     position: int = 0
-    first: int = 0  # how many entries the reader announced before these, over its life; what is told twice, or lost, shows by it
-    opened_at: float | None = None
-    rate: float = START_RATE
     live: bool = False  # taken whole, and not withdrawn
     ended: bool = False  # it was live
-    since: float = 0.0  # when the need of the first shard is reckoned from, until one was opened
-    dress: TemplateCredential | None = None  # the credential that goes with what came as indices
-    own: dict[int, Shard] = field(default_factory=dict)  # shards whose credential or URL here is not the catalog's
-    swept: int = 0  # its mentions are those from here
-    mentioned: int = 0  # to here
     moved: Callable[[ReaderPlan], None] | None = None  # who keeps an order of its shards hears that all their needs are others now
     _zero: float = inf  # when index 0 is needed, and how long until the next one is: need_at is asked a hundred thousand times a second
     _step: float = 0.0
 
     def __len__(self) -> int:
-        return len(self.numbers)
+        return len(self.entries.numbers)
 
     def need_at(self, index: int) -> float:
         """When the shard at ``index`` will be opened, on the plans' clock, at the reader's measured rate; never if it was withdrawn.
@@ -115,10 +136,11 @@ class ReaderPlan:
         """Whether ``other`` announces what is ahead here; or, sent again within its epoch, what was announced here at first."""
         if (self.epoch, self.set_name) != (other.epoch, other.set_name):
             return False
-        if self.numbers[self.position :] == other.numbers:
+        numbers, others = self.entries.numbers, other.entries.numbers
+        if numbers[self.position :] == others:
             return True
         # Without an epoch, or after its end, the same list again may as well be the next pass over an unshuffled set.
-        return self.epoch is not None and self.position < len(self) and self.numbers == other.numbers
+        return self.epoch is not None and self.position < len(self) and numbers == others
 
     def go_live(self) -> None:
         """From now on it counts."""
@@ -145,15 +167,17 @@ class ReaderPlan:
 
     def advance(self, position: int, now: float) -> None:
         """The reader opened the shard before ``position``. What it passed over it did not read: one opening, whatever the distance."""
-        if self.opened_at is not None and now > self.opened_at:
-            self.rate += RATE_WEIGHT * (1.0 / (now - self.opened_at) - self.rate)
-        self.opened_at = now
+        pace = self.pace
+        if pace.opened_at is not None and now > pace.opened_at:
+            pace.rate += RATE_WEIGHT * (1.0 / (now - pace.opened_at) - pace.rate)
+        pace.opened_at = now
         self.position = position
         self._reckon()
 
     def _reckon(self) -> None:
-        self._step = 1.0 / self.rate
-        last = self.since if self.opened_at is None else self.opened_at + self._step
+        pace = self.pace
+        self._step = 1.0 / pace.rate
+        last = pace.since if pace.opened_at is None else pace.opened_at + self._step
         self._zero = last - self.position * self._step
         if self.moved is not None:
             self.moved(self)
@@ -161,7 +185,7 @@ class ReaderPlan:
     def has_passed(self, number: int) -> bool:
         """Whether the reader has opened or passed over this shard lately."""
         try:
-            self.numbers.index(number, max(0, self.position - REMEMBERED), self.position)
+            self.entries.numbers.index(number, max(0, self.position - REMEMBERED), self.position)
         except ValueError:
             return False
         return True

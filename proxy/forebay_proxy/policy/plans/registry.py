@@ -92,11 +92,11 @@ class PlanRegistry:
             yield from self.storage.take(plan, entries, instead_of=before)
             before = self._plans.get(reader)
             if before is not None and before.says(plan):
-                before.heard_at = self.clock()
-                before.first = before.first if at is None else at + len(plan) - len(before)
+                before.pace.heard_at = self.clock()
+                before.entries.first = before.entries.first if at is None else at + len(plan) - len(before)
                 self.storage.exchange_credentials(before, plan)
                 return
-            plan.first = at or 0
+            plan.entries.first = at or 0
             yield from self.storage.mention(plan)
             yield from self._publish(plan)
 
@@ -109,13 +109,13 @@ class PlanRegistry:
         Raises ``PlanGap`` where entries are missing in between.
         """
         plan = self._plans.get(reader)
-        end = plan.first + len(plan) if plan is not None else 0
+        end = plan.entries.first + len(plan) if plan is not None else 0
         if at is not None and at > end:
             raise PlanGap(end, at)
         if plan is None:
             yield from self.replacing(reader, entries, epoch, set_name, at)
             return
-        plan.heard_at = self.clock()
+        plan.pace.heard_at = self.clock()
         if at is not None:
             entries = _after(entries, end - at)
         if plan.position >= max(CUT_FROM, len(plan) // 2):
@@ -124,7 +124,7 @@ class PlanRegistry:
             yield from self.storage.take(more, entries)
             plan = self._plans.get(reader)
             if plan is None:  # withdrawn meanwhile
-                more.first = end
+                more.entries.first = end
                 yield from self.storage.mention(more)
                 yield from self._publish(more)
                 return
@@ -134,12 +134,12 @@ class PlanRegistry:
 
     def _cut(self, plan: ReaderPlan) -> Iterator[None]:
         """Drop what the reader has opened already, so that a plan appended to for days does not grow."""
-        with self.storage.entering(plan.reader, plan.epoch, plan.set_name, plan.heard_at) as rest:
+        with self.storage.entering(plan.reader, plan.epoch, plan.set_name, plan.pace.heard_at) as rest:
             yield from self.storage.copy(rest, plan)
             yield from self.storage.mention(rest)
             if self._plans.get(plan.reader) is plan:
                 start = len(plan) - len(rest)
-                rest.first = plan.first + start
+                rest.entries.first = plan.entries.first + start
                 rest.position = plan.position - start  # further on than when the copying began, perhaps
                 yield from self._publish(rest)
 
@@ -150,7 +150,7 @@ class PlanRegistry:
             check_readers(len(self._plans))  # others may have come between two slices
             self._planning[plan.reader.job] += 1
         else:
-            plan.rate, plan.opened_at = before.rate, before.opened_at
+            plan.pace.rate, plan.pace.opened_at = before.pace.rate, before.pace.opened_at
             before.end()
             self.epochs.ended(plan.reader.job, before.epoch)
         self.epochs.began(plan.set_name, plan.reader.job, plan.epoch, self.clock())
@@ -160,7 +160,7 @@ class PlanRegistry:
         if before is not None:
             self.storage.clear(before, AT_ONCE)
         for start in range(plan.position, len(plan), SLICE):
-            self._tell(plan.numbers[start : start + SLICE])
+            self._tell(plan.entries.numbers[start : start + SLICE])
             yield
 
     def withdraw(self, reader: ReaderName) -> bool:
@@ -192,10 +192,10 @@ class PlanRegistry:
             self._events.emit(SetShardOpened(key, shard.name, job, epoch))
         if plan is None:
             return "no-plan"
-        plan.heard_at = now
-        index = plan.position
+        plan.pace.heard_at = now
+        index, numbers = plan.position, plan.entries.numbers
         hashed = hash(shard.name)
-        if index == len(plan.numbers) or self.shard_ids.hash_of(plan.numbers[index]) != hashed:  # not the next one, as nearly always
+        if index == len(numbers) or self.shard_ids.hash_of(numbers[index]) != hashed:  # not the next one, as nearly always
             number = self.shard_ids.number(shard.name)
             if number is None:
                 return "unplanned"
@@ -216,12 +216,12 @@ class PlanRegistry:
         """The reader is alive (it reads on, or sent something)."""
         plan = self._plans.get(reader)
         if plan is not None:
-            plan.heard_at = self.clock()
+            plan.pace.heard_at = self.clock()
 
     def expire(self, alive: Callable[[ReaderName], bool]) -> list[ReaderName]:
         """End the plans of readers silent for ``SILENCE_S`` who are not ``alive`` (inside a shard); returns whose they were."""
         now = self.clock()
-        gone = [reader for reader, plan in self._plans.items() if now - plan.heard_at > SILENCE_S and not alive(reader)]
+        gone = [reader for reader, plan in self._plans.items() if now - plan.pace.heard_at > SILENCE_S and not alive(reader)]
         for reader in gone:
             self.withdraw(reader)
         self.epochs.groups.expire(now)
@@ -245,12 +245,13 @@ class PlanRegistry:
 
     def shard_at(self, plan: ReaderPlan, index: int) -> Shard:
         """The shard that ``plan`` announces at ``index``, with the credential that came with it."""
-        number = plan.numbers[index]
-        own = plan.own.get(number)
+        entries = plan.entries
+        number = entries.numbers[index]
+        own = entries.own.get(number)
         if own is not None:
             return own
         shard = self.shard_ids.shard(number)
-        return shard if plan.dress is None else plan.dress.put_on(shard)
+        return shard if entries.dress is None else entries.dress.put_on(shard)
 
     def get(self, reader: ReaderName) -> ReaderPlan | None:
         """The live plan of ``reader``; None without one."""

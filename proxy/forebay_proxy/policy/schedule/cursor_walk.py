@@ -29,7 +29,7 @@ class NeedTimes:
         need_at = plan.need_at(index)
         if lane.segment:
             length = self._view.length(lane.cursors.shard(index).name) or self._layout.segment_bytes
-            need_at += lane.segment / self._layout.count(length) / plan.rate
+            need_at += lane.segment / self._layout.count(length) / plan.pace.rate
         return need_at
 
     def due(self, lane: OriginCursor) -> float:
@@ -42,10 +42,10 @@ class NeedTimes:
         if not lane.indices:
             return float("inf")
         cursors = lane.cursors
-        plan, inside = cursors.plan, cursors.inside
-        since = plan.since if plan.opened_at is None else plan.opened_at
+        pace, inside = cursors.plan.pace, cursors.inside
+        since = pace.since if pace.opened_at is None else pace.opened_at
         lead = cursors.lead.known_before(lane.indices[0], inside.bytes)
-        return since + lead / self._rates.rate(lane.job, None if inside.has_waited else plan.rate)
+        return since + lead / self._rates.rate(lane.job, None if inside.has_waited else pace.rate)
 
 
 class CursorWalk:

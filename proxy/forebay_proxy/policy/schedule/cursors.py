@@ -121,7 +121,7 @@ class ReaderCursors:
         self.plan = plan
         self.window = window
         self.lead = ReaderLead()
-        self.inside = Inside(plan.opened_at)
+        self.inside = Inside(plan.pace.opened_at)
         self.position = plan.position  # as last seen
         self.front = plan.position
         self.checked_to = plan.position  # stored shards before it have been asked to be compared
@@ -170,7 +170,7 @@ class ReaderCursors:
         for lane in self.lanes.values():
             lane.drop_before(position)
         self.position = position
-        self.inside.opened_at = self.plan.opened_at
+        self.inside.opened_at = self.plan.pace.opened_at
         self.front = max(self.front, position)
         self.checked_to = max(self.checked_to, position)
 

@@ -156,13 +156,13 @@ class PlannedReaders:
 
     def _passed_on(self, mine: ReaderCursors) -> None:
         """Its reader opened another shard: the one before took it so long."""
-        before, now = mine.inside.opened_at, mine.plan.opened_at
+        before, now = mine.inside.opened_at, mine.plan.pace.opened_at
         if before is not None and now is not None:
             self.rates.took(mine.reader.job, now - before, mine.inside.bytes)
 
     def _inside_bytes(self, plan: ReaderPlan) -> int:
         """Bytes of the shard the reader is in; 0 before the first."""
-        if plan.opened_at is None or not plan.position:
+        if plan.pace.opened_at is None or not plan.position:
             return 0
         length = self._view.length(self._plans.shard_at(plan, plan.position - 1).name)
         return self.lengths.expected(plan.reader.job, self._view.layout.segment_bytes) if length is None else length

@@ -123,10 +123,10 @@ def test_replacing_keeps_the_measured_rate() -> None:
     for shard in SHARDS[:3]:
         plans.opened(shard, R)
         clock.advance(0.5)
-    rate = plans.all()[0].rate
+    rate = plans.all()[0].pace.rate
     assert rate > START_RATE
     plans.replace(R, SHARDS[:2])
-    assert plans.all()[0].rate == rate
+    assert plans.all()[0].pace.rate == rate
 
 
 def test_a_silent_reader_is_forgotten() -> None:
@@ -312,7 +312,7 @@ def test_a_skip_is_one_opening() -> None:
     plans.opened(SHARDS[0], R)
     clock.advance(1)
     plans.opened(SHARDS[39], R)
-    assert plans.all()[0].rate <= 1
+    assert plans.all()[0].pace.rate <= 1
 
 
 def test_a_leap_over_many_is_cleared_away_in_slices() -> None:

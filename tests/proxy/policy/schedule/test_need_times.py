@@ -48,14 +48,14 @@ def test_each_segment_has_its_part_of_the_reading_time(scheduled: Scheduled) -> 
     """By the reader's own rate."""
     first = scheduled.needs.need(scheduled.lane)
     scheduled.lane.segment = 2
-    assert scheduled.needs.need(scheduled.lane) - first == pytest.approx(0.5 / scheduled.mine.plan.rate)
+    assert scheduled.needs.need(scheduled.lane) - first == pytest.approx(0.5 / scheduled.mine.plan.pace.rate)
 
 
 def test_whose_lead_is_less_is_first(scheduled: Scheduled) -> None:
     """By the rate its job's readers share; a guess is no lead."""
     scheduled.rates.took("job", 1.0, 100)
     scheduled.mine.lead.count(0, 500)
-    since = scheduled.mine.plan.since
+    since = scheduled.mine.plan.pace.since
     scheduled.mine.inside.has_waited = True
     assert scheduled.needs.due(scheduled.lane) == pytest.approx(since + 5.0)
     scheduled.mine.lead.guessed(0, 200)
