@@ -190,7 +190,7 @@ class Empty:
     def fresh(self, name: str, job: str) -> bool:
         return True
 
-    def takes(self, origin: str) -> bool:
+    def may_ask(self, origin: str) -> bool:
         return True
 
 

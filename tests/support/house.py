@@ -218,7 +218,7 @@ class World:
         assert all(limiter.in_flight == 0 for limiter in self.limiters._limiters.values())
         assert self.buffers.fetches.holders == self.buffers.windows.holders == 0
         assert self.origin.open == 0
-        assert self.ledger.take_peak() <= self.ledger.configured_bytes
+        assert self.ledger.pop_peak() <= self.ledger.configured_bytes
         if (self.path / "shards").exists():  # a test may remove it
             self._check_files(stored)
 

@@ -120,7 +120,7 @@ def _introduce_prefetch(parts: CacheParts, events: Events) -> None:
     on(NextUseChanged, partial(parts.resident.room.candidates.next_use_changed, parts.filling.resolver.versions.current))
     on(SetShardOpened, parts.background.sets.read)
     on(PlanAdvanced, prefetcher.advanced)
-    on(CacheChanged, prefetcher.stirred)
+    on(CacheChanged, prefetcher.cache_changed)
     on(SegmentGone, lambda fact: prefetcher.scheduler.missing(fact.name))
     on(SegmentMissed, prefetcher.missed)
     on(NameForgotten, lambda fact: prefetcher.scheduler.missing(fact.name))

@@ -45,12 +45,12 @@ class PlanStatus:
         """Bytes that are here without a gap from the reader's next shard on, and the time until it needs what follows them.
 
         The shards ahead are taken to be as long as the next one. A reader whose plan is read to its end, or whose next shard is missing,
-        has only the time until it opens that one; one that stands still, and whose lead others may have, has none.
+        has only the time until it opens that one; a paused one has none.
         """
         if plan.position >= len(plan):
             return Lead(0, 0.0)
         ahead = self._prefetcher.scheduler.ahead_bytes(plan.reader)
-        need_at = plan.need_at(plan.position)  # never, of one that stands still and whose lead others have
+        need_at = plan.need_at(plan.position)  # never, of one that is paused
         seconds = 0.0 if isinf(need_at) else max(0.0, need_at - self._clock())
         length = self._cache.length_of(self._plans.shard_at(plan, plan.position).name) if ahead else None
         return Lead(ahead, seconds + (ahead / length / plan.pace.rate if length else 0.0))

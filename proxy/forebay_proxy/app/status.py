@@ -131,7 +131,7 @@ class StatusReport:
     def usage(self) -> Usage:
         """The levels now."""
         ledger, cache = self._cache.room.ledger, self._cache
-        self._peak.saw(ledger.take_peak())
+        self._peak.saw(ledger.pop_peak())
         entries = cache.room.entries.values()
         disk = self._disk_monitor.seen
         leads = self._announced.leads()

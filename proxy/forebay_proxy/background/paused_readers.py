@@ -1,4 +1,4 @@
-"""Readers that stand still: the room of what was fetched ahead of them may be given to others, until they move again."""
+"""Idle readers: the room of what was fetched ahead of them may be given to others, and then they are paused until they move again."""
 
 from __future__ import annotations
 
@@ -24,16 +24,14 @@ class PausedReaders:
         self._plans = plans
         self._scheduler = scheduler
         self._idle_readers = IdleReaders()
-        self._paused_at: dict[
-            ReaderName, float | None
-        ] = {}  # a reader that stands still, and has given back -> when it opened its last shard
-        cache.room.admission.still = self._idle_readers.readers
+        self._paused_at: dict[ReaderName, float | None] = {}  # paused readers, and when each opened its last shard
+        cache.room.admission.idle = self._idle_readers.readers
 
     def __repr__(self) -> str:
         return f"<PausedReaders {len(self._paused_at)}, {self._idle_readers!r}>"
 
     def look(self, now: float) -> None:
-        """Once a second, at ``now`` (monotonic seconds): whose lead others may have. A reader stands still that opens nothing, and takes no
+        """Once a second, at ``now`` (monotonic seconds): whose lead others may have. A reader is idle that opens nothing, and takes no
         byte of what it is inside.
         """
         inside: dict[ReaderName, tuple[int, bool]] = {}
@@ -47,11 +45,11 @@ class PausedReaders:
             patience_s = max(STILL_S, SLOW_SHARDS / plan.pace.rate) if has_all else STILL_S
             places[plan.reader] = (plan.pace.opened_at, position), patience_s
         self._idle_readers.look(places, now)
-        for reader in self._scheduler.readers.shares.standing - self._idle_readers.readers.keys():
+        for reader in self._scheduler.readers.shares.paused - self._idle_readers.readers.keys():
             self._go_on(reader)
 
     def gave_back(self, fact: LeadGivenBack) -> None:
-        """The reader stands still, and others wanted the room of its lead."""
+        """The reader is idle, and others wanted the room of its lead: it is paused."""
         reader = fact.reader
         if isinstance(reader, ReaderName):
             plan = self._plans.get(reader)
@@ -61,7 +59,7 @@ class PausedReaders:
                 self._scheduler.pause(reader)
 
     def advanced(self, plan: ReaderPlan) -> None:
-        """Something happened to the plan of a reader that stood still: an opening moves it, another announcement does not."""
+        """Something happened to the plan of a paused reader: an opening moves it, another announcement does not."""
         current = self._plans.get(plan.reader)
         if current is None or current.pace.opened_at != self._paused_at.get(plan.reader):
             self._go_on(plan.reader)
@@ -72,6 +70,6 @@ class PausedReaders:
         plan = self._plans.get(reader)
         if plan is not None:
             plan.go_on()
-            self._cache.room.admission.take_again(reader)
+            self._cache.room.admission.restore_lead(reader)
         self._paused_at.pop(reader, None)
         self._scheduler.go_on(reader)

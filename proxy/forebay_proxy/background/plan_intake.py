@@ -113,14 +113,14 @@ class PlanIntake:
         try:
             while True:
                 async with self._turn:
-                    if self._go_on(slices):
+                    if self._run_turn(slices):
                         return
                     await asyncio.sleep(0)  # with the turn kept: whoever comes next comes in the loop's next round
                     self._spent_s = 0.0
         finally:
             slices.close()  # type: ignore[attr-defined]
 
-    def _go_on(self, slices: Iterator[None]) -> bool:
+    def _run_turn(self, slices: Iterator[None]) -> bool:
         """Whether they came to their end before the turn did."""
         started = time.perf_counter()
         while self._spent_s < TURN_S:

@@ -75,7 +75,7 @@ class _View:
     def fresh(self, name: str, job: str) -> bool:
         return self._freshness.is_fresh(self._versions.current[name], job)
 
-    def takes(self, origin: str) -> bool:
+    def may_ask(self, origin: str) -> bool:
         return self.air[origin] < self._ahead(origin) and self._negative_cache.of_origin[origin] < MOST_FAILED
 
 
@@ -123,13 +123,13 @@ class Prefetcher:
         self._forgive()
         self._idle.look(self._clock())
         self.scheduler.look_again()
-        self.stirred()
+        self.cache_changed()
 
     def gave_back(self, fact: LeadGivenBack) -> None:
-        """The reader stands still, and others wanted the room of its lead."""
+        """The reader is idle, and others wanted the room of its lead."""
         self._idle.gave_back(fact)
 
-    def stirred(self, _: CacheChanged | None = None) -> None:
+    def cache_changed(self, _: CacheChanged | None = None) -> None:
         """What found no room may find it now."""
         self.scheduler.room()
         self._woken.set()
@@ -138,7 +138,7 @@ class Prefetcher:
         """A reader moved, or says something else than before."""
         plan = fact.plan
         self.scheduler.advanced(plan)
-        if plan.reader in self.scheduler.readers.shares.standing:
+        if plan.reader in self.scheduler.readers.shares.paused:
             self._idle.advanced(plan)
         prefetch_debts = self._cache.room.prefetch_debts
         if self._plans.get(plan.reader) is None:
@@ -172,7 +172,7 @@ class Prefetcher:
     def freed(self, fact: DebtSettled) -> None:
         """The reader may displace one more segment."""
         if isinstance(fact.reader, ReaderName):
-            self.scheduler.granted(fact.reader)
+            self.scheduler.debt_settled(fact.reader)
 
     # What follows
 
@@ -195,7 +195,7 @@ class Prefetcher:
             request = self.scheduler.next()
             if request is not None:
                 self._act(request)
-            elif not self.scheduler.paused:
+            elif not self.scheduler.has_more:
                 return True
         return False
 
@@ -226,7 +226,7 @@ class Prefetcher:
         if flight is not None:
             self._flights[flight] = shard.origin
             self._view.air[shard.origin] += 1
-        self.scheduler.taken(request)
+        self.scheduler.granted(request)
 
     async def _open(self, request: PrefetchRequest, need: float) -> None:
         shard, reader = request.shard, request.plan.reader
@@ -244,7 +244,7 @@ class Prefetcher:
             self._leave_alone(shard.name, shard.origin)
             raise
         else:
-            self.scheduler.taken(request)
+            self.scheduler.granted(request)
             self.scheduler.opened(shard.name)
             if entry.version.length == 0:
                 self._leave_alone(shard.name, shard.origin)  # nothing of it stays here: forgotten at once, it would be opened again at once

@@ -60,7 +60,7 @@ class SampleIndexSteps:
         began = time.perf_counter()
         self._until_s = time.thread_time() + MOST_MEMBER_S
         try:
-            return self._go_on(began + STEP_S)
+            return self._add_members(began + STEP_S)
         except BadTar as bad:
             raise NotIndexable(self._described(bad)) from None
         finally:
@@ -71,7 +71,7 @@ class SampleIndexSteps:
         """The index, when ``step`` has said that it is done."""
         return encode(self._builder.finished(self._length))
 
-    def _go_on(self, until: float) -> bool:
+    def _add_members(self, until: float) -> bool:
         if self.worked_s > MOST_TIME_S:
             raise NotIndexable(f"its {len(self._builder)} files so far took {MOST_TIME_S:g} s to read")
         for count, (name, offset, size) in enumerate(self._members, 1):

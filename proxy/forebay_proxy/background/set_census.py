@@ -34,7 +34,7 @@ class SetCensus:
         """None: not counted yet."""
         return self._told.get(key)
 
-    def told(self, key: str) -> dict[str, int | None]:
+    def counts(self, key: str) -> dict[str, int | None]:
         """For ``/v1/status``; None: not counted yet."""
         here = self.of(key)
         return {"complete": here.complete if here else None, "stored_bytes": here.stored_bytes if here else None}

@@ -119,7 +119,7 @@ class SetPrefetch:
             {
                 "set": shown_set(declared.text),
                 "shards": len(declared.shards),
-                **self._census.told(declared.key),
+                **self._census.counts(declared.key),
                 "opened": {job: found.opened for job, found in self._plans.epochs.live(declared.key, self._plans.clock()).items()},
                 "failures": self._faults.rows(declared.shards, self._is_here),
                 "state": self._state(declared),
@@ -137,11 +137,11 @@ class SetPrefetch:
             return "not fetched ahead: prefetch is off"
         if declared.is_awaited:
             return "waits for its first reader"
-        if self._census.told(declared.key)["complete"] == len(declared.shards):
+        if self._census.counts(declared.key)["complete"] == len(declared.shards):
             return "all here"
         if declared.cursor.ended and not self._unread.coming and not self._again:
             return "nothing left to fetch in this epoch"
-        if self._faults.is_paused(self._clock()):
+        if self._faults.leaves_all_alone(self._clock()):
             return "its origin is left alone for a while"
         return "the cache is full" if self._held_back() else "fetching"
 
@@ -176,20 +176,20 @@ class SetPrefetch:
             shard = self._next()
             if shard is not None:
                 await self._fetch(shard)
-            elif self._paused():
+            elif self._has_more():
                 await asyncio.sleep(0)
             else:
                 self._woken.clear()
                 await self._woken.wait()
 
-    def _paused(self) -> bool:
+    def _has_more(self) -> bool:
         wants = any(not declared.is_awaited and not declared.cursor.ended for declared in self._sets.values())
         return wants and not self._held_back()  # in this order: to see whether there is room, thousands of tiny shards are walked over
 
     def _held_back(self) -> bool:
         """Whether nothing more may be asked for now."""
         self._unread.recount()
-        return self._faults.is_paused(self._clock()) or self._unread.is_held_back()
+        return self._faults.leaves_all_alone(self._clock()) or self._unread.is_held_back()
 
     def _next(self) -> Shard | None:
         """The next shard to fetch; None if there is none, or none was found within a turn."""

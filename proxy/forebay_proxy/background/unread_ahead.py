@@ -115,4 +115,4 @@ class UnreadAhead:
             return False
         if entry.in_use.readers or self._plans.epochs.last_opened(name) is None:
             return True
-        return any(not self._plans.epochs.has_read(key, name, self._plans.clock()) for key in self._plans.epochs.sets.holding(name))
+        return any(not self._plans.epochs.has_read(key, name, self._plans.clock()) for key in self._plans.epochs.sets.containing(name))

@@ -103,7 +103,7 @@ class SimulatedAnnouncer:
         """What was fetched in this run need not be compared."""
         return True
 
-    def takes(self, origin: str) -> bool:
+    def may_ask(self, origin: str) -> bool:
         return self._world.ahead_in_air < self._world.origin.ahead
 
     # What it is told
@@ -136,7 +136,7 @@ class SimulatedAnnouncer:
 
     def _settled(self, reader: Hashable) -> None:
         if isinstance(reader, ReaderName):
-            self._scheduler.granted(reader)
+            self._scheduler.debt_settled(reader)
             self._wake()
 
     def _roomier(self) -> None:
@@ -167,8 +167,8 @@ class SimulatedAnnouncer:
                 else:
                     self._scheduler.refused(request.plan.reader)
             else:
-                self._scheduler.taken(request)
-        if self._scheduler.paused:
+                self._scheduler.granted(request)
+        if self._scheduler.has_more:
             self._wake()
 
     def _fetch(self, request: PrefetchRequest) -> None:

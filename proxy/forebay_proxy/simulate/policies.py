@@ -132,7 +132,7 @@ class Ours:
             self.admission.prefetch_debts.read(entry.key, index)
 
     def left(self, entry: Light, index: int) -> None:
-        self.admission.prefetch_debts.clear(entry.key, index)
+        self.admission.prefetch_debts.drop(entry.key, index)
 
 
 class Never:

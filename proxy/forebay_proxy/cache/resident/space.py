@@ -102,7 +102,7 @@ class SpaceManager:
         entry.segments.leave(index)
         entry.stored.stored_at.pop(index, None)
         if self.has_debts:
-            self.prefetch_debts.clear(entry.key, index)
+            self.prefetch_debts.drop(entry.key, index)
         self._events.emit(SegmentGone(entry.name, index))
 
     def parted(self, entry: Entry, indices: Sequence[int], *, removed: bool) -> None:

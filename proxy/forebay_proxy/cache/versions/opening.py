@@ -148,7 +148,7 @@ class Opening:
                     await self._fly(entry, flight, writer, held, body, slot)
         finally:
             if self._parts.room.has_debts:
-                self._parts.room.prefetch_debts.clear(*self._needed.place)
+                self._parts.room.prefetch_debts.drop(*self._needed.place)
             if grant is not None:
                 assert self.entry is None or not grant.closed
                 self._fill.give_back(None, None, grant)

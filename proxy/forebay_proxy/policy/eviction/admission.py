@@ -80,7 +80,7 @@ class EvictionCandidates(Generic[H]):
         """When an entry is used next, whoever is inside it now."""
         use = NextUse(Rank.DEAD, 0.0) if entry.in_use.stale else self._plans.next_use(entry.name, entry.group)
         if use.rank > Rank.READ and use.plan is None and entry.key in self._prefetch_debts.given_back:
-            return NextUse(Rank.READ, use.order)  # only who stands still has announced it
+            return NextUse(Rank.READ, use.order)  # only a paused reader has announced it
         return use
 
     def _use_of(self, key: str) -> NextUse | None:
@@ -196,7 +196,7 @@ class AdmissionPolicy(Generic[H]):
         self._events = events or Events()
         self.prefetch_debts = PrefetchDebts(segment_bytes, self._events)
         self.candidates: EvictionCandidates[H] = EvictionCandidates(plans, self.prefetch_debts, clock, can_punch)
-        self.still: Mapping[Hashable, None] = {}  # readers that stand still: their lead is theirs until others want the room
+        self.idle: Mapping[Hashable, None] = {}  # idle readers: their lead is theirs until others want the room
         self._granted: tuple[Grant[tuple[H, tuple[int, ...]]], Mapping[Hashable, int]] | None = None  # the last one, and who owes for it
 
     def __repr__(self) -> str:
@@ -236,9 +236,9 @@ class AdmissionPolicy(Generic[H]):
             raise CacheFull(f"{unread} prefetched bytes are unread, and half of {self.ledger.capacity_bytes} may be")
 
     def give_back(self, size: int, reader: Hashable) -> None:
-        """Let ``size`` bytes of lead, or what there is, be nobody's that other readers than ``reader`` have who stand still."""
+        """Take ``size`` bytes of lead, or what there is, from idle readers other than ``reader``: they are nobody's lead any more."""
         until = self.prefetch_debts.unread_bytes - size
-        for other in list(self.still):
+        for other in list(self.idle):
             if self.prefetch_debts.unread_bytes <= until:
                 return
             if other != reader:
@@ -247,9 +247,9 @@ class AdmissionPolicy(Generic[H]):
                     self._events.emit(LeadGivenBack(other))
                     self.candidates.touch_all(keys)
 
-    def take_again(self, reader: Hashable) -> None:
+    def restore_lead(self, reader: Hashable) -> None:
         """``reader`` moves again: what nobody took of its lead is its lead as before."""
-        self.candidates.touch_all(self.prefetch_debts.take_again(reader, self.ledger.capacity_bytes // 2))
+        self.candidates.touch_all(self.prefetch_debts.restore_lead(reader, self.ledger.capacity_bytes // 2))
 
     def _may_displace(self, reader: Hashable, size: int) -> bool:
         """Whether something needed may leave for ``reader``; what lies on a segment that is itself needed again is owed no more."""
@@ -257,7 +257,7 @@ class AdmissionPolicy(Generic[H]):
             for key, index in self.prefetch_debts.debts(reader):
                 entry = self.candidates.entries.get(key)
                 if entry is None or self.candidates.is_needed(entry):
-                    self.prefetch_debts.clear(key, index)
+                    self.prefetch_debts.drop(key, index)
         return self.prefetch_debts.may(reader, size)
 
     def _reserve(self, size: int, before: NextUse | None, reader: Hashable) -> Grant[tuple[H, tuple[int, ...]]]:

@@ -123,12 +123,12 @@ class EvictionQueue:
             if heap is None or self._farthest.get(plan) != order:
                 heapq.heappop(self._readers)
                 continue
-            while heap and not self._stands(heap[0][1], plan, -heap[0][0]):
+            while heap and not self._is_newest(heap[0][1], plan, -heap[0][0]):
                 heapq.heappop(heap)
                 self._entries -= 1
             if not heap:
                 heapq.heappop(self._readers)
-                self._leave(plan)
+                self._remove(plan)
                 continue
             now = -plan.need_at(-heap[0][0])
             if now <= order:
@@ -138,11 +138,11 @@ class EvictionQueue:
             heapq.heapreplace(self._readers, (now, self._pushed, plan))
         return None
 
-    def _stands(self, key: str, plan: ReaderPlan, index: int) -> bool:
+    def _is_newest(self, key: str, plan: ReaderPlan, index: int) -> bool:
         use = self._newest.get(key)
         return use is not None and use.plan is plan and use.index == index
 
-    def _leave(self, plan: ReaderPlan) -> None:
+    def _remove(self, plan: ReaderPlan) -> None:
         """Nothing of this reader's stands here any more."""
         del self._announced[plan]
         self._farthest.pop(plan, None)
@@ -178,7 +178,7 @@ class EvictionQueue:
         if self._announced[plan]:
             self._moved(plan)
         else:
-            self._leave(plan)
+            self._remove(plan)
 
     def _is_first(self, key: str, use: NextUse) -> bool:
         """Whether nothing stands before ``key``, which is used then."""
@@ -186,8 +186,8 @@ class EvictionQueue:
         if first is None or first[1] == key:
             return True
         _, _, plan = first
-        standing = first[0] if plan is None else NextUse(Rank.AHEAD, -plan.need_at(first[0].index))
-        return use <= standing
+        foremost = first[0] if plan is None else NextUse(Rank.AHEAD, -plan.need_at(first[0].index))
+        return use <= foremost
 
     def _compact(self) -> None:
         """Stale entries never outnumber the live ones by more than three to one."""
@@ -200,7 +200,7 @@ class EvictionQueue:
 
     def _rebuild(self) -> None:
         for plan in list(self._announced):
-            self._leave(plan)
+            self._remove(plan)
         self._readers, self._entries = [], 0
         for key, use in self._newest.items():
             if use.plan is not None:

@@ -19,6 +19,6 @@ class DebtSettled(Fact):
 
 @dataclass(frozen=True, slots=True)
 class LeadGivenBack(Fact):
-    """The lead of ``reader``, which stands still, is nobody's any more: others wanted its room."""
+    """The lead of ``reader``, which is idle, is nobody's any more: others wanted its room."""
 
     reader: Hashable

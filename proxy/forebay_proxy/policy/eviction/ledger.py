@@ -264,7 +264,7 @@ class Ledger(Generic[S]):
         """How far the sums stand above a capacity that shrank."""
         return max(0, self.used_bytes - self.doomed_bytes - self.capacity_bytes)
 
-    def take_peak(self) -> int:
+    def pop_peak(self) -> int:
         """The highest sum since the last call."""
         peak, self.peak_bytes = self.peak_bytes, self.used_bytes
         return peak

@@ -79,7 +79,7 @@ class PrefetchDebts:
     """
 
     def __init__(self, segment_bytes: int, events: Events | None = None) -> None:
-        """Without ``events`` nobody hears which debts are cleared."""
+        """Without ``events`` nobody hears which debts are settled."""
         self._most_owed = DISPLACED_PER_READER * segment_bytes
         self._events = events or Events()
         self.noted: dict[tuple[str, int], _Noted] = {}  # (store key, segment)
@@ -112,7 +112,7 @@ class PrefetchDebts:
 
         ``owed``: bytes that left though they were needed, by the reader they left for.
         """
-        self.clear(key, index)
+        self.drop(key, index)
         if not is_lead and not owed:
             return
         noted = self.noted[key, index] = _Noted(reader, size, is_lead, dict(owed or {}))
@@ -128,7 +128,7 @@ class PrefetchDebts:
         noted = self.noted.get(place)
         if noted is not None:
             is_lead, owed = noted.is_lead, dict(noted.owed)
-            self.clear(*place)
+            self.drop(*place)
             self.note(key, index, noted.reader, size if is_lead else 0, owed, is_lead=is_lead)
 
     def is_lead(self, key: str, index: int) -> bool:
@@ -152,7 +152,7 @@ class PrefetchDebts:
         if noted is None:
             return
         if not noted.owed:
-            self.clear(key, index)
+            self.drop(key, index)
             return
         noted.is_read = True
         if noted.is_lead:
@@ -163,9 +163,9 @@ class PrefetchDebts:
         """If it was read to its end before, it was kept, so nothing is owed of its room."""
         noted = self.noted.get((key, index))
         if noted is not None and noted.is_read:
-            self.clear(key, index)
+            self.drop(key, index)
 
-    def clear(self, key: str, index: int) -> None:
+    def drop(self, key: str, index: int) -> None:
         """It is gone, or needed itself; nothing where it was not noted."""
         self.given_back.end((key, index))
         noted = self.noted.pop((key, index), None)
@@ -174,7 +174,7 @@ class PrefetchDebts:
         if noted.is_lead:
             self._end_lead(key, index, noted)
         for debtor in noted.owed:
-            self._forgive(debtor, (key, index), noted)
+            self._pay_off(debtor, (key, index), noted)
         for reader in {noted.reader: None, **noted.owed}:
             self._events.emit(DebtSettled(reader))
 
@@ -188,7 +188,7 @@ class PrefetchDebts:
         if not mine:
             del self.leads[noted.reader]
 
-    def _forgive(self, debtor: Hashable, place: tuple[str, int], noted: _Noted) -> None:
+    def _pay_off(self, debtor: Hashable, place: tuple[str, int], noted: _Noted) -> None:
         self._owed[debtor] -= noted.owed[debtor]
         if not self._owed[debtor]:
             del self._owed[debtor]
@@ -203,10 +203,10 @@ class PrefetchDebts:
             for index in list(mine[key]):
                 self.read(key, index)
 
-    # Lead of readers that stand still
+    # Lead of idle readers
 
     def give_back(self, reader: Hashable) -> list[str]:
-        """``reader`` stands still: its lead is lead no more, and whoever wants its room may have it. Returns the store keys of it."""
+        """``reader`` is idle: its lead is lead no more, and whoever wants its room may have it. Returns the store keys of it."""
         mine = {key: {index: self.noted[key, index].size for index in indices} for key, indices in self.leads.get(reader, {}).items()}
         self.passed(reader, lambda key: False)
         for key, sizes in mine.items():
@@ -214,7 +214,7 @@ class PrefetchDebts:
                 self.given_back.add((key, index), reader, size)
         return list(mine)
 
-    def take_again(self, reader: Hashable, most_bytes: int) -> list[str]:
+    def restore_lead(self, reader: Hashable, most_bytes: int) -> list[str]:
         """``reader`` moves: what is left of what it gave back is its lead again, as far as there is no more than ``most_bytes`` of lead in
         all. Returns the store keys of it."""
         mine = self.given_back.of(reader)
@@ -231,7 +231,7 @@ class PrefetchDebts:
         self.passed(reader, lambda key: False)
         for place in list(self._debts.get(reader, ())):
             noted = self.noted[place]
-            self._forgive(reader, place, noted)
+            self._pay_off(reader, place, noted)
             del noted.owed[reader]
             if not noted.owed and not noted.is_lead:
                 del self.noted[place]

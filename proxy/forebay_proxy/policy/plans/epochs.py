@@ -125,7 +125,7 @@ class EpochTracker:
         self._opened_at[name] = now
         self.jobs.heard(job, now)
         key = self.sets.learn(set_name) if set_name else ""
-        keys = self.sets.holding(name) if self.sets.listed else ()
+        keys = self.sets.containing(name) if self.sets.listed else ()
         if not keys:  # whatever is opened under a name that nobody can list belongs to it
             keys = (key,) if key in self.sets.unlisted else self.groups.unlisted(name, job)
         elif key in keys and len(keys) > 1:  # a larger set that holds it too may be one that this job does not read
@@ -170,7 +170,7 @@ class EpochTracker:
 
     def declare(self, shard: Shard, now: float) -> None:
         """Somebody asked for ``shard`` ahead of any job: until a job reads its set, it counts as unread."""
-        for key in self.sets.holding(shard.name) or (shard.group,):
+        for key in self.sets.containing(shard.name) or (shard.group,):
             self.groups.enter(key, WARM, now)
 
     def declare_set(self, text: str, now: float, *, for_good: bool = True) -> str:
@@ -216,7 +216,7 @@ class EpochTracker:
         """
         unread: dict[str, float] = {}
         alive = False
-        keys = self.sets.holding(name) if self.sets.listed else ()
+        keys = self.sets.containing(name) if self.sets.listed else ()
         for key in keys or (*self.groups.unlisted(name), group_name):
             group = self.groups.get(key)
             if group is None or (now - group.opened_at > GROUP_LIFE_S and key not in self.sets.kept):

@@ -59,8 +59,8 @@ class LiveJobs:
     def left(self, job: str, *, holds: bool = False) -> None:
         """That connection is gone."""
         self.heard(job, self._clock())
-        _take(self._connected, job)
-        if holds and not _take(self._held, job):
+        _decrement(self._connected, job)
+        if holds and not _decrement(self._held, job):
             self._over.add(job)
         if job in self._over and job not in self._connected:
             self._over.discard(job)
@@ -97,7 +97,7 @@ class Presence:
             self._jobs.left(job)
 
 
-def _take(counts: Counter[str], job: str) -> int:
+def _decrement(counts: Counter[str], job: str) -> int:
     """One less; how many are left."""
     counts[job] -= 1
     left = counts[job]

@@ -121,9 +121,9 @@ class PlanStorage:
             yield plan
         finally:
             if not plan.live and not plan.ended:
-                self.clear(plan, 1)
+                self.discard(plan, 1)
 
-    def take(self, plan: ReaderPlan, entries: Entries, instead_of: ReaderPlan | None = None) -> Iterator[None]:
+    def write(self, plan: ReaderPlan, entries: Entries, instead_of: ReaderPlan | None = None) -> Iterator[None]:
         """Write ``entries`` into ``plan``, in slices. Raises ``PlansFull``, ``InvalidShardUrl``."""
         spare = len(instead_of) if instead_of is not None else 0  # both are here for a moment
         count = len(entries)
@@ -217,9 +217,9 @@ class PlanStorage:
         span.begin = plan.position
         return True
 
-    def clear(self, plan: ReaderPlan, slices: int) -> None:
+    def discard(self, plan: ReaderPlan, slices: int) -> None:
         """Nothing of ``plan``, which ended, is kept: so many slices of it now, the rest with ``tidy``."""
-        self._begin(self._ending(plan), slices)
+        self._begin(self._discarding(plan), slices)
 
     def tidy(self, slices: int | None = None) -> None:
         """Clear away so many slices of what is left; all of it without a number."""
@@ -242,7 +242,7 @@ class PlanStorage:
             self._tell(part)
             yield
 
-    def _ending(self, plan: ReaderPlan) -> Iterator[None]:
+    def _discarding(self, plan: ReaderPlan) -> Iterator[None]:
         yield from self._sweeping(plan)
         entries, span = plan.entries, plan.mentioned
         plan.position = span.begin = span.end = 0

@@ -155,7 +155,7 @@ class ReaderPlan:
             self.moved(self)
 
     def pause(self) -> None:
-        """The reader stands still: what it announced is needed at no known time, until it opens a shard or ``go_on``."""
+        """The reader is paused: what it announced is needed at no known time, until it opens a shard or ``go_on``."""
         self._zero = inf
         if self.moved is not None:
             self.moved(self)

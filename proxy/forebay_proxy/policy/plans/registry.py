@@ -89,7 +89,7 @@ class PlanRegistry:
         if before is None:
             check_readers(len(self._plans))
         with self.storage.entering(reader, epoch, set_name, self.clock()) as plan:
-            yield from self.storage.take(plan, entries, instead_of=before)
+            yield from self.storage.write(plan, entries, instead_of=before)
             before = self._plans.get(reader)
             if before is not None and before.says(plan):
                 before.pace.heard_at = self.clock()
@@ -121,7 +121,7 @@ class PlanRegistry:
         if plan.position >= max(CUT_FROM, len(plan) // 2):
             yield from self._cut(plan)
         with self.storage.entering(reader, plan.epoch, plan.set_name, self.clock()) as more:
-            yield from self.storage.take(more, entries)
+            yield from self.storage.write(more, entries)
             plan = self._plans.get(reader)
             if plan is None:  # withdrawn meanwhile
                 more.entries.first = end
@@ -158,7 +158,7 @@ class PlanRegistry:
         plan.go_live()
         self._events.emit(PlanAdvanced(plan))
         if before is not None:
-            self.storage.clear(before, AT_ONCE)
+            self.storage.discard(before, AT_ONCE)
         for start in range(plan.position, len(plan), SLICE):
             self._tell(plan.entries.numbers[start : start + SLICE])
             yield
@@ -174,7 +174,7 @@ class PlanRegistry:
         plan.end()
         self.epochs.ended(reader.job, plan.epoch)
         self._events.emit(PlanAdvanced(plan))
-        self.storage.clear(plan, AT_ONCE)
+        self.storage.discard(plan, AT_ONCE)
         return True
 
     def _tell(self, numbers: Iterable[int]) -> None:

@@ -1,4 +1,4 @@
-"""Which readers stand still: they hold what was fetched ahead of them, and take nothing of it. Pure; the clock is an argument."""
+"""Which readers are idle: they hold what was fetched ahead of them, and take nothing of it. Pure; the clock is an argument."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class IdleReaders:
 
     def __init__(self) -> None:
         self._seen: dict[Hashable, tuple[object, float]] = {}  # reader -> (where it was last seen, since when)
-        self.readers: dict[Hashable, None] = {}  # those that stand still
+        self.readers: dict[Hashable, None] = {}  # the idle ones
 
     def __repr__(self) -> str:
         return f"<IdleReaders {len(self.readers)} of {len(self._seen)} readers>"

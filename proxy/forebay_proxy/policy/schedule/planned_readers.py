@@ -41,7 +41,7 @@ class JobRates:
     def __repr__(self) -> str:
         return f"<JobRates {len(self._jobs)} jobs>"
 
-    def took(self, job: str, seconds: float, size: int) -> None:
+    def learn(self, job: str, seconds: float, size: int) -> None:
         """A reader of ``job`` was so long in a shard of ``size`` bytes."""
         sums = self._jobs.setdefault(job, _Sums())
         sums.seconds = sums.seconds * KEPT + seconds
@@ -139,17 +139,17 @@ class PlannedReaders:
     def _begin(self, plan: ReaderPlan, before: ReaderCursors | None) -> ReaderCursors:
         if before is not None:
             self._drop(before)
-        self.shares.enter(plan.reader)
+        self.shares.add(plan.reader)
         window = before.window if before else self._window(plan)
         mine = self._cursors[plan.reader] = ReaderCursors(plan, window, self._plans.shard_at)
         return mine
 
     def _window(self, plan: ReaderPlan) -> ReadAheadWindow:
-        return ReadAheadWindow(self.shares.limit(plan.reader.job), self._view.layout.segment_bytes)
+        return ReadAheadWindow(self.shares.limit_bytes(plan.reader.job), self._view.layout.segment_bytes)
 
     def _drop(self, mine: ReaderCursors) -> None:
         del self._cursors[mine.reader]
-        self.shares.leave(mine.reader)
+        self.shares.remove(mine.reader)
         if not self._cursors:
             self.rates.clear()
             self.lengths.clear()
@@ -158,7 +158,7 @@ class PlannedReaders:
         """Its reader opened another shard: the one before took it so long."""
         before, now = mine.inside.opened_at, mine.plan.pace.opened_at
         if before is not None and now is not None:
-            self.rates.took(mine.reader.job, now - before, mine.inside.bytes)
+            self.rates.learn(mine.reader.job, now - before, mine.inside.bytes)
 
     def _inside_bytes(self, plan: ReaderPlan) -> int:
         """Bytes of the shard the reader is in; 0 before the first."""

@@ -33,7 +33,7 @@ class CacheView(Protocol):
         """Whether ``job`` may read what is stored without comparing it with the origin first."""
         ...
 
-    def takes(self, origin: str) -> bool:
+    def may_ask(self, origin: str) -> bool:
         """Whether more may be asked of ``origin`` ahead of need now."""
         ...
 

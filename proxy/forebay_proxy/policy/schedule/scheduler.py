@@ -7,7 +7,7 @@ Every reader has a *cursor*: the first thing of its future that is neither store
 2. At an origin that does, jobs take turns by bytes (``lane_queues``), and within a job the reader with the least lead is first: the bytes
    from where it is to its cursor, at the rate that the job's readers share (``NeedTimes``).
 3. A reader is given no more than its window, counted from its position to its cursor (``window``).
-4. A lane for which there was no room stands aside until there may be some; then the nearest is tried first (``room_queue``).
+4. A lane for which there was no room waits until there may be some; then the nearest is tried first (``room_queue``).
 
 A request is taken to be made: the cursor passes it at once, and comes back when it is ``refused``, or ``missing`` later (evicted, failed,
 another version). So no segment is asked for twice, and a cursor never stays beyond something that is missing.
@@ -46,7 +46,7 @@ class PrefetchScheduler:
     def __init__(self, plans: PlanRegistry, view: CacheView) -> None:
         """It must be told of everything its methods are named after; ``PlanAdvanced`` is for ``advanced``."""
         self.readers = PlannedReaders(plans, view)
-        self.paused = False  # the last decision used up its steps: there may be more to say at once
+        self.has_more = False  # the last decision used up its steps: there may be more to say at once
         self._view = view
         self._pending = PendingShards(RevalidationQueue(plans, self.missing))
         needs = NeedTimes(view, self.readers.rates)
@@ -66,7 +66,7 @@ class PrefetchScheduler:
         over, mine = self.readers.advanced(plan)
         if over is not None:
             for lane in over.lanes.values():
-                self._lanes.stand_down(lane)
+                self._lanes.dequeue(lane)
             self._changed.pop(plan.reader, None)
             if self._last is not None and self._last[0].cursors is over:
                 self._last = None
@@ -84,10 +84,10 @@ class PrefetchScheduler:
             self._changed[reader] = cursors
 
     def pause(self, reader: ReaderName) -> None:
-        """The reader stands still, and others have the room of its lead: nothing is fetched for it until ``go_on``."""
+        """The reader is idle, and others have the room of its lead: nothing is fetched for it until ``go_on``."""
         if self.readers.shares.pause(reader) and (cursors := self.readers.get(reader)) is not None:
             for lane in cursors.lanes.values():
-                self._lanes.stand_down(lane)
+                self._lanes.dequeue(lane)
 
     def go_on(self, reader: ReaderName) -> None:
         """It moves again, or is gone."""
@@ -134,11 +134,11 @@ class PrefetchScheduler:
         self.missing(name)
 
     def unopened(self, name: str) -> None:
-        """There was no room for its opening: its lane stands aside."""
+        """There was no room for its opening: its lane waits for some."""
         self._pending.ended(name)
         self._room.roomy = False
         for lane in self.readers.back_to(name):
-            self._lanes.stand_aside(lane)
+            self._lanes.queue_for_room(lane)
 
     def missing(self, name: str) -> None:
         """Something of the shard may be missing (evicted, its flight failed, another version): the cursors beyond it come back to it."""
@@ -149,7 +149,7 @@ class PrefetchScheduler:
     # What becomes of requests
 
     def refused(self, reader: ReaderName) -> None:
-        """There was no room for the last request, which was of this reader; it stands aside until there may be some."""
+        """There was no room for the last request, which was of this reader; it waits until there may be some."""
         if self._last is None or self._last[0].cursors.reader != reader:
             return
         lane, index = self._last
@@ -159,9 +159,9 @@ class PrefetchScheduler:
         self._pending.opening.discard(lane.cursors.shard(index).name)
         lane.cursors.lead.uncount(index)
         lane.insert(index)
-        self._lanes.stand_aside(lane)
+        self._lanes.queue_for_room(lane)
 
-    def taken(self, request: PrefetchRequest) -> None:
+    def granted(self, request: PrefetchRequest) -> None:
         """There was room for the last request."""
         cursors = self.readers.get(request.plan.reader)
         if cursors is not None:
@@ -171,7 +171,7 @@ class PrefetchScheduler:
         """Something was read, removed or replaced: lanes that found no room may find some."""
         self._room.roomy = True
 
-    def granted(self, reader: ReaderName) -> None:
+    def debt_settled(self, reader: ReaderName) -> None:
         """A segment that stood where a needed one stood was read, or is gone: its reader may have another."""
         cursors = self.readers.get(reader)
         for lane in cursors.lanes.values() if cursors else ():
@@ -181,10 +181,10 @@ class PrefetchScheduler:
     # What to fetch
 
     def next(self) -> PrefetchRequest | None:
-        """What to fetch next; None: nothing, or (``paused``) nothing within this turn. Tell at once if it was ``refused``."""
+        """What to fetch next; None: nothing, or (``has_more``) nothing within this turn. Tell at once if it was ``refused``."""
         self._last = None
-        self.paused = not self._catch_up()
-        if self.paused:
+        self.has_more = not self._catch_up()
+        if self.has_more:
             return None
         self._lanes.retry()
         asked = self._pending.revalidations.next()
@@ -193,13 +193,13 @@ class PrefetchScheduler:
             return PrefetchRequest(plan, shard, None, need_at, 0, need_at)
         steps = STEPS
         for origin in self._lanes.origins():
-            while self._view.takes(origin) and (lane := self._lanes.nearest(origin)) is not None:
+            while self._view.may_ask(origin) and (lane := self._lanes.nearest(origin)) is not None:
                 request = self._step(lane)
                 if request is not None:
                     return request
                 steps -= 1
                 if steps <= 0:
-                    self.paused = True
+                    self.has_more = True
                     return None
         return None
 
@@ -207,7 +207,7 @@ class PrefetchScheduler:
         """Move the cursor to the next thing that is missing, within one shard; the request for it if it stood there already."""
         index, segment = lane.indices[0], lane.segment
         if not self._lanes.is_within(lane):
-            self._lanes.stand_down(lane)
+            self._lanes.dequeue(lane)
             return None
         if self._walk.walk(lane):
             self._walk.pass_by(lane)

@@ -3,7 +3,7 @@
 Feedback is three events only (after mountpoint-s3's backpressure controller): the reader waited, the disk refused, the disk granted. Bytes,
 not shards: a window of "2 shards" is 2 MB for one data set and 10 GB for the next.
 
-All windows together never exceed half the cache, and no job has more than another (``WindowShares``). A reader that stands still has no
+All windows together never exceed half the cache, and no job has more than another (``WindowShares``). A paused reader has no
 window, and leaves its share to the others.
 """
 
@@ -32,7 +32,7 @@ class ReadAheadWindow:
         self._min_bytes = MIN_SEGMENTS * segment_bytes
         self.wanted = START_BYTES
         self._tight: int | None = None  # what it was cut to, while the disk is tight
-        self.limit(limit_bytes)
+        self.share_changed(limit_bytes)
 
     def __repr__(self) -> str:
         return f"<ReadAheadWindow {self.bytes / 2**20:.0f}/{self.limit_bytes / 2**20:.0f} MiB{', tight' if self.tight else ''}>"
@@ -42,7 +42,7 @@ class ReadAheadWindow:
         """Whether the disk holds it back."""
         return self._tight is not None
 
-    def limit(self, limit_bytes: int) -> None:
+    def share_changed(self, limit_bytes: int) -> None:
         """Readers came or went: the share of each changed."""
         self.shared_bytes = limit_bytes  # as it was said
         self.limit_bytes = max(self._min_bytes, limit_bytes)
@@ -79,41 +79,41 @@ class WindowShares:
 
     def __init__(self, capacity: Callable[[], int]) -> None:
         """``capacity``: bytes the cache may hold now."""
-        self.standing: set[ReaderName] = set()  # they stand still, and others have the room of their lead
+        self.paused: set[ReaderName] = set()  # idle, and others have the room of their lead
         self._capacity = capacity
         self._present: set[ReaderName] = set()
-        self._moving: dict[str, int] = {}  # job -> how many of its readers are present and do not stand still
+        self._moving: dict[str, int] = {}  # job -> how many of its readers are present and not paused
         self._seen: dict[str, int] = {}  # job -> the limit of each of its readers, when it was last looked at
 
     def __repr__(self) -> str:
-        return f"<WindowShares of {len(self._present)} readers, {len(self.standing)} stand still>"
+        return f"<WindowShares of {len(self._present)} readers, {len(self.paused)} paused>"
 
-    def enter(self, reader: ReaderName) -> None:
+    def add(self, reader: ReaderName) -> None:
         """``reader`` has a plan from now on."""
         self._present.add(reader)
-        if reader not in self.standing:
+        if reader not in self.paused:
             self._moving[reader.job] = self._moving.get(reader.job, 0) + 1
 
-    def leave(self, reader: ReaderName) -> None:
+    def remove(self, reader: ReaderName) -> None:
         """``reader`` has none any more."""
         self._present.discard(reader)
-        if reader not in self.standing:
+        if reader not in self.paused:
             self._stops(reader.job)
 
     def pause(self, reader: ReaderName) -> bool:
-        """``reader`` stands still; False: it did already."""
-        if reader in self.standing:
+        """``reader`` is idle, and others have the room of its lead; False: it was paused already."""
+        if reader in self.paused:
             return False
-        self.standing.add(reader)
+        self.paused.add(reader)
         if reader in self._present:
             self._stops(reader.job)
         return True
 
     def go_on(self, reader: ReaderName) -> bool:
-        """``reader`` moves again, or is gone; False: it did not stand still."""
-        if reader not in self.standing:
+        """``reader`` moves again, or is gone; False: it was not paused."""
+        if reader not in self.paused:
             return False
-        self.standing.discard(reader)
+        self.paused.discard(reader)
         if reader in self._present:
             self._moving[reader.job] = self._moving.get(reader.job, 0) + 1
         return True
@@ -123,22 +123,22 @@ class WindowShares:
         if not self._moving[job]:
             del self._moving[job]
 
-    def limit(self, job: str) -> int:
+    def limit_bytes(self, job: str) -> int:
         """The most bytes the window of a reader of ``job`` may have."""
         return self._capacity() // 2 // max(1, len(self._moving)) // max(1, self._moving.get(job, 1))
 
     def width(self, reader: ReaderName, window: ReadAheadWindow) -> int:
         """How many bytes ahead to look for ``reader`` now, whose window is ``window``."""
-        if reader in self.standing:
+        if reader in self.paused:
             return 0
-        limit = self.limit(reader.job)
+        limit = self.limit_bytes(reader.job)
         if window.shared_bytes != limit:
-            window.limit(limit)
+            window.share_changed(limit)
         return window.bytes
 
     def grown(self) -> set[str]:
         """The jobs whose readers may look further than when this was last asked."""
-        limits = {job: self.limit(job) for job in self._moving}
+        limits = {job: self.limit_bytes(job) for job in self._moving}
         more = {job for job, limit in limits.items() if limit > self._seen.get(job, 0)}
         self._seen = limits
         return more

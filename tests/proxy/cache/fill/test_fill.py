@@ -155,7 +155,7 @@ async def test_no_inode_for_a_new_file_is_counted(world: World) -> None:
         assert await world.fill.prepare(reading.entry, 0, grant) is None
         assert (world.fill.files_wanted, refusals(world)) == (1, ["inodes"])
     world.cache.disk.no_files = False
-    world.room.prefetch_debts.clear(reading.entry.key, 0)
+    world.room.prefetch_debts.drop(reading.entry.key, 0)
     await world.quiet()
     assert world.ledger.reserved_bytes == 0
 

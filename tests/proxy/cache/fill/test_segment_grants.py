@@ -77,7 +77,7 @@ async def test_a_body_ahead_of_need_must_fit_to_its_end(world: World) -> None:
     assert refusals(world) == ["no-room"]
     grant = world.fill.grants.along(entry, 1, wanted)
     assert grant is not None
-    world.room.prefetch_debts.clear(entry.key, 1)
+    world.room.prefetch_debts.drop(entry.key, 1)
     world.ledger.release(grant)
 
 

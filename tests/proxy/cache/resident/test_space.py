@@ -81,9 +81,9 @@ async def test_prefetch_displaces_at_most_two_a_reader(tmp_path: Path) -> None:
             world.ledger.commit(taken)
         with pytest.raises(CacheFull):
             world.room.reserve_ahead(SEGMENT, now, near)
-        world.room.prefetch_debts.clear(world.entry(A).key, 100)
-        world.room.prefetch_debts.clear(world.entry(A).key, 100)
-        world.room.prefetch_debts.clear(world.entry(A).key, 101)
+        world.room.prefetch_debts.drop(world.entry(A).key, 100)
+        world.room.prefetch_debts.drop(world.entry(A).key, 100)
+        world.room.prefetch_debts.drop(world.entry(A).key, 101)
         assert not world.room.prefetch_debts.owed()
         with pytest.raises(CacheFull):
             world.room.reserve_ahead(SEGMENT, now + 10**6, near)

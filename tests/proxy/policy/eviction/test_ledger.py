@@ -98,7 +98,7 @@ def test_the_peak_is_told_once() -> None:
     """The next one starts at what is held then."""
     ledger = ledger_of(100)
     ledger.release(ledger.reserve(80, list))
-    assert (ledger.take_peak(), ledger.take_peak()) == (80, 0)
+    assert (ledger.pop_peak(), ledger.pop_peak()) == (80, 0)
 
 
 def test_the_repr_says_what_is_held() -> None:

@@ -19,7 +19,7 @@ def test_a_reader_may_displace_two() -> None:
         prefetch_debts.note("k", index, "r", owed={"r": SEGMENT_BYTES})
     assert not prefetch_debts.may("r", SEGMENT_BYTES)
     assert prefetch_debts.may("s", SEGMENT_BYTES)
-    prefetch_debts.clear("k", 0)
+    prefetch_debts.drop("k", 0)
     assert prefetch_debts.may("r", SEGMENT_BYTES)
 
 
@@ -48,7 +48,7 @@ def test_lead_of_any_kind_leaves_no_right_to_displace() -> None:
     for index in range(DISPLACED_PER_READER):
         prefetch_debts.note("k", index, "r", 1)
     assert not prefetch_debts.may("r", SEGMENT_BYTES)
-    prefetch_debts.clear("k", 0)
+    prefetch_debts.drop("k", 0)
     assert prefetch_debts.may("r", SEGMENT_BYTES)
 
 
@@ -72,7 +72,7 @@ def test_sums_are_those_of_the_segments_that_stand(steps: list[tuple[str, int, s
                 prefetch_debts.hit("k", index)
                 model.pop(index, None)
             case "clear":
-                prefetch_debts.clear("k", index)
+                prefetch_debts.drop("k", index)
                 model.pop(index, None)
             case "forget":
                 prefetch_debts.forget(reader)
@@ -93,8 +93,8 @@ def test_unread_bytes_are_those_of_all_that_was_prefetched() -> None:
     assert (prefetch_debts.unread_bytes, prefetch_debts.owed(), len(prefetch_debts)) == (15, {"s": 4, "t": 2}, 2)
     assert prefetch_debts.owed_on("k", 1) == {"s": 4, "t": 2}
     assert prefetch_debts.owed_on("k", 2) == {}
-    prefetch_debts.clear("k", 0)
-    prefetch_debts.clear("k", 1)
+    prefetch_debts.drop("k", 0)
+    prefetch_debts.drop("k", 1)
     assert (prefetch_debts.unread_bytes, prefetch_debts.owed(), freed) == (0, {}, ["r", "r", "s", "t"])
 
 
@@ -153,6 +153,6 @@ def test_what_was_granted_for_an_opening_is_its_segments() -> None:
         assert (prefetch_debts.is_lead("k", 1), prefetch_debts.unread_bytes, prefetch_debts.owed(), len(prefetch_debts)) == (
             is_lead, 5 if is_lead else 0, {"r": 8}, 1,
         )  # fmt: skip
-        prefetch_debts.clear("k", 1)
+        prefetch_debts.drop("k", 1)
     prefetch_debts.move(("nothing", 0), "k", 1, 5)
     assert not prefetch_debts

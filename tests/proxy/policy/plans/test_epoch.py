@@ -18,7 +18,7 @@ def test_it_is_a_dict_of_bytes(steps: list[tuple[str, int] | int]) -> None:
     marks, model = EpochMarks(), dict[str, int]()
     for step in steps:
         if isinstance(step, int):
-            marks.pass_by(step)
+            marks.shift(step)
             model = {name: (mark << step) & 255 for name, mark in model.items()}
             continue
         name, bit = step

@@ -39,7 +39,7 @@ class View:
     def fresh(self, name: str, job: str) -> bool:
         return self.is_fresh
 
-    def takes(self, origin: str) -> bool:
+    def may_ask(self, origin: str) -> bool:
         return True
 
 

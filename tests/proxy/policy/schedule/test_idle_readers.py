@@ -1,4 +1,4 @@
-"""The lead of a reader that stands still is whoever's who moves."""
+"""The lead of an idle reader is whoever's who moves."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ async def test_what_nobody_took_is_its_lead_again(tmp_path: Path) -> None:
         await world.get(first[0].name, stands)
         await passes(world, 1)
         assert plan.need_at(plan.position) < inf
-        assert scheduler.readers.shares.standing == set()
+        assert scheduler.readers.shares.paused == set()
         assert world.room.prefetch_debts.unread_bytes >= (SEGMENTS // 2 - 2) * SEGMENT
         assert all(world.origin.sent_twice(shard.name) == 0 for shard in first)
 
@@ -128,7 +128,7 @@ async def test_each_of_two_jobs_has_half_of_what_may_be_ahead(tmp_path: Path) ->
         scheduler.look_again()
         windows = {name: width(scheduler, name) for name in (alone, many[0])}
         assert windows[alone] == 16 * SEGMENT
-        assert sum(scheduler.readers.shares.limit("many") for _ in many) <= 16 * SEGMENT
+        assert sum(scheduler.readers.shares.limit_bytes("many") for _ in many) <= 16 * SEGMENT
 
 
 async def test_who_reads_on_where_it_stood_has_its_lead_again(tmp_path: Path) -> None:
@@ -146,13 +146,13 @@ async def test_who_reads_on_where_it_stood_has_its_lead_again(tmp_path: Path) ->
             world.room.admission.give_back(1, None)
             scheduler, plan = world.prefetcher.scheduler, world.plans.get(stands)
             assert plan is not None
-            assert (scheduler.readers.shares.standing, plan.need_at(plan.position)) == ({stands}, inf)
+            assert (scheduler.readers.shares.paused, plan.need_at(plan.position)) == ({stands}, inf)
             assert world.room.prefetch_debts.unread_bytes == 0
             await passes(world, 1)
-            assert scheduler.readers.shares.standing == {stands}  # it has not moved
+            assert scheduler.readers.shares.paused == {stands}  # it has not moved
             await anext(chunks)
             await passes(world, 1)
-            assert scheduler.readers.shares.standing == set()
+            assert scheduler.readers.shares.paused == set()
             assert plan.need_at(plan.position) < inf
             assert world.room.prefetch_debts.unread_bytes > 0
             async for _ in chunks:
@@ -160,7 +160,7 @@ async def test_who_reads_on_where_it_stood_has_its_lead_again(tmp_path: Path) ->
 
 
 async def test_others_may_have_the_room_of_a_lead_in_a_set_that_is_read(tmp_path: Path) -> None:
-    """What its job has not read of a set would stay before what was read; who stands still does not need it soon."""
+    """What its job has not read of a set would stay before what was read; an idle reader does not need it soon."""
     async with building(tmp_path / "c", segments=SEGMENTS, prefetch=True) as world:
         intake = PlanIntake(world.plans, world.prefetcher, world.events)
         stands, listed = reader(job="stands"), shards(world, "stands")

@@ -53,7 +53,7 @@ def test_each_segment_has_its_part_of_the_reading_time(scheduled: Scheduled) -> 
 
 def test_whose_lead_is_less_is_first(scheduled: Scheduled) -> None:
     """By the rate its job's readers share; a guess is no lead."""
-    scheduled.rates.took("job", 1.0, 100)
+    scheduled.rates.learn("job", 1.0, 100)
     scheduled.mine.lead.count(0, 500)
     since = scheduled.mine.plan.pace.since
     scheduled.mine.inside.has_waited = True
@@ -64,7 +64,7 @@ def test_whose_lead_is_less_is_first(scheduled: Scheduled) -> None:
 
 def test_what_the_reader_is_in_is_lead_too(scheduled: Scheduled) -> None:
     """From when it was opened."""
-    scheduled.rates.took("job", 1.0, 100)
+    scheduled.rates.learn("job", 1.0, 100)
     scheduled.clock.advance(10.0)
     scheduled.plans.opened(SHARDS[0], reader())
     scheduled.mine.inside.bytes, scheduled.mine.inside.has_waited = 300, True

@@ -51,7 +51,7 @@ class View:
     def fresh(self, name: str, job: str) -> bool:
         return (name, job) not in self.stale
 
-    def takes(self, origin: str) -> bool:
+    def may_ask(self, origin: str) -> bool:
         return origin not in self.stuck
 
 
@@ -88,12 +88,12 @@ class Scheduled:
         told: list[tuple[str, int | None]] = []
         while len(told) < most:
             request = self.ahead.next()
-            if request is None and not self.ahead.paused:
+            if request is None and not self.ahead.has_more:
                 break
             if request is not None:
                 told.append((request.shard.name, request.index))
                 self.take(request)
-                self.ahead.taken(request)
+                self.ahead.granted(request)
         return told
 
 
@@ -200,7 +200,7 @@ def test_who_finds_no_room_stands_aside() -> None:
     assert again.shard.name == LONG[0].name
     scheduled.ahead.refused(again.plan.reader)
     assert scheduled.ahead.next() is None
-    scheduled.ahead.granted(reader(2))
+    scheduled.ahead.debt_settled(reader(2))
     mine = scheduled.ahead.next()
     assert mine is not None
     assert mine.plan.reader == reader(2)
@@ -331,7 +331,7 @@ def test_a_long_walk_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(30):
         scheduled.ahead.waited(reader())
     assert scheduled.ahead.next() is None
-    assert scheduled.ahead.paused
+    assert scheduled.ahead.has_more
     assert scheduled.wishes() == [(LONG[-1].name, 0), (LONG[-1].name, 1)]
 
 
@@ -354,7 +354,7 @@ def test_many_new_plans_are_looked_at_in_several_turns(monkeypatch: pytest.Monke
     scheduled = Scheduled()
     for number in range(5):
         scheduled.plans.replace(reader(number), LONG[2 * number :][:2])
-    turns = [(scheduled.ahead.next() is None, scheduled.ahead.paused) for _ in range(3)]
+    turns = [(scheduled.ahead.next() is None, scheduled.ahead.has_more) for _ in range(3)]
     assert turns == [(True, True), (True, True), (False, False)]
     assert len(scheduled.wishes()) == 19  # of the twenty segments the last turn asked for one
 
@@ -412,7 +412,7 @@ class Chaos(Scheduled):
             case "free":
                 self.view.stuck.discard(shard.origin)
             case "grant":
-                self.ahead.granted(who)
+                self.ahead.debt_settled(who)
             case "wait":
                 self.ahead.waited(who)
             case "replace":
@@ -435,14 +435,14 @@ class Chaos(Scheduled):
             return
         assert not any((other.shard.name, other.index) == (request.shard.name, request.index) for other in self.pending), request
         assert request.shard.name not in self.failed
-        assert self.view.takes(request.shard.origin)
+        assert self.view.may_ask(request.shard.origin)
         if request.index is None:
             assert request.shard.name not in self.view.known
         else:
             assert not self.view.has(request.shard.name, request.index)
             self.view.here.add((request.shard.name, request.index))  # in the air
         self.pending.append(request)
-        self.ahead.taken(request)
+        self.ahead.granted(request)
 
     def check(self) -> None:
         """No cursor has passed anything that is missing."""

@@ -48,19 +48,19 @@ def test_it_comes_back_by_what_is_granted() -> None:
 def test_a_share_that_grows_again_is_given_back() -> None:
     """Readers that left leave their room to the others, up to what their waits asked for."""
     window = ReadAheadWindow(100 * START_BYTES, SEGMENT_BYTES)
-    window.limit(START_BYTES // 4)
+    window.share_changed(START_BYTES // 4)
     assert window.bytes == START_BYTES // 4
-    window.limit(100 * START_BYTES)
+    window.share_changed(100 * START_BYTES)
     assert window.bytes == START_BYTES
 
 
 def test_a_wait_among_many_readers_takes_nothing_for_good() -> None:
     """It asks for more, and got less while others had their share; once they have left it looks as far as before."""
     window = ReadAheadWindow(100 * START_BYTES, SEGMENT_BYTES)
-    window.limit(START_BYTES // 4)
+    window.share_changed(START_BYTES // 4)
     window.waited()
     assert window.bytes == START_BYTES // 4
-    window.limit(100 * START_BYTES)
+    window.share_changed(100 * START_BYTES)
     assert window.bytes == START_BYTES
 
 
@@ -70,7 +70,7 @@ def test_it_stays_between_its_bounds(limit: int, steps: list[str | int]) -> None
     window = ReadAheadWindow(limit, SEGMENT_BYTES)
     for step in steps:
         if isinstance(step, int):
-            window.limit(step)
+            window.share_changed(step)
         else:
             getattr(window, step)(*([2**23] if step == "granted" else []))
         assert MIN_SEGMENTS * SEGMENT_BYTES <= window.bytes <= window.limit_bytes
@@ -87,55 +87,55 @@ def shares() -> WindowShares:
 def test_jobs_share_half_of_the_cache_evenly(shares: WindowShares) -> None:
     """And readers the part of their job."""
     for worker in range(4):
-        shares.enter(reader(worker, "many"))
-    shares.enter(reader(0, "one"))
-    assert [shares.limit(job) for job in ("many", "one")] == [CAPACITY // 16, CAPACITY // 4]
+        shares.add(reader(worker, "many"))
+    shares.add(reader(0, "one"))
+    assert [shares.limit_bytes(job) for job in ("many", "one")] == [CAPACITY // 16, CAPACITY // 4]
 
 
 def test_who_stands_still_leaves_its_share(shares: WindowShares) -> None:
     """And has no window of its own until it goes on; it is told once."""
     one, other = reader(0), reader(1)
     for each in (one, other):
-        shares.enter(each)
-    window = ReadAheadWindow(shares.limit("job"), SEGMENT_BYTES)
+        shares.add(each)
+    window = ReadAheadWindow(shares.limit_bytes("job"), SEGMENT_BYTES)
     assert (shares.pause(one), shares.pause(one)) == (True, False)
-    assert (shares.width(one, window), shares.limit("job")) == (0, CAPACITY // 2)
+    assert (shares.width(one, window), shares.limit_bytes("job")) == (0, CAPACITY // 2)
     assert (shares.go_on(one), shares.go_on(one)) == (True, False)
-    assert (shares.width(one, window) > 0, shares.limit("job")) == (True, CAPACITY // 4)
+    assert (shares.width(one, window) > 0, shares.limit_bytes("job")) == (True, CAPACITY // 4)
 
 
 def test_who_stands_still_may_leave_and_come_back(shares: WindowShares) -> None:
     """It counts once, whatever the order."""
     one, other = reader(0), reader(1)
     for each in (one, other):
-        shares.enter(each)
+        shares.add(each)
     shares.pause(one)
-    shares.leave(one)
+    shares.remove(one)
     shares.go_on(one)
-    assert shares.limit("job") == CAPACITY // 2
+    assert shares.limit_bytes("job") == CAPACITY // 2
     shares.pause(one)
-    shares.enter(one)
-    assert shares.limit("job") == CAPACITY // 2
+    shares.add(one)
+    assert shares.limit_bytes("job") == CAPACITY // 2
     shares.go_on(one)
-    assert shares.limit("job") == CAPACITY // 4
+    assert shares.limit_bytes("job") == CAPACITY // 4
 
 
 def test_whose_share_has_grown(shares: WindowShares) -> None:
     """Since it was last asked: others left, or the disk has more room."""
     for job in ("a", "b"):
-        shares.enter(reader(0, job))
+        shares.add(reader(0, job))
     assert shares.grown() == {"a", "b"}
     assert shares.grown() == set()
-    shares.leave(reader(0, "b"))
+    shares.remove(reader(0, "b"))
     assert shares.grown() == {"a"}
 
 
 def test_a_window_follows_its_share(shares: WindowShares) -> None:
     """When others come it is cut at once."""
     one = reader(0)
-    shares.enter(one)
-    window = ReadAheadWindow(shares.limit("job"), SEGMENT_BYTES)
+    shares.add(one)
+    window = ReadAheadWindow(shares.limit_bytes("job"), SEGMENT_BYTES)
     before = shares.width(one, window)
     for worker in range(1, 8):
-        shares.enter(reader(worker))
+        shares.add(reader(worker))
     assert (before, shares.width(one, window)) == (window.wanted, CAPACITY // 16)

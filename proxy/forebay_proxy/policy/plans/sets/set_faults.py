@@ -33,7 +33,7 @@ class SetFaults:
     def __init__(self) -> None:
         self._faults: dict[str, _Fault] = {}
         self._in_a_row = 0
-        self._paused_until = float("-inf")
+        self._alone_until = float("-inf")
 
     def __repr__(self) -> str:
         return f"<SetFaults of {len(self._faults)} shards>"
@@ -49,12 +49,12 @@ class SetFaults:
         """As ``add``, for ``for_s`` seconds from ``now``; after many in a row nothing is asked for, for a while."""
         self._in_a_row += 1
         if self._in_a_row >= MOST_FAILED:
-            self._in_a_row, self._paused_until = 0, now + FAILED_S
+            self._in_a_row, self._alone_until = 0, now + FAILED_S
         self.add(name, error, now + for_s)
 
-    def is_paused(self, now: float) -> bool:
+    def leaves_all_alone(self, now: float) -> bool:
         """Whether so many failed in a row that the origin is left alone."""
-        return now < self._paused_until
+        return now < self._alone_until
 
     def mended(self, name: str) -> None:
         """It is here."""

@@ -116,7 +116,7 @@ class ShardSets:
         self.unlisted: dict[str, None] = {}  # known by their name alone: what was opened under it belongs to them
         self.kept: dict[str, None] = {}  # declared by a person: not forgotten
         self._keys: OrderedDict[str, str] = OrderedDict()  # by text, longest unmentioned first: asked for with every opening
-        self._holding: dict[str, tuple[str, ...]] = {}
+        self._containing: dict[str, tuple[str, ...]] = {}
 
     def __repr__(self) -> str:
         return f"<ShardSets {len(self.listed)} listed, {len(self.unlisted)} by name>"
@@ -134,7 +134,7 @@ class ShardSets:
         key = self._keys.get(text)
         if key is None:
             key = self.key(text)
-            self._take(key, self._understand(text))
+            self._add(key, self._understand(text))
             self._keys[text] = key
         else:
             self._keys.move_to_end(text)
@@ -146,7 +146,7 @@ class ShardSets:
         self.kept[key] = None
         return key
 
-    def _take(self, key: str, found: ShardSet | None) -> None:
+    def _add(self, key: str, found: ShardSet | None) -> None:
         while len(self) - len(self.kept) >= MOST_SETS:
             names, listed = ([key for key in self._keys.values() if (key in self.unlisted) is alone] for alone in (True, False))
             self.forget(next(known for known in (*names, *listed) if known not in self.kept))
@@ -154,18 +154,18 @@ class ShardSets:
             self.unlisted[key] = None
         else:
             self.listed[key] = found
-            self._holding.clear()
+            self._containing.clear()
 
     def get(self, key: str) -> ShardSet | None:
         return self.listed.get(key)
 
-    def holding(self, name: str) -> tuple[str, ...]:
+    def containing(self, name: str) -> tuple[str, ...]:
         """The keys of the listed sets that hold the shard of this name."""
-        found = self._holding.get(name)
+        found = self._containing.get(name)
         if found is None:
-            if len(self._holding) >= _CACHED:
-                self._holding.clear()
-            found = self._holding[name] = tuple([key for key, listed in self.listed.items() if listed.index(name) is not None])
+            if len(self._containing) >= _CACHED:
+                self._containing.clear()
+            found = self._containing[name] = tuple([key for key, listed in self.listed.items() if listed.index(name) is not None])
         return found
 
     def forget(self, key: str) -> None:
@@ -175,9 +175,9 @@ class ShardSets:
         self._keys.pop(key[1:], None)
         self.unlisted.pop(key, None)
         if self.listed.pop(key, None) is not None:
-            self._holding.clear()
+            self._containing.clear()
         self._forgotten(key)
 
     def uncache(self, name: str) -> None:
         """The shard left for good."""
-        self._holding.pop(name, None)
+        self._containing.pop(name, None)

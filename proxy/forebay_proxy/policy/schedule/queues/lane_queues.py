@@ -157,23 +157,23 @@ class LaneQueues:
         if lane.indices and self.is_within(lane):
             self.put(lane)
         else:
-            self.stand_down(lane)
+            self.dequeue(lane)
 
     def is_within(self, lane: OriginCursor) -> bool:
         """Whether the cursor of ``lane`` is within its reader's window."""
         cursors = lane.cursors
         return cursors.lead.bytes_before(lane.indices[0]) < self._shares.width(cursors.reader, cursors.window)
 
-    def stand_down(self, lane: OriginCursor) -> None:
+    def dequeue(self, lane: OriginCursor) -> None:
         """``lane`` wants nothing now."""
         if lane.tight:
             self._room.remove(lane)
         if lane.ticket:
             self._turns[lane.origin].remove(lane)
 
-    def stand_aside(self, lane: OriginCursor) -> None:
+    def queue_for_room(self, lane: OriginCursor) -> None:
         """There was no room for ``lane``: it waits until there may be some."""
-        self.stand_down(lane)
+        self.dequeue(lane)
         self._room.put(lane, self._due(lane))
 
     def retry(self) -> None:

@@ -64,10 +64,10 @@ def test_an_origin_that_fails_again_and_again_is_left_alone() -> None:
         if number == MOST_FAILED - 1:
             faults.mended("s3://b/0")
         faults.fail(f"s3://b/{number}", OriginUnavailable("s", "503"), 5.0, FAILED_S)
-        assert faults.is_paused(5.0) == (number == 2 * MOST_FAILED - 2)
-    assert not faults.is_paused(5.0 + FAILED_S)
+        assert faults.leaves_all_alone(5.0) == (number == 2 * MOST_FAILED - 2)
+    assert not faults.leaves_all_alone(5.0 + FAILED_S)
     faults.fail("s3://b/x", OriginUnavailable("s", "503"), 5.0 + FAILED_S, FAILED_S)
-    assert not faults.is_paused(5.0 + FAILED_S)
+    assert not faults.leaves_all_alone(5.0 + FAILED_S)
 
 
 def test_one_that_fails_is_left_alone_for_so_long() -> None:

@@ -117,13 +117,13 @@ def test_sets_know_who_holds_a_shard() -> None:
     """Several may; a new one, and one that is forgotten, is noticed at once."""
     forgotten: list[str] = []
     sets = ShardSets(forgotten.append)
-    assert sets.holding("s3://b/1.tar") == ()
+    assert sets.containing("s3://b/1.tar") == ()
     small, large = sets.learn("s3://b/{0..3}.tar"), sets.learn("s3://b/{0..9}.tar")
     named = sets.learn("imagenet")
-    assert sets.holding("s3://b/1.tar") == (small, large)
-    assert sets.holding("s3://b/7.tar") == (large,)
+    assert sets.containing("s3://b/1.tar") == (small, large)
+    assert sets.containing("s3://b/7.tar") == (large,)
     sets.forget(large)
-    assert (sets.holding("s3://b/7.tar"), forgotten) == ((), [large])
+    assert (sets.containing("s3://b/7.tar"), forgotten) == ((), [large])
     assert (sets.get(named), named in sets.unlisted) == (None, True)
 
 

@@ -21,8 +21,8 @@ class Scheduled:
         plan = plans.get(reader())
         assert plan is not None
         self.shares = WindowShares(lambda: 2**40)
-        self.shares.enter(reader())
-        self.mine = ReaderCursors(plan, ReadAheadWindow(self.shares.limit("job"), SEGMENT_BYTES), plans.shard_at)
+        self.shares.add(reader())
+        self.mine = ReaderCursors(plan, ReadAheadWindow(self.shares.limit_bytes("job"), SEGMENT_BYTES), plans.shard_at)
         self.room: RoomQueue[OriginCursor] = RoomQueue()
         self.queues = LaneQueues(self.shares, self.room, lambda lane: float(lane.indices[0]) if lane.indices else 0.0)
 
@@ -59,7 +59,7 @@ def test_who_found_no_room_stands_aside() -> None:
     scheduled = Scheduled()
     lane = scheduled.lane(0)
     scheduled.queues.requeue(lane)
-    scheduled.queues.stand_aside(lane)
+    scheduled.queues.queue_for_room(lane)
     scheduled.queues.retry()
     assert (lane.ticket, lane.tight > 0, scheduled.queues.nearest(ORIGINS[0])) == (0, True, None)
     scheduled.room.roomy = True
@@ -72,7 +72,7 @@ def test_a_queue_that_nobody_stands_in_goes() -> None:
     scheduled = Scheduled()
     lane = scheduled.lane(0)
     scheduled.queues.requeue(lane)
-    scheduled.queues.stand_down(lane)
+    scheduled.queues.dequeue(lane)
     assert scheduled.queues.nearest(ORIGINS[0]) is None
     assert scheduled.queues.origins() == []
     scheduled.queues.put(lane)
