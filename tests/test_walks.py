@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from support.face import request, talk
+from support.http_server import request, talk
 from support.scripted_origin import ScriptedOrigin
 
 import forebay_proxy

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.face import parse, request
 from support.fake_proxy import FakeServer
+from support.http_server import parse, request
 from support.sidecar import Sidecar, running
 
 READER = "/v1/plans/job/0/0/1.1"

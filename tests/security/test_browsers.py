@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from support.face import World, listening
 from support.fake_cache import FakeShard
+from support.http_server import World, listening
 from support.refusals import refused
 
 PATHS = ["/", "/v1/status", "/v1/shards", "/v1/plans", "/metrics", "/s3/b/0.tar", "/file/etc/passwd", "/https/h/0.tar"]

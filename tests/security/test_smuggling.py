@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from support.face import World, listening, request
 from support.fake_cache import FakeShard
+from support.http_server import World, listening, request
 from support.raw import exchange, line
 from support.refusals import refused
 
@@ -130,7 +130,7 @@ async def test_many_pipelined_requests_are_not_held_in_memory(world: World) -> N
     async with line(world.port) as connection:
         connection.writer.write(request("GET", SHARD, close=False) * 50_000)
         await shard.reached.wait()
-        server = world.face._server
+        server = world.server._server
         queued = max(len(handler._messages) for handler in server.connections)
         shard.gate.set()
         refused("exhaustion: 50,000 pipelined requests", held=queued < 1000)

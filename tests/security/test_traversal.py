@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support.face import Reply, World, listening, talk
 from support.fake_cache import FakeShard
+from support.http_server import Reply, World, listening, talk
 from support.refusals import refused
 
 from forebay_proxy.core.errors import ShardError

@@ -1,4 +1,4 @@
-"""A fake of the cache as the HTTP face sees it: fed with bytes, held by gates, failing where it is told to."""
+"""A fake of the cache as the HTTP server sees it: fed with bytes, held by gates, failing where it is told to."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ class FakeOperations:
 
 
 def fake_status() -> dict[str, Any]:
-    """What the service hands the face for ``/v1/status``."""
+    """What the service hands the HTTP server for ``/v1/status``."""
     cache = dict.fromkeys(("stored", "reserved", "doomed", "overhead", "leased"), 1_000_000)
     return {
         "forebay": "0.1.0", "instance": "0123456789abcdef", "pid": 1, "started_at": 0.0, "uptime_s": 5.0, "fd_socket": None,
@@ -246,5 +246,5 @@ def fake_plan(reader: str, **changes: Any) -> dict[str, Any]:
 
 
 def fake_plans(job: str | None = None, after: object = None, limit: int = 256) -> dict[str, Any]:
-    """What the service hands the face for ``/v1/plans``."""
+    """What the service hands the HTTP server for ``/v1/plans``."""
     return {"instance": "0123456789abcdef", "total": 1, "plans": [fake_plan("job/0/1/7.1")], "next": None}

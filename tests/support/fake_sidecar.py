@@ -1,4 +1,4 @@
-"""A sidecar's JSON face without a sidecar: what verbs talk to in tests, in this process or as a program of its own."""
+"""The JSON routes of a sidecar without a sidecar: what verbs talk to in tests, in this process or as a program of its own."""
 
 from __future__ import annotations
 

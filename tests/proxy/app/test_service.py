@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.face import request, talk
+from support.http_server import request, talk
 
 from forebay_proxy.app import service, service_tasks, sidecar
 from forebay_proxy.app.service import serve

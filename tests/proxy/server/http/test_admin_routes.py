@@ -13,9 +13,9 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from support import face as face_module
-from support.face import Reply, World, listening, read_to_end, request, talk
+from support import http_server
 from support.fake_cache import fake_plan, fake_status
+from support.http_server import Reply, World, listening, read_to_end, request, talk
 
 from forebay_proxy.background.verifier import RATE_BYTES_S
 from forebay_proxy.core.errors import OriginUnavailable
@@ -39,7 +39,7 @@ async def send(world: World, method: str, target: str, value: object, headers: d
 async def test_health_and_readiness(world: World) -> None:
     """Alive while the loop turns; ready until it drains; the rest is still answered then."""
     assert [(await world.ask("GET", path)).status for path in ("/healthz", "/readyz")] == [200, 200]
-    await world.face.drain()
+    await world.server.drain()
     ready = await world.ask("GET", "/readyz")
     assert (ready.status, ready.body) == (503, b"draining\n")
     assert [(await world.ask("GET", path)).status for path in ("/healthz", "/v1/status")] == [200, 200]
@@ -240,7 +240,7 @@ async def test_a_client_that_leaves_in_its_body_takes_nothing_with_it(world: Wor
     _, writer = await asyncio.open_connection("127.0.0.1", world.port)
     writer.write(request("PUT", PLAN, {"Content-Length": "100"}) + b'{"shards": [')
     await writer.drain()
-    while not world.face.connections:
+    while not world.server.connections:
         await asyncio.sleep(0)
     writer.close()
     await writer.wait_closed()
@@ -387,7 +387,7 @@ async def test_a_real_browser_shows_every_reader(monkeypatch: pytest.MonkeyPatch
     name = "a-long-job-name-" + "x" * 110
     plans = [fake_plan(f"{name}/0/{number}/7.1", position=number % 90, waiting=number % 8 == 0) for number in range(count)]
     status = fake_status() | {"plans": plans[:256], "plans_total": count}
-    monkeypatch.setattr(face_module, "fake_status", lambda: status)
+    monkeypatch.setattr(http_server, "fake_status", lambda: status)
     async with listening() as world:
         dom = await in_chromium(world, tmp_path, "--window-size=600,800")
     assert dom.count(">\u25b2</span> waits</td>") == len([plan for plan in plans[:200] if plan["waiting"]])
@@ -407,7 +407,7 @@ async def test_a_real_browser_shows_declared_sets(monkeypatch: pytest.MonkeyPatc
         {"set": "<b>s3://x</b>", "shards": 1, "complete": None, "stored_bytes": None, "state": "waits for its first reader", "opened": {}},
     ]  # fmt: skip
     status = fake_status() | {"sets": sets}
-    monkeypatch.setattr(face_module, "fake_status", lambda: status)
+    monkeypatch.setattr(http_server, "fake_status", lambda: status)
     async with listening() as world:
         dom = await in_chromium(world, tmp_path)
         table = dom[dom.index('id="sets-section"') : dom.index('id="plans-title"')]

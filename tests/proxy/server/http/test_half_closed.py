@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support.face import World, listening
 from support.fake_cache import FakeShard
+from support.http_server import World, listening
 from support.raw import line
 
 from forebay_proxy.server.http.connection import LOOK_S

@@ -11,8 +11,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 from aiohttp import web
-from support.face import World, listening, request
 from support.fake_cache import FakeShard
+from support.http_server import World, listening, request
 from support.raw import line
 
 import forebay_proxy
@@ -74,9 +74,9 @@ async def test_idle_and_unanswered_are_told() -> None:
 
 async def _connection(world: World) -> Connection:
     async with asyncio.timeout(60):
-        while not world.face._server.connections:
+        while not world.server._server.connections:
             await asyncio.sleep(0.01)
-    (connection,) = world.face._server.connections
+    (connection,) = world.server._server.connections
     assert isinstance(connection, Connection)
     return connection
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.face import World, listening, read_to_end, request, talk
 from support.fake_cache import FakeShard
+from support.http_server import World, listening, read_to_end, request, talk
 
 from forebay_proxy.core.errors import (
     ConfigError,
@@ -497,9 +497,9 @@ async def test_a_stuck_client_does_not_hold_up_the_closing(world: World) -> None
     world.cache.contents[NAME] = FakeShard(LARGE)
     reader, stuck = await stuck_client(world.port, PATH)
     await until_still(lambda: sum(opening.handed for opening in world.cache.resolver))
-    await world.face.aclose(grace_s=0)
+    await world.server.aclose(grace_s=0)
     async with asyncio.timeout(60):
-        while world.face.connections:
+        while world.server.connections:
             await asyncio.sleep(0)
     stuck.transport.resume_reading()  # type: ignore[attr-defined]
     assert not (await read_to_end(reader)).complete
@@ -533,8 +533,8 @@ async def test_closing_lets_a_running_answer_end(world: World) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
     writer.write(request("GET", PATH))
     await shard.reached.wait()
-    closing = asyncio.create_task(world.face.aclose(grace_s=10))
-    while world.face.state != "draining":
+    closing = asyncio.create_task(world.server.aclose(grace_s=10))
+    while world.server.state != "draining":
         await asyncio.sleep(0)
     ready = await world.ask("GET", "/readyz")
     assert (ready.status, ready.body) == (503, b"draining\n")
@@ -557,7 +557,7 @@ async def test_closing_with_nothing_to_answer_waits_for_nobody(world: World) -> 
     """An idle connection is no reason to stay."""
     reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
     async with asyncio.timeout(60):
-        await world.face.aclose(grace_s=3600)
+        await world.server.aclose(grace_s=3600)
         assert await reader.read() == b""
     writer.close()
     await writer.wait_closed()
@@ -569,7 +569,7 @@ async def test_closing_cuts_what_does_not_end(world: World) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
     writer.write(request("GET", PATH))
     await shard.reached.wait()
-    await world.face.aclose(grace_s=0.01)
+    await world.server.aclose(grace_s=0.01)
     assert not (await read_to_end(reader)).complete
     assert (world.of(Aborted), world.cache.resolver[0].left) == ([Aborted("shutdown")], True)
     writer.close()
@@ -581,7 +581,7 @@ async def test_a_drain_turns_away_who_waits_for_a_first_byte(world: World) -> No
     shard = world.cache.contents[NAME] = FakeShard(DATA, held_at=0)
     asking = asyncio.create_task(talk(world.port, request("GET", PATH, close=False)))
     await shard.reached.wait()
-    await world.face.drain()
+    await world.server.drain()
     assert world.cache.resolver[0].left
     refused = await asking
     assert (refused.status, refused.headers["connection"], refused.headers["retry-after"]) == (503, "close", "2")
@@ -598,7 +598,7 @@ async def test_a_drain_cuts_a_warm_up(world: World) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
     writer.write(sent)
     assert b"shard" in await reader.readuntil(b"s3://b/0.tar")
-    await world.face.drain()
+    await world.server.drain()
     assert world.operations.warm_left.is_set()
     assert not (await read_to_end(reader)).complete
     assert world.of(Aborted) == [Aborted("shutdown")]
@@ -613,8 +613,8 @@ async def test_who_is_in_a_hurry_ends_the_grace(world: World) -> None:
     writer.write(request("GET", PATH))
     await shard.reached.wait()
     hurried = asyncio.Event()
-    closing = asyncio.create_task(world.face.aclose(3600, hurried))
-    while world.face.state != "draining":
+    closing = asyncio.create_task(world.server.aclose(3600, hurried))
+    while world.server.state != "draining":
         await asyncio.sleep(0)
     assert not closing.done()
     hurried.set()
@@ -629,7 +629,7 @@ async def test_a_drain_frees_the_sockets_path(tmp_path: Path) -> None:
     path = tmp_path / "f.sock"
     async with listening({}, socket=path) as world:
         reader, writer = await asyncio.open_unix_connection(path)
-        await world.face.drain()
+        await world.server.drain()
         assert not path.exists()
         writer.write(request("GET", "/readyz"))
         assert (await read_to_end(reader)).status == 503
@@ -639,38 +639,38 @@ async def test_a_drain_frees_the_sockets_path(tmp_path: Path) -> None:
 
 async def test_closing_may_be_repeated(world: World) -> None:
     """By whoever tidies up after a fault."""
-    await world.face.aclose(0)
-    await world.face.aclose(0)
+    await world.server.aclose(0)
+    await world.server.aclose(0)
 
 
 async def test_a_hold_keeps_it_in_use_until_the_client_leaves(world: World) -> None:
     """A sidecar that was started for one job leaves when nobody has held it for a while."""
-    assert not world.face.requests.in_use
+    assert not world.server.requests.in_use
     reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
     writer.write(request("GET", "/v1/hold"))
     assert b" 200 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
-    assert world.face.requests.in_use
-    before = world.face.requests.last_active
+    assert world.server.requests.in_use
+    before = world.server.requests.last_active
     writer.close()
     await writer.wait_closed()
     async with asyncio.timeout(60):
-        while world.face.requests.in_use:
+        while world.server.requests.in_use:
             await asyncio.sleep(0)
-    assert world.face.requests.last_active > before
+    assert world.server.requests.last_active > before
 
 
 async def test_looking_on_keeps_no_idle_sidecar(world: World) -> None:
     """Nor does a scrape every 15 s, nor an open connection that asks nothing."""
-    before = world.face.requests.last_active
+    before = world.server.requests.last_active
     for path in ("/healthz", "/readyz", "/metrics", "/v1/status", "/v1/shards", "/v1/plans"):
         assert (await world.ask("GET", path)).status == 200
     _, writer = await asyncio.open_connection("127.0.0.1", world.port)
-    assert not world.face.requests.in_use
+    assert not world.server.requests.in_use
     writer.close()
     await writer.wait_closed()
-    assert world.face.requests.last_active == before
+    assert world.server.requests.last_active == before
     await world.ask("DELETE", "/v1/plans/job/0/0/1.1")
-    assert world.face.requests.last_active > before
+    assert world.server.requests.last_active > before
 
 
 async def test_a_drain_does_not_wait_for_holds(world: World) -> None:
@@ -678,7 +678,7 @@ async def test_a_drain_does_not_wait_for_holds(world: World) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
     writer.write(request("GET", "/v1/hold"))
     await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
-    await asyncio.wait_for(world.face.drain(), 60)
+    await asyncio.wait_for(world.server.drain(), 60)
     with suppress(ConnectionResetError):
         assert await asyncio.wait_for(reader.read(), 60) == b""
     assert (await world.ask("GET", "/v1/hold")).status == 503

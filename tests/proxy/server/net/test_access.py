@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.face import World, listening, parse, request, talk
 from support.fake_cache import FakeShard
+from support.http_server import World, listening, parse, request, talk
 
 from forebay_proxy.core.facts.requests import ClientRefused
 from forebay_proxy.server.net.access import Access, AccessQuestion, AccessRefused, ConnectionLimit
@@ -225,7 +225,7 @@ async def test_a_client_that_closes_at_once_does_not_pass_for_root() -> None:
         pid = os.fork()
         if pid == 0:
             _leave_at_once(world.port)
-        os.waitpid(pid, 0)  # blocks the loop on purpose: the face shall see the connection when its client has gone
+        os.waitpid(pid, 0)  # blocks the loop on purpose: the server shall see the connection when its client has gone
         _await_orphan(world.port)
         await world.until(ClientRefused)
         assert world.operations.evicted == []
@@ -322,7 +322,7 @@ def _child(uid: int, connect: Callable[[], socket.socket], sent: bytes, out: soc
 
 
 async def test_the_world_is_torn_down() -> None:
-    """No listener outlives its face."""
+    """No listener outlives its server."""
     async with listening() as world:
         port = world.port
     with pytest.raises(ConnectionRefusedError):

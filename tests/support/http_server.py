@@ -1,4 +1,4 @@
-"""A listening face over fakes, and a client that sees the bytes as they are on the wire."""
+"""An HTTP server over fakes, and a client that sees the bytes as they are on the wire."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from forebay_proxy.server.net.access import Access
 
 @dataclass
 class World:
-    """A face and everything behind it. ``events`` is what it has reported."""
+    """A server and the fakes behind it. ``events``: those that the server has sent."""
 
-    face: HttpServer
+    server: HttpServer
     cache: FakeCache
     plans: FakePlans
     operations: FakeOperations
@@ -31,8 +31,8 @@ class World:
 
     @property
     def port(self) -> int:
-        assert self.face.address.port is not None
-        return self.face.address.port
+        assert self.server.address.port is not None
+        return self.server.address.port
 
     def of(self, kind: type[Any]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
@@ -62,16 +62,16 @@ async def listening(
     board = Events()
     board.listen(events.append)
     cache, plans, operations = FakeCache(shards), FakePlans(), FakeOperations()
-    face = HttpServer(
+    server = HttpServer(
         cache=cache, plans=plans, operations=operations, status=fake_status, announced=fake_plans,
         metrics=lambda: (b"forebay_up 1\n", "text/plain; version=0.0.4"),
         access=access or Access(os.getuid()), events=board, pass_headers=pass_headers, instance="feed",
     )  # fmt: skip
     try:
-        await face.start(host, port, socket)
-        yield World(face, cache, plans, operations, events)
+        await server.start(host, port, socket)
+        yield World(server, cache, plans, operations, events)
     finally:
-        await face.aclose(grace_s=0)
+        await server.aclose(grace_s=0)
 
 
 @dataclass(frozen=True)
