@@ -37,6 +37,8 @@ _FOREIGN = (
     "SSL_CERT_",
 )  # fmt: skip
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+LONGEST_ID = 100
+QUOTES = "b'\""
 _KEPT = ("FOREBAY_VENV", "FOREBAY_PHOTOGRAPHS", "FOREBAY_APT")
 
 
@@ -59,6 +61,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     missing = [command for mark in item.iter_markers("needs") for command in mark.args if shutil.which(command) is None]
     if missing:
         pytest.skip(f"needs {', '.join(missing)}: scripts/test installs it when run as root on Debian")
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """The beginning of a long value: workers of a pool send each other the names of all tests, and one value is a tar of 3 MB."""
+    if isinstance(val, str | bytes) and len(val) > LONGEST_ID:
+        return f"{ascii(val[:LONGEST_ID]).strip(QUOTES)}... of {len(val)}"
+    return None
 
 
 @pytest.hookimpl(wrapper=True)  # around xdist's own, which reads the groups and may be called before ours
