@@ -1,4 +1,4 @@
-"""fb.WebLoader over real gloo ranks with real workers: equally many steps, and never a rank that waits for ever."""
+"""fb.WebLoader over real gloo ranks, where it matters with real workers: equally many steps, and never a rank that waits for ever."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,8 @@ def dataset(urls: Any = PATTERN, batch: int = 2, **how: Any) -> Any:
     return fb.WebDataset(urls, **how).map(key).listed(batch)
 
 
-def loader(data: Any = None, workers: int = 1, **how: Any) -> Any:
-    """Of one worker each: their number is webdataset's business, and two are where it is asked for."""
+def loader(data: Any = None, workers: int = 0, **how: Any) -> Any:
+    """Without a worker: ranks vote on batches that are at hand, wherever those were read. Where workers matter, a test asks for some."""
     how = {"batch_size": None, "num_workers": workers, "steps_timeout_s": 20.0, **how}
     return fb.WebLoader(dataset() if data is None else data, **how)
 
@@ -90,7 +91,7 @@ def test_ranks_vote(size: int, stay: bool, tmp_path: Path) -> None:
 def test_the_dropped_number_is_right(tmp_path: Path) -> None:
     """5 batches against 2: the rank that had more says 3."""
     urls = ["s3://bucket/000.tar", "s3://bucket/003.tar", "s3://bucket/005.tar"]  # 9 + 3 samples against 1
-    ends = run_ranks(2, lambda rank: epochs(loader(dataset(urls, batch=1, shardshuffle=False), workers=1), 1), tmp_path)
+    ends = run_ranks(2, lambda rank: epochs(loader(dataset(urls, batch=1, shardshuffle=False)), 1), tmp_path)
     assert steps(ends) == [[1], [1]]
     said = "equal steps: epoch 1 ends after 1 batches, because another rank has no more; rank 0 drops 11 of its own"
     assert [line.partition(". ")[0] for line in ends[0].said if "equal" in line] == [said]
@@ -121,32 +122,46 @@ def differing(rank: int, how: str) -> Any:
     return dataset(urls, seed=rank * (how == "seed"), epoch=rank * (how == "epoch"), **part)
 
 
-@pytest.mark.parametrize("how", ["seed", "epoch", "urls", "part"])
-def test_ranks_that_would_share_out_different_orders(how: str, tmp_path: Path) -> None:
-    """Another seed, epoch, list or the same part on each rank: shards would be read twice and others by nobody, so no rank begins."""
-    ends = run_ranks(2, lambda rank: epochs(loader(differing(rank, how)), 1), tmp_path)
+def refusals(refused: Callable[[str], object], ways: Sequence[str]) -> list[str]:
+    """What a rank that goes from one way to the next is told in each."""
+    said = []
+    for how in ways:
+        with pytest.raises(fb.StepsError) as caught:
+            refused(how)
+        said.append(str(caught.value))
+    return said
+
+
+def all_said(ends: list[End], ways: Sequence[str]) -> None:
     for end in ends:
-        assert f"StepsError: ranks do not read one epoch together: {DIFFER[how]}" in end.error
+        assert not end.error
+        for how, said in zip(ways, end.value, strict=True):
+            assert f"ranks do not read one epoch together: {DIFFER[how]}" in said
 
 
-@pytest.mark.parametrize("how", ["seed", "epoch", "urls", "part", "batches"])
-def test_a_number_does_not_hide_what_differs(how: str, tmp_path: Path) -> None:
+def test_ranks_that_would_share_out_different_orders(tmp_path: Path) -> None:
+    """Another seed, epoch, list or the same part on each rank: shards would be read twice and others by nobody, so no rank begins."""
+    ways = ["seed", "epoch", "urls", "part"]
+    all_said(run_ranks(2, lambda rank: refusals(lambda how: list(loader(differing(rank, how))), ways), tmp_path), ways)
+
+
+def test_a_number_does_not_hide_what_differs(tmp_path: Path) -> None:
     """With exactly n batches, too: what differs is said on all ranks, with both values, once all have come."""
 
-    def rank_of(rank: int) -> Any:
-        made = loader(differing(rank, how), batches_per_epoch=3 + rank * (how == "batches"), workers=1)
+    def counted(rank: int, how: str) -> None:
+        made = loader(differing(rank, how), batches_per_epoch=3 + rank * (how == "batches"))
         for _ in made:
             wait_for_all(made)
 
-    for end in run_ranks(2, rank_of, tmp_path):
-        assert f"StepsError: ranks do not read one epoch together: {DIFFER[how]}" in end.error
+    ways = list(DIFFER)
+    all_said(run_ranks(2, lambda rank: refusals(lambda how: counted(rank, how), ways), tmp_path), ways)
 
 
 def test_draws_of_the_same_part(tmp_path: Path) -> None:
     """resampled=True and one data_parallel on all ranks: every rank would draw the same shards."""
 
     def rank_of(rank: int) -> Any:
-        made = loader(dataset(resampled=True, data_parallel=(0, 2)), workers=1)
+        made = loader(dataset(resampled=True, data_parallel=(0, 2)))
         for _ in itertools.islice(made, 3):
             wait_for_all(made)
 
@@ -158,8 +173,8 @@ def test_a_number_keeps_nobody_waiting(tmp_path: Path) -> None:
     """A loop of n batches that rank 0 has to itself, and a loader of all ranks after it: nobody is missed, nothing is mistaken."""
 
     def rank_of(rank: int) -> Any:
-        alone = [list(loader(batches_per_epoch=5, workers=1)) for _ in range(1 - rank)]
-        return [list(loader(batches_per_epoch=3, workers=1)) for _ in range(2)] + alone
+        alone = [list(loader(batches_per_epoch=5)) for _ in range(1 - rank)]
+        return [list(loader(batches_per_epoch=3)) for _ in range(2)] + alone
 
     ends = run_ranks(2, rank_of, tmp_path)
     assert steps(ends) == [[3, 3, 5], [3, 3]]
@@ -189,7 +204,7 @@ def test_ranks_stay_in_one_order(tmp_path: Path) -> None:
     """A rank that needs more passes than the others for its n batches is in the same epoch as they are, the next time."""
 
     def rank_of(rank: int) -> Any:
-        made = loader(dataset(["s3://bucket/000.tar", "s3://bucket/001.tar"], batch=1), workers=1).with_epoch(9)
+        made = loader(dataset(["s3://bucket/000.tar", "s3://bucket/001.tar"], batch=1)).with_epoch(9)
         return [list(made) for _ in range(3)]
 
     ends = run_ranks(2, rank_of, tmp_path)
@@ -252,7 +267,7 @@ def test_an_empty_rank_cannot_repeat(tmp_path: Path) -> None:
 
 def test_an_empty_rank_that_may_not_be(tmp_path: Path) -> None:
     """The rank without a shard raises its own error, the other one is told which rank it was."""
-    ends = run_ranks(2, lambda rank: list(loader(dataset(["s3://bucket/000.tar"]))), tmp_path)
+    ends = run_ranks(2, lambda rank: list(loader(dataset(["s3://bucket/000.tar"]), workers=1)), tmp_path)
     assert "rank 1 of 2" in ends[1].error
     assert ends[0].error.startswith("StepsError: rank 1 failed while it read step 1 of epoch 1")
 
@@ -262,7 +277,7 @@ def test_all_ranks_break(stay: bool, tmp_path: Path) -> None:
     """Leaving at the same step, as max_steps does: the next epoch is whole."""
 
     def rank_of(rank: int) -> Any:
-        made = loader(persistent_workers=stay)
+        made = loader(workers=1, persistent_workers=stay)
         return [list(itertools.islice(made, 2)), *epochs(made)]
 
     each = steps(run_ranks(3 - stay, rank_of, tmp_path))
@@ -287,7 +302,7 @@ def test_a_rank_that_ends_ends_the_others(how: str, tmp_path: Path) -> None:
     """Its process ends in the middle of an epoch: the others raise at their next step, not after the timeout, and name it."""
 
     def rank_of(rank: int) -> Any:
-        for at, _ in enumerate(loader(dataset(batch=1))):
+        for at, _ in enumerate(loader(dataset(batch=1), workers=1)):
             if rank == 1 and at == 1:
                 if how == "raises":
                     raise KeyError("of the trainer's own")
@@ -364,7 +379,7 @@ def test_two_loaders_take_turns(tmp_path: Path) -> None:
     """Each loader has its own vote: step by step in turn, and one within the other."""
 
     def rank_of(rank: int) -> Any:
-        one, other = loader(workers=1), loader(dataset(batch=1), workers=0)
+        one, other = loader(workers=1), loader(dataset(batch=1))
         turns = [list(zip(one, other, strict=False)) for _ in range(2)]
         nested = [batch for batch in one for _ in itertools.islice(other, 2)]
         return [*turns, nested]
@@ -483,7 +498,7 @@ def test_one_iteration_at_a_time(tmp_path: Path) -> None:
     """The older of two iterations of one loader is refused its next batch, the newer one goes on."""
 
     def rank_of(rank: int) -> Any:
-        made = loader(dataset(batch=1), workers=0)
+        made = loader(dataset(batch=1))
         old, new = iter(made), iter(made)
         next(old)
         next(new)
