@@ -6,77 +6,99 @@ import io
 import os
 import random
 import tarfile
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from support.clients import needs_clients, told
 from support.raw import line
-from support.s3_programs import KEY, PROGRAMS, TABLE
+from support.s3_programs import KEY, PROGRAMS, TABLE, bucket
 from support.s3_servers import S3Server, moto  # noqa: F401
 from support.scripted_origin import ScriptedOrigin
-from support.sidecar import Sidecar, running
+from support.sidecar import running
 
 MEMBERS, MEMBER_BYTES = 60, 50_000
 
 
+class Read(NamedTuple):
+    """What a program read, and the bytes that the sidecar fetched and sent meanwhile."""
+
+    found: Any
+    fetched: int
+    sent: int
+
+
 @dataclass(frozen=True)
-class Store:
-    """An S3 server with the shards in it, a sidecar that has its keys, and the environment of programs that have others."""
+class Reads:
+    """What each program read: without the sidecar; through it for the first time, and again when all of it is here."""
 
-    server: S3Server
-    sidecar: Sidecar
-
-    @property
-    def endpoint(self) -> str:
-        return f"{self.sidecar.url}/s3"
-
-    @property
-    def environ(self) -> dict[str, str]:
-        return {**os.environ, "AWS_ACCESS_KEY_ID": "AKIACLIENT", "AWS_SECRET_ACCESS_KEY": "client-secret"}
+    direct: dict[str, Read]
+    first: dict[str, Read]
+    again: dict[str, Read]
+    bytes_of_bucket: int
 
 
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """By key: a tar under an odd name and under a plain one, and a table."""
+def tar_of_members() -> bytes:
     buffer, dice = io.BytesIO(), random.Random(1)
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for number in range(MEMBERS):
             member = tarfile.TarInfo(f"{number:04}.bin")
             member.size = MEMBER_BYTES
             tar.addfile(member, io.BytesIO(dice.randbytes(MEMBER_BYTES)))
+    return buffer.getvalue()
+
+
+def read_by(names: Sequence[str], endpoint: str, **environ: str) -> dict[str, Read]:
+    keys = {"AWS_ACCESS_KEY_ID": "AKIACLIENT", "AWS_SECRET_ACCESS_KEY": "client-secret"}  # the sidecar has others
+    found = told("s3_programs.py", endpoint, *names, environ={**os.environ, **keys, **environ})
+    return {name: Read(*read) for name, read in found.items()}
+
+
+SAME = [name for name in PROGRAMS if name != "refused"]
+
+
+@pytest.fixture(scope="module")
+def reads(tmp_path_factory: pytest.TempPathFactory, moto: S3Server) -> Reads:  # noqa: F811
+    """An S3 server with a bucket for each program, and a sidecar that has read nothing."""
     table = tmp_path_factory.mktemp("table") / TABLE
     told("tables.py", str(table), environ=os.environ)
-    return {KEY: buffer.getvalue(), "plain.tar": buffer.getvalue(), TABLE: table.read_bytes()}
-
-
-@pytest.fixture
-def store(place: Path, moto: S3Server, shards: dict[str, bytes]) -> Iterator[Store]:  # noqa: F811
+    tar = tar_of_members()
+    shards = {KEY: tar, "plain.tar": tar, TABLE: table.read_bytes()}
     with moto.client() as client:
-        client.create_bucket(Bucket="shards")
-        for key, data in shards.items():
-            client.put_object(Bucket="shards", Key=key, Body=data)
-    with running(place, "--cache-size", "100MB", allow=[moto.url], environ=moto.environ) as sidecar:
-        yield Store(moto, sidecar)
+        for name in PROGRAMS:
+            client.create_bucket(Bucket=bucket(name))
+            for key, data in shards.items():
+                client.put_object(Bucket=bucket(name), Key=key, Body=data)
+    with (
+        tempfile.TemporaryDirectory(prefix="forebay-e2e-") as place,
+        running(Path(place), "--cache-size", "100MB", allow=[moto.url], environ=moto.environ) as sidecar,
+    ):
+        endpoint, environ = f"{sidecar.url}/s3", {"FOREBAY_URL": sidecar.url}
+        direct = read_by(SAME, moto.url)
+        first = read_by([*PROGRAMS], endpoint, **environ)
+        return Reads(direct, first, read_by(SAME, endpoint, **environ), sum(map(len, shards.values())))
 
 
 @needs_clients
-@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "refused"])
-def test_it_reads_the_same(store: Store, name: str) -> None:
-    """As from the store itself: the first time, and again from the disk."""
-    direct, first, again = (told("s3_programs.py", name, url, environ=store.environ) for url in (store.server.url, *[store.endpoint] * 2))
-    assert first == direct
-    assert again == direct
+@pytest.mark.parametrize("name", SAME)
+def test_it_reads_the_same(reads: Reads, name: str) -> None:
+    """As from the store itself: the first time, and again from the disk, when the origin serves nothing more."""
+    direct, first, again = reads.direct[name], reads.first[name], reads.again[name]
+    assert first.found == direct.found
+    assert first.fetched <= reads.bytes_of_bucket, "each byte once"
+    assert again.found == direct.found
+    assert again.fetched == 0
     if name != "boto_missing":
-        assert store.sidecar.status()["bytes"]["sent"] > 0
+        assert min(first.fetched, first.sent, again.sent) > 0
 
 
 @needs_clients
-def test_what_is_not_offered_is_refused_as_s3_does(store: Store) -> None:
+def test_what_is_not_offered_is_refused_as_s3_does(reads: Reads) -> None:
     """Listings and all the others: an SDK's own exception, with words, and none is tried again for minutes."""
-    found = told("s3_programs.py", "refused", store.endpoint, environ=store.environ)
-    *bodies, head, put, delete, delete_all = [tuple(each) for each in found]
+    *bodies, head, put, delete, delete_all = [tuple(each) for each in reads.first["refused"].found]
     assert [code for code, _, _ in bodies] == ["NotImplemented"] * 6
     assert all("GetObject and HeadObject" in message for _, _, message in bodies)
     assert head[:2] == ("501", 501)  # a HEAD has no body to say more in

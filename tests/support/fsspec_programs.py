@@ -12,7 +12,6 @@ import json
 import os
 import sys
 import tarfile
-import urllib.request
 from collections.abc import Callable
 from typing import Any
 
@@ -103,21 +102,12 @@ PROGRAMS: dict[str, Callable[[str], Found]] = {
 }
 
 
-def _moved() -> tuple[int, int]:
-    """What the sidecar has fetched and sent so far, in bytes; nothing where there is none."""
-    try:
-        with urllib.request.urlopen(os.environ["FOREBAY_URL"] + "/v1/status") as answer:
-            moved = json.load(answer)["bytes"]
-    except (KeyError, OSError):
-        return 0, 0
-    return moved["origin"], moved["sent"]
-
-
 def _run(prefix: str, base: str, name: str) -> Found:
-    fetched, sent = _moved()
+    from sidecar_bytes import moved  # beside this file, where it runs
+
+    before = moved()
     found = PROGRAMS[name](f"{prefix}{base}/{name}")
-    fetched_then, sent_then = _moved()
-    return [found, fetched_then - fetched, sent_then - sent]
+    return [found, *(now - then for now, then in zip(moved(), before, strict=True))]
 
 
 if __name__ == "__main__":
