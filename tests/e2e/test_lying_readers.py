@@ -26,8 +26,8 @@ SILENCE_S = 10.0  # the contract's minute, made short: the program under test is
 ENTRIES = ordinarily(200_000, of=1_000_000, what="entries of an enormous plan")
 
 
-def program() -> tuple[str, ...]:
-    """Small segments, and a silence that a test can wait for."""
+def soon_silent() -> tuple[str, ...]:
+    """A program whose silence a test can wait for."""
     *python, code = small_segments(SEGMENT)
     return (*python, f"import forebay_proxy.policy.plans.registry as p; p.SILENCE_S = {SILENCE_S}; {code}")
 
@@ -38,8 +38,9 @@ def files(tmp_path: Path, origin: ScriptedOrigin) -> list[Path]:
 
 
 @contextmanager
-def house(directory: Path, origin: ScriptedOrigin, *flags: str) -> Iterator[Sidecar]:
-    with running(directory, "--cache-size", "12MB", *flags, allow=[origin.base], program=program()) as sidecar:
+def house(directory: Path, origin: ScriptedOrigin, *flags: str, program: tuple[str, ...] | None = None) -> Iterator[Sidecar]:
+    program = program or small_segments(SEGMENT)
+    with running(directory, "--cache-size", "12MB", *flags, allow=[origin.base], program=program) as sidecar:
         yield sidecar
 
 
@@ -124,7 +125,7 @@ async def test_a_killed_reader_gives_its_window_back(tmp_path: Path, origin: Scr
         "c = http.client.HTTPConnection(sys.argv[1]); c.request('GET', sys.argv[2], headers={'Forebay-Reader': 'gone/0/0/9.1'})\n"
         "r = c.getresponse(); r.read(1000); print('reading', flush=True); time.sleep(60)"
     )
-    with house(tmp_path, origin) as sidecar:
+    with house(tmp_path, origin, program=soon_silent()) as sidecar:
         await asyncio.to_thread(sidecar.plan, "gone/0/0/9.1", urls)
         target = sidecar.proxied(urls[0]).removeprefix(sidecar.url)
         command = [sys.executable, "-c", code, sidecar.url.removeprefix("http://"), target]

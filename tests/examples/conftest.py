@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import demo_program
+from support import demo_trainers
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,4 +24,4 @@ def importable() -> Iterator[None]:
 @pytest.fixture
 def warm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trainers that have imported torch and webdataset."""
-    monkeypatch.setattr(subprocess, "Popen", demo_program.begin)
+    monkeypatch.setattr(subprocess, "Popen", demo_trainers.begin)

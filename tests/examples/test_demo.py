@@ -10,8 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import demo_program
-from support.lengths import LONG, ordinarily
+from support.lengths import ordinarily
 from support.stuck_programs import run_in_time
 
 from demo import __main__ as demo
@@ -34,9 +33,8 @@ def photographs() -> None:
 
 def play(*arguments: str) -> subprocess.CompletedProcess[str]:
     """The demo to its end; where it hangs, what it printed and where each of its processes stands."""
-    program = ["-m", "demo"] if LONG else [demo_program.__file__]
     environ = {**os.environ, "COLUMNS": "140", "PYTHONPATH": os.pathsep.join(sys.path)}
-    return run_in_time([sys.executable, *program, *arguments], environ, PLAYED_S)
+    return run_in_time([sys.executable, "-m", "demo", *arguments], environ, PLAYED_S)
 
 
 @pytest.mark.needs("curl")
@@ -116,18 +114,21 @@ def test_ended_demo_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("curl")
+@pytest.mark.usefixtures("warm")
 @pytest.mark.timeout(PLAYED_S + 100)
-def test_own_shards(tmp_path: Path) -> None:
+def test_own_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """Given URLs, the same comparison runs on them, and stops at the limit."""
+    monkeypatch.setenv("COLUMNS", "140")
     served = tmp_path / "served"
     served.mkdir()
     built = shards.build(served, 3, 2_000_000)
     with OriginProcess(served, latency_ms=5, rate_mb=0) as origin:
-        done = play(f"pipe:curl -s {origin.url('photos-{0000..0002}.tar')}", "--step-ms", "5", "--limit-gb", "0.005")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"2 of 3 shards, {built.bytes * 2 / 3 / 1e6:.0f} MB" in done.stdout
-    assert all(name in done.stdout for name in ("direct", "cold", "warm", "local files"))
-    assert "shards, the last in part, 5.0 MB: the same bytes each time" in done.stdout
+        code = demo.main([f"pipe:curl -s {origin.url('photos-{0000..0002}.tar')}", "--step-ms", "5", "--limit-gb", "0.005"])
+    text, errors = capfd.readouterr()
+    assert code == 0, text + errors
+    assert f"2 of 3 shards, {built.bytes * 2 / 3 / 1e6:.0f} MB" in text
+    assert all(name in text for name in ("direct", "cold", "warm", "local files"))
+    assert "shards, the last in part, 5.0 MB: the same bytes each time" in text
 
 
 @pytest.mark.parametrize("pattern", ["/nas/shards/{000..003}.tar", "pipe:zcat x.tar.gz", "s3://"])

@@ -26,6 +26,7 @@ from forebay_proxy.core.segments import SEGMENT_BYTES
 pytestmark = [pytest.mark.needs("nginx")]
 
 POURED_MB = ordinarily(32, of=128, what="MB of shards poured over each file system")
+AGAIN = ordinarily(1, of=2, what="times that each is poured")
 SHRINK = 128 // POURED_MB  # shards, segments, limits and disks alike: as many come and go with so many fewer bytes
 PROGRAM = small_segments(SEGMENT_BYTES // SHRINK)
 UNIT = 10**6 // SHRINK  # a megabyte at full size
@@ -71,7 +72,7 @@ def test_the_limit_holds_on_every_file_system(place: Path, origin: Nginx, shards
     allow = [origin.base(name) for name in ("plain", "without_length")]
     with running(place, "--cache-size", str(LIMIT), allow=allow, program=PROGRAM, **disk) as sidecar:
         with sampling(inside(sidecar), sidecar.process.pid) as seen:
-            pour(sidecar, origin, shards)
+            pour(sidecar, origin, shards, times=AGAIN)
             pour(sidecar, origin, shards, "without_length", times=1)
         status = sidecar.status()["cache"]
     print(f"{kind}: {vars(seen)}, {status}")
@@ -91,7 +92,7 @@ def test_a_file_system_smaller_than_what_was_asked(place: Path, origin: Nginx, s
         found = os.statvfs(inside(sidecar))
         floor = found.f_blocks * found.f_frsize // 20
         with sampling(inside(sidecar), sidecar.process.pid) as seen:
-            pour(sidecar, origin, shards, times=4)
+            pour(sidecar, origin, shards, times=2 * AGAIN)
         errors = sidecar.metric("forebay_cache_disk_errors_total")
     print(f"{kind}: {vars(seen)}, bound {bound}, floor {floor}, {errors} disk errors")
     assert bound < size * 2**20
@@ -156,7 +157,7 @@ def test_a_limit_lowered_at_a_restart(place: Path, origin: Nginx, shards: Path) 
 def test_thousands_of_tiny_shards(place: Path) -> None:
     """5,000 bytes take two blocks, a file a place in its folder and a row in the index: all of it counts."""
     (place / "files").mkdir()
-    count = ordinarily(900, of=2400, what="tiny shards")
+    count = ordinarily(640, of=2400, what="tiny shards")
     limit = (16 if LONG else 9) * 2**20  # some 1,500 of them fill it, or 500
     for number in range(count):
         make_shard(place / f"files/{number}.tar", 5_000, number)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 from support.sidecar import environment
+from support.warm_python import python_program
 
 # ``python train.py OUT HOW FIRST``: HOW its workers start; FIRST, of a process and its workers, is who asks first. A worker of torch's
 # DataLoader is a process of multiprocessing; only one of the runs has them, since importing torch takes longer than all of this.
@@ -74,14 +75,15 @@ def torchrun(place: Path, ranks: int, *arguments: str, restarts: int = 0, wrappe
     command = [sys.executable, str(place / "train.py")]
     command = ["--no-python", str(place / "wrap.sh"), *command] if wrapped else command[1:]
     unnamed = {name: value for name, value in environment(place).items() if name != "FOREBAY_JOB"}
-    subprocess.run(
-        [
-            sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--rdzv-id=100", "--rdzv-backend=c10d",
-            "--rdzv-endpoint=127.0.0.1:0", f"--max-restarts={restarts}", *command, str(out), *arguments,
-        ],
-        env={**unnamed, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}, check=True, capture_output=True,
-        timeout=240,
-    )  # fmt: skip
+    agent = [
+        "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--rdzv-id=100", "--rdzv-backend=c10d",
+        "--rdzv-endpoint=127.0.0.1:0", f"--max-restarts={restarts}", *command, str(out), *arguments,
+    ]  # fmt: skip
+    with python_program(
+        agent, {**unnamed, "PYTHONPATH": os.pathsep.join(sys.path)}, place, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        _, said = process.communicate(timeout=240)
+    assert process.returncode == 0, said[-4000:]
     attempts = range(restarts + 1)
     return Run(tuple([set((out / f"{rank}.{attempt}").read_text().split()) for rank in range(ranks)] for attempt in attempts))
 
