@@ -95,11 +95,11 @@ def in_step(
     mine = _Ahead(begin, repeat=repeat and not equal)
     given = 0
     try:
-        mine.take()
+        mine.pull()
         ballot.post(mine.vote(ballot), fresh=mine.fresh)
         while _goes_on(ballot, mine, given):
             batch = mine.due()
-            mine.take()
+            mine.pull()
             ballot.post(mine.vote(ballot), fresh=mine.fresh)
             if batch is not _NONE:
                 given += 1
@@ -124,7 +124,7 @@ class _Ahead:
         self.ended = False
         self.fresh = True  # in its first pass
 
-    def take(self) -> None:
+    def pull(self) -> None:
         """Get the next batch, or the end, or the failure. A pass is begun again only when its first batch is due: perhaps it never is."""
         self._batch = _NONE
         if self.ended or self.error is not None:
@@ -144,7 +144,7 @@ class _Ahead:
         """The batch that was voted on."""
         if self._batch is _NONE:
             self._batches = iter(self._begin())
-            self.take()
+            self.pull()
             if self._batch is _NONE and self.error is None:
                 self.error = StepsError(
                     "a pass over the data had batches, and the next one has none: is the data set read to its end for good?"

@@ -52,7 +52,7 @@ def _opened(path: str, source: Source, reader: str, go_on: Optional[GoOn]) -> Op
         try:
             asking.ask(line, _Turning(shown(source, text), reader))
             with unforked():
-                answer, file = asking.take()
+                answer, file = asking.receive()
                 opened = _held(asking, number, answer, file, shown(source, text), go_on) if file is not None else None
             break
         except Broken:

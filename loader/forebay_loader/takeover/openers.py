@@ -19,23 +19,23 @@ from forebay_loader.plan.ahead import passed_on
 from forebay_loader.stream.webdataset_openers import enable, enabled, open_source, source_of
 from forebay_loader.takeover.reasons import why_direct
 from forebay_loader.takeover.sources import ahead_of, first_pull, noted
-from forebay_loader.takeover.wids import take_wids
+from forebay_loader.takeover.wids import replace_downloads
 from forebay_proxy.wire.commands.sources import Source
 
-__all__ = ["take"]
+__all__ = ["replace_openers"]
 
 Opener = Callable[..., Iterator[Any]]
 _NOTHING = object()
 _CACHE_NOTICE = "cache_dir is not used: the sidecar keeps the one copy of a shard on this node, bounded and shared by all workers"
 
 
-def take(module: Any) -> None:
+def replace_openers(module: Any) -> None:
     """Replace the openers of one module of webdataset, which has just been imported. A module taken before stays as it is."""
     if module.__name__ == "webdataset.gopen":
         enable()
         return
     if module.__name__ == "wids.wids_dl":
-        take_wids(module)
+        replace_downloads(module)
         return
     for name, replaced in (("url_opener", _announcing), ("cached_url_opener", _uncached)):
         stock = getattr(module, name, None)

@@ -16,13 +16,13 @@ from forebay_loader.base.timeouts import DEFAULT_LIMITS
 from forebay_loader.stream.webdataset_openers import enabled, gopen_module, open_source, source_of
 from forebay_proxy.wire.commands.sources import Source
 
-__all__ = ["take_wids"]
+__all__ = ["replace_downloads"]
 
 _CHUNK_BYTES = 1 << 20
 _OURS = ("http", "https", "s3", "gs")  # of those that wids has a command for
 
 
-def take_wids(module: Any) -> None:
+def replace_downloads(module: Any) -> None:
     """Replace what downloads in ``wids.wids_dl``."""
     kind, commands = module.SimpleDownloader, module.default_cmds
     if not hasattr(kind.download, "__wrapped__"):

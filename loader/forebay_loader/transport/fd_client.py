@@ -81,7 +81,7 @@ class FdClient:
                     break
         raise socket.timeout("the door does not answer")
 
-    def take(self) -> tuple[FdAnswer, Optional[int]]:
+    def receive(self) -> tuple[FdAnswer, Optional[int]]:
         """What the door said, and the descriptor that came with it; within ``unforked``. Raises as ``ask``, and ``InvalidFdAnswer``."""
         try:
             answered = self._answer()

@@ -45,7 +45,7 @@ def taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     for module, name in functions:
         monkeypatch.setattr(module, name, getattr(module, name))  # put back at the end
     for module in (gopen_module(), tariterators, cache, shardlists):
-        openers.take(module)
+        openers.replace_openers(module)
     report = tmp_path / "report"
     report.touch(mode=0o600)
     monkeypatch.setenv("FOREBAY_TAKEOVER_REPORT", str(report))
@@ -346,7 +346,7 @@ def test_pipelines_pickle() -> None:
 def test_taken_twice_is_taken_once(proxy: FakeServer) -> None:
     """A .pth and a PYTHONPATH in one process, or a module that is loaded anew."""
     for module in (gopen_module(), tariterators, cache, shardlists):
-        openers.take(module)
+        openers.replace_openers(module)
     assert keys(plain()) == KEYS
     assert len({told.target for told in proxy.plans}) == 1
 
@@ -375,7 +375,7 @@ def test_wids(proxy: FakeServer, taken: Path, tmp_path: Path, monkeypatch: pytes
     from wids import ShardListDataset, wids_dl  # noqa: PLC0415
 
     monkeypatch.setattr(wids_dl.SimpleDownloader, "download", wids_dl.SimpleDownloader.download)
-    openers.take(wids_dl)
+    openers.replace_openers(wids_dl)
     shards = [{"url": f"s3://bucket/{number:03d}.tar", "nsamples": 5} for number in range(SHARDS)]
     data = ShardListDataset(shards, cache_dir=str(tmp_path), transformations=[])
     assert [data[at]["__key__"] for at in range(len(data))] == KEYS

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, Optional
 
-__all__ = ["Hook", "install", "next_sitecustomize", "run_instead", "take"]
+__all__ = ["Hook", "install", "next_sitecustomize", "replace_openers", "run_instead"]
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PATCHED = ("webdataset.gopen", "webdataset.tariterators", "webdataset.cache", "webdataset.shardlists", "wids.wids_dl")
@@ -73,7 +73,7 @@ class _Followed:
         if module.__spec__ is not None:
             module.__spec__.loader = self._inner
         self._inner.exec_module(module)
-        take(module)
+        replace_openers(module)
 
 
 def install() -> None:
@@ -84,10 +84,10 @@ def install() -> None:
     sys.meta_path.insert(0, hook)
     for name in (*PATCHED, *(NOTED if os.environ.get("FOREBAY_TAKEOVER_REPORT") else ())):
         if name in sys.modules:  # another .pth, before ours, has imported it
-            take(sys.modules[name])
+            replace_openers(sys.modules[name])
 
 
-def take(module: ModuleType) -> None:
+def replace_openers(module: ModuleType) -> None:
     """Replace the openers in ``module``; whatever goes wrong, webdataset is as it came, and training goes on."""
     try:
         if not _sidecar_is_named():
@@ -95,7 +95,7 @@ def take(module: ModuleType) -> None:
         if module.__name__ in NOTED:
             _note(module)
             return
-        from forebay_loader.takeover.openers import take as replace  # noqa: PLC0415  # not before webdataset is there
+        from forebay_loader.takeover.openers import replace_openers as replace  # noqa: PLC0415  # not before webdataset is there
 
         replace(module)
     except Exception as error:
