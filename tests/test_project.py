@@ -7,13 +7,14 @@ import re
 import tomllib
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted([*(ROOT / "proxy").rglob("*.py"), *(ROOT / "loader").rglob("*.py")])
+LONGEST_NAME = 1500  # of a test: eight values of which a hundred characters are shown
 LONG_FILE = 300  # lines; habit 4 of the house: small nouns, small files
 
 # Modules that unpickle or run code from data. multiprocessing is not among them: torch needs it, our sources do not.
@@ -39,21 +40,29 @@ def name_of(node: ast.expr) -> str:
     return ""
 
 
-def imported(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module
+@dataclass(frozen=True)
+class Nodes:
+    """What the tests below look at in all sources, each with its file, by one walk through the trees."""
 
-
-def calls(tree: ast.AST) -> Iterator[ast.Call]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    imported: list[tuple[Path, str]] = field(default_factory=list)
+    calls: list[tuple[Path, ast.Call]] = field(default_factory=list)
+    classes: list[tuple[Path, ast.ClassDef]] = field(default_factory=list)
 
 
 @pytest.fixture(scope="module")
-def trees() -> dict[Path, ast.Module]:
-    return {path: ast.parse(path.read_text("utf-8"), str(path)) for path in SOURCES}
+def nodes() -> Nodes:
+    found = Nodes()
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"), str(path))):
+            if isinstance(node, ast.Call):
+                found.calls.append((path, node))
+            elif isinstance(node, ast.ClassDef):
+                found.classes.append((path, node))
+            elif isinstance(node, ast.Import):
+                found.imported.extend((path, alias.name) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                found.imported.append((path, node.module))
+    return found
 
 
 def test_there_are_sources() -> None:
@@ -61,16 +70,16 @@ def test_there_are_sources() -> None:
     assert {path.relative_to(ROOT).parts[0] for path in SOURCES} == {"proxy", "loader"}
 
 
-def test_nothing_unpickles(trees: dict[Path, ast.Module]) -> None:
+def test_nothing_unpickles(nodes: Nodes) -> None:
     """No source imports pickle or a relative of it."""
-    found = {f"{path.name}: {name}" for path, tree in trees.items() for name in imported(tree) if name.split(".")[0] in FORBIDDEN_MODULES}
+    found = {f"{path.name}: {name}" for path, name in nodes.imported if name.split(".")[0] in FORBIDDEN_MODULES}
     assert not found
 
 
 @pytest.mark.parametrize("forbidden", FORBIDDEN_CALLS)
-def test_no_forbidden_call(trees: dict[Path, ast.Module], forbidden: str) -> None:
+def test_no_forbidden_call(nodes: Nodes, forbidden: str) -> None:
     """No source calls what runs a shell, runs code from data or queues in asyncio's shared pool."""
-    found = [f"{path.name}:{call.lineno}" for path, tree in trees.items() for call in calls(tree) if name_of(call.func) == forbidden]
+    found = [f"{path.name}:{call.lineno}" for path, call in nodes.calls if name_of(call.func) == forbidden]
     assert not found, f"{forbidden} {FORBIDDEN_CALLS[forbidden]}"
 
 
@@ -79,29 +88,21 @@ TWICE = {"ShardChanged"}
 PARTICIPLES = {"framing", "opening", "quoting", "recording"}  # nouns of the field: HTTP framing, an opening, a recording
 
 
-def test_each_class_has_a_name_of_its_own(trees: dict[Path, ast.Module]) -> None:
+def test_each_class_has_a_name_of_its_own(nodes: Nodes) -> None:
     """One name for two things sends whoever looks for it to the wrong file."""
     found: dict[str, list[str]] = {}
-    for path, tree in trees.items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                found.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    for path, node in nodes.classes:
+        found.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
     assert {name: paths for name, paths in found.items() if len(paths) > 1 and name not in TWICE} == {}
 
 
-def test_what_a_log_shows_of_an_object_names_its_class(trees: dict[Path, ast.Module]) -> None:
+def test_what_a_log_shows_of_an_object_names_its_class(nodes: Nodes) -> None:
     """``<Name …>``: who reads it looks for that name."""
     wrong = []
-    for path, tree in trees.items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                texts = [ast.unparse(method) for method in node.body if isinstance(method, ast.FunctionDef) and method.name == "__repr__"]
-                wrong += [
-                    f"{path.name}: {node.name} says {name}"
-                    for text in texts
-                    for name in re.findall(r"<([A-Z]\w+)", text)
-                    if name != node.name
-                ]
+    for path, node in nodes.classes:
+        texts = [ast.unparse(method) for method in node.body if isinstance(method, ast.FunctionDef) and method.name == "__repr__"]
+        names = [name for text in texts for name in re.findall(r"<([A-Z]\w+)", text)]
+        wrong += [f"{path.name}: {node.name} says {name}" for name in names if name != node.name]
     assert wrong == []
 
 
@@ -116,24 +117,22 @@ def test_modules_are_named_by_nouns() -> None:
     assert {path.stem for path in SOURCES if re.search(r"(ing|ed)$", path.stem)} - PARTICIPLES == set()
 
 
-def test_no_shell_argument(trees: dict[Path, ast.Module]) -> None:
+def test_no_shell_argument(nodes: Nodes) -> None:
     """No call passes ``shell=`` anything but False."""
     passed = [
         f"{path.name}:{call.lineno}"
-        for path, tree in trees.items()
-        for call in calls(tree)
+        for path, call in nodes.calls
         for word in call.keywords
         if word.arg == "shell" and not (isinstance(word.value, ast.Constant) and word.value.value is False)
     ]
     assert not passed
 
 
-def test_default_executor_is_never_used(trees: dict[Path, ast.Module]) -> None:
+def test_default_executor_is_never_used(nodes: Nodes) -> None:
     """``run_in_executor(None, …)`` is asyncio.to_thread by another name."""
     found = [
         f"{path.name}:{call.lineno}"
-        for path, tree in trees.items()
-        for call in calls(tree)
+        for path, call in nodes.calls
         if isinstance(call.func, ast.Attribute) and call.func.attr == "run_in_executor"
         if call.args and isinstance(call.args[0], ast.Constant) and call.args[0].value is None
     ]
@@ -213,3 +212,8 @@ def test_what_depends_on_webdataset_is_run_with_both() -> None:
         if path.name not in WITH_ONE and path != Path(__file__)
     }
     assert not unmarked
+
+
+def test_names_of_tests_are_short(request: pytest.FixtureRequest) -> None:
+    """Each worker of a pool sends the names of all tests: a value of a megabyte in one costs seconds."""
+    assert [item.nodeid[:100] for item in request.session.items if len(item.nodeid) > LONGEST_NAME] == []

@@ -24,6 +24,7 @@ from forebay_proxy.core.segments import SEGMENT_BYTES
 
 READERS = 16
 EIGHTHS = ordinarily(1, of=8, what="eighths of the bytes of very many shards")
+HALVES = ordinarily(1, of=2, what="halves of very many shards")
 SEGMENT = EIGHTHS * SEGMENT_BYTES // 8
 MB = EIGHTHS * 125_000
 
@@ -73,8 +74,8 @@ def program() -> Sequence[str]:
 
 @pytest.mark.needs("nginx")
 def test_nginx_is_asked_once_for_each_segment(place: Path) -> None:
-    """200 shards of up to 36 segments: the origin's log has one GET a segment, and nothing else."""
-    files = make_shards(place / "files", shard_sizes(200, 1_000, 300 * MB, bend=2))
+    """Shards of up to 36 segments: the origin's log has one GET a segment, and nothing else."""
+    files = make_shards(place / "files", shard_sizes(100 * HALVES, 1_000, 300 * MB, bend=2))
     with servers.nginx(place / "nginx", place / "files") as origin:
         # on a busy machine the readings outlast the minute after which a shard is compared, by a HEAD, where no job is named
         flags = ("--cache-size", str(4000 * MB), "--revalidate", "never")
@@ -92,7 +93,7 @@ def test_nginx_is_asked_once_for_each_segment(place: Path) -> None:
 @pytest.mark.parametrize("kind", ["without_range", "without_length"])
 def test_a_poor_origin_is_asked_once_for_each_shard(place: Path, kind: str) -> None:
     """No Range, or no length either: one body serves all readers of a shard, its ranges too."""
-    files = make_shards(place / "files", shard_sizes(60, 1_000, 120 * MB, bend=2))
+    files = make_shards(place / "files", shard_sizes(30 * HALVES, 1_000, 120 * MB, bend=2))
     options = {"without_range": servers.NO_RANGE, "without_length": servers.NO_LENGTH}
     with servers.nginx(place / "nginx", place / "files", **{kind: options[kind]}) as origin:
         with running(place, "--cache-size", str(1500 * MB), allow=[origin.base(kind)], program=program()) as sidecar:
@@ -103,8 +104,8 @@ def test_a_poor_origin_is_asked_once_for_each_shard(place: Path, kind: str) -> N
 
 
 def test_the_gateway_is_asked_once_for_each_segment(place: Path, rados_gateway: S3Server) -> None:
-    """Signed requests of the real S3; 60 shards of up to 8 segments, since its memory store is small and slow."""
-    files = make_shards(place / "files", shard_sizes(60, 1_000, 60 * MB, bend=1.6))
+    """Signed requests of the real S3; shards of up to 8 segments, since its memory store is small and slow."""
+    files = make_shards(place / "files", shard_sizes(30 * HALVES, 1_000, 60 * MB, bend=1.6))
     with rados_gateway.client() as boto:
         boto.create_bucket(Bucket="many")
         for file in files:

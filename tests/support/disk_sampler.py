@@ -79,7 +79,9 @@ def _run(directory: str, pid: int) -> None:
             ended = bool(selector.select(max(0.0, EVERY_S - (time.monotonic() - before)) if seen.samples else 0.0))
             now = time.monotonic()
             seen.longest_gap_s, before = max(seen.longest_gap_s, now - before), now
-            total, unlinked = min(used_bytes(directory, pid) for _ in range(_WALKS))
+            total, unlinked = used_bytes(directory, pid)
+            if total > seen.peak_bytes:
+                total, unlinked = min((total, unlinked), *(used_bytes(directory, pid) for _ in range(_WALKS - 1)))
             with suppress(FileNotFoundError):  # a test may remove it
                 disk = os.statvfs(directory)
                 seen.least_free_bytes = min(seen.least_free_bytes, disk.f_bavail * disk.f_frsize)
