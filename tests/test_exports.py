@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.cli import verbs
 
 ROOT = Path(__file__).parents[1]
 
@@ -44,7 +45,7 @@ def test_loader_names_have_docstrings() -> None:
 
 def test_verbs() -> None:
     """The command line has these verbs, each with a help text."""
-    commands = importlib.import_module("forebay_proxy.cli.main").cli.commands
+    commands = verbs()
     assert {name for name, command in commands.items() if not command.hidden} == VERBS
     assert all(command.help for command in commands.values())
 

@@ -7,8 +7,7 @@ import shlex
 from pathlib import Path
 
 import click
-
-from forebay_proxy.cli.main import cli
+from support.cli import verbs as all_verbs
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -57,12 +56,12 @@ def test_every_verb_named_exists() -> None:
     """``forebay VERB`` in a code block is a verb of the command line."""
     verbs = {word for line in _shell_lines() for word in _verbs_in(line)}
     assert {"run", "serve", "warm", "status"} <= verbs
-    assert verbs <= set(cli.commands)
+    assert verbs <= set(all_verbs())
 
 
 def test_every_flag_named_exists() -> None:
     """Flags in prose and examples are settings or options of a verb."""
-    known = {flag for command in cli.commands.values() for flag in _flags_of(command)}
+    known = {flag for command in all_verbs().values() for flag in _flags_of(command)}
     for page in PAGES:
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text(encoding="utf-8")))
         assert named - known - FOREIGN == set(), page.name

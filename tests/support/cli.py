@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+import click
 from click.testing import CliRunner, Result
 from support.verbs import with_sidecar
 
@@ -20,6 +21,12 @@ def invoke(*arguments: str, seams: Seams | None = None, stdin: str | None = None
     result = CliRunner().invoke(cli, list(arguments), obj=seams, input=stdin, catch_exceptions=False, prog_name="forebay")
     assert isinstance(result, Result)
     return result
+
+
+def verbs() -> dict[str, click.Command]:
+    """All of them, by name."""
+    context = click.Context(cli)
+    return {name: command for name in cli.list_commands(context) if (command := cli.get_command(context, name))}
 
 
 def program(*fake_flags: str) -> list[str]:

@@ -118,10 +118,14 @@ def _move(files: Mapping[int, int]) -> None:
 
 
 def _be_forebay(orders: socket.socket) -> None:
+    import click  # noqa: PLC0415
     from support.small_segments import seams_with  # noqa: PLC0415 -- and all of the sidecar with it
 
-    from forebay_proxy.cli.main import main  # noqa: PLC0415
+    from forebay_proxy.cli.main import cli, main  # noqa: PLC0415
 
+    context = click.Context(cli)
+    for name in cli.list_commands(context):
+        cli.get_command(context, name)
     program, size = _wait_for_orders(orders)
     _end_with(lambda: main(seams_with(program, *size)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -10,27 +11,8 @@ from typing import Any, NoReturn
 import click
 from click.exceptions import NoArgsIsHelpError
 
-from forebay_proxy.cli.completion import completion
-from forebay_proxy.cli.index.index import index
 from forebay_proxy.cli.output import error_line, silence_stdout
-from forebay_proxy.cli.plan.plan import plan
-from forebay_proxy.cli.run.env import env
-from forebay_proxy.cli.run.launch import launch
-from forebay_proxy.cli.run.run import run
-from forebay_proxy.cli.run.takeover import takeover
 from forebay_proxy.cli.seams import Seams
-from forebay_proxy.cli.shards.check_shard import check
-from forebay_proxy.cli.shards.evict import evict
-from forebay_proxy.cli.shards.ls import ls
-from forebay_proxy.cli.shards.sets import sets
-from forebay_proxy.cli.shards.try_shards import try_shards
-from forebay_proxy.cli.shards.verify import verify
-from forebay_proxy.cli.shards.warm import warm
-from forebay_proxy.cli.sidecars.config import config
-from forebay_proxy.cli.sidecars.ps import ps
-from forebay_proxy.cli.sidecars.serve import serve
-from forebay_proxy.cli.sidecars.status import status
-from forebay_proxy.cli.sidecars.stop import stop
 from forebay_proxy.core.errors import ForebayError
 from forebay_proxy.core.exit_codes import ExitCode, by_signal
 from forebay_proxy.core.logs import frames_of, hide_messages
@@ -41,14 +23,47 @@ __all__ = ["cli", "main"]
 _ALIASES = {"prefetch": "warm"}  # the word users of other caches try first
 
 
+# In the order a person meets them: where each is, and one line about it, whole on a terminal of 80 columns.
+_VERBS = {
+    "try": ("shards.try_shards:try_shards", "Read a few of your shards directly and through Forebay."),
+    "serve": ("sidecars.serve:serve", None),
+    "run": ("run.run:run", "Run a command with its shards coming through Forebay."),
+    "launch": ("run.launch:launch", None),
+    "env": ("run.env:env", "Print variables that lead stock WebDataset to the sidecar."),
+    "check": ("shards.check_shard:check", "Ask for one shard: which way it goes, what its origin says."),
+    "warm": ("shards.warm:warm", None),
+    "index": ("index.index:index", "Count samples ahead: equal steps, samples by number."),
+    "status": ("sidecars.status:status", "What readers wait for, room, hits, origins, last errors."),
+    "ps": ("sidecars.ps:ps", "List your sidecars on this node."),
+    "stop": ("sidecars.stop:stop", "End the running sidecar; what is stored stays."),
+    "ls": ("shards.ls:ls", "List the shards in the cache."),
+    "evict": ("shards.evict:evict", "Remove shards from the cache."),
+    "set": ("shards.sets:sets", None),
+    "verify": ("shards.verify:verify", "Compare what is stored with its checksums."),
+    "plan": ("plan.plan:plan", "Say what a cache can do for a run, before the run."),
+    "takeover": ("run.takeover:takeover", "Take webdataset over in a Python environment."),
+    "config": ("sidecars.config:config", None),
+    "completion": ("completion:completion", "Make a shell complete verbs and flags."),
+}
+
+
 class _Verbs(click.Group):
-    """Verbs in the order a person meets them. They return exit codes; errors of the user never show a traceback."""
+    """Verbs, each imported when it is asked for: all of them take three times as long as one.
+
+    They return exit codes; errors of the user never show a traceback.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
+        return list(_VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return super().get_command(ctx, _ALIASES.get(cmd_name, cmd_name))
+        name = _ALIASES.get(cmd_name, cmd_name)
+        if name in _VERBS and name not in self.commands:
+            (place, short_help) = _VERBS[name]
+            module, _, verb = place.partition(":")
+            self.add_command(getattr(importlib.import_module(f"forebay_proxy.cli.{module}"), verb))
+            self.commands[name].short_help = short_help
+        return super().get_command(ctx, name)
 
     def main(
         self,
@@ -114,31 +129,6 @@ def cli(context: click.Context) -> None:
       eval "$(forebay env)"                                  lead stock WebDataset to it
     """
     context.obj = context.obj or Seams()
-
-
-_VERBS = (
-    try_shards, serve, run, launch, env, check, warm, index, status, ps, stop, ls, evict, sets, verify, plan, takeover, config, completion,
-)  # fmt: skip
-# One line each, whole on a terminal of 80 columns; click would cut the first sentence of the help.
-_SHORT = {
-    "try": "Read a few of your shards directly and through Forebay.",
-    "run": "Run a command with its shards coming through Forebay.",
-    "env": "Print variables that lead stock WebDataset to the sidecar.",
-    "check": "Ask for one shard: which way it goes, what its origin says.",
-    "index": "Count samples ahead: equal steps, samples by number.",
-    "status": "What readers wait for, room, hits, origins, last errors.",
-    "ps": "List your sidecars on this node.",
-    "stop": "End the running sidecar; what is stored stays.",
-    "ls": "List the shards in the cache.",
-    "evict": "Remove shards from the cache.",
-    "verify": "Compare what is stored with its checksums.",
-    "plan": "Say what a cache can do for a run, before the run.",
-    "takeover": "Take webdataset over in a Python environment.",
-    "completion": "Make a shell complete verbs and flags.",
-}
-for verb in _VERBS:
-    verb.short_help = _SHORT.get(verb.name or "")
-    cli.add_command(verb)
 
 
 def main(seams: Seams | None = None) -> NoReturn:

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.cli import invoke
+from support.cli import invoke, verbs
 from support.replays import LINE, small
 
-from forebay_proxy.cli.main import cli
 from forebay_proxy.cli.plan.report import chart
 from forebay_proxy.cli.seams import Seams
 from forebay_proxy.config.settings import Settings
@@ -201,4 +200,4 @@ def test_the_chart_is_to_scale() -> None:
 
 def test_help_has_examples() -> None:
     """As every verb's."""
-    assert "Examples:" in (cli.commands["plan"].help or "")
+    assert "Examples:" in (verbs()["plan"].help or "")
