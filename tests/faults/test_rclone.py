@@ -81,24 +81,20 @@ class Witness:
 
 
 class Peer:
-    """A served directory with one bucket."""
+    """A served directory with one bucket, and a client of its owner."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, boto: Any) -> None:
         self.url = url
-
-    @contextmanager
-    def client(self) -> Iterator[Any]:
-        config = Config(s3={"addressing_style": "path"}, request_checksum_calculation="when_required", retries={"max_attempts": 1})
-        client = boto3.client(
-            "s3", endpoint_url=self.url, aws_access_key_id=KEY, aws_secret_access_key=SECRET, region_name="us-east-1", config=config
-        )
-        with closing(client):
-            yield client
+        self.boto = boto
 
     def put(self, key: str, body: bytes) -> Reply:
         """Store ``body``; the state readers may see from now on."""
-        with self.client() as boto:
-            return Reply(body, etag=boto.put_object(Bucket="bucket", Key=key, Body=body)["ETag"])
+        return Reply(body, etag=self.boto.put_object(Bucket="bucket", Key=key, Body=body)["ETag"])
+
+
+def client_of(url: str) -> Any:
+    config = Config(s3={"addressing_style": "path"}, request_checksum_calculation="when_required", retries={"max_attempts": 1})
+    return boto3.client("s3", endpoint_url=url, aws_access_key_id=KEY, aws_secret_access_key=SECRET, region_name="us-east-1", config=config)
 
 
 @pytest.fixture
@@ -113,7 +109,8 @@ def peer(tmp_path: Path) -> Iterator[Peer]:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={"HOME": str(tmp_path)})
         try:
             _wait_for(port, process)
-            yield Peer(f"http://127.0.0.1:{port}")
+            with closing(client_of(f"http://127.0.0.1:{port}")) as boto:
+                yield Peer(f"http://127.0.0.1:{port}", boto)
         finally:
             process.terminate()
             process.wait()
@@ -148,10 +145,9 @@ def sidecar(tmp_path: Path, peer: Peer) -> Iterator[Sidecar]:
 def test_it_is_as_difficult_as_they_say(peer: Peer) -> None:
     """A newer one that answers 206, or minds If-Match, would make the other tests say less than they do."""
     peer.put("a.tar", bytes(1000))
-    with peer.client() as boto:
-        answer = boto.get_object(Bucket="bucket", Key="a.tar", Range="bytes=10-19", IfMatch='"another"')
-        assert answer["ResponseMetadata"]["HTTPStatusCode"] == 200
-        assert answer["ContentRange"] == "bytes 10-19/1000"
+    answer = peer.boto.get_object(Bucket="bucket", Key="a.tar", Range="bytes=10-19", IfMatch='"another"')
+    assert answer["ResponseMetadata"]["HTTPStatusCode"] == 200
+    assert answer["ContentRange"] == "bytes 10-19/1000"
 
 
 async def test_a_whole_read_is_equal_and_the_oddity_counted(peer: Peer, sidecar: Sidecar) -> None:

@@ -124,7 +124,8 @@ class Search:
                 self.add(f"file {path.name}", path.read_bytes())
 
     def hits(self) -> list[str]:
-        return [f"{word.decode()} in {place}" for place, content in self.places.items() for word in canaries() if word in content]
+        words = canaries()
+        return [f"{word.decode()} in {place}" for place, content in self.places.items() for word in words if word in content]
 
 
 def ask(

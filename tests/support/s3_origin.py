@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import support.service_models  # noqa: F401
+
 from forebay_proxy.core.events import Event, Events
 from forebay_proxy.core.shard import ByteRange, Pin, Shard
 from forebay_proxy.origins.base import OriginBody

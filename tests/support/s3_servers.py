@@ -20,6 +20,7 @@ from typing import Any
 
 import boto3
 import pytest
+import support.service_models  # noqa: F401
 from botocore.config import Config
 
 __all__ = ["S3Server", "moto", "rados_gateway"]
