@@ -69,6 +69,7 @@ def reads_as(sidecar: Sidecar, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOREBAY_URL", sidecar.url)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("position", POSITIONS)
 def test_the_endpoint_in_three_positions(
     place: Path, rados_gateway: S3Server, bucket: str, enabled: pytest.MonkeyPatch, position: str
@@ -117,6 +118,7 @@ def test_a_profile_the_operator_named(place: Path, rados_gateway: S3Server, buck
             epoch([url.replace("lab", "private") for url in urls])
 
 
+@pytest.mark.once
 def test_a_version(place: Path, rados_gateway: S3Server, bucket: str, enabled: pytest.MonkeyPatch) -> None:
     """s3api with --version-id and s3://…?versionId= read the old object; without it the new one."""
     with rados_gateway.client() as boto:

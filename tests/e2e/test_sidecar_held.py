@@ -6,7 +6,6 @@ import functools
 import http.server
 import json
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +13,11 @@ from pathlib import Path
 import pytest
 from support.sidecar import environment, wait_until
 from support.tars import tar_shard
+from support.warm_python import python_program
 
 from forebay_proxy.node.runfile import RunDirectory
 
-pytestmark = pytest.mark.webdataset
+pytestmark = pytest.mark.once  # what is tried is whose sidecar it is, and how long it stays
 
 SHARDS, SAMPLES = 2, 20
 CELLS = """
@@ -67,24 +67,26 @@ def origin(tmp_path: Path) -> Iterator[str]:
         thread.join()
 
 
-def cells(directory: Path, origin: str, idle_s: float, how: str) -> subprocess.CompletedProcess[str]:
-    """Run them, and wait until the sidecar has ended by itself."""
+def cells(directory: Path, origin: str, idle_s: float, how: str) -> tuple[int, str, str]:
+    """Run them, and wait until the sidecar has ended by itself: exit code, stdout, stderr."""
     (directory / "cells.py").write_text(CELLS)
     environ = environment(directory)
     environ.pop("FOREBAY_URL", None)
     urls = f"{origin}/{{0..{SHARDS - 1}}}.tar"
-    command = [sys.executable, "cells.py", urls, origin, str(directory / "cache"), str(idle_s), how]
-    done = subprocess.run(command, env=environ, cwd=directory, capture_output=True, text=True, timeout=240, check=False)
+    arguments = ["cells.py", urls, origin, str(directory / "cache"), str(idle_s), how]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with python_program(arguments, environ, directory, text=True, **pipes) as program:
+        said, errors = program.communicate(timeout=240)
     wait_until(lambda: not RunDirectory(directory / "run").live())
     assert f"held and read by nobody for {idle_s:g} s: ending" in (directory / "run" / "forebay.log").read_text()
-    return done
+    return program.returncode, said, errors
 
 
 def test_two_cells_share_one_sidecar_and_it_ends_after_them(tmp_path: Path, origin: str) -> None:
     """Every sample in each cell and in forked workers; the second cell joins the first one's sidecar and reads from the disk."""
-    done = cells(tmp_path, origin, 20, "ends")  # longer than a busy machine needs between two cells
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    code, said, errors = cells(tmp_path, origin, 20, "ends")  # longer than a busy machine needs between two cells
+    assert code == 0, errors
+    told = json.loads(said)
     wanted = sorted(set(told["workers"]))
     assert len(wanted) == SHARDS * SAMPLES == len(told["workers"])
     assert told["first"] == ["started", wanted]
@@ -96,4 +98,4 @@ def test_two_cells_share_one_sidecar_and_it_ends_after_them(tmp_path: Path, orig
 
 def test_a_killed_kernel_leaves_no_sidecar_behind(tmp_path: Path, origin: str) -> None:
     """The kernel of the machine lets go of the hold for it."""
-    assert cells(tmp_path, origin, 1, "killed").returncode == -9
+    assert cells(tmp_path, origin, 1, "killed")[0] == -9

@@ -125,6 +125,7 @@ def test_in_code(place: Path, origin: Nginx, dataset: str, prelude: str) -> None
     assert shards_of(origin, before) == EACH_ONCE
 
 
+@pytest.mark.once
 def test_killed_under_a_data_loader(place: Path, origin: Nginx) -> None:
     """kill -9 of the sidecar while two workers read, started again at its address: same samples, same bytes."""
     script = write_script(place, DATASET, IMPORT)
@@ -154,11 +155,15 @@ LIMITS = "limits=fb.Limits(resume_s=0.5)"
 @pytest.mark.parametrize(
     ("dataset", "prelude"),
     [
-        (DATASET[:-1] + f", {LIMITS})", IMPORT),
-        (STAGES.replace("fb.ahead(), wds.tarfile_to_samples()", f"fb.tarfile_to_samples({LIMITS})"), IMPORT),
-        (STOCK, f"{IMPORT}\nfb.enable({LIMITS})"),
+        pytest.param(DATASET[:-1] + f", {LIMITS})", IMPORT, id="WebDataset", marks=pytest.mark.once),
+        pytest.param(
+            STAGES.replace("fb.ahead(), wds.tarfile_to_samples()", f"fb.tarfile_to_samples({LIMITS})"),
+            IMPORT,
+            id="tarfile_to_samples",
+            marks=pytest.mark.once,
+        ),
+        pytest.param(STOCK, f"{IMPORT}\nfb.enable({LIMITS})", id="enable"),
     ],
-    ids=["WebDataset", "tarfile_to_samples", "enable"],
 )
 def test_killed_for_good_under_a_data_loader(place: Path, origin: Nginx, dataset: str, prelude: str) -> None:
     """kill -9 while two workers read, and nobody starts another: the same samples from the origin, and one warning of both workers."""
