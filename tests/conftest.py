@@ -22,6 +22,8 @@ from support.lengths import LEFT, examples
 from support.pool import Measured, grouped, processor_s
 from support.zygote import allow_zygotes, close_zygotes
 
+gc.disable()  # until all is imported and collected, of which hardly anything is garbage
+
 # The machine is shared: how long an example takes says nothing about the code.
 hypothesis.settings.register_profile("shared machine", deadline=None, max_examples=examples(100))
 hypothesis.settings.load_profile("shared machine")
@@ -78,6 +80,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """What was imported and collected stays until the end: a test that collects garbage, or forks, need not visit it."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 
