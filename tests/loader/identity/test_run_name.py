@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -58,8 +59,9 @@ WRAP = '#!/bin/bash\n"$@"\nexit $?\n'
 
 
 class Run(NamedTuple):
-    """What each rank and its workers were told, by attempt."""
+    """torchrun's process; and what each rank and its workers were told, by attempt."""
 
+    agent: int
     attempts: tuple[list[set[str]], ...]
 
     def names(self, attempt: int) -> set[str]:
@@ -85,7 +87,7 @@ def torchrun(place: Path, ranks: int, *arguments: str, restarts: int = 0, wrappe
         _, said = process.communicate(timeout=240)
     assert process.returncode == 0, said[-4000:]
     attempts = range(restarts + 1)
-    return Run(tuple([set((out / f"{rank}.{attempt}").read_text().split()) for rank in range(ranks)] for attempt in attempts))
+    return Run(process.pid, tuple([set((out / f"{rank}.{attempt}").read_text().split()) for rank in range(ranks)] for attempt in attempts))
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +99,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_all_of_a_run_agree(run: Run) -> None:
     """All ranks and the workers they spawn have one name, a shell between them or not."""
     (name,) = run.names(0)
-    assert name.startswith("100-")
+    assert name.startswith(f"100-{run.agent}-")
 
 
 def test_workers_that_ask_first_find_the_same(run: Run) -> None:
@@ -113,5 +115,5 @@ def test_a_new_attempt_is_a_new_run(run: Run) -> None:
 def test_two_runs_of_one_id_are_two_jobs(run: Run, tmp_path: Path) -> None:
     """The next torchrun with that id has another name, and the workers of a DataLoader have it, too."""
     (name,) = torchrun(tmp_path, 1, "loader", "process").names(0)
-    assert name.startswith("100-")
+    assert re.fullmatch(r"100-\d+-\d+", name), "of its process, and of when that began"
     assert name not in run.names(0) | run.names(1)
