@@ -158,7 +158,7 @@ def test_thousands_of_tiny_shards(place: Path) -> None:
     """5,000 bytes take two blocks, a file a place in its folder and a row in the index: all of it counts."""
     (place / "files").mkdir()
     count = ordinarily(640, of=2400, what="tiny shards")
-    limit = (16 if LONG else 9) * 2**20  # some 1,500 of them fill it, or 500
+    limit = (16 if LONG else 8) * 2**20  # some 1,500 of them fill it, or 500
     for number in range(count):
         make_shard(place / f"files/{number}.tar", 5_000, number)
     with (
