@@ -1,4 +1,4 @@
-"""Cancel a coroutine at its n-th await, for every n: what holds something must give it back wherever it is stopped.
+"""Cancel a coroutine at its n-th await, for every n: leases, slots and files must be released wherever the coroutine stops.
 
     async for cut in at_each_await():
         async with building(...) as world:        # a fresh world each time
@@ -42,7 +42,7 @@ class Cut:
         return f"<Cut at await {self.number}, {self.when.value}, {'made' if self.made else 'not reached'}>"
 
     async def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """``work`` in a task of its own; its result, or None if it was cancelled. Its errors are raised."""
+        """``work`` in a task of its own; its result, or None if the task was cancelled. Its errors are raised."""
         counted = itertools.count(1)
         task = asyncio.get_running_loop().create_task(_Steps(work, lambda waits_for: self._at(next(counted), waits_for)))
         await asyncio.wait([task])
@@ -81,7 +81,7 @@ class Cut:
 
 
 class _Steps(Coroutine[Any, Any, Any]):
-    """A coroutine that tells ``at`` what it waits for each time it is suspended."""
+    """A coroutine that tells ``at``, at each suspension, which future the coroutine waits for."""
 
     def __init__(self, work: Coroutine[Any, Any, Any], at: Callable[[asyncio.Future[Any] | None], None]) -> None:
         self._work = work

@@ -1,4 +1,4 @@
-"""What a kill leaves behind, and what a power cut or a person may make of it: copies of a cache directory, and damage to them.
+"""A cache directory after a kill, after a power cut, after a person's hand: copies of the directory, and damage to them.
 
 ``Instants`` makes the leaves of the store take turns, so that a copy taken between two of them is exactly what a kill at that instant
 would leave: no file is looked at while another one changes. Holes stay holes in a copy.

@@ -185,7 +185,7 @@ def _calls(**kinds: int) -> Callable[[Stage], Callable[[], object]]:
 
 
 def _read_only(stage: Stage) -> Callable[[], object]:
-    """What ext4 does to itself when it meets an error. There is no way back but a new mount."""
+    """Make ext4 read-only, as ext4 does at an error. Only a new mount mends it."""
     device = Path(within(stage.sidecar, "findmnt", "-n", "-o", "SOURCE", str(stage.sidecar.cache_dir.parent)).stdout.strip())
     Path(f"/sys/fs/ext4/{device.name}/trigger_fs_error").write_text("1")
     stage.sidecar.ask("/v1/evict", json.dumps({"shards": ["*/0.tar"]}).encode(), "POST")  # it shows when something is to be written

@@ -52,7 +52,7 @@ class FakeShard:
 
 @dataclass
 class Opening:
-    """What one ``open`` was asked, and whether it has been left."""
+    """The arguments of one ``open``, and whether its reader has left."""
 
     shard: Shard
     reader: ReaderName | None

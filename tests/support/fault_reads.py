@@ -56,7 +56,7 @@ class Tally:
         return sum(ends["complete"] for kind, ends in self.ends.items() if not which or self.wanted[kind] in which)
 
     def table(self) -> str:
-        """A line a kind: what it should do, and what its reads ended in."""
+        """A line a kind of fault: the expected end of its reads, and their real ends."""
         lines = []
         for kind in sorted(self.ends, key=lambda kind: (list(Ends).index(self.wanted[kind]), kind)):
             ends = ", ".join(f"{end} {count}" for end, count in self.ends[kind].most_common())

@@ -5,7 +5,7 @@ other exception for a fault. ``tests/property/test_fuzz_*.py`` drives them with 
 coverage-guided fuzzer for as long as one likes.
 """
 
-# ruff: noqa: PT017 -- a target is no test: what it expects of an error it says where it catches it
+# ruff: noqa: PT017 -- a target is no test: expectations of an error stand where the error is caught
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def fuzz_content_range(data: bytes) -> None:
 
 
 def fuzz_preconditions(data: bytes) -> None:
-    """A tag matches itself and only itself, whatever surrounds it; no header makes a comparison fail."""
+    """A tag matches the same tag and no other, whatever surrounds it; no header makes a comparison fail."""
     text = text_of(data)
     for etag in ('"v1"', 'W/"v1"', None):
         matched = http_range.if_match(text, etag)

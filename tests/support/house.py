@@ -89,7 +89,7 @@ def reader(worker: int = 0, job: str = "job") -> ReaderName:
 
 
 def need_at(plans: PlanRegistry, name: str) -> float | None:
-    """When some reader opens the shard by its plan, on the plans' clock; None if nobody announced it."""
+    """When some reader opens the shard by its plan, on the plans' clock; None where no plan names the shard."""
     return min((plan.need_at(index) for plan, index in plans.mentions(name)), default=None)
 
 

@@ -32,7 +32,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def lonely_network(*addresses: str, hosts: Mapping[str, str] | None = None) -> Iterator[None]:
     """``addresses`` are put on loopback beside 127.0.0.1 and ::1; ``hosts`` are the only names there are, beside localhost.
 
-    Not to be nested, and for one thread: the one that opened it must close it.
+    Not to be nested, and for one thread: the thread that entered must leave.
     """
     if shutil.which("ip") is None:
         pytest.skip("needs ip (Debian package iproute2) to put addresses on loopback")

@@ -23,7 +23,7 @@ PATIENCE_S = 240.0  # a rank that has not ended by then hangs, and the test fail
 
 @dataclass
 class End:
-    """How a rank ended: what its function returned, or the error it raised; what it logged; and how long it took."""
+    """How a rank ended: the value or the error of its function; log lines; and seconds."""
 
     value: Any = None
     error: str = ""

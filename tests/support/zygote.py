@@ -6,9 +6,9 @@ other file is open in it, and it is a child of the process that asked, which the
 of any other. There are parents of sidecars and other verbs (``zygote``) and of Python programs that import torch and webdataset
 (``support.warm_python``); ``zygote_program.py`` is what runs in them.
 
-What the fork has from its parent is what importing leaves behind. So it stands in only for a start whose environment differs in variables
-that are read later (``_LATE``), and three things tell it: its command line and its environment in /proc, and a seed of hashes
-that it shares with the others. A test of those, or of the start itself, starts the program (``support.sidecar.start(real=True)``).
+A fork has the imported modules of its parent. So a fork stands in only for a start whose environment differs in variables that are read
+later (``_LATE``), and three things tell the two apart: command line and environment in /proc, and the seed of hashes, which all
+forks share. A test of those, or of the start itself, starts the program (``support.sidecar.start(real=True)``).
 """
 
 from __future__ import annotations

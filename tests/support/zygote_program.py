@@ -84,7 +84,7 @@ def _understood(told: bytes, flags: int, files: int) -> list[Any]:
 
 
 def _fork_orphan() -> int | None:
-    """The id of a grandchild whose parent has ended; None in the grandchild, once it has its new one."""
+    """The id of a grandchild whose parent has ended; None in the grandchild, once its parent is the new one."""
     read, write = os.pipe()
     between = os.fork()
     if between:

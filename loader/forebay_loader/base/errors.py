@@ -44,5 +44,5 @@ class ShardChanged(ShardReadError):
 
 
 class StepsError(RuntimeError):
-    """The ranks cannot take the same number of steps: they cannot agree, one of them failed, or one is missing. Not an ``OSError``: no
+    """The ranks cannot take the same number of steps: no agreement, a rank that failed, or a rank that is missing. Not an ``OSError``: no
     handler of webdataset's may pass it over."""

@@ -21,7 +21,7 @@ MAX_REASON_CHARACTERS = 120
 
 
 class Report:
-    """What this process has said already; a forked child says it anew, since it is counted for itself."""
+    """What this process has said already; a forked child says it anew, since each process is counted."""
 
     def __init__(self) -> None:
         self._pid = 0

@@ -44,7 +44,7 @@ class Arguments:
     limits: Limits
 
     def __post_init__(self) -> None:
-        """``TypeError`` for a value of a kind that is not taken; what stages look at themselves is left to them."""
+        """``TypeError`` for a value of a wrong kind; arguments that a stage checks itself are left to the stage."""
         try:
             _ = self._asks_shuffle
         except (TypeError, ValueError):

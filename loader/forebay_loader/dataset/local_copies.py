@@ -50,7 +50,7 @@ def copied(cache: Any, url: str, stream: Any) -> "tuple[Any, str]":
 
 
 class _Copy(io.FileIO):
-    """A copy that is read. Not everybody who is given a stream closes it: it goes with the last reference, and no warning."""
+    """A copy that is read. Not every caller closes a stream: the file is closed with the last reference, without a warning."""
 
     def __del__(self) -> None:
         self.close()

@@ -30,7 +30,7 @@ _ADVICE = "set_epoch(n) without a state begins epoch n from its start"
 
 
 class StreamPosition:
-    """One iteration: its ``epoch``, and how much of it was yielded, counting what was yielded before it was resumed.
+    """One iteration: its ``epoch``, and how many samples were yielded, those before the resume included.
 
     ``drawing`` are webdataset's stages that count their passes by themselves, ``most`` is what the iteration yields at most.
     """
@@ -49,7 +49,7 @@ class StreamPosition:
 
     def state(self) -> dict[str, Any]:
         """Plain values, for any way of keeping them."""
-        yielded = max(self.passed, self._before)  # while it goes through what came before, it stands where it was
+        yielded = max(self.passed, self._before)  # while samples that were yielded before are read again, the position stays
         over = self.over or self.passed == self._most
         drawn = [int(stage.epoch) for stage in self._drawing] if over else self._drawn
         return {"format": FORMAT, "epoch": self.epoch, "yielded": yielded, "over": over, "made_of": self._made_of, "drawn": drawn}

@@ -43,7 +43,7 @@ def _length(self: Any) -> int:
 
 
 def _reduce(self: Any, protocol: int) -> Any:
-    """As its plain class, and put into the sized one where it is unpickled."""
+    """As an object of the plain class; unpickling gives it the sized class again."""
     plain = _plain(type(self))
     state = self.__getstate__() if hasattr(self, "__getstate__") else self.__dict__
     return _rebuilt, (plain,), state

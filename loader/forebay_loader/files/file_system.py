@@ -103,7 +103,7 @@ class ForebayFileSystem(ChainedFileSystem):
         return False
 
     def glob(self, path: str, maxdepth: Optional[int] = None, **options: Any) -> Any:
-        """Names that match ``path``, by the target's own listing; one without ``*`` or ``[`` is itself, if it is there."""
+        """Names that match ``path``, by the target's own listing; a path without ``*`` or ``[`` matches itself, if the file exists."""
         detail = options.pop("detail", False)
         if not any(mark in path for mark in "*["):
             names = [self._target.source(path)[0]] if self.exists(path) else []

@@ -21,7 +21,7 @@ __all__ = ["ForebayFile"]
 
 
 class ForebayFile(AbstractBufferedFile):
-    """One version of a shard, open for reading. From its start, and from wherever it goes on in order, it is read as one stream."""
+    """One version of a shard, open for reading. Reads in order, from the start or from another place, share one stream."""
 
     def __init__(self, fs: Any, reads: PinnedReads, target: Target, name: str, source: Source, alone: bool, **options: Any) -> None:
         self._reads = reads

@@ -22,7 +22,7 @@ _RUN_ID = "TORCHELASTIC_RUN_ID"
 
 
 def launched_run(environ: Mapping[str, str]) -> Tuple[str, str]:
-    """(what the run is called, what tells it from others of that name): all ranks of a run on this node find the same; ("", "") elsewhere.
+    """(name of the run, what tells this run from others of the name): all ranks of a run on this node find the same; ("", "") elsewhere.
 
     Several ranks of one torchrun are told apart by its agent. Several tasks of one ``srun`` have their step, the same on every node, and
     for later runs in that step the process that began the run.

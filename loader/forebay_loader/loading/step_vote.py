@@ -79,7 +79,7 @@ class StepVote:
         self._broken = ""
 
     def begin(self) -> int:
-        """The next epoch; what was still on its way from the last one is waited for first. All ranks come here equally often."""
+        """Begin the next epoch; a vote of the last epoch still on its way is waited for first. All ranks come here equally often."""
         if self._line is None:
             self._line = self._met()
         if self._on_its_way:
@@ -128,7 +128,7 @@ class StepVote:
             line.close()
 
     def _met(self) -> VoteGroup:
-        """Wait until every rank is here, then make the group: what makes it would not say who is missing."""
+        """Wait until every rank is here, then make the group: torch's own wait would not say which rank is missing."""
         self._store.set(f"here/{self.rank}", "here")
         began, told, pause = time.monotonic(), False, 0.001
         while missing := [rank for rank in range(len(self.ranks)) if not self._store.check([f"here/{rank}"])]:

@@ -90,7 +90,7 @@ class WebLoader(compat.WebLoader):
             self.with_epoch(batches_per_epoch)
 
     def _alone(self) -> None:
-        """What belongs to one pipeline, and to no copy of it."""
+        """Fresh state of one pipeline, which its copies do not share."""
         self._ballot: Optional[StepVote] = None
         self._words: Optional[Agreement] = None
         self._began: Optional[tuple[int, int, int]] = None  # passes of this iteration, its first epoch, how often one was set before

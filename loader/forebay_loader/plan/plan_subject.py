@@ -45,7 +45,7 @@ def subject_of(name: Optional[str], epoch: Optional[int]) -> Subject:
 
 
 def told_epoch(epoch: Any) -> Optional[int]:
-    """The number that ``epoch`` stands for now; None where it is none."""
+    """The number that ``epoch`` stands for now; None where that is no number."""
     try:
         for name in ("get_value", "value"):
             epoch = getattr(epoch, name, epoch)

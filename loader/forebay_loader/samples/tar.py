@@ -148,7 +148,7 @@ class Samples:
             return
         finally:
             if isinstance(stream, (ShardStream, Descriptor)):
-                stream.close()  # views hold what they need of it
+                stream.close()  # views hold the memory they need
         if self._sample is before and self._select is None:
             _tell_empty(shard)
 

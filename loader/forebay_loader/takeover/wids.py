@@ -1,6 +1,6 @@
 """wids, webdataset's indexed access: whole shards that it downloads with a command each come through the sidecar instead.
 
-Where they are put, how long they are kept and who waits for whom stays wids' own. A downloader with a handler of the user's, a ``pipe:``
+The place of a download, its life and the order of waiting workers stay wids' own. A downloader with a handler of the user's, a ``pipe:``
 template (it names the file that it writes), and what Forebay does not read are left to it.
 """
 

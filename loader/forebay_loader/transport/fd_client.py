@@ -1,8 +1,8 @@
 """Connections to the fd door: kept open, asked again and again, one question at a time on each.
 
 Connecting costs more than all the rest of an opening, so a process keeps a connection for the next shard, and says with a line which lease
-has ended. The end of a connection ends all of its leases: a process that is killed leaves none. A forked child drops what it inherited
-without a word, since its parent goes on with it; that it may know all of it, no thread forks while another takes a descriptor in.
+has ended. The end of a connection ends all of its leases: a process that is killed leaves none. A forked child closes inherited
+connections without a word, since its parent goes on with them; so no thread forks while another receives a descriptor.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Doors:
 
 
 def find_door(environ: Mapping[str, str]) -> Optional[str]:
-    """The door's path as the environment, the run file or the sidecar itself says; None where there is none, or none is wanted."""
+    """The door's path as the environment, the run file or the sidecar itself says; None where no door exists, or none is wanted."""
     if environ.get("FOREBAY_FD", "") == "0":
         return None
     endpoint = find_endpoint(environ)

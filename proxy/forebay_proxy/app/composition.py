@@ -1,6 +1,6 @@
 """How one cache is put together: every part is built once, after the parts that it needs.
 
-The service, the tests' harness and the benchmarks build the same cache by ``build_cache``; they differ in what they pass: origins, a clock,
+The service, the tests' harness and the benchmarks build the same cache by ``build_cache``; only the arguments differ: origins, a clock,
 a directory.
 """
 

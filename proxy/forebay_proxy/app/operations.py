@@ -1,4 +1,4 @@
-"""What a person asks of the cache: what is here, let go of it, fetch it ahead."""
+"""What a person asks of the cache: list shards, evict shards, fetch shards ahead."""
 
 from __future__ import annotations
 

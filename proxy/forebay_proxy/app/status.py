@@ -46,7 +46,7 @@ class ServiceInfo:
     capacity_bytes: int
     fingerprint: str
     notices: tuple[str, ...]
-    chosen: tuple[str, ...] = ()  # of the notices: what it decided by itself, which is no warning
+    chosen: tuple[str, ...] = ()  # of the notices: decisions of the sidecar, which are no warnings
 
 
 @dataclass(frozen=True, slots=True)

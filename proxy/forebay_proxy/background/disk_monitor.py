@@ -4,8 +4,8 @@ The looks and probes run in a thread of their own and are given ``PATIENCE_S``; 
 waits for it. What follows from a look is decided elsewhere: ``Headroom`` says what may be granted now, ``DiskHealth`` whether anything
 may be tried, ``Reclaimer`` lets go of what stands above a capacity that shrank.
 
-A directory that was removed, replaced or unmounted is not made anew: what is at its path now is nobody's, or another's, and
-what we hold of one that was mounted again has no path any more. Everything passes through memory until the sidecar is started again.
+A directory that was removed, replaced or unmounted is not made anew: its path may lead to another program's files now, and
+open files of a directory that was mounted again have no path any more. Everything passes through memory until the sidecar is started again.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class DiskMonitor:
     # While it is up
 
     async def _tend(self) -> None:
-        """One at a time, and nobody waits for it: any of this may hang with the disk."""
+        """One task at a time, for which no caller waits: any of this may hang with the disk."""
         try:
             await self._reclaimer.work_off()
             await self._make_files()

@@ -75,7 +75,7 @@ class PlanIntake:
         *,
         appended: bool = False,
     ) -> None:
-        """Take ``shards``, or the indices of ``plan`` into its set, as what ``reader`` opens next, or behind what it announced.
+        """Take ``shards``, or the indices of ``plan`` into its set, as the shards that ``reader`` opens next, or behind earlier ones.
 
         Raises ``PlansFull`` and ``InvalidShardUrl``; then, and when it is cancelled, nothing was taken of a plan that replaces.
         """

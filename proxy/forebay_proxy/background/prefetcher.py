@@ -1,4 +1,5 @@
-"""Acts on what ``PrefetchScheduler`` asks for: through the same door as a request, a slice at a time; and tells it what became of it.
+"""Fetches the segments that ``PrefetchScheduler`` asks for: through the same door as a request, a slice at a time; and tells the scheduler
+how each fetch ended.
 
 Demand goes first because the limiter gives it the next slot; prefetch only ever takes room that is free, has been read, or is needed later
 (two segments a reader).

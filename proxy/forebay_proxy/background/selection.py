@@ -33,7 +33,7 @@ class Slices:
 
 
 async def selected(entries: Iterable[Entry], patterns: list[str] | None) -> AsyncIterator[Entry]:
-    """Those of ``entries`` whose names match one of ``patterns`` (None: all of them), in their order."""
+    """The ``entries`` whose names match one of ``patterns`` (None: all entries), in their order."""
     slices = Slices()
     # Plain names, which long lists are made of, cost nothing each.
     asked = [_less_proof(pattern) for pattern in patterns or ()]

@@ -50,7 +50,7 @@ class _Declared:
 
     def __init__(self, key: str, text: str, shards: ShardSet, now: float, *, is_awaited: bool = False) -> None:
         self.key = key
-        self.is_awaited = is_awaited  # nothing of it is fetched before somebody reads it
+        self.is_awaited = is_awaited  # its shards are not fetched before a reader opens one
         self.text = text
         self.shards = shards
         self.cursor = SetCursor(shards)
@@ -192,7 +192,7 @@ class SetPrefetch:
         return self._faults.leaves_all_alone(self._clock()) or self._unread.is_held_back()
 
     def _next(self) -> Shard | None:
-        """The next shard to fetch; None if there is none, or none was found within a turn."""
+        """The next shard to fetch; None if no shard is left, or no shard was found within a turn."""
         if not self._sets or self._held_back():
             return None
         while self._again:

@@ -149,7 +149,7 @@ class Warmer:
     async def _ask(self, entry: Entry, shard: Shard) -> deque[Flight]:
         """Ask for every segment that is not here; returns those still in the air. Raises ``CacheFull``."""
         if entry.in_use.streaming and entry.in_use.stream is not None:
-            await self._landed(entry.in_use.stream)  # it finds its room as it comes
+            await self._landed(entry.in_use.stream)  # room is found as the body comes
             return deque()
         air: deque[Flight] = deque()
         if not entry.ranged:  # it is here, or its body has ended without room for it

@@ -78,7 +78,7 @@ class SidecarClient:
         return list(_table(self._once("GET", path, timeout_s=_STREAM_TIMEOUT_S))["shards"])
 
     def evict(self, selection: Mapping[str, Any]) -> Table:
-        """``POST /v1/evict`` with ``{"shards": [...]}`` or ``{"all": true}``; what was freed, and what stays because it is leased."""
+        """``POST /v1/evict`` with ``{"shards": [...]}`` or ``{"all": true}``; bytes freed, and bytes that stay as they are leased."""
         return _table(self._once("POST", "/v1/evict", json.dumps(selection).encode(), timeout_s=_EVICT_TIMEOUT_S))
 
     def remove_set(self, text: str) -> None:

@@ -17,7 +17,7 @@ __all__ = [
 
 
 def setting(default: Any, help: str, *, metavar: str = "", unset: str = "", flag: bool = True) -> Any:
-    """A field; ``unset`` says in words what a default of None or () means, ``flag=False`` keeps it out of argv."""
+    """A field; ``unset`` says in words what a default of None or () means, ``flag=False`` keeps the value out of argv."""
     return Field(default, description=help, json_schema_extra={"metavar": metavar, "unset": unset, "flag": flag})
 
 

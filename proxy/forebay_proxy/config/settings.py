@@ -221,7 +221,7 @@ class _Written:
 
 
 def _problems(error: ValidationError, merged: Mapping[str, _Written]) -> list[str]:
-    """One text a wrong field: where it was written, what stands there, what would be right."""
+    """One text a wrong field: the place of the value, the value, and the values that are allowed."""
     found: dict[str, str] = {}
     for item in error.errors(include_url=False, include_input=False):
         name = str(item["loc"][0]) if item["loc"] else ""

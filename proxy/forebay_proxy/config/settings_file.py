@@ -37,7 +37,7 @@ _DOORS = frozenset({
 
 @dataclass(frozen=True)
 class SettingsFile:
-    """One settings file: what it says (``table``), what is wrong in it (``problems``), what a person should hear (``notices``)."""
+    """One settings file: its settings (``table``), its faults in words (``problems``), and notices for people (``notices``)."""
 
     path: Path
     table: Mapping[str, Any] = field(default_factory=dict)
@@ -160,7 +160,7 @@ def _own_text(path: Path) -> bytes:
 
 
 def _check(found: os.stat_result, path: Path, mend: str = "") -> None:
-    """Raises ``_NotOurs`` unless we or root own it and nobody else may write to it."""
+    """Raises ``_NotOurs`` unless we or root own the file and no other user may write to it."""
     if found.st_uid == anybodys_uid() and found.st_uid:
         raise _NotOurs(f"{path} belongs to uid {found.st_uid}, which in this user namespace may be anybody")
     if found.st_uid not in (0, os.geteuid()):

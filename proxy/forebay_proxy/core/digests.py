@@ -70,7 +70,7 @@ def usable(algorithm: str) -> bool:
 
 
 def first_usable(offered: Iterable[Digest]) -> Digest | None:
-    """Of what an origin offers, the one that is worth computing; None where none of them can be."""
+    """Of the digests that an origin offers, the one worth computing; None where none can be computed here."""
     able = [digest for digest in offered if usable(digest.algorithm)]
     return min(able, key=lambda digest: ALGORITHMS.index(digest.algorithm), default=None)
 

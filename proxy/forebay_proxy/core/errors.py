@@ -49,7 +49,7 @@ class ForebayError(Exception):
     """Base of all; never raised itself.
 
     ``status`` is the HTTP status a client sees, ``retryable`` whether the same request may succeed later, ``title`` the short name used in
-    problem+json (RFC 9457). ``next_step`` is what the person who reads it should do; ``usual_step`` is the next step unless the raising
+    problem+json (RFC 9457). ``next_step`` tells the reader of the message what to do; ``usual_step`` is the next step unless the raising
     code gave a better one.
     """
 

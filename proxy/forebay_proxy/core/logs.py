@@ -39,7 +39,7 @@ def scrubbed(text: str) -> str:
 
 
 def frames_of(error: BaseException, trace: TracebackType | None = None) -> str:
-    """Where ``error`` and its causes came from, and of what types they are; none of their messages."""
+    """Types and source lines of ``error`` and its causes, without their messages."""
     lines = traceback.format_tb(trace or error.__traceback__)
     inner = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)

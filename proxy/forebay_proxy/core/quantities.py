@@ -95,7 +95,7 @@ def parse_limit(value: str | int | float | CacheLimit) -> CacheLimit:
         return ShareOfDisk(ratio)
     count = parse_size(text)
     if count < _LEAST_LIMIT_BYTES:
-        # Only a forgotten unit can be guessed; who wrote one meant it.
+        # Only a forgotten unit can be guessed; a unit that was written was meant.
         better = f"did you mean {count}GB?" if text.isdigit() and 0 < count < 10_000 else "write 200GB, or 75% of the disk"
         raise ValueError(f"{text!r} is {count} bytes, less than one segment of 8 MiB; {better}")
     return TotalBytes(count)

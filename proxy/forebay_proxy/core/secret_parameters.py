@@ -78,7 +78,7 @@ SIGNATURES = (
     _v4("Volcengine TOS", "x-tos-", "security-token signedqueries policy content-sha256"),
 )  # fmt: skip
 
-# In lower case, and so compared: whoever writes them. What a signature leaves behind when it is not complete is among them. Not here, as
+# In lower case, and so compared: whoever writes them. Parameters of incomplete signatures are among them. Not here, as
 # they are ordinary words that name bytes somewhere: key, code, sign, verify, signature, policy, expires.
 SECRETS = _words(
     """
@@ -155,7 +155,7 @@ def _shares(parts: list[str], names: list[str], signing: frozenset[str], secrets
 
 
 def _split(part: str, secrets: frozenset[str]) -> tuple[str, str]:
-    """(what of it is kept, what is a secret): the first ``;`` behind which a secret stands is where it ends, and goes with neither."""
+    """(the part that is kept, the secret): parted at the first ``;`` that has a secret behind it, which belongs to neither."""
     pieces = part.split(";")
     for number, piece in enumerate(pieces):
         if _name(piece).lower() in secrets and piece.partition("=")[2]:

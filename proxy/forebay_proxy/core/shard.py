@@ -63,7 +63,7 @@ class Credential:
         """HMAC-SHA256 (RFC 2104) of the credential as 32 hex digits; "" for no credential."""
         if not self:
             return ""
-        # With its length each value has one end only, whatever it holds.
+        # The length says where a value ends, whatever bytes are in it.
         lines = [f"{name.lower()}\0{len(value)}\0{value}" for name, value in sorted(self.headers)] + [self.signature]
         return hmac.new(key, "\n".join(lines).encode("utf-8", "surrogateescape"), hashlib.sha256).hexdigest()[:32]
 
@@ -100,7 +100,7 @@ class Version:
 
     ``identity`` is a short text such as ``etag:"abc"`` or ``s3:version-id``; "" when the origin offers nothing (then no two answers
     can be told apart, and nothing of it outlives its fetch). ``length`` is in bytes, None while unknown. ``encoding`` is the
-    Content-Encoding the origin insisted on, "" for identity. ``modified`` is its Last-Modified, "" where it told none that is a date;
+    Content-Encoding the origin insisted on, "" for identity. ``modified`` is the answer's Last-Modified, "" where that is no date;
     ``second_over``: that second had passed by the origin's own clock when it told it, so that no later version can have the same date
     (RFC 9110, section 8.8.2.2).
     """

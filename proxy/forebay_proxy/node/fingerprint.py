@@ -1,7 +1,8 @@
 """Whether two environments lead to the same data: an HMAC over credentials, endpoints and upstream proxies. Pure.
 
-A sidecar reads shards with *its* environment. A job whose environment differs must not be served by it: it would get what others may
-read, or be refused what it may. Values are only ever mixed into the HMAC, so nothing that is stored or shown leads back to them.
+A sidecar reads shards with *its* environment. A job whose environment differs must not be served by that sidecar: the job would get shards
+that others may read, or be refused shards that it may read. Values are only ever mixed into the HMAC, so nothing that is stored or shown
+leads back to them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _NAMES = frozenset({
 })  # fmt: skip
 _PROXIES = frozenset({"http_proxy", "https_proxy", "all_proxy", "no_proxy"})
 
-# How tools print and what they report about themselves: none of it changes which bytes are read.
+# Variables of how tools print and report: no such variable changes which bytes are read.
 _COSMETIC = frozenset({
     "AWS_PAGER", "AWS_CLI_AUTO_PROMPT", "AWS_DEFAULT_OUTPUT", "AWS_EXECUTION_ENV", "AWS_SDK_UA_APP_ID",
     "HF_HUB_DISABLE_PROGRESS_BARS", "HF_HUB_DISABLE_TELEMETRY", "HF_HUB_VERBOSITY", "HF_HUB_ENABLE_HF_TRANSFER", "HF_DATASETS_VERBOSITY",

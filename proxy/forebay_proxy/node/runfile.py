@@ -131,7 +131,7 @@ class RunDirectory:
         for stem in (_MAIN, f"{_MAIN}-{own_fingerprint}"):
             if (lock := self._lock(stem + ".lock")) is not None:
                 return Claim(self.path / f"{stem}.json", lock)
-        # The pid makes this one nobody else's, so it needs no lock.
+        # The pid is in the name, so the file needs no lock.
         return Claim(self.path / f"{_MAIN}-{own_fingerprint}-{os.getpid()}.json", None)
 
     @contextlib.contextmanager

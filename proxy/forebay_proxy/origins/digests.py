@@ -11,7 +11,7 @@ Stored bytes are what the origin sent, its Content-Encoding included, so a diges
 - ``x-ms-blob-content-md5``: of the stored blob, whole on a 206 (where Azure's Content-MD5 is of the part).
 - ``X-Linked-Etag`` of 64 hex digits: the SHA-256 of the file, where the Hugging Face hub redirects to it (``linked``).
 
-An ETag is none of them, however much it looks like an MD5: of a multipart upload it is a sum of sums, with SSE-KMS or SSE-C it is no sum at
+An ETag is no digest, however much it looks like an MD5: of a multipart upload it is a sum of sums, with SSE-KMS or SSE-C it is no sum at
 all, other servers put an inode and a date there, and nothing in the answer tells these cases apart.
 """
 
@@ -27,7 +27,7 @@ __all__ = ["HEADERS", "linked", "offered"]
 
 # A structured-field dictionary (RFC 8941) whose values are byte sequences; anything else in it is not ours to read.
 _MEMBER = re.compile(r"\s*([a-z*][a-z0-9_.*-]{0,31})\s*=\s*:([A-Za-z0-9+/=]{0,128}):\s*(?:;[^,]*)?")
-_REPR_NAMES = {"sha-256": "sha-256", "sha-512": "sha-512"}  # RFC 9530 calls the others insecure; who sends them anyway means no one
+_REPR_NAMES = {"sha-256": "sha-256", "sha-512": "sha-512"}  # RFC 9530 calls the others insecure: not believed
 _AMZ_NAMES = {"crc32": "crc32", "crc32c": "crc32c", "crc64nvme": "crc64nvme", "sha1": "sha-1", "sha256": "sha-256"}
 # An answer without any of these names no digest.
 HEADERS = frozenset({

@@ -54,7 +54,7 @@ class Origins:
     ) -> Origins:
         """Build all of them. Opens nothing yet: neither a session nor the SDKs of AWS and Google.
 
-        ``environ``: STORAGE_EMULATOR_HOST, HF_ENDPOINT and the hub's token; what the SDKs read, they read themselves.
+        ``environ``: STORAGE_EMULATOR_HOST, HF_ENDPOINT and the hub's token; variables of the SDKs are read by the SDKs.
         """
         http = HttpOrigin(
             guard=guard, events=events, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s, user_agent=user_agent,

@@ -20,7 +20,7 @@ __all__ = ["AHEAD_SEGMENTS", "HELD_SEGMENTS", "Estimate", "PlannedRun"]
 
 # When the cache is the limit a reader may have two segments ahead of it that something needed left for (``prefetch_debt``).
 AHEAD_SEGMENTS = 2
-# And it holds the one it is in: that one is leased, and nothing may push it out.
+# And a reader leases the segment it is in, which cannot be evicted.
 HELD_SEGMENTS = 1
 # What an answer takes from an object store far away, and the rate of one connection there: as long as that a byte is on its way, and the
 # bytes of that time must lie ahead of the readers, or they wait however large the cache is.

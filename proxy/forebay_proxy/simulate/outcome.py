@@ -146,7 +146,7 @@ class SimulatedRun:
         return begin
 
     def _follow(self, job: str) -> None:
-        """Let those begin who wait for the end of ``job``, if this is it."""
+        """Begin the jobs that wait for the end of ``job``, if ``job`` has ended."""
         if job in self._following and all(reader.ended for name, reader in self.readers.items() if name.job == job):
             for script in self._following.pop(job):
                 self.clock.at(self.clock.now + script.begins_at, self._beginning(script, 0))

@@ -66,6 +66,6 @@ def _own(epoch: Sequence[RecordedOpening], lengths: Mapping[str, int], pace: flo
         if place + 1 < len(epoch):
             interval = epoch[place + 1].moment - opening.moment
             found.append(max(0.0, interval - waited, min(interval, usual)))
-        else:  # nobody knows when it was through with what had been sent to it
+        else:  # when its reader was through with the bytes sent before is not known
             found.append(max(0.0, (opening.seconds or 0.0) - waited, usual))
     return tuple(found)

@@ -48,7 +48,7 @@ class Script:
         return self.rate if own is None else length / own if own else None
 
     def number(self, epoch: int) -> int:
-        """What it tells its ``epoch`` to be."""
+        """The number that the loader gives its ``epoch``."""
         return epoch if self.numbers is None else self.numbers[epoch]
 
     def place(self, number: int) -> int | None:

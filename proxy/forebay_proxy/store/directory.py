@@ -1,4 +1,4 @@
-"""The cache directory: its layout, its one owner, and what in it is not ours.
+"""The cache directory: layout, the one owner, and files in it that are not ours.
 
     <cache dir>/lock            held with flock by the one process that owns the directory; says who that is, as JSON
                 hmac.key        32 random bytes, the key of the credential HMACs in index rows
@@ -49,7 +49,7 @@ _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 class StoredFile:
     """One shard file as found: its size, the bytes the disk allocates for it, how many names it has, when it last changed (wall clock).
 
-    ``retouched``: its times were set, as whatever copies with them does. A write moves both together.
+    ``retouched``: the file's times were set, as programs do that copy times. A write moves both together.
     """
 
     size: int
@@ -101,7 +101,7 @@ class Directory:
             return owned
 
     def place(self) -> str:
-        """A word for this very folder of shards: no copy of the folder has it, whatever its place and path.
+        """A word for this very folder of shards, which no copy of the folder has, at any path.
 
         Device and inode, and the inode's generation, because numbers are used again. A device number may change with a remount, and an
         inode's on some overlays: then every segment is verified before its first use, which costs time and nothing else.
@@ -120,7 +120,7 @@ class Directory:
     def in_place(self) -> bool:
         """Whether the path, the lock file and the shards' folder are still those we hold. Raises OSError.
 
-        The index is not asked: it is set aside by ourselves, and notices for itself when it was removed.
+        The index is not asked: only this program sets the database aside, and the index notices its removal.
         """
         try:
             named = ((LOCK, self._lock), (SHARDS, self.shards))

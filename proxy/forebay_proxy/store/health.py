@@ -69,7 +69,7 @@ class ProbeSchedule:
 
 
 class DiskHealth:
-    """The state, and who may do what in it. One log line and one event a change. Not thread-safe: the event loop's only."""
+    """The state of the disk, and the operations it allows. One log line and one event a change. Not thread-safe: the event loop's only."""
 
     def __init__(self, clock: Callable[[], float], events: Events) -> None:
         self.state: State = "normal"

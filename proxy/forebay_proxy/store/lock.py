@@ -81,7 +81,7 @@ def _start_time() -> int:
 
 
 def hmac_key(root: int) -> bytes:
-    """The stored key; a new one if there is none, or if others could have read or written it."""
+    """The stored key; a new key if the file is missing, or if other users could have read or written it."""
     fd = os.open(HMAC_KEY, _OPEN_FILE, 0o600, dir_fd=root)
     try:
         state = os.fstat(fd)

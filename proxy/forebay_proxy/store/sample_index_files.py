@@ -1,7 +1,7 @@
 """The sample indexes on the disk: one small file a shard version, each checked before it is used.
 
-A file is its shard version's key and the encoded index, whose own checksum covers it. Whatever is wrong with one (cut by a kill, flipped
-bits, another key's) it is removed, and made again when somebody asks. Nothing is synced: what a power cut takes is made again too. The
+A file is its shard version's key and the encoded index, whose own checksum covers it. A file with a fault (cut by a kill, flipped
+bits, another key's) is removed, and made again when a reader asks. Nothing is synced: what a power cut takes is made again too. The
 event loop's only; what blocks runs in the store's pools.
 """
 

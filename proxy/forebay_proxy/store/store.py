@@ -64,7 +64,7 @@ class Store:
 
     @classmethod
     async def open(cls, directory: Path, *, who: str, events: Events | None = None, layout: SegmentLayout = DEFAULT_LAYOUT) -> Store:
-        """Own ``directory``, making it if needed; its shards are cut as ``layout`` says. Without ``events`` nobody hears what befalls it.
+        """Own ``directory``, making it if needed; its shards are cut as ``layout`` says. Without ``events`` no listener hears of faults.
 
         Raises ConfigError: another owner, or a place that cannot be written.
         """

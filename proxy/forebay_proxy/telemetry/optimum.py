@@ -8,7 +8,7 @@ by side. Taken in the order of their ends, each with as much of its bytes as is 
 rule with bypass, without a future (OPTgen; Jain and Lin, "Back to the Future: Leveraging Belady's Algorithm for Improved Cache
 Replacement", ISCA 2016; the proof needs equal weights, and bytes are). Prefetch cannot do with fewer bytes, nor can whole-shard caching.
 
-What is said with it, and what is not:
+What the number says, and what it does not:
 
 - A reading counts at its end, as if it had all been read in that moment, and with the segments it entered: a reader that leaves a shard
   after a kilobyte did not need all of it. What is in the air, and what was prefetched and is not read yet, is therefore only in the real
@@ -16,7 +16,7 @@ What is said with it, and what is not:
 - Bytes, not whole segments: an interval may keep a part of one. That errs by less than a segment an interval at a full cache, downwards.
 - Readings of one shard that overlap share what is fetched, and need no room for that.
 - What an earlier process stored was fetched before this one began to count: it costs room, and nothing else.
-- The capacity may change; each moment has the one it had when it ended.
+- The capacity may change; a moment has the capacity of its end.
 - At most ``WINDOW`` readings are looked back. A shard not read for so long counts as new, and so does one of which more than
   ``MOST_RUNS`` pieces were read at different times: the older pieces are forgotten. Both err upwards.
 

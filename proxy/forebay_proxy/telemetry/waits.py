@@ -93,7 +93,7 @@ class Waits:
         self._waited_s = 0.0
 
     def share(self) -> float | None:
-        """What part of their time the readers of the last minute waited, 0 to 1; None while nobody has read in it."""
+        """The part of their time that readers of the last minute waited, 0 to 1; None where no reader read in that minute."""
         readers = sum(count for _, count in self._minute)
         return min(1.0, sum(seconds for seconds, _ in self._minute) / readers) if readers else None
 

@@ -2,7 +2,7 @@
 
 A flight is followed by its watermark, ``position``: every byte below it is readable, from the disk as far as ``on_disk.end``, from a memory
 window beyond that. Readers *board*: a leaving reader cancels nothing in the air. Flights end by landing, by failing, or at shutdown. A
-failed flight tells those who wait now and is forgotten: it is off the board before they wake, or a newcomer would board a dying one.
+failed flight tells its readers and is forgotten: the board loses the flight before its readers wake, or a newcomer would board a dying one.
 
 Not thread-safe: the event loop's only.
 """

@@ -210,7 +210,7 @@ class Fetcher:
             await retry_budget.pause(error)
         except OriginLied as lie:
             if lie.of_version:
-                raise ShardChanged(shard.name, lie.cause) from lie  # it insists: what we hold is not what it has
+                raise ShardChanged(shard.name, lie.cause) from lie  # the origin insists: our version is not the one it has
             raise
         self._events.emit(FetchRetried(shard.origin, reason_of(error), resumed))
 

@@ -99,7 +99,7 @@ class Fill:
 
     def _failed(self, entry: Entry, error: DiskFailed) -> None:
         self._disk.failed(error)
-        if error.errno_name == "ENODATA":  # another program cut the file: it cannot be mended while it is read, so it leaves
+        if error.errno_name == "ENODATA":  # another program cut the file: no mending while readers are in it, so the version leaves
             self.outdated(entry)
 
     def segment_stored(self, entry: Entry, index: int, checksum: int, grant: Grant[Slice], flight: Flight) -> None:

@@ -141,7 +141,7 @@ class SegmentGrants:
         return grant
 
     def larger(self, needed: Urgency, grant: Grant[Slice], size: int) -> Grant[Slice] | None:
-        """``grant``, which is too small, with what it lacks, whose victims are still to be removed; None, and ``grant`` is given back."""
+        """``grant``, too small, with the missing bytes, whose victims are still to be removed; or None, and ``grant`` is released."""
         before = Counter(self._room.prefetch_debts.owed_on(*needed.place))
         try:
             more = self._first(needed, size - grant.bytes, noted=size, owed=before)

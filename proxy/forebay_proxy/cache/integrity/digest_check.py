@@ -152,7 +152,7 @@ class DigestCheck:
         self.look(entry)
 
     def look(self, entry: Entry) -> None:
-        """Something about ``entry`` changed: hash what can be hashed, and let those who wait see for themselves."""
+        """Something about ``entry`` changed: hash the segments that can be hashed, and wake the readers that wait for the digest."""
         digest_state = entry.trust.digest_state
         if digest_state is None:
             return

@@ -1,7 +1,7 @@
 """The readers inside a shard now: from when a reader has its version until it has left, however it leaves.
 
-A reader that is let in keeps its version here; when it leaves, what it alone kept may go. What readers wait for is counted here too, and
-what each reading would have cost the best schedule there is.
+A reader that is let in keeps its version here; when the reader leaves, segments that it alone leased may go. The waits of readers are
+counted here too, and the cost of each reading under the best schedule there is.
 """
 
 from __future__ import annotations

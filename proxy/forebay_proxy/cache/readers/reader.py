@@ -173,7 +173,7 @@ class ShardReader:
 
     @property
     def entered(self) -> tuple[int, int] | None:
-        """The first and the last segment that it has been in; None while it has been in none."""
+        """The first and the last segment that this reader has been in; None before its first segment."""
         if self._place.began_at is None:
             return None
         return self._place.began_at, max(self._place.began_at, self._place.segment, self._index_of(max(0, self.position - 1)))
@@ -205,7 +205,7 @@ class ShardReader:
             return
         if source_in_flight(self.entry, self.position, self.lease.flight) is not SegmentSource.SAME_FLIGHT:
             self.lease.leave_flight()
-            self.lease.arrive(index)  # what it has behind it may leave for what it needs now
+            self.lease.arrive(index)  # segments behind the reader may leave for the one it needs now
             source = source_in_flight(self.entry, self.position, None)
             if source is None:
                 if self.entry.segments.has(index) and not await self._host.parts.segment_reader.trusted(self.entry, index):

@@ -88,7 +88,7 @@ class Entry:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing of it is here, and nobody is in it."""
+        """Whether no segment of the version is here, and no reader is in it."""
         return self.in_use.idle and not self.segments.stored_count
 
     @property
@@ -154,7 +154,7 @@ class VersionUse:
         return not self.readers and not self.flying and not self.leaving
 
     def withdraw(self, index: int) -> None:
-        """A segment that was being written will not become one: until ``Reclaimer.abandon`` has freed it nobody begins it anew."""
+        """A segment that was being written will not be claimed: until ``Reclaimer.abandon`` has freed it, no flight begins it anew."""
         self.leaving[index] = asyncio.get_running_loop().create_future()
 
     @property

@@ -66,8 +66,8 @@ class SegmentReader:
         False: it must not be read. Where the disk does not answer, or does not let go of it, it is still here then, and unverified.
         """
         if entry.stored.file is None and entry.segments.has(index):
-            with suppress(CacheError):  # reading will tell
-                await self._files.stored(entry)  # what of it is not there shows when it is opened
+            with suppress(CacheError):  # the read will tell
+                await self._files.stored(entry)  # missing bytes show when the file is opened
         while index in entry.segments.unverified:
             if await self._segment_check.once(entry, index) is not Finding.RIGHT:
                 return False

@@ -254,7 +254,7 @@ class SegmentLeases:
         entry.segments.lease(index)
 
     def release(self, entry: Entry, index: int) -> None:
-        """One of those who leased it has it no more."""
+        """One lease of the segment ends."""
         entry.segments.release(index)
         if index not in entry.segments.leases:
             self.count -= 1

@@ -126,7 +126,7 @@ class Opening:
             if not self._head:
                 grant = await self._fill.grants.opening(self._needed, self._parts.sizes.guess(self._shard))
             if grant is None and self._needed.need >= DEMAND:
-                raise CacheFull("no room to open it ahead of need")  # it would pass through memory, and nobody would read it
+                raise CacheFull("no room to open it ahead of need")  # the bytes would pass through memory, and no reader would want them
             async with AsyncExitStack() as held:
                 asking = self._parts.fetcher.ask(self._shard, self._asked, Pin(), self._needed, self._retry_budget)
                 body, slot = await held.enter_async_context(asking)

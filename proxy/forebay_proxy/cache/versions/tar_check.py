@@ -44,7 +44,7 @@ class TarCheck:
             self._events.emit(NotTar(name, why, reading.reader.job if reading.reader else ""))
 
     async def of(self, entry: Entry) -> str:
-        """Why ``entry`` is no tar, in words; "" where it may be one, is not called one, or cannot be looked at."""
+        """Why ``entry`` is no tar, in words; "" where the bytes may be a tar, the name says none, or the first block cannot be read."""
         size = self._unseen(entry)
         if size is None:
             return entry.trust.no_tar or ""

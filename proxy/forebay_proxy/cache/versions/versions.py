@@ -99,7 +99,7 @@ class Versions:
         self.current[entry.name] = entry
 
     def known_by(self, entry: Entry, shard: Shard) -> None:
-        """``shard``'s credential reads what an earlier process stored: now it is known to whom it is shown."""
+        """``shard``'s credential reads bytes that an earlier process stored: its access is recorded from now on."""
         if entry.access.variant is None:
             entry.access.variant = shard.credential.variant(self._hmac_key)
 
@@ -127,7 +127,7 @@ class Versions:
         check_length(shard.name, version.length)
         entry = self._entered(shard, version, ranged=ranged)
         if "*" in version.vary:
-            entry.in_use.stale = True  # it serves who asked for it, and leaves: the next one may be meant to get something else
+            entry.in_use.stale = True  # serves this reader, and leaves: the next one may be meant to get another
             return entry
         self._show(entry, shard, outdated)
         if entry.name in self._version_flips.former:

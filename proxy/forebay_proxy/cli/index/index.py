@@ -143,7 +143,7 @@ class _Counting:
             self._room.counted(_name(asked[0]), fetched=True)  # what is here of it
 
     def _fetched(self, shards: Sequence[str], headers: tuple[tuple[str, str], ...]) -> dict[str, Event]:
-        """Have ``shards`` fetched, and count them; those that found no room, and what was said of them."""
+        """Have ``shards`` fetched, and count their samples; returns the shards that found no room, with the last event of each."""
         if self._together < _TOGETHER:
             self._room.let_go()  # there was no room before: there is none now but for what has been counted
         crowded: dict[str, Event] = {}

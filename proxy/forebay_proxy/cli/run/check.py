@@ -77,7 +77,7 @@ def _shown(url: str, base: str = "") -> str:
 
 
 def _understood(text: str) -> Source | str | None:
-    """The source, None if it is left alone, or what is wrong with it."""
+    """The source; None if the URL is left alone; or the fault of the URL, in words."""
     try:
         return parse_source(text)
     except InvalidShardUrl as error:

@@ -21,7 +21,7 @@ _TICK_S = 20.0  # servers close connections that idle for a minute
 
 
 def run_command(arguments: Sequence[str], environ: Mapping[str, str], tick: Callable[[], object]) -> int:
-    """Run it to its end and return its exit code, 128 + n if signal n ended it. ``tick`` is called every 20 s.
+    """Run the command to its end and return its exit code, 128 + n if signal n ended the process. ``tick`` is called every 20 s.
 
     Raises ``OSError`` when it cannot be started.
     """

@@ -12,7 +12,7 @@ from forebay_proxy.core.quantities import format_size
 
 __all__ = ["differences", "unknown_origins"]
 
-# How long an idle one stays is its starter's business; the other two are where one starts looking, not what one needs.
+# How long an idle sidecar stays is its starter's business; the other two say where a job looks for a sidecar, not what it needs.
 _NO_MATTER = frozenset({"idle_exit_s", "host", "socket", "allow_origin"})
 _SIZES = frozenset({"cache_size"})
 

@@ -31,8 +31,8 @@ __all__ = ["JoinRequest", "Joined", "join"]
 
 _START_S = 15.0  # loading the index of 100,000 segments takes 0.1 s; a loaded node with a slow disk needs a few
 _IDLE_EXIT_S = 60  # long enough for the next command of a script to join, short enough to be gone when people look
-_PROBE_S = 10.0  # as for a hold: who is given up on too early gets a second sidecar beside it
-_LAST_LINES = 5  # of a log: the cause is in the last one, what led to it before that
+_PROBE_S = 10.0  # as for a hold: a sidecar that is given up on too early gets a second one beside it
+_LAST_LINES = 5  # lines of a log: the last one has the cause, those before it the way there
 
 
 @dataclass(frozen=True)
@@ -92,12 +92,12 @@ def _named(address: str, named_by: str, environ: Mapping[str, str], job: str) ->
 
 
 def _held(sidecar: SidecarClient, job: str) -> KeepAlive | None:
-    """A hold of it, which is also the proof that it serves; None where it does not, or is about to end."""
+    """A hold of ``sidecar``, which is also the proof that it serves; None where it does not, or is about to end."""
     hold = sidecar.hold(job)
     try:
         hold.take(_PROBE_S)
     except KeepAliveRefused as refused:
-        # One of an older version minds connections; one that takes no more holds, and does not drain, is kept by those it has.
+        # An older version minds connections; a sidecar that takes no more holds, and does not drain, is kept by the holds it has.
         full = refused.status == HTTPStatus.SERVICE_UNAVAILABLE and _is_ready(sidecar)
         return hold if full or refused.status == HTTPStatus.NOT_FOUND else None
     except LaunchError:

@@ -44,7 +44,7 @@ def launch(seams: Seams, /, config: Path | None, **flags: Any) -> int:
 
 
 def _status(joined: Joined) -> Mapping[str, Any]:
-    """What it decided by itself, and what it noticed: nobody reads its log for that; and how it is set."""
+    """Decisions and notices of the sidecar, since people do not read a log for them; and its settings."""
     try:
         return joined.sidecar.status()
     except ForebayError:

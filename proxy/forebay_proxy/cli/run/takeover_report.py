@@ -1,7 +1,8 @@
 """What the processes of a ``forebay run`` said of themselves: how many read through the sidecar, how many past it, and why.
 
-Each appends lines to one private file in the run directory (``forebay_loader.base.takeover_report`` writes them). It is theirs to fill, so
-it is read with a bound and believed in nothing but counts and short words; it goes when the run ends, or when the next one finds it left.
+Each appends lines to one private file in the run directory (``forebay_loader.base.takeover_report`` writes them). The
+command may write anything there, so the file is read with a bound, and only counts and short words are believed. The end of the run
+removes the file, or a later run does.
 """
 
 from __future__ import annotations

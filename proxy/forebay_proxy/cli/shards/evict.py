@@ -56,7 +56,7 @@ def evict(shards: tuple[str, ...], everything: bool, yes: bool, as_json: bool, u
 
 
 def _say_sets(sidecar: SidecarClient, shards: tuple[str, ...]) -> None:
-    """What is kept filled comes again: nobody expects that of what they have just removed."""
+    """A set that is kept filled is fetched again, which a person who has just evicted it does not expect."""
     for each in sidecar.status().get("sets", ()):
         known = understood_set(each["set"])
         if each["state"].startswith(("waits for its first", "not fetched")) or known is None:

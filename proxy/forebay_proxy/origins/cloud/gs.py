@@ -141,7 +141,7 @@ class GsOrigin:
 
 
 def _own(shard: Shard) -> tuple[tuple[str, str], ...]:
-    """The reader's own headers if they prove who asks. Never beside the sidecar's token: they could say what it is used for."""
+    """The reader's own headers if they prove who asks. Never beside the sidecar's token: headers could say what the token is used for."""
     headers = shard.credential.headers
     return headers if any(name.lower() == "authorization" for name, _ in headers) else ()
 

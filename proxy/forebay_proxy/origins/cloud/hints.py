@@ -1,4 +1,4 @@
-"""What a person can do about a refusal, from what the service says in it. Pure; no text repeats a secret."""
+"""What a person can do about a refusal, from the service's own words. Pure; no text repeats a secret."""
 
 from __future__ import annotations
 

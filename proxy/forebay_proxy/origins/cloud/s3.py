@@ -186,7 +186,7 @@ class S3Origin:
         return signature
 
     async def _recredential(self, profile: str, *, certain: bool) -> bool:
-        """Read the credentials of ``profile`` anew; False if that was done a moment ago. ``certain``: they are bad, whatever they are."""
+        """Read the credentials of ``profile`` anew; False if that was done a moment ago. ``certain``: those in use are known to be bad."""
         now = self._clock()
         if abs(now - self._recredentialed.get(profile, float("-inf"))) < _RECREDENTIAL_S:
             return False

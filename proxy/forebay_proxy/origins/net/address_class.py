@@ -32,8 +32,8 @@ class AddressClass(IntEnum):
         return self.name.lower().replace("_", "-")
 
 
-# Services that hand out the machine's credentials to every process on it. Most are link-local already; these are the ones that are not, and
-# the link-local ones are here so that the refusal can name what it protects.
+# Services that hand out the machine's credentials to every process on it. Most addresses are link-local already; here are the others, and
+# the link-local ones too, so that the refusal can name the service.
 _METADATA = frozenset(
     ip_address(text)
     for text in (

@@ -1,4 +1,4 @@
-"""How this sidecar meets the outside: through which proxy, trusting whom, and by which mark it knows itself."""
+"""How this sidecar meets the outside: through which proxy, with which certificate authorities, and by which mark it recognises itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from forebay_proxy.origins.net.trust import Trust
 
 __all__ = ["HEEDED", "Egress", "heeded"]
 
-# Variables of everybody that decide how origins are reached; both spellings of the proxies'. No settings of ours: they mean what they mean.
+# Variables that many programs read to reach servers; proxies' in both spellings. No settings of ours: their meaning is fixed.
 HEEDED = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "AWS_CA_BUNDLE")
 
 

@@ -41,7 +41,7 @@ _NEVER = frozenset({
 class Refused(OSError):
     """Forebay will not go there. An OSError, because it must pass through the resolver of the HTTP client unharmed.
 
-    ``cause`` says what was refused and why, ``next_step`` names the flag that would allow it, "" where none does.
+    ``cause`` says what was refused and why, ``next_step`` names the flag that would allow the address, "" where no flag does.
     """
 
     def __init__(self, cause: str, next_step: str = "") -> None:

@@ -29,7 +29,7 @@ __all__ = ["AdminRoutes", "Housekeeping"]
 # Warm-ups at once: a person starts one, a cluster's prologue a few. Each keeps its list of shards in memory until it ends.
 MOST_WARMS = 8
 # Holds at once. A node runs a few jobs, each with a hold for `forebay run` and one for each rank that calls fb.sidecar(): a crowd of
-# them is a fault, and would take the places of those who read.
+# holds is a fault, and would take the places of readers.
 MOST_HOLDS = 256
 
 Handler = Callable[[web.BaseRequest, RequestRecord], Awaitable[web.StreamResponse]]

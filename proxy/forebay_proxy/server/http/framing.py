@@ -20,7 +20,7 @@ __all__ = ["BadFraming", "Bodies", "Busy", "HeldBodies", "checked_path", "creden
 
 # A plan of 64 MiB over a slow link still moves; a client that says nothing for this long has gone or drips on purpose.
 BODY_SILENCE_S = 30.0
-# Four of the largest plans at once. They are parsed one after the other, so that more of them would only wait in memory.
+# Four of the largest plans at once. Plans are parsed one after the other, so that more bodies would only wait in memory.
 BODIES_MOST_BYTES = 256 * 1024 * 1024
 
 # A repeated one of these lets two readers of one request disagree about it: the root of request smuggling.
@@ -94,7 +94,7 @@ def checked_path(request: web.BaseRequest) -> str:
 
 
 async def read_body(request: web.BaseRequest, limit_bytes: int, holding: HeldBodies) -> bytes:
-    """The whole body, at most ``limit_bytes``; a longer one is refused (413) before it is read where its length is announced.
+    """The whole body, at most ``limit_bytes``; a longer body is refused with 413, before it is read where its length is announced.
 
     ``holding`` grows with it. A client silent for ``BODY_SILENCE_S`` has left (``ClientGone``).
     """

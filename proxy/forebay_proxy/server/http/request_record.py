@@ -154,7 +154,7 @@ class OpenRequests:
         return asyncio.current_task() in self._turned_away
 
     async def turn_away(self) -> None:
-        """Cancel all but the bodies that are on their way; returns once those have let go of what they held."""
+        """Cancel all but the bodies that are on their way; returns once those requests have released their leases and buffers."""
         for task, record in self._records.items():
             if not record.body_begun:
                 self._turned_away.add(task)

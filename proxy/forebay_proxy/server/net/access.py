@@ -65,8 +65,9 @@ class AccessQuestion:
 class Access:
     """The rules with the sidecar's own facts filled in.
 
-    ``own_uid`` is the sidecar's; ``allow_uid`` more of them; ``hosts`` names besides loopback ones under which it is reached (what it was
-    told to bind). Without a ``token`` no remote client gets in. ``anybodys_uid``: what the kernel shows of users it has no number for here.
+    ``own_uid`` is the sidecar's; ``allow_uid`` are further uids; ``hosts`` are names, besides loopback ones, under which the sidecar is
+    reached (the addresses it was told to bind). Without a ``token`` no remote client gets in. ``anybodys_uid``: the uid by which the
+    kernel shows users that have no number here.
     """
 
     own_uid: int
@@ -205,7 +206,7 @@ class ConnectionLimit:
         return f"<ConnectionLimit {len(self)} of {self._most}>"
 
     def enter(self, guest: ConnectionPlace) -> ConnectionPlace | None:
-        """Take ``guest`` in; returns the connection that must leave for it: None, the idle one unheard for longest, or ``guest`` itself."""
+        """Admit ``guest``; returns the connection that must leave instead: None, the one idle for longest, or ``guest`` itself."""
         self._guests[guest] = None
         if guest.stranger and sum(other.stranger for other in self._guests) > self._most_strangers:
             return self._longest_idle(guest, strangers_only=True)

@@ -293,7 +293,7 @@ def _linked(fd: int) -> os.stat_result:
 
 
 def _sound(fd: int, end: int) -> None:
-    """A file has its length before anything is written: writing beyond it would make a hole of what somebody cut off."""
+    """A file has its length before anything is written: a write beyond it would make a hole of bytes that another program cut."""
     if _linked(fd).st_size < end:
         raise _ended()
 

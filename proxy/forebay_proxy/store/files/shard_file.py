@@ -210,7 +210,7 @@ class FileCalls:
 
 
 def _has_name(fd: int, key: str, directory: int) -> bool:
-    """Whether the file still has its name; it may have lost that and live on under a second one, which somebody gave it."""
+    """Whether the file still has its name; a file may have lost its name and live on under a second one, by another program's link."""
     with suppress(OSError):
         return os.path.samestat(os.fstat(fd), os.stat(key, dir_fd=directory, follow_symlinks=False))
     return False

@@ -124,7 +124,7 @@ async def _ended(waiter: asyncio.Future[T], patience_s: float | None) -> None:
 
 
 def _undo_late(waiter: asyncio.Future[T], undo: Callable[[T], object] | None) -> None:
-    """No caller will see the result of ``waiter``: hear its error, give its result to ``undo``, now or when it comes."""
+    """No caller will see the result of ``waiter``: retrieve the error, or give the result to ``undo``, now or when the thread ends."""
 
     def ended(done: asyncio.Future[T]) -> None:
         if not done.cancelled() and done.exception() is None and undo is not None:

@@ -1,6 +1,6 @@
 """Whether an SQLite file is a database that diskcache made for us: its tables, indexes, triggers and settings, to the letter.
 
-diskcache creates what is missing and takes the rest as it finds it. A trigger would run with each of our commits, an expression in an index
+diskcache creates missing tables and uses existing ones as they are. A trigger would run with each of our commits, an expression in an index
 or a generated column with each read, a view can stand where a table is expected, and of the settings each one whose name begins with
 ``sqlite_`` is run as a PRAGMA. So nothing is opened for writing that is not exactly what diskcache itself creates. What a trigger or an
 index does stands only in its text, so it is the text that is compared, and pyproject.toml bounds diskcache to the minor that writes it so.

@@ -4,7 +4,7 @@ The event loop only puts facts into a queue; a thread of its own makes lines of 
 the disk cannot take is dropped, counted and said: a log is never a reason to serve slower. ``forebay plan --replay`` reads the file.
 
 A shard that was passed as a descriptor is one answer too: a hit with all of its bytes, which begins with the question and ends with the
-lease. Nobody sees when it is read in between, nor how much of it.
+lease. When the file is read in between, and how much of it, the sidecar cannot see.
 
 =============================  =======================================================================================================
 key                            meaning

@@ -41,7 +41,7 @@ def flag_table(*, skip: str = "", skip_value: str = "", keep: Mapping[str, str] 
 def sort_words(words: Sequence[str], table: Mapping[str, str], *, clusters: bool = False) -> Words:
     """``words`` sorted by ``table``. ``clusters``: short options may stand together (``-sSLo-``).
 
-    Raises ``NotRewritten`` for an option the table does not name: nobody knows what it would have changed.
+    Raises ``NotRewritten`` for an option the table does not name: its effect is not known here.
     """
     values: dict[str, list[str]] = {}
     operands: list[str] = []

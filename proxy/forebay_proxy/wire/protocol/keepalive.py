@@ -30,7 +30,7 @@ class LaunchError(OSError):
 
 
 class KeepAliveRefused(LaunchError):
-    """Something answers there, but takes no hold: ``status`` 503 while it drains, 404 for one that knows none."""
+    """A server answers there, but takes no hold: ``status`` is 503 of a sidecar that drains, 404 of a server that knows no holds."""
 
     def __init__(self, text: str, status: int) -> None:
         super().__init__(text)

@@ -142,12 +142,12 @@ def _from_lines(body: bytes, query: str, breathe: Callable[[], None]) -> PlanBod
 
 
 def _number(text: Optional[str]) -> Any:
-    """A query's number; what is none stays as it is."""
+    """A query's number; a text that is no number stays as it is."""
     return int(text) if text is not None and re.fullmatch("[0-9]{1,16}", text) else text
 
 
 def _lines(body: bytes) -> Iterator[Any]:
-    """The JSON values of the lines: hundreds in one breath; one by one, ten times slower, only to name a bad one."""
+    """The JSON values of the lines: hundreds at once; line by line, which is ten times slower, only to name a bad line."""
     count = 0
     for lines in chunked_json.lines(body):
         try:
