@@ -73,7 +73,7 @@ TABLE = (
     ),
     Row(
         "One URL, several contents (`Vary`, tokens that choose)",
-        "who brings another header or token asks the origin first; what it names in Vary has a key of its own; Vary: * is not stored",
+        "the origin lets a reader with another header or token in; headers named in Vary are part of the key; Vary: * is not stored",
         (f"{HERE}/test_variants.py", "tests/proxy/cache/resident/test_entry.py"),
     ),
     Row(

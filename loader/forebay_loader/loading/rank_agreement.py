@@ -20,8 +20,8 @@ from forebay_loader.base.notices import notice_once
 
 __all__ = ["Agreement", "Said", "agreement_of", "site", "watched"]
 
-FIRST_S = 1.0  # ranks of one training come to their first batch at about the same time; later ones are heard while this one goes on
-PAUSE_S = 0.5  # between two looks for who has not come yet
+FIRST_S = 1.0  # ranks of one training come to their first batch at about the same time; late ranks are heard while this one goes on
+PAUSE_S = 0.5  # between two looks for missing ranks
 _LABELS = {
     "batches": "batches an epoch (with_epoch, batches_per_epoch)",
     "samples": "samples an epoch (with_epoch on the data set)",

@@ -32,7 +32,7 @@ __all__ = ["JoinRequest", "Joined", "join"]
 _START_S = 15.0  # loading the index of 100,000 segments takes 0.1 s; a loaded node with a slow disk needs a few
 _IDLE_EXIT_S = 60  # long enough for the next command of a script to join, short enough to be gone when people look
 _PROBE_S = 10.0  # as for a hold: a sidecar that is given up on too early gets a second one beside it
-_LAST_LINES = 5  # lines of a log: the last one has the cause, those before it the way there
+_LAST_LINES = 5  # lines of a log: the cause is in the last one
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Who is given room, and what must leave for it: the ledger, the eviction queue and the prefetch debts together. Pure.
+"""Which segments are given room, and which must leave for them: the ledger, the eviction queue and the prefetch debts together. Pure.
 
 The half of the space manager that decides. It has no files and no tasks: it names victims, and the caller takes them out of use (and tells
 ``EvictionCandidates.touch``). So the simulator drives these very decisions with entries that have no bytes.
@@ -127,7 +127,7 @@ class EvictionCandidates(Generic[H]):
         self._queue.refresh(count)
 
     def in_order(self) -> Generator[tuple[NextUse, H], None, None]:
-        """Everything stored, first to leave first. To be closed by who does not walk it to its end."""
+        """Everything stored, first to leave first. A caller that stops early must close the iterator."""
         order = self._queue.order()
         try:
             for use, key in order:
@@ -180,7 +180,7 @@ class EvictionCandidates(Generic[H]):
 
 
 class AdmissionPolicy(Generic[H]):
-    """Who is given room, and what must leave for it: the first of ``candidates`` that may."""
+    """Which segments are given room, and which must leave for them: the first of ``candidates`` that may."""
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ class AdmissionPolicy(Generic[H]):
     def reserve(self, size: int, reader: Hashable = None) -> Grant[tuple[H, tuple[int, ...]]]:
         """Room for a demanded segment: whatever is not leased may leave for it. Raises ``CacheFull``.
 
-        ``reader``: who owes for what leaves though it is needed; None where its future is not known.
+        ``reader``: owes for segments that leave though a plan needs them; None where the reader's future is not known.
         """
         return self._reserve(size, None, reader)
 

@@ -159,7 +159,7 @@ class EvictionQueue:
         return None
 
     def _first(self) -> tuple[NextUse, str, ReaderPlan | None] | None:
-        """What stands first of all: (its use as written down, key, whose it is: a guess where that is no reader)."""
+        """The first entry of all: (next use as written down, key, reader of that use; no reader: a guess)."""
         guess = self._guess()
         if guess is None or guess.rank > Rank.AHEAD:  # no guess has the rank AHEAD
             plan = self._top()

@@ -53,8 +53,8 @@ class Headroom:
     def looked(self, free_bytes: int | None, least_bytes: int, most_bytes: int, size_bytes: int = 0) -> None:
         """What the file system says is free for us, and what it held of ours then, at least and at most.
 
-        ``free_bytes`` None: it does not say (ramfs). ``size_bytes`` is all it has, where it says: our books may hold more than its blocks
-        (it shares or packs them), and room beyond its size is none.
+        ``free_bytes`` None: the file system does not say (ramfs). ``size_bytes`` is its whole size, where known: the ledger may count more
+        bytes than the disk has (blocks are shared or packed), and room beyond that size does not exist.
         """
         if free_bytes is None:
             self._fits_bytes = self.configured_bytes

@@ -212,7 +212,7 @@ class EpochTracker:
     def unread_by(self, name: str, group_name: str, now: float) -> dict[str, float] | None:
         """The live jobs that know the shard's sets and have not read it in their present pass, and when each was last heard of there.
 
-        None where nobody waits for anything of them: all of its sets are dead, or all their jobs are over.
+        None where no reader waits for one of the shards: all sets are dead, or all their jobs are over.
         """
         unread: dict[str, float] = {}
         alive = False

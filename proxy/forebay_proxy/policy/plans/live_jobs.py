@@ -67,7 +67,7 @@ class LiveJobs:
             self._heard.pop(job, None)
 
     def is_live(self, job: str, now: float) -> bool:
-        """Whether it may read again what it has read."""
+        """Whether the job may read its shards again."""
         return job in self._connected or now - self._heard.get(job, -inf) <= QUIET_S
 
 

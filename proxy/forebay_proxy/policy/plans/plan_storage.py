@@ -269,7 +269,7 @@ class PlanStorage:
                 yield plan, index
 
     def first(self, number: int) -> tuple[float, ReaderPlan | None, int]:
-        """(when the shard is opened by some live plan, which, at which index); never and none if it is ahead of nobody."""
+        """(when the shard is opened by some live plan, the plan, its index); never and none if no plan has the shard ahead."""
         need, first, at = inf, None, 0
         for mention in self._reverse_index.of(number):  # not by way of ``ahead``: a generator costs more than what it finds
             plan, index = self._by_serial[mention >> INDEX_BITS], mention & INDEX_MASK

@@ -1,4 +1,4 @@
-"""One reader's announced future: where it stands in it, and how fast it goes. Pure.
+"""One reader's announced future: the reader's position in it, and its pace. Pure.
 
 What all plans together may hold is bounded, because it is held in memory: a client that makes up readers must not eat the node.
 """

@@ -1,1 +1,1 @@
-"""What to fetch next, and whose turn it is."""
+"""Which segment to fetch next, and which reader's turn it is."""

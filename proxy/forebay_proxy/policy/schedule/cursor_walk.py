@@ -1,4 +1,4 @@
-"""How a cursor goes on: past what is here, on its way or cannot be had now, to what is missing; and when that is needed. Pure."""
+"""How a cursor goes on: past segments that are here, in the air or refused now, to the next missing one; and when that is needed. Pure."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class OriginCursor:
         self.indices: list[int] = []
         self.segment = 0
         self.ticket = 0
-        self.tight = 0  # its place among those for whom there was no room; 0: none
+        self.tight = 0  # its place among readers without room; 0: none
 
     def __repr__(self) -> str:
         where = f"{self.indices[:1]} segment {self.segment}"

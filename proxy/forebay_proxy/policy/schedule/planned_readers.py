@@ -168,14 +168,14 @@ class PlannedReaders:
         return self.lengths.expected(plan.reader.job, self._view.layout.segment_bytes) if length is None else length
 
     def learn(self, name: str) -> None:
-        """The shard of this name was opened: its length is known, if it is one."""
+        """The shard of this name was opened: its length is known, if the name is a shard's."""
         length = self._view.length(name)
         if length is not None:
             for plan, _ in self._plans.mentions(name):
                 self.lengths.learn(plan.reader.job, length)
 
     def back_to(self, name: str) -> list[OriginCursor]:
-        """Something of the shard is missing: the lanes whose cursors were beyond it, and have come back to it."""
+        """A segment of the shard is missing: the lanes whose cursors were beyond the shard, and have come back."""
         found = ((self._cursors.get(plan.reader), plan, index) for plan, index in self._plans.mentions(name))
         lanes = (mine.fall_back(index, self._plans.shard_at(plan, index).origin) for mine, plan, index in found if mine)
         return [lane for lane in lanes if lane is not None]

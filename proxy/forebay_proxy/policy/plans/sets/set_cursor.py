@@ -1,7 +1,7 @@
 """In which order a declared set is fetched: as the last epoch was read, where readers keep to that; else as it is listed. Pure.
 
 Readers of an unshuffled set open the same order each epoch; those of a shuffled one do not, and then any order is as good as another.
-Whether they keep to it shows while they read: each opening is compared with its place in the epoch before.
+Whether readers keep to an order shows while they read: each opening is compared with its place in the epoch before.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class SetCursor:
         self._cursor = 0
 
     def next(self, wanted: Callable[[int], bool], steps: int) -> int | None:
-        """The index of the next shard that is ``wanted``, within so many looks; None if there was none among them."""
+        """The index of the next shard that is ``wanted``, within so many looks; None if no such shard was among them."""
         listed_from = len(self._before) if self._following else 0
         if self._following:
             self._cursor = max(self._cursor, min(len(self._now), listed_from))

@@ -119,7 +119,7 @@ class ListBlock(Block):
         return self._texts[index]
 
     def drop(self, index: int) -> None:
-        """One by one, so that a million are not freed in one breath."""
+        """Text by text, so that a million are not freed at once."""
         self._texts[index] = ""
 
 
@@ -149,7 +149,7 @@ class PatternBlock(Block):
         return self._siblings.name(self.pattern.at(index))
 
     def _begin(self, folder: int) -> str | None:
-        """How the names of this folder begin; None if they have to be parsed one by one."""
+        """How the names of this folder begin; None if each name has to be parsed."""
         if self._split is None or folder in self._folders:
             return None
         before, numbers, behind = self._split

@@ -16,7 +16,7 @@ class NegativeCache:
     """Names, each until a time."""
 
     def __init__(self) -> None:
-        self.of_origin: Counter[str] = Counter()  # those of none are not in it
+        self.of_origin: Counter[str] = Counter()  # names without an origin are not counted
         self._until: dict[str, tuple[float, str]] = {}
         self._ends: list[tuple[float, str]] = []  # a heap; an end that is not its name's any more is passed over
 
