@@ -176,7 +176,7 @@ class ShardCache:
 
     def read_segment(self, entry: Entry, index: int) -> None:
         """A reader takes a segment from the store: it counts as read, and is no reader's lead any more."""
-        if self.room.has_debts:
+        if self.room.admission.has_debts:
             self.room.prefetch_debts.hit(entry.key, index)
         entry.segments.unread.discard(index)
 

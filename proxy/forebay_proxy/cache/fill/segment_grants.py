@@ -167,7 +167,7 @@ class SegmentGrants:
 
     def _note(self, key: str, index: int, reader: Hashable, owed: Mapping[Hashable, int]) -> None:
         """A segment comes on demand; ``owed``: the bytes that left for it though they were needed."""
-        if owed or self._room.has_debts:
+        if owed or self._room.admission.has_debts:
             self._room.prefetch_debts.note(key, index, reader, owed=owed, is_lead=False)
 
     def refused(self, why: str) -> None:

@@ -26,7 +26,6 @@ from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.core.errors import CacheError, DigestDiffers, OriginError, ShardChanged, bare
 from forebay_proxy.core.facts.requests import RequestOutcome
 from forebay_proxy.core.shard import Shard
-from forebay_proxy.transfer.flights import Flight
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["REST_S", "ShardReader", "ShardReaderHost"]
@@ -222,23 +221,18 @@ class ShardReader:
         if source is SegmentSource.STORE:
             self._host.read_segment(self.entry, index)
             return
+        flights = self._host.parts.segment_flights
         if source is SegmentSource.PRIVATE:
-            flight = self._host.parts.segment_flights.launch_alone(self.entry, self.position, self.shard)
+            flight = flights.launch_alone(self.entry, self.position, self.shard)
         elif source is SegmentSource.ONE_BODY:
             assert self.entry.in_use.stream is not None
             flight = self.entry.in_use.stream
         else:
-            flight = self._boarded(index) or self._host.parts.segment_flights.launch(self.entry, index, self.shard, 0.0, self.reader)
+            found = self.lease.in_the_air(index, opened_here=self._opened_here)
+            flight = found or flights.launch(self.entry, index, self.shard, 0.0, self.reader)
         self.lease.board(flight, self.position)
         if flight.bypass:
             self.tally.outcome = RequestOutcome.BYPASS
-
-    def _boarded(self, index: int) -> Flight | None:
-        """A flight that is in the air already; counted when somebody else asked for it."""
-        flight = self._host.parts.segment_flights.find(self.entry, index)
-        if flight is not None and not self._opened_here and index > self.lease.asked_to:
-            self._host.parts.segment_flights.boarded()
-        return flight
 
     def _go_alone(self, error: CacheError) -> None:
         """The shared flight cannot serve this reader any further: fetch the rest of the segment for it alone."""

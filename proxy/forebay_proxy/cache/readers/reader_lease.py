@@ -98,6 +98,13 @@ class ReaderLease:
         self.flight = None
         self._aboard.close()
 
+    def in_the_air(self, index: int, *, opened_here: bool) -> Flight | None:
+        """The flight that brings segment ``index`` already; counted where another reader asked for it. ``opened_here``: nobody else did."""
+        flight = self._parts.segment_flights.find(self._entry, index)
+        if flight is not None and not opened_here and index > self.asked_to:
+            self._parts.segment_flights.boarded()
+        return flight
+
     def ask_ahead(self, index: int, last: int) -> None:
         """Have the segments behind ``index`` come, up to ``last`` or to where there is no room for them."""
         for ahead in range(index + 1, last + 1):

@@ -53,11 +53,6 @@ class SpaceManager:
     def __repr__(self) -> str:
         return f"<SpaceManager {self.ledger!r}, {len(self.entries)} shards>"
 
-    @property
-    def has_debts(self) -> bool:
-        """Whether ``prefetch_debts`` knows of any segment: of none where no reader announces what it opens."""
-        return bool(self.prefetch_debts.noted or self.prefetch_debts.given_back.places)
-
     # Who gets room
 
     def reserve(self, size: int, reader: Hashable = None) -> Grant[Slice]:
@@ -101,7 +96,7 @@ class SpaceManager:
     def _leave(self, entry: Entry, index: int) -> None:
         entry.segments.leave(index)
         entry.stored.stored_at.pop(index, None)
-        if self.has_debts:
+        if self.admission.has_debts:
             self.prefetch_debts.drop(entry.key, index)
         self._events.emit(SegmentGone(entry.name, index))
 
@@ -110,18 +105,12 @@ class SpaceManager:
         for index in indices:
             value = entry.in_use.departing.pop(index, None)
             if not removed and value is not None:
-                self._put_back(entry, index, value)
+                _put_back(entry, index, value)
             entry.in_use.leaving.pop(index).set_result(None)
         if not removed:
             entry.in_use.stuck_until = self._clock() + STUCK_S
             self.claim(entry)
         self.candidates.touch(entry)
-
-    @staticmethod
-    def _put_back(entry: Entry, index: int, value: int) -> None:
-        entry.segments.land(index, value)
-        entry.segments.unread.discard(index)
-        entry.segments.unverified.add(index)
 
     def lost(self, entry: Entry) -> None:
         """Another program deleted the file: no segment of it is here."""
@@ -207,6 +196,13 @@ class SpaceManager:
             self.claim(entry)
 
 
+def _put_back(entry: Entry, index: int, value: int) -> None:
+    """A segment stays after all, and is not to be trusted unseen."""
+    entry.segments.land(index, value)
+    entry.segments.unread.discard(index)
+    entry.segments.unverified.add(index)
+
+
 class Overhead:
     """Tells the ledger what no stored segment holds.
 
@@ -258,7 +254,7 @@ class SegmentLeases:
         entry.segments.release(index)
         if index not in entry.segments.leases:
             self.count -= 1
-            if self._room.has_debts and index not in entry.segments.unread:
+            if self._room.admission.has_debts and index not in entry.segments.unread:
                 self._room.prefetch_debts.read(entry.key, index)  # read to its end, or left: only now is its room anybody's
         self._room.candidates.touch(entry)  # what its readers have behind them may leave
         self._room.changed()

@@ -202,6 +202,11 @@ class AdmissionPolicy(Generic[H]):
     def __repr__(self) -> str:
         return f"<AdmissionPolicy {self.ledger!r}, {self.candidates!r}>"
 
+    @property
+    def has_debts(self) -> bool:
+        """Whether ``prefetch_debts`` knows of any segment: of none where no reader announces what it opens."""
+        return bool(self.prefetch_debts.noted or self.prefetch_debts.given_back.places)
+
     def reserve(self, size: int, reader: Hashable = None) -> Grant[tuple[H, tuple[int, ...]]]:
         """Room for a demanded segment: whatever is not leased may leave for it. Raises ``CacheFull``.
 

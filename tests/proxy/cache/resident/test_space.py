@@ -173,13 +173,13 @@ async def test_debts_are_known_of_while_something_was_prefetched(tmp_path: Path)
     async with building(tmp_path / "c") as world:
         await stored(world, A, 1)
         debts, key = world.room.prefetch_debts, world.entry(A).key
-        assert not world.room.has_debts
+        assert not world.room.admission.has_debts
         debts.note(key, 0, reader(), 10)
-        assert world.room.has_debts
+        assert world.room.admission.has_debts
         debts.give_back(reader())
-        assert (len(debts), world.room.has_debts) == (0, True)
+        assert (len(debts), world.room.admission.has_debts) == (0, True)
         await world.get(A)
-        assert not world.room.has_debts
+        assert not world.room.admission.has_debts
 
 
 async def test_what_is_held_does_not_leave(tmp_path: Path) -> None:
