@@ -89,6 +89,7 @@ ip iproute2 the tests in a network of their own
 fish fish the test that reads what 'forebay env' prints for it
 chromium chromium the tests that look at the status page in a browser
 ps procps the tests that read process tables
+ffprobe ffmpeg the tests that compare the index of a clip with ffprobe's
 gcc build-essential the tests on a disk that fails on command
 mkfs.ext4 e2fsprogs the tests of the disk bound on ext4
 mkfs.xfs xfsprogs the tests of the disk bound on XFS

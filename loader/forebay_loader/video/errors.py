@@ -1,0 +1,33 @@
+"""What can be wrong with a clip: errors that name it and its shard, and survive a DataLoader worker as their base does."""
+
+from __future__ import annotations
+
+from forebay_loader.base.errors import LoaderError
+
+__all__ = ["CorruptVideo", "UnsupportedVideo", "VideoError", "VideoTimeout"]
+
+
+class VideoError(LoaderError):
+    """Base of all. ``clip`` is the member's or file's name, ``shard`` the shard it lies in, "" where there is none; both are in the text,
+    so neither may hold a token. Rebuilt from one string, as a DataLoader does, the text stays and the two are ""."""
+
+    def __init__(self, text: str = "", clip: str = "", shard: str = "") -> None:
+        where = f"{clip} in {shard}" if clip and shard else clip or shard
+        super().__init__(f"{where}: {text}" if where else text)
+        self.what, self.clip, self.shard = text, clip, shard
+
+    def of_shard(self, shard: str) -> VideoError:
+        """The same error with the shard named: readers of a clip's boxes see no shard, their caller does."""
+        return type(self)(self.what, self.clip, shard)
+
+
+class CorruptVideo(VideoError):
+    """The bytes contradict themselves or the specification of their container: cut short, a size beyond the file, no picture."""
+
+
+class UnsupportedVideo(VideoError):
+    """Sound bytes that are not read here: another container than was expected, no video track, a codec without a decoder."""
+
+
+class VideoTimeout(VideoError):
+    """Reading or decoding a clip took longer than it was given."""
