@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
+from math import inf
 from typing import Optional
 
 __all__ = ["ClipInfo"]
@@ -45,6 +46,8 @@ class ClipInfo:
             raise ValueError(f"{len(self.times_s)} times for {self.frames} frames")
         if self.keyframes and not 0 <= self.keyframes[0] <= self.keyframes[-1] < self.frames:
             raise ValueError(f"keyframes {self.keyframes[0]} to {self.keyframes[-1]} of {self.frames} frames")
+        if not 0 <= self.duration_s < inf:
+            raise ValueError(f"a duration of {self.duration_s} s")
         if self.rotation_deg not in (0, 90, 180, 270):
             raise ValueError(f"a rotation of {self.rotation_deg} degrees; pictures are turned by 0, 90, 180 or 270")
 

@@ -32,11 +32,15 @@ def test_a_clip_of_no_time_has_no_rate() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"frames": 4}, {"frames": -1}, {"keyframes": (0, 3)}, {"keyframes": (-1, 2)}, {"keyframes": (2, 0)}, {"rotation_deg": 45}]
-)
+    "changes",
+    [
+        {"frames": 4}, {"frames": -1}, {"keyframes": (0, 3)}, {"keyframes": (-1, 2)}, {"keyframes": (2, 0)}, {"rotation_deg": 45},
+        {"duration_s": float("inf")}, {"duration_s": float("nan")}, {"duration_s": -1.0},
+    ],
+)  # fmt: skip
 def test_contradictions_are_refused(changes: dict[str, Any]) -> None:
     """Counts that disagree come from a broken file, and would be an index error somewhere else."""
-    with pytest.raises(ValueError, match=r"times for|keyframes|rotation"):
+    with pytest.raises(ValueError, match=r"times for|keyframes|rotation|duration"):
         clip(**changes)
 
 
