@@ -16,9 +16,9 @@ class VideoError(LoaderError):
         super().__init__(f"{where}: {text}" if where else text)
         self.what, self.clip, self.shard = text, clip, shard
 
-    def of_shard(self, shard: str) -> VideoError:
-        """The same error with the shard named: readers of a clip's boxes see no shard, their caller does."""
-        return type(self)(self.what, self.clip, shard)
+    def of(self, clip: str, shard: str = "") -> VideoError:
+        """The same error with its clip named, and its shard: who reads a clip's boxes sees neither, the caller does."""
+        return type(self)(self.what, clip, shard)
 
 
 class CorruptVideo(VideoError):

@@ -30,8 +30,8 @@ def test_a_worker_s_error_is_rebuilt(kind: type[VideoError]) -> None:
     assert (type(copy), str(copy), copy.clip, copy.shard) == (kind, str(error), "a.mp4", "s3://b/0.tar")
 
 
-def test_the_shard_is_named_later() -> None:
-    """The same kind and text, by whoever knows the shard."""
-    error = CorruptVideo("no moov", "a.mp4").of_shard("s3://b/0.tar")
+def test_the_names_come_later() -> None:
+    """The same kind and text, by whoever knows the clip and its shard."""
+    error = CorruptVideo("no moov").of("a.mp4", "s3://b/0.tar")
     assert type(error) is CorruptVideo
     assert str(error) == "a.mp4 in s3://b/0.tar: no moov"
