@@ -18,6 +18,7 @@ __all__ = ["BoxFile", "BoxPlace", "ReadAt"]
 
 ReadAt = Callable[[int, int], bytes]  # (offset, size) -> exactly these bytes, or fewer at the end of the file
 
+PLACE_COST = 4  # of a box of the top level, in boxes inside another
 HEAD_BYTES = 64
 TAIL_BYTES = 1 << 20  # behind mdat: moov of an hour, and not worth a second read
 STEP_BYTES = 64 << 10  # of a file of very small boxes
@@ -69,7 +70,7 @@ class BoxFile:
         """Each box in turn; its payload is not read. Raises ``CorruptVideo`` for one that ends beyond the file."""
         at = 0
         while at < self.length:
-            self.count.spend()
+            self.count.spend(PLACE_COST)
             header = self._header(at)
             kind, header_bytes, size = header_of(header, at, self.length - at)
             yield BoxPlace(kind, at, header_bytes, size)

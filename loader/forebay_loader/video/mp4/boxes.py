@@ -19,7 +19,7 @@ from forebay_loader.video.errors import CorruptVideo
 __all__ = ["Box", "BoxCount", "Counts", "header_of"]
 
 HEADER_BYTES = 16  # of the longest: size, kind, 64-bit size
-MAX_BOXES = 1 << 20  # an hour of fragments of one frame each; looking at them takes about a second
+MAX_BOXES = 1 << 23  # two hours of fragments of one frame each; it takes some seconds to look at so many
 
 Counts = NDArray[numpy.int64]
 
@@ -28,17 +28,16 @@ _LONG = struct.Struct(">Q")
 
 
 class BoxCount:
-    """How many boxes of one clip were looked at."""
+    """How many boxes of one clip may still be looked at."""
 
     def __init__(self, limit: int = MAX_BOXES) -> None:
-        self.left = limit
-        self._limit = limit
+        self.left = self._limit = limit
 
-    def spend(self) -> None:
-        """Count one. Raises ``CorruptVideo`` beyond the limit."""
-        self.left -= 1
+    def spend(self, boxes: int = 1) -> None:
+        """Count one, or what takes as long as several. Raises ``CorruptVideo`` beyond the limit."""
+        self.left -= boxes
         if self.left < 0:
-            raise CorruptVideo(f"more than {self._limit} boxes")
+            raise CorruptVideo(f"more boxes than {self._limit} of the smallest")
 
 
 def header_of(data: memoryview, at: int, room: int) -> tuple[bytes, int, int]:
@@ -107,22 +106,26 @@ class Box:
     def too_short(self, what: str) -> CorruptVideo:
         return CorruptVideo(f"box {name_of(self.kind)} at byte {self.at} has {len(self.data)} bytes of payload, too few for {what}")
 
-    def children(self, count: BoxCount, skip: int = 0) -> Iterator[Box]:
-        """Boxes inside, from byte ``skip`` of the payload. Less than a header's bytes at the end are nothing: QuickTime ends some lists
-        with four zeros."""
-        place = skip
-        while place + _SHORT.size <= len(self.data):
+    def children(self, kinds: Optional[frozenset[bytes]], count: BoxCount, skip: int = 0) -> Iterator[Box]:
+        """Boxes inside of these kinds (None: of any), from byte ``skip`` of the payload. Less than a header's bytes at the end are nothing:
+        QuickTime ends some lists with four zeros."""
+        place, room = skip, len(self.data)
+        while place + _SHORT.size <= room:
             count.spend()
-            at = self.at + place  # beside the payload's begin by the header, which is near enough for a message
-            kind, header, size = header_of(self.data[place : place + HEADER_BYTES], at, len(self.data) - place)
-            yield Box(kind, at, self.data[place + header : place + size])
+            size, kind = _SHORT.unpack_from(self.data, place)
+            header = _SHORT.size
+            if not header <= size <= room - place:  # rare, or wrong
+                at = self.at + place  # beside the payload's begin by the header, which is near enough for a message
+                kind, header, size = header_of(self.data[place : place + HEADER_BYTES], at, room - place)
+            if kinds is None or kind in kinds:
+                yield Box(kind, self.at + place, self.data[place + header : place + size])
             place += size
 
     def only(self, kinds: frozenset[bytes], count: BoxCount, skip: int = 0) -> dict[bytes, Box]:
         """The children of these kinds, of each the one there is. Raises ``CorruptVideo`` for two of a kind: they contradict each other."""
         found: dict[bytes, Box] = {}
-        for child in self.children(count, skip):
-            if child.kind in kinds and found.setdefault(child.kind, child) is not child:
+        for child in self.children(kinds, count, skip):
+            if found.setdefault(child.kind, child) is not child:
                 raise CorruptVideo(f"two boxes {name_of(child.kind)} in {name_of(self.kind)} at byte {self.at}")
         return found
 

@@ -15,10 +15,14 @@ from forebay_loader.video.errors import CorruptVideo
 from forebay_loader.video.mp4.boxes import Box, BoxCount, needed_box
 from forebay_loader.video.mp4.edit_list import MAX_TICKS
 from forebay_loader.video.mp4.sample_table import MAX_SAMPLES
-from forebay_loader.video.mp4.track_run import SampleDefaults, TrackRun, read_run
+from forebay_loader.video.mp4.track_run import PlacedRun, SampleDefaults, TrackRun, is_pcm, read_run
 from forebay_loader.video.mp4.trak import SOUND, Trak
 
 __all__ = ["Fragments", "check_segment_index", "read_defaults"]
+
+TRACKS, HEADERS, RUNS = frozenset([b"traf"]), frozenset([b"tfhd", b"tfdt"]), frozenset([b"trun"])
+
+TRACK_COST, RUN_COST = 16, 16  # in boxes that are passed over
 
 # Flags of tfhd (8.8.7): what is there.
 BASE_OFFSET, DESCRIPTION, DURATION, SIZE, FLAGS = 0x1, 0x2, 0x8, 0x10, 0x20
@@ -37,10 +41,9 @@ class RunPlace:
 def read_defaults(mvex: Box, count: BoxCount) -> dict[int, SampleDefaults]:
     """By track_ID (trex, 8.8.3)."""
     found = {}
-    for trex in mvex.children(count):
-        if trex.kind == b"trex":
-            number, *defaults = trex.fields(4, ">5I")
-            found[number] = SampleDefaults(*defaults)
+    for trex in mvex.children(frozenset([b"trex"]), count):
+        number, *defaults = trex.fields(4, ">5I")
+        found[number] = SampleDefaults(*defaults)
     return found
 
 
@@ -62,19 +65,19 @@ class Fragments:
         self._traks = {trak.number: trak for trak in traks}
         self._defaults = defaults
         self._length, self._count = length, count
-        self._samples = sum(len(table) for trak in traks for table in trak.tables)
+        self._samples = sum(len(trak.table) for trak in traks)
         self._dts = {trak.number: _end_dts(trak) for trak in traks}
 
     def add(self, moof: Box) -> None:
         """Raises ``CorruptVideo`` for runs that do not fit. A track whose description changes keeps that as its ``fault``."""
         at = moof.at  # of the first track; each later one follows the data of the one before (8.8.7)
-        for traf in moof.children(self._count):
-            if traf.kind == b"traf":
-                at = self._add_track(traf, moof.at, at)
+        for traf in moof.children(TRACKS, self._count):
+            self._count.spend(TRACK_COST)
+            at = self._add_track(traf, moof.at, at)
 
     def _add_track(self, traf: Box, moof_at: int, at: int) -> int:
         """Gives the first byte behind the track's data."""
-        boxes = traf.only(frozenset([b"tfhd", b"tfdt"]), self._count)
+        boxes = traf.only(HEADERS, self._count)
         tfhd = needed_box(boxes, b"tfhd", b"traf")
         number = tfhd.number(4)
         defaults, base = self._header(tfhd, number, moof_at, at)
@@ -86,9 +89,9 @@ class Fragments:
         if dts > MAX_TICKS:
             raise CorruptVideo(f"the fragment at byte {moof_at} begins at tick {dts}")
         place = RunPlace(base, base, dts)
-        for trun in traf.children(self._count):
-            if trun.kind == b"trun":
-                self._add_run(read_run(trun, defaults), trak, place)
+        for trun in traf.children(RUNS, self._count):
+            self._count.spend(RUN_COST)
+            self._add_run(read_run(trun, defaults), trak, place)
         self._dts[number] = place.dts
         return place.at
 
@@ -108,18 +111,15 @@ class Fragments:
         """Moves ``place`` behind the run. Of a track that is not read only the bytes count."""
         if run.offset is not None:
             place.at = place.base + run.offset
-        if place.at < 0 or place.at + run.bytes > self._length:
-            raise CorruptVideo(f"a run has {run.bytes} bytes from byte {place.at}; the file has {self._length}")
-        if trak:
-            sound = trak.handler == SOUND
-            if sound and run.holds_pcm(trak.entry.pcm_bytes):
-                table = run.pcm(place.at, place.dts)
-            else:
+        size = run.sum("size")
+        if place.at < 0 or place.at + size > self._length:
+            raise CorruptVideo(f"a run has {size} bytes from byte {place.at}; the file has {self._length}")
+        if trak and run.total:
+            if trak.handler != SOUND or not is_pcm(run, trak.entry.pcm_bytes):
                 self._spend(run.total)
-                table = run.samples(place.at, place.dts, sound)
-            trak.tables.append(table)
-            place.dts += int(table.durations.sum())
-        place.at += run.bytes
+            trak.runs.append(PlacedRun(run, place.at, place.dts))
+            place.dts += run.sum("duration")
+        place.at += size
 
     def _spend(self, samples: int) -> None:
         self._samples += samples
@@ -129,5 +129,4 @@ class Fragments:
 
 def _end_dts(trak: Trak) -> int:
     """When the last sample in moov ends to be decoded."""
-    table = trak.tables[0]
-    return int(table.dts[-1] + table.durations[-1]) if len(table) else 0
+    return int(trak.table.dts[-1] + trak.table.durations[-1]) if len(trak.table) else 0

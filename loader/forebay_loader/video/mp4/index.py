@@ -16,6 +16,8 @@ from forebay_loader.video.mp4.trak import SOUND, VIDEO, Trak, handler_of, read_m
 
 __all__ = ["Mp4Index", "read_index"]
 
+TRAK_COST = 8  # in boxes that are passed over
+
 # What such a file begins with; QuickTime's older ones have no ftyp.
 FIRST_KINDS = (b"ftyp", b"styp", b"moov", b"mdat", b"free", b"skip", b"wide", b"pnot", b"uuid", b"sidx", b"moof", b"pdin", b"prft", b"emsg")
 
@@ -101,8 +103,9 @@ def _read_moov(moov: Box, file: BoxFile) -> Moov:
     defaults = read_defaults(boxes[b"mvex"], file.count) if b"mvex" in boxes else {}
     traks: dict[bytes, Trak] = {}
     audio_fault = ""
-    for trak in moov.children(file.count):
-        handler = handler_of(trak, file.count) if trak.kind == b"trak" else b""
+    for trak in moov.children(frozenset([b"trak"]), file.count):
+        file.count.spend(TRAK_COST)
+        handler = handler_of(trak, file.count)
         if handler not in (VIDEO, SOUND) or handler in traks:
             continue
         try:
@@ -126,7 +129,7 @@ def _read_fragment(file: BoxFile, place: BoxPlace, fragments: Fragments) -> None
 
 def _index(moov: Moov, brand: str, length: int) -> Mp4Index:
     video, sound = moov.traks[VIDEO].track(length), moov.traks.get(SOUND)
-    if sound is None or not any(len(table) for table in sound.tables):
+    if sound is None or not (len(sound.table) or sound.runs):
         return Mp4Index(video, None, brand, moov.audio_fault)
     try:
         return Mp4Index(video, sound.track(length), brand)

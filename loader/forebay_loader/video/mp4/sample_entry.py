@@ -44,7 +44,7 @@ class SampleEntry:
 def read_sample_entry(stsd: Box, number: int, handler: bytes, count: BoxCount) -> SampleEntry:
     """Description ``number`` (from 1) of a track with this handler, ``vide`` or ``soun``. Raises ``CorruptVideo`` where there is none,
     ``UnsupportedVideo`` for an encrypted one."""
-    entry = next((entry for index, entry in enumerate(stsd.children(count, skip=8), 1) if index == number), None)
+    entry = next((entry for index, entry in enumerate(stsd.children(None, count, skip=8), 1) if index == number), None)
     if entry is None:
         raise CorruptVideo(f"box stsd at byte {stsd.at} has no description {number}")
     if entry.kind in ENCRYPTED:

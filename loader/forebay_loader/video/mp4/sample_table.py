@@ -177,4 +177,5 @@ def _keys(tables: dict[bytes, Box], group: Optional[Box], total: int) -> NDArray
 
 def _access_points(stbl: Box, count: BoxCount) -> Optional[Box]:
     """The sample group of random access points, if the track has one."""
-    return next((child for child in stbl.children(count) if child.kind == b"sbgp" and child.fields(4, "4s") == (b"rap ",)), None)
+    groups = stbl.children(frozenset([b"sbgp"]), count)
+    return next((group for group in groups if group.fields(4, "4s") == (b"rap ",)), None)

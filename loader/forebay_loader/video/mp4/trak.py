@@ -15,7 +15,7 @@ from forebay_loader.video.mp4.edit_list import Edit, apply_edits, read_edits
 from forebay_loader.video.mp4.sample_entry import SampleEntry, read_sample_entry
 from forebay_loader.video.mp4.sample_table import SampleTable, check_spans, joined, read_sample_table
 from forebay_loader.video.mp4.track import Track
-from forebay_loader.video.mp4.track_run import SampleDefaults
+from forebay_loader.video.mp4.track_run import PlacedRun, SampleDefaults, spread_runs
 
 __all__ = ["SOUND", "VIDEO", "Movie", "Trak", "handler_of", "read_movie", "read_trak"]
 
@@ -44,7 +44,8 @@ class Trak:
     timescale: int
     rotation_deg: int
     edits: list[Edit]
-    tables: list[SampleTable] = field(default_factory=list)
+    table: SampleTable  # of the samples in moov
+    runs: list[PlacedRun] = field(default_factory=list)
     fault: str = ""  # why its samples cannot be read, found in a fragment
 
     def track(self, length: int) -> Track:
@@ -52,7 +53,7 @@ class Trak:
         ``fault``."""
         if self.fault:
             raise UnsupportedVideo(self.fault)
-        table = joined(self.tables)
+        table = joined([self.table, *spread_runs(self.runs, self.handler == SOUND, self.entry.pcm_bytes)])
         check_spans(table, length)
         times = table.dts + table.shifts
         pts, shown = apply_edits(self.edits, times, table.durations, self.handler == SOUND)
@@ -117,7 +118,7 @@ def read_trak(trak: Box, movie: Movie, defaults: dict[int, SampleDefaults], coun
     edits = read_edits(edts[b"elst"], timescale, movie.timescale) if b"elst" in edts else []
     return Trak(
         number=number, handler=handler, description=description, entry=entry, timescale=timescale,
-        rotation_deg=_rotation_deg(_matrix(tkhd, 52 if tkhd.version == 1 else 40), movie.matrix), edits=edits, tables=[table],
+        rotation_deg=_rotation_deg(_matrix(tkhd, 52 if tkhd.version == 1 else 40), movie.matrix), edits=edits, table=table,
     )  # fmt: skip
 
 
@@ -145,7 +146,7 @@ def _rotation_deg(track: tuple[float, float, float, float], movie: tuple[float, 
 def _check_reference(dinf: Optional[Box], number: int, count: BoxCount) -> None:
     """Raises ``UnsupportedVideo`` where the media is in another file (dref, 8.7.2): offsets are that one's."""
     dref = dinf.only(frozenset([b"dref"]), count).get(b"dref") if dinf else None
-    references = enumerate(dref.children(count, skip=8), 1) if dref else ()
+    references = enumerate(dref.children(None, count, skip=8), 1) if dref else ()
     entry = next((child for index, child in references if index == number), None)
     if entry is not None and not entry.flags & SELF_CONTAINED and len(entry.data) > 4:
         raise UnsupportedVideo("its media is in another file")
