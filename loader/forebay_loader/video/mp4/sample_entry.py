@@ -14,7 +14,8 @@ __all__ = ["SampleEntry", "read_sample_entry"]
 DECODERS = {
     b"avc1": "h264", b"avc2": "h264", b"avc3": "h264", b"avc4": "h264", b"dvav": "h264", b"dva1": "h264",
     b"hvc1": "hevc", b"hev1": "hevc", b"dvh1": "hevc", b"dvhe": "hevc", b"vvc1": "vvc", b"vvi1": "vvc",
-    b"av01": "av1", b"dav1": "av1", b"vp08": "vp8", b"vp09": "vp9", b"s263": "h263", b"h263": "h263",
+    b"av01": "libdav1d", b"dav1": "libdav1d",  # FFmpeg's own, av1, needs a graphics card
+    b"vp08": "vp8", b"vp09": "vp9", b"s263": "h263", b"h263": "h263",
     b"jpeg": "mjpeg", b"mjpa": "mjpeg", b"png ": "png",
     b"apch": "prores", b"apcn": "prores", b"apcs": "prores", b"apco": "prores", b"ap4h": "prores", b"ap4x": "prores",
     b"Opus": "opus", b"fLaC": "flac", b"alac": "alac", b"ac-3": "ac3", b"ec-3": "eac3", b".mp3": "mp3", b"mp3 ": "mp3",

@@ -8,7 +8,7 @@ import time
 import tracemalloc
 
 import pytest
-from support.lengths import LONG
+from support.lengths import ordinarily
 from support.mp4_boxes import AVC, FTYP, PCM, HandTrack, box, film, fragment, full, mvex, reads_of, table
 
 from forebay_loader.video.errors import CorruptVideo, UnsupportedVideo, VideoError
@@ -99,6 +99,7 @@ def test_files_without_a_brand() -> None:
     assert index_of(film(ftyp=box(b"wide"), moov_first=False)).video.frames == 3
 
 
+MILLION = ordinarily(100_000, of=1_000_000, what="boxes of each sort that takes long to look at")
 EMPTY = film(HandTrack(sizes=()), more=mvex((1, 1, 10, 50, 0)))
 MANY = {  # films with so many boxes of the smallest size
     "in the file": lambda count: FTYP + box(b"free") * count + film(ftyp=b""),
@@ -114,8 +115,8 @@ MANY = {  # films with so many boxes of the smallest size
 
 @pytest.mark.parametrize("where", MANY)
 def test_a_million_boxes_end(where: str) -> None:
-    """In an index or a typed error; the time grows with their number, not with its square. (Of what takes long a tenth, in short runs.)"""
-    count = 1_000_000 if LONG or where in ("in the file", "in moov") else 100_000
+    """In an index or a typed error; the time grows with their number, not with its square."""
+    count = 1_000_000 if where in ("in the file", "in moov") else MILLION
     few, lots = MANY[where](count // 50), MANY[where](count)
     began = time.process_time()
     outcome(few)
