@@ -77,7 +77,8 @@ class FrameDropSampler(SpelledSampler):
         found = self.sampler(info, seed)
         draws = Draws(seed, self.spelled)
         frames, mask = list(found.frames), list(found.mask)
-        shown, stands = frames[0] if frames else 0, {}  # what stands where a frame stood: itself, or the one before
+        shown = frames[0] if frames else 0
+        stands: dict[int, int] = {}  # what stands where a frame stood: itself, or the one before
         for place, frame in enumerate(found.frames):
             if mask[place] and place and draws.part() < self.share:
                 frames[place], mask[place] = stands.setdefault(frame, shown), False

@@ -83,5 +83,5 @@ def test_errors_are_of_the_video_family() -> None:
 
 def test_frames_and_mask_unpack() -> None:
     """A sampling is a pair."""
-    frames, mask = Sampling(mask=(True,), frames=(1,))
-    assert (frames, mask) == ((1,), (True,))
+    frames, mask = Sampling(mask=(True,), frames=(3,))
+    assert (frames, mask) == ((3,), (True,))

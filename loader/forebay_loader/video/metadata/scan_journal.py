@@ -1,0 +1,82 @@
+"""What a scan has found so far, beside the table it is for: the next run goes on from there.
+
+``PATH.partial``: records one behind the other, each with its length and CRC-32 in front, in the order in which they were found. It is only
+ever appended to, under a lock, by any number of processes, until one of them has written all of it to the table. What a kill tore off ends
+it: reading stops there, and whoever appends next cuts it there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import zlib
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from struct import Struct
+from typing import BinaryIO, Iterator, Union
+
+__all__ = ["ScanJournal"]
+
+_FRAME = Struct("<II")
+
+
+class ScanJournal:
+    """The journal of the table at ``path``. Nothing is created before something is appended."""
+
+    def __init__(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        self.path = Path(f"{os.fspath(path)}.partial")
+        self._whole = 0  # so far it is known to be whole
+
+    def append(self, record: bytes) -> None:
+        """Add ``record``, as ``packed`` gives it, at the end. Raises ``OSError``."""
+        with self._alone() as file:
+            for _ in self._read(file):
+                pass
+            file.truncate(self._whole)
+            file.write(_FRAME.pack(len(record), zlib.crc32(record)) + record)
+            self._whole += _FRAME.size + len(record)
+
+    def records(self) -> Iterator[bytes]:
+        """The records that are whole, in their order; none where there is no journal. Raises ``OSError``."""
+        try:
+            with self.path.open("rb") as file:
+                self._whole = 0
+                yield from self._read(file)
+        except FileNotFoundError:
+            return
+
+    @contextmanager
+    def ending(self) -> Iterator[Iterator[bytes]]:
+        """Its records, while nobody else can append; when the ``with`` ends they stand in the table, and the journal goes."""
+        with self._alone() as file:
+            self._whole = 0
+            yield self._read(file)
+            self.path.unlink()
+            self._whole = 0
+
+    @contextmanager
+    def _alone(self) -> Iterator[BinaryIO]:
+        """The file, locked. Whoever waited for one that ended meanwhile takes the next: what was written to the old one would be lost."""
+        while True:
+            with self.path.open("a+b") as file:
+                with suppress(OSError):  # a file system without locks
+                    fcntl.flock(file, fcntl.LOCK_EX)
+                if self.path.exists() and os.path.samestat(os.fstat(file.fileno()), self.path.stat()):
+                    yield file
+                    return
+
+    def _read(self, file: BinaryIO) -> Iterator[bytes]:
+        """The whole records behind those that are known; they are known then."""
+        length = os.fstat(file.fileno()).st_size
+        if length < self._whole:
+            self._whole = 0  # another one: it was removed, and begun again
+        file.seek(self._whole)
+        while len(head := file.read(_FRAME.size)) == _FRAME.size:
+            size, checksum = _FRAME.unpack(head)
+            if size > length - file.tell():
+                return  # torn, or no length at all: nothing is allocated by it
+            record = file.read(size)
+            if zlib.crc32(record) != checksum:
+                return
+            self._whole = file.tell()
+            yield record
