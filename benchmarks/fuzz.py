@@ -1,6 +1,6 @@
 """Coverage-guided fuzzing of everything that reads foreign input, for as long as you like.
 
-    pip install atheris
+    pip install atheris numpy
     python benchmarks/fuzz.py                       all targets, a minute each
     python benchmarks/fuzz.py target plan --seconds 3600
 
@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "proxy"), str(ROOT / "benchmarks")]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "proxy"), str(ROOT / "loader"), str(ROOT / "benchmarks")]
 
 
 def main() -> int:
@@ -70,7 +70,7 @@ def fuzz(name: str, flags: list[str]) -> int:
         import atheris
     except ImportError:
         sys.exit("atheris is not installed: pip install atheris")
-    with atheris.instrument_imports(include=["forebay_proxy", "urllib.parse", "json", "shlex"]):
+    with atheris.instrument_imports(include=["forebay_proxy", "forebay_loader", "urllib.parse", "json", "shlex"]):
         from support.fuzzing import TARGETS
     atheris.Setup([sys.argv[0], *flags], TARGETS[name].run, enable_python_coverage=True)
     atheris.Fuzz()

@@ -17,6 +17,8 @@ import tarfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from support.mp4_oracle import fuzz_mp4, mp4_seeds
+
 from forebay_proxy.core import http_range
 from forebay_proxy.core.errors import ForebayError, InvalidRequest
 from forebay_proxy.core.http_range import Suffix
@@ -393,3 +395,4 @@ def tar_seeds() -> Iterable[bytes]:
 
 
 TARGETS["tar"] = Target(fuzz_tar, tuple(tar_seeds()))
+TARGETS["mp4"] = Target(fuzz_mp4, mp4_seeds())

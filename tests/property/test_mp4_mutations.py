@@ -1,0 +1,130 @@
+"""Clips of a real encoder, mutated in their boxes: an index that keeps to the file, or a ``VideoError``, in bounded time and memory."""
+
+from __future__ import annotations
+
+import resource
+import struct
+import tracemalloc
+from functools import lru_cache
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.lengths import examples
+from support.mp4_boxes import Spans, places
+from support.mp4_oracle import read_or_refused
+
+pytest.importorskip("av", reason="the extra `video` is not installed")
+
+from support.clips import rendered
+
+CLIPS: list[dict[str, object]] = [
+    {"b_frames": 2, "audio": "aac", "moov_first": True},
+    {"codec": "libx265", "open_gop": True, "b_frames": 3, "audio": "libopus", "start_ms": 300},
+    {"audio": "pcm_s16le", "container": "mov", "frames": 12},
+    {"movflags": "frag_keyframe+empty_moov", "audio": "flac", "b_frames": 2},
+    {"movflags": "dash", "b_frames": 2, "audio": "aac"},
+    {"movflags": "frag_every_frame+delay_moov+default_base_moof", "b_frames": 2, "frames": 12},
+]
+ABSURD = (0, 1, 7, 8, 2**31 - 1, 2**31, 2**32 - 8, 2**32 - 1)
+SLOW = settings(max_examples=examples(900), suppress_health_check=[HealthCheck.too_slow])
+KINDS = [
+    b"ftyp", b"moov", b"mvhd", b"trak", b"tkhd", b"edts", b"elst", b"mdia", b"mdhd", b"hdlr", b"minf", b"dinf", b"dref", b"stbl",
+    b"stsd", b"stts", b"ctts", b"stss", b"stsc", b"stsz", b"stco", b"mvex", b"trex", b"moof", b"traf", b"tfhd", b"tfdt", b"trun",
+    b"sidx", b"mdat", b"avc1", b"avcC", b"hvc1", b"hvcC", b"mp4a", b"esds", b"Opus", b"dOps", b"fLaC", b"dfLa", b"sowt", b"sbgp",
+]  # fmt: skip
+MEMORY_BYTES = 64 << 20  # far above what any of these clips takes, far below what one absurd count would
+
+
+@lru_cache
+def clip_of(number: int) -> tuple[bytes, Spans]:
+    """A clip, and the spans of its boxes without the media."""
+    clip = rendered(**CLIPS[number])
+    media = sorted((begin + 8, end) for begin, end in places(clip, b"mdat"))
+    edges = [0, *(edge for span in media for edge in span), len(clip)]
+    return clip, [(begin, end) for begin, end in zip(edges[::2], edges[1::2], strict=True) if begin < end]
+
+
+@lru_cache
+def size_fields(number: int) -> list[int]:
+    """Where the boxes' own sizes are, and the counts and sizes at the begin of tables."""
+    clip, spans = clip_of(number)
+    found = []
+    for kind in KINDS:
+        at = [place for begin, end in spans for place in range(begin, end - 3) if clip[place : place + 4] == kind]
+        found += [place + offset for place in {*at[:2], *at[-1:]} for offset in (-4, 8, 12, 16)]  # of many fragments three
+    return [at for at in found if 0 <= at <= len(clip) - 4]
+
+
+@st.composite
+def mutations(draw: st.DrawFn) -> bytes:
+    number = draw(st.integers(0, len(CLIPS) - 1))
+    clip, spans = clip_of(number)
+    changed = bytearray(clip)
+    for _ in range(draw(st.integers(1, 4))):
+        begin, end = draw(st.sampled_from(spans))
+        place = draw(st.integers(begin, end - 1))
+        match draw(st.integers(0, 5)):
+            case 0 | 1:
+                struct.pack_into(
+                    ">I", changed, draw(st.sampled_from(size_fields(number))), draw(st.sampled_from(ABSURD) | st.integers(0, 2**32 - 1))
+                )
+            case 2:
+                changed[place] ^= 1 << draw(st.integers(0, 7))
+            case 3:
+                chunk = draw(st.binary(min_size=1, max_size=8))
+                changed[place : place + len(chunk)] = chunk
+            case 4:
+                other, stop = draw(st.sampled_from(spans))
+                changed[place:place] = clip[other : min(stop, other + draw(st.integers(1, 400)))]
+                break  # what follows would fall into other places
+            case _:
+                del changed[place if draw(st.booleans()) else draw(st.integers(0, len(changed) - 1)) :]
+                break
+    return bytes(changed)
+
+
+@SLOW
+@given(mutations())
+def test_mutated_clips_are_read_or_refused(clip: bytes) -> None:
+    """Never another exception, no byte read many times, and what is read keeps to the file."""
+    read_or_refused(clip)
+
+
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.too_slow])
+@given(mutations())
+def test_no_mutation_takes_memory(clip: bytes) -> None:
+    """Counts and sizes that are not true make no array."""
+    tracemalloc.start()
+    try:
+        read_or_refused(clip)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < MEMORY_BYTES
+
+
+@pytest.mark.parametrize("number", range(len(CLIPS)))
+def test_each_absurd_number_in_each_place(number: int) -> None:
+    """One at a time: where a size or a count is. The process grows by less than one of them would take."""
+    clip, _ = clip_of(number)
+    assert read_or_refused(clip)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for at in size_fields(number):
+        for value in ABSURD:
+            changed = bytearray(clip)
+            struct.pack_into(">I", changed, at, value)
+            read_or_refused(bytes(changed))
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 4 * MEMORY_BYTES
+
+
+@pytest.mark.parametrize("number", range(len(CLIPS)))
+def test_each_cut_of_a_clip(number: int) -> None:
+    """Every end of it, in steps that meet each box: refused, or whole where only what is not read was cut."""
+    clip, spans = clip_of(number)
+    cuts = {cut for begin, end in spans for cut in range(begin, end, 29)} | set(range(0, len(clip), 2003)) - {len(clip)}
+    whole = read_or_refused(clip)
+    assert whole
+    for cut in sorted(cuts):
+        index = read_or_refused(clip[:cut])
+        assert index is None or index.video.frames == whole.video.frames or b"moof" in clip
