@@ -21,8 +21,8 @@ ReadAt = Callable[[int, int], bytes]  # (offset, size) -> exactly these bytes, o
 PLACE_COST = 4  # of a box of the top level, in boxes inside another
 HEAD_BYTES = 64
 TAIL_BYTES = 1 << 20  # behind mdat: moov of an hour, and not worth a second read
-STEP_BYTES = 64 << 10  # of a file of very small boxes
-MAX_INDEX_BYTES = 256 << 20  # of all boxes that are read whole: 30 bytes a sample, so eight million samples
+STEP_BYTES = 64 << 10  # at most, of what is read to see what is there
+MAX_INDEX_BYTES = 256 << 20  # of all boxes that are read whole: 30 bytes a sample, so more samples than an index may have
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,8 @@ class BoxFile:
         self._moov_seen |= kind == b"moov"
         if kind == b"mdat":
             self._mdat_seen = True
-            self._ahead = max(self._ahead, (at + HEADER_BYTES - self._boxes_at) * 5 // 4)  # the next may be a little longer
+            boxes = (at + HEADER_BYTES - self._boxes_at) * 5 // 4  # the next may be a little longer
+            self._ahead = min(max(self._ahead, boxes), STEP_BYTES)
         if kind in (b"mdat", b"moov"):
             self._boxes_at = at + size
 

@@ -14,9 +14,9 @@ import numpy
 from forebay_loader.video.errors import CorruptVideo
 from forebay_loader.video.mp4.boxes import Box, BoxCount, needed_box
 from forebay_loader.video.mp4.edit_list import MAX_TICKS
-from forebay_loader.video.mp4.sample_table import MAX_SAMPLES
+from forebay_loader.video.mp4.sample_table import MAX_SAMPLES, PCM_UNIT
 from forebay_loader.video.mp4.track_run import PlacedRun, SampleDefaults, TrackRun, is_pcm, read_run
-from forebay_loader.video.mp4.trak import SOUND, Trak
+from forebay_loader.video.mp4.trak import Trak
 
 __all__ = ["Fragments", "check_segment_index", "read_defaults"]
 
@@ -115,8 +115,7 @@ class Fragments:
         if place.at < 0 or place.at + size > self._length:
             raise CorruptVideo(f"a run has {size} bytes from byte {place.at}; the file has {self._length}")
         if trak and run.total:
-            if trak.handler != SOUND or not is_pcm(run, trak.entry.pcm_bytes):
-                self._spend(run.total)
+            self._spend(-(-run.total // PCM_UNIT) if is_pcm(run, trak.entry.pcm_bytes) else run.total)
             trak.runs.append(PlacedRun(run, place.at, place.dts))
             place.dts += run.sum("duration")
         place.at += size

@@ -12,13 +12,13 @@ from typing import Any, Callable, Optional
 import numpy
 from numpy.typing import NDArray
 
-from forebay_loader.video.errors import CorruptVideo
+from forebay_loader.video.errors import CorruptVideo, UnsupportedVideo
 from forebay_loader.video.mp4.boxes import Box, BoxCount, Counts, needed_box
 from forebay_loader.video.mp4.chunks import chunk_offsets, chunk_samples, cut_runs, sample_offsets, starts_of
 
 __all__ = ["MAX_SAMPLES", "SampleTable", "check_spans", "joined", "pcm_units", "read_sample_table"]
 
-MAX_SAMPLES = 1 << 23  # 38 hours at 60 frames a second; about 60 bytes each
+MAX_SAMPLES = 1 << 22  # 19 hours at 60 frames a second; while they are read each takes 130 bytes
 PCM_UNIT = 1024  # frames of uncompressed sound that are one sample here: one of each would be a table longer than the sound
 MAX_DELTA = 2**31 - 1  # of a decode time: what is beyond was meant negative, which none can be
 
@@ -63,7 +63,7 @@ def read_sample_table(stbl: Box, count: BoxCount, length: int, pcm_bytes: Callab
 
     ``length`` is the file's. ``pcm_bytes`` of a description is not 0 for uncompressed sound: the bytes of one frame of it, and at most
     ``PCM_UNIT`` frames are then a sample. Raises ``CorruptVideo`` for tables that contradict each other, ``UnsupportedVideo`` where the
-    description changes.
+    description changes, or the table does not say where packets are.
     """
     tables = stbl.only(TABLES, count)
     total, one_size, sizes = _sizes(tables)
@@ -72,6 +72,8 @@ def read_sample_table(stbl: Box, count: BoxCount, length: int, pcm_bytes: Callab
     frame_bytes = pcm_bytes(description) if description and one_size else 0
     if frame_bytes and one_size in (1, frame_bytes):  # old QuickTime says 1, whatever it is
         return _pcm_table(chunks, held, frame_bytes, length), description
+    if frame_bytes or one_size == 1:  # its packets are counted in frames, as QuickTime's compressed sound of old
+        raise UnsupportedVideo(f"{total} samples of {one_size} bytes that are none")
     if total > MAX_SAMPLES or one_size * total > length:
         raise CorruptVideo(f"{total} samples of {one_size or 'various'} bytes; the file has {length}")
     sizes = numpy.full(total, one_size, numpy.int64) if sizes is None else sizes.astype(numpy.int64)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy
 from numpy.typing import NDArray
@@ -128,6 +129,10 @@ class Track:
 
     def _begins(self, samples: Counts) -> Counts:
         """The keyframe to begin at, for each sample; the track's first sample where there is none before."""
-        keys = numpy.flatnonzero(numpy.frombuffer(self.key, numpy.uint8))
-        number = numpy.searchsorted(keys, samples, "right") - 1 - numpy.frombuffer(self.leading, numpy.uint8)[samples]
-        return numpy.where(number < 0, 0, numpy.append(keys, 0)[number])
+        number = numpy.searchsorted(self._keys, samples, "right") - 1 - numpy.frombuffer(self.leading, numpy.uint8)[samples]
+        return numpy.where(number < 0, 0, numpy.append(self._keys, 0)[number])
+
+    @cached_property
+    def _keys(self) -> Counts:
+        """The samples that decoding can begin at."""
+        return numpy.flatnonzero(numpy.frombuffer(self.key, numpy.uint8))

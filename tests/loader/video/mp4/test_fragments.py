@@ -133,6 +133,14 @@ def test_samples_of_all_fragments_are_counted() -> None:
         index_of(clip)
 
 
+def test_units_of_sound_are_counted_too() -> None:
+    """Runs may name the same bytes again and again."""
+    head = film(EMPTY, HandTrack(sizes=(), handler=b"soun", number=2, entries=PCM), more=mvex((1, 1, 10, 50, 0), (2, 1, 1, 4, 0)))
+    sound = (tfhd(track=2), *[trun(1 << 20, 0, flags=1)] * (MAX_SAMPLES // 1024 + 1))
+    with pytest.raises(CorruptVideo, match="more than"):
+        index_of(head + fragment(sound, media=5 << 20))
+
+
 def test_a_description_that_changes() -> None:
     """Pictures are refused; sound is left out, with its reason."""
     other = tfhd(2, flags=MOOF_BASE | 0x2)

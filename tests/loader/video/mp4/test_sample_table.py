@@ -6,7 +6,7 @@ import struct
 
 import numpy
 import pytest
-from support.mp4_boxes import PCM, HandTrack, film, full, patched, places, reads_of, table
+from support.mp4_boxes import PCM, HandTrack, box, film, full, patched, places, reads_of, table
 
 from forebay_loader.video.errors import CorruptVideo
 from forebay_loader.video.mp4.index import Mp4Index, read_index
@@ -104,12 +104,12 @@ def test_no_count_is_believed(kind: bytes, place: int, match: str) -> None:
 
 def test_one_size_for_all_is_compared_with_the_file() -> None:
     """Nothing else bounds the number of samples there."""
-    refused(changed(HandTrack(sizes=[1] * 3, one_size=1, in_chunks=[3]), b"stsz", 8, ">I", 2**32 - 1), "chunks hold")
-    big = HandTrack(sizes=[1] * 3, one_size=1, in_chunks=[2**32 - 1], deltas=(1,))
-    clip = film(HandTrack(sizes=[1] * 3, one_size=1, in_chunks=[3]))
+    refused(changed(HandTrack(sizes=[2] * 3, one_size=2, in_chunks=[3]), b"stsz", 8, ">I", 2**32 - 1), "chunks hold")
+    big = HandTrack(sizes=[2] * 3, one_size=2, in_chunks=[2**32 - 1], deltas=(1,))
+    clip = film(HandTrack(sizes=[2] * 3, one_size=2, in_chunks=[3]))
     at = places(clip, *STBL, b"stsc")[0][0] + 20
     clip = patched(patched(clip, at, ">I", big.in_chunks[0]), places(clip, *STBL, b"stsz")[0][0] + 16, ">I", 2**32 - 1)  # type: ignore[index]
-    refused(clip, f"4294967295 samples of 1 bytes; the file has {len(clip)}")
+    refused(clip, f"4294967295 samples of 2 bytes; the file has {len(clip)}")
 
 
 @pytest.mark.parametrize("kind", [b"stts", b"ctts"])
@@ -161,3 +161,12 @@ def test_an_hour_of_uncompressed_sound_is_no_burden() -> None:
     assert len(pcm_units(numpy.array([0]), numpy.array([48_000 * 3600]), 4)) == 168_750
     with pytest.raises(CorruptVideo, match="frames of uncompressed sound"):
         pcm_units(numpy.array([0]), numpy.array([PCM_UNIT * (MAX_SAMPLES + 1)]), 1)
+
+
+@pytest.mark.parametrize("one_size", [1, 3])
+def test_packets_that_are_counted_in_frames_are_not_read(one_size: int) -> None:
+    """QuickTime's compressed sound of old, and uncompressed sound of frames that are not those of its description."""
+    entries = PCM if one_size == 3 else box(b"ima4", PCM[8:])
+    index = index_of(HandTrack(), HandTrack(sizes=[0] * 9, one_size=one_size, handler=b"soun", entries=entries, number=2))
+    assert index.audio is None
+    assert index.audio_fault == f"9 samples of {one_size} bytes that are none"

@@ -155,7 +155,7 @@ def test_sound_between_two_times(begin_s: float, end_s: float, samples: tuple[in
 
 def test_many_samples_are_no_burden() -> None:
     """Of a film of hours, a thousand frames are found without a step for each sample."""
-    track = track_of(sizes=[1] * 100_000, one_size=1, in_chunks=[100_000], sync=range(1, 100_001, 100))
+    track = track_of(sizes=[2] * 100_000, one_size=2, in_chunks=[100_000], sync=range(1, 100_001, 100))
     assert len(track.needed(numpy.arange(0, 100_000, 100).tolist())) == 1000
 
 
