@@ -20,7 +20,10 @@ from forebay_loader.plan.ahead import ahead
 from forebay_loader.samples.faults import TarFault
 from forebay_loader.session.sidecar import sidecar
 from forebay_loader.session.status import status
-from forebay_loader.stream.webdataset_openers import disable, enable, worker_init
+from forebay_loader.stream.webdataset_openers import alongside, disable, enable, worker_init
+from forebay_loader.video.errors import VideoError
+from forebay_loader.video.stage import video  # the function; the package of that name is found by its modules
+from forebay_loader.video.torch_video import give_back, put_in_place
 
 if TYPE_CHECKING:
     from forebay_loader.dataset.web_dataset import WebDataset
@@ -38,6 +41,7 @@ __all__ = [
     "ShardReadError",
     "StepsError",
     "TarFault",
+    "VideoError",
     "WebDataset",
     "WebLoader",
     "ahead",
@@ -47,6 +51,7 @@ __all__ = [
     "sidecar",
     "status",
     "tarfile_to_samples",
+    "video",
     "worker_init",
 ]
 
@@ -68,5 +73,6 @@ def __getattr__(name: str) -> Any:
 
 
 ensure_job()
+alongside(put_in_place, give_back)
 if os.environ.get("FOREBAY_ENABLE") == "1":  # a parent called enable(export=True)
     enable()

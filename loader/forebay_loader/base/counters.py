@@ -26,6 +26,13 @@ NAMES = (
     "bytes_direct",
     "plans_sent",
     "plans_failed",
+    "video_clips",  # decoded, of samples
+    "video_frames",  # given, of whatever source
+    "video_packets",  # handed to a decoder for them
+    "video_bytes",  # of clips, read for their frames and sound: of a cold shard these travel
+    "video_corrupt",  # clips that cannot be decoded
+    "video_timeout",  # clips that took longer than their time limit
+    "video_replaced",  # of both: those another sample stood in for
 )
 
 

@@ -16,6 +16,7 @@ from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence
 
 from webdataset import filters
 
+from forebay_loader.base.epoch_stage import EpochStage
 from forebay_loader.identity.world import World, here_worker
 
 __all__ = ["Resumed", "SampleShuffle", "StreamPosition", "made_of", "undetermined"]
@@ -149,7 +150,7 @@ def _name(stage: Any) -> str:
     return str(getattr(made, "__name__", type(made).__name__))
 
 
-class SampleShuffle:
+class SampleShuffle(EpochStage):
     """``.shuffle(n)``: webdataset's own buffer, drawn from by seed, epoch, rank and worker instead of by the clock."""
 
     def __init__(self, seed: Any, world: World, buffer: Mapping[str, Any]) -> None:
@@ -162,7 +163,6 @@ class SampleShuffle:
         return f"<shuffle {self.buffer}, seed {self._seed}>"
 
     def begin(self, epoch: int, turn: int) -> None:
-        """What the next pass that this thread makes is of."""
         self._began[threading.get_ident()] = epoch, turn
 
     def __call__(self, data: Iterator[Any]) -> Iterator[Any]:

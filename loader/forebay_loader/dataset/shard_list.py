@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Iterable, Iterator, Optional
 
+from forebay_loader.base.epoch_stage import EpochStage
 from forebay_loader.base.notices import notice_once
 from forebay_loader.dataset.epochs import Epochs
 from forebay_loader.dataset.order import Part, epoch_order, resampled_order, worker_part
@@ -31,7 +32,7 @@ class ShardOrder:
     resampled: bool = False
 
 
-class ShardList:
+class ShardList(EpochStage):
     """Where a pipeline begins: yields ``{"url": …}`` for every shard of the data set, in this epoch's order, alike on all ranks.
 
     Draws with replacement are the rank's and worker's own from the start.
@@ -51,7 +52,6 @@ class ShardList:
         return len(self.urls)
 
     def begin(self, epoch: int, turn: int) -> None:
-        """What the next pass that this thread makes is of."""
         self._began[threading.get_ident()] = epoch, turn
 
     def __call__(self) -> Iterator[Item]:

@@ -16,6 +16,7 @@ from webdataset.filters import detshuffle as stock_detshuffle
 from webdataset.handlers import reraise_exception
 from webdataset.pipeline import DataPipeline
 
+from forebay_loader.base.epoch_stage import EpochStage
 from forebay_loader.base.notices import notice_once
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
 from forebay_loader.dataset.arguments import Arguments, with_positional
@@ -246,7 +247,7 @@ class WebDataset(compat.WebDataset):
     def _passes(self, epoch: int, place: StreamPosition) -> Iterator[Any]:
         for turn in range(self.repetitions):
             for stage in self.pipeline:
-                if isinstance(stage, (ShardList, SampleShuffle)):
+                if isinstance(stage, EpochStage):
                     stage.begin(epoch, turn)
             before = place.passed
             for place.passed, sample in enumerate(self.iterator1(), before + 1):  # counted where a state asks for it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import Iterator, Optional
+from typing import Callable, Iterator, Optional
 
 from forebay_loader.base.argument_types import check_reading
 from forebay_loader.base.errors import ShardReadError
@@ -12,6 +12,7 @@ from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
 from forebay_loader.identity.reader_name import reader_name
 from forebay_loader.samples.byte_window import Flowing
 from forebay_loader.samples.index_client import Indexed, index_of, needed_index, samples_in, source_in, starts_at
+from forebay_loader.samples.member_bytes import MemberBytes
 from forebay_loader.samples.ranged_samples import RangedSamples, Sample, Select, Span
 from forebay_loader.stream.descriptor_request import open_descriptor
 from forebay_loader.stream.range_reads import read_range
@@ -102,6 +103,24 @@ class IndexedShard:
             else:
                 return sample
         return self._ranges.one(number)
+
+    def in_parts(self, number: int, wants: Callable[[str], bool]) -> Sample:
+        """Sample ``number``, with ``MemberBytes`` for each file whose suffix ``wants`` names: of these nothing is read yet."""
+        key, files = self._ranges.wanted(place(number, len(self)))
+        sample: Sample = {"__key__": key, "__url__": self.url}
+        for suffix, offset, size in files:
+            sample[suffix] = MemberBytes(self.read, offset, size) if wants(suffix) else self.read(offset, size)
+        return sample
+
+    def read(self, at: int, size: int) -> bytes:
+        """``size`` bytes from ``at``, all of which the shard has: from its file while that is here and can be read, else by ranges."""
+        opened = self._held()
+        if opened is not None:
+            try:
+                return opened.at(at, size)
+            except OSError as error:
+                opened.give_up(at, error)
+        return _read_span(self._source, self.etag, self._limits, Span(at, at + size))
 
     def samples(self, start: int = 0, stop: Optional[int] = None) -> Iterator[Sample]:
         """Samples ``start`` to ``stop``, in the order of the tar; both as in a slice, from behind where they are negative."""

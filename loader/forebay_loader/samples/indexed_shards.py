@@ -8,7 +8,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections import OrderedDict
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Protocol, Sequence, Tuple, Union
 
 from forebay_loader.base.argument_types import check_reading
 from forebay_loader.base.errors import ShardChanged
@@ -23,6 +23,18 @@ __all__ = ["IndexedShards"]
 OPEN_SHARDS = 8  # files and leases that one process keeps
 
 
+class PartsStage(Protocol):
+    """Makes something of samples whose files of some suffixes are read part by part."""
+
+    def wants(self, suffix: str) -> bool:
+        """Whether it reads files of that suffix part by part."""
+        ...
+
+    def by_number(self, sample: Callable[[int], Sample], number: int, count: int) -> Sample:
+        """What it makes of sample ``number`` of ``count``, which ``sample`` gives."""
+        ...
+
+
 class IndexedShards(Sequence[Sample]):
     """The samples of many shards as one sequence, in the order of ``urls``. Pickles; opens what it needs.
 
@@ -33,18 +45,29 @@ class IndexedShards(Sequence[Sample]):
 
     - ``urls``: a brace pattern, several joined by ``::``, or a list of them.
     - ``select_files``: gets a file's name, says whether it is wanted; only these bytes are asked for.
+    - ``video``: ``fb.video(…)``, for samples with clips: each has ``frames``, ``mask``, ``video`` and ``audio`` in its place, and of a
+      shard that is not here only the bytes of the chosen frames are asked for. With ``replace_corrupt`` the next sample whose clip can be decoded
+      stands in for one whose cannot.
     - ``limits``: how long to wait for what, a ``fb.Limits``.
 
     Building it asks for the index of each shard. Raises ``fb.ShardReadError`` naming the first that has none, ``ValueError`` for an empty
     list, ``TypeError`` for what is no URL, ``fb.ProxyUnreachable`` without a sidecar; ``fb.ShardChanged`` when a shard is replaced later.
     """
 
-    def __init__(self, urls: Union[str, Sequence[str]], *, select_files: Optional[Select] = None, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self,
+        urls: Union[str, Sequence[str]],
+        *,
+        select_files: Optional[Select] = None,
+        video: Optional[PartsStage] = None,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
         check_reading(None, select_files, None, limits)
         self.urls = [one for url in _listed(urls) for one in expand(url)]
         if not self.urls:
             raise ValueError("the list of shards is empty")
         self._select = select_files
+        self._video = video
         self._limits = limits
         self._open: OrderedDict[int, IndexedShard] = OrderedDict()
         known = [self._known(url) for url in self.urls]
@@ -61,10 +84,15 @@ class IndexedShards(Sequence[Sample]):
         if isinstance(number, slice):
             return [self[at] for at in range(*number.indices(len(self)))]
         number = place(number, self._ends[-1])
-        shard = bisect.bisect_right(self._ends, number)
-        return self._shard(shard)[number - (self._ends[shard - 1] if shard else 0)]
+        if self._video is not None:
+            return self._video.by_number(self._in_parts, number, len(self))
+        shard, at = self._place(number)
+        return self._shard(shard)[at]
 
     def __iter__(self) -> Iterator[Sample]:
+        if self._video is not None:
+            yield from (self[number] for number in range(len(self)))
+            return
         for at in range(len(self.urls)):
             yield from self._shard(at).samples()
 
@@ -76,6 +104,16 @@ class IndexedShards(Sequence[Sample]):
 
     def __getstate__(self) -> Dict[str, Any]:
         return {**self.__dict__, "_open": OrderedDict()}
+
+    def _place(self, number: int) -> Tuple[int, int]:
+        """The shard of sample ``number``, and its number in there."""
+        shard = bisect.bisect_right(self._ends, number)
+        return shard, number - (self._ends[shard - 1] if shard else 0)
+
+    def _in_parts(self, number: int) -> Sample:
+        assert self._video is not None
+        shard, at = self._place(number)
+        return self._shard(shard).in_parts(at, self._video.wants)
 
     def _known(self, url: str) -> Tuple[str, int]:
         """Version and number of samples; the index itself is asked for again when it is used: all of them need not fit into memory."""

@@ -52,7 +52,13 @@ class RangedSamples:
 
     def one(self, number: int) -> Sample:
         """Sample ``number``; only its key where none of its files is wanted. Raises what ``read`` raises."""
-        return self._samples([self._wanted(number)])[0]
+        return self._samples([self.wanted(number)])[0]
+
+    def wanted(self, number: int) -> Tuple[str, List[SampleFile]]:
+        """Key and wanted files of sample ``number``."""
+        key, files = self._index.key(number), self._index.files(number)
+        select = self._select
+        return key, files if select is None else [file for file in files if select(f"{key}.{file.suffix}")]
 
     def between(self, start: int, stop: int) -> Iterator[Sample]:
         """Samples ``start`` to ``stop`` of which a file is wanted, as many at a time as one request may bring.
@@ -61,7 +67,7 @@ class RangedSamples:
         """
         together: List[Tuple[str, List[SampleFile]]] = []
         for number in range(start, stop):
-            key, files = self._wanted(number)
+            key, files = self.wanted(number)
             if not files:
                 continue
             if together and together[-1][0] == key:  # what stood between them is not wanted: one sample, however far apart
@@ -73,11 +79,6 @@ class RangedSamples:
             together.append((key, files))
         if together:
             yield from self._samples(together)
-
-    def _wanted(self, number: int) -> Tuple[str, List[SampleFile]]:
-        key, files = self._index.key(number), self._index.files(number)
-        select = self._select
-        return key, files if select is None else [file for file in files if select(f"{key}.{file.suffix}")]
 
     def _samples(self, wanted: "List[Tuple[str, List[SampleFile]]]") -> List[Sample]:
         every = [file for _, files in wanted for file in files]

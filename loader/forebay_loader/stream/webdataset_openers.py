@@ -29,7 +29,8 @@ from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 from forebay_proxy.wire.urls.shard_url import parse_proxy_target
 
 __all__ = [
-    "command_name", "disable", "enable", "enabled", "gopen_module", "open_source", "refused", "rewritten", "source_of", "worker_init",
+    "alongside", "command_name", "disable", "enable", "enabled", "gopen_module", "open_source", "refused", "rewritten", "source_of",
+    "worker_init",
 ]  # fmt: skip
 
 TAKEN = ("pipe", "http", "https", "s3", "gs", "hf")  # entries of gopen_schemes that enable() sets
@@ -47,6 +48,7 @@ class _Takeover:
         self.replaced: dict[str, Any] = {}
         self.rewrite: Optional[Callable[[str], str]] = None
         self.refused: set[str] = set()  # origin schemes the sidecar does not take from this machine
+        self.others: list[tuple[Callable[[], None], Callable[[], None]]] = []  # what else is replaced, and given back
 
 
 _TAKEOVER = _Takeover()
@@ -80,6 +82,13 @@ def enable(*, export: bool = False, limits: Limits = DEFAULT_LIMITS) -> None:
         _TAKEOVER.replaced = {scheme: gopen.gopen_schemes.get(scheme) for scheme in TAKEN if _is_stock(scheme)}
         gopen.gopen_schemes.update(dict.fromkeys(_TAKEOVER.replaced, _open))
     _TAKEOVER.limits = limits
+    for replace, _ in _TAKEOVER.others:
+        replace()
+
+
+def alongside(replace: Callable[[], None], give_back: Callable[[], None]) -> None:
+    """Have ``enable`` call ``replace`` too, and ``disable`` ``give_back``: what rooms above this one replace in webdataset."""
+    _TAKEOVER.others.append((replace, give_back))
 
 
 def disable() -> None:
@@ -97,6 +106,8 @@ def disable() -> None:
         else:
             gopen.gopen_schemes[scheme] = stock
     _TAKEOVER.replaced, _TAKEOVER.limits = {}, None
+    for _, give_back in _TAKEOVER.others:
+        give_back()
 
 
 def enabled() -> Optional[Limits]:

@@ -20,6 +20,7 @@ from forebay_loader.stream.webdataset_openers import enable, enabled, open_sourc
 from forebay_loader.takeover.reasons import why_direct
 from forebay_loader.takeover.sources import ahead_of, first_pull, noted
 from forebay_loader.takeover.wids import replace_downloads
+from forebay_loader.video import torch_video
 from forebay_proxy.wire.commands.sources import Source
 
 __all__ = ["replace_openers"]
@@ -33,6 +34,9 @@ def replace_openers(module: Any) -> None:
     """Replace the openers of one module of webdataset, which has just been imported. A module taken before stays as it is."""
     if module.__name__ == "webdataset.gopen":
         enable()
+        return
+    if module.__name__ == "webdataset.autodecode":
+        torch_video.take(module)
         return
     if module.__name__ == "wids.wids_dl":
         replace_downloads(module)

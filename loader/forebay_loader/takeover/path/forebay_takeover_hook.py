@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["Hook", "install", "next_sitecustomize", "replace_openers", "run_instead"]
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PATCHED = ("webdataset.gopen", "webdataset.tariterators", "webdataset.cache", "webdataset.shardlists", "wids.wids_dl")
+PATCHED = (
+    "webdataset.gopen", "webdataset.tariterators", "webdataset.cache", "webdataset.shardlists", "webdataset.autodecode", "wids.wids_dl",
+)  # fmt: skip
 NOTED = ("fsspec.registry", "fsspec.spec")  # another way to tars: what is read by it is told to `forebay run`
 OURS = ("forebay_loader", "forebay_proxy")
 _LOADER = os.path.dirname(os.path.dirname(HERE))  # the folder of forebay_loader

@@ -1,0 +1,101 @@
+"""One sample's clips, decoded: the frames that its sampler chooses, and the sound that belongs to them."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Tuple
+
+import numpy
+
+from forebay_loader.base.counters import COUNTS
+from forebay_loader.samples.member_bytes import MemberBytes
+from forebay_loader.video.clip_info import ClipInfo
+from forebay_loader.video.clip_stage import ClipArguments
+from forebay_loader.video.decode.resample import resampled
+from forebay_loader.video.errors import VideoError
+from forebay_loader.video.profile_range import profiled
+from forebay_loader.video.sampling import Sampling, for_epoch, sample_seed
+from forebay_loader.video.sources.clip_bytes import ClipBytes, MemberClip, MemoryClip
+from forebay_loader.video.sources.clip_source import ClipSource
+
+__all__ = ["decoded_member", "decoded_sample"]
+
+
+class DecodedClip(NamedTuple):
+    """``frames`` T x H x W x 3 uint8; ``mask`` T bool; ``audio`` channels x samples float32 of ``rate_hz``, 0 without sound."""
+
+    info: ClipInfo
+    frames: Any
+    mask: Any
+    audio: Any
+    rate_hz: int
+
+
+def decoded_sample(sample: Mapping[str, Any], wants: Callable[[str], bool], asked: ClipArguments, epoch: int) -> Dict[str, Any]:
+    """``sample`` with arrays in the place of its clips, as ``fb.video`` says."""
+    found = {key: value for key, value in sample.items() if key.startswith("__") or not wants(key)}
+    name, shard = str(sample.get("__key__", "")), _shown(sample.get("__url__", ""))
+    for suffix, value in sample.items():
+        if suffix in found:
+            continue
+        seed = sample_seed(asked.seed, epoch, f"{name}.{suffix}")
+        clip = _decoded(_clip_bytes(value, f"{name}.{suffix}", shard), asked, epoch, seed)
+        stem = suffix.rpartition(".")[0]
+        prefix = f"{stem}." if stem else ""
+        found.update({f"{prefix}frames": clip.frames, f"{prefix}mask": clip.mask, f"{prefix}video": clip.info})
+        if asked.audio:
+            found[f"{prefix}audio"] = clip.audio
+    return found
+
+
+def decoded_member(key: str, data: Any, asked: ClipArguments, epoch: int) -> Tuple[Any, Any, Dict[str, Any]]:
+    """(frames, audio, info) of a clip in memory, as ``wds.torch_video`` gave them, in numpy."""
+    seed = sample_seed(asked.seed, epoch, blake2b(data, digest_size=16).hexdigest() if asked.sampling is not None else "")
+    clip = _decoded(MemoryClip(data, key), asked, epoch, seed)
+    info: Dict[str, Any] = {"video_fps": clip.info.fps, "video": clip.info, "mask": clip.mask}
+    if clip.rate_hz:
+        info["audio_fps"] = clip.rate_hz
+    return clip.frames, clip.audio, info
+
+
+def _decoded(clip: ClipBytes, asked: ClipArguments, epoch: int, seed: int) -> DecodedClip:
+    with profiled("forebay.video"), ClipSource(clip, size=asked.size, threads=asked.threads, time_limit_s=asked.time_limit_s) as source:
+        info = source.open()
+        chosen = _chosen(info, asked.sampling, epoch, seed, clip)
+        frames = source.frames(chosen.frames)
+        audio, rate_hz = numpy.zeros((0, 0), numpy.float32), 0
+        if asked.audio:
+            audio, rate_hz = source.audio(*_span(info, chosen))
+            if asked.audio is not True and rate_hz:
+                audio, rate_hz = resampled(audio, rate_hz, asked.audio), asked.audio
+    COUNTS.add("video_clips")
+    return DecodedClip(info, frames, numpy.array(chosen.mask, bool), audio, rate_hz)
+
+
+def _chosen(info: ClipInfo, sampling: Any, epoch: int, seed: int, clip: ClipBytes) -> Sampling:
+    """What the sampler of ``epoch`` takes. Its errors know no names; here they are given."""
+    if sampling is None:
+        return Sampling(tuple(range(info.frames)), (True,) * info.frames)
+    try:
+        found: Sampling = for_epoch(sampling, epoch)(info, seed)
+    except VideoError as error:
+        raise type(error)(error.what, clip.name, clip.shard) from error
+    return found
+
+
+def _span(info: ClipInfo, chosen: Sampling) -> Tuple[float, float]:
+    """From the begin of the first chosen frame to the end of the last, in seconds; all of it where all or none were chosen."""
+    if not chosen.frames or len(set(chosen.frames)) == info.frames:
+        return 0.0, info.duration_s
+    last = max(chosen.frames) + 1
+    return info.times_s[min(chosen.frames)], info.times_s[last] if last < info.frames else info.duration_s
+
+
+def _clip_bytes(value: Any, name: str, shard: str) -> ClipBytes:
+    return MemberClip(value.read, value.size, name, shard) if isinstance(value, MemberBytes) else MemoryClip(value, name, shard)
+
+
+def _shown(url: Any) -> str:
+    """A shard's URL without what may be secret in it."""
+    text = str(url)
+    return "a pipe: command" if text.startswith("pipe:") else text.partition("?")[0]

@@ -1,0 +1,80 @@
+"""``fb.video``: the clips of samples as arrays, as a stage of a pipeline, as a decoder for ``.decode(…)``, and for random access.
+
+Neither PyAV nor numpy is imported before a clip is decoded: whoever imports ``forebay_loader`` may have none.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any, Iterable, Optional, Union
+
+from forebay_loader.base.argument_types import check_epoch
+from forebay_loader.video.clip_stage import ClipArguments, ClipStage, Handler
+from forebay_loader.video.decode.frame_size import Size, check_size
+
+__all__ = ["video"]
+
+SUFFIXES = ("mp4", "webm", "mkv", "mov", "m4v", "avi", "mpg", "mpeg", "ogv", "wmv", "ts")
+MOST_HZ = 1 << 20
+
+
+def video(
+    sampling: Any = None,
+    size: Size = None,
+    audio: Union[bool, int] = False,
+    *,
+    members: Iterable[str] = SUFFIXES,
+    seed: int = 0,
+    epoch: Any = None,
+    threads: int = 1,
+    time_limit_s: Optional[float] = 60.0,
+    handler: Optional[Handler] = None,
+    replace_corrupt: bool = False,
+) -> ClipStage:
+    """Clips as arrays: of each the frames that ``sampling`` chooses, read and decoded from memory or by ranges, and no others.
+
+    Example::
+
+        dataset = fb.WebDataset(urls).compose(fb.video("uniform(8)", size=224, audio=16_000)).to_tuple("frames", "audio", "json")
+        dataset = fb.WebDataset(urls).decode(fb.video("fps(4, 16)")).to_tuple("mp4", "json")   # "mp4" is (frames, audio, info)
+        clips = fb.IndexedShards(urls, video=fb.video("clip(0, 16, 2)", size=(224, 224)))      # by number; cold shards by ranges
+
+    As a stage it takes the member's bytes out of each sample and puts in ``frames``, T x H x W x 3 uint8 (RGB); ``mask``, T bool, False
+    where a frame only fills its place; ``video``, the clip's ``ClipInfo``; and with ``audio`` ``audio``, channels x samples float32 from
+    the begin of the first chosen frame to the end of the last. The keys of a member ``left.mp4`` begin with ``left.``. Samples without
+    such a member pass.
+
+    As a decoder it gives ``(frames, audio, info)``, as ``wds.torch_video`` did, in numpy: ``info`` has ``video_fps``, ``audio_fps`` where
+    there is sound, ``mask`` and ``video``. There it does not know a sample's key and draws by the clip's bytes.
+
+    - ``sampling``: a sampler, its text such as ``"uniform(8)"``, a table of epochs such as ``{0: …, 10: …}``, or None for all frames.
+    - ``size``: None as coded, the shorter side, or (height, width), in pixels.
+    - ``audio``: True for the sound at its own rate, a number for another one, in Hz.
+    - ``members``: suffixes of what is a clip.
+    - ``seed``: what a sampler draws is a function of seed, epoch and the sample's key: alike in any worker, anew in each epoch.
+    - ``epoch``: a whole number, or what is asked for one: a callable, or an object with ``value`` or ``get_value()``. Without it
+      ``fb.WebDataset`` says which epoch it is in, and other pipelines' passes are counted.
+    - ``threads``: of a decoder; more than one pays where there are fewer workers than processors.
+    - ``time_limit_s``: for a clip; None for ever.
+    - ``handler``: gets each exception, in the stage; True leaves the sample out, None raises it.
+    - ``replace_corrupt``: True gives, in the place of a sample whose clip cannot be decoded, the one before once more, so that batches do
+      not shrink; its ``__corrupt__`` is the bad one's key, and "" elsewhere.
+
+    Raises ``TypeError`` and ``ValueError`` for arguments, ``ModuleNotFoundError`` without PyAV; while it is read ``fb.VideoError`` naming
+    clip and shard, and what reading raises. ``fb.counters()`` counts clips, frames, bytes and what went wrong.
+    """
+    if importlib.util.find_spec("av") is None:
+        raise ModuleNotFoundError("video needs PyAV and numpy: install forebay[video]", name="av")
+    if not isinstance(audio, int) or not 0 <= audio <= MOST_HZ:
+        raise ValueError(f"audio takes True, False or a rate in Hz; got {audio!r}")
+    check_epoch(epoch)
+    asked = ClipArguments(_sampler(sampling), check_size(size), audio, frozenset(members), seed, threads, time_limit_s)
+    return ClipStage(asked, epoch, handler, replace_corrupt)
+
+
+def _sampler(sampling: Any) -> Any:
+    if sampling is None:
+        return None
+    from forebay_loader.video.sampling import sampler_of  # noqa: PLC0415  # for those who name one
+
+    return sampler_of(sampling)
