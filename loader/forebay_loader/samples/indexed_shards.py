@@ -46,8 +46,8 @@ class IndexedShards(Sequence[Sample]):
     - ``urls``: a brace pattern, several joined by ``::``, or a list of them.
     - ``select_files``: gets a file's name, says whether it is wanted; only these bytes are asked for.
     - ``video``: ``fb.video(…)``, for samples with clips: each has ``frames``, ``mask``, ``video`` and ``audio`` in its place, and of a
-      shard that is not here only the bytes of the chosen frames are asked for. With ``replace_corrupt`` the next sample whose clip can be decoded
-      stands in for one whose cannot.
+      shard that is not here only the bytes of the chosen frames are asked for. With ``replace_corrupt`` the next sample whose clip can be
+      decoded stands in for one whose cannot.
     - ``limits``: how long to wait for what, a ``fb.Limits``.
 
     Building it asks for the index of each shard. Raises ``fb.ShardReadError`` naming the first that has none, ``ValueError`` for an empty

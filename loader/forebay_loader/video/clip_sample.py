@@ -79,7 +79,7 @@ def _chosen(info: ClipInfo, sampling: Any, epoch: int, seed: int, clip: ClipByte
     try:
         found: Sampling = for_epoch(sampling, epoch)(info, seed)
     except VideoError as error:
-        raise type(error)(error.what, clip.name, clip.shard) from error
+        raise error.of(clip.name, clip.shard) from error
     return found
 
 

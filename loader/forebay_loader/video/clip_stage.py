@@ -65,7 +65,7 @@ class ClipStage(EpochStage):
         return suffix.rpartition(".")[2].lower() in self.asked.members
 
     def decoded(self, sample: Mapping[str, Any], epoch: Optional[int] = None) -> Sample:
-        """``sample`` with its clips decoded; its members that are clips are bytes or ``MemberBytes``. ``epoch``: else the one that was told.
+        """``sample`` with its clips, bytes or ``MemberBytes``, decoded. Without ``epoch`` the one that was told counts.
 
         Raises ``VideoError`` and what reading raises.
         """

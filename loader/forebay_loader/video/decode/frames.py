@@ -25,6 +25,7 @@ Buffer = Union[bytes, memoryview]
 ReadPart = Callable[[int, int], Buffer]  # (offset, size): these bytes, fewer only at the end
 
 _SOFTWARE = {"av1": "libdav1d"}  # FFmpeg's own of that name only steers hardware
+_LAYOUTS = {1: "mono", 2: "stereo", 3: "2.1", 4: "quad", 5: "5.0", 6: "5.1", 7: "6.1", 8: "7.1"}
 _MOST_PIXELS = str(1 << 27)
 _MOST_DELAYED = 16  # frames that H.264 may hold back: its decoder guesses fewer, and drops those that then come too late
 
@@ -70,6 +71,8 @@ def decoder_of(track: Track, threads: int = 1) -> Any:
         context.thread_count = threads
         if context.type == "video":
             context.options = {"max_pixels": _MOST_PIXELS}
+        elif track.rate_hz and track.channels in _LAYOUTS:  # uncompressed sound says neither itself
+            context.sample_rate, context.layout = track.rate_hz, _LAYOUTS[track.channels]
     except (FFmpegError, ValueError, TypeError):
         raise UnsupportedVideo(f"no decoder for {track.codec!r}") from None
     return context

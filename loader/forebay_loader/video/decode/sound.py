@@ -6,6 +6,7 @@ from fractions import Fraction
 from typing import Any, Iterator, Sequence, Tuple
 
 import numpy
+from av.codec.context import Flags2
 from av.error import FFmpegError
 
 from forebay_loader.video.decode.clip_timer import ClipTimer
@@ -44,6 +45,7 @@ def _end_s(track: Track) -> float:
 def _decoded(track: Track, group: DecodeGroup, read: ReadPart, timer: ClipTimer) -> Iterator[Tuple[int, Any, int]]:
     """(place of its first sample on the clip's clock, ``channels x samples``, samples a second) of each decoded frame."""
     context = decoder_of(track)
+    context.flags2 |= Flags2.skip_manual  # else Opus leaves out what its header says of the clip's begin, wherever decoding begins
     place = None
     for number in (*range(group.first, group.end), None):
         timer.check()

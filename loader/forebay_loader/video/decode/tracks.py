@@ -47,5 +47,6 @@ def tracks_of(read: ReadPart, length: int, name: str) -> ClipTracks:
 
 
 def _sound(track: Track, read: ReadPart, begin_s: float, end_s: float, timer: ClipTimer) -> Tuple[Any, int]:
-    spans = track.byte_spans([sound_group(track, begin_s, end_s)], GAP_BYTES)
+    group = sound_group(track, begin_s, end_s)
+    spans = track.byte_spans([group], GAP_BYTES) if group.first < group.end else []
     return sound_between(track, SpanReader(read, spans), begin_s, end_s, timer)

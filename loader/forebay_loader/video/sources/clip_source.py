@@ -104,7 +104,7 @@ class ClipSource:
         except VideoError as error:
             if error.clip == self._clip.name and error.shard == self._clip.shard:
                 raise
-            raise type(error)(error.what, self._clip.name, self._clip.shard) from error
+            raise error.of(self._clip.name, self._clip.shard) from error
 
 
 def _places(indices: Sequence[int], frames: int) -> Dict[int, List[int]]:

@@ -1,0 +1,88 @@
+"""Sound between two times: sample for sample what a decode from the begin gives there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+import pytest
+from support.clip_answers import sound_of
+from support.clips import rendered
+
+from forebay_loader.base.counters import COUNTS
+from forebay_loader.video.errors import CorruptVideo
+from forebay_loader.video.mp4.index import read_index
+from forebay_loader.video.sources.choice import source_of
+
+KINDS: dict[str, dict[str, Any]] = {
+    "aac": {"audio": "aac"},
+    "aac, stereo, 44.1 kHz": {"audio": "aac", "channels": 2, "audio_rate_hz": 44_100},
+    "opus": {"audio": "libopus"},
+    "flac": {"audio": "flac"},
+    "alac": {"audio": "alac"},
+    "ac3": {"audio": "ac3", "channels": 2},
+    "pcm": {"audio": "pcm_s16le", "container": "mov", "channels": 2},
+    "aac, fragments": {"audio": "aac", "fragmented": True},
+    "opus in webm": {"audio": "libopus", "codec": "libvpx-vp9", "container": "webm"},
+    "aac in matroska": {"audio": "aac", "container": "matroska"},
+}
+
+
+def as_floats(samples: Any) -> Any:
+    return samples if samples.dtype.kind == "f" else (samples / float(1 << (8 * samples.dtype.itemsize - 1))).astype(numpy.float32)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sound_is_that_of_a_decode_from_the_begin(kind: str) -> None:
+    """Any span, to the sample. What loses nothing is the same to the bit; other decoders make up noise, and Opus hears what came before."""
+    data = rendered(frames=96, gop=24, **KINDS[kind])
+    whole, rate = sound_of(data)
+    whole = as_floats(whole)
+    with source_of(data) as source:
+        assert source.open().audio_rate_hz == rate
+        for begin_s, end_s in ((0.0, 0.5), (1.25, 2.0), (2.9, 3.6), (0.0, 3.9), (3.5, 9.0)):
+            found, rate_hz = source.audio(begin_s, end_s)
+            there = whole[:, round(begin_s * rate) : round(end_s * rate)]
+            assert rate_hz == rate
+            assert found.dtype == numpy.float32
+            assert len(found) == len(there)
+            filled = there.shape[1] - found.shape[1]  # a last packet is longer than the sound in it; PyAV gives all of it
+            assert filled == 0 if end_s < 3.99 else 0 <= filled < 1536
+            assert numpy.abs(found - there[:, : found.shape[1]]).max() <= (0.0 if kind in ("flac", "alac", "pcm") else 1e-2)
+
+
+def test_sound_behind_its_end_is_none() -> None:
+    """Shorter, or nothing; no silence is made up."""
+    with source_of(rendered(frames=48, audio="aac")) as source:
+        end_s = source.open().duration_s
+        assert source.audio(end_s - 0.5, end_s + 9)[0].shape[1] == pytest.approx(24_000, abs=2)
+        assert source.audio(end_s + 1, end_s + 2)[0].shape == (1, 0)
+
+
+def test_a_clip_without_sound() -> None:
+    """No channels, no rate."""
+    with source_of(rendered()) as source:
+        found, rate_hz = source.audio(0.0, 1.0)
+    assert (found.shape, rate_hz) == ((0, 0), 0)
+
+
+def test_sound_of_a_part_reads_a_part() -> None:
+    """The packets of the span, and a little before."""
+    data = rendered(frames=480, gop=48, audio="aac")
+    with source_of(data) as source:
+        source.open()
+        before = COUNTS.snapshot()["video_bytes"]
+        source.audio(10.0, 11.0)
+    sizes = read_index(lambda at, size: data[at : at + size], len(data), "").audio.sizes  # type: ignore[union-attr]
+    assert 0 < COUNTS.snapshot()["video_bytes"] - before < 0.25 * int(sizes.sum()) + 50_000
+
+
+def test_damaged_sound_is_an_error() -> None:
+    """It names the clip."""
+    data = rendered(frames=96, audio="flac", moov_first=True)
+    track = read_index(lambda at, size: data[at : at + size], len(data), "").audio
+    assert track is not None
+    at, size = int(track.offsets[10]), int(track.sizes[10])
+    bad = data[:at] + bytes(size) + data[at + size :]
+    with source_of(bad, name="a.mp4") as source, pytest.raises(CorruptVideo, match=r"a\.mp4: its sound cannot be decoded"):
+        source.audio(0.0, 4.0)
