@@ -18,7 +18,7 @@ from forebay_loader.video.mp4.track import Track
 
 __all__ = ["GAP_BYTES", "ClipTracks", "tracks_of"]
 
-GAP_BYTES = 16 << 10  # of the other track, between two parts that are wanted: they cost less than another request
+GAP_BYTES = 2 << 10  # between two parts that are wanted, mostly a packet of sound: they cost less than another request
 
 Sound = Callable[[float, float, ClipTimer], Tuple[Any, int]]
 

@@ -14,7 +14,7 @@ from forebay_loader.video.clip_info import ClipInfo
 from forebay_loader.video.decode.clip_timer import ClipTimer
 from forebay_loader.video.decode.frame_size import Size
 from forebay_loader.video.decode.pictures import Pictures
-from forebay_loader.video.errors import UnsupportedVideo, VideoError, VideoTimeout
+from forebay_loader.video.errors import UnsupportedVideo
 
 __all__ = ["LiveSource"]
 
@@ -61,7 +61,7 @@ class LiveSource:
         info = self.open()
         pictures = Pictures(info.width, info.height, 0, self._size)
         found = numpy.empty((len(indices), *pictures.shape), numpy.uint8)
-        timer = ClipTimer(self._time_limit_s, self._name)
+        timer = self._timer()
         before = -1
         for place, index in enumerate(indices):
             if index == before:
@@ -93,11 +93,16 @@ class LiveSource:
         scheme, mark, rest = self._url.partition("://")
         return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}" if mark else self._url
 
+    def _timer(self) -> ClipTimer:
+        return ClipTimer(self._time_limit_s, self._name)
+
     def _opened(self) -> Any:
+        timer = self._timer()
         try:
             found = av.open(self._url, format=self._form or None, options=self._options, timeout=self._time_limit_s)
         except FFmpegError as error:
-            raise self._failed(error, "cannot be opened") from None
+            timer.check()  # FFmpeg says "I/O error" of what it gave up waiting for
+            raise UnsupportedVideo(f"cannot be opened: {error.strerror}", self._name) from None
         if not found.streams.video:
             found.close()
             raise UnsupportedVideo("there is no video in it", self._name)
@@ -113,15 +118,11 @@ class LiveSource:
             try:
                 frame = next(self._coming, None)
             except FFmpegError as error:
-                raise self._failed(error, "broke off") from None
+                timer.check()
+                raise UnsupportedVideo(f"broke off: {error.strerror}", self._name) from None
             if frame is None:
                 raise IndexError(f"{self._name} ended after {self._passed} frames")
             self._passed += 1
             COUNTS.add("video_packets")
             if self._passed > index:
                 return frame
-
-    def _failed(self, error: FFmpegError, what: str) -> VideoError:
-        if isinstance(error, (TimeoutError, av.error.ExitError)):
-            return VideoTimeout(f"{what}: nothing came within {self._time_limit_s:g} s", self._name)
-        return UnsupportedVideo(f"{what}: {error.strerror or error}", self._name)
