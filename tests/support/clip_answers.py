@@ -9,7 +9,7 @@ from typing import Any
 import av
 import numpy
 
-__all__ = ["pictures_of", "sound_of"]
+__all__ = ["pictures_of", "sound_of", "sound_only"]
 
 
 @lru_cache(maxsize=32)
@@ -28,3 +28,15 @@ def sound_of(data: bytes) -> tuple[Any, int]:
         frame.to_ndarray() if frame.format.is_planar else frame.to_ndarray().reshape(-1, len(frame.layout.channels)).T for frame in frames
     ]
     return numpy.concatenate(parts, axis=1), frames[0].sample_rate
+
+
+def sound_only() -> bytes:
+    """A clip without a picture: Opus in Ogg."""
+    made = io.BytesIO()
+    with av.open(made, "w", format="ogg") as container:
+        stream = container.add_stream("libopus", rate=48_000, layout="mono")
+        frame = av.AudioFrame(format="flt", layout="mono", samples=960)
+        frame.sample_rate = 48_000
+        for packet in [*stream.encode(frame), *stream.encode(None)]:
+            container.mux(packet)
+    return made.getvalue()

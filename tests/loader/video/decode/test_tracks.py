@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
-
-import av
 import pytest
+from support.clip_answers import sound_only
 from support.clips import frame_number, rendered
 
 from forebay_loader.video.errors import CorruptVideo, UnsupportedVideo, VideoError
@@ -34,14 +32,7 @@ def test_an_empty_clip() -> None:
 
 def test_sound_alone() -> None:
     """It has no frame to give."""
-    made = io.BytesIO()
-    with av.open(made, "w", format="ogg") as container:
-        stream = container.add_stream("libopus", rate=48_000, layout="mono")
-        frame = av.AudioFrame(format="flt", layout="mono", samples=960)
-        frame.sample_rate = 48_000
-        for packet in [*stream.encode(frame), *stream.encode(None)]:
-            container.mux(packet)
-    with source_of(made.getvalue(), name="a.ogg") as source:
+    with source_of(sound_only(), name="a.ogg") as source:
         assert source.open().frames == 0
         assert source.audio(0.0, 1.0)[1] == 48_000
         with pytest.raises(UnsupportedVideo, match=r"a\.ogg: there is no video"):
