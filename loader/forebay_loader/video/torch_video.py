@@ -26,7 +26,7 @@ def torch_video(key: str, data: bytes) -> Optional[Tuple[Any, Any, Dict[str, Any
     if key.rpartition(".")[2] not in SUFFIXES:
         return None
     stock = _stock()
-    return _here(key, data) if stock is None else stock(key, data)  # type: ignore[no-any-return]
+    return _here(key, data) if stock is None else stock(key, data)
 
 
 def put_in_place() -> None:

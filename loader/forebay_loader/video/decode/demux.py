@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 from array import array
 from fractions import Fraction
+from functools import partial
 from typing import Any, List, Optional, Tuple
 
 import av
@@ -20,7 +21,7 @@ from forebay_loader.video.decode.clip_timer import ClipTimer
 from forebay_loader.video.decode.frames import ReadPart, packet_of
 from forebay_loader.video.decode.sound import cut, floats
 from forebay_loader.video.errors import CorruptVideo, UnsupportedVideo
-from forebay_loader.video.mp4.sample_table import starts_of
+from forebay_loader.video.mp4.chunks import starts_of
 from forebay_loader.video.mp4.track import Track
 
 __all__ = ["demuxed", "demuxed_sound"]
@@ -34,15 +35,12 @@ def demuxed(data: bytes) -> Tuple[ClipInfo, Optional[Track], ReadPart]:
     Raises ``UnsupportedVideo``, ``CorruptVideo``.
     """
     try:
-        with av.open(io.BytesIO(data)) as container:
+        with _opened(data) as container:
             streams = container.streams
             rate_hz = streams.audio[0].codec_context.sample_rate if streams.audio else 0
             if not streams.video:
-                return (
-                    ClipInfo(0, array("d"), (container.duration or 0) / av.time_base, 0, 0, audio_rate_hz=rate_hz),
-                    None,
-                    data.__getitem__,
-                )
+                heard_s = (container.duration or 0) / av.time_base
+                return ClipInfo(0, array("d"), heard_s, 0, 0, audio_rate_hz=rate_hz), None, partial(_part, data)
             packets = _Packets(streams.video[0], container.format.name in _TIMED)
             for packet in container.demux(streams.video[0]):
                 packets.take(packet)
@@ -54,7 +52,15 @@ def demuxed(data: bytes) -> Tuple[ClipInfo, Optional[Track], ReadPart]:
     info = ClipInfo(
         track.frames, array("d", track.times_s.tolist()), track.end_s, track.width, track.height, audio_rate_hz=rate_hz, keyframes=keys
     )
-    return info, track, lambda at, size: store[at : at + size]
+    return info, track, partial(_part, store)
+
+
+def _opened(data: bytes) -> Any:
+    return av.open(io.BytesIO(data))
+
+
+def _part(store: bytes, at: int, size: int) -> bytes:
+    return store[at : at + size]
 
 
 def demuxed_sound(data: bytes, begin_s: float, end_s: float, timer: ClipTimer) -> Tuple[Any, int]:
@@ -65,7 +71,7 @@ def demuxed_sound(data: bytes, begin_s: float, end_s: float, timer: ClipTimer) -
     parts: List[Tuple[int, Any]] = []
     rate_hz, place = 0, None
     try:
-        with av.open(io.BytesIO(data)) as container:
+        with _opened(data) as container:
             origin_s = _origin_s(container)
             container.streams.audio[0].codec_context.thread_count = 1
             for frame in container.decode(audio=0):

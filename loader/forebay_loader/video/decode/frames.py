@@ -66,7 +66,7 @@ def decoded(track: Track, groups: Sequence[DecodeGroup], read: ReadPart, timer: 
 def decoder_of(track: Track, threads: int = 1) -> Any:
     """A new ``av.CodecContext`` for packets of ``track``. Raises ``UnsupportedVideo``."""
     try:
-        context = av.CodecContext.create(_SOFTWARE.get(track.decoder, track.decoder), "r")
+        context: Any = av.CodecContext.create(_SOFTWARE.get(track.decoder, track.decoder), "r")
         context.extradata = track.extradata or None
         context.thread_count = threads
         if context.type == "video":
@@ -80,7 +80,7 @@ def decoder_of(track: Track, threads: int = 1) -> Any:
 
 def packet_of(data: Buffer, pts: int, dts: int) -> Any:
     """A packet with a copy of ``data``: decoders read a few bytes further than its end, which only a packet's own memory has."""
-    packet = av.Packet(len(data))
+    packet: Any = av.Packet(len(data))
     packet.update(data)
     packet.pts, packet.dts = pts, dts
     return packet

@@ -63,7 +63,7 @@ def _decoded(track: Track, group: DecodeGroup, read: ReadPart, timer: ClipTimer)
 
 
 def _slack(track: Track, frame: Any) -> int:
-    return 2 + frame.sample_rate // track.timescale
+    return 2 + int(frame.sample_rate) // track.timescale
 
 
 def _packet(track: Track, number: int, read: ReadPart) -> Any:

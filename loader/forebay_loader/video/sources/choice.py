@@ -49,7 +49,7 @@ def source_of(
     """
     size = check_size(size)
     if isinstance(what, (bytes, bytearray, memoryview)):
-        return _of_bytes(MemoryClip(what, name, shard), size, threads, time_limit_s)
+        return _of_bytes(MemoryClip(memoryview(what), name, shard), size, threads, time_limit_s)
     text = os.fspath(what)
     if not isinstance(text, str) or not text:
         raise TypeError(f"a clip is bytes, a path or a URL; got {what!r}")

@@ -121,7 +121,7 @@ class FramesSource:
         if kind is None:
             raise CorruptVideo(f"frame {number} is no picture of a kind that is read: JPEG, PNG, WebP or BMP", self._clip, self._path)
         try:
-            context = av.CodecContext.create(kind, "r")
+            context: Any = av.CodecContext.create(kind, "r")
             frames = [*context.decode(packet_of(value, 0, 0)), *context.decode(None)]
         except FFmpegError as error:
             raise CorruptVideo(f"frame {number} cannot be decoded: {error.strerror}", self._clip, self._path) from None
