@@ -15,9 +15,9 @@ pytest.importorskip("webdataset")
 # What is called, or made, by a user; the others are errors and results.
 CALLED = (
     "IndexedShard", "IndexedShards", "Limits", "WebDataset", "WebLoader", "ahead", "counters", "disable", "enable", "sidecar", "status",
-    "tarfile_to_samples", "worker_init",
+    "tarfile_to_samples", "video", "worker_init",
 )  # fmt: skip
-RAISED = ("LoaderError", "ProxyUnreachable", "ShardChanged", "ShardReadError", "StepsError", "TarFault")
+RAISED = ("LoaderError", "ProxyUnreachable", "ShardChanged", "ShardReadError", "StepsError", "TarFault", "VideoError")
 
 
 def test_no_name_is_left_out() -> None:

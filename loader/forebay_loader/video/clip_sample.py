@@ -9,8 +9,8 @@ import numpy
 
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.samples.member_bytes import MemberBytes
+from forebay_loader.video.clip_arguments import ClipArguments
 from forebay_loader.video.clip_info import ClipInfo
-from forebay_loader.video.clip_stage import ClipArguments
 from forebay_loader.video.decode.resample import resampled
 from forebay_loader.video.errors import VideoError
 from forebay_loader.video.profile_range import profiled

@@ -4,34 +4,20 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.epoch_stage import EpochStage
 from forebay_loader.base.notices import warn_node
 from forebay_loader.plan.plan_subject import told_epoch
-from forebay_loader.video.decode.frame_size import Size
+from forebay_loader.video.clip_arguments import ClipArguments
 from forebay_loader.video.errors import VideoError, VideoTimeout
 
-__all__ = ["ClipArguments", "ClipStage", "Handler"]
+__all__ = ["ClipStage", "Handler"]
 
 Handler = Callable[[Exception], bool]
 Sample = Dict[str, Any]
 CORRUPT = "__corrupt__"
-
-
-@dataclass(frozen=True)
-class ClipArguments:
-    """What of ``fb.video``'s arguments is about one clip."""
-
-    sampling: Any
-    size: Size
-    audio: Union[bool, int]
-    members: FrozenSet[str]
-    seed: int
-    threads: int
-    time_limit_s: Optional[float]
 
 
 class ClipStage(EpochStage):

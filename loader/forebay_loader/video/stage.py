@@ -9,7 +9,8 @@ import importlib.util
 from typing import Any, Iterable, Optional, Union
 
 from forebay_loader.base.argument_types import check_epoch
-from forebay_loader.video.clip_stage import ClipArguments, ClipStage, Handler
+from forebay_loader.video.clip_arguments import ClipArguments
+from forebay_loader.video.clip_stage import ClipStage, Handler
 from forebay_loader.video.decode.frame_size import Size, check_size
 
 __all__ = ["video"]

@@ -1,0 +1,154 @@
+"""Clips through a real sidecar: the code of others unchanged, random access, and what travels from a shard that is not here."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from support import torch_video_train
+from support.clip_answers import pictures_of
+from support.clips import frame_number, rendered
+from support.fake_proxy import FakeServer
+from support.other_python import clean_environment, other_python
+from support.sidecar import Sidecar, running, small_segments, wait_until
+
+import forebay_loader as fb
+from forebay_loader.base.counters import COUNTS
+from forebay_loader.samples.index_client import INDEXES
+from forebay_loader.transport.fd_endpoint import DOORS
+from forebay_loader.transport.http import close_idle
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("webdataset")
+
+pytestmark = pytest.mark.webdataset
+
+SHARDS, CLIPS = 8, 3
+SEGMENT = 1 << 11
+ROOT = Path(__file__).parents[2]
+FOREBAY = f"import sys; sys.path[:0] = {[str(ROOT / 'proxy'), str(ROOT / 'loader')]!r}; from forebay_proxy.cli.main import main; main()"
+LONG = {"frames": 300, "gop": 10, "width": 320, "height": 240, "audio": "aac"}
+
+
+def tar_of(first: int, clips: list[bytes]) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as out:
+        for number, clip in enumerate(clips, first):
+            for suffix, content in (("mp4", clip), ("json", json.dumps({"number": number}).encode())):
+                entry = tarfile.TarInfo(f"{number:04}.{suffix}")
+                entry.size = len(content)
+                out.addfile(entry, io.BytesIO(content))
+    return made.getvalue()
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    COUNTS.reset()
+    DOORS.forget()
+    INDEXES.forget()
+    monkeypatch.setenv("FOREBAY_JOB", "job")
+    yield
+    DOORS.forget()
+    close_idle()
+
+
+@pytest.fixture
+def shards(place: Path) -> Path:
+    """Shards of three clips of three seconds, and one of two long clips."""
+    found = place / "shards"
+    found.mkdir()
+    clip = rendered(frames=24, audio="aac")
+    for shard in range(SHARDS):
+        (found / f"{shard:03}.tar").write_bytes(tar_of(shard * CLIPS, [clip] * CLIPS))
+    (found / "long.tar").write_bytes(tar_of(0, [rendered(**LONG), rendered(**LONG)]))
+    return found
+
+
+@pytest.fixture
+def sidecar(place: Path, shards: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sidecar]:
+    flags = ["--cache-size", "200MB", "--file-root", str(shards), "--socket", str(place / "s")]
+    with running(place, *flags, program=small_segments(SEGMENT)) as found:
+        monkeypatch.setenv("FOREBAY_SOCKET", str(place / "s"))
+        yield found
+
+
+def fetched(sidecar: Sidecar, *shards: Path) -> None:
+    for shard in shards:
+        sidecar.ask(f"/file{shard}")
+    wait_until(lambda: {f"file://{shard}" for shard in shards} <= {name for name, one in sidecar.shards().items() if one["complete"]})
+
+
+def test_the_code_of_others_runs_unchanged(place: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Two ranks of two workers, webdataset's own decoding on a torchvision that has none: every clip once, ranges in its profile."""
+    python = other_python(tmp_path_factory.mktemp("training") / "venv", without=("torchvision",))
+    clip = rendered(frames=24, audio="aac")
+    with FakeServer().running() as origin:
+        for shard in range(SHARDS):
+            origin.put(f"/train-{shard:03}.tar", tar_of(shard * CLIPS, [clip] * CLIPS))
+        urls = f"{origin.url}/train-{{000..{SHARDS - 1:03}}}.tar"
+        ranks = " & ".join(f"RANK={rank} WORLD_SIZE=2 {python} {torch_video_train.__file__} '{urls}' > {place}/{rank}" for rank in range(2))
+        with running(place, "--cache-size", "200MB", allow=[origin.url]) as sidecar:
+            environ = clean_environment(place / "run", FOREBAY_URL=sidecar.url)
+            argv = [sys.executable, "-P", "-c", FOREBAY, "run", "--", "sh", "-c", f"{ranks} & wait"]
+            done = subprocess.run(argv, env=environ, cwd=place, capture_output=True, text=True, timeout=240, check=False)
+        assert "0 went direct" in done.stderr, done.stderr[-3000:]
+    found = [json.loads((place / str(rank)).read_text()) for rank in range(2)]
+    assert sorted(number for one in found for number in one["labels"]) == list(range(SHARDS * CLIPS))
+    for one in found:
+        assert one["frames"] == [24, 96, 128, 3]
+        assert one["audio"] == [1, 48_000]
+        assert one["info"] == {"video_fps": 24.0, "audio_fps": 48_000}
+        assert {"forebay.video", "forebay.video.index", "forebay.video.decode", "forebay.video.audio"} <= set(one["profiled"])
+
+
+def test_random_access_with_a_loaders_own_shuffle(sidecar: Sidecar, shards: Path) -> None:
+    """Every sample once, its frames and its label together, from workers that are forked, spawned, and stay."""
+    paths = [shards / f"{number:03}.tar" for number in range(3)]
+    fetched(sidecar, *paths)
+    clips = fb.IndexedShards([f"file://{path}" for path in paths], video=fb.video("uniform(4)", size=48, audio=16_000))
+    assert (len(clips), clips[5]["frames"].shape, clips[5]["audio"].shape) == (9, (4, 48, 64, 3), (1, clips[5]["audio"].shape[1]))
+    there = numpy.stack([pictures_of(rendered(frames=24, audio="aac"))[0]])
+    whole = fb.IndexedShards(clips.urls, video=fb.video("clip(0.0, 1)"))
+    assert numpy.array_equal(whole[7]["frames"], there)
+    for how in ({"multiprocessing_context": "fork"}, {"multiprocessing_context": "spawn"}):
+        loader = torch.utils.data.DataLoader(
+            clips, batch_size=None, shuffle=True, num_workers=2, persistent_workers=True, collate_fn=labelled, **how
+        )
+        for _ in range(2):
+            assert sorted(loader) == list(range(9))
+        del loader
+    clips.close()
+    whole.close()
+
+
+def labelled(sample: dict[str, Any]) -> int:
+    assert sample["frames"].shape == (4, 48, 64, 3)
+    return int(json.loads(sample["json"])["number"])
+
+
+def test_only_what_is_sampled_travels_from_a_cold_shard(sidecar: Sidecar, shards: Path) -> None:
+    """Eight of 300 frames where each tenth is a keyframe: a quarter of the clip's bytes at most."""
+    path = shards / "long.tar"
+    fetched(sidecar, path)
+    url = f"file://{path}"
+    clips = fb.IndexedShards(url, video=fb.video("keyframes(8)"))
+    warm = clips[1]["frames"]
+    clips.close()
+    sidecar.ask("/v1/evict", b'{"all": true}')
+    wait_until(lambda: not sidecar.shards())
+    before = sidecar.metric("forebay_origin_bytes_total")
+    cold = fb.IndexedShards(url, video=fb.video("keyframes(8)"))
+    found = cold[1]
+    assert numpy.array_equal(found["frames"], warm)
+    assert len({frame_number(picture) for picture in found["frames"]}) == 8
+    wait_until(lambda: not sidecar.status()["cache"]["in_flight"])
+    assert 0 < sidecar.metric("forebay_origin_bytes_total") - before <= 0.25 * len(rendered(**LONG))
+    cold.close()
