@@ -47,7 +47,8 @@ def sample_offsets(chunks: Counts, held: Counts, sizes: Counts) -> Counts:
     begins = starts_of(sizes)
     first = starts_of(held)  # number of each chunk's first sample
     before = numpy.append(begins, 0)[first]  # an empty chunk at the end has none; its number is used for no sample
-    return begins + numpy.repeat(chunks - before, held)
+    offsets: Counts = begins + numpy.repeat(chunks - before, held)
+    return offsets
 
 
 def cut_runs(counts: Counts, total: int) -> Counts:

@@ -129,4 +129,5 @@ def _column(name: str, placed: list[PlacedRun], totals: Counts) -> Counts:
 def _from(begins: Counts, lengths: Counts, firsts: Counts, totals: Counts) -> Counts:
     """Where each of ``lengths`` begins, in runs that begin at ``begins`` and whose first is number ``firsts``."""
     sums = starts_of(lengths)
-    return sums + numpy.repeat(begins - numpy.append(sums, 0)[firsts], totals)
+    placed: Counts = sums + numpy.repeat(begins - numpy.append(sums, 0)[firsts], totals)
+    return placed
