@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Tuple
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Tuple
 
 import numpy
 
@@ -13,6 +13,7 @@ from forebay_loader.video.clip_arguments import ClipArguments
 from forebay_loader.video.clip_info import ClipInfo
 from forebay_loader.video.decode.resample import resampled
 from forebay_loader.video.errors import VideoError
+from forebay_loader.video.metadata.table_file import clip_name
 from forebay_loader.video.profile_range import profiled
 from forebay_loader.video.sampling import Sampling, for_epoch, sample_seed
 from forebay_loader.video.sources.clip_bytes import ClipBytes, MemberClip, MemoryClip
@@ -39,7 +40,7 @@ def decoded_sample(sample: Mapping[str, Any], wants: Callable[[str], bool], aske
         if suffix in found:
             continue
         seed = sample_seed(asked.seed, epoch, f"{name}.{suffix}")
-        clip = _decoded(_clip_bytes(value, f"{name}.{suffix}", shard), asked, epoch, seed)
+        clip = _decoded(_clip_bytes(value, f"{name}.{suffix}", shard), asked, epoch, seed, str(sample.get("__url__", "")))
         stem = suffix.rpartition(".")[0]
         prefix = f"{stem}." if stem else ""
         found.update({f"{prefix}frames": clip.frames, f"{prefix}mask": clip.mask, f"{prefix}video": clip.info})
@@ -58,9 +59,9 @@ def decoded_member(key: str, data: Any, asked: ClipArguments, epoch: int) -> Tup
     return clip.frames, clip.audio, info
 
 
-def _decoded(clip: ClipBytes, asked: ClipArguments, epoch: int, seed: int) -> DecodedClip:
+def _decoded(clip: ClipBytes, asked: ClipArguments, epoch: int, seed: int, url: str = "") -> DecodedClip:
     with profiled("forebay.video"), ClipSource(clip, size=asked.size, threads=asked.threads, time_limit_s=asked.time_limit_s) as source:
-        info = source.open()
+        info = _scanned(source.open(), clip, asked, url)
         chosen = _chosen(info, asked.sampling, epoch, seed, clip)
         frames = source.frames(chosen.frames)
         audio, rate_hz = numpy.zeros((0, 0), numpy.float32), 0
@@ -70,6 +71,14 @@ def _decoded(clip: ClipBytes, asked: ClipArguments, epoch: int, seed: int) -> De
                 audio, rate_hz = resampled(audio, rate_hz, asked.audio), asked.audio
     COUNTS.add("video_clips")
     return DecodedClip(info, frames, numpy.array(chosen.mask, bool), audio, rate_hz)
+
+
+def _scanned(info: ClipInfo, clip: ClipBytes, asked: ClipArguments, url: str) -> ClipInfo:
+    """What a scan knows of the clip; ``info`` where none has seen it, or it was another one then."""
+    if asked.metadata is None or not url:
+        return info
+    found: Optional[ClipInfo] = asked.metadata.find(clip_name(url, clip.name), clip.open())
+    return found if found is not None and found.frames == info.frames else info
 
 
 def _chosen(info: ClipInfo, sampling: Any, epoch: int, seed: int, clip: ClipBytes) -> Sampling:

@@ -24,6 +24,7 @@ def video(
     size: Size = None,
     audio: Union[bool, int] = False,
     *,
+    metadata: Any = None,
     members: Iterable[str] = SUFFIXES,
     seed: int = 0,
     epoch: Any = None,
@@ -51,6 +52,8 @@ def video(
     - ``sampling``: a sampler, its text such as ``"uniform(8)"``, a table of epochs such as ``{0: …, 10: …}``, or None for all frames.
     - ``size``: None as coded, the shorter side, or (height, width), in pixels.
     - ``audio``: True for the sound at its own rate, a number for another one, in Hz.
+    - ``metadata``: the file that ``forebay index --video`` wrote: what it knows of a clip is what ``sampling`` is told, and ``video`` says;
+      samplers that look at motion or sound need it. Not for decoders.
     - ``members``: suffixes of what is a clip.
     - ``seed``: what a sampler draws is a function of seed, epoch and the sample's key: alike in any worker, anew in each epoch.
     - ``epoch``: a whole number, or what is asked for one: a callable, or an object with ``value`` or ``get_value()``. Without it
@@ -69,8 +72,16 @@ def video(
     if not isinstance(audio, int) or not 0 <= audio <= MOST_HZ:
         raise ValueError(f"audio takes True, False or a rate in Hz; got {audio!r}")
     check_epoch(epoch)
-    asked = ClipArguments(_sampler(sampling), check_size(size), audio, frozenset(members), seed, threads, time_limit_s)
+    asked = ClipArguments(_sampler(sampling), check_size(size), audio, frozenset(members), seed, threads, time_limit_s, _table(metadata))
     return ClipStage(asked, epoch, handler, replace_corrupt)
+
+
+def _table(metadata: Any) -> Any:
+    if metadata is None or hasattr(metadata, "find"):
+        return metadata
+    from forebay_loader.video.metadata.clip_table import ClipTable  # noqa: PLC0415  # for those who name one
+
+    return ClipTable(metadata)
 
 
 def _sampler(sampling: Any) -> Any:
