@@ -34,6 +34,28 @@ def test_a_descriptor_s_size_has_seven_bits_a_byte() -> None:
     assert esds_config(esds(b"\3\x80\x80\x80\x15\0\1\0\4\x80\x80\x80\x0d\x40", bytes(12))) == ("aac", b"")
 
 
+def test_a_long_configuration_is_read_whole() -> None:
+    """Its size takes two bytes."""
+    config = bytes(range(200))
+    inside = bytes(3) + b"\4\x81\x58\x40" + bytes(12) + b"\5\x81\x48" + config + b"\6\1\2"
+    assert esds_config(esds(b"\3\x81\x61" + inside)) == ("aac", config)
+
+
+@pytest.mark.parametrize(
+    ("payload", "match"),
+    [
+        (b"\4\x13\0\1\0\4\x0f\x40" + bytes(12) + b"\5\1\x77", "has no descriptor 3 at its byte 4"),
+        (b"\3\x15\0\1\0\5\x0f\x40" + bytes(12) + b"\5\1\x77", "has no descriptor 4 at its byte 9"),
+        (b"\3\x15\0\1\0\4\x0f\x40" + bytes(12) + b"\5\2\x77", "a descriptor of 2 bytes at byte 24"),
+        (b"\3\x15\0\1\0\4\x10\x40" + bytes(12) + b"\5\2\x77\x78", "a descriptor of 2 bytes at byte 24"),
+    ],
+)
+def test_what_is_wrong_with_a_descriptor_is_named(payload: bytes, match: str) -> None:
+    """Another tag; a size beyond the box, or beyond the descriptor around it, is never cut to what is there."""
+    with pytest.raises(CorruptVideo, match=match):
+        esds_config(esds(payload))
+
+
 @pytest.mark.parametrize("payload", [b"", b"\3", b"\3\x7f", b"\3\xff\xff\xff\xff", b"\4\x10", b"\3\x04\0\1\0\5", b"\3\x05\0\1\0\4\x60"])
 def test_a_broken_descriptor_is_refused(payload: bytes) -> None:
     """Cut short, too long, of another tag."""
