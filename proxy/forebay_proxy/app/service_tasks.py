@@ -11,7 +11,7 @@ from forebay_proxy.app.composition import CacheParts
 from forebay_proxy.app.startup import Start
 from forebay_proxy.app.status import StatusReport
 from forebay_proxy.app.telemetry_parts import TelemetryParts
-from forebay_proxy.background.verifier import Sampling
+from forebay_proxy.background.verifier import IdleVerifier
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.requests import PlanChanged
 from forebay_proxy.core.tasks import kept
@@ -29,7 +29,7 @@ def begin_tasks(
 ) -> dict[str, asyncio.Task[None]]:
     """By name."""
     settings, background, store, cache = start.settings, parts.background, parts.resident.store, parts.cache
-    sampling = Sampling(cache.room, parts.resident.segment_check, lambda: store.idle, every_s=settings.verify_every_s, chance=chance)
+    idle_verifier = IdleVerifier(cache.room, parts.resident.segment_check, lambda: store.idle, every_s=settings.verify_every_s, chance=chance)
     long_waits = LongWaits(cache.readers.waits, telemetry.board, start.clock)
     makes: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
         **({"prefetch": background.prefetcher.run, "sets": background.sets.run} if settings.prefetch else {}),
@@ -38,7 +38,7 @@ def begin_tasks(
         "loop lag": lambda: measure_lag(start.events),
         "sweep": store.sweeping.run,
         "sample indexes": background.indexer.run,
-        **({"sample": sampling.run} if settings.verify_every_s else {}),
+        **({"sample": idle_verifier.run} if settings.verify_every_s else {}),
     }
     return {name: group.create_task(kept(name, make, start.ending.fault), name=name) for name, make in makes.items()}
 

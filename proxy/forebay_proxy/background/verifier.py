@@ -19,7 +19,7 @@ from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.core.progress import Event, told_while
 
-__all__ = ["RATE_BYTES_S", "Sampling", "Verifier"]
+__all__ = ["RATE_BYTES_S", "IdleVerifier", "Verifier"]
 
 # A sixth of what one NVMe reads, and a twentieth of a core for the sums: training meanwhile does not notice, and a terabyte takes half an
 # hour. --rate asks for another one.
@@ -113,7 +113,7 @@ class Verifier:
                 self._events.put_nowait({"event": "wrong", "shard": entry.name, "segment": index, "offset": first, "length": size})
 
 
-class Sampling:
+class IdleVerifier:
     """One task: every few seconds one segment, anywhere in the cache."""
 
     def __init__(

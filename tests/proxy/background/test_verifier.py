@@ -11,7 +11,7 @@ import pytest
 from support.house import SEGMENT, World, building, data_of, reader
 
 from forebay_proxy.background import verifier
-from forebay_proxy.background.verifier import Sampling, Verifier
+from forebay_proxy.background.verifier import IdleVerifier, Verifier
 from forebay_proxy.cache.integrity.segment_check import Finding
 from forebay_proxy.core.errors import WrongBytes
 from forebay_proxy.core.facts.cache import SegmentVerified
@@ -123,7 +123,7 @@ async def test_samples_come_by_everywhere(tmp_path: Path) -> None:
     async with building(tmp_path / "c") as world:
         await filled(world)
         damage(world, B, SEGMENT + 5)
-        sampling = Sampling(world.room, world.segment_check, lambda: True, every_s=1, chance=random.Random(1))
+        sampling = IdleVerifier(world.room, world.segment_check, lambda: True, every_s=1, chance=random.Random(1))
         findings = [await sampling.sample() for _ in range(40)]
         assert findings.count(Finding.WRONG) == 1
         assert not world.entry(B).segments.has(1)
@@ -133,7 +133,9 @@ async def test_samples_come_by_everywhere(tmp_path: Path) -> None:
 async def test_an_empty_cache_has_nothing_to_sample(tmp_path: Path) -> None:
     """And that is no error."""
     async with building(tmp_path / "c") as world:
-        assert await Sampling(world.room, world.segment_check, lambda: True, every_s=1, chance=random.Random(1)).sample() is Finding.GONE
+        assert (
+            await IdleVerifier(world.room, world.segment_check, lambda: True, every_s=1, chance=random.Random(1)).sample() is Finding.GONE
+        )
 
 
 async def test_a_busy_moment_is_left_out(tmp_path: Path) -> None:
@@ -148,7 +150,7 @@ async def test_a_busy_moment_is_left_out(tmp_path: Path) -> None:
             if len(slept) > 5:
                 raise asyncio.CancelledError
 
-        sampling = Sampling(world.room, world.segment_check, lambda: next(moments), every_s=5, chance=random.Random(1), sleep=sleep)
+        sampling = IdleVerifier(world.room, world.segment_check, lambda: next(moments), every_s=5, chance=random.Random(1), sleep=sleep)
         with pytest.raises(asyncio.CancelledError):
             await sampling.run()
         assert slept == [5.0] * 6
