@@ -21,4 +21,4 @@ class ClipArguments:
     seed: int
     threads: int
     time_limit_s: Optional[float]
-    metadata: Any  # a ClipTable, or None
+    metadata: Any  # a ClipMetadata, whose module needs numpy; or None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from hashlib import blake2b
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Tuple
 
 import numpy
 
@@ -13,6 +14,8 @@ from forebay_loader.video.clip_arguments import ClipArguments
 from forebay_loader.video.clip_info import ClipInfo
 from forebay_loader.video.decode.resample import resampled
 from forebay_loader.video.errors import VideoError
+from forebay_loader.video.metadata.measure import LOOK
+from forebay_loader.video.metadata.shard_name import shard_name
 from forebay_loader.video.metadata.table_file import clip_name
 from forebay_loader.video.profile_range import profiled
 from forebay_loader.video.sampling import Sampling, for_epoch, sample_seed
@@ -40,7 +43,8 @@ def decoded_sample(sample: Mapping[str, Any], wants: Callable[[str], bool], aske
         if suffix in found:
             continue
         seed = sample_seed(asked.seed, epoch, f"{name}.{suffix}")
-        clip = _decoded(_clip_bytes(value, f"{name}.{suffix}", shard), asked, epoch, seed, str(sample.get("__url__", "")))
+        known_as = "" if asked.metadata is None else clip_name(shard_name(str(sample.get("__url__", ""))), f"{name}.{suffix}")
+        clip = _decoded(_clip_bytes(value, f"{name}.{suffix}", shard), asked, epoch, seed, known_as)
         stem = suffix.rpartition(".")[0]
         prefix = f"{stem}." if stem else ""
         found.update({f"{prefix}frames": clip.frames, f"{prefix}mask": clip.mask, f"{prefix}video": clip.info})
@@ -51,17 +55,17 @@ def decoded_sample(sample: Mapping[str, Any], wants: Callable[[str], bool], aske
 
 def decoded_member(key: str, data: Any, asked: ClipArguments, epoch: int) -> Tuple[Any, Any, Dict[str, Any]]:
     """(frames, audio, info) of a clip in memory, as ``wds.torch_video`` gave them, in numpy."""
-    seed = sample_seed(asked.seed, epoch, blake2b(data, digest_size=16).hexdigest() if asked.sampling is not None else "")
-    clip = _decoded(MemoryClip(data, key), asked, epoch, seed)
+    named = blake2b(data, digest_size=16).hexdigest() if asked.sampling is not None else ""
+    clip = _decoded(MemoryClip(data, key), asked, epoch, sample_seed(asked.seed, epoch, named), named and f"blake2b:{named}")
     info: Dict[str, Any] = {"video_fps": clip.info.fps, "video": clip.info, "mask": clip.mask}
     if clip.rate_hz:
         info["audio_fps"] = clip.rate_hz
     return clip.frames, clip.audio, info
 
 
-def _decoded(clip: ClipBytes, asked: ClipArguments, epoch: int, seed: int, url: str = "") -> DecodedClip:
+def _decoded(clip: ClipBytes, asked: ClipArguments, epoch: int, seed: int, known_as: str) -> DecodedClip:
     with profiled("forebay.video"), ClipSource(clip, size=asked.size, threads=asked.threads, time_limit_s=asked.time_limit_s) as source:
-        info = _scanned(source.open(), clip, asked, url)
+        info = _scanned(source.open(), clip, asked, known_as)
         chosen = _chosen(info, asked.sampling, epoch, seed, clip)
         frames = source.frames(chosen.frames)
         audio, rate_hz = numpy.zeros((0, 0), numpy.float32), 0
@@ -73,12 +77,14 @@ def _decoded(clip: ClipBytes, asked: ClipArguments, epoch: int, seed: int, url: 
     return DecodedClip(info, frames, numpy.array(chosen.mask, bool), audio, rate_hz)
 
 
-def _scanned(info: ClipInfo, clip: ClipBytes, asked: ClipArguments, url: str) -> ClipInfo:
-    """What a scan knows of the clip; ``info`` where none has seen it, or it was another one then."""
-    if asked.metadata is None or not url:
+def _scanned(info: ClipInfo, clip: ClipBytes, asked: ClipArguments, known_as: str) -> ClipInfo:
+    """``info`` with what a scan knows of the clip, or finds out now."""
+    if asked.metadata is None or not known_as:
         return info
-    found: Optional[ClipInfo] = asked.metadata.find(clip_name(url, clip.name), clip.open())
-    return found if found is not None and found.frames == info.frames else info
+    found: ClipInfo = asked.metadata.completed(
+        info, known_as, clip.open(), partial(ClipSource, clip, size=LOOK, time_limit_s=asked.time_limit_s)
+    )
+    return found
 
 
 def _chosen(info: ClipInfo, sampling: Any, epoch: int, seed: int, clip: ClipBytes) -> Sampling:

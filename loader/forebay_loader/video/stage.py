@@ -6,6 +6,7 @@ Neither PyAV nor numpy is imported before a clip is decoded: whoever imports ``f
 from __future__ import annotations
 
 import importlib.util
+import os
 from typing import Any, Iterable, Optional, Union
 
 from forebay_loader.base.argument_types import check_epoch
@@ -24,12 +25,12 @@ def video(
     size: Size = None,
     audio: Union[bool, int] = False,
     *,
-    metadata: Any = None,
     members: Iterable[str] = SUFFIXES,
     seed: int = 0,
     epoch: Any = None,
     threads: int = 1,
     time_limit_s: Optional[float] = 60.0,
+    metadata: Union[str, "os.PathLike[str]", None] = None,
     handler: Optional[Handler] = None,
     replace_corrupt: bool = False,
 ) -> ClipStage:
@@ -52,14 +53,14 @@ def video(
     - ``sampling``: a sampler, its text such as ``"uniform(8)"``, a table of epochs such as ``{0: …, 10: …}``, or None for all frames.
     - ``size``: None as coded, the shorter side, or (height, width), in pixels.
     - ``audio``: True for the sound at its own rate, a number for another one, in Hz.
-    - ``metadata``: the file that ``forebay index --video`` wrote: what it knows of a clip is what ``sampling`` is told, and ``video`` says;
-      samplers that look at motion or sound need it. Not for decoders.
     - ``members``: suffixes of what is a clip.
     - ``seed``: what a sampler draws is a function of seed, epoch and the sample's key: alike in any worker, anew in each epoch.
     - ``epoch``: a whole number, or what is asked for one: a callable, or an object with ``value`` or ``get_value()``. Without it
       ``fb.WebDataset`` says which epoch it is in, and other pipelines' passes are counted.
     - ``threads``: of a decoder; more than one pays where there are fewer workers than processors.
     - ``time_limit_s``: for a clip; None for ever.
+    - ``metadata``: the table that ``forebay index --video`` wrote, for samplers by motion or sound. A clip that it does not know is looked
+      at when it is first used, which is kept in ``PATH.partial``; so the table need not be there.
     - ``handler``: gets each exception, in the stage; True leaves the sample out, None raises it.
     - ``replace_corrupt``: True gives, in the place of a sample whose clip cannot be decoded, the one before once more, so that batches do
       not shrink; its ``__corrupt__`` is the bad one's key, and "" elsewhere.
@@ -72,16 +73,16 @@ def video(
     if not isinstance(audio, int) or not 0 <= audio <= MOST_HZ:
         raise ValueError(f"audio takes True, False or a rate in Hz; got {audio!r}")
     check_epoch(epoch)
-    asked = ClipArguments(_sampler(sampling), check_size(size), audio, frozenset(members), seed, threads, time_limit_s, _table(metadata))
+    asked = ClipArguments(_sampler(sampling), check_size(size), audio, frozenset(members), seed, threads, time_limit_s, _metadata(metadata))
     return ClipStage(asked, epoch, handler, replace_corrupt)
 
 
-def _table(metadata: Any) -> Any:
-    if metadata is None or hasattr(metadata, "find"):
-        return metadata
-    from forebay_loader.video.metadata.clip_table import ClipTable  # noqa: PLC0415  # for those who name one
+def _metadata(path: Union[str, "os.PathLike[str]", None]) -> Any:
+    if path is None:
+        return None
+    from forebay_loader.video.metadata.clip_metadata import ClipMetadata  # noqa: PLC0415  # numpy
 
-    return ClipTable(metadata)
+    return ClipMetadata(path)
 
 
 def _sampler(sampling: Any) -> Any:

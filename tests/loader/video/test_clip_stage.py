@@ -16,7 +16,7 @@ from forebay_loader.base.counters import COUNTS
 from forebay_loader.video.errors import CorruptVideo, VideoTimeout
 from forebay_loader.video.metadata.scan import ClipToScan, scan_clips
 from forebay_loader.video.metadata.table_file import clip_name
-from forebay_loader.video.sampling import NoFrames, NotScanned
+from forebay_loader.video.sampling import NoFrames
 from forebay_loader.video.sources.choice import source_of
 
 CLIP = rendered()
@@ -111,17 +111,23 @@ def test_an_epoch_that_is_told_counts() -> None:
 
 
 def test_what_a_scan_knows_is_what_a_sampler_is_told(tmp_path: Path) -> None:
-    """And what the sample shows; a clip that the scan did not see, or saw with another length, is as it says itself."""
+    """And what the sample shows."""
     name = clip_name("s3://b/0.tar", "0.mp4")
     scan_clips([ClipToScan(name, len(CLIP), "", lambda: source_of(CLIP, size=(32, 32)))], tmp_path / "clips", workers=1)
     stage = pickle.loads(pickle.dumps(fb.video("adaptive(4, 'motion')", metadata=tmp_path / "clips")))
     (found,) = run(stage, CLIP)
     assert found["video"].motion is not None
     assert found["frames"].shape == (4, 96, 128, 3)
-    with pytest.raises(NotScanned, match=r"^1\.mp4 in"):
-        run(stage, CLIP, CLIP)
-    with pytest.raises(NotScanned, match=r"^0\.mp4 in"):
-        run(stage, rendered(gop=13))
+    assert COUNTS.snapshot()["video_scanned"] == 0
+
+
+def test_what_no_scan_knows_is_found_out(tmp_path: Path) -> None:
+    """Of a clip that it did not see, or saw with another length; once."""
+    stage = fb.video(metadata=tmp_path / "clips")
+    for expected, clip in ((1, CLIP), (1, CLIP), (2, rendered(gop=13))):
+        (found,) = run(stage, clip)
+        assert found["video"].motion is not None
+        assert COUNTS.snapshot()["video_scanned"] == expected
 
 
 def test_a_bad_clip_is_an_error_that_names_it() -> None:

@@ -124,3 +124,25 @@ def test_a_stage_of_a_pipeline_of_webdatasets(shard: FakeServer) -> None:
     stage = fb.video({0: "uniform(2)", 1: "uniform(3)"})
     pipeline = wds.DataPipeline(wds.SimpleShardList(URL), fb.tarfile_to_samples(), stage)
     assert [[len(sample["frames"]) for sample in pipeline] for _ in range(2)] == [[2] * 6, [3] * 6]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_motion_is_found_out_once(shard: FakeServer, tmp_path: Path) -> None:
+    """When a clip is first used, without a scan; then it is known, to a stage and to a decoder."""
+    stage = fb.video("adaptive(4)", metadata=tmp_path / "set.clips")
+    first = list(fb.WebDataset(URL).compose(stage))
+    assert [len(sample["video"].motion) for sample in first] == [32] * 6
+    assert fb.counters()["video_scanned"] == 6
+    again = list(fb.WebDataset(URL).compose(fb.video("adaptive(4)", metadata=str(tmp_path / "set.clips"))))
+    assert [sample["video"] for sample in again] == [sample["video"] for sample in first]
+    assert fb.counters()["video_scanned"] == 6
+    decoded = list(fb.WebDataset(URL).decode(stage).to_tuple("mp4"))
+    assert {len(info["video"].motion) for ((_, _, info),) in decoded} == {32}
+    assert fb.counters()["video_scanned"] == 7  # six equal clips, which are known there by their bytes
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_without_metadata_motion_is_unknown(shard: FakeServer) -> None:
+    """And a sampler that needs it names the clip."""
+    with pytest.raises(fb.VideoError, match=r"0000\.mp4 in s3://bucket/0\.tar: adaptive\(4\): nothing is known of the clip's motion"):
+        list(fb.WebDataset(URL).compose(fb.video("adaptive(4)")))
