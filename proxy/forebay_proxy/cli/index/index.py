@@ -6,7 +6,9 @@ import os
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import filterfalse
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -15,9 +17,11 @@ import click
 
 from forebay_proxy.cli.client import SidecarClient, SidecarRefused
 from forebay_proxy.cli.failures import Failures
+from forebay_proxy.cli.index.clip_scan_view import ClipScanView
 from forebay_proxy.cli.index.count_room import PAUSE_S, CountRoom
 from forebay_proxy.cli.index.count_so_far import CountSoFar
 from forebay_proxy.cli.index.sizes_json import Conflict, SizesJson
+from forebay_proxy.cli.index.video_scan import is_clip
 from forebay_proxy.cli.locate import locate
 from forebay_proxy.cli.options import json_option, url_option
 from forebay_proxy.cli.output import many, notice, say, say_json
@@ -41,6 +45,7 @@ _TRIES = 5  # for an index that cannot be made now: a part of the shard left mea
 _NO_ROOM = "run it again when other jobs have ended, or give the sidecar a larger --cache-size"
 
 Event = dict[str, Any]
+Counted = Callable[[str, tuple[tuple[str, str], ...]], None]  # told each shard that is counted, and the headers that it needs
 
 
 @click.command()
@@ -50,10 +55,14 @@ Event = dict[str, Any]
     "--sizes", metavar="PATH", default="sizes.json", show_default=True,
     help="Where to write the number of samples of each shard, by file name, as OpenCLIP reads it; '' writes none.",
 )  # fmt: skip
+@click.option(
+    "--video", "table", metavar="PATH", default="",
+    help="Also look at every clip in the shards once, and write what is known of them (keyframes, motion, loudness) to this table.",
+)  # fmt: skip
 @click.option("--quiet", is_flag=True, help="No progress; what has no index is still named.")
 @json_option
 @url_option
-def index(urls: tuple[str, ...], lists: tuple[str, ...], sizes: str, quiet: bool, as_json: bool, url: str | None) -> int:
+def index(urls: tuple[str, ...], lists: tuple[str, ...], sizes: str, table: str, quiet: bool, as_json: bool, url: str | None) -> int:
     """Make the sample index of shards ahead, and count their samples.
 
     \b
@@ -61,6 +70,7 @@ def index(urls: tuple[str, ...], lists: tuple[str, ...], sizes: str, quiet: bool
       forebay index 's3://bucket/shard-{000000..000999}.tar'
       forebay index shards.txt --sizes /data/laion/sizes.json
       forebay index 'https://host/{00..99}.tar' --sizes '' --json
+      forebay index --video films.clips 's3://bucket/films-{000..099}.tar'
 
     URLS are URLs, brace patterns, 'pipe:' commands, or files of them, one a line; '-' is stdin. A shard without an index is fetched into
     the cache for it, once; the index stays when the shard leaves. Where the set is larger than the cache, counted shards leave for the
@@ -68,33 +78,44 @@ def index(urls: tuple[str, ...], lists: tuple[str, ...], sizes: str, quiet: bool
     samples instead of shards, and end their epochs together. Exit code 1 when a shard has no index: only whole, plain tars have one. The
     sizes are written only when all of them are known. They are added to an existing file; a file with other sizes of the same names is left
     alone.
+
+    With --video clips are scanned as their shards are counted, in a process of their own, which needs forebay[video]; URLs may be of clips
+    too. A stopped scan goes on from PATH.partial, clips that the table knows are not looked at again, and its others stay in it. Exit code
+    1 when a clip cannot be read.
     """
-    work = named_batches(urls, lists)
+    work, clips = _apart(named_batches(urls, lists), video=bool(table))
+    sizes = sizes if work else ""  # clips alone have no samples to count
     names = _file_names(work) if sizes else {}
     if sizes:
         SizesJson(Path(sizes)).check()
     sidecar = locate(url, os.environ)
-    with progress_view(quiet=quiet, as_json=as_json) as view:
+    with progress_view(quiet=quiet, as_json=as_json) as view, ClipScanView(table, sidecar, view).begun() as scan:
         so_far = CountSoFar(sizes)
-        counting = _Counting(sidecar, view, sum(len(batch.shards) for batch in work), so_far)
+        counting = _Counting(sidecar, view, sum(len(batch.shards) for batch in work), so_far, scan.add)
         try:
             for batch in work:
                 counting.batch(batch)
+            for batch in clips:
+                for clip in batch.shards:
+                    scan.add(clip, batch.headers)
+            scan.end()
         except KeyboardInterrupt:
             notice(f"stopped: {len(counting.counts)} of {counting.shards} shards are counted; the same command goes on from there")
             raise
         finally:
             counting.failures.summary()
-    written = _end(counting, names, sizes, as_json=as_json)
+            scan.failures.summary()
+    written = bool(work) and _end(counting, names, sizes, as_json=as_json)
     if written:
         so_far.end()
-    return ExitCode.PART_FAILED if counting.without or (sizes and not written) else ExitCode.DONE
+    scan.say(as_json=as_json)
+    return ExitCode.PART_FAILED if counting.without or scan.failures or (sizes and not written) else ExitCode.DONE
 
 
 class _Counting:
     """Asks for indexes, and has fetched what is not all here. ``counts`` are samples by shard, ``without`` why others have none."""
 
-    def __init__(self, sidecar: SidecarClient, view: WarmView, shards: int, so_far: CountSoFar) -> None:
+    def __init__(self, sidecar: SidecarClient, view: WarmView, shards: int, so_far: CountSoFar, counted: Counted) -> None:
         self.counts: dict[str, int] = {}
         self.without: dict[str, str] = {}
         self._sidecar = sidecar
@@ -102,6 +123,7 @@ class _Counting:
         self.shards = shards
         self.failures = Failures()
         self._so_far = so_far
+        self._counted = counted
         self._bytes = 0
         # A job of its own: what is here is compared with its origin before its count is believed.
         self._reader = str(ReaderName(f"index-{os.getpid()}-{secrets.token_hex(4)}", "0", "0", f"{os.getpid()}.1"))
@@ -189,6 +211,7 @@ class _Counting:
         self._room.disk_works()
         self._so_far.note(shard, etag, count)
         self._told({"event": "shard", "shard": _name(shard), "samples": count})
+        self._counted(shard, headers[:-1])  # without the reader of this count
         return True
 
     def _etag(self, target: str, headers: tuple[tuple[str, str], ...]) -> str:
@@ -206,6 +229,15 @@ class _Counting:
     def _told(self, event: dict[str, Any]) -> None:
         self._view.event(event)
         self._view.progress(len(self.counts) + len(self.without), self.shards, self._bytes)
+
+
+def _apart(work: Sequence[Batch], *, video: bool) -> tuple[list[Batch], list[Batch]]:
+    """Shards, and with --video clips that are no shards."""
+    if not video:
+        return list(work), []
+    clips = [replace(batch, shards=tuple(filter(is_clip, batch.shards))) for batch in work]
+    shards = [replace(batch, shards=tuple(filterfalse(is_clip, batch.shards))) for batch in work]
+    return [batch for batch in shards if batch.shards], [batch for batch in clips if batch.shards]
 
 
 def _name(shard: str) -> str:

@@ -1,0 +1,84 @@
+"""``forebay index --video`` with a real sidecar: a table of real clips in tars and of clips that lie alone; gone on with; broken ones."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.clips import rendered
+from support.sidecar import Sidecar, forebay, running, small_segments
+from support.tarmaking import written
+
+from forebay_loader.video.metadata.clip_table import ClipTable
+from forebay_loader.video.metadata.shard_name import shard_name
+from forebay_loader.video.metadata.table_file import clip_name
+
+SEGMENT = 1 << 16
+
+
+@pytest.fixture
+def films(place: Path) -> Path:
+    """Two tars of three clips each, other frames in each; the last of the second is cut. Beside them a clip that lies alone."""
+    found = place / "films"
+    found.mkdir()
+    for shard in range(2):
+        entries: list[tuple[str, bytes]] = []
+        for number in range(3):
+            clip = rendered(frames=20 + 3 * shard + number, audio="aac" if number else "")
+            entries += [(f"{number}.mp4", clip[: 900 if (shard, number) == (1, 2) else None]), (f"{number}.json", b"{}")]
+        (found / f"{shard}.tar").write_bytes(written(entries, tarfile.USTAR_FORMAT))
+    (found / "alone.webm").write_bytes(rendered(codec="libvpx-vp9", container="webm", frames=30))
+    return found
+
+
+@pytest.fixture
+def sidecar(place: Path, films: Path) -> Iterator[Sidecar]:
+    with running(place, "--cache-size", "100MB", "--file-root", str(films), program=small_segments(SEGMENT)) as found:
+        yield found
+
+
+def test_a_table_of_all_clips(sidecar: Sidecar, films: Path, place: Path) -> None:
+    """Counted and scanned in one go; what cannot be read is named, and the exit code says so."""
+    table = place / "films.clips"
+    arguments = ("index", f"file://{films}/{{0..1}}.tar", f"file://{films}/alone.webm", "--url", sidecar.url, "--video", str(table))
+    done = forebay(place, *arguments)
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.splitlines() == [
+        "6 samples in 2 shards (3 to 3 each); sizes.json written",
+        f"6 clips scanned, 1 cannot be read; {table} written",
+    ]
+    assert f"file://{films}/1.tar/2.mp4: 2.mp4 in file://{films}/1.tar: " in done.stderr
+    assert set(json.loads((place / "sizes.json").read_text())) == {"0.tar", "1.tar"}
+    found = ClipTable(table)
+    frames = {}
+    for shard in range(2):
+        for number in range(3):
+            info = found.find(clip_name(shard_name(f"file://{films}/{shard}.tar"), f"{number}.mp4"))
+            frames[shard, number] = info and info.frames
+            assert info is None or (len(info.motion or ()), info.audio_energy is not None) == (32, number > 0)
+    assert frames == {(0, 0): 20, (0, 1): 21, (0, 2): 22, (1, 0): 23, (1, 1): 24, (1, 2): None}
+    alone = found.find(f"file://{films}/alone.webm", (films / "alone.webm").stat().st_size)
+    assert alone is not None
+    assert (alone.frames, alone.width) == (30, 128)
+    again = forebay(place, *arguments, "--json")
+    last = json.loads(again.stdout.splitlines()[-1])
+    assert (last["event"], last["scanned"], last["known"], last["failed"]) == ("clips", 0, 6, 1)
+
+
+def test_clips_alone_need_no_count(sidecar: Sidecar, films: Path, place: Path) -> None:
+    """No shard, no sizes."""
+    done = forebay(place, "index", f"file://{films}/alone.webm", "--url", sidecar.url, "--video", "a.clips")
+    assert (done.returncode, done.stdout) == (0, "1 clip scanned; a.clips written\n"), done.stderr
+    assert not (place / "sizes.json").exists()
+
+
+def test_another_file_at_its_place_stops_it(sidecar: Sidecar, films: Path, place: Path) -> None:
+    """And stays."""
+    (place / "a.clips").write_bytes(b"my thesis")
+    done = forebay(place, "index", f"file://{films}/0.tar", "--url", sidecar.url, "--video", "a.clips")
+    assert done.returncode != 0
+    assert "the scan of clips stopped: a.clips is no table of clips" in done.stderr
+    assert (place / "a.clips").read_bytes() == b"my thesis"
