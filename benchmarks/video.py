@@ -1,6 +1,6 @@
 """Video: what sampling by index saves. Each row is one JSON line; all are of one run, and only ratios mean something elsewhere.
 
-    python benchmarks/video.py [--gigabytes 2] [--shards 6] [--clips 8] [--latency-ms 20] [--rate-mb 40] [ROW...]
+    python benchmarks/video.py [--gigabytes 2] [--keyframes 100] [--shards 6] [--clips 8] [--latency-ms 20] [--rate-mb 40] [ROW...]
 
 | row | here | beside it |
 |---|---|---|
@@ -33,7 +33,7 @@ from typing import Any
 import av
 import numpy
 import torch
-from video_clips import clip, long_clip, write_shards
+from video_clips import LONG_GOP, clip, long_clip, write_shards
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 import forebay_loader as fb
@@ -74,10 +74,13 @@ def differing(one: Any, two: Any) -> float:
 def keyframes_row(given: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
     path = folder / "long.mp4"
     frames = long_clip(path, int(given.gigabytes * 1e9))
-    numbers = sorted(random.Random(1).sample(range(0, frames, 30), min(100, frames // 30)))
+    numbers = sorted(random.Random(1).sample(range(0, frames, LONG_GOP), min(given.keyframes, frames // LONG_GOP)))
     path.read_bytes() if given.gigabytes < 4 else None  # into the page cache, for both
+    spent = time.process_time()
     here_s, found = timed(lambda: ours(str(path), numbers))
+    between = time.process_time()
     opencv_s, there = timed(lambda: opencv_frames(str(path), numbers))
+    processor = {"here_processor_s": between - spent, "opencv_processor_s": time.process_time() - between}
     shared = {"frames": len(numbers), "mp4_bytes": path.stat().st_size}
     yield {
         "row": "keyframes",
@@ -85,6 +88,7 @@ def keyframes_row(given: argparse.Namespace, folder: Path) -> Iterator[dict[str,
         "here_s": here_s,
         "opencv_s": opencv_s,
         "ratio": opencv_s / here_s,
+        **processor,
         "differ": differing(found, there),
     }
     with behind(given, folder) as origin:
@@ -222,6 +226,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("gigabytes", 2.0), ("latency-ms", 20.0), ("rate-mb", 40.0)):
         options.add_argument(f"--{name}", type=float, default=default)
+    options.add_argument("--keyframes", type=int, default=100)
     options.add_argument("--shards", type=int, default=6)
     options.add_argument("--clips", type=int, default=8)
     options.add_argument("rows", nargs="*", choices=[[], *ROWS], default=[])

@@ -12,9 +12,10 @@ from typing import Any
 import av
 import numpy
 
-__all__ = ["clip", "long_clip", "write_shards"]
+__all__ = ["LONG_GOP", "clip", "long_clip", "write_shards"]
 
 FPS = 30
+LONG_GOP = 250
 
 
 def clip(seed: int, frames: int = 300, width: int = 640, height: int = 360, gop: int = 30) -> bytes:
@@ -43,12 +44,15 @@ def clip(seed: int, frames: int = 300, width: int = 640, height: int = 360, gop:
 
 
 def long_clip(path: Path, size_bytes: int) -> int:
-    """An MP4 of about ``size_bytes``: the packets of one clip of closed groups again and again. The number of its frames."""
-    one = clip(1, frames=240, width=1280, height=720)
+    """An MP4 of about ``size_bytes``: the packets of one clip of closed groups again and again. The number of its frames.
+
+    ``LONG_GOP`` frames a group, which is what x264 makes unless it is told otherwise.
+    """
+    one = clip(1, frames=LONG_GOP, width=1280, height=720, gop=LONG_GOP)
     with av.open(io.BytesIO(one)) as source:
         stream = source.streams.video[0]
         packets = [(bytes(packet), packet.pts, packet.dts, packet.is_keyframe) for packet in source.demux(stream) if packet.size]
-        tick, length = stream.time_base, 240 * int(1 / (FPS * stream.time_base))
+        tick, length = stream.time_base, LONG_GOP * int(1 / (FPS * stream.time_base))
         with av.open(str(path), "w", format="mp4") as container:
             copy: Any = container.add_stream_from_template(stream)
             written = turn = 0
@@ -60,7 +64,7 @@ def long_clip(path: Path, size_bytes: int) -> int:
                     container.mux(packet)
                     written += len(data)
                 turn += 1
-    return turn * 240
+    return turn * LONG_GOP
 
 
 def write_shards(folder: Path, shards: int, clips: int) -> int:
