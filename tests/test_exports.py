@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 
 LOADER = {
     "IndexedShard", "IndexedShards", "Limits", "LoaderError", "ProxyUnreachable", "ShardChanged", "ShardReadError", "StepsError",
-    "TarFault", "VideoError", "WebDataset", "WebLoader", "ahead", "counters", "disable", "enable", "sidecar", "status",
+    "TarFault", "VideoError", "WebDataset", "WebLoader", "ahead", "by_epoch", "counters", "disable", "enable", "sidecar", "status",
     "tarfile_to_samples", "video", "worker_init",
 }  # fmt: skip
 VERBS = {"serve", "run", "env", "warm", "status", "ls", "evict", "verify", "plan", "takeover", "config", "index", "ps", "stop", "check",

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from forebay_loader.loading.web_loader import WebLoader
     from forebay_loader.samples.indexed_shard import IndexedShard
     from forebay_loader.samples.indexed_shards import IndexedShards
+    from forebay_loader.video.sampling.phases import by_epoch
 
 __all__ = [
     "IndexedShard",
@@ -45,6 +46,7 @@ __all__ = [
     "WebDataset",
     "WebLoader",
     "ahead",
+    "by_epoch",
     "counters",
     "disable",
     "enable",
@@ -61,6 +63,7 @@ _LAZY = {
     "IndexedShards": "forebay_loader.samples.indexed_shards",
     "WebDataset": "forebay_loader.dataset.web_dataset",
     "WebLoader": "forebay_loader.loading.web_loader",
+    "by_epoch": "forebay_loader.video.sampling.phases",
 }
 
 

@@ -1,8 +1,8 @@
 """What a scan found, looked up by a clip's name: the file is mapped read-only, so that all workers of a machine share one copy of it.
 
 Rejected: a ``multiprocessing.Manager`` dict, as loaders of this kind often have. Each look-up is a message to one process, which pickles
-the answer: several times slower from four workers than this table, whose look-ups share nothing (``benchmarks/video_metadata.py``), and its
-process is a third thing that can die. A plain dict that forked workers inherit is faster still; but it is copied to each of them, page by
+the answer: three to six times slower than this table for four workers on two busy cores (``benchmarks/video_metadata.py``), and its process
+is one more thing that can die. A plain dict that forked workers inherit is faster still; but it is copied to each of them, page by
 page as its reference counts are written, whole where they are spawned, and it has to be read in before the first of them starts.
 """
 

@@ -13,7 +13,13 @@ __all__ = ["by_epoch", "for_epoch"]
 
 
 def by_epoch(phases: Mapping[int, Sampler]) -> Sampler:
-    """In each epoch the sampler whose number is the greatest that is not above it.
+    """In each epoch the sampler whose number is the greatest that is not above it: ``fb.by_epoch``.
+
+    Example::
+
+        from forebay_loader.video.sampling import keyframes, uniform
+
+        clips = fb.video(fb.by_epoch({0: uniform(8), 10: keyframes(8)}), size=224)
 
     - ``phases``: from which epoch on which sampler, ``{0: uniform(8), 10: keyframes(8)}``; one of them from 0.
 
