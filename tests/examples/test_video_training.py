@@ -1,0 +1,40 @@
+"""The video example: what it renders can be read, and what it reads can be learnt."""
+
+from __future__ import annotations
+
+import numpy
+import pytest
+
+import forebay_loader as fb
+
+example = pytest.importorskip("video_training", reason="needs torch and PyAV, as the example does")
+torch = pytest.importorskip("torch")
+
+
+def samples(count: int) -> list[tuple[object, object, int]]:
+    stage, chance = fb.video("uniform(8)", size=example.SIDE, audio=True), numpy.random.default_rng(1)
+    labels = [number % example.CLASSES for number in range(count)]
+    clips = [{"__key__": str(at), "mp4": example.rendered(label, chance), "json": {"class": label}} for at, label in enumerate(labels)]
+    return [example.prepared(stage.decoded(clip)) for clip in clips]
+
+
+def test_a_clip_is_frames_sound_and_class() -> None:
+    """Of the sizes that the network takes."""
+    frames, sound, label = samples(2)[1]
+    assert (frames.shape, sound.shape, label) == ((8, example.SIDE, example.SIDE, 3), (32,), 1)  # type: ignore[attr-defined]
+
+
+def test_the_two_tones_and_the_four_ways_differ() -> None:
+    """Nothing could be learnt else: sound tells the tone, frames the way."""
+    found = samples(example.CLASSES)
+    low, high = (found[label][1] for label in (0, len(example.MOVES)))
+    assert int(low.argmax()) < int(high.argmax())  # type: ignore[attr-defined]
+    ways = [numpy.asarray(found[label][0], int)[..., 0] for label in range(len(example.MOVES))]
+    assert all(numpy.abs(way[1:] - way[:-1]).max() > 100 for way in ways)
+
+
+def test_the_network_takes_a_batch() -> None:
+    """One score for each class."""
+    frames, sound, _ = zip(*samples(2), strict=True)
+    scores = example.Network()(torch.as_tensor(numpy.stack(frames)), torch.stack(sound))
+    assert scores.shape == (2, example.CLASSES)
