@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -154,3 +155,21 @@ def test_another_file_at_its_place_is_not_overwritten(path: Path) -> None:
     with pytest.raises(CorruptClipTable, match="is no table of clips"):
         scan_clips(Clips().some(1), path)
     assert path.read_bytes() == b"my thesis"
+
+
+def test_two_scans_at_once_lose_nothing(path: Path) -> None:
+    """Of two halves of a set into one table: whichever ends first writes what both have found, and the other adds the rest."""
+    ends = threading.Barrier(2, timeout=60)
+
+    def half(first: int, meet_after: int) -> ScanProgress:
+        def told(progress: ScanProgress) -> None:
+            if progress.clips == meet_after:
+                ends.wait()
+
+        return scan_clips(Clips().some(*range(first, first + 30)), path, workers=1, progress=told)
+
+    with ThreadPoolExecutor(2) as pool:
+        halves = [pool.submit(half, 0, 30), pool.submit(half, 30, 10)]
+        assert [one.result(60).scanned for one in halves] == [30, 30]
+    table = ClipTable(path)
+    assert all(table.find(f"c{number}") is not None for number in range(60))
