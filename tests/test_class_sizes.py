@@ -17,7 +17,6 @@ ATTRIBUTES = {
     "Arguments": 24,  # one an argument of wds.WebDataset
     "Row": 14,  # one a field of an index row
     "SimulatedOutcome": 13,  # one a figure of a replay
-    "ReaderPlan": 20,  # to be parted
     "DigestCheck": 13,  # the schemes that are asked, once more: a fill of any other scheme has no way here
 }
 METHODS = {

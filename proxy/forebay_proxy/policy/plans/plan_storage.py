@@ -134,7 +134,7 @@ class PlanStorage:
         if isinstance(entries, Picked):
             plan.entries.dress = entries.template.dress
         for start in range(0, count, SLICE):
-            numbers = self._shard_ids.hold(entries, start, start + SLICE)
+            numbers = self._shard_ids.retain(entries, start, start + SLICE)
             plan.entries.numbers.extend(numbers)
             self.entries_held += len(numbers)
             self._keep(plan.entries, self._shard_ids.strangers(numbers, entries, start))
@@ -149,7 +149,7 @@ class PlanStorage:
         plan.entries.dress = source.entries.dress
         for start in range(0, len(numbers), SLICE):
             part = numbers[start : start + SLICE]
-            self._shard_ids.hold_again(part)
+            self._shard_ids.retain_again(part)
             plan.entries.numbers.extend(part)
             self.entries_held += len(part)
             self._keep(plan.entries, {number: own[number] for number in part if number in own})

@@ -2,7 +2,7 @@
 
 A list brings its shards with it. A *template* (a brace pattern and indices into it; LAION-5B is 585,270 URLs in one nested brace string)
 brings none: for each of its shards the catalog keeps eight bytes, the template and the index in it, and makes the name or the shard on
-request. A plan or set holds a number once for each mention; the number is freed with the last one.
+request. A plan or set retains a number once for each mention; the number is freed with the last one.
 
 Numbers come from a table of 64-bit hashes in arrays (``NameTable``), 16 bytes a name and half a dozen of slack. They are dense, start at 1
 and are used again after they were given back, so that whatever is known by number can live in arrays too.
@@ -37,7 +37,7 @@ class ShardIds:
 
     def __init__(self) -> None:
         self._table = NameTable()
-        self._holds = array("I", [0])  # by number: how often it is mentioned
+        self._mentions = array("I", [0])  # by number: how often it is mentioned
         self._block = array("I", [0])  # by number: where among the blocks; 0 for a shard of a list
         self._index = array("I", [0])  # by number: which text of its block
         self._shards: dict[int, Shard] = {}  # by number: those of lists
@@ -59,17 +59,17 @@ class ShardIds:
         return self._table.find(hash(name)) or None
 
     def name(self, number: int) -> str:
-        """The name of a number that is held."""
+        """The name of a number that is retained."""
         block = self._blocks[self._block[number]]
         return self._shards[number].name if block is None else block.name(self._index[number])
 
     def shard(self, number: int) -> Shard:
-        """The shard of a number that is held, as it was first mentioned; made on demand for a template, then without headers."""
+        """The shard of a number that is retained, as it was first mentioned; made on demand for a template, then without headers."""
         block = self._blocks[self._block[number]]
         return self._shards[number] if block is None else block.shard(self._index[number])
 
     def hash_of(self, number: int) -> int:
-        """``hash`` of the name of a number that is held."""
+        """``hash`` of the name of a number that is retained."""
         return self._table.hash_of(number)
 
     def strangers(self, numbers: Sequence[int], entries: Entries, start: int) -> dict[int, Shard]:
@@ -107,36 +107,36 @@ class ShardIds:
     # Who mentions it
 
     def ids(self, entries: Entries) -> array[int]:
-        """The numbers of ``entries``, each held once more for each time it is there. Raises ``InvalidShardUrl``, and then holds nothing."""
-        return self.hold(entries, 0, len(entries))
+        """The numbers of ``entries``, retained once more for each time it is there. Raises ``InvalidShardUrl``, and retains none then."""
+        return self.retain(entries, 0, len(entries))
 
-    def hold(self, entries: Entries, start: int, stop: int) -> array[int]:
+    def retain(self, entries: Entries, start: int, stop: int) -> array[int]:
         """The same for a slice of ``entries``."""
         numbers = array("I")
         try:
             if isinstance(entries, Picked):
                 block = entries.template.block
                 for index in entries.indices[start:stop]:
-                    numbers.append(self._hold_text(block, index))
+                    numbers.append(self._retain_text(block, index))
             else:
                 for shard in entries[start:stop]:
-                    numbers.append(self._hold_shard(shard))
+                    numbers.append(self._retain_shard(shard))
         except InvalidShardUrl as error:
             place = start + len(numbers)
             self.release(numbers)
             raise InvalidShardUrl(f"entry {place}: {error}") from None
         return numbers
 
-    def hold_again(self, numbers: Iterable[int]) -> None:
-        """Numbers that are held already are mentioned once more."""
+    def retain_again(self, numbers: Iterable[int]) -> None:
+        """Numbers that are retained already are mentioned once more."""
         for number in numbers:
-            self._holds[number] += 1
+            self._mentions[number] += 1
 
-    def _hold_text(self, block: Block, index: int) -> int:
+    def _retain_text(self, block: Block, index: int) -> int:
         hashed = hash(block.name(index))
         number = self._table.find(hashed)
         if number:
-            self._holds[number] += 1
+            self._mentions[number] += 1
             return number
         number = self._new(hashed)
         if not block.place:
@@ -145,11 +145,11 @@ class ShardIds:
         self._block[number], self._index[number] = block.place, index
         return number
 
-    def _hold_shard(self, shard: Shard) -> int:
+    def _retain_shard(self, shard: Shard) -> int:
         hashed = hash(shard.name)
         number = self._table.find(hashed)
         if number:
-            self._holds[number] += 1
+            self._mentions[number] += 1
             return number
         number = self._new(hashed)
         self._shards[number] = shard
@@ -158,10 +158,10 @@ class ShardIds:
 
     def _new(self, hashed: int) -> int:
         number = self._table.add(hashed)
-        if number < len(self._holds):
-            self._holds[number] = 1
+        if number < len(self._mentions):
+            self._mentions[number] = 1
         else:
-            self._holds.append(1)
+            self._mentions.append(1)
             self._block.append(0)
             self._index.append(0)
         return number
@@ -177,10 +177,10 @@ class ShardIds:
         self.held_bytes += block.weight
 
     def release(self, numbers: Iterable[int]) -> None:
-        """Hold each of ``numbers`` once less; who is held no more is forgotten."""
+        """Each of ``numbers`` is mentioned once less; what nothing mentions any more is forgotten."""
         for number in numbers:
-            self._holds[number] -= 1
-            if not self._holds[number]:
+            self._mentions[number] -= 1
+            if not self._mentions[number]:
                 self._forget(number)
 
     def _forget(self, number: int) -> None:
@@ -197,7 +197,7 @@ class ShardIds:
                 self.held_bytes -= block.weight
         self._table.remove(number)
         if not len(self):
-            self._holds, self._block, self._index = array("I", [0]), array("I", [0]), array("I", [0])
+            self._mentions, self._block, self._index = array("I", [0]), array("I", [0]), array("I", [0])
             self._blocks, self._vacant = [None], []
 
 
