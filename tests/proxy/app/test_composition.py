@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.house import SEGMENT, World, building, data_of, until
+from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
 
 from forebay_proxy.store.facts import IndexLost
 
@@ -46,3 +46,17 @@ async def test_a_name_of_which_nothing_is_left_means_nothing(tmp_path: Path) -> 
         entry = world.entry(A)
         await world.reclaimer.evict(entry)
         await until(lambda: A not in world.resolver.versions.current)
+
+
+async def test_a_shard_that_its_reader_passed_over_leaves_before_one_that_it_still_needs(tmp_path: Path) -> None:
+    """Nothing of the shard itself tells: only its reader's plan does."""
+    async with building(tmp_path / "c") as world:
+        names = [f"s3://b/{number}.tar" for number in range(3)]
+        for name in names:
+            world.origin.put(name, data_of(SEGMENT))
+            await world.get(name, reader())
+        await world.quiet()
+        world.plans.replace(reader(), [shard_of(name) for name in names])
+        assert [entry.name for _, entry in world.room.candidates.in_order()] == names[::-1]  # the one that is needed last leaves first
+        world.plans.opened(shard_of(names[1]), reader())
+        assert [entry.name for _, entry in world.room.candidates.in_order()][-1] == names[2]
