@@ -29,7 +29,9 @@ def begin_tasks(
 ) -> dict[str, asyncio.Task[None]]:
     """By name."""
     settings, background, store, cache = start.settings, parts.background, parts.resident.store, parts.cache
-    idle_verifier = IdleVerifier(cache.room, parts.resident.segment_check, lambda: store.idle, every_s=settings.verify_every_s, chance=chance)
+    idle_verifier = IdleVerifier(
+        cache.room, parts.resident.segment_check, lambda: store.idle, every_s=settings.verify_every_s, chance=chance
+    )
     long_waits = LongWaits(cache.readers.waits, telemetry.board, start.clock)
     makes: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
         **({"prefetch": background.prefetcher.run, "sets": background.sets.run} if settings.prefetch else {}),
