@@ -101,9 +101,10 @@ def test_uncompressed_sound_comes_in_units() -> None:
     """A run of a sample a frame."""
     sound = HandTrack(sizes=(), handler=b"soun", number=2, entries=PCM, timescale=48000)
     head = film(EMPTY, sound, more=mvex((1, 1, 10, 50, 0), (2, 1, 1, 4, 0)))
-    audio = index_of(head + fragment((tfhd(track=2), trun(3000)), (tfhd(), trun(1)), media=12_000)).audio
-    assert audio is not None
-    assert audio.durations.tolist() == [1024, 1024, 952]
+    index = index_of(head + fragment((tfhd(track=2), trun(3000)), (tfhd(), trun(1)), media=12_000))
+    assert index.audio is not None
+    assert index.audio.durations.tolist() == [1024, 1024, 952]
+    assert index.video.offsets[0] == index.audio.offsets[0] == len(head)  # both say that they count from the moof
 
 
 @pytest.mark.parametrize(
@@ -131,6 +132,16 @@ def test_samples_of_all_fragments_are_counted() -> None:
     clip = film(HandTrack(), more=TREX) + fragment(run, run, media=0)
     with pytest.raises(CorruptVideo, match="more than"):
         index_of(clip)
+
+
+def test_a_long_run_of_sound_is_few_samples() -> None:
+    """More frames than there may be samples, and one unit for a thousand."""
+    bytewise = box(b"raw ", PCM[8:24], b"\0\1\0\x08", PCM[28:])
+    head = film(EMPTY, HandTrack(sizes=(), handler=b"soun", number=2, entries=bytewise), more=mvex((1, 1, 10, 5, 0), (2, 1, 1, 1, 0)))
+    frames = MAX_SAMPLES + 1
+    audio = index_of(head + fragment((tfhd(track=2), trun(frames)), (tfhd(), trun(1)), media=frames)).audio
+    assert audio is not None
+    assert (audio.channels, len(audio.sizes), int(audio.sizes.sum())) == (1, MAX_SAMPLES // 1024 + 1, frames)
 
 
 def test_units_of_sound_are_counted_too() -> None:

@@ -28,6 +28,20 @@ def test_the_first_of_each_sort() -> None:
     assert (index.video.frames, index.audio and index.audio.codec, index.brand, index.audio_fault) == (3, "sowt", "isom", "")
 
 
+def test_what_is_neither_is_not_looked_at() -> None:
+    """However it is made."""
+    other = HandTrack(handler=b"tmcd", entries=box(b"encv", bytes(100)), edits=[(1, 0, 7)], timescale=0, number=9)
+    assert index_of(film(other, HandTrack())).video.frames == 3
+
+
+def test_behind_moov_nothing_is_read() -> None:
+    """Of a file without fragments: what follows may be anything."""
+    clip = film(after=b"\xff" * 99)
+    read, spans = reads_of(clip)
+    assert read_index(read, len(clip), "a.mp4").video.frames == 3
+    assert max(end for _, end in spans) < len(clip) - 99
+
+
 def test_no_sound_is_none() -> None:
     """Nor is a track of it without samples."""
     assert index_of(film()).audio is None
