@@ -209,11 +209,24 @@ def unpacked(folder: Path, given: argparse.Namespace) -> None:
 
 
 @contextmanager
+def own_run_directory(folder: str) -> Iterator[None]:
+    """So that no sidecar is joined that others use."""
+    before = os.environ.get("XDG_RUNTIME_DIR")
+    os.environ["XDG_RUNTIME_DIR"] = folder
+    try:
+        yield
+    finally:
+        os.environ.pop("XDG_RUNTIME_DIR")
+        os.environ.update({} if before is None else {"XDG_RUNTIME_DIR": before})
+
+
+@contextmanager
 def behind(given: argparse.Namespace, folder: Path) -> Iterator[OriginProcess]:
     """``folder`` behind a slow origin, and a sidecar before it."""
     with (
         OriginProcess(folder, latency_ms=given.latency_ms, rate_mb=given.rate_mb) as origin,
         tempfile.TemporaryDirectory() as cache,
+        own_run_directory(cache),
         fb.sidecar(cache_dir=f"{cache}/c", cache_size="8GB", allow_origin=[origin.base]),
     ):
         yield origin
