@@ -344,7 +344,11 @@ def _reader(chance: random.Random) -> dict[str, str]:
 def claims(cache: Path, copy: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The rows of the index as a kill left it; read from a copy, because looking changes SQLite's files."""
     shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(cache / "index", copy)
+    try:
+        shutil.copytree(cache / "index", copy)
+    except shutil.Error:  # a living sidecar's commit ended meanwhile, and took its journal away
+        yield from claims(cache, copy)
+        return
     with closing(sqlite3.connect(copy / "cache.db")) as index, suppress(sqlite3.OperationalError):  # killed before the first commit
         for key, value in index.execute("SELECT key, value FROM Cache").fetchall():
             yield key, json.loads(value)

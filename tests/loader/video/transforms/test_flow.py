@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 from unittest import mock
@@ -11,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-cv2 = pytest.importorskip("cv2", reason="optical flow is the extra `flow`: opencv-python-headless is not installed")
+with mock.patch.dict(os.environ):  # its import sets LD_LIBRARY_PATH, and this process starts programs of other tests
+    cv2 = pytest.importorskip("cv2", reason="optical flow is the extra `flow`: opencv-python-headless is not installed")
 
 from forebay_loader.video.transforms import optical_flow  # noqa: E402
 
