@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 with mock.patch.dict(os.environ):  # its import sets LD_LIBRARY_PATH, and this process starts programs of other tests
     cv2 = pytest.importorskip("cv2", reason="optical flow is the extra `flow`: opencv-python-headless is not installed")
 
-from forebay_loader.video.transforms import optical_flow  # noqa: E402
+from forebay_loader.video.transforms import optical_flow
 
 SIDE = 64
 
