@@ -246,7 +246,8 @@ async def test_a_shard_that_changed_is_fetched_anew_ahead_of_its_reader(tmp_path
         await world.quiet()
         world.plans.replace(reader(0, "now"), SHARDS[:1])
         await until(lambda: world.origin.heads() == 1)
-        await until(lambda: complete(world).count(NAMES[0]) == 1 and world.entry(NAMES[0]).segments.complete)
+        current = world.resolver.versions.current  # nothing of that name while the old one leaves
+        await until(lambda: (found := current.get(NAMES[0])) and found.version.pin.value == '"v2"' and found.segments.complete)
         asked = len(world.origin.log)
         assert await world.get(NAMES[0], reader(0, "now")) == data_of(2 * SEGMENT, 99)
         assert len(world.origin.log) == asked
