@@ -155,7 +155,8 @@ def _left_behind(before: set[threading.Thread]) -> list[threading.Thread]:
     if came := [thread for thread in threading.enumerate() if thread not in before and not thread.daemon]:
         gc.collect()  # a pool that nobody holds ends its threads when it is collected
     for thread in came:
-        thread.join(THREAD_S)
+        with contextlib.suppress(RuntimeError):  # another thread is just starting it: not yet one to wait for
+            thread.join(THREAD_S)
     return [thread for thread in came if thread.is_alive()]
 
 
@@ -163,6 +164,7 @@ def _left_behind(before: set[threading.Thread]) -> list[threading.Thread]:
 # queues, so how much they may take tells our processes from everybody else's. Each worker of a pool has its own mark, and looks for what it
 # has started itself; who began the pool looks again, for what a worker that died has left.
 _MOST = resource.getrlimit(resource.RLIMIT_MSGQUEUE)[1]
+_MARKS = _MOST if _MOST != resource.RLIM_INFINITY else 1 << 20  # no mark is the limit itself, which all others have
 _STARTERS = {os.getpid()}
 _OF_PYTHON = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")  # which live as long as the process they belong to
 
@@ -177,8 +179,12 @@ def _processes() -> dict[int, str]:
     return {process: command for process, command in found.items() if command and not any(name in command for name in _OF_PYTHON)}
 
 
+def _mark(process: int) -> int:
+    return process % _MARKS
+
+
 def _is_ours(limits: str) -> bool:
-    marks = {str(_MOST - process) for process in _STARTERS}
+    marks = {str(_mark(process)) for process in _STARTERS} if _MARKS > 1 else set[str]()
     return any(line.startswith("Max msgqueue size") and line.split()[3] in marks for line in limits.splitlines())
 
 
@@ -215,7 +221,8 @@ _SESSION = pytest.StashKey[pytest.Session]()
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     session.config.stash[_SESSION] = session
-    resource.setrlimit(resource.RLIMIT_MSGQUEUE, (_MOST - os.getpid(), _MOST))
+    if _MARKS > 1:
+        resource.setrlimit(resource.RLIMIT_MSGQUEUE, (_mark(os.getpid()), _MOST))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -61,6 +61,7 @@ def find_files(explicit: Path | None, environ: Mapping[str, str], directory: Pat
         return [_named(named, known)]
     here = directory / FILE_NAME
     home = environ.get("XDG_CONFIG_HOME") or (environ["HOME"] + "/.config" if environ.get("HOME") else "")
+    home = home if os.path.isabs(home) else ""  # the XDG specification; a relative one is the working directory's, which opens no doors
     found = []
     # os.path, not Path: what cannot even be looked at, behind a link of somebody else's, is not there.
     if home and os.path.isfile(path := Path(home) / "forebay" / FILE_NAME):

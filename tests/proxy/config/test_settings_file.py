@@ -40,6 +40,16 @@ def loaded(here: Path, environ: dict[str, str] | None = None) -> Settings:
     return load({}, {}, found(here, environ))
 
 
+@pytest.mark.parametrize("environ", [{"XDG_CONFIG_HOME": ".config"}, {"HOME": "."}, {"XDG_CONFIG_HOME": "."}])
+def test_a_relative_home_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]) -> None:
+    """Below the working directory anybody may have put it: its keys would open doors."""
+    for folder in (tmp_path / ".config/forebay", tmp_path / "forebay"):
+        folder.mkdir(parents=True)
+        (folder / "forebay.toml").write_text("allow_uid = [1000]")
+    monkeypatch.chdir(tmp_path)
+    assert found(tmp_path, environ) == []
+
+
 def test_where_files_are_looked_for(tmp_path: Path, here: Path) -> None:
     """--config, else FOREBAY_CONFIG, alone; else XDG_CONFIG_HOME or ~/.config, and the directory over it."""
     environ = {"XDG_CONFIG_HOME": str(tmp_path / "xdg"), "HOME": str(tmp_path / "home")}

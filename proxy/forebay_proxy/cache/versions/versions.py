@@ -9,6 +9,7 @@ Not thread-safe: the event loop's only.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Container
 from dataclasses import replace
 
@@ -52,7 +53,8 @@ class Versions:
         self._version_flips = version_flips
         self._clock = clock
         self._hmac_key = hmac_key
-        self._serial = 0
+        # Of versions that nothing tells apart: begun by chance, or another process would give other bytes an ETag of this one's again.
+        self._serial = secrets.randbits(63)
 
     def __repr__(self) -> str:
         return f"<Versions of {len(self.current)} shards>"

@@ -225,3 +225,10 @@ def test_a_silent_origin_is_left_alone_for_a_minute() -> None:
     assert [freshness.is_silent(origin) for origin in ("https://o", "https://p")] == [True, False]
     clock.advance(NO_JOB_S)
     assert not freshness.is_silent("https://o")
+
+
+def test_another_process_names_what_nothing_tells_apart_otherwise() -> None:
+    """Or a reader would go on in other bytes after a restart: an ETag of ours would match."""
+    nameless = Version("", Pin(), 10)
+    keys = {one.versions.admit(shard_of(A), "job", nameless, one.outdated, ranged=True).key for one in (Named(), Named())}
+    assert len(keys) == 2
