@@ -5,11 +5,14 @@ whatever times the container has. At the end of each group the decoder is emptie
 
 Of H.264, frames that no other needs and nobody wants are not decoded (its decoder sees that by ``nal_ref_idc``). Not of HEVC: there "no
 reference" holds within one temporal layer, and a higher one may need the frame after all.
+
+Damage is what a decoder says of any frame of a group, wanted or not: the wanted ones may be made of it. A decoder does not notice all: HEVC
+has no redundancy but hashes that few encoders write, and of VP9 libvpx notices most where FFmpeg's own notices nothing.
 """
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterator, Sequence, Tuple, Union
+from typing import Any, Callable, Iterator, Mapping, Sequence, Set, Tuple, Union
 
 import av
 from av.error import FFmpegError
@@ -24,7 +27,10 @@ __all__ = ["Buffer", "ReadPart", "decoded", "decoder_of", "packet_of"]
 Buffer = Union[bytes, memoryview]
 ReadPart = Callable[[int, int], Buffer]  # (offset, size): these bytes, fewer only at the end
 
-_SOFTWARE = {"av1": "libdav1d"}  # FFmpeg's own of that name only steers hardware
+# FFmpeg's own av1 only steers hardware; its own vp9 does not see that a frame's bits are used up, and gives wrong pixels of a damaged one.
+_SOFTWARE = {"av1": "libdav1d", "vp9": "libvpx-vp9"}
+# What a decoder is told to be strict about where it is silent else: hashes in the stream, and a scan that ends in an error.
+_STRICT = {"hevc": "crccheck+explode", "mjpeg": "explode"}
 _LAYOUTS = {1: "mono", 2: "stereo", 3: "2.1", 4: "quad", 5: "5.0", 6: "5.1", 7: "6.1", 8: "7.1"}
 _MOST_PIXELS = str(1 << 27)
 _MOST_DELAYED = 16  # frames that H.264 may hold back: its decoder guesses fewer, and drops those that then come too late
@@ -33,44 +39,56 @@ _MOST_DELAYED = 16  # frames that H.264 may hold back: its decoder guesses fewer
 def decoded(track: Track, groups: Sequence[DecodeGroup], read: ReadPart, timer: ClipTimer, threads: int = 1) -> Iterator[Tuple[int, Any]]:
     """(number, ``av.VideoFrame``) of every frame that ``groups`` want, group by group, in the order the decoder gives them.
 
-    Raises ``CorruptVideo`` where a frame cannot be decoded, or only with parts made up; ``VideoTimeout``; ``UnsupportedVideo`` where no
-    decoder is there; and what ``read`` raises.
+    Raises ``CorruptVideo`` where a frame cannot be decoded, or one of its group only with parts made up: of that group nothing that came
+    before may be used. ``VideoTimeout``; ``UnsupportedVideo`` where no decoder is there; and what ``read`` raises.
     """
     context = decoder_of(track, threads)
     number_of = {sample: number for number, sample in enumerate(track.order.tolist())}
-    skips = context.codec.name == "h264"
     for group in groups:
-        wanted = set(group.frames)
-        if skips:
-            context.reorder_depth = _MOST_DELAYED
-        places = zip(track.offsets[group.first : group.end].tolist(), track.sizes[group.first : group.end].tolist())  # noqa: B905
-        for sample, (offset, size) in enumerate(places, group.first):
-            timer.check()
-            number = number_of.get(sample, -1 - sample)  # hidden by the edit list: decoded, and no frame
-            if skips:
-                context.skip_frame = "DEFAULT" if number in wanted else "NONREF"
-            packet = packet_of(_part(read, offset, size, number), number, sample)
-            for frame in _given(context, packet, number):
+        first, wanted = group.first, set(group.frames)
+        while wanted:
+            for frame in _group(context, track, range(first, group.end), number_of, wanted, read, timer):
                 if frame.pts in wanted:
                     wanted.remove(frame.pts)
-                    yield frame.pts, _whole(frame)
-        for frame in _given(context, None, -1):
-            if frame.pts in wanted:
-                wanted.remove(frame.pts)
-                yield frame.pts, _whole(frame)
-        if wanted:
-            raise CorruptVideo(f"no picture came of frame {min(wanted)}" + (f" and {len(wanted) - 1} others" if len(wanted) > 1 else ""))
-        context.flush_buffers()
+                    yield frame.pts, frame
+            context.flush_buffers()
+            # Where pictures are refreshed bit by bit, a "keyframe" is where that begins: the first whole picture comes later.
+            earlier = track.key_before(first)
+            if wanted and earlier is None:
+                others = f" and {len(wanted) - 1} others" if len(wanted) > 1 else ""
+                raise CorruptVideo(f"no picture came of frame {min(wanted)}{others}")
+            first = first if earlier is None else earlier
+
+
+def _group(
+    context: Any, track: Track, samples: range, number_of: Mapping[int, int], wanted: Set[int], read: ReadPart, timer: ClipTimer
+) -> Iterator[Any]:
+    """The frames that come of ``samples``, whole; ``wanted`` may shrink on the way. Raises ``CorruptVideo`` at the first that is not."""
+    skips = context.codec.name == "h264"
+    if skips:
+        context.reorder_depth = _MOST_DELAYED
+    for sample in samples:
+        timer.check()
+        number = number_of.get(sample, -1 - sample)  # hidden by the edit list: decoded, and no frame
+        if skips:
+            context.skip_frame = "DEFAULT" if number in wanted else "NONREF"
+        data = _part(read, int(track.offsets[sample]), int(track.sizes[sample]), number)
+        for frame in _given(context, packet_of(data, number, sample), number):
+            yield _whole(frame, track, samples.start)
+    for frame in _given(context, None, -1):
+        yield _whole(frame, track, samples.start)
 
 
 def decoder_of(track: Track, threads: int = 1) -> Any:
     """A new ``av.CodecContext`` for packets of ``track``. Raises ``UnsupportedVideo``."""
     try:
-        context: Any = av.CodecContext.create(_SOFTWARE.get(track.decoder, track.decoder), "r")
+        preferred = _SOFTWARE.get(track.decoder, track.decoder)
+        context: Any = av.CodecContext.create(preferred if preferred in av.codecs_available else track.decoder, "r")
         context.extradata = track.extradata or None
         context.thread_count = threads
         if context.type == "video":
-            context.options = {"max_pixels": _MOST_PIXELS}
+            strict = {"err_detect": _STRICT[context.codec.name]} if context.codec.name in _STRICT else {}
+            context.options = {"max_pixels": _MOST_PIXELS, **strict}
         elif track.rate_hz and track.channels in _LAYOUTS:  # uncompressed sound says neither itself
             context.sample_rate, context.layout = track.rate_hz, _LAYOUTS[track.channels]
     except (FFmpegError, ValueError, TypeError):
@@ -102,8 +120,9 @@ def _given(context: Any, packet: Any, number: int) -> Any:
         raise CorruptVideo(f"its decoder stops at {where}: {error.strerror}") from None
 
 
-def _whole(frame: Any) -> Any:
-    """``frame``. Raises ``CorruptVideo`` where its decoder made up parts of it."""
-    if frame.is_corrupt:
-        raise CorruptVideo(f"frame {frame.pts} is damaged: its decoder made up parts of it")
+def _whole(frame: Any, track: Track, first: int) -> Any:
+    """``frame``. Raises ``CorruptVideo`` where its decoder made up parts of it; but what is shown before the keyframe ``first`` that it
+    follows is made of pictures before that, which were not decoded, and nothing wanted is made of it."""
+    if frame.is_corrupt and not track.leads(frame.pts, first):
+        raise CorruptVideo(f"{f'frame {frame.pts}' if frame.pts >= 0 else 'a hidden frame'} is damaged: its decoder made up parts of it")
     return frame

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Optional
 
 import numpy
 from numpy.typing import NDArray
@@ -126,6 +127,19 @@ class Track:
         apart = numpy.flatnonzero(begins[1:] > ends[:-1] + gap_bytes)
         firsts, lasts = numpy.append(0, apart + 1), numpy.append(apart, len(begins) - 1)
         return [(begin, end) for begin, end in numpy.stack([begins[firsts], ends[lasts]], axis=1).tolist() if begin < end]
+
+    def key_before(self, sample: int) -> Optional[int]:
+        """The last sample before ``sample`` that decoding can begin at, else the first of the track; None before that."""
+        place = int(numpy.searchsorted(self._keys, sample))
+        return int(self._keys[place - 1]) if place else 0 if sample else None
+
+    def leads(self, frame: int, first: int) -> bool:
+        """Whether decoding from the keyframe ``first`` on lacks what ``frame`` may be made of: it follows it, and is shown before it."""
+        if not 0 <= frame < self.frames:
+            return False
+        sample = int(self.order[frame])
+        place = int(numpy.searchsorted(self._keys, first, "right"))
+        return bool(self.leading[sample]) and sample < (int(self._keys[place]) if place < len(self._keys) else len(self.offsets))
 
     def _begins(self, samples: Counts) -> Counts:
         """The keyframe to begin at, for each sample; the track's first sample where there is none before."""

@@ -130,6 +130,54 @@ def test_a_damaged_frame_is_no_picture() -> None:
             source.frames([12])
 
 
+HASHES = "log-level=none:scenecut=0:hash=1:pools=none:frame-threads=1"
+TELLING: dict[str, dict[str, Any]] = {
+    "h264": {},
+    "h264, B-frames": {"b_frames": 3},
+    "hevc, with hashes": {"codec": "libx265", "codec_options": {"x265-params": HASHES}},
+    "av1": {"codec": "libsvtav1"},
+    "mpeg-4 part 2": {"codec": "mpeg4"},
+    "vp9": {"codec": "libvpx-vp9"},
+}
+
+
+@pytest.mark.parametrize("kind", TELLING)
+def test_damage_in_a_frame_that_a_wanted_one_is_made_of(kind: str) -> None:
+    """Nobody asked for it; what refers to it would be wrong all the same."""
+    data = rendered(frames=48, gop=12, **TELLING[kind])
+    with source_of(damaged(data, 16), name="k.mp4") as source:
+        assert frame_number(source.frame(8)) == 8
+        with pytest.raises(CorruptVideo, match=r"k\.mp4: "):
+            source.frames([22])
+
+
+def test_damage_behind_what_is_wanted_is_no_matter() -> None:
+    """It is not decoded."""
+    with source_of(damaged(rendered(frames=48, gop=12), 20)) as source:
+        assert [frame_number(picture) for picture in source.frames([14, 19])] == [14, 19]
+
+
+def test_a_damaged_picture_of_motion_jpeg() -> None:
+    """Each stands alone, so only its own decoder can tell."""
+    data = rendered(frames=12, codec="mjpeg")
+    with source_of(damaged(data, 3)) as source:
+        assert frame_number(source.frame(4)) == 4
+        with pytest.raises(CorruptVideo):
+            source.frame(3)
+
+
+@pytest.mark.parametrize("container", ["mp4", "matroska", "mpegts"])
+def test_keyframes_that_are_none(container: str) -> None:
+    """With intra refresh the sample that is marked is where the refresh begins. Pictures come from an earlier one on, and are right."""
+    refresh = {"x264-params": "intra-refresh=1:keyint=12:bframes=0:threads=1"}
+    data = rendered(frames=48, container=container, codec_options=refresh)
+    there = pictures_of(data)
+    with source_of(data) as source:
+        assert source.open().keyframes == (0, 12, 24, 36)
+        for number in (12, 13, 40, 23, 47):
+            assert numpy.array_equal(source.frame(number), there[number]), number
+
+
 def test_a_clip_that_is_cut_off() -> None:
     """Its index tells of bytes that are not there: nothing of it is given."""
     data = rendered(frames=48, gop=12, moov_first=True)

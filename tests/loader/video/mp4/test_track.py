@@ -162,3 +162,16 @@ def test_many_samples_are_no_burden() -> None:
 def test_a_repr_is_short() -> None:
     """However long the track."""
     assert repr(closed()) == "<Track avc1, 30 frames of 30 samples>"
+
+
+def test_the_keyframe_before_one() -> None:
+    """Another place to begin, where the nearest brings no picture; the track's begin is the last."""
+    track = closed()
+    assert [track.key_before(sample) for sample in (25, 20, 10, 0)] == [20, 10, 0, None]
+
+
+def test_what_leads_the_keyframe_that_decoding_begins_at() -> None:
+    """Frames 4 and 5 lead I6, sample 4; decoded from there they lack what they are made of, and from sample 0 they do not."""
+    track = track_of(**OPEN)
+    assert [frame for frame in range(10) if track.leads(frame, 4)] == [4, 5]
+    assert not any(track.leads(frame, 0) for frame in (-5, *range(10)))
