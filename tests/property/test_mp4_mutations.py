@@ -27,7 +27,7 @@ CLIPS: list[dict[str, object]] = [
     {"movflags": "dash", "b_frames": 2, "audio": "aac"},
     {"movflags": "frag_every_frame+delay_moov+default_base_moof", "b_frames": 2, "frames": 12},
 ]
-ABSURD = (2**32 - 1, 0, 2**31 - 1, 1, 2**31, 7, 2**32 - 8, 8)
+ABSURD = (2**32 - 1, 0, 2**31 - 1, 1, 2**31, 7, 2**32 - 8, 8, 2**22 - 99)  # the last is as many as samples may be, almost
 SLOW = settings(max_examples=examples(900), suppress_health_check=[HealthCheck.too_slow])
 KINDS = [
     b"ftyp", b"moov", b"mvhd", b"trak", b"tkhd", b"edts", b"elst", b"mdia", b"mdhd", b"hdlr", b"minf", b"dinf", b"dref", b"stbl",

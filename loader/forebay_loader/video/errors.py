@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forebay_loader.base.errors import LoaderError
 
-__all__ = ["CorruptVideo", "UnsupportedVideo", "VideoError", "VideoTimeout"]
+__all__ = ["CorruptVideo", "LeftToDemuxer", "UnsupportedVideo", "VideoError", "VideoTimeout"]
 
 
 class VideoError(LoaderError):
@@ -27,6 +27,10 @@ class CorruptVideo(VideoError):
 
 class UnsupportedVideo(VideoError):
     """Sound bytes that are not read here: another container than was expected, no video track, a codec without a decoder."""
+
+
+class LeftToDemuxer(UnsupportedVideo):
+    """An MP4 that its own reader does not read and that FFmpeg's demuxer may: so it is tried there before anyone is told."""
 
 
 class VideoTimeout(VideoError):

@@ -19,6 +19,7 @@ from forebay_loader.video.errors import CorruptVideo
 __all__ = ["Box", "BoxCount", "Counts", "header_of"]
 
 HEADER_BYTES = 16  # of the longest: size, kind, 64-bit size
+MAX_ROWS = 1 << 22  # of a table: as many as samples. Each becomes some dozens of bytes while it is read
 MAX_BOXES = 1 << 23  # two hours of fragments of one frame each; it takes some seconds to look at so many
 
 Counts = NDArray[numpy.int64]
@@ -97,10 +98,12 @@ class Box:
 
     def rows(self, place: int, count: int, dtype: Any) -> NDArray[Any]:
         """``count`` rows of a table that begins at byte ``place``: a view, nothing is copied. Raises ``CorruptVideo`` where the box has no
-        room for them."""
+        room for them, and for more than ``MAX_ROWS``, whatever room there is."""
         row = numpy.dtype(dtype)
         if not 0 <= count * row.itemsize <= len(self.data) - place:
             raise self.too_short(f"{count} rows of {row.itemsize} bytes from byte {place}")
+        if count > MAX_ROWS:
+            raise CorruptVideo(f"box {name_of(self.kind)} at byte {self.at} has {count} rows: more than {MAX_ROWS}")
         return numpy.frombuffer(self.data, row, count, place)
 
     def too_short(self, what: str) -> CorruptVideo:

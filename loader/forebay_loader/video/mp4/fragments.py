@@ -14,7 +14,7 @@ import numpy
 from forebay_loader.video.errors import CorruptVideo
 from forebay_loader.video.mp4.boxes import Box, BoxCount, needed_box
 from forebay_loader.video.mp4.edit_list import MAX_TICKS
-from forebay_loader.video.mp4.sample_table import MAX_SAMPLES, PCM_UNIT
+from forebay_loader.video.mp4.sample_table import MAX_SAMPLES, PCM_UNIT, equal_bytes
 from forebay_loader.video.mp4.track_run import PlacedRun, SampleDefaults, TrackRun, is_pcm, read_run
 from forebay_loader.video.mp4.trak import Trak
 
@@ -65,6 +65,7 @@ class Fragments:
         self._traks = {trak.number: trak for trak in traks}
         self._defaults = defaults
         self._length, self._count = length, count
+        self._equal_bytes = 0  # of the file, that samples of runs without rows take at least
         self._samples = sum(len(trak.table) for trak in traks)
         self._dts = {trak.number: _end_dts(trak) for trak in traks}
 
@@ -115,10 +116,18 @@ class Fragments:
         if place.at < 0 or place.at + size > self._length:
             raise CorruptVideo(f"a run has {size} bytes from byte {place.at}; the file has {self._length}")
         if trak and run.total:
-            self._spend(-(-run.total // PCM_UNIT) if is_pcm(run, trak.entry.pcm_bytes) else run.total)
+            self._spend(-(-run.total // PCM_UNIT) if is_pcm(run, trak.entry.pcm_bytes) else self._checked(run))
             trak.runs.append(PlacedRun(run, place.at, place.dts))
             place.dts += run.sum("duration")
         place.at += size
+
+    def _checked(self, run: TrackRun) -> int:
+        """How many samples it has: of those that no row names no more than the file holds, all such runs together, wherever they lie."""
+        if run.rows is None:
+            self._equal_bytes += equal_bytes(run.total, run.defaults.size)
+            if self._equal_bytes > self._length:
+                raise CorruptVideo(f"a run has {run.total} samples of {run.defaults.size} bytes; the file has {self._length} in all")
+        return run.total
 
     def _spend(self, samples: int) -> None:
         self._samples += samples

@@ -13,13 +13,14 @@ import numpy
 from numpy.typing import NDArray
 
 from forebay_loader.video.errors import CorruptVideo, UnsupportedVideo
-from forebay_loader.video.mp4.boxes import Box, BoxCount, Counts, needed_box
+from forebay_loader.video.mp4.boxes import MAX_ROWS, Box, BoxCount, Counts, needed_box
 from forebay_loader.video.mp4.chunks import chunk_offsets, chunk_samples, cut_runs, sample_offsets, starts_of
 
-__all__ = ["MAX_SAMPLES", "SampleTable", "check_spans", "joined", "pcm_units", "read_sample_table"]
+__all__ = ["MAX_SAMPLES", "SampleTable", "check_spans", "equal_bytes", "joined", "pcm_units", "read_sample_table"]
 
-MAX_SAMPLES = 1 << 22  # 19 hours at 60 frames a second; while they are read each takes 130 bytes
+MAX_SAMPLES = MAX_ROWS  # 19 hours at 60 frames a second; while they are read each takes 130 bytes
 PCM_UNIT = 1024  # frames of uncompressed sound that are one sample here: one of each would be a table longer than the sound
+EQUAL_BYTES = 8  # of the file at least, for each sample that no row names: their number is else one field, and each costs 130 bytes
 MAX_DELTA = 2**31 - 1  # of a decode time: what is beyond was meant negative, which none can be
 
 TABLES = frozenset([b"stsz", b"stz2", b"stsc", b"stco", b"co64", b"stts", b"ctts", b"stss", b"stps"])
@@ -58,6 +59,11 @@ def check_spans(table: SampleTable, length: int) -> None:
         raise CorruptVideo(f"sample {first} has {size} bytes from byte {begin}; the file has {length}")
 
 
+def equal_bytes(total: int, size: int) -> int:
+    """What ``total`` samples of one ``size``, which may be 0, take of a file at least."""
+    return total * max(size, EQUAL_BYTES)
+
+
 def read_sample_table(stbl: Box, count: BoxCount, length: int, pcm_bytes: Callable[[int], int]) -> tuple[SampleTable, int]:
     """The samples of a stbl, and the number of the description (from 1) that all of them have; 0 where there are none.
 
@@ -74,7 +80,7 @@ def read_sample_table(stbl: Box, count: BoxCount, length: int, pcm_bytes: Callab
         return _pcm_table(chunks, held, frame_bytes, length), description
     if frame_bytes or one_size == 1:  # its packets are counted in frames, as QuickTime's compressed sound of old
         raise UnsupportedVideo(f"{total} samples of {one_size} bytes that are none")
-    if total > MAX_SAMPLES or one_size * total > length:
+    if total > MAX_SAMPLES or (sizes is None and equal_bytes(total, one_size) > length):
         raise CorruptVideo(f"{total} samples of {one_size or 'various'} bytes; the file has {length}")
     sizes = numpy.full(total, one_size, numpy.int64) if sizes is None else sizes.astype(numpy.int64)
     durations = _durations(needed_box(tables, b"stts", b"stbl"), total)
@@ -120,21 +126,15 @@ def _sizes(tables: dict[bytes, Box]) -> tuple[int, int, Optional[NDArray[Any]]]:
     if b"stsz" in tables:
         box = tables[b"stsz"]
         one_size, total = box.fields(4, ">II")
-        return total, one_size, None if one_size else _bounded(box.rows(12, total, ">u4"))
+        return total, one_size, None if one_size else box.rows(12, total, ">u4")
     box = needed_box(tables, b"stz2", b"stbl")
     bits, total = box.number(7, ">B"), box.number(8)
     if bits == 4:
-        pairs = _bounded(box.rows(12, (total + 1) // 2, "u1"))
+        pairs = box.rows(12, (total + 1) // 2, "u1")
         return total, 0, numpy.stack([pairs >> 4, pairs & 15], axis=1).reshape(-1)[:total]
     if bits not in (8, 16):
         raise CorruptVideo(f"box stz2 has sizes of {bits} bits")
-    return total, 0, _bounded(box.rows(12, total, f">u{bits // 8}"))
-
-
-def _bounded(sizes: NDArray[Any]) -> NDArray[Any]:
-    if len(sizes) > MAX_SAMPLES:
-        raise CorruptVideo(f"{len(sizes)} samples: more than {MAX_SAMPLES}")
-    return sizes
+    return total, 0, box.rows(12, total, f">u{bits // 8}")
 
 
 def _durations(stts: Box, total: int) -> Counts:

@@ -8,7 +8,7 @@ import pytest
 from support.mp4_boxes import box, full
 
 from forebay_loader.video.errors import CorruptVideo
-from forebay_loader.video.mp4.boxes import MAX_BOXES, Box, BoxCount, header_of, needed_box
+from forebay_loader.video.mp4.boxes import MAX_BOXES, MAX_ROWS, Box, BoxCount, header_of, needed_box
 
 
 def boxed(payload: bytes, kind: bytes = b"moov") -> Box:
@@ -85,6 +85,12 @@ def test_a_table_has_the_rows_that_fit(count: int) -> None:
     assert boxed(bytes(11)).rows(3, 2, ">u4").tolist() == [0, 0]
     with pytest.raises(CorruptVideo, match=f"{count} rows"):
         boxed(bytes(11)).rows(3, count, ">u4")
+
+
+def test_a_table_of_very_many_rows_is_refused() -> None:
+    """Whatever room the box has: each row becomes some dozens of bytes."""
+    with pytest.raises(CorruptVideo, match=f"has {MAX_ROWS + 1} rows: more than {MAX_ROWS}"):
+        boxed(bytes(MAX_ROWS + 1)).rows(0, MAX_ROWS + 1, "u1")
 
 
 def test_a_table_is_a_view() -> None:

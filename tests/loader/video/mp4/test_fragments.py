@@ -114,7 +114,9 @@ def test_uncompressed_sound_comes_in_units() -> None:
         ((tfhd(), trun(1, 2**31 - 1, flags=1)), "a run has 50 bytes from byte 2147"),
         ((tfhd(2**64 - 1, flags=1, form="Q"), trun(1)), "a run has 50 bytes from byte 18446"),
         ((tfhd(), trun(2**32 - 1)), "a run has 214748364750 bytes"),
-        ((tfhd(0, flags=MOOF_BASE | 0x10), trun(2**32 - 1)), f"more than {MAX_SAMPLES} samples"),
+        ((tfhd(0, flags=MOOF_BASE | 0x10), trun(2**32 - 1)), "a run has 4294967295 samples of 0 bytes"),
+        ((tfhd(0, flags=MOOF_BASE | 0x10), trun(1000)), "a run has 1000 samples of 0 bytes; the file has"),
+        ((tfhd(1, flags=MOOF_BASE | 0x10), *[trun(40, 0, flags=1)] * 4), "a run has 40 samples of 1 bytes; the file has"),
         ((tfhd(), tfdt(2**63, 1), trun(1)), "begins at tick 9223372036854775808"),
         ((tfdt(0), trun(1)), "no box tfhd in traf"),
         ((tfhd(), tfhd(), trun(1)), "two boxes tfhd"),
@@ -128,7 +130,7 @@ def test_what_does_not_fit_is_refused(trafs: tuple[bytes, ...], match: str) -> N
 
 def test_samples_of_all_fragments_are_counted() -> None:
     """No run has too many, but all have."""
-    run = (tfhd(0, flags=MOOF_BASE | 0x10), trun(MAX_SAMPLES // 2))
+    run = (tfhd(), trun(MAX_SAMPLES // 2, *[0] * (MAX_SAMPLES // 2), flags=0x200))
     clip = film(HandTrack(), more=TREX) + fragment(run, run, media=0)
     with pytest.raises(CorruptVideo, match="more than"):
         index_of(clip)

@@ -112,6 +112,13 @@ def test_one_size_for_all_is_compared_with_the_file() -> None:
     refused(clip, f"4294967295 samples of 2 bytes; the file has {len(clip)}")
 
 
+def test_samples_that_no_row_names_are_no_smaller_than_a_few_bytes() -> None:
+    """Each costs more memory than two bytes of a file: so many of them are nobody's, though the file has their bytes."""
+    clip = film(HandTrack(sizes=[2] * 3000, one_size=2, in_chunks=[3000], deltas=[1]))
+    at = places(clip, *STBL, b"stts")[0][0] + 16
+    refused(patched(clip, at, ">I", 3000), "3000 samples of 2 bytes")
+
+
 @pytest.mark.parametrize("kind", [b"stts", b"ctts"])
 def test_each_sample_has_its_times(kind: bytes) -> None:
     """A table that ends before the samples do is refused; one that goes on is cut."""
