@@ -111,9 +111,18 @@ def _alarm_held() -> Generator[None]:
             signal.setitimer(signal.ITIMER_REAL, left_s, interval_s)
 
 
-STUCK_S = 60.0  # of each step of a teardown whose test has failed
+STUCK_S = 60.0  # of what a test that took too long does yet, and of each step of a teardown whose test has failed
 THREAD_S = 30.0  # for a thread that was told to end
 GONE_S = 30.0  # for a process that was
+
+
+@pytest.hookimpl(wrapper=True, optionalhook=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Generator[None, object, object]:
+    """Again and again: the first alarm may be swallowed by a task, or lead to a ``with`` that waits for its process for ever."""
+    done = yield
+    if signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL:
+        signal.setitimer(signal.ITIMER_REAL, settings.timeout, min(settings.timeout, STUCK_S))
+    return done
 
 
 @pytest.hookimpl(wrapper=True)

@@ -143,6 +143,25 @@ def test_a_limit_that_runs_out_while_a_failure_is_told_ends_no_run(tmp_path: Pat
     assert "1 failed, 1 passed" in done.stdout
 
 
+WAITS_AGAIN = """
+import pytest, subprocess
+
+@pytest.mark.timeout(1)
+def test_waits_again():
+    with subprocess.Popen(["sleep", "600"]) as process:
+        process.wait()
+
+def test_next():
+    pass
+"""
+
+
+def test_a_test_that_waits_again_when_its_limit_has_run_out_ends(tmp_path: Path) -> None:
+    """The end of a ``with`` waits for the process without a limit, and the run waited with it until its stage was cut."""
+    done = pool_of(tmp_path, WAITS_AGAIN)
+    assert "1 failed, 1 passed" in done.stdout
+
+
 @needs_pool
 def test_what_a_worker_that_died_leaves_running_is_ended(tmp_path: Path) -> None:
     """The test is named, and by whoever began the pool what it had started."""

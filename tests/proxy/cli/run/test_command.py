@@ -13,16 +13,23 @@ from support.cli import environment
 
 pytestmark = pytest.mark.each_python
 
-# Says "ready" when its handlers stand, then tells what it receives until the third signal ends it.
+# Says "ready" when its handlers stand, then tells what it receives until its input ends. It waits by select on what wakes it: a signal that
+# comes just before a plain read begins would be told when that read returns, which may be never.
 TELLER = """
-import os, signal, sys
-def tell(number, frame):
-    os.write(1, (signal.Signals(number).name + "\\n").encode())  # print may be interrupted in the middle of itself
+import os, select, signal, socket, sys
+signals, woken = socket.socketpair()
+woken.setblocking(False)
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT):
-    signal.signal(number, tell)
+    signal.signal(number, lambda *_: None)
+signal.set_wakeup_fd(woken.fileno())
 print("ready", flush=True)
-for line in iter(sys.stdin.readline, ""):
-    pass
+while True:
+    ready, _, _ = select.select([signals, 0], [], [])
+    if signals in ready:
+        for number in signals.recv(64):
+            os.write(1, (signal.Signals(number).name + "\\n").encode())
+    elif not os.read(0, 64):
+        break
 """
 RUNNER = (
     "import sys, os; from forebay_proxy.cli.run.command import run_command; sys.exit(run_command(sys.argv[1:], os.environ, lambda: None))"
