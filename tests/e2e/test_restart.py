@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import random
 import sqlite3
-from array import array
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from support.kills import checksums
 from support.readers import Got, make_shard, read
 from support.scripted_origin import ScriptedOrigin
 from support.sidecar import forebay, running, start, wait_until
@@ -33,7 +32,7 @@ def claimed(cache_dir: Path) -> int:
         if not index.execute("SELECT * FROM sqlite_master WHERE name = 'Cache'").fetchall():
             return 0  # made with the first row
         rows = index.execute("SELECT value FROM Cache WHERE raw AND value LIKE '{%'").fetchall()
-    return sum(sum(found != 0 for found in array("Q", base64.b64decode(json.loads(value)["sums"]))) for (value,) in rows)
+    return sum(len(checksums(json.loads(value))) for (value,) in rows)
 
 
 def hold_from(origin: ScriptedOrigin, shard: Path, segments: int, path: str = "/a.tar") -> asyncio.Event:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import time
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -417,6 +418,30 @@ def test_made_up_names_make_no_endless_metrics() -> None:
         metrics.listen(OriginAnswered(f"https://h{number}.example", "GET", 200 + number % 400, 0.1))
     lines = metrics.render()[0].count(b"\n")
     refused("exhaustion: labels of metrics", held=lines < 20_000)
+
+
+# Lengths
+
+
+async def test_long_lengths_cost_nothing(tmp_path: Path) -> None:
+    """A length is what an origin says: a shard costs by what is stored of it, in memory, in the index and in its commits.
+
+    A table as long as the shards say would be 128 MB for these, and their rows 170 MB.
+    """
+    shards, length = 16, SEGMENT << 20
+    async with building(tmp_path, segments=64) as house:
+        before = house.store.measure()
+        tracemalloc.start()
+        for number in range(shards):
+            house.origin.put(f"s3://b/{number}.tar", data_of(SEGMENT, number)).claimed_length = length
+            assert await house.get(f"s3://b/{number}.tar", first=0, last=9) == data_of(SEGMENT, number)[:10]
+        await house.quiet()
+        await house.store.index_writer.committed()
+        memory = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert all(house.entry(f"s3://b/{number}.tar").segments.stored_count == 1 for number in range(shards))
+        grown = house.store.measure() - before
+        refused("exhaustion: lengths that an origin makes up", held=memory < 32 << 20 and grown < 4 << 20)
 
 
 # Stuck readers

@@ -20,12 +20,12 @@ from typing import Any
 import pytest
 from support.fake_origin import FakeOrigin
 from support.house import SEGMENT, building, data_of, shard_of
-from support.stores import make_row, ramp, sum_of
+from support.stores import make_row, ramp, sum_of, text_of
 
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.store.files import file_io
-from forebay_proxy.store.index.row import MAX_ROW_BYTES, Row, encode
+from forebay_proxy.store.index.row import MAX_ROW_BYTES, Row
 from forebay_proxy.store.store import StartReport, Store
 
 GOOD, BAD = make_row("s3://b/good", sums=[1, 0]), make_row("s3://b/bad", sums=[1, 0])
@@ -71,7 +71,7 @@ def plant(cache: Path, sql: str, *values: Any) -> None:
 
 
 def plant_row(cache: Path, **columns: Any) -> None:
-    cells = {"key": BAD.key, "raw": 1, "mode": 1, "filename": None, "value": encode(BAD), **columns}
+    cells = {"key": BAD.key, "raw": 1, "mode": 1, "filename": None, "value": text_of(BAD), **columns}
     plant(cache, "INSERT INTO Cache (key, raw, mode, filename, value) VALUES (?, ?, ?, ?, ?)", *cells.values())
 
 
@@ -92,7 +92,7 @@ async def next_life(cache: Path) -> StartReport:
 
 def changed(**fields: Any) -> str:
     """A row's text with other fields than ``encode`` would give."""
-    return json.dumps({**json.loads(encode(BAD)), **fields})
+    return json.dumps({**json.loads(text_of(BAD)), **fields})
 
 
 # Rows
@@ -107,7 +107,7 @@ ROWS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "a pickle in a file": lambda canary: {"mode": 4, "filename": "../../outside", "value": None},
     "a good value and a file name": lambda canary: {"filename": "../../outside"},
     "another shard's key": lambda canary: {"key": GOOD.key[:-1] + "0"},
-    "another shard's row": lambda canary: {"value": encode(make_row("s3://b/other"))},
+    "another shard's row": lambda canary: {"value": text_of(make_row("s3://b/other"))},
     "a key that is a path": lambda canary: {"key": "../" * 20 + "etc/pw"},
     "a key in capitals": lambda canary: {"key": BAD.key.upper()},
     "a huge length": lambda canary: {"value": changed(length=2**63, sums="")},
@@ -117,6 +117,9 @@ ROWS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "a length with a point": lambda canary: {"value": changed(length=1e3)},
     "sums for another length": lambda canary: {"value": changed(sums=base64.b64encode(bytes(80)).decode())},
     "sums that are a list": lambda canary: {"value": changed(sums=[1, 2])},
+    "sums of other segments": lambda canary: {"value": changed(sums={"segment": 4096, "runs": []})},
+    "sums far behind the shard": lambda canary: {"value": changed(sums={"segment": SEGMENT_BYTES, "runs": [[2**60, "BwAAAAAAAAA="]]})},
+    "sums one over the other": lambda canary: {"value": changed(sums={"segment": SEGMENT_BYTES, "runs": [[0, "BwAAAAAAAAA="]] * 2})},
     "one more field": lambda canary: {"value": changed(file="../../outside")},
     "a header in the pin": lambda canary: {"value": changed(pin=["etag", '"x"\r\nHost: evil'])},
     "a credential that is none": lambda canary: {"value": changed(access=["*"])},

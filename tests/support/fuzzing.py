@@ -298,7 +298,7 @@ def fuzz_row(data: bytes) -> None:
     except InvalidRow as error:
         assert str(error)
         return
-    again = row.decode(key, row.encode(found), DEFAULT_LAYOUT)
+    again = row.decode(key, row.encode(found, DEFAULT_LAYOUT), DEFAULT_LAYOUT)
     assert again == found
     assert found.key == key
     assert re.fullmatch("[0-9a-f]{64}", key)
@@ -366,6 +366,8 @@ TARGETS: dict[str, Target] = {
         fuzz_row,
         (
             b'derive\n{"url":"s3://b/k","identity":"etag:1","pin":["etag","\\"1\\""],"length":3,"encoding":"","type":"","access":[],"boot":"b","sums":"AQAAAAAAAAA="}',
+            b'derive\n{"url":"s3://b/k","identity":"etag:1","pin":["etag","\\"1\\""],"length":3,"encoding":"","type":"","access":[],"boot":"b",'
+            b'"sums":{"segment":8388608,"runs":[[0,"AQAAAAAAAAA="]]}}',
         ),
     ),
     "error_body": Target(

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import xxhash
 
+from forebay_proxy.core.checksums import Checksums
 from forebay_proxy.core.segments import DEFAULT_LAYOUT, SEGMENT_BYTES
 from forebay_proxy.core.shard import Pin, PinKind, Version
-from forebay_proxy.store.index.row import Row
+from forebay_proxy.store.index.row import Row, encode
 
 BOOT = "5c6d1a34-0000-4000-8000-000000000000"
 
@@ -21,7 +21,12 @@ BOOT = "5c6d1a34-0000-4000-8000-000000000000"
 def make_row(name: str = "s3://b/0.tar", length: int | None = 2 * SEGMENT_BYTES, sums: list[int] | None = None, boot: str = BOOT) -> Row:
     """A row of version ``etag:"1"``; by default nothing of it is claimed."""
     version = Version('etag:"1"', Pin(PinKind.ETAG, '"1"'), length, "", "application/x-tar")
-    return Row.of(name, version, (), boot, array("Q", sums if sums is not None else [0] * DEFAULT_LAYOUT.count(length or 0)))
+    return Row.of(name, version, (), boot, Checksums(sums or ()))
+
+
+def text_of(row: Row) -> str:
+    """Of a row of ``make_row``, as the index has it."""
+    return encode(row, DEFAULT_LAYOUT)
 
 
 def ramp(key: str, index: int, length: int) -> bytes:

@@ -155,7 +155,7 @@ def check_indexable(entry: Entry) -> None:
     if entry.version.encoding:
         raise no_index(entry, f"it has the encoding {entry.version.encoding[:40]!r}")
     if entry.in_use.stale or not entry.segments.complete:
-        raise index_not_yet(entry, f"{entry.segments.stored_count} of its {len(entry.segments.sums) or 'unknown'} segments are here")
+        raise index_not_yet(entry, f"{entry.segments.stored_count} of its {entry.segments.count or 'unknown'} segments are here")
     if not entry.version.length:
         raise no_index(entry, "it is empty")
     if entry.trust.digest_pending or entry.in_use.fault is not None:

@@ -133,7 +133,7 @@ class FdLeases:
             entry.segments.whole_leases = 1
 
     def _held(self, entry: Entry) -> tuple[int, int]:
-        size, count = self._size(entry), len(entry.segments.sums)
+        size, count = self._size(entry), entry.segments.count
         if not entry.segments.whole_leases:
             self.bytes += size
             self.segments += count
@@ -207,7 +207,7 @@ class FdLeases:
 
     async def _verified(self, entry: Entry) -> None:
         for index in sorted(entry.segments.unverified):
-            if index + 1 < len(entry.segments.sums):
+            if index + 1 < entry.segments.count:
                 self._segment_reader.foresee(entry, index + 1)  # the disk has the next one while we wait for this
             if not await self._segment_reader.trusted(entry, index):
                 raise UseHttp("incomplete", f"segment {index} is not what was stored")
@@ -216,12 +216,12 @@ class FdLeases:
         """From now on its reader may have read any of it, and so counts as having read all."""
         entry.segments.unread.clear()
         if self._room.admission.has_debts:
-            for index in range(len(entry.segments.sums)):
+            for index in range(entry.segments.count):
                 self._room.prefetch_debts.hit(entry.key, index)
 
     def _left(self, entry: Entry) -> None:
         if self._room.admission.has_debts:  # the reader leaves the entry too, and then the eviction queue puts the entry in its place
-            for index in range(len(entry.segments.sums)):
+            for index in range(entry.segments.count):
                 if index not in entry.segments.leases and index not in entry.segments.unread:
                     self._room.prefetch_debts.read(entry.key, index)
 

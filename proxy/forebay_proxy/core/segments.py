@@ -7,16 +7,17 @@ and gives it back once it has read past it; a reader with a descriptor leases th
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+from forebay_proxy.core.checksums import Checksums
 
 __all__ = ["BLOCK_BYTES", "DEFAULT_LAYOUT", "MOST_BYTES", "SEGMENT_BYTES", "SegmentLayout", "Segments", "allocated"]
 
 # 8 MiB: one S3 part of the AWS CRT, 0.1 s at 80 MB/s a connection, 640 rows for a 5 GB shard. Smaller costs requests, larger costs
 # the reader of a cold tail its parallelism.
 SEGMENT_BYTES = 8 * 2**20
-MOST_BYTES = 2**45  # 35 TB, the longest shard: far beyond any, and 32 MiB of checksums; a crafted length must not ask for more memory
+MOST_BYTES = 2**45  # 35 TB, the longest shard: far beyond any, and its row, if all of it were here, is one that a start still reads
 BLOCK_BYTES = 4096  # allocation unit of ext4, xfs and tmpfs; a larger one only makes the ledger's figure corrected at landing
 
 
@@ -50,12 +51,11 @@ class SegmentLayout:
             return first, size
         return first, min(size, length - first)
 
-    def stored_bytes(self, sums: array[int], length: int | None) -> int:
+    def stored_bytes(self, sums: Checksums, length: int | None) -> int:
         """Bytes a disk allocates for the segments that are here; in no time for thousands of them (a start asks for each shard)."""
-        count = len(sums) - sums.count(0)
-        if not count or not sums[-1]:
-            return count * self.segment_bytes
-        return (count - 1) * self.segment_bytes + allocated(self.span(len(sums) - 1, length)[1])
+        if not sums:
+            return 0
+        return (len(sums) - 1) * self.segment_bytes + allocated(self.span(sums.last, length)[1])
 
 
 DEFAULT_LAYOUT = SegmentLayout(SEGMENT_BYTES)  # of every cache but those of tests; a simulation has no other
@@ -64,60 +64,51 @@ DEFAULT_LAYOUT = SegmentLayout(SEGMENT_BYTES)  # of every cache but those of tes
 class Segments:
     """The segments of one shard version: checksums of those here, leases, and which are leaving."""
 
-    def __init__(self, layout: SegmentLayout, length: int | None, sums: array[int] | None = None) -> None:
+    def __init__(self, layout: SegmentLayout, length: int | None, sums: Checksums | None = None) -> None:
         self.layout = layout
         self.length = length
-        self.sums: array[int] = sums if sums is not None else array("Q")
-        self._end = len(self.sums)  # nothing is stored from here on
+        self.sums = sums if sums is not None else Checksums()
+        self.count = self.sums.last + 1  # how many segments the shard has, as far as its length is known
         if length is not None:
-            self._resize(self.layout.count(length))
+            self.set_length(length)
         self.leases: dict[int, int] = {}
         self.whole_leases = 0  # readers that were passed a descriptor of all of it
         self.unverified: set[int] = set()  # stored under another boot: their checksum decides before first use
         self.unread: set[int] = set()  # landed, and no reader has used them yet
         self.departures = 0  # how often a leased segment had to leave all the same: who was reading it must look again
-        self.stored_count = len(self.sums) - self.sums.count(0)
 
     def __repr__(self) -> str:
-        return f"<Segments {self.stored_count}/{len(self.sums)} stored, {len(self.leases)} leased>"
-
-    def _resize(self, count: int) -> None:
-        self.sums.extend([0] * (count - len(self.sums)))
-        del self.sums[count:]
-        self._end = min(self._end, count)
-
-    def grow(self, count: int) -> None:
-        """Make room for ``count`` segments of a shard whose length is not known yet."""
-        if count > len(self.sums):
-            self._resize(count)
+        return f"<Segments {self.stored_count}/{self.count} stored, {len(self.leases)} leased>"
 
     def set_length(self, length: int) -> None:
         """The length became known."""
         self.length = length
-        self._resize(self.layout.count(length))
+        self.count = self.layout.count(length)
+        self.sums.cut(self.count)
 
     def has(self, index: int) -> bool:
         """Whether segment ``index`` is stored."""
-        return index < len(self.sums) and self.sums[index] != 0
+        return index in self.sums
+
+    @property
+    def stored_count(self) -> int:
+        """How many segments are stored."""
+        return len(self.sums)
 
     @property
     def complete(self) -> bool:
         """Whether all segments are stored."""
-        return self.length is not None and self.stored_count == len(self.sums)
+        return self.length is not None and len(self.sums) == self.count
 
     def land(self, index: int, value: int) -> None:
         """A segment is here, with checksum ``value``."""
-        self.grow(index + 1)
-        if not self.sums[index]:
-            self.stored_count += 1
+        self.count = max(self.count, index + 1)
         self.sums[index] = value or 1
-        self._end = max(self._end, index + 1)
         self.unread.add(index)
 
     def leave(self, index: int) -> None:
         """A segment is here no longer."""
         if self.has(index):
-            self.stored_count -= 1
             self.sums[index] = 0
             self.departures += self.is_leased(index)
         self.unverified.discard(index)
@@ -145,13 +136,13 @@ class Segments:
 
     def stored(self) -> Iterator[int]:
         """The indices of the stored segments, in order."""
-        return (index for index, value in enumerate(self.sums) if value)
+        return iter(self.sums)
 
     def may_leave(self) -> Iterator[int]:
         """Stored and unleased, tails before heads: a partly evicted shard still answers its first byte at once."""
         if self.whole_leases:
             return iter(())
-        return (index for index in range(len(self.sums) - 1, -1, -1) if self.sums[index] and index not in self.leases)
+        return (index for index in self.sums.below(self.count) if index not in self.leases)
 
     @property
     def first_leased(self) -> int:
@@ -161,7 +152,7 @@ class Segments:
     @property
     def has_passed(self) -> bool:
         """Whether anything is stored that all readers inside have behind them."""
-        return any(self.sums[: self.first_leased])
+        return 0 <= self.sums.first < self.first_leased
 
     @property
     def tail(self) -> float:
@@ -169,16 +160,12 @@ class Segments:
 
         While readers are inside the shard, it is the last stored segment behind all of them; else the last stored segment.
         """
-        end = self.first_leased if self.leases else self._end
-        while end and not self.sums[end - 1]:
-            end -= 1
-        if not self.leases:
-            self._end = end  # found once: tails leave first, so the next look is a step away
-        return (end - 1) / len(self.sums) if end else 0.0
+        last = next(self.passed(), -1) if self.leases else self.sums.last
+        return max(0, last) / max(1, self.count)
 
     def passed(self) -> Iterator[int]:
         """What is stored and behind all readers inside, tails before heads."""
-        return (index for index in range(self.first_leased - 1, -1, -1) if self.sums[index])
+        return self.sums.below(self.first_leased)
 
     def before_readers(self) -> Iterator[int]:
         """The rest of what is stored and unleased: some reader inside may come to it. Tails before heads."""

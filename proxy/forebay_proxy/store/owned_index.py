@@ -19,6 +19,7 @@ from forebay_proxy.store.directory import Directory
 from forebay_proxy.store.facts import IndexLost
 from forebay_proxy.store.files.thread_pools import Pool, disk_failed
 from forebay_proxy.store.index.database import IndexBroken, IndexDatabase, LoadedIndex
+from forebay_proxy.store.index.row import Row, encode
 
 __all__ = ["OwnedIndex"]
 
@@ -30,6 +31,7 @@ class OwnedIndex:
         self._directory = directory
         self._thread = thread
         self._events = events
+        self._layout = layout
         self._database = IndexDatabase(directory.index, layout)
 
     async def load(self, notices: list[str]) -> LoadedIndex:
@@ -44,7 +46,7 @@ class OwnedIndex:
         except (IndexBroken, sqlite3.Error) as error:
             raise disk_failed("load", error, "index") from error
 
-    async def commit(self, changes: Mapping[str, str | None]) -> int:
+    async def commit(self, changes: Mapping[str, Row | None]) -> int:
         """Write ``changes`` (None: drop the row); returns the bytes of all in the directory that is no shard file. Raises DiskFailed."""
         try:
             return await self._thread.run(self._commit_and_measure, changes)
@@ -54,10 +56,10 @@ class OwnedIndex:
                 await self._begin_anew()
             raise failure from error
 
-    def _commit_and_measure(self, changes: Mapping[str, str | None]) -> int:
+    def _commit_and_measure(self, changes: Mapping[str, Row | None]) -> int:
         if not self._directory.in_place():  # without its lock file another sidecar may own it by now, and this very index
             raise FileNotFoundError(errno.ENOENT, "the cache directory was removed, replaced or unmounted")
-        self._database.commit(changes)
+        self._database.commit({key: None if row is None else encode(row, self._layout) for key, row in changes.items()})
         return self._directory.overhead()
 
     async def _begin_anew(self) -> None:

@@ -77,18 +77,16 @@ def _fits(row: Row, file: StoredFile, layout: SegmentLayout) -> bool:
         return False
     if row.length is not None:
         return file.size == row.length
-    claimed = [index for index, value in enumerate(row.sums) if value]
-    return not claimed or claimed[-1] * layout.segment_bytes < file.size
+    return row.sums.last * layout.segment_bytes < file.size if row.sums else True
 
 
 def _unclaimed(row: Row, size: int, layout: SegmentLayout) -> Iterator[Range]:
     """Each run without claims, in order."""
     first = 0
-    for index, value in enumerate(row.sums):
-        if value:
-            begin, end = index * layout.segment_bytes, (index + 1) * layout.segment_bytes
-            if begin > first:
-                yield first, begin - first
-            first = end
+    for index, sums in row.sums.runs():
+        begin, end = index * layout.segment_bytes, (index + len(sums)) * layout.segment_bytes
+        if begin > first:
+            yield first, begin - first
+        first = end
     if first < size:
         yield first, size - first

@@ -23,6 +23,7 @@ from forebay_proxy.store.files import fallocate
 from forebay_proxy.store.files.fallocate import Abilities
 from forebay_proxy.store.files.thread_pools import Pools, disk_errors
 from forebay_proxy.store.garbage import GarbageSweep
+from forebay_proxy.store.index.row import Row
 from forebay_proxy.store.index.writer import IndexWriter
 from forebay_proxy.store.owned_index import OwnedIndex
 from forebay_proxy.store.probe import Look, look, probe
@@ -131,7 +132,7 @@ class Store:
             with suppress(DiskFailed):  # told to whoever listens; it goes with the next commit
                 await self.index_writer.committed()
 
-    async def _commit(self, changes: Mapping[str, str | None]) -> None:
+    async def _commit(self, changes: Mapping[str, Row | None]) -> None:
         self._measured_bytes = await self._index.commit(changes)
 
     async def look(self, patience_s: float) -> Look:

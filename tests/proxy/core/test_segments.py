@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from array import array
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forebay_proxy.core.checksums import Checksums
 from forebay_proxy.core.segments import (
     BLOCK_BYTES,
     DEFAULT_LAYOUT,
@@ -108,9 +107,8 @@ def test_a_lease_is_given_back_once() -> None:
 @given(st.integers(1, 6 * SEGMENT_BYTES), st.data())
 def test_stored_bytes_are_those_of_each_segment(length: int, data: st.DataObject) -> None:
     """Counted at once as counted one by one; the last segment may be shorter than the others."""
-    sums = array(
-        "Q", data.draw(st.lists(st.sampled_from([0, 7]), min_size=DEFAULT_LAYOUT.count(length), max_size=DEFAULT_LAYOUT.count(length)))
-    )
+    count = DEFAULT_LAYOUT.count(length)
+    sums = Checksums(data.draw(st.lists(st.sampled_from([0, 7]), min_size=count, max_size=count)))
     segments = Segments(DEFAULT_LAYOUT, length, sums)
     assert DEFAULT_LAYOUT.stored_bytes(sums, length) == sum(segments.bytes_of(index) for index in segments.stored())
     assert segments.stored_count == len(list(segments.stored()))
@@ -132,7 +130,7 @@ def test_what_all_readers_have_behind_them() -> None:
 
 def test_a_lease_on_the_whole_keeps_everything() -> None:
     """Nothing of it may leave, whether readers have passed it or not; what leaves all the same is noticed."""
-    segments = Segments(DEFAULT_LAYOUT, 3 * SEGMENT_BYTES, array("Q", [1, 2, 3]))
+    segments = Segments(DEFAULT_LAYOUT, 3 * SEGMENT_BYTES, Checksums([1, 2, 3]))
     segments.lease(2)
     assert (list(segments.passed()), list(segments.may_leave())) == ([1, 0], [1, 0])
     segments.whole_leases += 1

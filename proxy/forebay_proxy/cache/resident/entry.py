@@ -8,7 +8,6 @@ Not thread-safe.
 from __future__ import annotations
 
 import asyncio
-from array import array
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -57,7 +56,7 @@ class Entry:
     def of_row(cls, shard: Shard, row: Row, boot: str, layout: SegmentLayout) -> Entry:
         """What the index claims; segments of another boot or folder are verified before their first use."""
         entry = cls(row.key, shard, row.version, layout, ranged=True)
-        entry.segments = Segments(layout, row.length, array("Q", row.sums))
+        entry.segments = Segments(layout, row.length, row.sums.copy())
         entry.access.restore(row.access, row.chosen)
         entry.stored.claimed = entry.stored.filed = True
         if row.boot != boot:
@@ -67,7 +66,7 @@ class Entry:
     def row(self, boot: str) -> Row:
         """What may be claimed now. Segments to be verified before their next use keep the whole row from being trusted after a restart."""
         kept = "" if self.segments.unverified else boot
-        sums = array("Q", self.segments.sums)
+        sums = self.segments.sums.copy()
         last = self.last_index
         if self.trust.digest_pending and last is not None and self.segments.has(last):
             sums[last] = 0  # after a kill it is fetched, and compared, once more

@@ -2,6 +2,10 @@
 
 A row read back is material to judge: every field has one type and one shape, and the key must follow from name and identity, so that
 no row can speak for another shard's file. Anything else is refused.
+
+The checksums are written as runs, ``[first segment, base64 of eight bytes each]``, beside the bytes of a whole segment: a row is as long as
+what is stored, whatever length the origin names. Rows of earlier sidecars have one text from segment 0 to the last, with 0 for what is not
+here; they are read too.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from array import array
 from dataclasses import dataclass
 from typing import Any
 
+from forebay_proxy.core.checksums import Checksums
 from forebay_proxy.core.segments import MOST_BYTES, SegmentLayout
 from forebay_proxy.core.shard import Pin, PinKind, Version, store_key
 
@@ -24,8 +29,9 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 _MAC = re.compile(r"[0-9a-f]{32}")
 _UNFIT = re.compile("[\x00-\x1f\x7f\ud800-\udc7f\udd00-\udfff]")  # texts of a row go back into headers, and into a hash
 _FIELDS = frozenset({"url", "identity", "pin", "length", "encoding", "type", "access", "boot", "sums"})
+_SUMS = frozenset({"segment", "runs"})
 _OPTIONAL = frozenset({"modified", "chosen"})  # rows of origins that tell no date, or one variant only, and of earlier sidecars, have none
-MAX_ROW_BYTES = 2**26  # the row of the longest shard takes 45 MB
+MAX_ROW_BYTES = 2**26  # the row of the longest shard takes 45 MB, if all of it is here; 50 MB, if every other segment is
 
 
 class InvalidRow(ValueError):
@@ -37,9 +43,8 @@ class Row:
     """What is claimed about one version of one shard.
 
     ``url`` is the shard's canonical name, ``length`` in bytes or None while unknown, ``access`` the HMACs of the credentials that may
-    read it (empty: everybody who may talk to us), ``boot`` the kernel boot and the folder it was written in, ``sums`` an
-    ``array("Q")`` with one xxh3_64 a segment, 0 where the segment is not here, ``chosen`` the HMAC of what chose this variant, "" for
-    nothing.
+    read it (empty: everybody who may talk to us), ``boot`` the kernel boot and the folder it was written in, ``sums`` the xxh3_64 of each
+    segment that is here, ``chosen`` the HMAC of what chose this variant, "" for nothing.
     """
 
     key: str
@@ -52,7 +57,7 @@ class Row:
     content_type: str
     access: tuple[str, ...]
     boot: str
-    sums: array[int]
+    sums: Checksums
     modified: str = ""
     second_over: bool = False
     chosen: str = ""
@@ -60,10 +65,10 @@ class Row:
     @property
     def claimed(self) -> int:
         """How many segments are said to be here."""
-        return len(self.sums) - self.sums.count(0)
+        return len(self.sums)
 
     @classmethod
-    def of(cls, url: str, version: Version, access: tuple[str, ...], boot: str, sums: array[int], chosen: str = "") -> Row:
+    def of(cls, url: str, version: Version, access: tuple[str, ...], boot: str, sums: Checksums, chosen: str = "") -> Row:
         """The row of one version; the key follows."""
         key, pin = store_key(url, version.identity, chosen), version.pin
         length, encoding, content_type, modified = version.length, version.encoding, version.content_type, version.modified
@@ -77,11 +82,14 @@ class Row:
         pin = Pin(self.pin_kind, self.pin_value)
         return Version(self.identity, pin, self.length, self.encoding, self.content_type, self.modified, self.second_over)
 
+    def check(self) -> None:
+        """Raises ValueError for a row that could not be read back."""
+        if self.key != store_key(self.url, self.identity, self.chosen) or not self.identity:
+            raise ValueError(f"row of {self.url}: the key does not follow from name and identity")
 
-def encode(row: Row) -> str:
-    """The row's JSON text, ASCII only. Raises ValueError for a row that could not be read back."""
-    if row.key != store_key(row.url, row.identity, row.chosen) or not row.identity:
-        raise ValueError(f"row of {row.url}: the key does not follow from name and identity")
+
+def encode(row: Row, layout: SegmentLayout) -> str:
+    """The JSON text of a row that passed its ``check``, ASCII only. ``layout`` says what its sums are of."""
     fields: dict[str, Any] = {
         "url": row.url,
         "identity": row.identity,
@@ -91,7 +99,7 @@ def encode(row: Row) -> str:
         "type": row.content_type,
         "access": row.access,
         "boot": row.boot,
-        "sums": base64.b64encode(_little_endian(row.sums).tobytes()).decode("ascii"),
+        "sums": {"segment": layout.segment_bytes, "runs": [[first, _text_of(sums)] for first, sums in row.sums.runs()]},
     }
     if row.modified:
         fields["modified"] = [row.modified, row.second_over]
@@ -105,9 +113,8 @@ def decode(key: str, text: str, layout: SegmentLayout) -> Row:
     if not _KEY.fullmatch(key):
         raise InvalidRow("key")
     fields = _parsed(text)
-    length, sums = _length(fields["length"]), _sums(fields["sums"])
-    if length is not None and len(sums) != layout.count(length):
-        raise InvalidRow("sums do not fit the length")
+    length = _length(fields["length"])
+    sums = _sums(fields["sums"], length, layout)
     version = Version(
         _text(fields, "identity"), _pin(fields["pin"]), length, _text(fields, "encoding"), _text(fields, "type"), *_modified(fields)
     )  # fmt: skip
@@ -175,7 +182,35 @@ def _chosen(fields: dict[str, Any]) -> str:
     return _access([fields["chosen"]])[0] if "chosen" in fields else ""
 
 
-def _sums(value: object) -> array[int]:
+def _sums(value: object, length: int | None, layout: SegmentLayout) -> Checksums:
+    most = layout.count(MOST_BYTES if length is None else length)
+    if isinstance(value, str):
+        dense = _values(value)  # as earlier sidecars wrote it
+        if len(dense) > most or (length is not None and len(dense) < most):
+            raise InvalidRow("sums do not fit the length")
+        return Checksums(dense)
+    if not isinstance(value, dict) or value.keys() != _SUMS or type(value["segment"]) is not int or not isinstance(value["runs"], list):
+        raise InvalidRow("sums")
+    if value["segment"] != layout.segment_bytes:
+        raise InvalidRow("sums of other segments")
+    sums = Checksums()
+    for run in value["runs"]:
+        _add(sums, run, most)
+    return sums
+
+
+def _add(sums: Checksums, run: object, most: int) -> None:
+    if not isinstance(run, list) or len(run) != 2 or type(run[0]) is not int or not 0 <= run[0] < most:
+        raise InvalidRow("sums")
+    try:
+        sums.extend(run[0], _values(run[1]))
+    except ValueError as error:
+        raise InvalidRow("sums") from error
+    if sums.last >= most:
+        raise InvalidRow("sums do not fit the length")
+
+
+def _values(value: object) -> array[int]:
     try:
         raw = base64.b64decode(value, validate=True) if isinstance(value, str) else b"?"
     except (binascii.Error, ValueError) as error:
@@ -183,6 +218,10 @@ def _sums(value: object) -> array[int]:
     if len(raw) % 8:
         raise InvalidRow("sums")
     return _little_endian(array("Q", raw))
+
+
+def _text_of(sums: array[int]) -> str:
+    return base64.b64encode(_little_endian(sums).tobytes()).decode("ascii")
 
 
 def _little_endian(sums: array[int]) -> array[int]:

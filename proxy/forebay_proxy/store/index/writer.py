@@ -15,13 +15,13 @@ from forebay_proxy.core.errors import DiskFailed
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.tasks import settle
 from forebay_proxy.store.facts import CommitFailed, IndexCommitted
-from forebay_proxy.store.index.row import Row, encode
+from forebay_proxy.store.index.row import Row
 
 __all__ = ["Commit", "IndexWriter"]
 
-Commit = Callable[[Mapping[str, "str | None"]], Awaitable[None]]  # key -> JSON text, or None to drop; raises DiskFailed
+Commit = Callable[[Mapping[str, "Row | None"]], Awaitable[None]]  # key -> row, or None to drop; raises DiskFailed
 
-COMMIT_WITHIN_S = 0.1  # what a kill may cost is fetched again; a row of a 5 GB shard is 7 kB, written once, not once a segment
+COMMIT_WITHIN_S = 0.1  # what a kill may cost is fetched again; a row of a 5 GB shard is 7 kB, made into text and written once a commit
 RETRY_S = 1.0  # after a failure, unless somebody hurries
 
 
@@ -31,8 +31,8 @@ class IndexWriter:
     def __init__(self, commit: Commit, events: Events) -> None:
         self._commit = commit
         self._events = events
-        self._pending: dict[str, str | None] = {}
-        self._batch: dict[str, str | None] = {}  # being committed now
+        self._pending: dict[str, Row | None] = {}
+        self._batch: dict[str, Row | None] = {}  # being committed now
         self._waiting: list[asyncio.Future[None]] = []  # for the pending changes
         self._flying: list[asyncio.Future[None]] | None = None  # for those being committed now
         self._asked = asyncio.Event()
@@ -48,17 +48,22 @@ class IndexWriter:
         self._task = asyncio.create_task(self._run(), name="index writer")
 
     def put(self, row: Row) -> None:
-        """Claim what ``row`` says from now on; the newest wins. The row is read at once: its sums may change afterwards."""
-        self._change(row.key, encode(row))
+        """Claim what ``row`` says from now on; the newest wins. Its sums are the writer's from here on.
+
+        The commit makes it into text, in the index's thread: a claim costs nothing that grows with its shard but a copy of the sums.
+        Raises ValueError for a row that could not be read back.
+        """
+        row.check()
+        self._change(row.key, row)
 
     def drop(self, key: str) -> None:
         """Claim nothing of ``key`` any more."""
         self._change(key, None)
 
-    def _change(self, key: str, text: str | None) -> None:
+    def _change(self, key: str, row: Row | None) -> None:
         if self._closed:
             raise _closed()
-        self._pending[key] = text
+        self._pending[key] = row
         self._asked.set()
 
     def unsettled(self, key: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from array import array
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from forebay_proxy.cache.resident.entry import (
     VersionUse,
     fresh_key,
 )
+from forebay_proxy.core.checksums import Checksums
 from forebay_proxy.core.segments import DEFAULT_LAYOUT, SEGMENT_BYTES
 from forebay_proxy.core.shard import Pin, PinKind, Version, store_key
 from forebay_proxy.store.index.row import Row
@@ -85,9 +85,19 @@ async def test_a_row_comes_back_as_it_was() -> None:
     assert not again.segments.unverified
 
 
+async def test_a_row_stays_what_was_claimed() -> None:
+    """The commit makes it into text later, and in another thread."""
+    entry = entry_of()
+    entry.segments.land(0, 7)
+    row = entry.row("boot")
+    entry.segments.leave(0)
+    entry.segments.land(1, 8)
+    assert list(row.sums) == [0]
+
+
 async def test_segments_of_another_boot_are_verified_first() -> None:
     """All of them; and until all are, nothing new is claimed to be trusted."""
-    row = Row.of(NAME, version_of(), (), "old", array("Q", [5, 6]))
+    row = Row.of(NAME, version_of(), (), "old", Checksums([5, 6]))
     entry = Entry.of_row(SHARD, row, "new", DEFAULT_LAYOUT)
     assert entry.segments.unverified == {0, 1}
     entry.segments.unverified.discard(0)
@@ -98,7 +108,7 @@ async def test_segments_of_another_boot_are_verified_first() -> None:
 
 async def test_a_segment_in_doubt_makes_the_row_one_to_verify() -> None:
     """Also where the entry itself is of this boot: a removal may have failed half-way."""
-    row = Row.of(NAME, version_of(), (), "boot", array("Q", [5, 6]))
+    row = Row.of(NAME, version_of(), (), "boot", Checksums([5, 6]))
     entry = Entry.of_row(SHARD, row, "boot", DEFAULT_LAYOUT)
     entry.segments.unverified.add(1)
     assert Entry.of_row(SHARD, entry.row("boot"), "boot", DEFAULT_LAYOUT).segments.unverified == {0, 1}

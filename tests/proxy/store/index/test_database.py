@@ -13,11 +13,10 @@ from typing import Any
 
 import diskcache
 import pytest
-from support.stores import make_row
+from support.stores import make_row, text_of
 
 from forebay_proxy.core.segments import DEFAULT_LAYOUT
 from forebay_proxy.store.index.database import IndexBroken, IndexDatabase, RowDisk, RowRefused
-from forebay_proxy.store.index.row import encode
 
 ROW = make_row()
 OTHER = make_row("s3://b/1.tar")
@@ -35,7 +34,7 @@ def index(tmp_path: Path) -> Iterator[IndexDatabase]:
 
 def plant(folder: Path, **columns: Any) -> None:
     """Write a row as whoever can write the file could."""
-    cells = {"key": OTHER.key, "raw": 1, "mode": 1, "filename": None, "value": encode(OTHER), **columns}
+    cells = {"key": OTHER.key, "raw": 1, "mode": 1, "filename": None, "value": text_of(OTHER), **columns}
     connection = sqlite3.connect(folder / "cache.db")
     with connection:
         connection.execute("INSERT INTO Cache (key, raw, mode, filename, value) VALUES (:key, :raw, :mode, :filename, :value)", cells)
@@ -61,15 +60,15 @@ class Payload:
 
 def test_rows_come_back(index: IndexDatabase) -> None:
     """What was committed is loaded, in another life too."""
-    index.commit({ROW.key: encode(ROW), OTHER.key: encode(OTHER)})
+    index.commit({ROW.key: text_of(ROW), OTHER.key: text_of(OTHER)})
     assert sorted(row.key for row in index.load().rows) == sorted([ROW.key, OTHER.key])
 
 
 def test_a_row_is_replaced_and_dropped(index: IndexDatabase) -> None:
     """The newest text of a key holds; None takes it away; dropping twice is no error."""
     newer = make_row(sums=[1, 2])
-    index.commit({ROW.key: encode(ROW)})
-    index.commit({ROW.key: encode(newer)})
+    index.commit({ROW.key: text_of(ROW)})
+    index.commit({ROW.key: text_of(newer)})
     assert index.load().rows == [newer]
     index.commit({ROW.key: None})
     index.commit({ROW.key: None})
@@ -78,17 +77,17 @@ def test_a_row_is_replaced_and_dropped(index: IndexDatabase) -> None:
 
 def test_a_commit_is_all_or_nothing(index: IndexDatabase) -> None:
     """A change that cannot be written takes the whole commit with it, and the next one works."""
-    changes: dict[str, Any] = {ROW.key: encode(ROW), OTHER.key: b"no text"}
+    changes: dict[str, Any] = {ROW.key: text_of(ROW), OTHER.key: b"no text"}
     with pytest.raises(RowRefused):
         index.commit(changes)
     assert index.load().rows == []
-    index.commit({ROW.key: encode(ROW)})
+    index.commit({ROW.key: text_of(ROW)})
     assert index.load().rows == [ROW]
 
 
 def test_only_the_owner_may_read_it(index: IndexDatabase, tmp_path: Path) -> None:
     """Database and side files have mode 0600, whatever the umask."""
-    index.commit({ROW.key: encode(ROW)})
+    index.commit({ROW.key: text_of(ROW)})
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
 
 
@@ -99,7 +98,7 @@ def test_a_name_with_a_dollar_is_that_name(tmp_path: Path) -> None:
     fd = os.open(folder, os.O_RDONLY)
     index = IndexDatabase(fd, DEFAULT_LAYOUT)
     index.load()
-    index.commit({ROW.key: encode(ROW)})
+    index.commit({ROW.key: text_of(ROW)})
     index.close()
     os.close(fd)
     assert (folder / "cache.db").stat().st_size > 0
@@ -107,7 +106,7 @@ def test_a_name_with_a_dollar_is_that_name(tmp_path: Path) -> None:
 
 def test_a_pickled_value_is_never_unpickled(index: IndexDatabase, tmp_path: Path) -> None:
     """A row in pickle mode is refused, deleted, and its payload not run."""
-    index.commit({ROW.key: encode(ROW)})
+    index.commit({ROW.key: text_of(ROW)})
     plant(tmp_path, mode=4, value=pickle.dumps(Payload(tmp_path / "ran")))
     loaded = index.load()
     assert (loaded.rows, loaded.refused) == ([ROW], 1)
@@ -117,7 +116,7 @@ def test_a_pickled_value_is_never_unpickled(index: IndexDatabase, tmp_path: Path
 
 def test_a_pickled_key_is_never_unpickled(index: IndexDatabase, tmp_path: Path) -> None:
     """raw=0 means a pickled key to diskcache."""
-    index.commit({ROW.key: encode(ROW)})
+    index.commit({ROW.key: text_of(ROW)})
     plant(tmp_path, key=pickle.dumps(Payload(tmp_path / "ran")), raw=0)
     assert index.load().refused == 1
     assert not (tmp_path / "ran").exists()
@@ -126,11 +125,11 @@ def test_a_pickled_key_is_never_unpickled(index: IndexDatabase, tmp_path: Path) 
 @pytest.mark.parametrize("mode", [1, 2, 3, 4])
 def test_a_file_named_by_a_row_is_not_touched(index: IndexDatabase, tmp_path: Path, mode: int) -> None:
     """Neither read nor, when the row is refused or replaced, deleted."""
-    index.commit({ROW.key: encode(ROW)})
+    index.commit({ROW.key: text_of(ROW)})
     outside = tmp_path.parent / "x"
     outside.write_bytes(pickle.dumps(Payload(tmp_path / "ran")))
     plant(tmp_path, mode=mode, filename="../x", value=None)
-    index.commit({OTHER.key: encode(OTHER)})
+    index.commit({OTHER.key: text_of(OTHER)})
     assert outside.exists()
     plant(tmp_path, key="a" * 64, mode=mode, filename="../x", value=None)
     assert index.load().refused == 1
@@ -143,13 +142,13 @@ def test_a_file_named_by_a_row_is_not_touched(index: IndexDatabase, tmp_path: Pa
     "columns",
     [
         {"value": "{"}, {"value": "{}"}, {"value": b"{}"}, {"value": 7}, {"value": None}, {"value": 1.5}, {"value": "\x00"},
-        {"value": encode(ROW)}, {"value": "é"}, {"key": 7}, {"key": b"a" * 64}, {"key": "../../x"}, {"key": None}, {"raw": None},
+        {"value": text_of(ROW)}, {"value": "é"}, {"key": 7}, {"key": b"a" * 64}, {"key": "../../x"}, {"key": None}, {"raw": None},
         {"raw": 2}, {"mode": 0}, {"mode": None}, {"mode": "1x"}, {"filename": ""},
     ],
 )  # fmt: skip
 def test_a_row_of_another_shape_is_refused(index: IndexDatabase, tmp_path: Path, columns: dict[str, Any]) -> None:
     """Counted and deleted; the good row beside it is loaded."""
-    index.commit({ROW.key: encode(ROW)})
+    index.commit({ROW.key: text_of(ROW)})
     plant(tmp_path, **columns)
     loaded = index.load()
     assert (loaded.rows, loaded.refused) == ([ROW], 1)
@@ -158,7 +157,7 @@ def test_a_row_of_another_shape_is_refused(index: IndexDatabase, tmp_path: Path,
 
 def test_text_that_is_not_utf8_refuses_its_row_only(index: IndexDatabase, tmp_path: Path) -> None:
     """SQLite stores any bytes as text."""
-    index.commit({ROW.key: encode(ROW)})
+    index.commit({ROW.key: text_of(ROW)})
     connection = sqlite3.connect(tmp_path / "cache.db")
     with connection:
         connection.execute("INSERT INTO Cache (key, raw, mode, value) VALUES (CAST(x'ff' AS TEXT), 1, 1, CAST(x'fe' AS TEXT))")
@@ -197,7 +196,7 @@ def test_the_disk_stores_text_only(tmp_path: Path) -> None:
 )
 def test_a_database_of_another_make_is_broken(index: IndexDatabase, tmp_path: Path, sql: str) -> None:
     """diskcache runs what it finds among its settings: it never opens such a database."""
-    index.commit({ROW.key: encode(ROW)})
+    index.commit({ROW.key: text_of(ROW)})
     connection = sqlite3.connect(tmp_path / "cache.db")
     with connection:
         connection.execute(sql)
@@ -215,7 +214,7 @@ def test_what_is_no_database_is_broken(index: IndexDatabase, tmp_path: Path) -> 
 
 def test_a_truncated_database_is_broken(index: IndexDatabase, tmp_path: Path) -> None:
     """Half of a database is none."""
-    index.commit({row.key: encode(row) for row in (make_row(f"s3://b/{number}") for number in range(200))})
+    index.commit({row.key: text_of(row) for row in (make_row(f"s3://b/{number}") for number in range(200))})
     index.close()
     os.truncate(tmp_path / "cache.db", (tmp_path / "cache.db").stat().st_size // 2)
     with pytest.raises(IndexBroken):
@@ -241,10 +240,10 @@ def test_a_link_in_place_of_a_file_is_broken(tmp_path: Path, name: str) -> None:
 
 def test_a_deleted_database_is_missed_at_the_next_commit(index: IndexDatabase, tmp_path: Path) -> None:
     """SQLite alone would go on writing into a file without a name."""
-    index.commit({ROW.key: encode(ROW)})
+    index.commit({ROW.key: text_of(ROW)})
     (tmp_path / "cache.db").unlink()
     with pytest.raises(FileNotFoundError):
-        index.commit({ROW.key: encode(ROW)})
+        index.commit({ROW.key: text_of(ROW)})
 
 
 def test_a_killed_writer_leaves_what_it_committed(tmp_path: Path) -> None:
@@ -255,7 +254,7 @@ from forebay_proxy.core.segments import DEFAULT_LAYOUT
 from forebay_proxy.store.index.database import IndexDatabase
 index = IndexDatabase(os.open({str(tmp_path)!r}, os.O_RDONLY), DEFAULT_LAYOUT)
 index.load()
-index.commit({{{ROW.key!r}: {encode(ROW)!r}}})
+index.commit({{{ROW.key!r}: {text_of(ROW)!r}}})
 os.kill(os.getpid(), 9)
 """
     subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, check=False)
@@ -269,13 +268,13 @@ def test_the_log_stays_small(index: IndexDatabase, tmp_path: Path) -> None:
     """Many commits of large rows do not let the write-ahead log outgrow what the ledger sets aside (1 MiB a step)."""
     rows = [make_row(f"s3://b/{number}.tar", length=2**33) for number in range(4)]
     for number in range(200):
-        index.commit({row.key: encode(row) for row in rows[: number % 4 + 1]})
+        index.commit({row.key: text_of(row) for row in rows[: number % 4 + 1]})
     assert (tmp_path / "cache.db-wal").stat().st_size < 2 * 2**20
 
 
 def test_settings_hold(index: IndexDatabase, tmp_path: Path) -> None:
     """Nothing is evicted, mapped, or kept in files, whatever diskcache's defaults are."""
-    index.commit({ROW.key: encode(ROW)})
+    index.commit({ROW.key: text_of(ROW)})
     make: Any = diskcache.Cache  # untyped
     with make(str(tmp_path), disk=RowDisk) as cache:
         assert (cache.eviction_policy, cache.cull_limit, cache.size_limit, cache.statistics) == ("none", 0, 2**62, 0)
@@ -285,12 +284,12 @@ def test_settings_hold(index: IndexDatabase, tmp_path: Path) -> None:
 
 def test_a_database_that_cannot_be_opened_leaves_no_descriptor(index: IndexDatabase, tmp_path: Path) -> None:
     """Its error may be kept for long; the blocks of the file it was about must not be."""
-    index.commit({ROW.key: encode(ROW)})
+    index.commit({ROW.key: text_of(ROW)})
     index.close()
     for name in ("cache.db-wal", "cache.db-shm"):
         (tmp_path / name).unlink(missing_ok=True)
     (tmp_path / "cache.db").write_bytes(b"x" * 8192)
     with pytest.raises(sqlite3.DatabaseError) as kept:
-        index.commit({ROW.key: encode(ROW)})
+        index.commit({ROW.key: text_of(ROW)})
     held = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
     assert not [path for path in held if path.startswith(str(tmp_path / "cache.db"))], kept
