@@ -13,9 +13,9 @@ from typing import Any, Iterable, Iterator, Optional
 
 from forebay_loader.base.epoch_stage import EpochStage
 from forebay_loader.base.notices import notice_once
-from forebay_loader.dataset.epochs import Epochs
 from forebay_loader.dataset.order import Part, epoch_order, resampled_order, worker_part
 from forebay_loader.identity.world import World, here_worker
+from forebay_loader.plan.epochs import Epochs
 
 __all__ = ["FairShare", "NodeSplit", "ShardList", "ShardOrder", "WorkerSplit"]
 
@@ -51,7 +51,7 @@ class ShardList(EpochStage):
     def __len__(self) -> int:
         return len(self.urls)
 
-    def begin(self, epoch: int, turn: int) -> None:
+    def begin(self, epoch: int, turn: int, phase: Optional[int] = None) -> None:
         self._began[threading.get_ident()] = epoch, turn
 
     def __call__(self) -> Iterator[Item]:

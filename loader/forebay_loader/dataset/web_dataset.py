@@ -7,6 +7,7 @@ Importing this module imports webdataset, and that torch where there is one: ``i
 
 from __future__ import annotations
 
+import sys
 from itertools import islice
 from typing import Any, Callable, Iterator, Mapping, Optional
 
@@ -16,11 +17,11 @@ from webdataset.filters import detshuffle as stock_detshuffle
 from webdataset.handlers import reraise_exception
 from webdataset.pipeline import DataPipeline
 
-from forebay_loader.base.epoch_stage import EpochStage
+from forebay_loader.base.epoch_stage import EpochDecoder, EpochStage
 from forebay_loader.base.notices import notice_once
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
 from forebay_loader.dataset.arguments import Arguments, with_positional
-from forebay_loader.dataset.epochs import Epochs
+from forebay_loader.dataset.decode_stage import DecodeStage
 from forebay_loader.dataset.resume import Resumed, SampleShuffle, StreamPosition, made_of, undetermined
 from forebay_loader.dataset.shard_list import FairShare, NodeSplit, ShardList, ShardOrder, WorkerSplit
 from forebay_loader.dataset.stages import Handler, ShardOpenings, TarSamples
@@ -36,7 +37,8 @@ from forebay_loader.dataset.with_length import with_length
 from forebay_loader.identity.reader_name import ensure_job
 from forebay_loader.identity.world import World, in_worker
 from forebay_loader.plan.ahead import Ahead
-from forebay_loader.plan.plan_subject import set_of
+from forebay_loader.plan.epochs import Epochs
+from forebay_loader.plan.plan_subject import set_of, told_epoch
 
 __all__ = ["WebDataset"]
 
@@ -174,6 +176,12 @@ class WebDataset(compat.WebDataset):
         known = {name: value for name, value in how.items() if name not in ("rng", "seed")}
         return self.compose(SampleShuffle(self.seed, self.world, {"bufsize": size, **known}))
 
+    def decode(self, *args: Any, **how: Any) -> Any:
+        """webdataset's stage, with its arguments. Decoders that draw by the epoch, such as ``fb.video(…)``, are told which one it is."""
+        if not any(isinstance(one, EpochDecoder) for one in args):
+            return super().decode(*args, **how)
+        return self.compose(DecodeStage(args, how))
+
     def state_dict(self) -> dict[str, Any]:
         """Where the iteration stands that was begun last in this process (in a DataLoader, ask its ``StatefulDataLoader``).
 
@@ -248,10 +256,17 @@ class WebDataset(compat.WebDataset):
         for turn in range(self.repetitions):
             for stage in self.pipeline:
                 if isinstance(stage, EpochStage):
-                    stage.begin(epoch, turn)
+                    stage.begin(epoch, turn, self._phase(epoch, turn))
             before = place.passed
             for place.passed, sample in enumerate(self.iterator1(), before + 1):  # counted where a state asks for it
                 yield sample
             if place.passed == before:
                 break  # 0.2.86 would try again for ever
         place.over = True
+
+    def _phase(self, epoch: int, turn: int) -> Optional[int]:
+        """How far training is, as ``base.epoch_stage`` says."""
+        if told_epoch(self._epochs.told) is not None or (self.repetitions != 1 and self.nsamples > 0):
+            return epoch
+        endless = self.repetitions == sys.maxsize or (self._shards is not None and self._shards.order.resampled)
+        return None if endless else epoch * int(self.repetitions) + turn

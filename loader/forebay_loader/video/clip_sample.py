@@ -12,6 +12,7 @@ from forebay_loader.base.counters import COUNTS
 from forebay_loader.samples.member_bytes import MemberBytes
 from forebay_loader.video.clip_arguments import ClipArguments
 from forebay_loader.video.clip_info import ClipInfo
+from forebay_loader.video.clip_pass import ClipPass, ClipVisit
 from forebay_loader.video.decode.resample import resampled
 from forebay_loader.video.errors import VideoError
 from forebay_loader.video.metadata.measure import LOOK
@@ -35,28 +36,48 @@ class DecodedClip(NamedTuple):
     rate_hz: int
 
 
-def decoded_sample(sample: Mapping[str, Any], wants: Callable[[str], bool], asked: ClipArguments, epoch: int) -> Dict[str, Any]:
+def decoded_sample(sample: Mapping[str, Any], wants: Callable[[str], bool], asked: ClipArguments, visit: ClipVisit) -> Dict[str, Any]:
     """``sample`` with arrays in the place of its clips, as ``fb.video`` says."""
     found = {key: value for key, value in sample.items() if key.startswith("__") or not wants(key)}
     name, shard = str(sample.get("__key__", "")), _shown(sample.get("__url__", ""))
+    _check_names(sample, found, asked, name, shard)
     for suffix, value in sample.items():
         if suffix in found:
             continue
-        seed = sample_seed(asked.seed, epoch, f"{name}.{suffix}")
+        seed = sample_seed(asked.seed, visit.epoch, f"{name}.{suffix}", visit.again)
         known_as = "" if asked.metadata is None else clip_name(shard_name(str(sample.get("__url__", ""))), f"{name}.{suffix}")
-        clip = _decoded(_clip_bytes(value, f"{name}.{suffix}", shard), asked, epoch, seed, known_as)
+        clip = _decoded(_clip_bytes(value, f"{name}.{suffix}", shard), asked, visit.phase, seed, known_as)
         stem = suffix.rpartition(".")[0]
         prefix = f"{stem}." if stem else ""
-        found.update({f"{prefix}frames": clip.frames, f"{prefix}mask": clip.mask, f"{prefix}video": clip.info})
+        made = {f"{prefix}frames": clip.frames, f"{prefix}mask": clip.mask, f"{prefix}video": clip.info}
         if asked.audio:
-            found[f"{prefix}audio"] = clip.audio
+            made.update({f"{prefix}audio": clip.audio, f"{prefix}audio_rate_hz": clip.rate_hz})
+        found.update(made)
     return found
 
 
-def decoded_member(key: str, data: Any, asked: ClipArguments, epoch: int) -> Tuple[Any, Any, Dict[str, Any]]:
+def _check_names(sample: Mapping[str, Any], kept: Mapping[str, Any], asked: ClipArguments, name: str, shard: str) -> None:
+    """Raise ``ValueError`` where the arrays of a clip would stand in the place of something else of its sample."""
+    taken = dict.fromkeys(kept, "a member")
+    for suffix in sample:
+        if suffix in kept:
+            continue
+        for what in ("frames", "mask", "video", *(("audio", "audio_rate_hz") if asked.audio else ())):
+            key = ".".join(part for part in (suffix.rpartition(".")[0], what) if part)
+            if key in taken:
+                raise ValueError(
+                    f"{name}.{suffix} in {shard}: its {what} would take the place of {key!r}, which {taken[key]} gives: name the clips "
+                    f"apart in the shard (left.mp4, right.mp4), or choose by members= or select_files="
+                )
+            taken[key] = f"{name}.{suffix}"
+
+
+def decoded_member(key: str, data: Any, asked: ClipArguments, of: ClipPass) -> Tuple[Any, Any, Dict[str, Any]]:
     """(frames, audio, info) of a clip in memory, as ``wds.torch_video`` gave them, in numpy."""
     named = blake2b(data, digest_size=16).hexdigest() if asked.sampling is not None else ""
-    clip = _decoded(MemoryClip(data, key), asked, epoch, sample_seed(asked.seed, epoch, named), named and f"blake2b:{named}")
+    visit = of.visit(named)
+    seed = sample_seed(asked.seed, visit.epoch, named, visit.again)
+    clip = _decoded(MemoryClip(data, key), asked, visit.phase, seed, named and f"blake2b:{named}")
     info: Dict[str, Any] = {"video_fps": clip.info.fps, "video": clip.info, "mask": clip.mask}
     if clip.rate_hz:
         info["audio_fps"] = clip.rate_hz

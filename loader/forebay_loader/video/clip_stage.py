@@ -4,32 +4,36 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from forebay_loader.base.counters import COUNTS
-from forebay_loader.base.epoch_stage import EpochStage
+from forebay_loader.base.epoch_stage import EpochDecoder, EpochStage
 from forebay_loader.base.notices import warn_node
+from forebay_loader.plan.epochs import Epochs
 from forebay_loader.plan.plan_subject import told_epoch
 from forebay_loader.video.clip_arguments import ClipArguments
-from forebay_loader.video.errors import VideoError, VideoTimeout
+from forebay_loader.video.clip_pass import ClipPass
+from forebay_loader.video.errors import NotScanned, VideoError, VideoTimeout
 
 __all__ = ["ClipStage", "Handler"]
 
 Handler = Callable[[Exception], bool]
 Sample = Dict[str, Any]
+Began = Tuple[int, int, Optional[int]]
 CORRUPT = "__corrupt__"
+_TELL = "fb.video(…, epoch=…) says it: a number, or an object with a value that workers see, such as multiprocessing.Value('i')"
 
 
-class ClipStage(EpochStage):
+class ClipStage(EpochStage, EpochDecoder):
     """As ``fb.video`` says. Pickles; nothing is open between two samples."""
 
     def __init__(self, asked: ClipArguments, epoch: Any, handler: Optional[Handler], replace_corrupt: bool) -> None:
         self.asked = asked
         self.replaces = replace_corrupt
-        self._epoch = epoch
+        self._epochs = Epochs(epoch)  # counts for pipelines that say nothing, over the workers of a DataLoader
         self._handler = handler
-        self._passes = 0
-        self._began: Dict[int, int] = {}  # by thread: the epoch that its next pass is of
+        self._began: Dict[int, Began] = {}  # by thread: what is known of its next pass
 
     def __repr__(self) -> str:
         return f"<ClipStage {self.asked.sampling!r}, size {self.asked.size}>"
@@ -37,47 +41,50 @@ class ClipStage(EpochStage):
     def __getstate__(self) -> Dict[str, Any]:
         return {**self.__dict__, "_began": {}}
 
-    def begin(self, epoch: int, turn: int) -> None:
-        self._began[threading.get_ident()] = epoch
+    def begin(self, epoch: int, turn: int, phase: Optional[int] = None) -> None:
+        self._began[threading.get_ident()] = epoch, turn, phase
+
+    def of_pass(self, epoch: int, turn: int, phase: Optional[int]) -> Callable[[str, Any], Any]:
+        return partial(self._decode, of=self._pass_of((epoch, turn, phase)))
 
     def __call__(self, *given: Any) -> Any:
         """``(samples)`` as a stage, an iterator of samples; ``(key, data)`` as a decoder, None for what is no clip."""
         if len(given) == 1:
-            return self._pass(iter(given[0]))
+            return self._samples(iter(given[0]), self._pass_of(self._began.pop(threading.get_ident(), None)))
         return self._decode(*given)
 
     def wants(self, suffix: str) -> bool:
         """Whether a member of this suffix is a clip."""
         return suffix.rpartition(".")[2].lower() in self.asked.members
 
-    def decoded(self, sample: Mapping[str, Any], epoch: Optional[int] = None) -> Sample:
-        """``sample`` with its clips, bytes or ``MemberBytes``, decoded. Without ``epoch`` the one that was told counts.
+    def decoded(self, sample: Mapping[str, Any], of: Optional[ClipPass] = None) -> Sample:
+        """``sample`` with its clips, bytes or ``MemberBytes``, decoded, in the pass ``of``, else in the epoch that ``epoch=`` tells.
 
-        Raises ``VideoError`` and what reading raises.
+        Raises ``VideoError`` and what reading raises, ``ValueError`` where nothing tells the epoch and the sampler needs it.
         """
         from forebay_loader.video.clip_sample import decoded_sample  # noqa: PLC0415  # PyAV and numpy
 
-        epoch = self._told() if epoch is None else epoch
+        visit = (of or self._pass_told()).visit(f"{sample.get('__url__')}/{sample.get('__key__')}")
         with _counted():
-            found = decoded_sample(sample, self.wants, self.asked, epoch)
+            found = decoded_sample(sample, self.wants, self.asked, visit)
         if self.replaces:
             found[CORRUPT] = ""
         return found
 
-    def replaced(self, healthy: Mapping[str, Any], bad: Mapping[str, Any], why: Exception, epoch: Optional[int] = None) -> Sample:
+    def replaced(self, healthy: Mapping[str, Any], bad: Mapping[str, Any], why: Exception, of: Optional[ClipPass] = None) -> Sample:
         """``healthy`` decoded, in the place of ``bad``, whose key it names."""
         warn_node(f"{why}; another sample stands in its place (replace_corrupt)")
         COUNTS.add("video_replaced")
-        return {**self.decoded(healthy, epoch), CORRUPT: str(bad.get("__key__", "?"))}
+        return {**self.decoded(healthy, of), CORRUPT: str(bad.get("__key__", "?"))}
 
     def by_number(self, sample: Callable[[int], Sample], number: int, count: int) -> Sample:
         """Sample ``number`` of ``count`` with its clips decoded. Where it cannot be, and ``replaces``, the next that can."""
         try:
             return self.decoded(sample(number))
         except VideoError as error:
-            if not self.replaces:
+            if not self._replaces(error):
                 raise
-            why = error
+            why: Exception = error
         for other in (*range(number + 1, count), *range(number)):
             try:
                 return self.replaced(sample(other), sample(number), why)
@@ -85,23 +92,49 @@ class ClipStage(EpochStage):
                 why = error
         raise why
 
-    def _told(self) -> int:
-        return told_epoch(self._epoch) or 0
+    def _replaces(self, error: Exception) -> bool:
+        """A clip that nothing is known of is no bad one: another would take its place for ever."""
+        return self.replaces and isinstance(error, VideoError) and not isinstance(error, NotScanned)
 
-    def _pass(self, samples: Iterator[Sample]) -> Iterator[Sample]:
+    def _pass_of(self, began: Optional[Began]) -> ClipPass:
+        """A pass that ``fb.WebDataset`` began; else the next that a pipeline makes, which is an epoch. What ``epoch=`` tells comes first.
+
+        Raises ``ValueError`` for a table of epochs where nothing says which one it is.
+        """
+        if began is None:
+            return ClipPass(self._epochs.begin())
+        epoch, turn, phase = began
+        told = told_epoch(self._epochs.told)
+        if told is None and phase is None and getattr(self.asked.sampling, "phased", False):
+            raise ValueError(
+                f"{self.asked.sampling!r} is a table of epochs, and of a data set that is read without end nothing says where one ends: "
+                f".with_epoch(n) or .repeat(n) does, or {_TELL}"
+            )
+        return ClipPass(epoch, turn, phase) if told is None else ClipPass(told, turn)
+
+    def _pass_told(self) -> ClipPass:
+        """Where nobody says which pass it is: by number, and as a decoder of a pipeline that is not ``fb.WebDataset``."""
+        told, sampling = told_epoch(self._epochs.told), self.asked.sampling
+        if told is None and sampling is not None and (getattr(sampling, "phased", False) or getattr(sampling, "draws", True)):
+            raise ValueError(
+                f"frames by {sampling!r} differ by epoch, and neither samples by number nor a decoder outside fb.WebDataset know theirs: "
+                f"{_TELL}. In a wds.DataPipeline let it be a stage of its own, which counts epochs"
+            )
+        return ClipPass(told or 0)
+
+    def _samples(self, samples: Iterator[Sample], of: ClipPass) -> Iterator[Sample]:
         """One pass over ``samples``. ``healthy`` is the last that could be decoded, as it came; ``owed`` those before any such."""
-        epoch = self._next_epoch()
         healthy: Optional[Sample] = None
         owed: List[Tuple[Sample, Exception]] = []
         for sample in samples:
             try:
-                found = self.decoded(sample, epoch)
+                found = self.decoded(sample, of)
             except Exception as error:
-                if self.replaces and isinstance(error, VideoError):
+                if self._replaces(error):
                     if healthy is None:
                         owed.append((sample, error))
                     else:
-                        yield self.replaced(healthy, sample, error, epoch)
+                        yield self.replaced(healthy, sample, error, of)
                 elif self._handler is None:
                     raise
                 elif not self._handler(error):
@@ -110,32 +143,27 @@ class ClipStage(EpochStage):
             yield found
             healthy = sample
             for bad, why in owed:
-                yield self.replaced(healthy, bad, why, epoch)
+                yield self.replaced(healthy, bad, why, of)
             owed = []
         if owed:
             raise owed[0][1]  # not one could be decoded: that is no accident of a clip
 
-    def _next_epoch(self) -> int:
-        """What was told; else what ``fb.WebDataset`` says; else a count."""
-        began = self._began.pop(threading.get_ident(), None)
-        told = told_epoch(self._epoch)
-        passed, self._passes = self._passes, self._passes + 1
-        return told if told is not None else passed if began is None else began
-
-    def _decode(self, key: str, data: Any) -> Any:
+    def _decode(self, key: str, data: Any, of: Optional[ClipPass] = None) -> Any:
         """A decoder's answer for one member: (frames, audio, info), or None."""
         if not self.wants(key):
             return None
         from forebay_loader.video.clip_sample import decoded_member  # noqa: PLC0415  # PyAV and numpy
 
         with _counted():
-            return decoded_member(key, data, self.asked, self._told())
+            return decoded_member(key, data, self.asked, of or self._pass_told())
 
 
 @contextmanager
 def _counted() -> Iterator[None]:
     try:
         yield
+    except NotScanned:
+        raise  # what lacks is a scan; the clip is as good as any
     except VideoError as error:
         COUNTS.add("video_timeout" if isinstance(error, VideoTimeout) else "video_corrupt")
         raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forebay_loader.base.errors import LoaderError
 
-__all__ = ["CorruptVideo", "LeftToDemuxer", "UnsupportedVideo", "VideoError", "VideoTimeout"]
+__all__ = ["CorruptVideo", "LeftToDemuxer", "NotScanned", "SamplingError", "UnsupportedVideo", "VideoError", "VideoTimeout"]
 
 
 class VideoError(LoaderError):
@@ -35,3 +35,12 @@ class LeftToDemuxer(UnsupportedVideo):
 
 class VideoTimeout(VideoError):
     """Reading or decoding a clip took longer than it was given."""
+
+
+class SamplingError(VideoError):
+    """A clip has not what its sampler needs. A sampler knows no names: its caller adds clip and shard,
+    ``raise type(error)(error.what, clip, shard) from error``."""
+
+
+class NotScanned(SamplingError):
+    """Nothing is known of the clip's motion, sound or keyframes: ``forebay index --video`` finds it out. No fault of the clip's."""

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from forebay_loader.dataset.epochs import Epochs
 from forebay_loader.dataset.order import epoch_order
 from forebay_loader.dataset.shard_list import FairShare, NodeSplit, ShardList, ShardOrder, WorkerSplit
 from forebay_loader.identity.world import World
+from forebay_loader.plan.epochs import Epochs
 
 ONE = World(0, 1, "data_parallel")
 Become = Callable[[int, int], None]

@@ -16,7 +16,7 @@ from forebay_loader.base.counters import COUNTS
 from forebay_loader.video.errors import CorruptVideo, VideoTimeout
 from forebay_loader.video.metadata.scan import ClipToScan, scan_clips
 from forebay_loader.video.metadata.table_file import clip_name
-from forebay_loader.video.sampling import NoFrames
+from forebay_loader.video.sampling import NoFrames, NotScanned, Sampling
 from forebay_loader.video.sources.choice import source_of
 
 CLIP = rendered()
@@ -48,6 +48,20 @@ def test_sound_is_that_of_the_frames() -> None:
     (found,) = run(fb.video("clip(0.5, 12)", audio=True), rendered(audio="aac"))
     assert [frame_number(picture) for picture in found["frames"]] == list(range(12, 24))
     assert found["audio"].shape == (1, 24_000)
+
+
+@pytest.mark.parametrize(("asked", "rate_hz"), [(True, 48_000), (16_000, 16_000)])
+def test_the_rate_of_the_sound_is_told(asked: int, rate_hz: int) -> None:
+    """Beside it, as it is given; 0 of a clip without sound."""
+    found, still = run(fb.video("uniform(2)", audio=asked), rendered(audio="aac"), CLIP)
+    assert (found["audio_rate_hz"], still["audio_rate_hz"]) == (rate_hz, 0)
+
+
+@pytest.mark.parametrize("others", [{"webm": CLIP}, {"frames": b"1"}, {"audio": b"1"}, {"video": b"1"}])
+def test_nothing_is_overwritten(others: dict[str, bytes]) -> None:
+    """Two clips of one name, or a member that is called as an array will be: both are named."""
+    with pytest.raises(ValueError, match=r"a\.\w+ in s3://b/0\.tar: its \w+ would take the place of '\w+', which .* gives: name"):
+        list(fb.video("uniform(1)", audio=True)([sample("a", mp4=CLIP, **others)]))
 
 
 def test_two_clips_of_one_sample() -> None:
@@ -82,7 +96,7 @@ def test_draws_are_the_samples_own() -> None:
     """By seed, epoch and key: whatever came before, and in whichever process."""
 
     def first(stage: Any, keys: list[str], epoch: int = 0) -> list[int]:
-        stage.begin(epoch, 0)
+        stage.begin(epoch, 0, epoch)
         return [frame_number(found["frames"][0]) for found in stage([sample(key, mp4=CLIP) for key in keys])]
 
     stage = fb.video("clip('random', 4)")
@@ -95,17 +109,48 @@ def test_draws_are_the_samples_own() -> None:
 
 def test_a_decoder_draws_by_the_clip() -> None:
     """It knows no key."""
-    stage = fb.video("clip('random', 4)")
+    stage = fb.video("clip('random', 4)", epoch=0)
     other = rendered(gop=13)
     assert numpy.array_equal(stage(".mp4", CLIP)[0], stage(".mp4", CLIP)[0])
-    pairs = [[frame_number(fb.video("clip('random', 1)", seed=seed)(".mp4", clip)[0][0]) for clip in (CLIP, other)] for seed in range(4)]
+    pairs = [
+        [frame_number(fb.video("clip('random', 1)", seed=seed, epoch=0)(".mp4", clip)[0][0]) for clip in (CLIP, other)] for seed in range(4)
+    ]
     assert any(one != two for one, two in pairs)
+
+
+def test_each_visit_draws_anew() -> None:
+    """Whether a clip comes again in one pass, in another turn of the epoch, or in another epoch; the same each time it is run."""
+
+    def seen() -> list[int]:
+        stage, found = fb.video("clip('random', 1)"), []
+        for epoch, turn in ((0, 0), (0, 1), (1, 0)):
+            stage.begin(epoch, turn, epoch)
+            found += [frame_number(one["frames"][0]) for one in stage([sample("a", mp4=CLIP)] * 4)]
+        return found
+
+    assert seen() == seen()
+    assert len(set(seen())) > 8
+
+
+@pytest.mark.parametrize("sampling", ["clip('random', 4)", {0: "uniform(2)", 1: "uniform(3)"}, "time_warp(uniform(4))", "own"])
+def test_a_decoder_that_is_told_no_epoch_is_refused(sampling: Any) -> None:
+    """Where frames would differ by it, with what to do; one that is told says which frames."""
+
+    def own(info: Any, seed: int) -> Sampling:
+        return Sampling((0,), (True,))
+
+    asked = own if sampling == "own" else sampling
+    with pytest.raises(ValueError, match=r"neither samples by number nor a decoder outside fb\.WebDataset.*epoch=…"):
+        fb.video(asked)(".mp4", CLIP)
+    with pytest.raises(ValueError, match="neither samples by number"):
+        fb.video(asked).by_number(lambda number: sample("a", mp4=CLIP), 0, 1)
+    assert len(fb.video(asked, epoch=1)(".mp4", CLIP)[0]) in (1, 3, 4)
 
 
 def test_an_epoch_that_is_told_counts() -> None:
     """A number, or what is asked for one."""
     stage = fb.video({0: "uniform(1)", 3: "uniform(2)"}, epoch=lambda: 3)
-    stage.begin(0, 0)
+    stage.begin(0, 0, 0)
     assert len(run(stage, CLIP)[0]["frames"]) == 2
     assert len(stage(".mp4", CLIP)[0]) == 2
 
@@ -168,6 +213,13 @@ def test_batches_that_do_not_shrink() -> None:
     assert COUNTS.snapshot()["video_replaced"] == 3
 
 
+def test_a_clip_that_no_scan_knows_is_no_bad_one() -> None:
+    """What lacks is a scan: neither counted as corrupt nor replaced."""
+    with pytest.raises(NotScanned, match=r"^0\.mp4"):
+        run(fb.video("adaptive(4)", replace_corrupt=True), CLIP, CLIP)
+    assert (COUNTS.snapshot()["video_corrupt"], COUNTS.snapshot()["video_replaced"]) == (0, 0)
+
+
 def test_nothing_but_bad_clips_is_an_error() -> None:
     """There is nothing to stand in."""
     with pytest.raises(CorruptVideo, match=r"^0\.mp4"):
@@ -183,5 +235,5 @@ def test_other_errors_are_not_replaced() -> None:
 def test_a_clip_that_takes_too_long_is_counted() -> None:
     """As late, not as bad."""
     with pytest.raises(VideoTimeout):
-        run(fb.video("uniform(2)", time_limit_s=0.0), CLIP)
+        run(fb.video("uniform(2)", time_limit_s=1e-9), CLIP)
     assert (COUNTS.snapshot()["video_timeout"], COUNTS.snapshot()["video_corrupt"]) == (1, 0)

@@ -22,7 +22,7 @@ from forebay_loader.video.sampling.augmentations import frame_drop, time_warp
 from forebay_loader.video.sampling.clips import clip, clips
 from forebay_loader.video.sampling.draws import sample_seed
 from forebay_loader.video.sampling.keyframes import keyframes
-from forebay_loader.video.sampling.phases import by_epoch, for_epoch
+from forebay_loader.video.sampling.phases import by_epoch, drawn, for_epoch, phased
 from forebay_loader.video.sampling.rate import fps
 from forebay_loader.video.sampling.sampler import NoFrames, NotScanned, Sampler, Sampling, SamplingError, TooFewFrames
 from forebay_loader.video.sampling.text import sampler_of
@@ -39,10 +39,12 @@ __all__ = [
     "by_epoch",
     "clip",
     "clips",
+    "drawn",
     "for_epoch",
     "fps",
     "frame_drop",
     "keyframes",
+    "phased",
     "sample_seed",
     "sampler_of",
     "time_warp",

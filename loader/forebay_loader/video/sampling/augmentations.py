@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from forebay_loader.video.clip_info import ClipInfo
 from forebay_loader.video.sampling.arguments import checked_number
 from forebay_loader.video.sampling.draws import Draws
-from forebay_loader.video.sampling.phases import for_epoch
+from forebay_loader.video.sampling.phases import for_epoch, phased
 from forebay_loader.video.sampling.sampler import Sampler, Sampling, SpelledSampler
 
 __all__ = ["frame_drop", "time_warp"]
@@ -49,6 +49,14 @@ class TimeWarpSampler(SpelledSampler):
         """Around the sampler of ``epoch``."""
         return replace(self, sampler=for_epoch(self.sampler, epoch))
 
+    @property
+    def phased(self) -> bool:
+        return phased(self.sampler)
+
+    @property
+    def draws(self) -> bool:
+        return True
+
     def __call__(self, info: ClipInfo, seed: int) -> Sampling:
         """As ``time_warp`` says. A function of the frame's number, u + s u (1 - u) of the window: ascending, whatever their order is."""
         found = self.sampler(info, seed)
@@ -71,6 +79,14 @@ class FrameDropSampler(SpelledSampler):
     def at(self, epoch: int) -> Sampler:
         """Around the sampler of ``epoch``."""
         return replace(self, sampler=for_epoch(self.sampler, epoch))
+
+    @property
+    def phased(self) -> bool:
+        return phased(self.sampler)
+
+    @property
+    def draws(self) -> bool:
+        return True
 
     def __call__(self, info: ClipInfo, seed: int) -> Sampling:
         """As ``frame_drop`` says."""

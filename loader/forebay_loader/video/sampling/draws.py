@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from hashlib import blake2b
+from typing import Sequence
 
 __all__ = ["Draws", "sample_seed"]
 
@@ -36,6 +37,10 @@ class Draws:
         return sorted(found)
 
 
-def sample_seed(seed: int, epoch: int, key: str) -> int:
-    """The seed of one sample in one epoch: other frames in each epoch, the same in each run. ``hash()`` would differ by process."""
-    return int.from_bytes(blake2b(f"{seed}/{epoch}/{key}".encode("utf-8", "surrogateescape"), digest_size=8).digest(), "big")
+def sample_seed(seed: int, epoch: int, key: str, again: Sequence[int] = ()) -> int:
+    """The seed of one sample in one epoch: other frames in each epoch, the same in each run. ``hash()`` would differ by process.
+
+    ``again`` tells visits of one epoch apart; all 0 at the first.
+    """
+    when = f"{epoch}.{'.'.join(map(str, again))}" if any(again) else f"{epoch}"
+    return int.from_bytes(blake2b(f"{seed}/{when}/{key}".encode("utf-8", "surrogateescape"), digest_size=8).digest(), "big")

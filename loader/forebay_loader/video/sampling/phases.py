@@ -9,7 +9,7 @@ from forebay_loader.base.argument_types import whole
 from forebay_loader.video.clip_info import ClipInfo
 from forebay_loader.video.sampling.sampler import Sampler, Sampling, SpelledSampler
 
-__all__ = ["by_epoch", "for_epoch"]
+__all__ = ["by_epoch", "drawn", "for_epoch", "phased"]
 
 
 def by_epoch(phases: Mapping[int, Sampler]) -> Sampler:
@@ -41,6 +41,16 @@ def for_epoch(sampler: Sampler, epoch: int) -> Sampler:
     return at(epoch) if callable(at) else sampler
 
 
+def phased(sampler: Sampler) -> bool:
+    """Whether ``sampler`` is another one in another epoch. Never raises."""
+    return bool(getattr(sampler, "phased", False))
+
+
+def drawn(sampler: Sampler) -> bool:
+    """Whether what ``sampler`` answers may depend on the seed; of a user's own function nobody knows, so it may. Never raises."""
+    return bool(getattr(sampler, "draws", True))
+
+
 @dataclass(frozen=True, repr=False)
 class PhasedSampler(SpelledSampler):
     """As ``by_epoch`` says."""
@@ -55,6 +65,14 @@ class PhasedSampler(SpelledSampler):
         """The sampler of ``epoch``."""
         begun = [sampler for first, sampler in self.phases if first <= epoch] or [self.phases[0][1]]
         return for_epoch(begun[-1], epoch)
+
+    @property
+    def phased(self) -> bool:
+        return True
+
+    @property
+    def draws(self) -> bool:
+        return any(drawn(sampler) for _, sampler in self.phases)
 
     def __call__(self, info: ClipInfo, seed: int) -> Sampling:
         """Raises ``TypeError``: it is asked for an epoch's sampler first."""

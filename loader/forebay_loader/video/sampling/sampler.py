@@ -6,7 +6,7 @@ from dataclasses import MISSING, fields
 from typing import Any, Callable, ClassVar, NamedTuple
 
 from forebay_loader.video.clip_info import ClipInfo
-from forebay_loader.video.errors import VideoError
+from forebay_loader.video.errors import NotScanned, SamplingError
 
 __all__ = ["NoFrames", "NotScanned", "Sampler", "Sampling", "SamplingError", "SpelledSampler", "TooFewFrames", "seen_frames"]
 
@@ -25,21 +25,12 @@ class Sampling(NamedTuple):
 Sampler = Callable[[ClipInfo, int], Sampling]  # (clip, seed) -> frames; pure: the same arguments, the same answer
 
 
-class SamplingError(VideoError):
-    """A clip has not what its sampler needs. A sampler knows no names: its caller adds clip and shard,
-    ``raise type(error)(error.what, clip, shard) from error``."""
-
-
 class NoFrames(SamplingError):
     """The clip has no video frame: it is sound only, or empty."""
 
 
 class TooFewFrames(SamplingError):
     """The clip ends before the sampler has its frames, and the policy is ``error``; or it ends before the first of them."""
-
-
-class NotScanned(SamplingError):
-    """Nothing is known of the clip's motion, sound or keyframes: ``forebay index --video`` finds it out."""
 
 
 class SpelledSampler:
@@ -50,6 +41,16 @@ class SpelledSampler:
     def at(self, epoch: int) -> Sampler:
         """The sampler of ``epoch``: itself, but for ``by_epoch`` and what is wrapped around one."""
         return self
+
+    @property
+    def phased(self) -> bool:
+        """Whether it is another sampler in another epoch."""
+        return False
+
+    @property
+    def draws(self) -> bool:
+        """Whether its answer depends on the seed, which differs by epoch."""
+        return "random" in (getattr(self, "choice", ""), getattr(self, "start_s", ""))
 
     def __call__(self, info: ClipInfo, seed: int) -> Sampling:
         raise NotImplementedError

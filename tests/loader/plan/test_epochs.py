@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from forebay_loader.dataset import epochs as module
-from forebay_loader.dataset.epochs import Epochs
+from forebay_loader.plan import epochs as module
+from forebay_loader.plan.epochs import Epochs
 
 
 @pytest.fixture

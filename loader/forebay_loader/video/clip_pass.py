@@ -1,0 +1,46 @@
+"""One pass over clips: which epoch it is of, and how often it has come to a clip, so that chance is another one each time.
+
+What a sampler draws is a function of the seed, the epoch, the clip's name and how often the pass came to that clip before. Where a clip is
+met once in an epoch, the last is 0 in every worker and rank, so it does not matter who reads it.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Dict, NamedTuple, Optional, Tuple
+
+__all__ = ["ClipPass", "ClipVisit"]
+
+MOST_CLIPS = 1 << 20  # that a pass remembers: some 100 MB
+
+
+class ClipVisit(NamedTuple):
+    """One visit to a clip. ``phase`` says whose sampler of a table of epochs it is, ``epoch`` and ``again`` what is drawn."""
+
+    phase: int
+    epoch: int
+    again: Tuple[int, int, int]  # the turn in the epoch, how often the pass had to forget, the visits since
+
+
+class ClipPass:
+    """A pass of ``epoch``, its ``turn``-th; ``phase`` is the epoch of which the sampler is, where that is another one."""
+
+    def __init__(self, epoch: int, turn: int = 0, phase: Optional[int] = None) -> None:
+        self.epoch = epoch
+        self.turn = turn
+        self.phase = epoch if phase is None else phase
+        self._forgot = 0
+        self._visits: Dict[int, int] = {}  # by a digest of the name
+
+    def visit(self, name: str) -> ClipVisit:
+        """The next visit to the clip of that name.
+
+        A pass that meets more clips than it remembers forgets all of them, and counts that: a clip that comes again is drawn anew still.
+        """
+        known_as = int.from_bytes(blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "big")
+        if known_as not in self._visits and len(self._visits) >= MOST_CLIPS:
+            self._visits.clear()
+            self._forgot += 1
+        before = self._visits.get(known_as, 0)
+        self._visits[known_as] = before + 1
+        return ClipVisit(self.phase, self.epoch, (self.turn, self._forgot, before))
