@@ -2,8 +2,8 @@
 
 Two files are found by chance: ``forebay.toml`` in the working directory and the one below ``$XDG_CONFIG_HOME``. One that somebody else
 could have written is not read, and that is said: it must neither open doors nor stop a start. The working directory may be a cloned
-repository, whose file is ours by owner and another's by content; so keys that let somebody in, lead credentials somewhere or name places
-to write stand in a file that was named, or below ``$XDG_CONFIG_HOME``. There such a key is an error and not ignored: its owner meant it.
+repository, whose file is ours by owner and another's by content; so keys that let somebody in, lead us or credentials somewhere, name places to
+write or let old bytes pass stand in a file that was named, or below ``$XDG_CONFIG_HOME``. There such a key is an error and not ignored: its owner meant it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _MAX_BYTES = 1 << 20  # a few kilobytes are normal
 # They let somebody in (host, token, allow_uid), lead us or credentials somewhere (allow_origin, gs_endpoint, allow_profile, pass_header,
-# file_root), write (access_log appends to any file of ours), or say what is a secret and so no part of a name (secret_param). So do
-# strict_origins turned off, and a cache directory anywhere but in the user's own cache home: gigabytes are written there, and it is locked.
+# file_root; set, which asks private hosts before any program names one), write (access_log appends to any file of ours), say what is a
+# secret and so no part of a name (secret_param), or let a run read what its origin no longer holds (revalidate). So do strict_origins
+# turned off, and a cache directory anywhere but in the user's own cache home: gigabytes are written there, and it is locked.
 _DOORS = frozenset({
     "host", "token", "allow_uid", "allow_origin", "gs_endpoint", "allow_profile", "pass_header", "file_root", "access_log",
-    "secret_param",
+    "secret_param", "set", "revalidate",
 })  # fmt: skip
 
 
