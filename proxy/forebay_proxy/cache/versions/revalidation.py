@@ -1,11 +1,12 @@
 """Asks an origin whether it still has a stored version: by HEAD, and where that says no, by a GET of one byte that is held to the version.
 
 Many servers answer HEAD wrongly: with 404 or 400, without the ETag, with a weak one, or with a login page. So only a yes to HEAD is
-believed. An origin whose GET said otherwise is asked by GET from then on, for a while. Not thread-safe: the event loop's only.
+believed. An origin whose GET said otherwise is asked by GET from then on, for a while. So is a version without an identity: no answer to
+HEAD is about its bytes. Not thread-safe: the event loop's only.
 
-Other servers refuse HEAD as an origin in trouble would (503, 429, a closed connection). So an origin that refuses HEAD is asked by GET too,
-before stored bytes are served without a comparison. If the GET fails as well, the origin is in trouble, and is asked once only for the next
-minute.
+Other servers refuse HEAD as an origin in trouble would (503, 429, a closed connection), or never answer it. So an origin that refuses HEAD is
+asked by GET too, before stored bytes are served without a comparison. If the GET fails as well, the origin is in trouble, and is asked once
+only for the next minute. After a silence only GET is asked for a while: a silent origin costs each later shard one silence, not two.
 """
 
 from __future__ import annotations
@@ -45,19 +46,19 @@ class Revalidation:
 
         Raises ``OriginUnavailable`` where the origin cannot be asked now, and the error of its GET otherwise.
         """
-        if self._head_differs.get(shard.origin, 0.0) <= self._clock():
-            said = await self._by_head(entry, shard, needed)
-            if said is not None or not entry.version.identity:
-                return said
-            try:
-                shown = await self.shown(entry, shard, needed)
-            except OriginUnavailable:
-                self._until(self._in_trouble, shard.origin, IN_TROUBLE_S)
-                raise
-            if shown is not None:
-                self._note(shard.origin)
-            return shown
-        return await self.shown(entry, shard, needed)
+        if not entry.version.identity or self._head_differs.get(shard.origin, 0.0) > self._clock():
+            return await self.shown(entry, shard, needed)
+        said = await self._by_head(entry, shard, needed)
+        if said is not None:
+            return said
+        try:
+            shown = await self.shown(entry, shard, needed)
+        except OriginUnavailable:
+            self._until(self._in_trouble, shard.origin, IN_TROUBLE_S)
+            raise
+        if shown is not None:
+            self._by_get_from_now(shard.origin, "does not say what its GET says")
+        return shown
 
     async def _by_head(self, entry: Entry, shard: Shard, needed: SlotNeed) -> Version | None:
         """Its yes; None for anything that a GET may contradict."""
@@ -66,14 +67,15 @@ class Revalidation:
             return said if self._same(entry, shard, said) else None
         except OriginRefused:
             raise
-        except OriginUnavailable as error:
-            is_silent, in_trouble = isinstance(error, OriginTimeout), self._in_trouble.get(shard.origin, 0.0) > self._clock()
-            if is_silent or in_trouble or not entry.version.identity:
-                raise  # no GET would come through either, or none has just now
+        except OriginTimeout:
+            # Whatever GET says: the next shard shall not wait out this silence before it is asked about by GET.
+            self._by_get_from_now(shard.origin, "was not answered in time")
+            return None
+        except OriginUnavailable:
+            if self._in_trouble.get(shard.origin, 0.0) > self._clock():
+                raise  # no GET has come through just now
             return None
         except ShardError:
-            if not entry.version.identity:
-                raise
             return None
 
     async def shown(self, entry: Entry, shard: Shard, needed: SlotNeed, retry_budget: RetryBudget | None = None) -> Version | None:
@@ -107,9 +109,9 @@ class Revalidation:
                 return None
             await self._fetcher.sleep(pause_s)
 
-    def _note(self, origin: str) -> None:
+    def _by_get_from_now(self, origin: str, why: str) -> None:
         if origin not in self._head_differs:
-            log.info("origin %s: its HEAD does not say what its GET says; stored shards are compared by GETs of one byte", origin)
+            log.info("origin %s: its HEAD %s; stored shards are compared by GETs of one byte", origin, why)
         self._until(self._head_differs, origin, HEAD_DIFFERS_S)
 
     def _until(self, origins: dict[str, float], origin: str, seconds: float) -> None:

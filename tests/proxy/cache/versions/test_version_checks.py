@@ -163,9 +163,13 @@ def throttled(name: str) -> ShardError:
     return OriginUnavailable(name, "429", throttled=True, answered=True)
 
 
-@pytest.mark.parametrize("refuses", [throttled, reset])
+def silent(name: str) -> ShardError:
+    return OriginTimeout(name, "silent")
+
+
+@pytest.mark.parametrize("refuses", [throttled, reset, silent])
 async def test_what_was_replaced_is_seen_where_only_head_is_refused_so(tmp_path: Path, refuses: ErrorOf) -> None:
-    """By a rule against HEAD that looks like trouble: a GET of one byte tells, and the old bytes are not served for ever."""
+    """By a rule against HEAD that looks like trouble, or never answered: a GET of one byte tells, and the old bytes are not served for ever."""
     async with building(tmp_path / "c") as world:
         world.origin.put(A, DATA)
         await world.get(A, reader(job="one"))
@@ -175,7 +179,7 @@ async def test_what_was_replaced_is_seen_where_only_head_is_refused_so(tmp_path:
 
 
 async def test_an_origin_in_trouble_is_asked_a_second_time_once_a_minute(tmp_path: Path) -> None:
-    """Not for each shard and job: it may be the questions that trouble it. A silence is waited out once."""
+    """Not for each shard and job: it may be the questions that trouble it."""
     async with building(tmp_path / "c") as world:
         world.origin.put(A, DATA)
         await world.get(A, reader(job="0"))
@@ -186,11 +190,37 @@ async def test_an_origin_in_trouble_is_asked_a_second_time_once_a_minute(tmp_pat
             world.origin.remotes[A].fail(throttled)
             assert await world.get(A, reader(job=str(number))) == DATA
             assert [one.head for one in world.origin.log[before:]] == asked
-        world.clock.advance(100.0)
-        world.origin.head_error = lambda name: OriginTimeout(name, "silent")
-        before = len(world.origin.log)
-        assert await world.get(A, reader(job="4")) == DATA
-        assert [one.head for one in world.origin.log[before:]] == [True]
+
+
+async def test_a_silent_origin_costs_each_shard_one_silence_after_the_first(tmp_path: Path) -> None:
+    """HEAD is waited for once an hour; then GET alone, which answers as soon as the origin does."""
+    async with building(tmp_path / "c") as world:
+        for name in (A, B):
+            world.origin.put(name, DATA)
+            await world.get(name, reader(job="0"))
+        world.origin.head_error = silent
+        for name in (A, B):
+            world.origin.remotes[name].fail(silent, times=9)
+        for name, job, asked in ((A, "1", [True, False]), (B, "1", [False]), (A, "2", [False])):
+            before = len(world.origin.log)
+            assert await world.get(name, reader(job=job)) == DATA
+            assert [one.head for one in world.origin.log[before:]] == asked
+        world.origin.put(B, OTHER, etag='"v2"')
+        assert await world.get(B, reader(job="3")) == OTHER
+        world.clock.advance(HEAD_DIFFERS_S)
+        await world.get(A, reader(job="4"))
+        assert [one.head for one in world.origin.log[-2:]] == [True, False]
+
+
+@pytest.mark.parametrize("error", [throttled, silent, lambda name: ShardNotFound(name, "404")])
+async def test_one_without_an_identity_is_asked_about_by_get(tmp_path: Path, error: ErrorOf) -> None:
+    """No answer is about its bytes, so a run that can reach the origin fetches anew, whatever becomes of its HEAD."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, DATA, identity=False)
+        await world.get(A, reader(job="one"))
+        world.origin.head_error = error
+        world.origin.put(A, OTHER, identity=False)
+        assert await world.get(A, reader(job="two")) == OTHER
 
 
 async def test_a_shard_that_is_gone_is_not_served(tmp_path: Path) -> None:
