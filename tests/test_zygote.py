@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
@@ -212,10 +213,21 @@ def _seen() -> list[Any]:
     return ["webdataset" in sys.modules, "forebay_loader" in sys.modules, os.environ.get("FOREBAY_X")]
 
 
-def test_a_warm_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that multiprocessing spawns finds webdataset imported, nothing of the loader, and this very environment."""
+@pytest.mark.parametrize(("flags", "is_warm"), [([], True), (["-Wignore::ImportWarning", "-B"], True), (["-O"], False)], ids=str)
+def test_a_warm_worker(monkeypatch: pytest.MonkeyPatch, flags: list[str], is_warm: bool) -> None:
+    """A worker that multiprocessing spawns finds webdataset imported, nothing of the loader, and this very environment.
+
+    Whatever the interpreter that asks was told to warn of and to write; told anything else, it gets what it asks for.
+    """
     monkeypatch.setenv("FOREBAY_X", "y")
+    monkeypatch.setattr(util, "_args_from_interpreter_flags", lambda: flags)
     with warm_workers(), multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert pool.apply(_seen) == [True, False, "y"]
+        assert pool.apply(_seen) == [is_warm, False, "y"]
+
+
+def test_no_worker_is_warm_behind_it() -> None:
+    """A spawned one has imported nothing."""
+    with warm_workers():
+        pass
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.apply(_seen)[0] is False

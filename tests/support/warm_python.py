@@ -48,7 +48,7 @@ def warm_workers() -> Iterator[None]:
 
     def forked(path: Any, args: Sequence[Any], passfds: Sequence[int]) -> int:
         words = [os.fsdecode(each) for each in args[1:]]
-        while words[0].startswith("-W"):  # what is warned of
+        while words[0].startswith("-W") or words[0] == "-B":  # what is warned of, and what is written; -B where a variable says so, too
             del words[0]
         parent = _parent(os.environ) if words[0] == "-c" and words[1].startswith(_WORKERS) else None
         if parent is None:
