@@ -2,8 +2,9 @@
 
 Two files are found by chance: ``forebay.toml`` in the working directory and the one below ``$XDG_CONFIG_HOME``. One that somebody else
 could have written is not read, and that is said: it must neither open doors nor stop a start. The working directory may be a cloned
-repository, whose file is ours by owner and another's by content; so keys that let somebody in, lead us or credentials somewhere, name places to
-write or let old bytes pass stand in a file that was named, or below ``$XDG_CONFIG_HOME``. There such a key is an error and not ignored: its owner meant it.
+repository, whose file is ours by owner and another's by content; so keys that let somebody in, lead us or credentials somewhere, name
+places to write or let old bytes pass stand in a file that was named, or below ``$XDG_CONFIG_HOME``. There such a key is an error and not
+ignored: its owner meant it.
 """
 
 from __future__ import annotations

@@ -168,7 +168,8 @@ def test_a_named_one_may_lie_where_config_maps_do(tmp_path: Path) -> None:
 DOORS = [
     'host = "0.0.0.0"', 'token = "t"', "allow_uid = [65534]", 'allow_origin = ["http://127.0.0.1:9"]', 'gs_endpoint = "https://evil.example"',
     'allow_profile = ["prod"]', 'pass_header = ["Proxy-Authorization"]', 'file_root = ["/etc"]', 'access_log = "~/.profile"',
-    'secret_param = ["split"]', 'set = "http://10.0.0.1/admin?do={0..9}"', 'set = ["s3://b/0.tar"]', 'revalidate = "never"', "revalidate = 3600",
+    'secret_param = ["split"]', 'set = "http://10.0.0.1/admin?do={0..9}"',
+    'set = ["s3://b/0.tar"]', 'revalidate = "never"', "revalidate = 3600",
     "strict_origins = false", 'cache_dir = "cache"', 'cache_dir = "."', 'cache_dir = "../here/x"',
     'cache_dir = "../beside"',
 ]  # fmt: skip

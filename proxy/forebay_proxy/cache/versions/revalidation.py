@@ -4,9 +4,9 @@ Many servers answer HEAD wrongly: with 404 or 400, without the ETag, with a weak
 believed. An origin whose GET said otherwise is asked by GET from then on, for a while. So is a version without an identity: no answer to
 HEAD is about its bytes. Not thread-safe: the event loop's only.
 
-Other servers refuse HEAD as an origin in trouble would (503, 429, a closed connection), or never answer it. So an origin that refuses HEAD is
-asked by GET too, before stored bytes are served without a comparison. If the GET fails as well, the origin is in trouble, and is asked once
-only for the next minute. After a silence only GET is asked for a while: a silent origin costs each later shard one silence, not two.
+Other servers refuse HEAD as an origin in trouble would (503, 429, a closed connection), or never answer it. So an origin that refuses HEAD
+is asked by GET too, before stored bytes are served without a comparison. If the GET fails as well, the origin is in trouble, and is asked
+once only for the next minute. After a silence only GET is asked for a while: a silent origin costs each later shard one silence, not two.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ def silent(name: str) -> ShardError:
 
 @pytest.mark.parametrize("refuses", [throttled, reset, silent])
 async def test_what_was_replaced_is_seen_where_only_head_is_refused_so(tmp_path: Path, refuses: ErrorOf) -> None:
-    """By a rule against HEAD that looks like trouble, or never answered: a GET of one byte tells, and the old bytes are not served for ever."""
+    """By a rule against HEAD that looks like trouble or a silence: a GET of one byte tells; the old bytes are not served for ever."""
     async with building(tmp_path / "c") as world:
         world.origin.put(A, DATA)
         await world.get(A, reader(job="one"))
