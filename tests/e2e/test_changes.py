@@ -14,8 +14,7 @@ from support.scripted_origin import ScriptedOrigin
 from support.sidecar import running
 from support.tars import tar_shard
 
-from forebay_proxy.cache.readers.reader import FIRST_BREADTH
-from forebay_proxy.core.segments import SEGMENT_BYTES
+from forebay_proxy.core.segments import FIRST_BREADTH, SEGMENT_BYTES
 
 SIZE = 3 * SEGMENT_BYTES + 999
 

@@ -14,7 +14,7 @@ from support.readers import Got, make_shard, read
 from support.scripted_origin import ScriptedOrigin
 from support.sidecar import Sidecar, running, wait_until
 
-from forebay_proxy.cache.readers.reader import FIRST_BREADTH
+from forebay_proxy.core.segments import FIRST_BREADTH
 
 MIB = 1 << 20
 SIZE = 80 * MIB + 12_345

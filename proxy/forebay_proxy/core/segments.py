@@ -7,17 +7,30 @@ and gives it back once it has read past it; a reader with a descriptor leases th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from forebay_proxy.core.checksums import Checksums
 
-__all__ = ["BLOCK_BYTES", "DEFAULT_LAYOUT", "MOST_BYTES", "SEGMENT_BYTES", "SegmentLayout", "Segments", "allocated"]
+__all__ = [
+    "BLOCK_BYTES",
+    "DEFAULT_LAYOUT",
+    "FIRST_BREADTH",
+    "MOST_BYTES",
+    "SEGMENT_BYTES",
+    "SegmentLayout",
+    "Segments",
+    "allocated",
+    "read_ahead_breadth",
+]
 
 # 8 MiB: one S3 part of the AWS CRT, 0.1 s at 80 MB/s a connection, 640 rows for a 5 GB shard. Smaller costs requests, larger costs
 # the reader of a cold tail its parallelism.
 SEGMENT_BYTES = 8 * 2**20
 MOST_BYTES = 2**45  # 35 TB, the longest shard: far beyond any, and its row, if all of it were here, is one that a start still reads
+# A whole-shard reader may be a format sniffer that leaves after a few kB, and how fast a connection is shows only while few share the
+# origin: until it has read one segment a reader gets two.
+FIRST_BREADTH = 2
 BLOCK_BYTES = 4096  # allocation unit of ext4, xfs and tmpfs; a larger one only makes the ledger's figure corrected at landing
 
 
@@ -179,3 +192,14 @@ class Segments:
     def bytes_of(self, index: int) -> int:
         """Bytes the disk allocates for this segment."""
         return allocated(self.layout.span(index, self.length)[1])
+
+
+def read_ahead_breadth(segments: Segments, segments_read: int, most: Callable[[], int]) -> int:
+    """How many segments a reader of this shard leases, the one it is in included; ``segments_read`` of it already.
+
+    ``most`` is how many it may have in the air, 1 or more, asked only where something has to be fetched or verified: of a shard that is all
+    here a reader leases the segment it is in and the next one.
+    """
+    if not segments.unverified and segments.complete:
+        return FIRST_BREADTH
+    return most() if segments_read else min(most(), FIRST_BREADTH)

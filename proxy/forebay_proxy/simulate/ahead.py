@@ -21,8 +21,9 @@ from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["SimulatedAnnouncer", "Unheard"]
 
-ROUND_S = 0.02  # as in prefetch.py (a test compares them)
+ROUND_S = 0.02  # as in prefetcher.py (a test compares them)
 LOOK_S = 1.0  # and how often the prefetcher looks again, which here is done when something happens
+DECISIONS = 100_000  # in one round; the prefetcher goes on until there are no more, and a fault of the scheduler must not hang a simulation
 REFRESHED = 16  # shards put in their place again with each opening: as in choosing.py, but a run of days is not looked at each second
 
 
@@ -38,17 +39,43 @@ class Unheard:
     def ends(self, script: Script) -> None: ...
 
 
-class SimulatedAnnouncer:
-    """Announces and opens as ``ahead()`` of the loader and ``ShardCache.open`` do, and acts on the scheduler's requests."""
+class _View:
+    """The simulated cache as the cursors see it."""
 
     layout = DEFAULT_LAYOUT
+
+    def __init__(self, world: SimulatedWorld, keeping: Ours) -> None:
+        self._world = world
+        self._keeping = keeping
+
+    def capacity(self) -> int:
+        return self._keeping.ledger.capacity_bytes
+
+    def length(self, name: str) -> int | None:
+        entry = self._world.find(name)
+        return entry.length if entry is not None and entry.known else None
+
+    def has(self, name: str, index: int) -> bool:
+        entry = self._world.find(name)
+        return entry is not None and (entry.segments.has(index) or self._world.flying(entry, index) is not None)
+
+    def fresh(self, name: str, job: str) -> bool:
+        """What was fetched in this run need not be compared."""
+        return True
+
+    def may_ask(self, origin: str) -> bool:
+        return self._world.ahead_in_air < self._world.origin.ahead
+
+
+class SimulatedAnnouncer:
+    """Announces and opens as ``ahead()`` of the loader and ``ShardCache.open`` do, and acts on the scheduler's requests."""
 
     def __init__(self, world: SimulatedWorld, plans: PlanRegistry, keeping: Ours, workload: Workload, events: Events) -> None:
         self._world = world
         self._plans = plans
         self._keeping = keeping
         self._ahead = workload.ahead
-        self._scheduler = PrefetchScheduler(plans, self)
+        self._scheduler = PrefetchScheduler(plans, _View(world, keeping))
         self._is_due = False
         self._looked_at = 0.0
         events.on(NextUseChanged, lambda fact: self._moved(fact.names))
@@ -85,26 +112,6 @@ class SimulatedAnnouncer:
 
     def _announces(self, script: Script) -> bool:
         return self._ahead is not None and script.is_named
-
-    # What the scheduler sees of the cache
-
-    def capacity(self) -> int:
-        return self._keeping.ledger.capacity_bytes
-
-    def length(self, name: str) -> int | None:
-        entry = self._world.find(name)
-        return entry.length if entry is not None and entry.known else None
-
-    def has(self, name: str, index: int) -> bool:
-        entry = self._world.find(name)
-        return entry is not None and (entry.segments.has(index) or self._world.flying(entry, index) is not None)
-
-    def fresh(self, name: str, job: str) -> bool:
-        """What was fetched in this run need not be compared."""
-        return True
-
-    def may_ask(self, origin: str) -> bool:
-        return self._world.ahead_in_air < self._world.origin.ahead
 
     # What it is told
 
@@ -158,18 +165,24 @@ class SimulatedAnnouncer:
             self._scheduler.look_again()
         for ask in self._world.inside_asks if self._ahead is not None else ():
             ask()
-        while (request := self._scheduler.next()) is not None:
-            try:
-                self._fetch(request)
-            except CacheFull:
-                if request.index is None:
-                    self._scheduler.unopened(request.shard.name)
-                else:
-                    self._scheduler.refused(request.plan.reader)
+        for _ in range(DECISIONS):
+            request = self._scheduler.next()
+            if request is not None:
+                self._act(request)
+            elif not self._scheduler.has_more:
+                return
+        self._wake()
+
+    def _act(self, request: PrefetchRequest) -> None:
+        try:
+            self._fetch(request)
+        except CacheFull:
+            if request.index is None:
+                self._scheduler.unopened(request.shard.name)
             else:
-                self._scheduler.granted(request)
-        if self._scheduler.has_more:
-            self._wake()
+                self._scheduler.refused(request.plan.reader)
+        else:
+            self._scheduler.granted(request)
 
     def _fetch(self, request: PrefetchRequest) -> None:
         """Take off for a wish. Raises ``CacheFull``."""

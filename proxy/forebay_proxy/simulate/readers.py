@@ -6,13 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from forebay_proxy.core.segments import read_ahead_breadth
 from forebay_proxy.simulate.policies import Light
 from forebay_proxy.simulate.workload import Script
 from forebay_proxy.simulate.world import SimulatedFetch, SimulatedWorld
 
 __all__ = ["Announcing", "SimulatedReader"]
-
-FIRST_BREADTH = 2  # as in reading.py (a test compares them)
 
 
 class Announcing(Protocol):
@@ -177,9 +176,7 @@ class SimulatedReader:
 
     def _ask_ahead(self, visit: ShardVisit) -> None:
         entry = visit.entry
-        breadth = self._world.breadth(bypassing=visit.is_bypassing)
-        if not visit.segments_read:
-            breadth = min(breadth, FIRST_BREADTH)
+        breadth = read_ahead_breadth(entry.segments, visit.segments_read, lambda: self._world.breadth(bypassing=visit.is_bypassing))
         for ahead in range(visit.index + 1, min(visit.last, visit.index + breadth - 1) + 1):
             need, flying = float(ahead - visit.index), self._world.flying(entry, ahead)
             if flying is not None:

@@ -10,10 +10,12 @@ from forebay_proxy.core.checksums import Checksums
 from forebay_proxy.core.segments import (
     BLOCK_BYTES,
     DEFAULT_LAYOUT,
+    FIRST_BREADTH,
     SEGMENT_BYTES,
     SegmentLayout,
     Segments,
     allocated,
+    read_ahead_breadth,
 )
 
 
@@ -155,3 +157,22 @@ def test_the_tail_is_the_first_to_leave(steps: list[tuple[str, int]]) -> None:
             segments.lease(index)
         first = next(segments.passed() if segments.leases else segments.may_leave(), 0)
         assert segments.tail == first / 5
+
+
+def _never_asked() -> int:
+    raise AssertionError("nothing has to come")
+
+
+def test_what_is_all_here_is_leased_with_its_next_segment_only() -> None:
+    """And nobody asks how much may be in the air."""
+    whole = Segments(DEFAULT_LAYOUT, 3 * SEGMENT_BYTES, Checksums([1, 1, 1]))
+    assert [read_ahead_breadth(whole, read, _never_asked) for read in (0, 2)] == [FIRST_BREADTH] * 2
+
+
+@pytest.mark.parametrize(("most", "at_first", "later"), [(16, FIRST_BREADTH, 16), (1, 1, 1)])
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_reader_has_read_a_segment_before_it_gets_more(most: int, at_first: int, later: int, *, is_whole: bool) -> None:
+    """Of what has to be fetched, and of what is here and must be verified."""
+    segments = Segments(DEFAULT_LAYOUT, 3 * SEGMENT_BYTES, Checksums([1, 1, int(is_whole)]))
+    segments.unverified = {0} if is_whole else set()
+    assert [read_ahead_breadth(segments, read, lambda: most) for read in (0, 1)] == [at_first, later]

@@ -10,10 +10,9 @@ import pytest
 from support.replays import LINE, shards, small
 
 from forebay_proxy.background import prefetcher
-from forebay_proxy.cache.readers import reader as reading
-from forebay_proxy.core.segments import SEGMENT_BYTES
+from forebay_proxy.core.segments import FIRST_BREADTH, SEGMENT_BYTES
+from forebay_proxy.policy.schedule import scheduler
 from forebay_proxy.simulate import ahead as replay_ahead
-from forebay_proxy.simulate import readers as replay_readers
 from forebay_proxy.simulate.origin import SimulatedLine
 from forebay_proxy.simulate.outcome import EpochEnded, SimulatedRun, replay
 from forebay_proxy.simulate.policies import POLICIES, Light
@@ -153,7 +152,35 @@ def test_an_unknown_policy() -> None:
 
 def test_the_models_constants_are_the_sidecars() -> None:
     """What the simulator had to copy from the asynchronous floor."""
-    assert (replay_ahead.ROUND_S, replay_readers.FIRST_BREADTH) == (prefetcher.ROUND_S, reading.FIRST_BREADTH)
+    assert replay_ahead.ROUND_S == prefetcher.ROUND_S
+
+
+def test_more_readers_than_are_looked_at_at_once_are_fetched_for_in_one_round() -> None:
+    """The scheduler looks at so many readers before it says anything; the round goes on until it has said all."""
+    run = SimulatedRun(small([[[0, 1, 2, 3]]] * (2 * scheduler.LOOKS + 1), segments=4), LINE, 16 * SEGMENT_BYTES)
+    while run.clock.now <= replay_ahead.ROUND_S:
+        assert run.clock.step()
+        if run.clock.now == replay_ahead.ROUND_S and run.world.ahead_in_air:
+            return
+    raise AssertionError("the first round asked for nothing ahead")
+
+
+def test_a_round_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left over is said in the next one."""
+    monkeypatch.setattr(replay_ahead, "DECISIONS", 1)
+    outcome = SimulatedRun(small([[[0, 1, 2, 3]]] * (2 * scheduler.LOOKS + 1)), LINE, 16 * SEGMENT_BYTES).finish()
+    assert outcome.origin_bytes == 4 * SEGMENT_BYTES
+
+
+def test_a_reader_of_a_whole_shard_leases_its_segment_and_the_next() -> None:
+    """As the sidecar's, by the same function; in the first epoch it leased what it asked for."""
+    run = SimulatedRun(small([[[0]] * 2], segments=8), LINE, 16 * SEGMENT_BYTES)
+    most, epochs = [0, 0], [0]
+    run.events.on(EpochEnded, lambda _: epochs.append(0))
+    while run.clock.step():
+        if len(epochs) <= 2:
+            most[len(epochs) - 1] = max(most[len(epochs) - 1], run.world.leased)
+    assert most[0] > most[1] == FIRST_BREADTH
 
 
 def after_another(*, ahead: int | None, is_named: bool = True, pause_s: float = 70.0) -> list[int]:

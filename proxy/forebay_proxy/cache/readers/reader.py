@@ -25,14 +25,12 @@ from forebay_proxy.cache.readers.reader_parts import ReaderParts
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.core.errors import CacheError, DigestDiffers, OriginError, ShardChanged, bare
 from forebay_proxy.core.facts.requests import RequestOutcome
+from forebay_proxy.core.segments import read_ahead_breadth
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["REST_S", "ShardReader", "ShardReaderHost"]
 
-# A whole-shard reader may be a format sniffer that leaves after a few kB, and how fast a connection is shows only while few share the
-# origin: until it has read one segment a reader gets two.
-FIRST_BREADTH = 2
 # A reader that has taken no byte for this long holds nothing any more: a trainer stopped in a debugger, or by a checkpoint of half an hour,
 # must not keep room from those who train. It is not cut off either: when it goes on it finds its segments still here, or fetched anew.
 # Shorter would take the window from readers that are only slow: at 1 MiB a minute there is nothing left to protect.
@@ -258,11 +256,12 @@ class ShardReader:
     def _ask_ahead(self, index: int) -> None:
         if not self.entry.ranged or self._end is None:
             return
-        breadth, segments, flight = FIRST_BREADTH, self.entry.segments, self.lease.flight
-        if segments.unverified or not segments.complete:  # else nothing is asked for, and only the next one is leased
-            most = self._host.breadth(self.entry, flight is not None and flight.bypass)
-            breadth = most if self._place.segments_read else min(most, FIRST_BREADTH)
+        breadth = read_ahead_breadth(self.entry.segments, self._place.segments_read, self._most_in_the_air)
         self.lease.ask_ahead(index, min(self._index_of(self._end - 1), index + breadth - 1))
+
+    def _most_in_the_air(self) -> int:
+        flight = self.lease.flight
+        return self._host.breadth(self.entry, flight is not None and flight.bypass)
 
     async def _next(self) -> bytes | memoryview:
         """Readable bytes at the position, at most one unit, within one segment."""

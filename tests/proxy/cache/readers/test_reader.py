@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from support.house import SEGMENT, building, data_of, reader, shard_of, until
 
-from forebay_proxy.cache.readers.reader import FIRST_BREADTH
 from forebay_proxy.core.facts.origins import FlightBoarded
 from forebay_proxy.core.facts.requests import ReaderWaited
+from forebay_proxy.core.segments import FIRST_BREADTH
 from forebay_proxy.store.files import file_io
 from forebay_proxy.transfer.bandwidth import MOST_RANGES
 
