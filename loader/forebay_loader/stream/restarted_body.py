@@ -61,10 +61,15 @@ class Foreign:
 
 
 class Skipping:
-    """A body that starts again at byte 0: what was delivered is skipped, and must be the same bytes."""
+    """A body that starts again at byte 0: what was delivered is skipped, and must be the same bytes.
 
-    def __init__(self, body: Any, progress: Progress, shown: str) -> None:
+    From there on all that is delivered is of this body's version: ``progress`` is pinned to its ``etag`` ("" where nothing names it).
+    """
+
+    def __init__(self, body: Any, progress: Progress, shown: str, etag: str = "") -> None:
         self._body = body
+        self._progress = progress
+        self._etag = etag
         self._skip = progress.position
         self._expected = progress.sum.intdigest()
         self._sum = new_sum()
@@ -89,5 +94,8 @@ class Skipping:
             raise ShardChanged(f"shard {self._shown}: ends {self._skip} bytes before what was already delivered")
         self._sum.update(data)
         self._skip -= len(data)
-        if not self._skip and self._sum.intdigest() != self._expected:
+        if self._skip:
+            return
+        if self._sum.intdigest() != self._expected:
             raise ShardChanged(f"shard {self._shown}: its first bytes are not those already delivered; it was replaced on the origin")
+        self._progress.etag = self._etag

@@ -139,7 +139,7 @@ def _placed(body: ShardBody, status: int, header: Callable[[str], str], progress
         return body
     if progress.length is not None and body.left not in (None, progress.length):
         raise ShardChanged(f"shard {name}: is {body.left} bytes long now, was {progress.length}")
-    return Skipping(body, progress, name)
+    return Skipping(body, progress, name, etag)
 
 
 def _check_continues(etag: str, content_range: str, progress: Progress, name: str) -> None:

@@ -438,6 +438,32 @@ def test_the_same_bytes_under_another_name(world: World) -> None:
         assert stream.read() == BODY
 
 
+def renamed(world: World, cut_again: int) -> None:
+    """Cut once, then refused for its ETag, then cut in the answer from byte 0."""
+    rename = Cut(CUT, lambda: world.proxy.put(world.target, BODY, etag='"renamed"'))
+    world.proxy.fault(world.target, rename, Cut(0), Cut(cut_again))  # the second is what the refusal takes
+
+
+def test_what_was_compared_is_gone_on_with_by_its_new_name(world: World) -> None:
+    """Once the bytes of another ETag are known to be the same, a later break asks for the rest of that version, and not from byte 0."""
+    renamed(world, cut_again=CUT + 200_000)
+    with world.open() as stream:
+        assert stream.read() == BODY
+    assert len(world.proxy.requests) == 4
+    last = world.proxy.requests[-1].headers
+    assert last["If-Match"] == '"renamed"'
+    assert CUT < int(last["Range"].removeprefix("bytes=").removesuffix("-")) <= CUT + 200_000
+
+
+def test_a_break_before_the_comparison_is_compared_from_the_start_again(world: World) -> None:
+    """Nothing of the new name has been delivered yet."""
+    renamed(world, cut_again=CUT // 2)
+    with world.open() as stream:
+        assert stream.read() == BODY
+    assert len(world.proxy.requests) == 4
+    assert "If-Match" not in world.proxy.requests[-1].headers
+
+
 @pytest.mark.parametrize("honours", [True, False])
 def test_changed_at_the_origin(world: World, honours: bool) -> None:
     """Another version at the origin is seen, whether it honours If-Match or ignores it."""

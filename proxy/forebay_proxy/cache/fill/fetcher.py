@@ -11,9 +11,9 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+from forebay_proxy.cache.fill.body_copy import BodyCopy, Stopwatch, check
 from forebay_proxy.cache.fill.segment_writer import SegmentWriter
 from forebay_proxy.cache.integrity.version_flips import VersionFlips
-from forebay_proxy.cache.readers.body_copy import BodyCopy, Stopwatch, check
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.core.digests import Digest
 from forebay_proxy.core.errors import (
