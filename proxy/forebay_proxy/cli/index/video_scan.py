@@ -30,6 +30,13 @@ _NEEDS = ("av", "numpy")
 PROGRAM = (sys.executable, "-P", "-m", "forebay_loader.video.metadata")
 
 Event = dict[str, Any]
+_COUNTS: dict[str, type] = dict.fromkeys(("shards", "scanned", "known", "failed", "clip_bytes"), int)
+_FIELDS: dict[str, dict[str, type]] = {
+    "progress": _COUNTS,
+    "end": _COUNTS,
+    "failed": {"name": str, "error": str},
+    "stopped": {"error": str},
+}
 
 
 class ScanStopped(ForebayError):
@@ -59,9 +66,9 @@ class VideoScan:
         self._command = [*PROGRAM, table]
         self._environ = {**os.environ, "FOREBAY_URL": sidecar.address, **({"FOREBAY_TOKEN": token} if token else {})}
         self._told = told
-        self._events: Queue[Event | None] = Queue()
+        self._events: Queue[Event | ScanStopped | None] = Queue()
         self._ended = False
-        self.last: Event = {"event": "progress", "shards": 0, "scanned": 0, "known": 0, "failed": 0, "clip_bytes": 0}
+        self.last: Event = {"event": "progress", **dict.fromkeys(_COUNTS, 0)}
 
     def add(self, url: str, headers: tuple[tuple[str, str], ...], name: str) -> None:
         """A shard, or a clip, is to be scanned; ``name`` is what is said of it. Raises ``ScanStopped``."""
@@ -107,8 +114,13 @@ class VideoScan:
     def _read(self, lines: IO[bytes]) -> None:
         """In a thread: a pipe that nobody reads would keep the scan waiting."""
         for line in lines:
-            with suppress(ValueError):  # a library that talks
-                self._events.put(json.loads(line))
+            try:
+                event = _event(line)
+            except ScanStopped as error:
+                self._events.put(error)
+            else:
+                if event is not None:
+                    self._events.put(event)
         self._events.put(None)
 
     def _take(self, *, block: bool) -> None:
@@ -117,6 +129,26 @@ class VideoScan:
             if event is None:
                 self._ended = True
                 return
+            if isinstance(event, ScanStopped):
+                raise event
             if event["event"] != "failed":
                 self.last = {**self.last, **event}
             self._told(event)
+
+
+def _event(line: bytes) -> Event | None:
+    """The event that a line tells; None: a library talks. Raises ``ScanStopped`` for an event without its fields."""
+    try:
+        told = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    kind = told.get("event") if isinstance(told, dict) else None
+    if not isinstance(kind, str) or kind not in _FIELDS:
+        return None
+    for name, wanted in _FIELDS[kind].items():
+        if type(told.get(name)) is not wanted:
+            raise ScanStopped(
+                f"the scan of clips told {kind!r} with a {name!r} that is no {wanted.__name__}",
+                next_step="forebay_proxy and forebay_loader in this environment are of two versions: install forebay[video] anew",
+            )
+    return told

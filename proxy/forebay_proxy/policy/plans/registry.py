@@ -133,11 +133,15 @@ class PlanRegistry:
             self._events.emit(PlanAdvanced(plan))
 
     def _cut(self, plan: ReaderPlan) -> Iterator[None]:
-        """Drop what the reader has opened already, so that a plan appended to for days does not grow."""
+        """Drop what the reader has opened already, so that a plan appended to for days does not grow.
+
+        Left for the next time where the reader announces between two slices: what was copied has the credentials of before.
+        """
+        credentials = plan.entries.own
         with self.storage.entering(plan.reader, plan.epoch, plan.set_name, plan.pace.heard_at) as rest:
             yield from self.storage.copy(rest, plan)
             yield from self.storage.mention(rest)
-            if self._plans.get(plan.reader) is plan:
+            if self._plans.get(plan.reader) is plan and plan.entries.own is credentials:
                 start = len(plan) - len(rest)
                 rest.entries.first = plan.entries.first + start
                 rest.position = plan.position - start  # further on than when the copying began, perhaps

@@ -18,6 +18,7 @@ from forebay_proxy.cli.index.video_scan import CLIP_SUFFIXES, ScanStopped, Video
 from forebay_proxy.core.errors import ConfigError
 
 SIDECAR = SidecarClient("http://127.0.0.1:7070")
+COUNTS = {"shards": 0, "scanned": 0, "known": 0, "failed": 0, "clip_bytes": 0}
 ECHO = """
     for line in sys.stdin:
         tell(event="progress", line=json.loads(line), variables=[os.environ["FOREBAY_URL"], os.environ.get("FOREBAY_TOKEN")])
@@ -31,7 +32,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
 
     def put(text: str) -> None:
         script = tmp_path / "scan.py"
-        head = "import json, os, sys, time\ndef tell(**event): print(json.dumps(event), flush=True)\n"
+        head = f"import json, os, sys, time\nCOUNTS = {COUNTS}\ndef tell(**event): print(json.dumps({{**COUNTS, **event}}), flush=True)\n"
         script.write_text(head + textwrap.dedent(text))
         monkeypatch.setattr(video_scan, "PROGRAM", (sys.executable, str(script)))
         monkeypatch.setattr(video_scan, "find_spec", lambda name: name)
@@ -57,7 +58,7 @@ def test_shards_are_told_and_events_come_back(program: Callable[[str], None]) ->
         {"clip": "https://h/2.mp4?x=1", "name": "https://h/2.mp4"},
     ]
     assert told[0]["variables"] == ["http://127.0.0.1:7070", "secret"]
-    assert told[2] == {"event": "end", "table": "t.clips", "scanned": 2}
+    assert told[2] == {**COUNTS, "event": "end", "table": "t.clips", "scanned": 2}
 
 
 def test_headers_travel_as_a_command_that_nobody_runs(program: Callable[[str], None]) -> None:
@@ -100,13 +101,34 @@ def test_telling_a_dead_scan_is_an_error_too(program: Callable[[str], None]) -> 
         _tell_for_ever(scan)
 
 
-def test_what_a_library_prints_is_passed_over(program: Callable[[str], None]) -> None:
-    """A line that is no JSON says nothing."""
-    program('print("[h264 @ 0x55] deprecated"); tell(event="end")')
+@pytest.mark.parametrize(
+    "line", ["[h264 @ 0x55] deprecated", "7", "null", '["end"]', '{"level": "info"}', '{"event": 7}', '{"event": "seen"}']
+)
+def test_what_a_library_prints_is_passed_over(program: Callable[[str], None], line: str) -> None:
+    """A line that is no JSON, or is no event of the scan, says nothing."""
+    program(f"print({line!r}); tell(event='end')")
     scan, told = events()
     with scan:
         scan.end()
     assert [event["event"] for event in told] == ["end"]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('{"event": "end", "shards": 1}', "told 'end' with a 'scanned' that is no int"),
+        ('{"event": "progress", "shards": "1"}', "told 'progress' with a 'shards' that is no int"),
+        ('{"event": "failed", "name": 1, "error": "x"}', "told 'failed' with a 'name' that is no str"),
+        ('{"event": "stopped"}', "told 'stopped' with a 'error' that is no str"),
+    ],
+)
+def test_an_event_without_its_fields_stops_the_count(program: Callable[[str], None], line: str, told: str) -> None:
+    """It is the loader of another version; what it says more is not waited for."""
+    program(f"print({line!r}, flush=True)\nfor line in sys.stdin: pass\ntime.sleep(600)")
+    scan, _ = events()
+    with pytest.raises(ScanStopped, match=told) as caught, scan:
+        _tell_for_ever(scan)
+    assert "two versions" in caught.value.next_step
 
 
 def test_much_said_keeps_nobody_waiting(program: Callable[[str], None]) -> None:

@@ -19,7 +19,7 @@ from forebay_proxy.policy.plans import reader_plan
 from forebay_proxy.policy.plans.epochs import GROUP_LIFE_S
 from forebay_proxy.policy.plans.facts import NextUseChanged
 from forebay_proxy.policy.plans.next_use import Rank
-from forebay_proxy.policy.plans.registry import SILENCE_S, START_RATE, PlanRegistry, PlansFull
+from forebay_proxy.policy.plans.registry import CUT_FROM, SILENCE_S, START_RATE, PlanRegistry, PlansFull
 
 GROUP = "https://o/set/"
 NAMES = [f"{GROUP}{number}.tar" for number in range(40)]
@@ -425,6 +425,24 @@ def test_each_plan_asks_with_its_own_credential() -> None:
     asked = {plan.reader: plans.shard_at(plan, 0).credential.headers for plan in plans.all()}
     assert asked == {**tokens, reader(9): (), reader(8): ()}
     assert len(plans.shard_ids) == 1
+
+
+def test_credentials_announced_anew_while_a_plan_is_cut_are_asked_with() -> None:
+    """The beginning of a long plan is dropped in slices; the reader says the same again between two of them, with a fresher token."""
+    plans, _ = plans_of()
+    old, new = ([shard_of(SHARDS[number % 7].name, credential=token) for number in range(CUT_FROM + 300)] for token in ("old", "new"))
+    plans.replace(R, old)
+    for shard in old[:CUT_FROM]:
+        plans.opened(shard, R)
+    appending = plans.appending(R, new[:1])
+    next(appending)  # it is being copied
+    plans.replace(R, new[CUT_FROM:])
+    for _ in appending:
+        pass
+    plan = plans.all()[0]
+    asked = {plans.shard_at(plan, index).credential for index in range(plan.position, len(plan))}
+    assert asked == {new[0].credential}
+    assert len(plan) - plan.position == 301
 
 
 # Against a naive model
