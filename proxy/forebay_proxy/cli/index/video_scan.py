@@ -139,7 +139,7 @@ class VideoScan:
 def _event(line: bytes) -> Event | None:
     """The event that a line tells; None: a library talks. Raises ``ScanStopped`` for an event without its fields."""
     try:
-        told = json.loads(line)
+        told: Event | Any = json.loads(line)
     except (ValueError, RecursionError):
         return None
     kind = told.get("event") if isinstance(told, dict) else None
@@ -151,4 +151,5 @@ def _event(line: bytes) -> Event | None:
                 f"the scan of clips told {kind!r} with a {name!r} that is no {wanted.__name__}",
                 next_step="forebay_proxy and forebay_loader in this environment are of two versions: install forebay[video] anew",
             )
-    return told
+    event: Event = told
+    return event
