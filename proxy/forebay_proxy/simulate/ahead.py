@@ -39,7 +39,7 @@ class Unheard:
     def ends(self, script: Script) -> None: ...
 
 
-class _View:
+class _SimulatedView:
     """The simulated cache as the cursors see it."""
 
     layout = DEFAULT_LAYOUT
@@ -75,7 +75,7 @@ class SimulatedAnnouncer:
         self._plans = plans
         self._keeping = keeping
         self._ahead = workload.ahead
-        self._scheduler = PrefetchScheduler(plans, _View(world, keeping))
+        self._scheduler = PrefetchScheduler(plans, _SimulatedView(world, keeping))
         self._is_due = False
         self._looked_at = 0.0
         events.on(NextUseChanged, lambda fact: self._moved(fact.names))
