@@ -31,6 +31,7 @@ NAMES = (
     "video_packets",  # handed to a decoder for them
     "video_bytes",  # of clips, read for their frames and sound: of a cold shard these travel
     "video_corrupt",  # clips that cannot be decoded
+    "video_unheard",  # clips that wds.torch_video gave without their sound, which cannot be read
     "video_timeout",  # clips that took longer than their time limit
     "video_scanned",  # clips whose motion and sound nobody knew, looked at when they were first used
     "video_replaced",  # of both: those another sample stood in for

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from functools import partial
 from hashlib import blake2b
+from math import inf
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Tuple
 
 import numpy
 
 from forebay_loader.base.counters import COUNTS
+from forebay_loader.base.notices import notice_once
 from forebay_loader.samples.member_bytes import MemberBytes
 from forebay_loader.video.clip_arguments import ClipArguments
 from forebay_loader.video.clip_info import ClipInfo
 from forebay_loader.video.clip_pass import ClipPass, ClipVisit
+from forebay_loader.video.decode.clip_timer import ClipTimer
 from forebay_loader.video.decode.resample import resampled
-from forebay_loader.video.errors import VideoError
+from forebay_loader.video.errors import UnsupportedVideo, VideoError
 from forebay_loader.video.metadata.measure import LOOK
 from forebay_loader.video.metadata.shard_name import shard_name
 from forebay_loader.video.metadata.table_file import clip_name
@@ -85,17 +88,28 @@ def decoded_member(key: str, data: Any, asked: ClipArguments, of: ClipPass) -> T
 
 
 def _decoded(clip: ClipBytes, asked: ClipArguments, epoch: int, seed: int, known_as: str) -> DecodedClip:
-    with profiled("forebay.video"), ClipSource(clip, size=asked.size, threads=asked.threads, time_limit_s=asked.time_limit_s) as source:
+    timer = ClipTimer(asked.time_limit_s, clip.name, clip.shard)
+    with profiled("forebay.video"), ClipSource(clip, size=asked.size, threads=asked.threads, timer=timer) as source:
         info = _scanned(source.open(), clip, asked, known_as)
         chosen = _chosen(info, asked.sampling, epoch, seed, clip)
         frames = source.frames(chosen.frames)
         audio, rate_hz = numpy.zeros((0, 0), numpy.float32), 0
         if asked.audio:
-            audio, rate_hz = source.audio(*_span(info, chosen))
+            audio, rate_hz = _all_sound(source) if asked.as_torchvision else source.audio(*_span(info, chosen))
             if asked.audio is not True and rate_hz:
                 audio, rate_hz = resampled(audio, rate_hz, asked.audio), asked.audio
     COUNTS.add("video_clips")
     return DecodedClip(info, frames, numpy.array(chosen.mask, bool), audio, rate_hz)
+
+
+def _all_sound(source: ClipSource) -> Tuple[Any, int]:
+    """From its begin to its end. None where it cannot be read, as torchvision has it, and that is told once."""
+    try:
+        return source.audio(-inf, inf)
+    except UnsupportedVideo as error:
+        COUNTS.add("video_unheard")
+        notice_once("video_unheard", f"{error}; such clips are given without sound, as torchvision does (fb.counters()['video_unheard'])")
+        return numpy.zeros((0, 0), numpy.float32), 0
 
 
 def _scanned(info: ClipInfo, clip: ClipBytes, asked: ClipArguments, known_as: str) -> ClipInfo:
@@ -120,8 +134,8 @@ def _chosen(info: ClipInfo, sampling: Any, epoch: int, seed: int, clip: ClipByte
 
 
 def _span(info: ClipInfo, chosen: Sampling) -> Tuple[float, float]:
-    """From the begin of the first chosen frame to the end of the last, in seconds; all of it where all or none were chosen."""
-    if not chosen.frames or len(set(chosen.frames)) == info.frames:
+    """From the begin of the first chosen frame to the end of the last, in seconds; all of it where none were chosen."""
+    if not chosen.frames:
         return 0.0, info.duration_s
     last = max(chosen.frames) + 1
     return info.times_s[min(chosen.frames)], info.times_s[last] if last < info.frames else info.duration_s

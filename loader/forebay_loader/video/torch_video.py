@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Callable, Dict, Optional, Tuple
 
@@ -17,16 +18,19 @@ SUFFIXES = frozenset({"mp4", "ogv", "mjpeg", "avi", "mov", "h264", "mpg", "webm"
 _WHERE = ("webdataset.autodecode", "webdataset")
 
 
-def torch_video(key: str, data: bytes) -> Optional[Tuple[Any, Any, Dict[str, Any]]]:
+def torch_video(key: str, data: bytes, time_limit_s: Optional[float] = 60.0) -> Optional[Tuple[Any, Any, Dict[str, Any]]]:
     """A decoder for ``.decode(wds.torch_video)``: None for a member that is no clip by its suffix.
 
-    (T x H x W x 3 uint8, channels x samples float32, ``{"video_fps": …, "audio_fps": …}``), tensors, of all of the clip, upright. Raises
-    ``VideoError`` for one that cannot be decoded to its end, where torchvision gave what came before.
+    (T x H x W x 3 uint8, channels x samples float32, ``{"video_fps": …, "audio_fps": …}``), tensors, of all of the clip, upright. Sound is
+    all there is, from its own begin to its own end, as ``torchvision.io.read_video`` gives it; sound that cannot be read is none, which
+    ``fb.counters()["video_unheard"]`` counts. Raises ``VideoError`` for a clip that cannot be decoded to its end, where torchvision gave
+    what came before, and ``VideoTimeout`` after ``time_limit_s``, None being never:
+    ``.decode(partial(wds.torch_video, time_limit_s=None))``.
     """
     if key.rpartition(".")[2] not in SUFFIXES:
         return None
     stock = _stock()
-    return _here(key, data) if stock is None else stock(key, data)
+    return _here(key, data, time_limit_s) if stock is None else stock(key, data)
 
 
 def put_in_place() -> None:
@@ -65,14 +69,16 @@ def _stock() -> Optional[Callable[..., Any]]:
     return getattr(own, "__wrapped__", own)  # type: ignore[no-any-return]
 
 
-@lru_cache(maxsize=1)
-def _here_stage() -> Any:
-    return importlib.import_module("forebay_loader.video.stage").video(audio=True, members=SUFFIXES)
+@lru_cache(maxsize=4)
+def _here_stage(time_limit_s: Optional[float]) -> Any:
+    stage = importlib.import_module("forebay_loader.video.stage").video(audio=True, members=SUFFIXES, time_limit_s=time_limit_s)
+    stage.asked = replace(stage.asked, as_torchvision=True)
+    return stage
 
 
-def _here(key: str, data: bytes) -> Tuple[Any, Any, Dict[str, Any]]:
+def _here(key: str, data: bytes, time_limit_s: Optional[float]) -> Tuple[Any, Any, Dict[str, Any]]:
     torch = importlib.import_module("torch")
-    frames, audio, info = _here_stage()(key, data)
+    frames, audio, info = _here_stage(time_limit_s)(key, data)
     said = {name: info[name] for name in ("video_fps", "audio_fps") if name in info}
     sound = torch.from_numpy(audio) if audio.size else torch.empty((1, 0), dtype=torch.float32)  # as torchvision has it
     return torch.from_numpy(frames), sound, said

@@ -6,6 +6,7 @@ import pickle
 import sys
 import types
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy
@@ -57,6 +58,30 @@ def test_a_clip_without_sound(enabled: None) -> None:
     """One channel of nothing, and no rate, as torchvision has it."""
     _, audio, info = wds.torch_video(".webm", rendered(codec="libvpx-vp9", container="webm"))
     assert (audio.shape, set(info)) == ((1, 0), {"video_fps"})
+
+
+@pytest.mark.parametrize("container", ["mp4", "mkv"])
+@pytest.mark.parametrize("more", [{"audio_s": 5.0}, {"audio_s": 1.0}, {"start_ms": 700}], ids=["longer", "shorter", "pictures late"])
+def test_all_of_the_sound(enabled: None, container: str, more: dict[str, Any]) -> None:
+    """Whatever the pictures' time: torchvision gave what its decoder gave, one frame after the other."""
+    data = rendered(audio="flac", container="matroska" if container == "mkv" else "mp4", **more)
+    _, audio, _ = module._here(".mp4", data, 60.0)
+    whole, _ = sound_of(data)
+    assert numpy.abs(audio.numpy() - whole / float(1 << (8 * whole.dtype.itemsize - 1))).max() < 1e-6
+
+
+def test_sound_that_cannot_be_read(enabled: None) -> None:
+    """None is given, as before; it is counted."""
+    frames, audio, info = wds.torch_video(".mp4", CLIP.replace(b"mp4a", b"enca"))
+    assert (len(frames), audio.shape, set(info)) == (48, (1, 0), {"video_fps"})
+    assert fb.counters()["video_unheard"] == 1
+
+
+def test_a_time_limit_of_its_own(enabled: None) -> None:
+    """A minute is not enough for a film, and may be too much."""
+    with pytest.raises(fb.VideoError, match="time_limit_s"):
+        partial(wds.torch_video, time_limit_s=0.0)(".mp4", CLIP)
+    assert len(partial(wds.torch_video, time_limit_s=None)(".mp4", CLIP)[0]) == 48
 
 
 @pytest.mark.parametrize("key", [".jpg", ".json", ".ts", ".left.txt"])

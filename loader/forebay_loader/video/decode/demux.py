@@ -1,15 +1,15 @@
 """Containers without a table of packets that can be trusted: WebM and Matroska, MPEG-TS, AVI and whatever else FFmpeg's demuxers know.
 
 All of the clip's bytes are gone through once. The pictures' packets become a table as an MP4 has it, so that only the wanted groups are
-decoded; sound is decoded from its begin, because such containers round its times.
+decoded. The clip begins with its first picture: MPEG-TS starts its clock anywhere, and a recording may begin within a group whose first
+pictures nothing can decode, which are none then.
 """
 
 from __future__ import annotations
 
-import io
 from array import array
+from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
 from typing import Any, List, Optional, Tuple
 
 import av
@@ -17,137 +17,172 @@ import numpy
 from av.error import FFmpegError
 
 from forebay_loader.video.clip_info import ClipInfo
+from forebay_loader.video.decode.clip_ending import check_ending
 from forebay_loader.video.decode.clip_timer import ClipTimer
-from forebay_loader.video.decode.frames import ReadPart, packet_of
-from forebay_loader.video.decode.sound import cut, floats
+from forebay_loader.video.decode.frames import Buffer, ReadPart, packet_of
+from forebay_loader.video.decode.packet_store import ClipFile, PacketStore
 from forebay_loader.video.errors import CorruptVideo, UnsupportedVideo
 from forebay_loader.video.mp4.chunks import starts_of
 from forebay_loader.video.mp4.track import Track
 
-__all__ = ["demuxed", "demuxed_sound"]
+__all__ = ["Demuxed", "demuxed", "opened"]
 
 _TIMED = frozenset({"matroska,webm", "mpegts", "mpeg", "ogg", "flv", "asf", "ivf", "nut"})  # which say when a frame is shown; AVI does not
+_FIRST_PACKETS = 64  # in which a first picture comes, to be asked how it is turned
 
 
-def demuxed(data: bytes) -> Tuple[ClipInfo, Optional[Track], ReadPart]:
-    """What is known of the clip ``data``, its video track (None without), and what reads that track's packets.
+@dataclass(frozen=True)
+class Demuxed:
+    """What is known of the clip, its video track (None without), what reads that track's packets; when the clip begins, in seconds of its
+    container's clock, and of sound that cannot be read the reason, "" where it can or there is none."""
 
-    Raises ``UnsupportedVideo``, ``CorruptVideo``.
-    """
+    info: ClipInfo
+    video: Optional[Track]
+    read: ReadPart
+    origin_s: float
+    sound_fault: str
+
+
+def demuxed(data: Buffer, timer: ClipTimer) -> Demuxed:
+    """The clip ``data``. Raises ``UnsupportedVideo``, ``CorruptVideo``, ``VideoTimeout``."""
+    check_ending(data)
     try:
-        with _opened(data) as container:
+        with opened(data) as container:
             streams = container.streams
-            rate_hz = streams.audio[0].codec_context.sample_rate if streams.audio else 0
+            rate_hz, fault = _sound(streams.audio[0]) if streams.audio else (0, "")
             if not streams.video:
                 heard_s = (container.duration or 0) / av.time_base
-                return ClipInfo(0, array("d"), heard_s, 0, 0, audio_rate_hz=rate_hz), None, partial(_part, data)
-            packets = _Packets(streams.video[0], container.format.name in _TIMED)
-            for packet in container.demux(streams.video[0]):
+                origin_s = _seconds(streams.audio[0]) if streams.audio else 0.0
+                return Demuxed(ClipInfo(0, array("d"), heard_s, 0, 0, audio_rate_hz=rate_hz), None, PacketStore(data), origin_s, fault)
+            stream = streams.video[0]
+            if stream.codec_context is None:
+                raise UnsupportedVideo("no decoder for its pictures")
+            packets = _Packets(stream, container.format.name in _TIMED, data, timer)
+            for packet in container.demux(stream):
+                timer.check()
                 packets.take(packet)
-            track = packets.track()
+            track, origin_s = packets.track()
     except FFmpegError as error:
         raise UnsupportedVideo(f"no container that is read here: {error.strerror}") from None
-    store = b"".join(packets.parts)
-    keys = tuple(track.keyframes().tolist())
     info = ClipInfo(
-        track.frames, array("d", track.times_s.tolist()), track.end_s, track.width, track.height, audio_rate_hz=rate_hz, keyframes=keys
-    )
-    return info, track, partial(_part, store)
+        track.frames, array("d", track.times_s.tolist()), track.end_s, track.width, track.height, track.rotation_deg,
+        tuple(track.keyframes().tolist()), rate_hz,
+    )  # fmt: skip
+    return Demuxed(info, track, packets.store, origin_s, fault)
 
 
-def _opened(data: bytes) -> Any:
-    return av.open(io.BytesIO(data))
+def opened(data: Buffer) -> Any:
+    """The container ``data``. Its texts may be of any encoding: nobody here reads them."""
+    return av.open(ClipFile(data), metadata_errors="replace")
 
 
-def _part(store: bytes, at: int, size: int) -> bytes:
-    return store[at : at + size]
+def _sound(stream: Any) -> Tuple[int, str]:
+    """(samples a second, 0 where it cannot be read, and why)."""
+    context = stream.codec_context
+    if context is None:
+        return 0, "no decoder for its sound"
+    return context.sample_rate, "" if context.sample_rate else "its sound has no rate"
 
 
-def demuxed_sound(data: bytes, begin_s: float, end_s: float, timer: ClipTimer) -> Tuple[Any, int]:
-    """(``channels x samples`` float32, samples a second) of the clip ``data`` between two times, in seconds.
-
-    Raises ``CorruptVideo``, ``VideoTimeout``.
-    """
-    parts: List[Tuple[int, Any]] = []
-    rate_hz, place = 0, None
-    try:
-        with _opened(data) as container:
-            origin_s = _origin_s(container)
-            container.streams.audio[0].codec_context.thread_count = 1
-            for frame in container.decode(audio=0):
-                timer.check()
-                rate_hz = frame.sample_rate
-                if place is None:
-                    place = round((float((frame.pts or 0) * frame.time_base) - origin_s) * rate_hz)
-                parts.append((place, floats(frame)))
-                place += frame.samples
-                if place > end_s * rate_hz:
-                    break
-    except FFmpegError as error:
-        raise CorruptVideo(f"its sound cannot be decoded: {error.strerror}") from None
-    if not parts:
-        return numpy.zeros((0, 0), numpy.float32), 0
-    return cut(parts, round(max(begin_s, 0.0) * rate_hz), round(end_s * rate_hz)), rate_hz
-
-
-def _origin_s(container: Any) -> float:
-    """When the clip begins on its container's clock: with its first picture; MPEG-TS starts anywhere."""
-    first = next((stream for stream in (*container.streams.video, *container.streams.audio)), None)
-    return max(0.0, float((first.start_time or 0) * first.time_base)) if first is not None else 0.0
+def _seconds(stream: Any) -> float:
+    """When it begins on its container's clock."""
+    return max(0.0, float((stream.start_time or 0) * stream.time_base))
 
 
 class _Packets:
     """The packets of a stream of pictures, as they come. ``timed``: the container says when each is shown."""
 
-    def __init__(self, stream: Any, timed: bool) -> None:
-        self.parts: List[bytes] = []
+    def __init__(self, stream: Any, timed: bool, data: Buffer, timer: ClipTimer) -> None:
+        self.store = PacketStore(data)
         self._stream = stream
         self._timed = timed or not stream.codec_context.reorder_depth
+        self._timer = timer
         self._rows: List[Tuple[Optional[int], int, int, bool]] = []  # pts, dts, duration, whether decoding can begin there
+        self._rotation_deg: Optional[int] = None
 
     def take(self, packet: Any) -> None:
         """One without bytes ends the stream."""
+        if self._rotation_deg is None:
+            self._rotation_deg = self._turned(packet)
         if packet.size:
-            self.parts.append(bytes(packet))
+            self.store.add(packet)
             self._rows.append((packet.pts, packet.dts or 0, packet.duration or 0, packet.is_keyframe))
 
-    def track(self) -> Track:
-        """They lie one after the other from byte 0. Raises ``CorruptVideo`` without any."""
-        if not self.parts:
+    def track(self) -> Tuple[Track, float]:
+        """The track, and when its first picture is shown, in seconds. Raises ``CorruptVideo`` without any."""
+        if not len(self.store):
             raise CorruptVideo("there is no picture in it")
-        pts, durations, tick, order = self._times()
-        context = self._stream.codec_context
-        sizes = numpy.array([len(part) for part in self.parts], numpy.int64)
+        times, durations, tick, order = self._times()
+        sizes = numpy.array(self.store.sizes(), numpy.int64)
         key = numpy.array([row[3] for row in self._rows], bool)
-        return Track(
+        leads = leading(times, key)
+        order = self._decodable(order, key, leads)
+        if not len(order):
+            raise CorruptVideo("no picture in it can be decoded")
+        begin = int(times[order[0]]) if self._timed else 0
+        context = self._stream.codec_context
+        track = Track(
             codec=context.name, decoder=context.name, extradata=context.extradata or b"", timescale=tick.denominator, width=context.width,
-            height=context.height, rotation_deg=0, rate_hz=0, channels=0, offsets=starts_of(sizes), sizes=sizes,
-            dts=numpy.array([row[1] for row in self._rows], numpy.int64), pts=pts * tick.numerator, durations=durations * tick.numerator,
-            key=key.tobytes(), leading=leading(pts, key).tobytes(), order=order,
+            height=context.height, rotation_deg=self._rotation_deg or 0, rate_hz=0, channels=0, offsets=starts_of(sizes), sizes=sizes,
+            dts=numpy.array([row[1] for row in self._rows], numpy.int64), pts=(times - begin) * tick.numerator,
+            durations=durations * tick.numerator, key=key.tobytes(), leading=leads.tobytes(), order=order,
         )  # fmt: skip
+        return track, float(begin * tick) if self._timed else _seconds(self._stream)
 
     def _times(self) -> Tuple[Any, Any, Fraction, Any]:
-        """(presentation times, durations, the tick of both in seconds, the packet of each frame), the times from 0."""
+        """(presentation times, durations, the tick of both in seconds, the packet of each frame)."""
         times = [row[0] for row in self._rows]
-        if self._timed and None not in times:
+        self._timed = self._timed and None not in times
+        if self._timed:
             pts = numpy.array(times, numpy.int64)
             durations = numpy.array([row[2] for row in self._rows], numpy.int64)
-            return pts - max(int(pts.min()), 0), durations, Fraction(self._stream.time_base), numpy.argsort(pts, kind="stable")
-        order = numpy.array(self._shown(), numpy.int64)
+            return pts, durations, Fraction(self._stream.time_base), numpy.argsort(pts, kind="stable")
+        order = numpy.array(self._shown(range(len(times))), numpy.int64)
         pts = numpy.full(len(times), -1, numpy.int64)
         pts[order] = numpy.arange(len(order))
         return pts, numpy.ones(len(times), numpy.int64), 1 / Fraction(self._stream.average_rate or 25), order
 
-    def _shown(self) -> List[int]:
-        """The packets in the order in which they are shown. Only a decoder knows, so all is decoded once; what cannot be is no frame."""
+    def _decodable(self, order: Any, key: Any, leads: Any) -> Any:
+        """``order`` without what was cut off from the pictures that it is made of: what comes before the first keyframe, or leads it. Which
+        of these stand alone only a decoder knows."""
+        keys = numpy.flatnonzero(key)
+        first, second = (*keys[:2].tolist(), len(key), len(key))[:2]
+        doubtful = [sample for sample in range(second) if sample < first or leads[sample]]
+        if not self._timed or not doubtful:
+            return order
+        lost = set(doubtful) - set(self._shown(range(doubtful[-1] + 1), whole=True))
+        return order[~numpy.isin(order, numpy.array(sorted(lost), numpy.int64))]
+
+    def _shown(self, samples: range, whole: bool = False) -> List[int]:
+        """Those of ``samples`` that give a picture, a ``whole`` one, in the order in which they are shown.
+
+        Raises ``CorruptVideo`` where one cannot be decoded, which ``whole`` passes over.
+        """
         context = av.CodecContext.create(self._stream.codec_context.name, "r")
         context.extradata = self._stream.codec_context.extradata
         context.thread_count = 1
         shown: List[int] = []
-        for number, part in (*enumerate(self.parts), (0, None)):
-            frames = context.decode(None if part is None else packet_of(part, number, number))
-            shown += [frame.pts for frame in frames if frame.pts is not None]
+        for number in (*samples, None):
+            self._timer.check()
+            try:
+                frames = context.decode(None if number is None else packet_of(self.store.part(number), number, number))
+            except FFmpegError as error:
+                if whole:
+                    continue
+                raise CorruptVideo(f"its decoder stops at packet {number}: {error.strerror}") from None
+            shown += [frame.pts for frame in frames if frame.pts is not None and not (whole and frame.is_corrupt)]
         return shown
+
+    def _turned(self, packet: Any) -> Optional[int]:
+        """The clockwise turn that shows the pictures upright, by the first that comes; None while none has."""
+        try:
+            frame = next(iter(packet.decode()), None)
+        except FFmpegError:
+            frame = None
+        if frame is not None:
+            turned: int = -round(frame.rotation / 90) % 4 * 90
+            return turned
+        return 0 if len(self.store) >= _FIRST_PACKETS else None
 
 
 def leading(pts: Any, key: Any) -> Any:

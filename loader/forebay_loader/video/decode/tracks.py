@@ -9,10 +9,11 @@ from typing import Any, Callable, Optional, Tuple
 from forebay_loader.video.clip_info import ClipInfo
 from forebay_loader.video.decode.byte_spans import SpanReader
 from forebay_loader.video.decode.clip_timer import ClipTimer
-from forebay_loader.video.decode.demux import demuxed, demuxed_sound
-from forebay_loader.video.decode.frames import ReadPart
+from forebay_loader.video.decode.demux import demuxed
+from forebay_loader.video.decode.demux_sound import demuxed_sound
+from forebay_loader.video.decode.frames import Buffer, ReadPart
 from forebay_loader.video.decode.sound import sound_between, sound_group
-from forebay_loader.video.errors import CorruptVideo
+from forebay_loader.video.errors import CorruptVideo, UnsupportedVideo
 from forebay_loader.video.mp4.index import FIRST_KINDS, read_index
 from forebay_loader.video.mp4.track import Track
 
@@ -25,7 +26,8 @@ Sound = Callable[[float, float, ClipTimer], Tuple[Any, int]]
 
 @dataclass(frozen=True)
 class ClipTracks:
-    """The first video track, None without one, and what reads its packets; what gives sound between two seconds, if there is any."""
+    """The first video track, None without one, and what reads its packets; what gives sound between two seconds, if there is any: sound
+    that cannot be read raises ``UnsupportedVideo`` there, and ``info`` knows of none."""
 
     info: ClipInfo
     video: Optional[Track]
@@ -33,20 +35,38 @@ class ClipTracks:
     sound: Optional[Sound]
 
 
-def tracks_of(read: ReadPart, length: int, name: str) -> ClipTracks:
-    """The tracks of a clip of ``length`` bytes. Raises ``CorruptVideo``, ``UnsupportedVideo``, and what ``read`` raises."""
+def tracks_of(read: ReadPart, length: int, name: str, timer: ClipTimer) -> ClipTracks:
+    """The tracks of a clip of ``length`` bytes, within ``timer``.
+
+    Raises ``CorruptVideo``, ``UnsupportedVideo``, ``VideoTimeout``, and what ``read`` raises.
+    """
     if not length:
         raise CorruptVideo("it has no byte")
-    if bytes(read(4, 4)) in FIRST_KINDS:
-        index = read_index(lambda at, size: bytes(read(at, size)), length, name)
-        sound = partial(_sound, index.audio, read) if index.audio is not None else None
+
+    def timed(at: int, size: int) -> Buffer:
+        timer.check()
+        return read(at, size)
+
+    if bytes(timed(4, 4)) in FIRST_KINDS:
+        index = read_index(lambda at, size: bytes(timed(at, size)), length, name)
+        timer.check()
+        sound = partial(_sound, index.audio, read) if index.audio is not None else _refusing(index.audio_fault)
         return ClipTracks(index.to_info(), index.video, read, sound)
-    data = bytes(read(0, length))
-    info, video, store = demuxed(data)
-    return ClipTracks(info, video, store, partial(demuxed_sound, data) if info.audio_rate_hz else None)
+    data = timed(0, length)
+    found = demuxed(data, timer)
+    heard = partial(demuxed_sound, data, found.origin_s) if found.info.audio_rate_hz else _refusing(found.sound_fault)
+    return ClipTracks(found.info, found.video, found.read, heard)
 
 
 def _sound(track: Track, read: ReadPart, begin_s: float, end_s: float, timer: ClipTimer) -> Tuple[Any, int]:
     group = sound_group(track, begin_s, end_s)
     spans = track.byte_spans([group], GAP_BYTES) if group.first < group.end else []
     return sound_between(track, SpanReader(read, spans), begin_s, end_s, timer)
+
+
+def _refusing(fault: str) -> Optional[Sound]:
+    return partial(_refused, fault) if fault else None
+
+
+def _refused(fault: str, begin_s: float, end_s: float, timer: ClipTimer) -> Tuple[Any, int]:
+    raise UnsupportedVideo(f"its sound cannot be read: {fault}")

@@ -28,14 +28,24 @@ __all__ = ["ClipSource"]
 class ClipSource:
     """A ``VideoSource`` over ``clip``: an MP4 or MOV, or another container that FFmpeg knows.
 
-    ``size`` as ``check_size`` takes it; ``threads`` a decoder may use; ``time_limit_s`` is for each call of ``frames`` and ``audio``.
+    ``size`` as ``check_size`` takes it; ``threads`` a decoder may use; ``time_limit_s`` is for each call of ``open``, ``frames`` and
+    ``audio``, and counts the opening in the first; ``timer`` takes its place, and is for all calls together.
     """
 
-    def __init__(self, clip: ClipBytes, *, size: Size = None, threads: int = 1, time_limit_s: Optional[float] = 60.0) -> None:
+    def __init__(
+        self,
+        clip: ClipBytes,
+        *,
+        size: Size = None,
+        threads: int = 1,
+        time_limit_s: Optional[float] = 60.0,
+        timer: Optional[ClipTimer] = None,
+    ) -> None:
         self._clip = clip
         self._size = size
         self._threads = threads
         self._time_limit_s = time_limit_s
+        self._one_timer = timer
         self._tracks: Optional[ClipTracks] = None
 
     def __repr__(self) -> str:
@@ -45,13 +55,14 @@ class ClipSource:
         return {**self.__dict__, "_tracks": None}
 
     def open(self) -> ClipInfo:
-        return self._opened().info
+        return self._opened(self._timer()).info
 
     def frame(self, index: int) -> Any:
         return self.frames([index])[0]
 
     def frames(self, indices: Sequence[int]) -> Any:
-        tracks = self._opened()
+        timer = self._timer()
+        tracks = self._opened(timer)
         with self._named():
             track = tracks.video
             if track is None:
@@ -62,7 +73,7 @@ class ClipSource:
             groups = track.needed(sorted(places))
             with profiled("forebay.video.decode"):
                 read = SpanReader(tracks.read, track.byte_spans(groups, GAP_BYTES))
-                for number, frame in decoded(track, groups, read, self._timer(), self._threads):
+                for number, frame in decoded(track, groups, read, timer, self._threads):
                     first, *others = places[number]
                     pictures.into(frame, found[first])
                     for place in others:
@@ -71,11 +82,12 @@ class ClipSource:
         return found
 
     def audio(self, begin_s: float, end_s: float) -> Tuple[Any, int]:
-        sound = self._opened().sound
+        timer = self._timer()
+        sound = self._opened(timer).sound
         if sound is None:
             return numpy.zeros((0, 0), numpy.float32), 0
         with self._named(), profiled("forebay.video.audio"):
-            return sound(begin_s, end_s, self._timer())
+            return sound(begin_s, end_s, timer)
 
     def close(self) -> None:
         self._tracks = None
@@ -87,14 +99,14 @@ class ClipSource:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _opened(self) -> ClipTracks:
+    def _opened(self, timer: ClipTimer) -> ClipTracks:
         if self._tracks is None:
             with self._named(), profiled("forebay.video.index"):
-                self._tracks = tracks_of(self._clip.read, self._clip.open(), self._clip.name)
+                self._tracks = tracks_of(self._clip.read, self._clip.open(), self._clip.name, timer)
         return self._tracks
 
     def _timer(self) -> ClipTimer:
-        return ClipTimer(self._time_limit_s, self._clip.name, self._clip.shard)
+        return self._one_timer or ClipTimer(self._time_limit_s, self._clip.name, self._clip.shard)
 
     @contextmanager
     def _named(self) -> Iterator[None]:
