@@ -17,7 +17,7 @@ import numpy
 from av.error import FFmpegError
 
 from forebay_loader.video.clip_info import ClipInfo
-from forebay_loader.video.decode.clip_ending import check_ending
+from forebay_loader.video.decode.clip_end import check_end
 from forebay_loader.video.decode.clip_timer import ClipTimer
 from forebay_loader.video.decode.frames import Buffer, ReadPart, packet_of
 from forebay_loader.video.decode.packet_store import ClipFile, PacketStore
@@ -45,7 +45,7 @@ class Demuxed:
 
 def demuxed(data: Buffer, timer: ClipTimer) -> Demuxed:
     """The clip ``data``. Raises ``UnsupportedVideo``, ``CorruptVideo``, ``VideoTimeout``."""
-    check_ending(data)
+    check_end(data)
     try:
         with opened(data) as container:
             streams = container.streams

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.clips import rendered
 
-from forebay_loader.video.decode.clip_ending import check_ending
+from forebay_loader.video.decode.clip_end import check_end
 from forebay_loader.video.errors import CorruptVideo
 from forebay_loader.video.sources.choice import source_of
 
@@ -24,8 +24,8 @@ KINDS: dict[str, dict[str, Any]] = {
 def test_a_whole_clip(kind: str) -> None:
     """And one that has bytes behind its end, as a tar pads."""
     data = rendered(**KINDS[kind])
-    check_ending(data)
-    check_ending(data + bytes(512))
+    check_end(data)
+    check_end(data + bytes(512))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -43,17 +43,17 @@ def test_a_clip_that_was_cut(kind: str, share: float) -> None:
 def test_a_cut_transport_stream_is_none() -> None:
     """It says nothing of its length: what is there is given."""
     data = rendered(container="mpegts")
-    check_ending(data[: len(data) // 2])
+    check_end(data[: len(data) // 2])
 
 
 def test_a_size_that_was_never_filled_in() -> None:
     """A recorder that was switched off left zeros there."""
     data = rendered(container="avi", codec="mpeg4")
-    check_ending(data[:4] + bytes(4) + data[8:])
+    check_end(data[:4] + bytes(4) + data[8:])
 
 
 @pytest.mark.parametrize("junk", [b"\x1aE\xdf\xa3", b"\x1aE\xdf\xa3\x80\x00", b"\x1aE\xdf\xa3\x01" + b"\xff" * 7 + b"\xff" * 40, b"RIFF"])
 def test_a_head_and_nothing_of_sense(junk: bytes) -> None:
     """Left to the demuxer, or cut: never another error."""
     with suppress(CorruptVideo):
-        check_ending(junk)
+        check_end(junk)

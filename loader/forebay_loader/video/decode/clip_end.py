@@ -11,7 +11,7 @@ from typing import Optional, Tuple
 from forebay_loader.video.decode.frames import Buffer
 from forebay_loader.video.errors import CorruptVideo
 
-__all__ = ["check_ending"]
+__all__ = ["check_end"]
 
 _EBML, _SEGMENT, _CLUSTER = 0x1A45DFA3, 0x18538067, 0x1F43B675
 _ANYWHERE = frozenset([0xEC, 0xBF])  # Void, CRC-32
@@ -21,7 +21,7 @@ _IN_CLUSTER = frozenset([0xE7, 0xA7, 0xAB, 0xA0, 0xA3, 0x5854, 0xAF])
 _UNKNOWN = -1
 
 
-def check_ending(data: Buffer) -> None:
+def check_end(data: Buffer) -> None:
     """Raise ``CorruptVideo`` where the clip ``data`` ends before its container does."""
     begin = bytes(data[:12])
     if begin[:4] == _EBML.to_bytes(4, "big"):
