@@ -19,11 +19,11 @@ from av.error import FFmpegError
 from forebay_loader.video.clip_info import ClipInfo
 from forebay_loader.video.decode.clip_end import check_end
 from forebay_loader.video.decode.clip_timer import ClipTimer
-from forebay_loader.video.decode.frames import Buffer, ReadPart, packet_of
+from forebay_loader.video.decode.frames import Buffer, ReadPart, packet_of, tell
 from forebay_loader.video.decode.packet_store import ClipFile, PacketStore
 from forebay_loader.video.errors import CorruptVideo, UnsupportedVideo
 from forebay_loader.video.mp4.chunks import starts_of
-from forebay_loader.video.mp4.track import Track
+from forebay_loader.video.mp4.track import Coded, Track, trusted_keys
 
 __all__ = ["Demuxed", "demuxed", "opened"]
 
@@ -89,6 +89,10 @@ def _seconds(stream: Any) -> float:
     return max(0.0, float((stream.start_time or 0) * stream.time_base))
 
 
+def _coded(context: Any) -> Coded:
+    return Coded(context.name, context.codec_tag.encode("latin-1"), context.bits_per_coded_sample)
+
+
 class _Packets:
     """The packets of a stream of pictures, as they come. ``timed``: the container says when each is shown."""
 
@@ -114,7 +118,7 @@ class _Packets:
             raise CorruptVideo("there is no picture in it")
         times, durations, tick, order = self._times()
         sizes = numpy.array(self.store.sizes(), numpy.int64)
-        key = numpy.array([row[3] for row in self._rows], bool)
+        key = trusted_keys(self._stream.codec_context.name, numpy.array([row[3] for row in self._rows], bool))
         leads = leading(times, key)
         order = self._decodable(order, key, leads)
         if not len(order):
@@ -122,8 +126,9 @@ class _Packets:
         begin = int(times[order[0]]) if self._timed else 0
         context = self._stream.codec_context
         track = Track(
-            codec=context.name, decoder=context.name, extradata=context.extradata or b"", timescale=tick.denominator, width=context.width,
-            height=context.height, rotation_deg=self._rotation_deg or 0, rate_hz=0, channels=0, offsets=starts_of(sizes), sizes=sizes,
+            coded=_coded(context), decoder=context.name, extradata=context.extradata or b"", timescale=tick.denominator,
+            width=context.width, height=context.height,
+            rotation_deg=self._rotation_deg or 0, rate_hz=0, channels=0, offsets=starts_of(sizes), sizes=sizes,
             dts=numpy.array([row[1] for row in self._rows], numpy.int64), pts=(times - begin) * tick.numerator,
             durations=durations * tick.numerator, key=key.tobytes(), leading=leads.tobytes(), order=order,
         )  # fmt: skip
@@ -158,8 +163,10 @@ class _Packets:
 
         Raises ``CorruptVideo`` where one cannot be decoded, which ``whole`` passes over.
         """
-        context = av.CodecContext.create(self._stream.codec_context.name, "r")
-        context.extradata = self._stream.codec_context.extradata
+        there = self._stream.codec_context
+        context = av.CodecContext.create(there.name, "r")
+        context.extradata = there.extradata
+        tell(context, _coded(there), there.width, there.height)
         context.thread_count = 1
         shown: List[int] = []
         for number in (*samples, None):

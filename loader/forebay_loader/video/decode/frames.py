@@ -20,9 +20,9 @@ from av.error import FFmpegError
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.video.decode.clip_timer import ClipTimer
 from forebay_loader.video.errors import CorruptVideo, UnsupportedVideo
-from forebay_loader.video.mp4.track import DecodeGroup, Track
+from forebay_loader.video.mp4.track import Coded, DecodeGroup, Track
 
-__all__ = ["Buffer", "ReadPart", "decoded", "decoder_of", "packet_of"]
+__all__ = ["Buffer", "ReadPart", "decoded", "decoder_of", "packet_of", "tell"]
 
 Buffer = Union[bytes, memoryview]
 ReadPart = Callable[[int, int], Buffer]  # (offset, size): these bytes, fewer only at the end
@@ -73,7 +73,7 @@ def _group(
         if skips:
             context.skip_frame = "DEFAULT" if number in wanted else "NONREF"
         data = _part(read, int(track.offsets[sample]), int(track.sizes[sample]), number)
-        for frame in _given(context, packet_of(data, number, sample), number):
+        for frame in _given(context, packet_of(data, number, sample, bool(track.key[sample])), number):
             yield _whole(frame, track, samples.start)
     for frame in _given(context, None, -1):
         yield _whole(frame, track, samples.start)
@@ -89,6 +89,7 @@ def decoder_of(track: Track, threads: int = 1) -> Any:
         if context.type == "video":
             strict = {"err_detect": _STRICT[context.codec.name]} if context.codec.name in _STRICT else {}
             context.options = {"max_pixels": _MOST_PIXELS, **strict}
+            tell(context, track.coded, track.width, track.height)
         elif track.rate_hz and track.channels in _LAYOUTS:  # uncompressed sound says neither itself
             context.sample_rate, context.layout = track.rate_hz, _LAYOUTS[track.channels]
     except (FFmpegError, ValueError, TypeError):
@@ -96,11 +97,21 @@ def decoder_of(track: Track, threads: int = 1) -> Any:
     return context
 
 
-def packet_of(data: Buffer, pts: int, dts: int) -> Any:
-    """A packet with a copy of ``data``: decoders read a few bytes further than its end, which only a packet's own memory has."""
+def tell(context: Any, coded: Coded, width: int, height: int) -> None:
+    """Say to the decoder ``context`` what the container says of its pictures: some have no other word of it."""
+    context.width, context.height = width, height
+    if coded.tag.isascii() and len(coded.tag.strip(b"\0")) == 4:
+        context.codec_tag = coded.tag.decode()
+    if coded.depth:
+        context.bits_per_coded_sample = coded.depth
+
+
+def packet_of(data: Buffer, pts: int, dts: int, key: bool = True) -> Any:
+    """A packet with a copy of ``data``: decoders read a few bytes further than its end, which only a packet's own memory has. ``key`` is
+    whether decoding can begin there: PNG's decoder adds to the picture before it what is none."""
     packet: Any = av.Packet(len(data))
     packet.update(data)
-    packet.pts, packet.dts = pts, dts
+    packet.pts, packet.dts, packet.is_keyframe = pts, dts, key
     return packet
 
 

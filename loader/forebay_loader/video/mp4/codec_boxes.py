@@ -11,7 +11,7 @@ from forebay_loader.video.mp4.boxes import Box
 __all__ = ["CONFIGURATIONS", "aac_shape", "esds_config", "extradata_of", "pcm_format"]
 
 WHOLE = (b"avcC", b"hvcC", b"vvcC", b"av1C")  # a decoder takes the payload as it is
-CONFIGURATIONS = frozenset([*WHOLE, b"esds", b"dOps", b"dfLa", b"alac", b"wave", b"pcmC", b"enda"])
+CONFIGURATIONS = frozenset([*WHOLE, b"glbl", b"esds", b"dOps", b"dfLa", b"alac", b"wave", b"pcmC", b"enda"])
 
 # ISO/IEC 14496-3, tables 1.18 and 1.19; kinds of audio objects that say a second rate, the one they are heard at.
 AAC_RATES_HZ = (96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000, 7350)
@@ -20,7 +20,7 @@ SPECTRAL_BANDS, PARAMETRIC_STEREO = (5, 29), 29
 
 # ISO/IEC 14496-1, table 5: what an elementary stream descriptor says it is.
 OBJECT_TYPES = {
-    0x20: "mpeg4", 0x21: "h264", 0x23: "hevc", 0x6A: "mpeg1video", 0x6C: "mjpeg", 0x6D: "png",
+    0x20: "mpeg4", 0x21: "h264", 0x23: "hevc", 0x6A: "mpeg1video", 0x6C: "mjpeg", 0x6D: "png", 0x6E: "jpeg2000",
     **dict.fromkeys(range(0x60, 0x66), "mpeg2video"),
     0x40: "aac", 0x66: "aac", 0x67: "aac", 0x68: "aac", 0x69: "mp3", 0x6B: "mp3", 0xA5: "ac3", 0xA6: "eac3", 0xA9: "dca", 0xAD: "opus",
     0xC1: "flac", 0xDD: "vorbis",
@@ -44,7 +44,9 @@ def extradata_of(boxes: dict[bytes, Box]) -> bytes:
         return bytes(boxes[b"dfLa"].data[8:42])
     if b"alac" in boxes:  # the decoder wants the box itself
         return struct.pack(">I4s", len(boxes[b"alac"].data) + 8, b"alac") + bytes(boxes[b"alac"].data)
-    return esds_config(boxes[b"esds"])[1] if b"esds" in boxes else b""
+    if b"esds" in boxes:
+        return esds_config(boxes[b"esds"])[1]
+    return bytes(boxes[b"glbl"].data) if b"glbl" in boxes else b""  # FFmpeg's own, for codecs that have no box of theirs
 
 
 def _opus_head(box: Box) -> bytes:

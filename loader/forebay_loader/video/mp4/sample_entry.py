@@ -16,11 +16,16 @@ DECODERS = {
     b"hvc1": "hevc", b"hev1": "hevc", b"dvh1": "hevc", b"dvhe": "hevc", b"vvc1": "vvc", b"vvi1": "vvc",
     b"av01": "libdav1d", b"dav1": "libdav1d",  # FFmpeg's own, av1, needs a graphics card
     b"vp08": "vp8", b"vp09": "vp9", b"s263": "h263", b"h263": "h263",
-    b"jpeg": "mjpeg", b"mjpa": "mjpeg", b"png ": "png",
+    b"jpeg": "mjpeg", b"mjpa": "mjpeg", b"png ": "png", b"mjp2": "jpeg2000", b"CFHD": "cfhd", b"AVdn": "dnxhd", b"FFV1": "ffv1",
+    b"rle ": "qtrle", b"SVQ1": "svq1", b"cvid": "cinepak", b"rpza": "rpza", b"v210": "v210", b"r210": "r210",
+    b"m1v ": "mpeg1video", b"m1v1": "mpeg1video", b"m2v1": "mpeg2video",
+    **dict.fromkeys((b"dvc ", b"dvcp", b"dvpp", b"dv5p", b"dv5n", b"AVdv"), "dvvideo"),
     b"apch": "prores", b"apcn": "prores", b"apcs": "prores", b"apco": "prores", b"ap4h": "prores", b"ap4x": "prores",
     b"Opus": "opus", b"fLaC": "flac", b"alac": "alac", b"ac-3": "ac3", b"ec-3": "eac3", b".mp3": "mp3", b"mp3 ": "mp3",
 }  # fmt: skip
+PALETTES = (b"rle ", b"cvid")  # of QuickTime's, those whose pixels are numbers in a table where they have few bits
 ENCRYPTED = (b"encv", b"enca", b"drmi", b"drms")
+GREY = 32  # is added to a depth: 40 are 256 levels of grey
 VIDEO_BYTES, AUDIO_BYTES = 78, 28  # of the fields before the boxes inside (12.1.3, 12.2.3)
 QUICKTIME_BYTES = {0: 0, 1: 16, 2: 36}  # of more fields, by the version of QuickTime's sound description
 
@@ -29,7 +34,8 @@ QUICKTIME_BYTES = {0: 0, 1: 16, 2: 36}  # of more fields, by the version of Quic
 class SampleEntry:
     """``codec`` is the entry's four characters, ``decoder`` FFmpeg's name of what decodes it ("" if none is known), ``extradata`` what that
     is opened with, as FFmpeg's own demuxer gives it. ``width`` and ``height`` are pixels as coded; of sound ``rate_hz`` and ``channels``,
-    and ``pcm_bytes``, of one frame of uncompressed sound, else 0. ``reference`` is the number of the data reference, from 1."""
+    and ``pcm_bytes``, of one frame of uncompressed sound, else 0. ``reference`` is the number of the data reference, from 1. ``tag`` is the
+    entry's four characters as they are, ``depth`` of pictures bits of a pixel."""
 
     codec: str
     decoder: str
@@ -40,6 +46,8 @@ class SampleEntry:
     rate_hz: int = 0
     channels: int = 0
     pcm_bytes: int = 0
+    tag: bytes = b""
+    depth: int = 0
 
 
 def read_sample_entry(stsd: Box, number: int, handler: bytes, count: BoxCount) -> SampleEntry:
@@ -54,10 +62,14 @@ def read_sample_entry(stsd: Box, number: int, handler: bytes, count: BoxCount) -
 
 
 def _video(entry: Box, count: BoxCount) -> SampleEntry:
-    width, height = entry.fields(24, ">HH")
+    (width, height), depth = entry.fields(24, ">HH"), entry.number(74, ">H")
     boxes = entry.only(CONFIGURATIONS, count, skip=VIDEO_BYTES)
     decoder, extradata = _decoder(entry.kind, boxes)
-    return SampleEntry(name_of(entry.kind), decoder, extradata, entry.number(6, ">H"), width=width, height=height)
+    if entry.kind in PALETTES and depth & GREY - 1 <= 8:
+        decoder = ""  # the table is beside the packets, where only FFmpeg's demuxer puts it
+    return SampleEntry(
+        name_of(entry.kind), decoder, extradata, entry.number(6, ">H"), width=width, height=height, tag=entry.kind, depth=depth
+    )
 
 
 def _audio(entry: Box, stsd_version: int, count: BoxCount) -> SampleEntry:

@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Optional
+from typing import NamedTuple, Optional
 
 import numpy
 from numpy.typing import NDArray
 
 from forebay_loader.video.mp4.boxes import Counts
 
-__all__ = ["DecodeGroup", "Track"]
+__all__ = ["Coded", "DecodeGroup", "Track", "trusted_keys"]
+
+# Decoders of pictures made of others that make up what is not there and say nothing, and whose muxers forget to say what is a keyframe.
+_FORGOTTEN = ("h263", "rpza", "qtrle", "svq1", "cinepak")
 
 
 @dataclass(frozen=True)
@@ -29,12 +32,27 @@ class DecodeGroup:
     frames: tuple[int, ...]
 
 
+class Coded(NamedTuple):
+    """A codec as its container has it: its name in errors; its four bytes, b"" where there are none; bits of a pixel, 0 where it does not
+    say. Some decoders are told by these alone what they decode."""
+
+    name: str
+    tag: bytes = b""
+    depth: int = 0
+
+
+def trusted_keys(decoder: str, key: NDArray[numpy.bool_]) -> NDArray[numpy.bool_]:
+    """``key``, which samples decoding can begin at as their container has it. Where it says so of all, and that is mostly not so, only the
+    first is one."""
+    return numpy.arange(len(key)) == 0 if decoder in _FORGOTTEN and key.all() else key
+
+
 @dataclass(frozen=True, eq=False)
 class Track:
     """One video or audio track.
 
-    - ``codec``: four characters, as ``avc1``; ``decoder``: FFmpeg's name of what decodes it, "" if none is known; ``extradata``: what that
-      decoder is opened with (the payload of avcC, hvcC, av1C …).
+    - ``coded``: the codec, as its container calls it; ``decoder``: FFmpeg's name of what decodes it, "" if none is known;
+      ``extradata``: what that is opened with (the payload of avcC, hvcC, av1C …).
     - ``timescale``: ticks a second of ``dts`` and ``pts``.
     - ``width``, ``height``: pixels as coded; ``rotation_deg``: clockwise turn that shows them upright, 0, 90, 180 or 270 (a mirrored
       picture is turned and not mirrored); ``rate_hz``, ``channels``: of sound. 0 where the track is of the other sort.
@@ -45,7 +63,7 @@ class Track:
     - ``order``: int64 array, the sample of each frame.
     """
 
-    codec: str
+    coded: Coded
     decoder: str
     extradata: bytes
     timescale: int
@@ -65,6 +83,11 @@ class Track:
 
     def __repr__(self) -> str:
         return f"<Track {self.codec}, {len(self.order)} frames of {len(self.offsets)} samples>"
+
+    @property
+    def codec(self) -> str:
+        """Its name, as ``avc1``."""
+        return self.coded.name
 
     @property
     def frames(self) -> int:

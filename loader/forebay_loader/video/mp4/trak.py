@@ -14,7 +14,7 @@ from forebay_loader.video.mp4.boxes import Box, BoxCount, Counts, needed_box
 from forebay_loader.video.mp4.edit_list import Edit, apply_edits, read_edits
 from forebay_loader.video.mp4.sample_entry import SampleEntry, read_sample_entry
 from forebay_loader.video.mp4.sample_table import SampleTable, check_spans, joined, read_sample_table
-from forebay_loader.video.mp4.track import Track
+from forebay_loader.video.mp4.track import Coded, Track, trusted_keys
 from forebay_loader.video.mp4.track_run import PlacedRun, SampleDefaults, spread_runs
 
 __all__ = ["SOUND", "VIDEO", "Movie", "Trak", "handler_of", "read_movie", "read_trak"]
@@ -55,17 +55,18 @@ class Trak:
             raise UnsupportedVideo(self.fault)
         table = joined([self.table, *spread_runs(self.runs, self.handler == SOUND, self.entry.pcm_bytes)])
         check_spans(table, length)
-        times = table.dts + table.shifts
+        times, key = table.dts + table.shifts, trusted_keys(self.entry.decoder, table.key)
         pts, shown = apply_edits(self.edits, times, table.durations, self.handler == SOUND)
         visible = numpy.flatnonzero(shown)
         if not len(visible):
             raise CorruptVideo(f"track {self.number} shows none of its {len(table)} samples")
         return Track(
-            codec=self.entry.codec, decoder=self.entry.decoder, extradata=self.entry.extradata, timescale=self.timescale,
-            width=self.entry.width, height=self.entry.height, rotation_deg=self.rotation_deg,
+            coded=Coded(self.entry.codec, self.entry.tag, self.entry.depth), decoder=self.entry.decoder,
+            extradata=self.entry.extradata, timescale=self.timescale, width=self.entry.width, height=self.entry.height,
+            rotation_deg=self.rotation_deg,
             rate_hz=self.entry.rate_hz or (self.timescale if self.handler == SOUND else 0),  # 16 bits hold no 96 kHz
             channels=self.entry.channels, offsets=table.offsets, sizes=table.sizes, dts=self._decode_times(table), pts=pts,
-            durations=table.durations, key=table.key.tobytes(), leading=_leading(times, table.key).tobytes(),
+            durations=table.durations, key=key.tobytes(), leading=_leading(times, key).tobytes(),
             order=visible[numpy.argsort(pts[visible], kind="stable")],
         )  # fmt: skip
 
