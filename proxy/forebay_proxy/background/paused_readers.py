@@ -7,13 +7,11 @@ from collections.abc import Hashable
 from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.policy.eviction.facts import LeadGivenBack
 from forebay_proxy.policy.plans.registry import PlanRegistry, ReaderPlan
-from forebay_proxy.policy.schedule.idle_readers import STILL_S, IdleReaders
+from forebay_proxy.policy.schedule.idle_readers import IdleReaders, patience_s
 from forebay_proxy.policy.schedule.scheduler import PrefetchScheduler
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["PausedReaders"]
-
-SLOW_SHARDS = 4  # of a passed descriptor it is not told how far it was read: its reader may take as long as for so many shards
 
 
 class PausedReaders:
@@ -42,8 +40,7 @@ class PausedReaders:
         places: dict[Hashable, tuple[object, float]] = {}
         for plan in self._plans.all():
             position, has_all = inside.get(plan.reader, (0, False))
-            patience_s = max(STILL_S, SLOW_SHARDS / plan.pace.rate) if has_all else STILL_S
-            places[plan.reader] = (plan.pace.opened_at, position), patience_s
+            places[plan.reader] = (plan.pace.opened_at, position), patience_s(plan.pace.rate, has_all=has_all)
         self._idle_readers.look(places, now)
         for reader in self._scheduler.readers.shares.paused - self._idle_readers.readers.keys():
             self._go_on(reader)

@@ -38,7 +38,6 @@ SLICE_S = 0.002  # of decisions and take-offs, some 20 of them, before the loop'
 FAILED_S = 30.0  # a shard that cannot be opened, or has no place on the disk, is left to its reader for this long
 WASTE_BYTES_S = 2**20  # and longer by what came in vain: a body that cannot be asked in pieces may be gigabytes that find no room each time
 WRONG_S = 600.0  # a shard whose bytes differ from its origin's digest costs a whole fetch each time; its reader asks again, twice a minute
-SLOW_SHARDS = 4  # how far a passed descriptor was read is not known: its reader may take as long as for so many shards
 CROWDED_S = 1.0  # and one whose room was lost to something else, or that the disk refused: each try waits for a commit of the index
 # An origin that has lost a whole set is not asked for all of it in a minute: with so many of its shards left alone, it is left alone.
 MOST_FAILED = 1024

@@ -27,6 +27,21 @@ async def test_tiny_shards_take_the_room_of_tiny_shards(tmp_path: Path) -> None:
             assert len(world.room.entries) == min(number + 1, 2 * SEGMENT // BLOCK_BYTES)
 
 
+@pytest.mark.parametrize("large", [None, 0, 20])
+@pytest.mark.parametrize("folders", [1, 100])
+async def test_wherever_they_lie(tmp_path: Path, folders: int, large: int | None) -> None:
+    """In a folder each, beside a large one, or both: one leaves for one, and the cache stays full."""
+    async with building(tmp_path / "c", segments=4) as world:
+        tiny = [name(number, f"tiny{number % folders}") for number in range(100)]
+        for number, one in enumerate(tiny):
+            world.origin.put(one, bytes([number]) * TINY)
+            if number == large:
+                world.origin.put(name(999, "tiny0"), bytes(SEGMENT))
+                await world.get(name(999, "tiny0"), reader())
+            assert await world.get(one, reader()) == bytes([number]) * TINY
+        assert world.ledger.free_bytes < BLOCK_BYTES
+
+
 @pytest.mark.parametrize("room", [True, False])
 async def test_one_larger_than_was_guessed(tmp_path: Path, *, room: bool) -> None:
     """Its room grows before any of its body is taken; where there is none it passes by."""
@@ -42,7 +57,7 @@ async def test_one_larger_than_was_guessed(tmp_path: Path, *, room: bool) -> Non
         await world.quiet()
         assert sum(entry.segments.complete for entry in world.room.entries.values()) == 1 + room
         guesses = [world.resolver._parts.sizes.guess(shard_of(name(2, folder))) for folder in ("tiny", "other")]
-        assert guesses == [len(data), SEGMENT]
+        assert guesses == [BLOCK_BYTES, BLOCK_BYTES]  # one larger one tells nothing of the next
 
 
 async def test_ahead_of_need_a_larger_one_waits_for_room(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """One opening of a shard: asks until the origin answers, tells its waiting readers, and stores the body of the answer.
 
-The state machine, in the order of its methods: reserve room for a segment, as large as those of its group have been -> ask -> (cannot be
+The state machine, in the order of its methods: reserve room for a segment, as large as those of its group mostly are -> ask -> (cannot be
 asked in pieces: ask for the whole) -> the version is known, its waiting readers go on -> the room becomes what the header says -> the body
 is stored by the first flight -> broken: the flight resumes as any other would.
 """
@@ -8,7 +8,7 @@ is stored by the first flight -> broken: the flight resumes as any other would.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -32,7 +32,8 @@ from forebay_proxy.transfer.single_flight import Urgency
 
 __all__ = ["FirstSegmentSizes", "Opening", "OpeningFill", "OpeningParts"]
 
-LEARNED_MOST = 4096  # groups whose shards' size is remembered
+LEARNED_MOST = 4096  # groups and origins whose shards' sizes are remembered
+RECENT = 9  # sizes of each: what comes now and then among others, larger or smaller, decides nothing
 
 
 class OpeningFill(WriterFill, Protocol):
@@ -246,26 +247,29 @@ def _first_range(want: RangeRequest | None, layout: SegmentLayout) -> ByteRange:
 
 
 class FirstSegmentSizes:
-    """How long a first segment may be before anybody knows: the largest of each group. Not thread-safe: the event loop's only."""
+    """How long a first segment may be before anybody knows: as the last ones of its group mostly were; of an unknown group, of its origin.
+
+    A whole segment each would have thousands of tiny shards leave for one of them. A guess that is too small costs little: the room grows
+    as soon as the header names the length. Not thread-safe: the event loop's only.
+    """
 
     def __init__(self, segment_bytes: int) -> None:
-        """``segment_bytes``: what is guessed of a group nothing is known of."""
+        """``segment_bytes``: what is guessed of an origin nothing is known of."""
         self._segment_bytes = segment_bytes
-        self._largest: OrderedDict[str, int] = OrderedDict()  # group -> bytes, longest unopened first
+        self._recent: OrderedDict[str, deque[int]] = OrderedDict()  # group or origin -> bytes, longest unopened first
 
     def __len__(self) -> int:
-        return len(self._largest)
+        return len(self._recent)
 
     def guess(self, shard: Shard) -> int:
-        """How many bytes to reserve for a first segment of unknown length: as the largest of its group had.
-
-        A whole segment each would have thousands of tiny shards leave for one of them.
-        """
-        return self._largest.get(shard.group, self._segment_bytes)
+        """How many bytes to reserve for a first segment of unknown length."""
+        recent = self._recent.get(shard.group) or self._recent.get(shard.origin)
+        return sorted(recent)[(len(recent) - 1) // 2] if recent else self._segment_bytes
 
     def learn(self, shard: Shard, size: int) -> None:
         """The first segment of ``shard`` has ``size`` bytes."""
-        self._largest[shard.group] = max(size, self._largest.get(shard.group, 0))
-        self._largest.move_to_end(shard.group)
-        if len(self._largest) > LEARNED_MOST:
-            self._largest.popitem(last=False)
+        for place in (shard.group, shard.origin):
+            self._recent.setdefault(place, deque(maxlen=RECENT)).append(size)
+            self._recent.move_to_end(place)
+        while len(self._recent) > LEARNED_MOST:
+            self._recent.popitem(last=False)

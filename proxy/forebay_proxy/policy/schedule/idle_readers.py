@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 
-__all__ = ["STILL_S", "IdleReaders"]
+__all__ = ["MOST_STILL_S", "STILL_S", "IdleReaders", "patience_s"]
 
 # A training step takes less, also with a large batch; a checkpoint, an evaluation or a debugger takes longer. It costs a reader nothing
 # while nobody else wants the room, and one fetch a segment that somebody took.
 STILL_S = 10.0
+# Of a shard that a reader has all of (a passed descriptor) it is not told how far it was read: it may take as long as for so many shards.
+SLOW_SHARDS = 4
+# And no longer than this, however slow it was: who takes longer for one shard has the time to get a lead back that somebody took.
+MOST_STILL_S = 300.0
+
+
+def patience_s(rate: float, *, has_all: bool) -> float:
+    """Seconds that a reader of ``rate`` shards a second may stay where it is; ``has_all``: it has all of a shard, and may be reading it."""
+    return min(MOST_STILL_S, max(STILL_S, SLOW_SHARDS / rate)) if has_all else STILL_S
 
 
 class IdleReaders:

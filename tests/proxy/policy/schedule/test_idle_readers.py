@@ -12,7 +12,7 @@ from support.house import SEGMENT, World, building, data_of, reader, shard_of, u
 from forebay_proxy.background import prefetcher as prefetch
 from forebay_proxy.background.plan_intake import PlanIntake
 from forebay_proxy.core.shard import Shard
-from forebay_proxy.policy.schedule.idle_readers import STILL_S, IdleReaders
+from forebay_proxy.policy.schedule.idle_readers import MOST_STILL_S, STILL_S, IdleReaders, patience_s
 from forebay_proxy.policy.schedule.scheduler import PrefetchScheduler
 from forebay_proxy.wire.protocol.plan import ReaderName
 
@@ -57,6 +57,33 @@ def test_who_stays_where_it_was_stands_still() -> None:
     assert list(still.readers) == ["a"]
     still.look({"a": (2, 10.0), "b": (1, 20.0)}, 20.0)
     assert list(still.readers) == ["b"]
+
+
+@pytest.mark.parametrize(("rate", "seconds"), [(100.0, 10), (0.2, 20), (0.02, 200), (0.005, 300), (1e-9, 300)])
+def test_who_has_all_of_a_shard_may_be_reading_it(rate: float, seconds: float) -> None:
+    """As long as for four shards, five minutes at most; who takes bytes from us is seen to move."""
+    assert patience_s(rate, has_all=True) == seconds
+    assert patience_s(rate, has_all=False) == STILL_S
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.0001])
+async def test_a_slow_reader_of_a_descriptor_keeps_its_lead_for_minutes_at_most(tmp_path: Path, rate: float) -> None:
+    """While it may be reading; a trainer in a debugger is no reader for ever."""
+    async with building(tmp_path / "c", segments=SEGMENTS, prefetch=True) as world:
+        slow, listed = reader(job="slow"), shards(world, "slow")
+        PlanIntake(world.plans, world.prefetcher, world.events).replace(slow, listed)
+        async with world.opened(listed[0].name, slow) as reading:
+            await world.taken(reading, SEGMENT)
+            plan = world.plans.get(slow)
+            assert plan is not None
+            plan.pace.rate = rate
+            await passes(world, 1)
+            patience = min(4 / rate, MOST_STILL_S)
+            world.clock.advance(patience - 2)
+            await passes(world, 1)
+            assert slow not in world.room.admission.idle
+            await passes(world, 2)
+            assert slow in world.room.admission.idle
 
 
 async def test_others_have_the_lead_of_who_stands_still(tmp_path: Path) -> None:
