@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from support.fresh_loader import fresh_loader  # noqa: F401
 from support.s3_servers import rados_gateway  # noqa: F401
 from support.scripted_origin import ScriptedOrigin
 

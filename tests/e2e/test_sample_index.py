@@ -16,19 +16,17 @@ import pytest
 from support.sidecar import Sidecar, forebay, running, small_segments, wait_until
 from support.tarmaking import written
 
-from forebay_loader.base.counters import COUNTS, counters
+from forebay_loader.base.counters import counters
 from forebay_loader.base.errors import ProxyUnreachable, ShardChanged, ShardReadError
 from forebay_loader.samples import tar
-from forebay_loader.samples.index_client import INDEXES, counts_of, index_of, source_in
+from forebay_loader.samples.index_client import counts_of, index_of, source_in
 from forebay_loader.samples.indexed_shard import IndexedShard
 from forebay_loader.samples.indexed_shards import IndexedShards
 from forebay_loader.samples.indexed_stream import indexed_samples
 from forebay_loader.stream.shard_descriptor import Descriptor
 from forebay_loader.stream.webdataset_openers import open_source
-from forebay_loader.transport.fd_endpoint import DOORS
-from forebay_loader.transport.http import close_idle
 
-pytestmark = pytest.mark.webdataset
+pytestmark = [pytest.mark.webdataset, pytest.mark.usefixtures("fresh_loader")]
 
 SEGMENT = 1 << 16
 SAMPLES = 60
@@ -54,17 +52,6 @@ def shards(place: Path) -> Path:
         (found / f"{number}.tar").write_bytes(content)
     (found / "gz.tar").write_bytes(b"\x1f\x8b\x08" + chance.randbytes(9000))
     return found
-
-
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    COUNTS.reset()
-    DOORS.forget()
-    INDEXES.forget()
-    monkeypatch.setenv("FOREBAY_JOB", "job")
-    yield
-    DOORS.forget()
-    close_idle()
 
 
 @pytest.fixture

@@ -21,15 +21,11 @@ from support.other_python import clean_environment, other_python
 from support.sidecar import Sidecar, running, small_segments, wait_until
 
 import forebay_loader as fb
-from forebay_loader.base.counters import COUNTS
-from forebay_loader.samples.index_client import INDEXES
-from forebay_loader.transport.fd_endpoint import DOORS
-from forebay_loader.transport.http import close_idle
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("webdataset")
 
-pytestmark = pytest.mark.webdataset
+pytestmark = [pytest.mark.webdataset, pytest.mark.usefixtures("fresh_loader")]
 
 SHARDS, CLIPS = 8, 3
 SEGMENT = 1 << 11
@@ -47,17 +43,6 @@ def tar_of(first: int, clips: list[bytes]) -> bytes:
                 entry.size = len(content)
                 out.addfile(entry, io.BytesIO(content))
     return made.getvalue()
-
-
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    COUNTS.reset()
-    DOORS.forget()
-    INDEXES.forget()
-    monkeypatch.setenv("FOREBAY_JOB", "job")
-    yield
-    DOORS.forget()
-    close_idle()
 
 
 @pytest.fixture

@@ -107,7 +107,7 @@ class Verifier:
             await self._sleep(max(0.0, started + self._begun_bytes / self._rate_bytes_s - self._clock()))
             first, size = entry.segments.span(index)
             self._begun_bytes += size
-            finding = await self._segment_check.look(entry, index, "verify", gentle=True)
+            finding = await self._segment_check.verify(entry, index, "verify", gentle=True)
             self._tally.add(entry.name, finding, size)
             if finding.removes:
                 self._events.put_nowait({"event": "wrong", "shard": entry.name, "segment": index, "offset": first, "length": size})
@@ -149,4 +149,4 @@ class IdleVerifier:
             return Finding.GONE
         entry = self._chance.choices(entries, weights)[0]
         index = self._chance.choice(list(entry.segments.stored()))
-        return await self._segment_check.look(entry, index, "sample", gentle=True)
+        return await self._segment_check.verify(entry, index, "sample", gentle=True)

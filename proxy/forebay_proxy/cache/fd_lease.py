@@ -116,7 +116,7 @@ class FdLeases:
         return held
 
     def release(self, entry: Entry, size: int, count: int) -> None:
-        """A reader has left; ``look`` comes next, a little later."""
+        """A reader has left; ``give_back`` comes next, a little later."""
         self.count -= 1
         if entry.segments.whole_leases > 1:
             entry.segments.whole_leases -= 1
@@ -144,7 +144,7 @@ class FdLeases:
         """Shards that no reader has any more, and a map of one has."""
         return len(self._lingering)
 
-    def look(self, entry: Entry) -> bool:
+    def give_back(self, entry: Entry) -> bool:
         """Give back an ``entry`` that lingers once no process holds a lock on its file; returns whether it did."""
         if entry not in self._lingering or entry.in_use.leaving or entry.stored.writing or entry.stored.lock.locked():
             return False  # or its file is being worked at, which wants the same lock
@@ -162,7 +162,7 @@ class FdLeases:
     def look_again(self) -> list[Entry]:
         """Once a second: those given back now. Some microseconds each, so not too many in one turn of the loop: the others come next."""
         looked = list(islice(self._lingering, LOOKED_AT))
-        freed = [entry for entry in looked if self.look(entry)]
+        freed = [entry for entry in looked if self.give_back(entry)]
         for entry in looked:
             if entry in self._lingering:
                 self._lingering[entry] = self._lingering.pop(entry)
@@ -177,7 +177,7 @@ class FdLeases:
             yield
         finally:
             self.release(entry, *held)
-            self.look(entry)
+            self.give_back(entry)
 
     def is_ready(self, entry: Entry) -> bool:
         """Whether ``descriptor`` may be asked for now, with nothing to wait for."""

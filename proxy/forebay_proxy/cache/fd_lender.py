@@ -89,7 +89,7 @@ class FdLender:
 
     def release_lease(self, fd_lease: FdLease) -> None:
         """What the lease kept may leave, unless a map of it is left."""
-        self.leases.look(fd_lease.reading.entry)
+        self.leases.give_back(fd_lease.reading.entry)
         self._room.left(fd_lease.reading.entry)
 
     def count(self, fd_lease: FdLease) -> None:

@@ -252,7 +252,7 @@ async def test_bytes_that_were_wrong_take_the_index_with_them(tmp_path: Path) ->
         entry = world.entry(A)
         with world.shard_file(A).open("r+b") as file:
             file.write(b"wrong")
-        assert await world.segment_check.look(entry, 0, "verify") is Finding.WRONG
+        assert await world.segment_check.verify(entry, 0, "verify") is Finding.WRONG
         await world.quiet()
         assert entry.key not in world.store.samples
         assert await world.get(A) == data

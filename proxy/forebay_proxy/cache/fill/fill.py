@@ -168,7 +168,7 @@ class Fill:
 
     def passes_by(self, entry: Entry) -> None:
         """A segment of ``entry`` passes through memory: its digest may have become impossible to compare."""
-        self._digest_check.look(entry)
+        self._digest_check.hash_ready(entry)
 
     # What follows
 
@@ -176,7 +176,7 @@ class Fill:
         """Look whether its digest can be compared now, evict what is outdated, forget a version of which nothing is here."""
         entry = fact.entry
         if entry.trust.digest_state is not None:
-            self._digest_check.look(entry)
+            self._digest_check.hash_ready(entry)
         self._drop_outdated(entry)
         if entry.is_empty:
             self._retirement.retire(entry)

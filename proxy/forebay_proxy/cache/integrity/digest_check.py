@@ -98,7 +98,7 @@ class DigestCheck:
             entry.trust.digest_state = DigestState(digest)
         else:
             digest_state.expect(digest)
-        self.look(entry)
+        self.hash_ready(entry)
 
     def begun(self, entry: Entry, shard: Shard) -> None:
         """A flight for ``entry`` takes off, whose origin is one of ``asked_schemes``: it is asked, once a version."""
@@ -149,9 +149,9 @@ class DigestCheck:
         if digest_state.contradicts(index, checksum) and digest_state.verdict is not DigestVerdict.DIFFERS:
             self._differs(entry, digest_state, f"segment {index} came a second time with other bytes than the first")
             return
-        self.look(entry)
+        self.hash_ready(entry)
 
-    def look(self, entry: Entry) -> None:
+    def hash_ready(self, entry: Entry) -> None:
         """Something about ``entry`` changed: hash the segments that can be hashed, and wake the readers that wait for the digest."""
         digest_state = entry.trust.digest_state
         if digest_state is None:
@@ -190,7 +190,7 @@ class DigestCheck:
         finally:
             self._hashing.discard(entry.key)
             if goes_on:
-                self.look(entry)  # in line again, should it still be the one that is needed soonest
+                self.hash_ready(entry)  # in line again, should it still be the one that is needed soonest
             elif digest_state is not None:
                 self._gate.give_up(entry, digest_state)  # the disk is slow or failing, or worse: no reader waits for that
             self._start()
@@ -199,7 +199,7 @@ class DigestCheck:
         """Whether looking again can lead on."""
         index = digest_state.next
         hasher, value = digest_state.hasher(), entry.segments.sums[index]
-        finding = await self._segment_check.look(entry, index, "digest", hasher=hasher)
+        finding = await self._segment_check.verify(entry, index, "digest", hasher=hasher)
         if finding is Finding.RIGHT:
             digest_state.took(hasher, value)
         return finding in (Finding.RIGHT, Finding.GONE) or (finding.removes and not entry.segments.has(index))

@@ -54,7 +54,7 @@ class DigestGate:
             self.release(entry, digest_state)
         digest_state.changed.send()
 
-    def holds(self, entry: Entry, index: int) -> bool:
+    def must_wait(self, entry: Entry, index: int) -> bool:
         """Whether a reader must wait before it reads segment ``index``."""
         digest_state = entry.trust.digest_state
         if digest_state is None or index != entry.last_index or entry.in_use.fault is not None:
@@ -69,7 +69,7 @@ class DigestGate:
         return True
 
     async def passed(self, entry: Entry, index: int) -> None:
-        """Wait until ``holds`` no longer says so."""
+        """Wait until ``must_wait`` no longer says so."""
         digest_state = entry.trust.digest_state
         assert digest_state is not None
         digest_state.waiting += 1
@@ -78,12 +78,14 @@ class DigestGate:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(ASKED_S):
                         await self._while(
-                            lambda: entry.trust.digest_state is digest_state and digest_state.expected is None and self.holds(entry, index),
+                            lambda: (
+                                entry.trust.digest_state is digest_state and digest_state.expected is None and self.must_wait(entry, index)
+                            ),
                             digest_state,
                         )
                 if digest_state.expected is None and entry.trust.digest_state is digest_state:
                     self.give_up(entry, digest_state)
-            await self._while(lambda: entry.trust.digest_state is digest_state and self.holds(entry, index), digest_state)
+            await self._while(lambda: entry.trust.digest_state is digest_state and self.must_wait(entry, index), digest_state)
         finally:
             digest_state.waiting -= 1
 
@@ -116,7 +118,7 @@ class DigestGate:
     async def verdict(self, entry: Entry) -> None:
         """Wait for what can still be compared of ``entry``; raises ``DigestDiffers``."""
         last = entry.last_index
-        if last is not None and self.holds(entry, last):
+        if last is not None and self.must_wait(entry, last):
             await self.passed(entry, last)
         if entry.in_use.fault is not None:
             raise bare(entry.in_use.fault)

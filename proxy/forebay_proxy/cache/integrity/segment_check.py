@@ -77,14 +77,14 @@ class SegmentCheck:
                 return other.result()
         mine = self._at_it[key] = asyncio.get_running_loop().create_future()
         try:
-            finding = await self.look(entry, index, "recovery")
+            finding = await self.verify(entry, index, "recovery")
             mine.set_result(finding)
             return finding
         finally:
             del self._at_it[key]
             mine.cancel()
 
-    async def look(self, entry: Entry, index: int, why: str, *, hasher: DigestHasher | None = None, gentle: bool = False) -> Finding:
+    async def verify(self, entry: Entry, index: int, why: str, *, hasher: DigestHasher | None = None, gentle: bool = False) -> Finding:
         """Compare a segment with its checksum. ``why`` (recovery, digest, verify, sample) is for metrics.
 
         ``hasher`` gets the same bytes. ``gentle``: leave the page cache as it was.

@@ -177,7 +177,7 @@ class ShardReader:
 
     async def _pass_seal(self, index: int) -> None:
         """The last segment is nobody's before the whole shard has the digest its origin names."""
-        if self.entry.trust.digest_state is not None and self._host.parts.gate.holds(self.entry, index):
+        if self.entry.trust.digest_state is not None and self._host.parts.gate.must_wait(self.entry, index):
             with self._host.readers.waiting(self):
                 await self._host.parts.gate.passed(self.entry, index)
         self.chunk_reader.check()

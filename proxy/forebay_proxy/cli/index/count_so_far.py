@@ -30,7 +30,7 @@ class CountSoFar:
         """(ETag, samples) that were noted of ``shard``."""
         return self._known.get(_shown(shard))
 
-    def note(self, shard: str, etag: str, samples: int) -> None:
+    def record(self, shard: str, etag: str, samples: int) -> None:
         """``shard`` is counted. Raises ``ConfigError`` where that cannot be written."""
         if self._path is None or not etag or self._known.get(_shown(shard)) == (etag, samples):
             return

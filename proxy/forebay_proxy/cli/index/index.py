@@ -209,7 +209,7 @@ class _Counting:
             etag, count = noted
         self.counts[shard] = count
         self._room.disk_works()
-        self._so_far.note(shard, etag, count)
+        self._so_far.record(shard, etag, count)
         self._told({"event": "shard", "shard": _name(shard), "samples": count})
         self._counted(shard, headers[:-1])  # without the reader of this count
         return True

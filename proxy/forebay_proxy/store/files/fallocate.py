@@ -139,7 +139,7 @@ class Reserve:
         self._directory = directory
         self._held = False
 
-    def hold(self) -> None:
+    def allocate(self) -> None:
         """Take the room, if it is not held and there is any."""
         if not self._held:
             self._held = self._resize(_RESERVE_BYTES)

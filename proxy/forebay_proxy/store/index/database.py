@@ -108,7 +108,7 @@ class IndexDatabase:
         if refused:
             self._delete(refused)
             loaded.refused = len(refused)
-        self._reserve.hold()
+        self._reserve.allocate()
         return loaded
 
     def _make(self) -> None:
@@ -163,7 +163,7 @@ class IndexDatabase:
                 raise
             self._commit(changes)
         else:
-            self._reserve.hold()
+            self._reserve.allocate()
 
     def _commit(self, changes: Mapping[str, str | None]) -> None:
         try:
