@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from typing import Optional
+from typing import Callable, Optional
 
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.timeouts import DEFAULT_LIMITS
@@ -45,12 +45,13 @@ def open_descriptor(source: Source, reader: str, go_on: Optional[GoOn] = None) -
 
 def _opened(path: str, source: Source, reader: str, go_on: Optional[GoOn]) -> Optional[Descriptor]:
     text, headers = source.url.text(), safe_headers(source)
+    turning = _Turning(shown(source, text), reader)
     while True:
-        asking = CONNECTIONS.take(path)
+        asking = _taken(path, turning)
         number = asking.number()
         line = encode_request(text, reader, headers, number)
         try:
-            asking.ask(line, _Turning(shown(source, text), reader))
+            asking.ask(line, turning)
             with unforked():
                 answer, file = asking.receive()
                 opened = _held(asking, number, answer, file, shown(source, text), go_on) if file is not None else None
@@ -62,6 +63,15 @@ def _opened(path: str, source: Source, reader: str, go_on: Optional[GoOn]) -> Op
     if opened is not None:
         COUNTS.by_descriptor(answer.size)
     return opened
+
+
+def _taken(path: str, turning: Callable[[], bool]) -> FdClient:
+    """A connection; one that nobody takes in time is a silence as any other, so HTTP need not wait out another one behind it."""
+    try:
+        return CONNECTIONS.take(path)
+    except socket.timeout:
+        turning()
+        raise
 
 
 class _Turning:

@@ -16,6 +16,7 @@ from forebay_loader.base.environ_snapshot import seen
 from forebay_loader.transport.body import Unanswered
 from forebay_loader.transport.endpoint import Endpoint, find_endpoint
 from forebay_loader.transport.http import ask_status
+from forebay_loader.transport.hung_sidecar import HUNG, turns
 from forebay_proxy.wire.protocol.fd import door_path
 from forebay_proxy.wire.protocol.runfile import read_run_file
 
@@ -83,7 +84,9 @@ def _told(endpoint: Endpoint) -> Optional[str]:
     """By ``/v1/status``."""
     try:
         told: Any = ask_status(endpoint, STATUS_S).get("fd_socket")
-    except (Unanswered, ValueError, AttributeError, RecursionError):
+    except (Unanswered, ValueError, AttributeError, RecursionError) as error:
+        if isinstance(error, Unanswered) and error.silent and not turns(endpoint):
+            HUNG.found()  # HTTP need not wait out another silence behind these two
         return None
     return told if isinstance(told, str) and os.path.isabs(told) else None
 
