@@ -76,6 +76,9 @@ SIGNATURES = (
               _words("temp_url_sig temp_url_expires temp_url_prefix temp_url_ip_range")),
     _exact("Kingsoft KS3", "KSSAccessKeyId Signature Expires"),
     _v4("Volcengine TOS", "x-tos-", "security-token signedqueries policy content-sha256"),
+    _exact("UCloud US3", "UCloudPublicKey Signature Expires"),
+    Signature("Baidu BOS, temporary keys", (_words("authorization x-bce-security-token"),),
+              _words("authorization x-bce-security-token x-bce-date")),
 )  # fmt: skip
 
 # In lower case, and so compared: whoever writes them. Parameters of incomplete signatures are among them. Not here, as
@@ -84,17 +87,21 @@ SECRETS = _words(
     """
     access_token accesstoken access-token token auth_token auth-token private_token private-token job_token id_token refresh_token
     session_token sessiontoken bearer bearer_token jwt auth authorization auth_key auth_info authkey api_key apikey api-key api_token
-    x-api-key x-auth-token client_secret secret secret_key password passwd passphrase
+    apitoken api-token x-api-key x-auth-token x-access-token x-plex-token subscription-key ocp-apim-subscription-key accesskey access_key
+    access-key credential client_secret secret secret_key password passwd pwd passphrase
     sig x-amz-signature x-amz-security-token x-amz-credential x-goog-signature x-goog-credential x-oss-signature x-oss-security-token
-    x-oss-credential x-tos-signature x-tos-security-token x-tos-credential x-obs-security-token x-cos-security-token q-signature
-    security-token awsaccesskeyid ossaccesskeyid googleaccessid
+    x-oss-credential x-tos-signature x-tos-security-token x-tos-credential x-obs-security-token x-cos-security-token x-bce-security-token
+    q-signature
+    security-token awsaccesskeyid ossaccesskeyid googleaccessid ucloudpublickey
     temp_url_sig kssaccesskeyid oauth_token oauth_signature authz delegation
     bcdn_token hdnea hdnts hdntl __token__ __gda__ edge-cache-token rlkey tempauth resourcekey _upt
     """
 )
-# They come with a secret, and anew with each issue of it: Bunny and KeyCDN, Dropbox.
+# They come with a secret, and anew with each issue of it: Bunny, KeyCDN and Qiniu (e), a JWT's end, Dropbox. Ordinary words, so in that
+# company only; and no signature, of which two would name the same bytes: with the secret they may choose the bytes.
 _COMPANIONS = {
-    "token": _words("expires expire token_path token_countries token_countries_blocked"),
+    "token": _words("e expires expire token_path token_countries token_countries_blocked"),
+    "jwt": _words("exp"),
     "bcdn_token": _words("expires token_path token_countries token_countries_blocked"),
     "rlkey": _words("st"),
 }

@@ -34,6 +34,8 @@ COMPLETE = {
     "swift, a folder": "temp_url_sig=S&temp_url_expires=2026-01-01T00:00:00Z&temp_url_prefix=train/&temp_url_ip_range=10.0.0.0/8",
     "ks3": "KSSAccessKeyId=A&Expires=1&Signature=S",
     "tos": "X-Tos-" + V4.format("X-Tos-"),
+    "ucloud": "UCloudPublicKey=K&Expires=1&Signature=S",
+    "bos with a token": "authorization=bce-auth-v1%2FA%2F2026%2F1800%2F%2FS&x-bce-security-token=T",
     "a name that is percent-encoded": "X%2DAmz-Credential=C&X-Amz%2dSignature=S",
 }  # fmt: skip
 
@@ -51,6 +53,7 @@ def test_a_complete_signature_is_cut_off(query: str) -> None:
      "Expires=1&Signature=s", "Policy=p&Signature=s", "Key-Pair-Id=K&Signature=s", "Key-Pair-Id=K&Policy=p", "signature=s&expires=1&awsx=1",
      "expires=1&signature=s&key-pair-id=k", "sv=1&se=2&sp=r&st=3", "KeyName=k&Expires=1", "q-ak=A&q-sign-time=1",
      "X-Amz-Date=1&X-Amz-Expires=2", "x-oss-process=image", "key=train/0.tar", "code=7", "tokenizer=bpe", "mytoken=a", "token", "token=",
+     "e=1", "exp=1", "e=1&exp=2", "x-bce-date=1", "ucloudpublickey", "accesskeys=1", "Expires=1&Signature=S&X-Plex=1",
      "st=1", "x-tos-process=video", "X-Goog-Expires=1"],
 )  # fmt: skip
 def test_words_without_their_company_name_bytes(query: str) -> None:
@@ -63,7 +66,10 @@ def test_words_without_their_company_name_bytes(query: str) -> None:
     ["token=S", "TOKEN=S", "access_token=S", "private_token=S", "api_key=S", "jwt=S", "auth=S", "Authorization=S", "hdnea=exp=1~hmac=S",
      "hdnts=S", "__token__=exp=1~hmac=S", "tempauth=S", "rlkey=S", "rlkey=S&st=1", "token=S&expires=1&token_path=%2F", "sig=S",
      "X-Amz-Signature=S", "X-Amz-Security-Token=S", "X-Goog-Signature=S", "access%5Ftoken=S", "token=c2Vj==",
-     "temp_url_sig=S", "authz=Bearer%20S", "delegation=S", "oauth_token=S"],
+     "temp_url_sig=S", "authz=Bearer%20S", "delegation=S", "oauth_token=S",
+     "e=1767225600&token=AK:S=", "jwt=S&exp=1767225600", "authorization=bce-auth-v1%2FA%2FS", "x-bce-security-token=T", "accesskey=S",
+     "apitoken=S", "x-access-token=S", "subscription-key=S", "Ocp-Apim-Subscription-Key=S", "X-Plex-Token=S", "credential=S", "pwd=S",
+     "UCloudPublicKey=K"],
 )  # fmt: skip
 def test_a_secret_by_its_name_is_cut_off_and_may_choose_the_bytes(query: str) -> None:
     """With what is issued anew together with it."""
@@ -127,7 +133,7 @@ def test_each_signature_needs_something_it_cuts(signature: Signature) -> None:
         assert all(name == name.lower() for name in signature.names)
 
 
-WORDS = sorted({name for signature in SIGNATURES for name in signature.names} | set(SECRETS) | {"v", "id", ""})
+WORDS = sorted({name for signature in SIGNATURES for name in signature.names} | set(SECRETS) | {"v", "id", "e", "exp", "st", ""})
 
 
 @given(st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from(["", "=", "=1", "=a=b"])), max_size=8))
