@@ -1,4 +1,6 @@
-"""``.decode(…)`` with decoders whose passes differ by epoch: webdataset's own stage, made anew for each pass."""
+"""``.decode(…)`` with decoders of clips: webdataset's own stage, made anew for each pass. Its decoders learn neither the pass, by which
+some differ, nor the sample, which their errors should name: both are told here.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from webdataset.compat import FluidInterface
 from webdataset.pipeline import DataPipeline
 
 from forebay_loader.base.epoch_stage import EpochDecoder, EpochStage
+from forebay_loader.video.errors import VideoError, shown_shard
 
 __all__ = ["DecodeStage"]
 
@@ -33,8 +36,33 @@ class DecodeStage(EpochStage):
     def __call__(self, samples: Iterator[Any]) -> Iterator[Any]:
         began = self._began.pop(threading.get_ident(), None)  # None outside fb.WebDataset: its decoders say what they make of that
         bound = [one.of_pass(*began) if began and isinstance(one, EpochDecoder) else one for one in self._args]
-        made: Any = _Stock(lambda: samples)
+        names = _Names()
+        bound = [names.naming(one) if callable(one) else one for one in bound]
+        made: Any = _Stock(lambda: names.noting(samples))
         return iter(made.decode(*bound, **self._how))
+
+
+class _Names:
+    """The sample whose members are decoded now: the stage behind asks for one sample after the other."""
+
+    def __init__(self) -> None:
+        self._sample: Mapping[str, Any] = {}
+
+    def noting(self, samples: Iterator[Any]) -> Iterator[Any]:
+        for sample in samples:
+            self._sample = sample if isinstance(sample, Mapping) else {}
+            yield sample
+
+    def naming(self, decoder: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
+        """``decoder`` whose errors name clip and shard."""
+
+        def decode(key: str, data: Any) -> Any:
+            try:
+                return decoder(key, data)
+            except VideoError as error:
+                raise error.of(f"{self._sample.get('__key__', '')}{key}", shown_shard(self._sample.get("__url__", ""))) from error
+
+        return decode
 
 
 class _Stock(DataPipeline, FluidInterface):

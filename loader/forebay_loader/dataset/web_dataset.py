@@ -39,6 +39,7 @@ from forebay_loader.identity.world import World, in_worker
 from forebay_loader.plan.ahead import Ahead
 from forebay_loader.plan.epochs import Epochs
 from forebay_loader.plan.plan_subject import set_of, told_epoch
+from forebay_loader.video.torch_video import torch_video
 
 __all__ = ["WebDataset"]
 
@@ -177,8 +178,9 @@ class WebDataset(compat.WebDataset):
         return self.compose(SampleShuffle(self.seed, self.world, {"bufsize": size, **known}))
 
     def decode(self, *args: Any, **how: Any) -> Any:
-        """webdataset's stage, with its arguments. Decoders that draw by the epoch, such as ``fb.video(…)``, are told which one it is."""
-        if not any(isinstance(one, EpochDecoder) for one in args):
+        """webdataset's stage, with its arguments. Decoders that draw by the epoch, such as ``fb.video(…)``, are told which one it is,
+        and the errors of clips name clip and shard."""
+        if not any(isinstance(one, EpochDecoder) or one is torch_video for one in args):
             return super().decode(*args, **how)
         return self.compose(DecodeStage(args, how))
 

@@ -17,7 +17,7 @@ from forebay_loader.video.clip_info import ClipInfo
 from forebay_loader.video.clip_pass import ClipPass, ClipVisit
 from forebay_loader.video.decode.clip_timer import ClipTimer
 from forebay_loader.video.decode.resample import resampled
-from forebay_loader.video.errors import UnsupportedVideo, VideoError
+from forebay_loader.video.errors import UnsupportedVideo, VideoError, shown_shard
 from forebay_loader.video.metadata.measure import LOOK
 from forebay_loader.video.metadata.shard_name import shard_name
 from forebay_loader.video.metadata.table_file import clip_name
@@ -42,7 +42,7 @@ class DecodedClip(NamedTuple):
 def decoded_sample(sample: Mapping[str, Any], wants: Callable[[str], bool], asked: ClipArguments, visit: ClipVisit) -> Dict[str, Any]:
     """``sample`` with arrays in the place of its clips, as ``fb.video`` says."""
     found = {key: value for key, value in sample.items() if key.startswith("__") or not wants(key)}
-    name, shard = str(sample.get("__key__", "")), _shown(sample.get("__url__", ""))
+    name, shard = str(sample.get("__key__", "")), shown_shard(sample.get("__url__", ""))
     _check_names(sample, found, asked, name, shard)
     for suffix, value in sample.items():
         if suffix in found:
@@ -143,9 +143,3 @@ def _span(info: ClipInfo, chosen: Sampling) -> Tuple[float, float]:
 
 def _clip_bytes(value: Any, name: str, shard: str) -> ClipBytes:
     return MemberClip(value.read, value.size, name, shard) if isinstance(value, MemberBytes) else MemoryClip(value, name, shard)
-
-
-def _shown(url: Any) -> str:
-    """A shard's URL without what may be secret in it."""
-    text = str(url)
-    return "a pipe: command" if text.startswith("pipe:") else text.partition("?")[0]

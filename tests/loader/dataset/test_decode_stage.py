@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from forebay_loader.base.epoch_stage import EpochDecoder
+from forebay_loader.video.errors import CorruptVideo
 
 wds = pytest.importorskip("webdataset")
 DecodeStage = pytest.importorskip("forebay_loader.dataset.decode_stage").DecodeStage
@@ -45,6 +46,38 @@ def test_the_rest_is_webdatasets() -> None:
     stage.begin(1, 0, 1)
     (found,) = stage(iter(samples()))
     assert (found["clip"], found["json"], found["txt"]) == ((1, 0, 1), 7, b"words")
+
+
+class Bad(EpochDecoder):
+    """A clip that cannot be decoded, of which a decoder sees the suffix alone."""
+
+    def of_pass(self, epoch: int, turn: int, phase: int | None) -> Callable[[str, Any], Any]:
+        return self
+
+    def __call__(self, key: str, data: bytes) -> Any:
+        if key == ".clip":
+            raise CorruptVideo("cut short", key)
+
+
+def test_errors_of_clips_name_clip_and_shard() -> None:
+    """The sample's that is decoded, and not the one that was read last."""
+    several = [
+        {"__key__": key, "__url__": "s3://b/0.tar?X-Amz-Signature=secret", member: b"7"} for key, member in (("a", "json"), ("b", "clip"))
+    ]
+    told: list[BaseException] = []
+
+    def handler(error: BaseException) -> bool:
+        told.append(error)
+        return True
+
+    stage = DecodeStage([Bad()], {"handler": handler})
+    stage.begin(0, 0, 0)
+    assert [sample["__key__"] for sample in stage(iter([*several, {"__key__": "c", "json": b"1"}]))] == ["a", "c"]
+    (error,) = told
+    cause = error if isinstance(error, CorruptVideo) else error.__cause__  # 1.x wraps it
+    assert isinstance(cause, CorruptVideo)
+    assert str(cause) == "b.clip in s3://b/0.tar: cut short"
+    assert (cause.clip, cause.shard) == ("b.clip", "s3://b/0.tar")
 
 
 def test_a_pass_that_nobody_began() -> None:

@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 from support.clip_infos import steady
+from support.clips import rendered
 from support.painted_source import PaintedSource
+from support.remuxing import remuxed
 
 from forebay_loader.video.clip_info import ClipInfo
 from forebay_loader.video.errors import CorruptVideo
+from forebay_loader.video.metadata import measure
 from forebay_loader.video.metadata.measure import measured
+from forebay_loader.video.sources.choice import source_of
 
 
 def test_motion_where_it_flickers() -> None:
@@ -69,6 +73,23 @@ def test_sound_that_ends_early_ends_it() -> None:
     source = Short(steady(10_000, 10.0, audio_rate_hz=1000))
     assert measured(source).audio_energy is not None
     assert len(source.heard) == 2
+
+
+@pytest.mark.parametrize("container", ["mp4", "matroska"])
+def test_sound_that_begins_late(container: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its peaks stand where it sounds, though the first parts that are listened to hold none of it."""
+
+    def later(kind: str, number: int, packet: Any) -> bool:
+        if kind == "audio":
+            packet.pts += round(1 / packet.time_base)
+            packet.dts += round(1 / packet.time_base)
+        return True
+
+    monkeypatch.setattr(measure, "_CHUNK_S", 0.25)
+    with source_of(remuxed(rendered(frames=48, container=container, audio="aac"), container, later)) as source:
+        energy = measured(source, spans=8).audio_energy
+    assert energy is not None
+    assert [value > 0.1 for value in energy] == [False] * 4 + [True] * 4
 
 
 def test_what_the_source_says_stays() -> None:
