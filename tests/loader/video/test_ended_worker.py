@@ -71,7 +71,7 @@ def test_a_decoder_that_ran_out_of_time_leaves_no_thread(clip: Path, folder: Pat
     )
     *told, begun, left = done.stdout.split()
     assert (told, left) == (["timed", "out"], "0")
-    assert int(begun) >= 4
+    assert int(begun) > 1
     assert list(folder.iterdir()) == []
 
 
