@@ -21,6 +21,7 @@ from forebay_loader.video.decode.tracks import GAP_BYTES, ClipTracks, tracks_of
 from forebay_loader.video.errors import UnsupportedVideo, VideoError
 from forebay_loader.video.profile_range import profiled
 from forebay_loader.video.sources.clip_bytes import ClipBytes
+from forebay_loader.video.sources.frame_room import room_for
 
 __all__ = ["ClipSource"]
 
@@ -67,13 +68,16 @@ class ClipSource:
             track = tracks.video
             if track is None:
                 raise UnsupportedVideo("there is no video track in it")
-            pictures = Pictures(track.width, track.height, track.rotation_deg, self._size)
+            said = Pictures(track.width, track.height, track.rotation_deg, self._size)
             places = _places(indices, tracks.info.frames)
-            found = numpy.empty((len(indices), *pictures.shape), numpy.uint8)
+            found, pictures = room_for(0, said.shape), said
             groups = track.needed(sorted(places))
             with profiled("forebay.video.decode"):
                 read = SpanReader(tracks.read, track.byte_spans(groups, GAP_BYTES))
                 for number, frame in decoded(track, groups, read, timer, self._threads):
+                    if not len(found):  # made for what a decoder gives: what the header says is nobody's word for it
+                        pictures = Pictures(frame.width, frame.height, track.rotation_deg, self._size)
+                        found = room_for(len(indices), pictures.shape)
                     first, *others = places[number]
                     pictures.into(frame, found[first])
                     for place in others:

@@ -1,6 +1,7 @@
-"""Frames that were decoded before: an LMDB with one picture a key. A clip's frames are the keys that begin with its name, in their order.
+"""Frames that were decoded before: an LMDB with one picture a key. A clip's frames are the keys that begin with its name, by their numbers.
 
-So every layout is read that counts with leading zeros: ``clip7/000000``, ``clip7/000001.jpg`` …, as BasicSR and many recipes have it.
+So every layout is read that counts: ``clip7/000000``, ``clip7/000001.jpg`` …, as BasicSR and many recipes have it, and ``clip7/9``,
+which an LMDB has behind ``clip7/10``. What has a further ``/`` in its key is another clip's.
 Values are JPEG, PNG, WebP or BMP, told apart by their first bytes.
 """
 
@@ -10,7 +11,8 @@ import importlib
 import os
 import weakref
 from array import array
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import av
 import numpy
@@ -21,12 +23,15 @@ from forebay_loader.video.clip_info import ClipInfo
 from forebay_loader.video.decode.frame_size import Size
 from forebay_loader.video.decode.frames import packet_of
 from forebay_loader.video.decode.pictures import Pictures
-from forebay_loader.video.errors import CorruptVideo, UnsupportedVideo
+from forebay_loader.video.errors import CorruptVideo, UnsupportedVideo, VideoError
+from forebay_loader.video.sources.frame_keys import in_order
+from forebay_loader.video.sources.frame_room import room_for
 
 __all__ = ["FramesSource"]
 
 # A process opens an LMDB once, for all clips in it. Without a lock file there is nothing in it that a forked child may not go on with.
 _OPEN: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+_MOST_PIXELS = str(1 << 27)  # of one picture: its decoder makes none that is larger
 _KINDS = ((b"\xff\xd8", "mjpeg"), (b"\x89PNG", "png"), (b"RIFF", "webp"), (b"BM", "bmp"))
 
 
@@ -34,7 +39,8 @@ class FramesSource:
     """A ``VideoSource`` over the frames of ``clip`` in the LMDB at ``path``, of ``fps`` frames a second; it has no sound.
 
     ``size`` as in ``check_size``. Raises ``ModuleNotFoundError`` without the extra ``lmdb``, ``UnsupportedVideo`` where there is no such
-    LMDB, ``CorruptVideo`` where no key begins with the clip's name, or a value is no picture.
+    LMDB; ``CorruptVideo`` where no key begins with the clip's name, two are of the same frame, a value is no picture, or the LMDB is cut
+    short.
     """
 
     def __init__(self, path: "str | os.PathLike[str]", clip: str, *, fps: float = 25.0, size: Size = None) -> None:
@@ -54,11 +60,13 @@ class FramesSource:
 
     def open(self) -> ClipInfo:
         if self._base is None:
-            self._base = self._opened()
-            self._keys = self._found()
-            first = self._decoded(0)
-            self._pictures = Pictures(first.width, first.height, 0, self._size)
-            self._width, self._height = first.width, first.height
+            with self._named():
+                base = self._opened()
+                self._keys = _keys_in(base, self._clip)
+                self._base = base
+                first = self._decoded(0)
+                self._pictures = Pictures(first.width, first.height, 0, self._size)
+                self._width, self._height = first.width, first.height
         count = len(self._keys)
         times = array("d", (number / self._fps for number in range(count)))
         return ClipInfo(count, times, count / self._fps, self._width, self._height, keyframes=tuple(range(count)))
@@ -69,11 +77,13 @@ class FramesSource:
     def frames(self, indices: Sequence[int]) -> Any:
         self.open()
         assert self._pictures is not None
-        found = numpy.empty((len(indices), *self._pictures.shape), numpy.uint8)
-        for place, index in enumerate(indices):
+        for index in indices:
             if not 0 <= index < len(self._keys):
                 raise IndexError(f"frame {index} of {len(self._keys)}")
-            self._pictures.into(self._decoded(index), found[place])
+        with self._named():
+            found = room_for(len(indices), self._pictures.shape)
+            for place, index in enumerate(indices):
+                self._pictures.into(self._decoded(index), found[place])
         COUNTS.add("video_frames", len(indices))
         return found
 
@@ -89,6 +99,16 @@ class FramesSource:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """What knows no names raises without them."""
+        try:
+            yield
+        except VideoError as error:
+            if self._pictures is None:  # so that another try opens it again
+                self.close()
+            raise error.of(self._clip, self._path) from error
+
     def _opened(self) -> Any:
         lmdb = importlib.import_module("lmdb")
         path = os.path.realpath(self._path)
@@ -98,34 +118,57 @@ class FramesSource:
                 # Without its lock file: a data set may lie where nobody here may write.
                 found = lmdb.open(path, subdir=os.path.isdir(path), readonly=True, lock=False, readahead=False, create=False)
             except lmdb.Error as error:
-                raise UnsupportedVideo(f"is in no LMDB: {error}", self._clip, self._path) from None
+                raise UnsupportedVideo(f"is in no LMDB: {error}") from None
+            _check_whole(found, path)
             _OPEN[path] = found
         return found
 
-    def _found(self) -> List[bytes]:
-        prefix = self._clip.rstrip("/").encode() + b"/"
-        keys: List[bytes] = []
-        with self._base.begin() as transaction, transaction.cursor() as cursor:
-            there = cursor.set_range(prefix)
-            while there and cursor.key().startswith(prefix):
-                keys.append(cursor.key())
-                there = cursor.next()
-        if not keys:
-            raise CorruptVideo(f"no key begins with {prefix.decode()!r}", self._clip, self._path)
-        return keys
-
     def _decoded(self, number: int) -> Any:
-        with self._base.begin() as transaction:
-            value = transaction.get(self._keys[number])
+        with _reading(self._base) as transaction:
+            value = bytes(transaction.get(self._keys[number], b""))
         kind = next((name for magic, name in _KINDS if value.startswith(magic)), None)
         if kind is None:
-            raise CorruptVideo(f"frame {number} is no picture of a kind that is read: JPEG, PNG, WebP or BMP", self._clip, self._path)
+            raise CorruptVideo(f"frame {number} is no picture of a kind that is read: JPEG, PNG, WebP or BMP")
         try:
             context: Any = av.CodecContext.create(kind, "r")
+            context.options = {"max_pixels": _MOST_PIXELS}
             frames = [*context.decode(packet_of(value, 0, 0)), *context.decode(None)]
         except FFmpegError as error:
-            raise CorruptVideo(f"frame {number} cannot be decoded: {error.strerror}", self._clip, self._path) from None
+            raise CorruptVideo(f"frame {number} cannot be decoded: {error.strerror}") from None
         if len(frames) != 1 or frames[0].is_corrupt:
-            raise CorruptVideo(f"frame {number} is damaged", self._clip, self._path)
+            raise CorruptVideo(f"frame {number} is damaged")
         COUNTS.add("video_packets")
         return frames[0]
+
+
+def _keys_in(base: Any, clip: str) -> List[bytes]:
+    prefix = clip.rstrip("/").encode() + b"/"
+    keys: List[bytes] = []
+    with _reading(base) as transaction, transaction.cursor() as cursor:
+        there = cursor.set_range(prefix)
+        while there and cursor.key().startswith(prefix):
+            keys.append(bytes(cursor.key()))
+            there = cursor.next()
+    found = in_order(keys, prefix)
+    if not found:
+        raise CorruptVideo(f"no key begins with {prefix.decode()!r} and a frame's number")
+    return found
+
+
+@contextmanager
+def _reading(base: Any) -> Iterator[Any]:
+    lmdb = importlib.import_module("lmdb")
+    try:
+        with base.begin() as transaction:
+            yield transaction
+    except lmdb.Error as error:
+        raise CorruptVideo(f"the LMDB cannot be read: {error}") from None
+
+
+def _check_whole(base: Any, path: str) -> None:
+    """Raises ``CorruptVideo`` for one that was cut: it is mapped, and reading behind a file's end ends the process."""
+    pages, page_bytes = base.info()["last_pgno"] + 1, base.stat()["psize"]
+    there = os.path.getsize(os.path.join(path, "data.mdb") if os.path.isdir(path) else path)
+    if pages * page_bytes > there:
+        base.close()
+        raise CorruptVideo(f"the LMDB is cut short: {there} of its {pages * page_bytes} bytes are there")

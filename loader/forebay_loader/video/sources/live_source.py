@@ -14,7 +14,8 @@ from forebay_loader.video.clip_info import ClipInfo
 from forebay_loader.video.decode.clip_timer import ClipTimer
 from forebay_loader.video.decode.frame_size import Size
 from forebay_loader.video.decode.pictures import Pictures
-from forebay_loader.video.errors import UnsupportedVideo
+from forebay_loader.video.errors import UnsupportedVideo, VideoError
+from forebay_loader.video.sources.frame_room import room_for
 
 __all__ = ["LiveSource"]
 
@@ -40,17 +41,18 @@ class LiveSource:
         self._container: Any = None
         self._coming: Iterator[Any] = iter(())
         self._passed = 0
+        self._pictures: Optional[Pictures] = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name}{', open' if self._container else ''}>"
 
     def __getstate__(self) -> Dict[str, Any]:
-        return {**self.__dict__, "_container": None, "_coming": None, "_passed": 0}
+        return {**self.__dict__, "_container": None, "_coming": None, "_passed": 0, "_pictures": None}
 
     def open(self) -> ClipInfo:
         if self._container is None:
             self._container = self._opened()
-            self._coming, self._passed = self._container.decode(video=0), 0
+            self._coming, self._passed, self._pictures = self._container.decode(video=0), 0, None
         stream = self._container.streams.video[0]
         return ClipInfo(0, array("d"), 0.0, stream.codec_context.width, stream.codec_context.height)
 
@@ -58,16 +60,17 @@ class LiveSource:
         return self.frames([index])[0]
 
     def frames(self, indices: Sequence[int]) -> Any:
-        info = self.open()
-        pictures = Pictures(info.width, info.height, 0, self._size)
-        found = numpy.empty((len(indices), *pictures.shape), numpy.uint8)
+        self.open()
         timer = self._timer()
-        before = -1
+        before, found = -1, room_for(0, (1, 1, 3))
         for place, index in enumerate(indices):
             if index == before:
                 found[place] = found[place - 1]
             else:
-                pictures.into(self._reach(index, timer), found[place])
+                frame = self._reach(index, timer)
+                pictures = self._sized(frame)
+                found = found if len(found) else self._room(len(indices), pictures)
+                pictures.into(frame, found[place])
             before = index
         COUNTS.add("video_frames", len(indices))
         return found
@@ -92,6 +95,21 @@ class LiveSource:
         """Of a URL neither account nor query: either may hold a password."""
         scheme, mark, rest = self._url.partition("://")
         return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}" if mark else self._url
+
+    def _sized(self, frame: Any) -> Pictures:
+        """All have the size of the first: what a stream says before is a guess."""
+        if self._pictures is None:
+            try:
+                self._pictures = Pictures(frame.width, frame.height, 0, self._size)
+            except VideoError as error:
+                raise error.of(self._name) from error
+        return self._pictures
+
+    def _room(self, count: int, pictures: Pictures) -> Any:
+        try:
+            return room_for(count, pictures.shape)
+        except VideoError as error:
+            raise error.of(self._name) from error
 
     def _timer(self) -> ClipTimer:
         return ClipTimer(self._time_limit_s, self._name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,63 @@ def test_a_name_leads_to_its_source(what: Any, kind: type, shown: str) -> None:
     source = source_of(what)
     assert type(source) is kind
     assert repr(source) == f"<{kind.__name__} {shown}>"
+
+
+TABLES = """
+[match]
+url = "s3://bucket/a.mp4"
+size = [48, 64]
+[gate]
+url = "https://host/gate"
+kind = "live"
+[table]
+url = "/data/frames"
+clip = "a"
+fps = 12.5
+[door]
+url = "/srv/odd-name"
+kind = "camera"
+options = {framerate = "30"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "shown"),
+    [
+        ("match", ClipSource, "s3://bucket/a.mp4"),
+        ("gate", LiveSource, "https://host/gate"),
+        ("table", FramesSource, "a in /data/frames"),
+        ("door", CameraSource, "/srv/odd-name"),
+    ],
+)
+def test_a_table_of_settings_leads_to_its_source(name: str, kind: type, shown: str) -> None:
+    """Whatever the URL looks like: a stream without end has the same scheme as a clip."""
+    source = source_of(tomllib.loads(TABLES)[name])
+    assert type(source) is kind
+    assert repr(source) == f"<{kind.__name__} {shown}>"
+
+
+def test_what_a_table_says_counts_more_than_the_arguments() -> None:
+    with source_of({"url": "lavfi://testsrc=size=64x48:rate=25", "size": 24}, size=12) as source:
+        assert source.frame(0).shape == (24, 32, 3)
+
+
+@pytest.mark.parametrize(
+    ("table", "match"),
+    [
+        ({}, "no url"),
+        ({"url": 7}, "no url"),
+        ({"url": "a.mp4", "sise": 7}, "sise"),
+        ({"url": "a.mp4", "kind": "film"}, "one of clip, frames, live, camera; got 'film'"),
+        ({"url": "a.mp4", "kind": "clip", "clip": "a"}, "clip names a clip in an LMDB"),
+        ({"url": "/data", "fps": 3}, "clip names a clip in an LMDB"),
+        ({"url": "a.mp4", "size": 0}, "size takes sides"),
+    ],
+)
+def test_a_table_that_says_nothing_sensible(table: dict[str, object], match: str) -> None:
+    """Named before anything is opened."""
+    with pytest.raises(ValueError, match=match):
+        source_of(table)
 
 
 @pytest.mark.parametrize("what", ["", None, 7, b"".join])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import struct
+import zlib
 from pathlib import Path
 
 import av
@@ -13,7 +15,7 @@ import numpy
 import pytest
 from support.clips import frame_number, painted
 
-from forebay_loader.video.errors import CorruptVideo, UnsupportedVideo
+from forebay_loader.video.errors import CorruptVideo, UnsupportedVideo, VideoError
 from forebay_loader.video.sources.choice import source_of
 from forebay_loader.video.sources.frames_source import FramesSource
 
@@ -49,6 +51,51 @@ def test_frames_of_a_clip(base: Path) -> None:
     assert info.keyframes == tuple(range(12))
     assert numpy.array_equal(source.frames([7, 0, 7]), numpy.stack([painted(number) for number in (7, 0, 7)]))
     assert source.audio(0.0, 1.0)[1] == 0
+
+
+@pytest.mark.parametrize("form", ["n/{}.png", "n/img_{}", "n/{:02}.png"])
+def test_frames_follow_each_other_by_their_numbers(tmp_path: Path, form: str) -> None:
+    """An LMDB has 10 before 9; and what lies deeper is another clip."""
+    with lmdb.open(str(tmp_path), map_size=1 << 24) as made, made.begin(write=True) as transaction:
+        for number in range(12):
+            transaction.put(form.format(number).encode(), encoded(number))
+        transaction.put(b"n/deeper/3", encoded(99))
+    with FramesSource(tmp_path, "n") as source:
+        assert [frame_number(picture) for picture in source.frames(range(source.open().frames))] == list(range(12))
+
+
+def test_two_keys_of_one_frame(tmp_path: Path) -> None:
+    """Nobody can say which one it is."""
+    with lmdb.open(str(tmp_path), map_size=1 << 24) as made, made.begin(write=True) as transaction:
+        for key in (b"n/1.png", b"n/01.png"):
+            transaction.put(key, encoded(1))
+    with pytest.raises(CorruptVideo, match=r"n in .*: keys 'n/01\.png' and 'n/1\.png' are of the same frame"):
+        FramesSource(tmp_path, "n").open()
+
+
+def test_a_base_that_is_cut_short(base: Path) -> None:
+    """It is mapped: a read behind the file's end would end the process."""
+    os.truncate(base / "data.mdb", os.path.getsize(base / "data.mdb") // 2)
+    with pytest.raises(CorruptVideo, match=r"a in .*: the LMDB is cut short"):
+        FramesSource(base, "a").open()
+
+
+def test_a_base_that_is_none(tmp_path: Path) -> None:
+    """Bytes of another kind."""
+    (tmp_path / "data.mdb").write_bytes(b"hello" * 5000)
+    with pytest.raises(VideoError, match=r"a in .*"):
+        FramesSource(tmp_path, "a").open()
+
+
+def test_a_picture_that_says_it_is_huge(tmp_path: Path) -> None:
+    """Nothing is made for it."""
+    bomb = bytearray(encoded(1))
+    struct.pack_into(">II", bomb, 16, 60_000, 60_000)
+    struct.pack_into(">I", bomb, 29, zlib.crc32(bomb[12:29]))
+    with lmdb.open(str(tmp_path), map_size=1 << 24) as made, made.begin(write=True) as transaction:
+        transaction.put(b"n/1", bytes(bomb))
+    with pytest.raises(CorruptVideo, match=r"n in .*: frame 0 cannot be decoded"):
+        FramesSource(tmp_path, "n").open()
 
 
 def test_two_clips_of_one_base(base: Path) -> None:
