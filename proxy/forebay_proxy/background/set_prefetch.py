@@ -1,8 +1,9 @@
 """Fetches declared sets ahead: what no job has read yet in its present epoch, for programs that announce nothing.
 
-Behind every announced plan, into free room and what has been read, never in place of what is still needed; never more unread bytes ahead
-than half of the cache. What cannot be fetched is stepped over for a while. What is called a tar and is none (a login page, as a rule) has
-failed like ``forebay warm`` fails it: it does not stay, also where a reader or an earlier sidecar has stored it.
+Its fetches come behind every announced plan, and take free room and the room of segments that were read, never that of segments still
+needed; at most half of the cache is unread and ahead. A shard that cannot be fetched is stepped over for a while. A file that is called a
+tar and is none (a login page, as a rule) has failed like ``forebay warm`` fails it: it does not stay, also where a reader or an earlier
+sidecar has stored it.
 """
 
 from __future__ import annotations

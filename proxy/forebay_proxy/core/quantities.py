@@ -47,7 +47,7 @@ class TotalBytes:
 
 @dataclass(frozen=True, slots=True)
 class ShareOfDisk:
-    """The cache may hold this share (0 < ratio <= 1) of what is free plus what it already holds."""
+    """The cache may hold this share (0 < ratio <= 1) of the free bytes and its own together."""
 
     ratio: float
 

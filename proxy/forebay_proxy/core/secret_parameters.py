@@ -8,7 +8,7 @@ A parameter is cut off a shard's name for one of two reasons.
   choose the bytes too, so another value is another *variant*: the origin is asked with it before anything stored is given out.
 
 A few servers take ``;`` for ``&``, and most for a part of a value. A signature is looked for between ``&`` alone, since cutting one takes
-for granted what it names; a secret behind a ``;`` is cut too, with the rest of what stands before the next ``&``, which may belong to it.
+for granted what it names; a secret behind a ``;`` is cut too, with the rest of the text up to the next ``&``, which may belong to it.
 
 Letter case counts where the service says so. The table in docs/names.md is made of these lists (tests/security/test_parameters.py).
 """

@@ -42,7 +42,7 @@ class IdleTimeout:
             self._timer.cancel()
 
     async def next(self) -> bytes:
-        """What was received, in the pieces it came in (``readany`` would copy what has gathered into one); b"" at an end."""
+        """The bytes received, in the pieces in which they came (``readany`` would copy all that have gathered into one); b"" at an end."""
         self._since = self._loop.time()
         try:
             chunk, _ = await self._content.readchunk()

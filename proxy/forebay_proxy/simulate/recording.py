@@ -80,7 +80,7 @@ class Recording:
         self, reader: ReaderName, moment: float, shard: Shard, length: int | None,
         *, epoch: int | None = None, waited_s: float | None = None, seconds: float | None = None,
     ) -> None:  # fmt: skip
-        """One opening of an access log; those of one reader in their order. ``epoch``: what it told; None: still the one before."""
+        """One opening of an access log; a reader's stand in their order. ``epoch``: the one it told; None: still the one before."""
         numbers = self.numbers.setdefault(reader, [])
         if not numbers or (epoch is not None and epoch != numbers[-1]):
             numbers.append(epoch or 0)

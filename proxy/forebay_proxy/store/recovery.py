@@ -23,7 +23,7 @@ from forebay_proxy.store.index.row import Row
 __all__ = ["RecoveredShard", "recover"]
 
 Range = tuple[int, int]  # offset and length in bytes
-# A row is committed within 0.1 s of the write it tells of. What is written or punched later without another commit (a segment that was in
+# A row is committed within 0.1 s of the write it tells of. A range that is written or punched later without another commit (a segment in
 # the air at a kill, an eviction on a slow disk) makes a shard doubted for nothing, which costs a checksum of each segment once; a file put
 # back by hand within this time of its row is trusted, which costs wrong bytes. So it is short.
 _LATER_S = 2.0

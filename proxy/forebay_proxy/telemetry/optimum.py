@@ -11,7 +11,7 @@ Replacement", ISCA 2016; the proof needs equal weights, and bytes are). Prefetch
 What the number says, and what it does not:
 
 - A reading counts at its end, as if it had all been read in that moment, and with the segments it entered: a reader that leaves a shard
-  after a kilobyte did not need all of it. What is in the air, and what was prefetched and is not read yet, is therefore only in the real
+  after a kilobyte did not need all of it. A segment in the air, or prefetched and not read yet, is therefore only in the real
   bytes; the two are comparable once readers have caught up.
 - Bytes, not whole segments: an interval may keep a part of one. That errs by less than a segment an interval at a full cache, downwards.
 - Readings of one shard that overlap share what is fetched, and need no room for that.

@@ -29,7 +29,7 @@ __all__ = ["BandwidthEstimate", "ConnectionRate"]
 
 FEWEST = 4  # whatever was measured: two on the line, and two on their way to it
 UNKNOWN = 2  # before anything was measured, 0.2 s: so many of each reader are asked for by itself
-WINDOW_S = 0.15  # two round trips: what was under way and what came are compared over so long
+WINDOW_S = 0.15  # two round trips: the bytes under way and the bytes that came are compared over so long
 ENOUGH_BYTES = 2 * 2**20  # in a window: a quarter of a segment,
 ENOUGH_BODIES = 4  # or so many that are smaller
 PROOF = 2  # windows in which fewer brought less: one may have had a gap of its own

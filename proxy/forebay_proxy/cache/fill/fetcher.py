@@ -48,7 +48,7 @@ UNWANTED_BUDGET_S = 15.0
 class QueuedNeed:
     """The need of a question whose answer a reader waits for at the end of its shard."""
 
-    need = WAITED / 2  # behind those who wait for bytes, but not held back with what is ahead of them
+    need = WAITED / 2  # behind readers that wait for bytes, but not held back with the prefetch
 
 
 class Fetcher:

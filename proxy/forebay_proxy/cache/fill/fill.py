@@ -1,4 +1,4 @@
-"""Where flights end: what they bring becomes stored, or its room is given back; and what follows for the shard version.
+"""Where flights end: the segment that a flight brought is stored, or its room is given back; and what follows for the shard version.
 
 A version that is outdated, and a reader or a flight that leaves, are handled here too, so that no room or entry is left behind.
 """

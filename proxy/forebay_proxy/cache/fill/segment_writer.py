@@ -257,7 +257,7 @@ class SegmentWriter:
         await self._pending.given_up()
 
     def close(self) -> None:
-        """Give back what did not become a segment. What was already written of it is below the watermark of a flight that failed."""
+        """Give back the room of bytes that became no segment. Those written already lie below the watermark of a flight that failed."""
         self._pending.clear()
         self._give_back()
 

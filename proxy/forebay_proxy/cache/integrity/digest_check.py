@@ -133,7 +133,7 @@ class DigestCheck:
             self._silent[origin] = before + 1
 
     def stop(self) -> None:
-        """Shutdown: nothing more is hashed or asked for. What has not been compared is not claimed, and fetched again at the next start."""
+        """Shutdown: nothing more is hashed or asked for. Segments not compared are not claimed, and fetched at the next start."""
         self._enabled = False
         self._waiting.clear()
         for task in self._asks:

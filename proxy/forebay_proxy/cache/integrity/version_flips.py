@@ -26,7 +26,7 @@ __all__ = ["VersionFlips"]
 log = logging.getLogger("forebay")
 
 # Denials in a row before it is believed, of an origin that was never seen to flap: 2 backends that answer by chance hide a version once in
-# a million reads of a segment, 4 once in 300, and are known soon after. What was really replaced is told 1.6 s later than it could be.
+# a million reads of a segment, 4 once in 300, and are known soon after. A real replacement is told 1.6 s later than it could be.
 TRIES = 20
 KNOWN_TRIES = 100  # and of one that does: 8 hide it once in 600,000, 16 once in 600
 STEP_S = 0.01  # the n-th question comes after n of these, up to

@@ -32,7 +32,7 @@ from forebay_proxy.wire.protocol.plan import ReaderName
 __all__ = ["REST_S", "ShardReader", "ShardReaderHost"]
 
 # A reader that has taken no byte for this long holds nothing any more: a trainer stopped in a debugger, or by a checkpoint of half an hour,
-# must not keep room from those who train. It is not cut off either: when it goes on it finds its segments still here, or fetched anew.
+# must not keep room from those who train. Nor is the reader cut off: when it goes on, its segments are still here, or fetched anew.
 # Shorter would take the window from readers that are only slow: at 1 MiB a minute there is nothing left to protect.
 REST_S = 60.0
 PRIVATE_ATTEMPTS = 5  # fetches of its own without a byte of progress before a reader gives up

@@ -59,7 +59,7 @@ class DigestState:
         return self.verdict is DigestVerdict.PENDING and not self.released
 
     def hasher(self) -> DigestHasher:
-        """A copy of the digest so far, to go on with; ``took`` gives it back. What is not given back has not happened."""
+        """A copy of the digest so far, to go on with; ``took`` gives it back. A copy that is not given back changes nothing."""
         assert self._hasher is not None
         return self._hasher.copy()
 

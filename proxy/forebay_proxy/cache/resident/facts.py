@@ -74,7 +74,7 @@ class ShardCompleted(Fact):
 
 @dataclass(frozen=True, slots=True)
 class VersionOutdated(Fact):
-    """The origin has another version now, or what is here cannot be completed: it serves who is inside, and leaves."""
+    """The origin has another version now, or this one cannot be completed: it serves the readers inside, and leaves."""
 
     entry: Entry
 

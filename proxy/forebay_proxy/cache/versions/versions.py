@@ -139,7 +139,7 @@ class Versions:
         return entry
 
     def _entered(self, shard: Shard, version: Version, *, ranged: bool) -> Entry:
-        """What is here of ``version``, which is shown to ``shard`` too; a new entry where what is here cannot be gone on with."""
+        """The entry of ``version``, which is shown to ``shard`` too; a new one where the entry that is here cannot be gone on with."""
         mac, variant = self.mac(shard), shard.credential.variant(self._hmac_key)
         chosen = shard.credential.chosen_by(version.vary, self._hmac_key) if version.is_weak else ""
         key = store_key(shard.name, version.identity, chosen)

@@ -44,7 +44,7 @@ class CountRoom:
         return not status.get("readers") and not status.get("plans_total") and self.evict(self._present)
 
     def evict_parts(self, but: str) -> bool:
-        """Whether anything left of what was fetched in part; ``but``: what stays."""
+        """Whether bytes of shards that were fetched in part left; ``but``: the shard that stays."""
         return self.evict([name for name in self._parts if name != but])
 
     def evict(self, names: list[str]) -> bool:

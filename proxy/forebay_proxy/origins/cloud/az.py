@@ -1,4 +1,4 @@
-"""Azure blobs: plain https URLs, whose shared access signature (SAS) is the credential. What is Azure's own about them. Pure."""
+"""Azure blobs: plain https URLs, whose shared access signature (SAS) is the credential: the part of them that only Azure has. Pure."""
 
 from __future__ import annotations
 

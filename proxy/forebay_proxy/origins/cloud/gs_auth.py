@@ -155,7 +155,7 @@ class _Unanswered(google.auth.exceptions.RefreshError):
 
 
 class _Bounded(google.auth.transport.Request):
-    """Google's way to make requests, each within a few seconds. What is repeated, and when, is ours to say: we have a budget."""
+    """Google's way to make requests, each within a few seconds. Repeating them is left to the retry budget."""
 
     def __init__(self, call: Any) -> None:
         self._call = call

@@ -38,7 +38,7 @@ def place_of(url: str) -> AllowedPlace:
     """The place an http(s) URL points to, userinfo left aside.
 
     Raises ValueError if it is none, or if its host is spelled in a way that one program reads as a name and another as an address
-    (127.1, 0x7f.1, full-width digits and dots): what is judged must be what is dialled.
+    (127.1, 0x7f.1, full-width digits and dots): the address that is judged must be the one that is dialled.
     """
     parts = urlsplit(url)
     if parts.scheme not in DEFAULT_PORTS or not parts.hostname:

@@ -61,7 +61,7 @@ class EvictionQueue:
                 self.touch(key)
 
     def order(self) -> Iterator[tuple[NextUse, str]]:
-        """Keys from the first to leave on. What was yielded stays here: the caller touches what it changes."""
+        """Keys from the first to leave on. A key that was yielded stays here: the caller touches the entries it changes."""
         taken, moved = set[str](), set[str]()
         try:
             while (first := self._first()) is not None:

@@ -57,7 +57,7 @@ class GivenLead:
         self._keys[place[0]] += 1
 
     def of(self, reader: Hashable) -> list[tuple[tuple[str, int], int]]:
-        """What is left of what came for ``reader``, with its bytes."""
+        """The segments that came for ``reader`` and are left, with their bytes."""
         return [(place, size) for place, (of, size) in self.places.items() if of == reader]
 
     def end(self, place: tuple[str, int]) -> None:
@@ -215,7 +215,7 @@ class PrefetchDebts:
         return list(mine)
 
     def restore_lead(self, reader: Hashable, most_bytes: int) -> list[str]:
-        """``reader`` moves: what is left of what it gave back is its lead again, as far as there is no more than ``most_bytes`` of lead in
+        """``reader`` moves: the segments left of those it gave back are its lead again, while there is no more than ``most_bytes`` of it in
         all. Returns the store keys of it."""
         mine = self.given_back.of(reader)
         for (key, index), size in mine:

@@ -98,7 +98,7 @@ class UseOrder:
             return NextUse(Rank.DEAD, opened_at)
         if not unread:
             return NextUse(Rank.READ, -opened_at)
-        # Who has announced what comes next has not announced this; who has been silent for that long is not about to open it.
+        # A job with plans has not announced this shard; a job that has been silent for that long is not about to open it.
         later = all(job in self._planning or heard_at < now - silence_s for job, heard_at in unread.items())
         return NextUse(Rank.LATER if later else Rank.SOON, -opened_at)
 

@@ -35,7 +35,7 @@ class PlansFull(ForebayError):
 
 
 class PlanGap(ForebayError):
-    """What is to be appended begins behind what is held: a message was lost, or the plan has ended. What is held stays."""
+    """The entries to be appended begin beyond the end of the plan: a message was lost, or the plan has ended. The plan stays as it is."""
 
     status = 409
     title = "Plan has a gap"
@@ -133,7 +133,7 @@ class ReaderPlan:
         return self._zero + index * self._step
 
     def says(self, other: ReaderPlan) -> bool:
-        """Whether ``other`` announces what is ahead here; or, sent again within its epoch, what was announced here at first."""
+        """Whether ``other`` announces the shards ahead here; or, sent again within its epoch, all that this plan announced at first."""
         if (self.epoch, self.set_name) != (other.epoch, other.set_name):
             return False
         numbers, others = self.entries.numbers, other.entries.numbers

@@ -1,9 +1,9 @@
 """The fd door: a unix socket of its own, where a reader asks for a complete shard and gets a descriptor of it.
 
-A client connects once and asks for one shard after the other. What is in memory is answered in the turn of the loop in which its line came:
-no stream, no parser, no task and no timer stands between, because this is what an opening costs (a thread would cost more than all of it:
-opening a file we hold open, and locking it, never wait for the disk). A task is begun only where the origin must be asked, or the disk. The
-reader is inside the shard until a line ends its lease, or its connection closes, by whatever end.
+A client connects once and asks for one shard after the other. A line about a shard that is open here is answered in the turn of the loop
+in which it came: no stream, no parser, no task and no timer stands between, because this is what an opening costs (a thread would cost more
+than all of it: opening a file we hold open, and locking it, never wait for the disk). A task is begun only where the origin must be asked,
+or the disk. The reader is inside the shard until a line ends its lease, or its connection closes, by whatever end.
 
 A shard that cannot be passed, and every failure, is answered with a line that says so: HTTP serves it, or says more.
 """

@@ -47,7 +47,7 @@ class Housekeeping(Protocol):
         ...
 
     def verify(self, patterns: list[str] | None, rate_bytes_s: float) -> AsyncIterator[dict[str, object]]:
-        """Compare what matches with its checksums, no faster than that; the last event is named "end". What is wrong is removed."""
+        """Compare what matches with its checksums, no faster than that; the last event is named "end". A wrong segment is removed."""
         ...
 
     @property

@@ -1,6 +1,6 @@
-"""How a request is framed: its target, its headers, its body. What is not plain enough to be trusted is refused.
+"""How a request is framed: its target, its headers, its body. A request that is not plain enough to be trusted is refused.
 
-Of the headers those that say who asks, and those that travel to the origin, are read here too.
+The headers that name the reader, and the headers that travel to the origin, are read here too.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def is_plain(state: os.stat_result) -> bool:
 
 
 def create(key: str, directory: int, length: int | None, abilities: Abilities) -> int:
-    """A new sparse file of full length, open. What had its name is removed first. Raises Leased if that is held, InTheWay: a directory."""
+    """A new sparse file of full length, open. A file of its name leaves first. Raises Leased if that one is held, InTheWay: a directory."""
     with suppress(FileNotFoundError):
         unlink(key, directory, abilities)
     fd = os.open(key, _OPEN | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=directory)

@@ -28,7 +28,7 @@ class ShardFile:
     Any call may raise DiskFailed. Offsets and lengths are in bytes. Nobody may read a range while it is punched: the caller sees to that.
 
     Calls that a reader or a flight waits for end after ``PATIENCE_S`` with ETIMEDOUT, done or not. Removing and syncing take the time they
-    take, and what is removed waits for the calls that are overdue: a write that comes back late must not fill what was freed.
+    take, and a removal waits for the calls that are overdue: a write that comes back late must not fill blocks that were freed.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Where a text stands among those of a brace pattern, when many are asked for: what stands before the number is looked up once. Pure."""
+"""Where a text stands among those of a brace pattern, when many are asked for: the part before the number is looked up once. Pure."""
 
 from __future__ import annotations
 
