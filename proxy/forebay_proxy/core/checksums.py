@@ -44,6 +44,8 @@ class Checksums:
         indices = self._indices
         if 0 <= index < len(indices) and indices[index] == index:
             return True  # as in ``_at``: this is asked for each piece that is read
+        if not indices or index > indices[-1]:
+            return False  # it is still to come
         at = bisect_left(indices, index)
         return at < len(indices) and indices[at] == index
 
