@@ -75,6 +75,17 @@ def test_clips_alone_need_no_count(sidecar: Sidecar, films: Path, place: Path) -
     assert not (place / "sizes.json").exists()
 
 
+def test_a_shard_that_left_before_its_turn_is_scanned_all_the_same(sidecar: Sidecar, films: Path, place: Path) -> None:
+    """Counted shards leave for the others, perhaps before the scan comes to them: their clips are fetched once more, and all are known."""
+    shards = f"file://{films}/{{0..1}}.tar"
+    assert forebay(place, "index", shards, "--url", sidecar.url).returncode == 0
+    assert forebay(place, "evict", f"file://{films}/*", "--url", sidecar.url).returncode == 0
+    assert not any(shard["stored_bytes"] for shard in sidecar.shards().values())
+    done = forebay(place, "index", shards, "--url", sidecar.url, "--video", "a.clips")
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.splitlines()[-1] == "5 clips scanned, 1 cannot be read; a.clips written"
+
+
 def test_another_file_at_its_place_stops_it(sidecar: Sidecar, films: Path, place: Path) -> None:
     """And stays."""
     (place / "a.clips").write_bytes(b"my thesis")

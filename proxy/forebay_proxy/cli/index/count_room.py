@@ -1,4 +1,8 @@
-"""Room for what a count fetches: counted shards leave for the others, first those that were fetched for the count alone."""
+"""Room for what a count fetches: counted shards leave for the others, first those that were fetched for the count alone.
+
+With ``--video`` a shard may leave before the scan of clips comes to it. That costs a second fetch of its clips and nothing else: the scan
+reads through the sidecar. To keep such shards until they are scanned was left aside: a count faster than the scan would find no room.
+"""
 
 from __future__ import annotations
 
