@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import av
 
-__all__ = ["Change", "remuxed"]
+__all__ = ["Change", "joined", "remuxed"]
 
 Change = Callable[
     [str, int, av.Packet], bool
@@ -29,3 +29,14 @@ def remuxed(data: bytes, container: str, change: Change, **options: str) -> byte
                 packet.stream = streams[packet.stream_index]
                 out.mux(packet)
     return made.getvalue()
+
+
+def joined(first: bytes, second: bytes, after_s: float) -> bytes:
+    """Two transport streams as one broadcast: the second is ``after_s`` later on the clock than it was."""
+
+    def later(kind: str, number: int, packet: av.Packet) -> bool:
+        packet.pts += round(after_s / packet.time_base)
+        packet.dts += round(after_s / packet.time_base)
+        return True
+
+    return first + remuxed(second, "mpegts", later)

@@ -140,6 +140,7 @@ class _Packets:
         self._timed = self._timed and None not in times
         if self._timed:
             pts = numpy.array(times, numpy.int64)
+            _check_clock(pts, numpy.array([row[3] for row in self._rows], bool))
             durations = numpy.array([row[2] for row in self._rows], numpy.int64)
             return pts, durations, Fraction(self._stream.time_base), numpy.argsort(pts, kind="stable")
         order = numpy.array(self._shown(range(len(times))), numpy.int64)
@@ -190,6 +191,16 @@ class _Packets:
             turned: int = -round(frame.rotation / 90) % 4 * 90
             return turned
         return 0 if len(self.store) >= _FIRST_PACKETS else None
+
+
+def _check_clock(pts: Any, key: Any) -> None:
+    """Raise ``UnsupportedVideo`` where a keyframe is shown before the one before it: of two clips that ``cat`` joined, as transport streams
+    can be, two pictures have one time, and would come out mixed."""
+    keys = numpy.flatnonzero(key)
+    steps = numpy.diff(pts[keys])
+    back = numpy.flatnonzero((steps < 0) | (steps == 0) & (numpy.diff(keys) > 1))
+    if len(back):
+        raise UnsupportedVideo(f"its clock goes back at packet {keys[back[0] + 1]}: clips that were joined without new times")
 
 
 def leading(pts: Any, key: Any) -> Any:

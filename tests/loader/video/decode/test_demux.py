@@ -6,7 +6,7 @@ import numpy
 import pytest
 from support.clip_answers import pictures_of
 from support.clips import frame_number, rendered
-from support.remuxing import remuxed
+from support.remuxing import joined, remuxed
 
 from forebay_loader.video.decode.clip_timer import ClipTimer
 from forebay_loader.video.decode.demux import demuxed
@@ -88,6 +88,19 @@ def test_a_packet_that_lies_in_the_clip_is_not_copied() -> None:
     assert {type(store.part(number)) for number in range(48)} == {memoryview}  # type: ignore[attr-defined]
     pieces = demuxed(rendered(container="mpegts"), FOREVER).read
     assert {type(pieces.part(number)) for number in range(48)} >= {bytes}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("frames", [12, 36])
+def test_transport_streams_that_were_joined_by_cat(frames: int) -> None:
+    """Their pictures have the same times, and would come out mixed; with new times they are one clip."""
+    one = rendered(container="mpegts", frames=frames)
+    with (
+        source_of(one + one, name="a.ts") as source,
+        pytest.raises(UnsupportedVideo, match=rf"a\.ts: its clock goes back at packet {frames}"),
+    ):
+        source.open()
+    with source_of(joined(one, one, 2.0)) as source:
+        assert [frame_number(picture) for picture in source.frames(range(2 * frames))] == [*range(frames), *range(frames)]
 
 
 def test_no_picture_at_all() -> None:

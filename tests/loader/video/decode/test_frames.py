@@ -12,6 +12,7 @@ import pytest
 from support.clip_answers import pictures_of
 from support.clips import frame_number, rendered
 from support.h264_sps import without_usability_information
+from support.remuxing import joined
 
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.video.decode.clip_timer import ClipTimer
@@ -201,7 +202,7 @@ def test_no_decoder() -> None:
 def test_frames_that_change_their_size() -> None:
     """All have the size of the first: they are one array."""
     first, second = rendered(container="mpegts", frames=12), rendered(container="mpegts", frames=12, width=192, height=144)
-    data = first + second
+    data = joined(first, second, 2.0)
     with av.open(io.BytesIO(data)) as container:
         shapes = {frame.to_ndarray(format="rgb24").shape for frame in container.decode(video=0)}
     assert len(shapes) == 2

@@ -8,7 +8,7 @@ import numpy
 import pytest
 from support.clip_answers import sound_of
 from support.clips import rendered
-from support.remuxing import remuxed
+from support.remuxing import joined, remuxed
 
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.video.errors import CorruptVideo, UnsupportedVideo
@@ -132,7 +132,7 @@ def test_times_that_a_recorder_rounded() -> None:
 def test_sound_that_changes_its_channels() -> None:
     """A broadcast goes from one to two: it goes on as it began."""
     mono, stereo = (rendered(container="mpegts", audio="ac3", channels=channels) for channels in (1, 2))
-    with source_of(mono + stereo) as source:
+    with source_of(joined(mono, stereo, 2.0)) as source:
         found, _ = source.audio(0.0, 9.0)
     assert len(found) == 1
     assert numpy.abs(found).max() > 0.1
@@ -141,7 +141,10 @@ def test_sound_that_changes_its_channels() -> None:
 def test_sound_that_changes_its_rate() -> None:
     """Told, and where."""
     low, high = (rendered(container="mpegts", audio="ac3", audio_rate_hz=rate) for rate in (32_000, 48_000))
-    with source_of(low + high, name="a.ts") as source, pytest.raises(UnsupportedVideo, match=r"a\.ts: .* from 32000 to 48000 Hz"):
+    with (
+        source_of(joined(low, high, 2.0), name="a.ts") as source,
+        pytest.raises(UnsupportedVideo, match=r"a\.ts: .* from 32000 to 48000 Hz"),
+    ):
         source.audio(0.0, 9.0)
 
 
