@@ -24,6 +24,7 @@ class Whole:
 
     base = 0
     mapped = False
+    lone: Optional[Lone] = None
 
     def __init__(self, buffer: Any) -> None:
         self.buffer = buffer
@@ -36,8 +37,6 @@ class Whole:
         """``size`` bytes from ``at``, fewer only at the end."""
         part: bytes = self.buffer[at : at + size]
         return part
-
-    alone = read
 
 
 class Viewed:
@@ -107,7 +106,7 @@ class Flowing:
     def __init__(self, into: Into, at: int = 0, skip: Optional[Callable[[int], int]] = None, lone: Optional[Lone] = None) -> None:
         self._into = into
         self._skip = skip
-        self._lone = lone
+        self.lone = lone
         self.buffer = _anonymous(BUFFER_BYTES)
         self.base = at
         self.end = at
@@ -134,11 +133,6 @@ class Flowing:
         if at + size > self.end:
             self.more(at, size)
         return self.buffer[at - self.base : min(at + size, self.end) - self.base] if at < self.end else b""
-
-    def alone(self, at: int, size: int) -> bytes:
-        """As ``read``, with one copy instead of two where that can be: for large values whose places are known."""
-        part = None if self._lone is None else self._lone(at, size)
-        return self.read(at, size) if part is None else part
 
     def _forget(self, keep: int) -> None:
         if keep < self.end:

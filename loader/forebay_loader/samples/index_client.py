@@ -12,11 +12,10 @@ import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterator, Optional, Sequence
+from typing import Dict, Optional, Sequence
 
 from forebay_loader.base.errors import ProxyUnreachable, ShardReadError
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
-from forebay_loader.samples.byte_window import Indexable
 from forebay_loader.stream.range_reads import asked, patiently
 from forebay_loader.stream.shard_request import explain, shown
 from forebay_loader.stream.webdataset_openers import source_of
@@ -25,12 +24,11 @@ from forebay_loader.transport.hung_sidecar import Bearing
 from forebay_proxy.wire.commands.sources import Source, parse_source
 from forebay_proxy.wire.tar.sample_index import MAX_INDEX_BYTES, InvalidIndex, SampleIndex, decode
 
-__all__ = ["INDEXES", "Indexed", "counts_of", "forget", "index_of", "needed_index", "samples_in", "source_in", "starts_at"]
+__all__ = ["INDEXES", "Indexed", "counts_of", "forget", "index_of", "needed_index", "source_in"]
 
 KEPT_BYTES = 64 << 20  # each worker has its own: the shards of a few epochs of small ones, and no burden to a node with 64 workers
 WITHOUT_S = 60.0  # before a shard without an index is asked about again by who can do without
 MOST_WITHOUT = 4096
-LARGE_BYTES = 48 << 10  # files of this mean size are read one by one: a call each costs less than a second copy
 PREFIX = "/v1/index"
 
 
@@ -135,65 +133,6 @@ def needed_index(source: Source, limits: Limits = DEFAULT_LIMITS) -> Indexed:
         raise ProxyUnreachable(f"shard {shown(source)}: {trouble}") from None
     except InvalidIndex as error:
         raise ShardReadError(f"shard {shown(source)}: the sidecar gave {error}; is it of another version than this package?") from None
-
-
-def samples_in(
-    window: Indexable, length: int, index: SampleIndex, url: Any, start: int = 0, stop: Optional[int] = None, local_path: Any = None
-) -> "Iterator[dict[str, Any]]":
-    """Samples ``start`` to ``stop`` of a shard of ``length`` bytes under ``window``: ``bytes``. Raises ``ValueError``.
-
-    ``window`` begins where ``starts_at`` says, or before. The same as reading the tar from its start gives, without looking at a header.
-    """
-    if length != index.length:
-        raise ValueError(f"an index of a shard of {index.length} bytes, and this one has {length}")
-    stop = len(index) if stop is None else min(stop, len(index))
-    if start >= stop:
-        return
-    firsts, offsets, sizes, ids, suffixes = index.firsts, index.offsets, index.sizes, index.suffix_ids, index.suffixes
-    if offsets[-1] + sizes[-1] > length:
-        raise ValueError(f"the index tells of bytes beyond the {length} of the shard")
-    first, last = firsts[start], firsts[stop]
-    large = offsets[last - 1] + sizes[last - 1] - offsets[first] >= LARGE_BYTES * (last - first)  # a sum of all sizes costs 0.3 ms a shard
-    key, member, read = _keys(index, start), first, window.alone if large else window.read
-    buffer, base, limit = window.buffer, window.base, window.end
-    for number in range(start, stop):  # the hot loop: local names, no object for a file
-        sample = {"__key__": key(number), "__url__": url}
-        end = firsts[number + 1]
-        while member < end:
-            at = offsets[member]
-            until = at + sizes[member]
-            if until <= limit:
-                sample[suffixes[ids[member]]] = buffer[at - base : until - base]
-            else:
-                sample[suffixes[ids[member]]] = value = read(at, sizes[member])
-                if len(value) < sizes[member]:
-                    raise ValueError(f"the index tells of bytes {at} to {until}, and only {len(value)} of them came")
-                buffer, base, limit = window.buffer, window.base, window.end
-            member += 1
-        if local_path is not None:
-            sample["__local_path__"] = local_path
-        yield sample
-
-
-def starts_at(index: SampleIndex, number: int) -> int:
-    """The first byte that samples from ``number`` on need."""
-    return index.offsets[index.firsts[number]] if number < len(index) else index.length
-
-
-def _keys(index: SampleIndex, start: int) -> "Callable[[int], str]":
-    """Gives the keys of samples from ``start`` on, in turn; of plain text they are cut from one."""
-    keys, ends = index.keys, index.key_ends
-    at = ends[start - 1] if start else 0
-    plain = keys.isascii()
-    text: Any = keys.decode("ascii") if plain else keys
-
-    def key(number: int) -> str:
-        nonlocal at
-        begin, at = at, ends[number]
-        found: Any = text[begin:at]
-        return str(found) if plain else str(found, "utf-8", "surrogateescape")
-
-    return key
 
 
 def _count(url: str, limits: Limits) -> Optional[int]:

@@ -11,7 +11,8 @@ from forebay_loader.base.errors import ShardReadError
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
 from forebay_loader.identity.reader_name import reader_name
 from forebay_loader.samples.byte_window import Flowing
-from forebay_loader.samples.index_client import Indexed, index_of, needed_index, samples_in, source_in, starts_at
+from forebay_loader.samples.index_client import Indexed, index_of, needed_index, source_in
+from forebay_loader.samples.index_samples import samples_in, starts_at
 from forebay_loader.samples.member_bytes import MemberBytes
 from forebay_loader.samples.ranged_samples import RangedSamples, Sample, Select, Span
 from forebay_loader.stream.descriptor_request import open_descriptor
@@ -125,9 +126,10 @@ class IndexedShard:
     def samples(self, start: int = 0, stop: Optional[int] = None) -> Iterator[Sample]:
         """Samples ``start`` to ``stop``, in the order of the tar; both as in a slice, from behind where they are negative."""
         start, stop, _ = slice(start, stop).indices(len(self))
-        if self.mapped:
+        opened = self._held()
+        if opened is not None:
             first = starts_at(self.index, start)
-            return samples_in(Flowing(_Cursor(self, first), first, lone=self.lone), self.index.length, self.index, self.url, start, stop)
+            return samples_in(Flowing(_Cursor(self, first), first, lone=opened.lone), self.index.length, self.index, self.url, start, stop)
         return self._ranges.between(start, stop)
 
     def close(self) -> None:
@@ -164,11 +166,6 @@ class IndexedShard:
         data = _read_span(self._source, self.etag, self._limits, Span(at, min(at + len(room), self.index.length)))
         room[: len(data)] = data
         return len(data)
-
-    def lone(self, at: int, size: int) -> Optional[bytes]:
-        """``size`` bytes from ``at`` of the file; None where that is not here, or cannot be read."""
-        opened = self._held()
-        return None if opened is None else opened.lone(at, size)
 
 
 class _Cursor:

@@ -6,7 +6,8 @@ from typing import Any, Dict, Iterator, Optional
 
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
 from forebay_loader.samples.byte_window import Flowing
-from forebay_loader.samples.index_client import index_of, samples_in, source_in, starts_at
+from forebay_loader.samples.index_client import index_of, source_in
+from forebay_loader.samples.index_samples import samples_in, starts_at
 from forebay_loader.samples.ranged_samples import Sample
 from forebay_loader.stream.shard_descriptor import Descriptor
 

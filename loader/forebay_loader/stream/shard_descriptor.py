@@ -123,9 +123,10 @@ class Descriptor(io.BufferedIOBase):
         return data
 
     def lone(self, at: int, size: int) -> Optional[bytes]:
-        """``size`` bytes from ``at``; None where reading on in order tells more."""
+        """``size`` bytes from ``at``; None where reading on in order tells more: it is closed, or cannot be read."""
         try:
-            return self.at(at, size) if self._rest is None else None
+            data = os.pread(self._file, size, at)
+            return data if len(data) == size else self.at(at, size)
         except OSError:
             return None
 

@@ -17,7 +17,7 @@ from support.tarmaking import written
 
 from forebay_loader.base.counters import counters
 from forebay_loader.samples.byte_window import Flowing
-from forebay_loader.samples.index_client import samples_in, starts_at
+from forebay_loader.samples.index_samples import samples_in, starts_at
 from forebay_loader.samples.tar import samples_of
 from forebay_loader.stream import shard_descriptor as module
 from forebay_loader.stream import shard_map
@@ -99,7 +99,7 @@ def by_index(opened: Descriptor) -> Iterator[dict[str, Any]]:
 def one_by_one(opened: Descriptor) -> Iterator[dict[str, Any]]:
     """As large files are read."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("forebay_loader.samples.index_client.LARGE_BYTES", 1)
+        patch.setattr("forebay_loader.samples.index_samples.LARGE_BYTES", 1)
         yield from by_index(opened)
 
 
