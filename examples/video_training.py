@@ -1,10 +1,10 @@
 """A small 3D network learns what moves where, and how it sounds, from clips in shards behind a slow origin.
 
-    python examples/video_training.py                # two ranks (gloo), two workers each, four epochs; a minute on two processors
+    python examples/video_training.py                # two ranks (gloo), two workers each, five epochs; minutes on two processors
 
 Every clip is rendered here: a square that moves left, right, up or down while a low or a high tone is heard. The class is both, so neither
 pictures nor sound alone tell it. ``fb.video`` reads the clips: eight evenly spread frames in the first epochs, then windows that begin
-anywhere. Printed at the end: each epoch's loss, and the share of its time in which training waited for data.
+anywhere. Printed at the end: each epoch's loss, and how much of its time after the first batch training waited for data.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def train(rank: int, urls: str, epochs: int, folder: str) -> None:
     dataset = dataset.compose(fb.video(SAMPLING, size=SIDE, audio=True)).map(prepared).batched(BATCH, partial=False)
     loader = fb.WebLoader(dataset, batch_size=None, num_workers=WORKERS, persistent_workers=True)
     network = torch.nn.parallel.DistributedDataParallel(Network())
-    optimizer = torch.optim.Adam(network.parameters(), 3e-3)
+    optimizer = torch.optim.Adam(network.parameters(), 1e-2)
     told = []
     for epoch in range(epochs):
         told.append({"epoch": epoch, **pass_over(loader, network, optimizer, f"epoch {epoch}" if rank == 0 else "")})

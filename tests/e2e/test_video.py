@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import multiprocessing
 import subprocess
 import sys
 import tarfile
@@ -21,6 +22,7 @@ from support.other_python import clean_environment, other_python
 from support.sidecar import Sidecar, running, small_segments, wait_until
 
 import forebay_loader as fb
+from forebay_loader.video import transforms
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("webdataset")
@@ -117,6 +119,47 @@ def test_random_access_with_a_loaders_own_shuffle(sidecar: Sidecar, shards: Path
 def labelled(sample: dict[str, Any]) -> int:
     assert sample["frames"].shape == (4, 48, 64, 3)
     return int(json.loads(sample["json"])["number"])
+
+
+class Clips(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]
+    """A map-style data set as its author had it: frames, flow, sound and label of a number."""
+
+    def __init__(self, clips: Any) -> None:
+        self.clips = clips
+
+    def __len__(self) -> int:
+        return len(self.clips)
+
+    def __getitem__(self, number: int) -> tuple[Any, Any, Any, int]:
+        sample = self.clips[number]
+        return sample["frames"], transforms.optical_flow(sample["frames"]), sample["audio"], json.loads(sample["json"])["number"]
+
+
+def test_random_access_gives_frames_flow_sound_and_label(sidecar: Sidecar, shards: Path) -> None:
+    """In batches of torch's own collation, by a sampler that shares the numbers out to two ranks: each sample in one of them, anew in
+    each epoch."""
+    pytest.importorskip("cv2", reason="optical flow needs OpenCV")
+    paths = [shards / f"{number:03}.tar" for number in range(4)]
+    fetched(sidecar, *paths)
+    epoch = multiprocessing.get_context("spawn").Value("i", 0)
+    drawn = fb.video("clip('random', 6)", size=48, audio=16_000, epoch=epoch)
+    clips = Clips(fb.IndexedShards([f"file://{path}" for path in paths], video=drawn))
+    assert len(clips) == 12
+    firsts = []
+    for epoch.value in range(2):
+        labels = []
+        for rank in range(2):
+            share = torch.utils.data.DistributedSampler(clips, num_replicas=2, rank=rank, shuffle=True, seed=3)
+            share.set_epoch(epoch.value)
+            for frames, flow, audio, label in torch.utils.data.DataLoader(clips, batch_size=3, sampler=share, num_workers=1):
+                assert (frames.shape, frames.dtype) == ((3, 6, 48, 64, 3), torch.uint8)
+                assert (flow.shape, flow.dtype) == ((3, 5, 48, 64, 2), torch.float32)
+                assert (audio.shape, audio.dtype) == ((3, 1, 4000), torch.float32)
+                labels += label.tolist()
+        assert sorted(labels) == list(range(12))
+        firsts.append([clips[number][0].tobytes() for number in range(12)])
+    assert firsts[0] != firsts[1]
+    clips.clips.close()
 
 
 def evicted(sidecar: Sidecar) -> bool:

@@ -23,11 +23,13 @@ class ClipVisit(NamedTuple):
 
 
 class ClipPass:
-    """A pass of ``epoch``, its ``turn``-th; ``phase`` is the epoch of which the sampler is, where that is another one."""
+    """A pass of ``epoch``, its ``turn``-th; ``phase`` is the epoch of which the sampler is, where that is another one. ``counted``: nobody
+    told the epoch."""
 
-    def __init__(self, epoch: int, turn: int = 0, phase: Optional[int] = None) -> None:
+    def __init__(self, epoch: int, turn: int = 0, phase: Optional[int] = None, *, counted: bool = False) -> None:
         self.epoch = epoch
         self.turn = turn
+        self.counted = counted
         self.phase = epoch if phase is None else phase
         self._forgot = 0
         self._visits: Dict[int, int] = {}  # by a digest of the name

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.epoch_stage import EpochDecoder, EpochStage
-from forebay_loader.base.notices import warn_node
+from forebay_loader.base.notices import notice_once, warn_node
 from forebay_loader.plan.epochs import Epochs
 from forebay_loader.plan.plan_subject import told_epoch
 from forebay_loader.video.clip_arguments import ClipArguments
@@ -23,6 +23,8 @@ Sample = Dict[str, Any]
 Began = Tuple[int, int, Optional[int]]
 CORRUPT = "__corrupt__"
 _TELL = "fb.video(…, epoch=…) says it: a number, or an object with a value that workers see, such as multiprocessing.Value('i')"
+
+_AGAIN = f"If the pipeline draws or repeats without end, nothing tells the table where an epoch ends: {_TELL}"
 
 
 class ClipStage(EpochStage, EpochDecoder):
@@ -65,6 +67,10 @@ class ClipStage(EpochStage, EpochDecoder):
         from forebay_loader.video.clip_sample import decoded_sample  # noqa: PLC0415  # PyAV and numpy
 
         visit = (of or self._pass_told()).visit(f"{sample.get('__url__')}/{sample.get('__key__')}")
+        if of is not None and of.counted and any(visit.again[1:]) and getattr(self.asked.sampling, "phased", False):
+            notice_once(
+                "clip-again", f"{sample.get('__key__')!r} came again within one epoch, {visit.phase}, of {self.asked.sampling!r}. {_AGAIN}"
+            )
         with _counted():
             found = decoded_sample(sample, self.wants, self.asked, visit)
         if self.replaces:
@@ -102,7 +108,7 @@ class ClipStage(EpochStage, EpochDecoder):
         Raises ``ValueError`` for a table of epochs where nothing says which one it is.
         """
         if began is None:
-            return ClipPass(self._epochs.begin())
+            return ClipPass(self._epochs.begin(), counted=told_epoch(self._epochs.told) is None)
         epoch, turn, phase = began
         told = told_epoch(self._epochs.told)
         if told is None and phase is None and getattr(self.asked.sampling, "phased", False):

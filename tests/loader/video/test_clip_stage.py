@@ -16,7 +16,7 @@ from forebay_loader.base.counters import COUNTS
 from forebay_loader.video.errors import CorruptVideo, VideoTimeout
 from forebay_loader.video.metadata.scan import ClipToScan, scan_clips
 from forebay_loader.video.metadata.table_file import clip_name
-from forebay_loader.video.sampling import NoFrames, NotScanned, Sampling
+from forebay_loader.video.sampling import NoFrames, NotScanned, Sampling, TooFewFrames
 from forebay_loader.video.sources.choice import source_of
 
 CLIP = rendered()
@@ -48,6 +48,16 @@ def test_sound_is_that_of_the_frames() -> None:
     (found,) = run(fb.video("clip(0.5, 12)", audio=True), rendered(audio="aac"))
     assert [frame_number(picture) for picture in found["frames"]] == list(range(12, 24))
     assert found["audio"].shape == (1, 24_000)
+
+
+@pytest.mark.parametrize(("policy", "last"), [("repeat_last", [47, 47]), ("wrap", [42, 43])])
+def test_places_that_are_only_filled_are_masked(policy: str, last: list[int]) -> None:
+    """A clip that ends too early: its shape stays, by the policy, and the mask says what is real."""
+    (found,) = run(fb.video(f"clip(1.75, 8, policy={policy!r})"), CLIP)
+    assert [frame_number(picture) for picture in found["frames"]] == [42, 43, 44, 45, 46, 47, *last]
+    assert found["mask"].tolist() == [True] * 6 + [False] * 2
+    with pytest.raises(TooFewFrames, match=r"^0\.mp4 in s3://b/0\.tar: the clip has 6 of the 8"):
+        run(fb.video("clip(1.75, 8, policy='error')"), CLIP)
 
 
 @pytest.mark.parametrize(("asked", "rate_hz"), [(True, 48_000), (16_000, 16_000)])
@@ -130,6 +140,15 @@ def test_each_visit_draws_anew() -> None:
 
     assert seen() == seen()
     assert len(set(seen())) > 8
+
+
+def test_a_table_that_may_stand_still_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """A pipeline that is not ours may draw without end: a clip that comes again in one pass is what can be seen of it."""
+    caplog.set_level("INFO")
+    table = {0: "uniform(1)", 1: "uniform(2)"}
+    for sampling, epoch, told in (("uniform(1)", None, False), (table, 0, False), (table, None, True)):
+        list(fb.video(sampling, epoch=epoch)([sample("a", mp4=CLIP)] * 2))
+        assert ("'a' came again within one epoch, 0" in caplog.text) is told
 
 
 @pytest.mark.parametrize("sampling", ["clip('random', 4)", {0: "uniform(2)", 1: "uniform(3)"}, "time_warp(uniform(4))", "own"])
@@ -215,8 +234,9 @@ def test_batches_that_do_not_shrink() -> None:
 
 def test_a_clip_that_no_scan_knows_is_no_bad_one() -> None:
     """What lacks is a scan: neither counted as corrupt nor replaced."""
-    with pytest.raises(NotScanned, match=r"^0\.mp4"):
-        run(fb.video("adaptive(4)", replace_corrupt=True), CLIP, CLIP)
+    short = rendered(frames=4)  # of which all are taken, whatever moves
+    with pytest.raises(NotScanned, match=r"^1\.mp4"):
+        run(fb.video("adaptive(4)", replace_corrupt=True), short, CLIP, short)
     assert (COUNTS.snapshot()["video_corrupt"], COUNTS.snapshot()["video_replaced"]) == (0, 0)
 
 

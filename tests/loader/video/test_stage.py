@@ -265,6 +265,19 @@ def test_a_decoder_of_a_pipeline_of_webdatasets_is_refused(shard: FakeServer) ->
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_batches_of_bad_clips_do_not_shrink(proxy: FakeServer) -> None:
+    """With ``replace_corrupt``; a handler leaves them out, and the last batches with them."""
+    good = rendered()
+    proxy.put("/s3/bucket/0.tar", tar_of(*({"mp4": clip, "cls": b"1"} for clip in [good, good[:900], good] * 2)))
+
+    def sizes(**how: Any) -> list[int]:
+        return [len(batch[0]) for batch in fb.WebDataset(URL).compose(fb.video("uniform(2)", **how)).to_tuple("frames", "cls").batched(2)]
+
+    assert sizes(replace_corrupt=True) == [2, 2, 2]
+    assert sizes(handler=wds.ignore_and_continue) == [2, 2]
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_motion_is_found_out_once(shard: FakeServer, tmp_path: Path) -> None:
     """When a clip is first used, without a scan; then it is known, to a stage and to a decoder."""
     stage = fb.video("adaptive(4)", metadata=tmp_path / "set.clips")
