@@ -30,6 +30,7 @@ NAMES = (
     "video_frames",  # given, of whatever source
     "video_packets",  # handed to a decoder for them
     "video_bytes",  # of clips, read for their frames and sound: of a cold shard these travel
+    "video_demuxed",  # MP4s that their own reader leaves to FFmpeg's demuxer: all of their bytes are read
     "video_corrupt",  # clips that cannot be decoded
     "video_unheard",  # clips that wds.torch_video gave without their sound, which cannot be read
     "video_timeout",  # clips that took longer than their time limit

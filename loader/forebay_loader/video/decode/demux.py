@@ -15,6 +15,7 @@ from typing import Any, List, Optional, Tuple
 import av
 import numpy
 from av.error import FFmpegError
+from av.stream import Disposition
 
 from forebay_loader.video.clip_info import ClipInfo
 from forebay_loader.video.decode.clip_end import check_end
@@ -27,7 +28,8 @@ from forebay_loader.video.mp4.track import Coded, Track, trusted_keys
 
 __all__ = ["Demuxed", "demuxed", "opened"]
 
-_TIMED = frozenset({"matroska,webm", "mpegts", "mpeg", "ogg", "flv", "asf", "ivf", "nut"})  # which say when a frame is shown; AVI does not
+# Which say when a frame is shown; AVI does not.
+_TIMED = frozenset({"matroska,webm", "mpegts", "mpeg", "ogg", "flv", "asf", "ivf", "nut", "mov,mp4,m4a,3gp,3g2,mj2"})
 _FIRST_PACKETS = 64  # in which a first picture comes, to be asked how it is turned
 
 
@@ -48,13 +50,13 @@ def demuxed(data: Buffer, timer: ClipTimer) -> Demuxed:
     check_end(data)
     try:
         with opened(data) as container:
-            streams = container.streams
+            streams, pictures = container.streams, _pictures(container)
             rate_hz, fault = _sound(streams.audio[0]) if streams.audio else (0, "")
-            if not streams.video:
+            if not pictures:
                 heard_s = (container.duration or 0) / av.time_base
                 origin_s = _seconds(streams.audio[0]) if streams.audio else 0.0
                 return Demuxed(ClipInfo(0, array("d"), heard_s, 0, 0, audio_rate_hz=rate_hz), None, PacketStore(data), origin_s, fault)
-            stream = streams.video[0]
+            stream = pictures[0]
             if stream.codec_context is None:
                 raise UnsupportedVideo("no decoder for its pictures")
             packets = _Packets(stream, container.format.name in _TIMED, data, timer)
@@ -74,6 +76,11 @@ def demuxed(data: Buffer, timer: ClipTimer) -> Demuxed:
 def opened(data: Buffer) -> Any:
     """The container ``data``. Its texts may be of any encoding: nobody here reads them."""
     return av.open(ClipFile(data), metadata_errors="replace")
+
+
+def _pictures(container: Any) -> List[Any]:
+    """Its streams of pictures, without that on the cover of its sound."""
+    return [stream for stream in container.streams.video if not stream.disposition & Disposition.attached_pic]
 
 
 def _sound(stream: Any) -> Tuple[int, str]:
@@ -102,6 +109,7 @@ class _Packets:
         self._timed = timed or not stream.codec_context.reorder_depth
         self._timer = timer
         self._rows: List[Tuple[Optional[int], int, int, bool]] = []  # pts, dts, duration, whether decoding can begin there
+        self._hidden: List[int] = []  # decoded for others, and shown nowhere
         self._rotation_deg: Optional[int] = None
 
     def take(self, packet: Any) -> None:
@@ -110,6 +118,10 @@ class _Packets:
             self._rotation_deg = self._turned(packet)
         if packet.size:
             self.store.add(packet)
+            if packet.has_sidedata("palette") or packet.has_sidedata("new_extradata"):
+                raise UnsupportedVideo("its pictures want more than is in their packets: a table of colours, or another description")
+            if packet.is_discard:
+                self._hidden.append(len(self._rows))
             self._rows.append((packet.pts, packet.dts or 0, packet.duration or 0, packet.is_keyframe))
 
     def track(self) -> Tuple[Track, float]:
@@ -121,6 +133,7 @@ class _Packets:
         key = trusted_keys(self._stream.codec_context.name, numpy.array([row[3] for row in self._rows], bool))
         leads = leading(times, key)
         order = self._decodable(order, key, leads)
+        order = order[~numpy.isin(order, numpy.array(self._hidden, numpy.int64))]
         if not len(order):
             raise CorruptVideo("no picture in it can be decoded")
         begin = int(times[order[0]]) if self._timed else 0

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Callable, Optional, Tuple
 
+from forebay_loader.base.counters import COUNTS
 from forebay_loader.video.clip_info import ClipInfo
 from forebay_loader.video.decode.byte_spans import SpanReader
 from forebay_loader.video.decode.clip_timer import ClipTimer
@@ -13,8 +14,8 @@ from forebay_loader.video.decode.demux import demuxed
 from forebay_loader.video.decode.demux_sound import demuxed_sound
 from forebay_loader.video.decode.frames import Buffer, ReadPart
 from forebay_loader.video.decode.sound import sound_between, sound_group
-from forebay_loader.video.errors import CorruptVideo, UnsupportedVideo
-from forebay_loader.video.mp4.index import FIRST_KINDS, read_index
+from forebay_loader.video.errors import CorruptVideo, LeftToDemuxer, UnsupportedVideo
+from forebay_loader.video.mp4.index import FIRST_KINDS, check_boxes, read_index
 from forebay_loader.video.mp4.track import Track
 
 __all__ = ["GAP_BYTES", "ClipTracks", "tracks_of"]
@@ -48,11 +49,30 @@ def tracks_of(read: ReadPart, length: int, name: str, timer: ClipTimer) -> ClipT
         return read(at, size)
 
     if bytes(timed(4, 4)) in FIRST_KINDS:
-        index = read_index(lambda at, size: bytes(timed(at, size)), length, name)
+        try:
+            index = read_index(lambda at, size: bytes(timed(at, size)), length, name)
+            if not index.video.decoder:
+                raise LeftToDemuxer(f"no decoder for {index.video.codec!r}")
+        except LeftToDemuxer as error:
+            return _left(timed(0, length), timer, error)
         timer.check()
         sound = partial(_sound, index.audio, read) if index.audio is not None else _refusing(index.audio_fault)
         return ClipTracks(index.to_info(), index.video, read, sound)
-    data = timed(0, length)
+    return _demuxed(timed(0, length), timer)
+
+
+def _left(data: Buffer, timer: ClipTimer, why: LeftToDemuxer) -> ClipTracks:
+    """Of an MP4 that its own reader leaves alone; ``why`` is what is told where the demuxer does not read it either."""
+    check_boxes(lambda at, size: bytes(data[at : at + size]), len(data))
+    try:
+        found = _demuxed(data, timer)
+    except (CorruptVideo, UnsupportedVideo) as error:
+        raise UnsupportedVideo(f"{why.what}, and FFmpeg's demuxer says: {error.what}") from error
+    COUNTS.add("video_demuxed")
+    return found
+
+
+def _demuxed(data: Buffer, timer: ClipTimer) -> ClipTracks:
     found = demuxed(data, timer)
     heard = partial(demuxed_sound, data, found.origin_s) if found.info.audio_rate_hz else _refusing(found.sound_fault)
     return ClipTracks(found.info, found.video, found.read, heard)

@@ -13,7 +13,7 @@ from typing import Optional
 import numpy
 from numpy.typing import NDArray
 
-from forebay_loader.video.errors import CorruptVideo, UnsupportedVideo
+from forebay_loader.video.errors import CorruptVideo, LeftToDemuxer, UnsupportedVideo
 from forebay_loader.video.mp4.boxes import Box, Counts
 
 __all__ = ["Edit", "apply_edits", "read_edits"]
@@ -38,7 +38,7 @@ def read_edits(elst: Box, timescale: int, movie_timescale: int) -> list[Edit]:
     speed or very many edits."""
     rows = elst.rows(8, elst.number(4), ">u8,>i8,>i2,>i2" if elst.version == 1 else ">u4,>i4,>i2,>i2")
     if len(rows) > MAX_EDITS:
-        raise UnsupportedVideo(f"an edit list of {len(rows)} edits")
+        raise LeftToDemuxer(f"an edit list of {len(rows)} edits")
     edits: list[Edit] = []
     movie_ticks = 0
     for duration, begin, *speed in rows.tolist():
@@ -82,7 +82,7 @@ def _pieces(edits: list[Edit], times: Counts) -> tuple[Counts, NDArray[numpy.boo
     rows = sorted((edit.begin, MAX_TICKS if edit.end is None else edit.end, edit.shown) for edit in edits)
     begins, ends, shown_from = numpy.array(rows, numpy.int64).T
     if (begins[1:] < ends[:-1]).any():
-        raise UnsupportedVideo("an edit list that shows a part twice")
+        raise LeftToDemuxer("an edit list that shows a part twice")
     piece = numpy.maximum(numpy.searchsorted(begins, times, "right") - 1, 0)
     shown = (times >= begins[piece]) & (times < ends[piece])
     hidden = times - int(times.max(initial=0)) - 1  # below 0, so never the time of a sample that is shown

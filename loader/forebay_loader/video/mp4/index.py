@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Optional
 
 from forebay_loader.video.clip_info import ClipInfo
-from forebay_loader.video.errors import CorruptVideo, UnsupportedVideo, VideoError
+from forebay_loader.video.errors import CorruptVideo, LeftToDemuxer, UnsupportedVideo, VideoError
 from forebay_loader.video.mp4.box_file import BoxFile, BoxPlace, ReadAt
 from forebay_loader.video.mp4.boxes import Box, BoxCount, needed_box
 from forebay_loader.video.mp4.fragments import Fragments, check_segment_index, read_defaults
 from forebay_loader.video.mp4.track import Track
 from forebay_loader.video.mp4.trak import SOUND, VIDEO, Trak, handler_of, read_movie, read_trak
 
-__all__ = ["Mp4Index", "read_index"]
+__all__ = ["Mp4Index", "check_boxes", "read_index"]
 
 TRAK_COST = 8  # in boxes that are passed over
 
@@ -65,6 +65,12 @@ def read_index(read: ReadAt, length: int, clip: str) -> Mp4Index:
         raise error.of(clip) from error
 
 
+def check_boxes(read: ReadAt, length: int) -> None:
+    """Raises ``CorruptVideo`` where a box of the top level ends beyond the file: FFmpeg gives what comes before a cut, and says nothing."""
+    for _ in BoxFile(read, length, BoxCount()).places():
+        pass
+
+
 @dataclass(frozen=True)
 class Moov:
     """What moov says: the tracks that are read by their handler, ``fragments`` where more samples come later, and of sound that cannot be
@@ -98,7 +104,7 @@ def _read_moov(moov: Box, file: BoxFile) -> Moov:
     """8.2.1, and mvex (8.8.1)."""
     boxes = moov.only(frozenset([b"mvhd", b"mvex", b"cmov"]), file.count)
     if b"cmov" in boxes:
-        raise UnsupportedVideo("its index is compressed")
+        raise LeftToDemuxer("its index is compressed")
     movie = read_movie(needed_box(boxes, b"mvhd", b"moov"), file.length)
     defaults = read_defaults(boxes[b"mvex"], file.count) if b"mvex" in boxes else {}
     traks: dict[bytes, Trak] = {}
@@ -115,7 +121,7 @@ def _read_moov(moov: Box, file: BoxFile) -> Moov:
                 raise
             audio_fault = error.what  # pictures are of use without their sound; who asks for it is told
     if VIDEO not in traks:
-        raise UnsupportedVideo("no video track")
+        raise LeftToDemuxer("no video track")
     fragments = Fragments(list(traks.values()), defaults, file.length, file.count) if b"mvex" in boxes else None
     return Moov(traks, fragments, audio_fault)
 
