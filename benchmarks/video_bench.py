@@ -39,7 +39,7 @@ class Scale:
     gigabytes: float = 2.0
     keyframes: int = 100
     height: int = 720
-    opencv_s: float = 60.0
+    opencv_s: float = 40.0
     shards: int = 6
     clips: int = 8
     clip_height: int = 360
