@@ -25,23 +25,52 @@ MAX_JOB_CHARACTERS = 64
 MAX_CLAIMS = 8192  # announced and never opened: far more than any read-ahead, small enough to forget
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]+")
 _OPENERS = itertools.count(1)
+_MADE = "FOREBAY_JOB_MADE"  # the same name, where no person gave it
+_MADE_HERE: set[str] = set()  # in this process, or in one that forked it
 _NAMES = (b"FOREBAY_JOB", b"RANK", b"SLURM_PROCID")  # of reader_name
 
 
 def ensure_job(environ: Optional[MutableMapping[str, str]] = None) -> str:
     """The job's name: ``FOREBAY_JOB``, else that of the run its launcher tells, else one of this very process.
 
-    A name that is made here is exported to the environment, so that child processes, such as workers, belong to the same job.
+    A name that is made here is exported to the environment, so that child processes, such as workers, belong to the same job. A program
+    that such a process starts is a run of its own: a notebook that has read a shard may start two trainings one after the other.
     """
     environ = os.environ if environ is None else environ
-    if environ.get("FOREBAY_JOB"):
+    if environ.get("FOREBAY_JOB") and not _is_of_another_run(environ):
         return _fit(environ["FOREBAY_JOB"])
     called, told_apart = launched_run(environ)
     if not called:
         called, told_apart = own_run(environ)
     found = f"{_fit(called)[: MAX_JOB_CHARACTERS - 1 - len(told_apart)]}-{told_apart}" if told_apart else _fit(called)
-    environ["FOREBAY_JOB"] = found
+    environ["FOREBAY_JOB"] = environ[_MADE] = found
+    _MADE_HERE.add(found)
     return found
+
+
+def _is_of_another_run(environ: Mapping[str, str]) -> bool:
+    """Whether ``FOREBAY_JOB`` was made by a process that started this program: neither a fork, nor a worker, nor a rank of that run.
+
+    A rank that is started by its own training, as Lightning does, has a LOCAL_RANK; torchrun's ranks have that too, and their own name.
+    """
+    name = environ["FOREBAY_JOB"]
+    if environ.get(_MADE) != name or name in _MADE_HERE:
+        return False
+    return not _is_worker() and ("LOCAL_RANK" not in environ or "TORCHELASTIC_RUN_ID" in environ)
+
+
+def _is_worker() -> bool:
+    """Whether multiprocessing started this process, or the server that forks its workers; also while it imports the program again."""
+    begun = sys.modules.get("multiprocessing.process")  # not there: so this is none
+    if begun is None:
+        return False
+    if begun.parent_process() is not None or getattr(begun.current_process(), "_inheriting", False):
+        return True
+    try:
+        with open("/proc/self/cmdline", "rb") as file:
+            return b"\0from multiprocessing.forkserver import " in file.read()
+    except OSError:
+        return False
 
 
 def rank_of(environ: Mapping[str, str]) -> int:

@@ -11,7 +11,7 @@ __all__ = ["PREFIX", "env_name", "flag_name", "from_environ", "nearest"]
 PREFIX = "FOREBAY_"
 
 # Variables that are ours but no settings: what clients inside a job read, and where the file is.
-OTHER_VARIABLES = frozenset({"URL", "JOB", "AHEAD", "CONFIG"})
+OTHER_VARIABLES = frozenset({"URL", "JOB", "JOB_MADE", "AHEAD", "CONFIG"})
 # A Kubernetes Service named "forebay" makes every pod's environment say FOREBAY_PORT=tcp://10.0.0.1:7070 and friends.
 _SERVICE_LINK = re.compile(r"SERVICE_(HOST|PORT.*)|PORT_\d+_(TCP|UDP).*")
 _SERVICE_LINK_VALUE = re.compile(r"(tcp|udp)://")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -74,6 +75,55 @@ def test_the_next_run_of_a_step_is_another_job(tmp_path: Path) -> None:
     first, second = (subprocess.check_output([sys.executable, "-c", ask], env=step, text=True).strip() for _ in range(2))
     assert first == "5.0"
     assert second.startswith("5.0-")
+
+
+_ASK = "from forebay_loader.identity.reader_name import ensure_job; print(ensure_job())"
+_SPAWNED = """
+import multiprocessing, os
+from forebay_loader.identity.reader_name import ensure_job
+if __name__ == "__main__":
+    names = [ensure_job()]
+    multiprocessing.set_forkserver_preload(["forebay_loader"])
+    for how in ("spawn", "fork", "forkserver"):
+        with multiprocessing.get_context(how).Pool(1) as workers:
+            names.append(workers.apply(ensure_job))
+    print(*names)
+"""
+
+
+def asked(environ: Mapping[str, str], *program: str) -> list[str]:
+    """What ``program`` says in ``environ``."""
+    return subprocess.check_output([sys.executable, *(program or ("-c", _ASK))], env=environ, text=True).split()
+
+
+def unnamed() -> dict[str, str]:
+    return {**{name: value for name, value in os.environ.items() if name != "FOREBAY_JOB"}, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def test_a_program_that_is_started_is_a_run_of_its_own(tmp_path: Path) -> None:
+    """By a notebook that has a name already: two trainings are two runs. Their workers are theirs, however they begin."""
+    environ = unnamed()
+    ours = ensure_job(environ)
+    (tmp_path / "train.py").write_text(_SPAWNED)
+    first, second = (asked(environ, str(tmp_path / "train.py")) for _ in range(2))
+    assert len(set(first)) == len(set(second)) == 1
+    assert len({ours, *first, *second}) == 3
+    assert environ["FOREBAY_JOB"] == ours == ensure_job(environ)
+
+
+def test_a_name_that_was_given_is_that_of_all_programs() -> None:
+    """By a person, or by ``forebay run`` within such a notebook."""
+    environ = unnamed()
+    ensure_job(environ)
+    assert asked({**environ, "FOREBAY_JOB": "mine"}) == ["mine"]
+
+
+def test_a_rank_that_its_training_starts_is_of_its_run() -> None:
+    """Lightning starts the others from rank 0; a torchrun that a notebook starts is another run."""
+    environ = unnamed()
+    ours = ensure_job(environ)
+    assert asked({**environ, "LOCAL_RANK": "1"}) == [ours]
+    assert asked({**environ, "LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "1"}) != [ours]
 
 
 def test_job_without_a_launcher() -> None:
