@@ -15,8 +15,8 @@ from video_bench import FRAMES, Scale, behind, say
 from video_clips import CLIP_FRAMES, clip, write_shards
 
 import forebay_loader as fb
-from forebay_loader.video.sampling import sampler_of
-from forebay_loader.video.sources.choice import source_of
+from forebay_loader.videos.sampling import sampler_of
+from forebay_loader.videos.sources.choice import source_of
 
 __all__ = ["figures"]
 

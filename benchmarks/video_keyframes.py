@@ -16,7 +16,7 @@ from video_bench import PROCESSORS, Scale, behind, farthest, say, spent
 from video_clips import LongClip, long_clip
 from video_ways import opencv_seeking
 
-from forebay_loader.video.sources.choice import source_of
+from forebay_loader.videos.sources.choice import source_of
 
 __all__ = ["figures", "origin_figures"]
 

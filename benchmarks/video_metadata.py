@@ -25,11 +25,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "loader"), str(ROOT / "proxy")]
 
-from forebay_loader.video.clip_info import ClipInfo  # noqa: E402
-from forebay_loader.video.metadata.clip_table import ClipTable  # noqa: E402
-from forebay_loader.video.metadata.motion import SPANS  # noqa: E402
-from forebay_loader.video.metadata.record import ClipRecord, packed  # noqa: E402
-from forebay_loader.video.metadata.table_file import TableWriter, clip_name  # noqa: E402
+from forebay_loader.videos.clip_info import ClipInfo  # noqa: E402
+from forebay_loader.videos.metadata.clip_table import ClipTable  # noqa: E402
+from forebay_loader.videos.metadata.motion import SPANS  # noqa: E402
+from forebay_loader.videos.metadata.record import ClipRecord, packed  # noqa: E402
+from forebay_loader.videos.metadata.table_file import TableWriter, clip_name  # noqa: E402
 
 Find = Callable[[str], Any]
 FORK = multiprocessing.get_context("fork")

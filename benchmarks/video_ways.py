@@ -15,7 +15,7 @@ import av
 import numpy
 from video_bench import FRAMES
 
-from forebay_loader.video.sampling.positions import even_places
+from forebay_loader.videos.sampling.positions import even_places
 
 __all__ = ["evenly", "opencv_seeking", "opencv_whole", "others", "spdl_threads", "whole"]
 

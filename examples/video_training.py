@@ -28,7 +28,7 @@ import torch.distributed
 
 import forebay_loader as fb
 from demo.processes import OriginProcess
-from forebay_loader.video.transforms import mel_spectrogram
+from forebay_loader.videos.transforms import mel_spectrogram
 
 SIDE, FRAMES, FPS, RATE_HZ = 48, 24, 24, 16_000
 MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))  # left, right, up, down: pixels a frame

@@ -37,6 +37,14 @@ def test_public_names(module: str, names: set[str]) -> None:
     assert all(hasattr(imported, name) for name in names)
 
 
+def test_no_public_name_hides_a_package() -> None:
+    """``fb.video`` is the function, and each package below ``forebay_loader`` is found by its own name, as ``import … as …`` needs."""
+    code = "import forebay_loader as fb; import forebay_loader.videos.sampling as s; print(s.__name__, callable(fb.video))"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert ended.stdout.split() == ["forebay_loader.videos.sampling", "True"]
+    assert [name for name in LOADER if (ROOT / "loader/forebay_loader" / name).exists()] == []
+
+
 def test_loader_names_have_docstrings() -> None:
     """Everything the loader offers explains itself."""
     loader = importlib.import_module("forebay_loader")

@@ -21,16 +21,16 @@ from forebay_loader.samples.faults import TarFault
 from forebay_loader.session.sidecar import sidecar
 from forebay_loader.session.status import status
 from forebay_loader.stream.webdataset_openers import alongside, disable, enable, worker_init
-from forebay_loader.video.errors import VideoError
-from forebay_loader.video.stage import video  # the function; the package of that name is found by its modules
-from forebay_loader.video.torch_video import give_back, put_in_place
+from forebay_loader.videos.errors import VideoError
+from forebay_loader.videos.stage import video
+from forebay_loader.videos.torch_video import give_back, put_in_place
 
 if TYPE_CHECKING:
     from forebay_loader.dataset.web_dataset import WebDataset
     from forebay_loader.loading.web_loader import WebLoader
     from forebay_loader.samples.indexed_shard import IndexedShard
     from forebay_loader.samples.indexed_shards import IndexedShards
-    from forebay_loader.video.sampling.phases import by_epoch
+    from forebay_loader.videos.sampling.phases import by_epoch
 
 __all__ = [
     "IndexedShard",
@@ -63,7 +63,7 @@ _LAZY = {
     "IndexedShards": "forebay_loader.samples.indexed_shards",
     "WebDataset": "forebay_loader.dataset.web_dataset",
     "WebLoader": "forebay_loader.loading.web_loader",
-    "by_epoch": "forebay_loader.video.sampling.phases",
+    "by_epoch": "forebay_loader.videos.sampling.phases",
 }
 
 

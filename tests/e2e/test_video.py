@@ -22,7 +22,7 @@ from support.other_python import clean_environment, other_python
 from support.sidecar import Sidecar, running, small_segments, wait_until
 
 import forebay_loader as fb
-from forebay_loader.video import transforms
+from forebay_loader.videos import transforms
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("webdataset")

@@ -12,9 +12,9 @@ from support.clips import rendered
 from support.sidecar import Sidecar, forebay, running, small_segments
 from support.tarmaking import written
 
-from forebay_loader.video.metadata.clip_table import ClipTable
-from forebay_loader.video.metadata.shard_name import shard_name
-from forebay_loader.video.metadata.table_file import clip_name
+from forebay_loader.videos.metadata.clip_table import ClipTable
+from forebay_loader.videos.metadata.shard_name import shard_name
+from forebay_loader.videos.metadata.table_file import clip_name
 
 SEGMENT = 1 << 16
 

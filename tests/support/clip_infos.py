@@ -6,7 +6,7 @@ from array import array
 
 from hypothesis import strategies as st
 
-from forebay_loader.video.clip_info import ClipInfo
+from forebay_loader.videos.clip_info import ClipInfo
 
 __all__ = ["clip_infos", "steady"]
 

@@ -9,9 +9,9 @@ import struct
 import numpy
 from support.mp4_boxes import PCM, HandTrack, box, film, fragment, full, mvex, reads_of, table
 
-from forebay_loader.video.errors import VideoError
-from forebay_loader.video.mp4.index import Mp4Index, read_index
-from forebay_loader.video.mp4.track import Track
+from forebay_loader.videos.errors import VideoError
+from forebay_loader.videos.mp4.index import Mp4Index, read_index
+from forebay_loader.videos.mp4.track import Track
 
 __all__ = ["fuzz_mp4", "mp4_seeds", "read_or_refused"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy
 
-from forebay_loader.video.clip_info import ClipInfo
+from forebay_loader.videos.clip_info import ClipInfo
 
 __all__ = ["PaintedSource"]
 

@@ -39,7 +39,7 @@ from forebay_loader.identity.world import World, in_worker
 from forebay_loader.plan.ahead import Ahead
 from forebay_loader.plan.epochs import Epochs
 from forebay_loader.plan.plan_subject import set_of, told_epoch
-from forebay_loader.video.torch_video import torch_video
+from forebay_loader.videos.torch_video import torch_video
 
 __all__ = ["WebDataset"]
 

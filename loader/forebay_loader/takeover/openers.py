@@ -20,7 +20,7 @@ from forebay_loader.stream.webdataset_openers import enable, enabled, open_sourc
 from forebay_loader.takeover.reasons import why_direct
 from forebay_loader.takeover.sources import ahead_of, first_pull, noted
 from forebay_loader.takeover.wids import replace_downloads
-from forebay_loader.video import torch_video
+from forebay_loader.videos import torch_video
 from forebay_proxy.wire.commands.sources import Source
 
 __all__ = ["replace_openers"]

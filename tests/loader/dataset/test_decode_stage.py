@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from forebay_loader.base.epoch_stage import EpochDecoder
-from forebay_loader.video.errors import CorruptVideo
+from forebay_loader.videos.errors import CorruptVideo
 
 wds = pytest.importorskip("webdataset")
 DecodeStage = pytest.importorskip("forebay_loader.dataset.decode_stage").DecodeStage

@@ -27,7 +27,7 @@ __all__ = ["CLIP_SUFFIXES", "ScanStopped", "VideoScan", "is_clip"]
 # What is a clip by itself where a shard is expected; members of shards are chosen by the loader, from the same list.
 CLIP_SUFFIXES = ("mp4", "webm", "mkv", "mov", "m4v", "avi", "mpg", "mpeg", "ogv", "wmv", "ts")
 _NEEDS = ("av", "numpy")
-PROGRAM = (sys.executable, "-P", "-m", "forebay_loader.video.metadata")
+PROGRAM = (sys.executable, "-P", "-m", "forebay_loader.videos.metadata")
 
 Event = dict[str, Any]
 _COUNTS: dict[str, type] = dict.fromkeys(("shards", "scanned", "known", "failed", "clip_bytes"), int)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from forebay_loader.video.stage import SUFFIXES
+from forebay_loader.videos.stage import SUFFIXES
 from forebay_proxy.cli.client import SidecarClient
 from forebay_proxy.cli.index import video_scan
 from forebay_proxy.cli.index.video_scan import CLIP_SUFFIXES, ScanStopped, VideoScan, is_clip

@@ -1,0 +1,175 @@
+"""The stage that ``fb.video`` makes: which of a sample's members are clips, what becomes of those that cannot be decoded."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+
+from forebay_loader.base.counters import COUNTS
+from forebay_loader.base.epoch_stage import EpochDecoder, EpochStage
+from forebay_loader.base.notices import notice_once, warn_node
+from forebay_loader.plan.epochs import Epochs
+from forebay_loader.plan.plan_subject import told_epoch
+from forebay_loader.videos.clip_arguments import ClipArguments
+from forebay_loader.videos.clip_pass import ClipPass
+from forebay_loader.videos.errors import NotScanned, VideoError, VideoTimeout
+
+__all__ = ["ClipStage", "Handler"]
+
+Handler = Callable[[Exception], bool]
+Sample = Dict[str, Any]
+Began = Tuple[int, int, Optional[int]]
+CORRUPT = "__corrupt__"
+_TELL = "fb.video(…, epoch=…) says it: a number, or an object with a value that workers see, such as multiprocessing.Value('i')"
+
+_AGAIN = f"If the pipeline draws or repeats without end, nothing tells the table where an epoch ends: {_TELL}"
+
+
+class ClipStage(EpochStage, EpochDecoder):
+    """As ``fb.video`` says. Pickles; nothing is open between two samples."""
+
+    def __init__(self, asked: ClipArguments, epoch: Any, handler: Optional[Handler], replace_corrupt: bool) -> None:
+        self.asked = asked
+        self.replaces = replace_corrupt
+        self._epochs = Epochs(epoch)  # counts for pipelines that say nothing, over the workers of a DataLoader
+        self._handler = handler
+        self._began: Dict[int, Began] = {}  # by thread: what is known of its next pass
+
+    def __repr__(self) -> str:
+        return f"<ClipStage {self.asked.sampling!r}, size {self.asked.size}>"
+
+    def __getstate__(self) -> Dict[str, Any]:
+        return {**self.__dict__, "_began": {}}
+
+    def begin(self, epoch: int, turn: int, phase: Optional[int] = None) -> None:
+        self._began[threading.get_ident()] = epoch, turn, phase
+
+    def of_pass(self, epoch: int, turn: int, phase: Optional[int]) -> Callable[[str, Any], Any]:
+        return partial(self._decode, of=self._pass_of((epoch, turn, phase)))
+
+    def __call__(self, *given: Any) -> Any:
+        """``(samples)`` as a stage, an iterator of samples; ``(key, data)`` as a decoder, None for what is no clip."""
+        if len(given) == 1:
+            return self._samples(iter(given[0]), self._pass_of(self._began.pop(threading.get_ident(), None)))
+        return self._decode(*given)
+
+    def wants(self, suffix: str) -> bool:
+        """Whether a member of this suffix is a clip."""
+        return suffix.rpartition(".")[2].lower() in self.asked.members
+
+    def decoded(self, sample: Mapping[str, Any], of: Optional[ClipPass] = None) -> Sample:
+        """``sample`` with its clips, bytes or ``MemberBytes``, decoded, in the pass ``of``, else in the epoch that ``epoch=`` tells.
+
+        Raises ``VideoError`` and what reading raises, ``ValueError`` where nothing tells the epoch and the sampler needs it.
+        """
+        from forebay_loader.videos.clip_sample import decoded_sample  # noqa: PLC0415  # PyAV and numpy
+
+        visit = (of or self._pass_told()).visit(f"{sample.get('__url__')}/{sample.get('__key__')}")
+        if of is not None and of.counted and any(visit.again[1:]) and getattr(self.asked.sampling, "phased", False):
+            notice_once(
+                "clip-again", f"{sample.get('__key__')!r} came again within one epoch, {visit.phase}, of {self.asked.sampling!r}. {_AGAIN}"
+            )
+        with _counted():
+            found = decoded_sample(sample, self.wants, self.asked, visit)
+        if self.replaces:
+            found[CORRUPT] = ""
+        return found
+
+    def replaced(self, healthy: Mapping[str, Any], bad: Mapping[str, Any], why: Exception, of: Optional[ClipPass] = None) -> Sample:
+        """``healthy`` decoded, in the place of ``bad``, whose key it names."""
+        warn_node(f"{why}; another sample stands in its place (replace_corrupt)")
+        COUNTS.add("video_replaced")
+        return {**self.decoded(healthy, of), CORRUPT: str(bad.get("__key__", "?"))}
+
+    def by_number(self, sample: Callable[[int], Sample], number: int, count: int) -> Sample:
+        """Sample ``number`` of ``count`` with its clips decoded. Where it cannot be, and ``replaces``, the next that can."""
+        try:
+            return self.decoded(sample(number))
+        except VideoError as error:
+            if not self._replaces(error):
+                raise
+            why: Exception = error
+        for other in (*range(number + 1, count), *range(number)):
+            try:
+                return self.replaced(sample(other), sample(number), why)
+            except VideoError as error:
+                why = error
+        raise why
+
+    def _replaces(self, error: Exception) -> bool:
+        """A clip that nothing is known of is no bad one: another would take its place for ever."""
+        return self.replaces and isinstance(error, VideoError) and not isinstance(error, NotScanned)
+
+    def _pass_of(self, began: Optional[Began]) -> ClipPass:
+        """A pass that ``fb.WebDataset`` began; else the next that a pipeline makes, which is an epoch. What ``epoch=`` tells comes first.
+
+        Raises ``ValueError`` for a table of epochs where nothing says which one it is.
+        """
+        if began is None:
+            return ClipPass(self._epochs.begin(), counted=told_epoch(self._epochs.told) is None)
+        epoch, turn, phase = began
+        told = told_epoch(self._epochs.told)
+        if told is None and phase is None and getattr(self.asked.sampling, "phased", False):
+            raise ValueError(
+                f"{self.asked.sampling!r} is a table of epochs, and of a data set that is read without end nothing says where one ends: "
+                f".with_epoch(n) or .repeat(n) does, or {_TELL}"
+            )
+        return ClipPass(epoch, turn, phase) if told is None else ClipPass(told, turn)
+
+    def _pass_told(self) -> ClipPass:
+        """Where nobody says which pass it is: by number, and as a decoder of a pipeline that is not ``fb.WebDataset``."""
+        told, sampling = told_epoch(self._epochs.told), self.asked.sampling
+        if told is None and sampling is not None and (getattr(sampling, "phased", False) or getattr(sampling, "draws", True)):
+            raise ValueError(
+                f"frames by {sampling!r} differ by epoch, and neither samples by number nor a decoder outside fb.WebDataset know theirs: "
+                f"{_TELL}. In a wds.DataPipeline let it be a stage of its own, which counts epochs"
+            )
+        return ClipPass(told or 0)
+
+    def _samples(self, samples: Iterator[Sample], of: ClipPass) -> Iterator[Sample]:
+        """One pass over ``samples``. ``healthy`` is the last that could be decoded, as it came; ``owed`` those before any such."""
+        healthy: Optional[Sample] = None
+        owed: List[Tuple[Sample, Exception]] = []
+        for sample in samples:
+            try:
+                found = self.decoded(sample, of)
+            except Exception as error:
+                if self._replaces(error):
+                    if healthy is None:
+                        owed.append((sample, error))
+                    else:
+                        yield self.replaced(healthy, sample, error, of)
+                elif self._handler is None:
+                    raise
+                elif not self._handler(error):
+                    return
+                continue
+            yield found
+            healthy = sample
+            for bad, why in owed:
+                yield self.replaced(healthy, bad, why, of)
+            owed = []
+        if owed:
+            raise owed[0][1]  # not one could be decoded: that is no accident of a clip
+
+    def _decode(self, key: str, data: Any, of: Optional[ClipPass] = None) -> Any:
+        """A decoder's answer for one member: (frames, audio, info), or None."""
+        if not self.wants(key):
+            return None
+        from forebay_loader.videos.clip_sample import decoded_member  # noqa: PLC0415  # PyAV and numpy
+
+        with _counted():
+            return decoded_member(key, data, self.asked, of or self._pass_told())
+
+
+@contextmanager
+def _counted() -> Iterator[None]:
+    try:
+        yield
+    except NotScanned:
+        raise  # what lacks is a scan; the clip is as good as any
+    except VideoError as error:
+        COUNTS.add("video_timeout" if isinstance(error, VideoTimeout) else "video_corrupt")
+        raise

@@ -1,0 +1,222 @@
+"""Containers without a table of packets that can be trusted: WebM and Matroska, MPEG-TS, AVI and whatever else FFmpeg's demuxers know.
+
+All of the clip's bytes are gone through once. The pictures' packets become a table as an MP4 has it, so that only the wanted groups are
+decoded. The clip begins with its first picture: MPEG-TS starts its clock anywhere, and a recording may begin within a group whose first
+pictures nothing can decode, which are none then.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, List, Optional, Tuple
+
+import av
+import numpy
+from av.error import FFmpegError
+from av.stream import Disposition
+
+from forebay_loader.videos.clip_info import ClipInfo
+from forebay_loader.videos.decode.clip_end import check_end
+from forebay_loader.videos.decode.clip_timer import ClipTimer
+from forebay_loader.videos.decode.frames import Buffer, ReadPart, packet_of, tell
+from forebay_loader.videos.decode.packet_store import ClipFile, PacketStore
+from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo
+from forebay_loader.videos.mp4.chunks import starts_of
+from forebay_loader.videos.mp4.track import Coded, Track, trusted_keys
+
+__all__ = ["Demuxed", "demuxed", "opened"]
+
+# Which say when a frame is shown; AVI does not.
+_TIMED = frozenset({"matroska,webm", "mpegts", "mpeg", "ogg", "flv", "asf", "ivf", "nut", "mov,mp4,m4a,3gp,3g2,mj2"})
+_FIRST_PACKETS = 64  # in which a first picture comes, to be asked how it is turned
+
+
+@dataclass(frozen=True)
+class Demuxed:
+    """What is known of the clip, its video track (None without), what reads that track's packets; when the clip begins, in seconds of its
+    container's clock, and of sound that cannot be read the reason, "" where it can or there is none."""
+
+    info: ClipInfo
+    video: Optional[Track]
+    read: ReadPart
+    origin_s: float
+    sound_fault: str
+
+
+def demuxed(data: Buffer, timer: ClipTimer) -> Demuxed:
+    """The clip ``data``. Raises ``UnsupportedVideo``, ``CorruptVideo``, ``VideoTimeout``."""
+    check_end(data)
+    try:
+        with opened(data) as container:
+            streams, pictures = container.streams, _pictures(container)
+            rate_hz, fault = _sound(streams.audio[0]) if streams.audio else (0, "")
+            if not pictures:
+                heard_s = (container.duration or 0) / av.time_base
+                origin_s = _seconds(streams.audio[0]) if streams.audio else 0.0
+                return Demuxed(ClipInfo(0, array("d"), heard_s, 0, 0, audio_rate_hz=rate_hz), None, PacketStore(data), origin_s, fault)
+            stream = pictures[0]
+            if stream.codec_context is None:
+                raise UnsupportedVideo("no decoder for its pictures")
+            packets = _Packets(stream, container.format.name in _TIMED, data, timer)
+            for packet in container.demux(stream):
+                timer.check()
+                packets.take(packet)
+            track, origin_s = packets.track()
+    except FFmpegError as error:
+        raise UnsupportedVideo(f"no container that is read here: {error.strerror}") from None
+    info = ClipInfo(
+        track.frames, array("d", track.times_s.tolist()), track.end_s, track.width, track.height, track.rotation_deg,
+        tuple(track.keyframes().tolist()), rate_hz,
+    )  # fmt: skip
+    return Demuxed(info, track, packets.store, origin_s, fault)
+
+
+def opened(data: Buffer) -> Any:
+    """The container ``data``. Its texts may be of any encoding: nobody here reads them."""
+    return av.open(ClipFile(data), metadata_errors="replace")
+
+
+def _pictures(container: Any) -> List[Any]:
+    """Its streams of pictures, without that on the cover of its sound."""
+    return [stream for stream in container.streams.video if not stream.disposition & Disposition.attached_pic]
+
+
+def _sound(stream: Any) -> Tuple[int, str]:
+    """(samples a second, 0 where it cannot be read, and why)."""
+    context = stream.codec_context
+    if context is None:
+        return 0, "no decoder for its sound"
+    return context.sample_rate, "" if context.sample_rate else "its sound has no rate"
+
+
+def _seconds(stream: Any) -> float:
+    """When it begins on its container's clock."""
+    return max(0.0, float((stream.start_time or 0) * stream.time_base))
+
+
+def _coded(context: Any) -> Coded:
+    return Coded(context.name, context.codec_tag.encode("latin-1"), context.bits_per_coded_sample)
+
+
+class _Packets:
+    """The packets of a stream of pictures, as they come. ``timed``: the container says when each is shown."""
+
+    def __init__(self, stream: Any, timed: bool, data: Buffer, timer: ClipTimer) -> None:
+        self.store = PacketStore(data)
+        self._stream = stream
+        self._timed = timed or not stream.codec_context.reorder_depth
+        self._timer = timer
+        self._rows: List[Tuple[Optional[int], int, int, bool]] = []  # pts, dts, duration, whether decoding can begin there
+        self._hidden: List[int] = []  # decoded for others, and shown nowhere
+        self._rotation_deg: Optional[int] = None
+
+    def take(self, packet: Any) -> None:
+        """One without bytes ends the stream."""
+        if self._rotation_deg is None:
+            self._rotation_deg = self._turned(packet)
+        if packet.size:
+            self.store.add(packet)
+            if packet.has_sidedata("palette") or packet.has_sidedata("new_extradata"):
+                raise UnsupportedVideo("its pictures want more than is in their packets: a table of colours, or another description")
+            if packet.is_discard:
+                self._hidden.append(len(self._rows))
+            self._rows.append((packet.pts, packet.dts or 0, packet.duration or 0, packet.is_keyframe))
+
+    def track(self) -> Tuple[Track, float]:
+        """The track, and when its first picture is shown, in seconds. Raises ``CorruptVideo`` without any."""
+        if not len(self.store):
+            raise CorruptVideo("there is no picture in it")
+        times, durations, tick, order = self._times()
+        sizes = numpy.array(self.store.sizes(), numpy.int64)
+        key = trusted_keys(self._stream.codec_context.name, numpy.array([row[3] for row in self._rows], bool))
+        leads = leading(times, key)
+        order = self._decodable(order, key, leads)
+        order = order[~numpy.isin(order, numpy.array(self._hidden, numpy.int64))]
+        if not len(order):
+            raise CorruptVideo("no picture in it can be decoded")
+        begin = int(times[order[0]]) if self._timed else 0
+        context = self._stream.codec_context
+        track = Track(
+            coded=_coded(context), decoder=context.name, extradata=context.extradata or b"", timescale=tick.denominator,
+            width=context.width, height=context.height,
+            rotation_deg=self._rotation_deg or 0, rate_hz=0, channels=0, offsets=starts_of(sizes), sizes=sizes,
+            dts=numpy.array([row[1] for row in self._rows], numpy.int64), pts=(times - begin) * tick.numerator,
+            durations=durations * tick.numerator, key=key.tobytes(), leading=leads.tobytes(), order=order,
+        )  # fmt: skip
+        return track, float(begin * tick) if self._timed else _seconds(self._stream)
+
+    def _times(self) -> Tuple[Any, Any, Fraction, Any]:
+        """(presentation times, durations, the tick of both in seconds, the packet of each frame)."""
+        times = [row[0] for row in self._rows]
+        self._timed = self._timed and None not in times
+        if self._timed:
+            pts = numpy.array(times, numpy.int64)
+            _check_clock(pts, numpy.array([row[3] for row in self._rows], bool))
+            durations = numpy.array([row[2] for row in self._rows], numpy.int64)
+            return pts, durations, Fraction(self._stream.time_base), numpy.argsort(pts, kind="stable")
+        order = numpy.array(self._shown(range(len(times))), numpy.int64)
+        pts = numpy.full(len(times), -1, numpy.int64)
+        pts[order] = numpy.arange(len(order))
+        return pts, numpy.ones(len(times), numpy.int64), 1 / Fraction(self._stream.average_rate or 25), order
+
+    def _decodable(self, order: Any, key: Any, leads: Any) -> Any:
+        """``order`` without what was cut off from the pictures that it is made of: what comes before the first keyframe, or leads it. Which
+        of these stand alone only a decoder knows."""
+        keys = numpy.flatnonzero(key)
+        first, second = (*keys[:2].tolist(), len(key), len(key))[:2]
+        doubtful = [sample for sample in range(second) if sample < first or leads[sample]]
+        if not self._timed or not doubtful:
+            return order
+        lost = set(doubtful) - set(self._shown(range(doubtful[-1] + 1), whole=True))
+        return order[~numpy.isin(order, numpy.array(sorted(lost), numpy.int64))]
+
+    def _shown(self, samples: range, whole: bool = False) -> List[int]:
+        """Those of ``samples`` that give a picture, a ``whole`` one, in the order in which they are shown.
+
+        Raises ``CorruptVideo`` where one cannot be decoded, which ``whole`` passes over.
+        """
+        there = self._stream.codec_context
+        context = av.CodecContext.create(there.name, "r")
+        context.extradata = there.extradata
+        tell(context, _coded(there), there.width, there.height)
+        context.thread_count = 1
+        shown: List[int] = []
+        for number in (*samples, None):
+            self._timer.check()
+            try:
+                frames = context.decode(None if number is None else packet_of(self.store.part(number), number, number))
+            except FFmpegError as error:
+                if whole:
+                    continue
+                raise CorruptVideo(f"its decoder stops at packet {number}: {error.strerror}") from None
+            shown += [frame.pts for frame in frames if frame.pts is not None and not (whole and frame.is_corrupt)]
+        return shown
+
+    def _turned(self, packet: Any) -> Optional[int]:
+        """The clockwise turn that shows the pictures upright, by the first that comes; None while none has."""
+        try:
+            frame = next(iter(packet.decode()), None)
+        except FFmpegError:
+            frame = None
+        if frame is not None:
+            turned: int = -round(frame.rotation / 90) % 4 * 90
+            return turned
+        return 0 if len(self.store) >= _FIRST_PACKETS else None
+
+
+def _check_clock(pts: Any, key: Any) -> None:
+    """Raise ``UnsupportedVideo`` where a keyframe is shown before the one before it: of two clips that ``cat`` joined, as transport streams
+    can be, two pictures have one time, and would come out mixed."""
+    keys = numpy.flatnonzero(key)
+    steps = numpy.diff(pts[keys])
+    back = numpy.flatnonzero((steps < 0) | (steps == 0) & (numpy.diff(keys) > 1))
+    if len(back):
+        raise UnsupportedVideo(f"its clock goes back at packet {keys[back[0] + 1]}: clips that were joined without new times")
+
+
+def leading(pts: Any, key: Any) -> Any:
+    """Which packets are shown before the keyframe that they follow."""
+    number = numpy.cumsum(key) - 1
+    return (number >= 0) & (pts < pts[numpy.append(numpy.flatnonzero(key), 0)[number]])

@@ -1,0 +1,92 @@
+"""The tracks of a clip, whatever its container: an MP4 by its boxes, others through PyAV's demuxer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Callable, Optional, Tuple
+
+from forebay_loader.base.counters import COUNTS
+from forebay_loader.videos.clip_info import ClipInfo
+from forebay_loader.videos.decode.byte_spans import SpanReader
+from forebay_loader.videos.decode.clip_timer import ClipTimer
+from forebay_loader.videos.decode.demux import demuxed
+from forebay_loader.videos.decode.demux_sound import demuxed_sound
+from forebay_loader.videos.decode.frames import Buffer, ReadPart
+from forebay_loader.videos.decode.sound import sound_between, sound_group
+from forebay_loader.videos.errors import CorruptVideo, LeftToDemuxer, UnsupportedVideo
+from forebay_loader.videos.mp4.index import FIRST_KINDS, check_boxes, read_index
+from forebay_loader.videos.mp4.track import Track
+
+__all__ = ["GAP_BYTES", "ClipTracks", "tracks_of"]
+
+GAP_BYTES = 2 << 10  # between two parts that are wanted, mostly a packet of sound: they cost less than another request
+
+Sound = Callable[[float, float, ClipTimer], Tuple[Any, int]]
+
+
+@dataclass(frozen=True)
+class ClipTracks:
+    """The first video track, None without one, and what reads its packets; what gives sound between two seconds, if there is any: sound
+    that cannot be read raises ``UnsupportedVideo`` there, and ``info`` knows of none."""
+
+    info: ClipInfo
+    video: Optional[Track]
+    read: ReadPart
+    sound: Optional[Sound]
+
+
+def tracks_of(read: ReadPart, length: int, name: str, timer: ClipTimer) -> ClipTracks:
+    """The tracks of a clip of ``length`` bytes, within ``timer``.
+
+    Raises ``CorruptVideo``, ``UnsupportedVideo``, ``VideoTimeout``, and what ``read`` raises.
+    """
+    if not length:
+        raise CorruptVideo("it has no byte")
+
+    def timed(at: int, size: int) -> Buffer:
+        timer.check()
+        return read(at, size)
+
+    if bytes(timed(4, 4)) in FIRST_KINDS:
+        try:
+            index = read_index(lambda at, size: bytes(timed(at, size)), length, name)
+            if not index.video.decoder:
+                raise LeftToDemuxer(f"no decoder for {index.video.codec!r}")
+        except LeftToDemuxer as error:
+            return _left(timed(0, length), timer, error)
+        timer.check()
+        sound = partial(_sound, index.audio, read) if index.audio is not None else _refusing(index.audio_fault)
+        return ClipTracks(index.to_info(), index.video, read, sound)
+    return _demuxed(timed(0, length), timer)
+
+
+def _left(data: Buffer, timer: ClipTimer, why: LeftToDemuxer) -> ClipTracks:
+    """Of an MP4 that its own reader leaves alone; ``why`` is what is told where the demuxer does not read it either."""
+    check_boxes(lambda at, size: bytes(data[at : at + size]), len(data))
+    try:
+        found = _demuxed(data, timer)
+    except (CorruptVideo, UnsupportedVideo) as error:
+        raise UnsupportedVideo(f"{why.what}, and FFmpeg's demuxer says: {error.what}") from error
+    COUNTS.add("video_demuxed")
+    return found
+
+
+def _demuxed(data: Buffer, timer: ClipTimer) -> ClipTracks:
+    found = demuxed(data, timer)
+    heard = partial(demuxed_sound, data, found.origin_s) if found.info.audio_rate_hz else _refusing(found.sound_fault)
+    return ClipTracks(found.info, found.video, found.read, heard)
+
+
+def _sound(track: Track, read: ReadPart, begin_s: float, end_s: float, timer: ClipTimer) -> Tuple[Any, int]:
+    group = sound_group(track, begin_s, end_s)
+    spans = track.byte_spans([group], GAP_BYTES) if group.first < group.end else []
+    return sound_between(track, SpanReader(read, spans), begin_s, end_s, timer)
+
+
+def _refusing(fault: str) -> Optional[Sound]:
+    return partial(_refused, fault) if fault else None
+
+
+def _refused(fault: str, begin_s: float, end_s: float, timer: ClipTimer) -> Tuple[Any, int]:
+    raise UnsupportedVideo(f"its sound cannot be read: {fault}")

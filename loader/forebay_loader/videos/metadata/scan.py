@@ -1,0 +1,169 @@
+"""The scan: every clip looked at once, in parallel, and what was found written to one file. A stopped one goes on where it was."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Callable, ContextManager, Deque, Iterable, NamedTuple, Optional, Union
+
+from forebay_loader.base.errors import LoaderError
+from forebay_loader.videos.clip_info import ClipInfo
+from forebay_loader.videos.metadata.clip_table import ClipTable
+from forebay_loader.videos.metadata.measure import Measurable, measured
+from forebay_loader.videos.metadata.record import ClipRecord, name_in, packed, unpacked
+from forebay_loader.videos.metadata.scan_journal import ScanJournal
+from forebay_loader.videos.metadata.table_file import TableWriter
+
+__all__ = ["ClipToScan", "ScanProgress", "scan_clips"]
+
+
+class ClipToScan(NamedTuple):
+    """A clip as a scan is given it.
+
+    - ``name``: as ``clip_name`` makes it; ``clip_bytes``: its length; ``version``: of its shard (ETag), "" where there is none.
+    - ``open``: gives its source, closed by ``with``. It is called in the scan's caller, one clip after the other, and what it gives is then
+      used in a thread: what may not be read by two threads, such as a shard, is read here, what may is read there.
+    """
+
+    name: str
+    clip_bytes: int
+    version: str
+    open: Callable[[], ContextManager[Measurable]]
+
+
+@dataclass
+class ScanProgress:
+    """How far a scan is: clips looked at, known from before, and those that could not be read, by name, with the reason."""
+
+    scanned: int = 0
+    known: int = 0
+    clip_bytes: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def clips(self) -> int:
+        """All that were come to."""
+        return self.scanned + self.known + len(self.failed)
+
+
+def scan_clips(
+    clips: Iterable[ClipToScan],
+    path: Union[str, "os.PathLike[str]"],
+    *,
+    workers: Optional[int] = None,
+    audio: bool = True,
+    progress: Optional[Callable[[ScanProgress], None]] = None,
+) -> ScanProgress:
+    """Look at each of ``clips`` that the table at ``path`` does not know, and write them to it; its other clips stay.
+
+    - ``clips``: asked for as they are needed, a few ahead.
+    - ``path``: the table; what is found goes to ``PATH.partial`` at once, and to the table when all ended. A scan that was stopped, or
+      failed, goes on from there.
+    - ``workers``: threads, the processors of this process by default: decoding holds no lock of Python's.
+    - ``audio``: False leaves the sound unread.
+    - ``progress``: called after each clip, in the thread of the caller.
+
+    A clip that cannot be read is passed over and named in ``failed``. A clip of the same name, length and version is known. Raises what
+    ``clips`` and ``progress`` raise, ``CorruptClipTable`` for another file at ``path``, and ``OSError`` where it cannot be written.
+    """
+    so_far = _SoFar(path)
+    done = ScanProgress()
+    with ThreadPoolExecutor(workers or _processors(), "clip-scan") as pool:
+        waiting: Deque[tuple[ClipToScan, Future[ClipInfo]]] = deque()
+        try:
+            for clip in clips:
+                if so_far.knows(clip):
+                    done.known += 1
+                    _tell(progress, done)
+                    continue
+                waiting.append((clip, _begun(pool, clip, audio)))
+                if len(waiting) > 2 * (workers or _processors()):
+                    _take(*waiting.popleft(), so_far, done, progress)
+            while waiting:
+                _take(*waiting.popleft(), so_far, done, progress)
+        finally:
+            for _, future in waiting:
+                future.cancel()
+    so_far.end()
+    return done
+
+
+class _SoFar:
+    """What the table at ``path`` and its journal know."""
+
+    def __init__(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        self._path = Path(path)
+        self._journal = ScanJournal(path)
+        self._known: dict[str, tuple[int, str]] = {}
+        if self._path.exists():
+            with ClipTable(self._path) as table:
+                for _, mapped in table.records():
+                    self._note(unpacked(mapped))
+        for data in self._journal.records():
+            self._note(unpacked(data))
+
+    def knows(self, clip: ClipToScan) -> bool:
+        return self._known.get(clip.name) == (clip.clip_bytes, clip.version)
+
+    def add(self, record: ClipRecord) -> None:
+        self._journal.append(packed(record))
+        self._note(record)
+
+    def end(self) -> None:
+        """Write the table: what it held, and what the journal holds, which is newer."""
+        with self._journal.ending() as found, TableWriter(self._path) as writer:
+            if self._path.exists():
+                with ClipTable(self._path) as table:
+                    for name, mapped in table.records():
+                        writer.add(name, bytes(mapped))
+            for data in found:
+                writer.add(name_in(data), data)
+
+    def _note(self, record: ClipRecord) -> None:
+        self._known[record.name] = record.clip_bytes, record.version
+
+
+def _begun(pool: ThreadPoolExecutor, clip: ClipToScan, audio: bool) -> "Future[ClipInfo]":
+    """Its measuring, begun; failed at once where it cannot be opened."""
+    try:
+        source = clip.open()
+    except LoaderError as error:
+        failed: Future[ClipInfo] = Future()
+        failed.set_exception(error)
+        return failed
+    return pool.submit(_measured, source, audio)
+
+
+def _measured(source: ContextManager[Measurable], audio: bool) -> ClipInfo:
+    with source as opened:
+        return measured(opened, audio=audio)
+
+
+def _take(
+    clip: ClipToScan,
+    future: "Future[ClipInfo]",
+    so_far: _SoFar,
+    done: ScanProgress,
+    progress: Optional[Callable[[ScanProgress], None]],
+) -> None:
+    try:
+        info = future.result()
+    except LoaderError as error:  # of this clip, or of its shard; a full disk is the scan's own
+        done.failed[clip.name] = str(error)
+    else:
+        so_far.add(ClipRecord(clip.name, clip.clip_bytes, clip.version, info))
+        done.scanned += 1
+        done.clip_bytes += clip.clip_bytes
+    _tell(progress, done)
+
+
+def _tell(progress: Optional[Callable[[ScanProgress], None]], done: ScanProgress) -> None:
+    if progress is not None:
+        progress(done)
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,143 @@
+"""The index of an MP4 (ISO/IEC 14496-12, QuickTime): read from its boxes in two or three reads, the media never."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from typing import Optional
+
+from forebay_loader.videos.clip_info import ClipInfo
+from forebay_loader.videos.errors import CorruptVideo, LeftToDemuxer, UnsupportedVideo, VideoError
+from forebay_loader.videos.mp4.box_file import BoxFile, BoxPlace, ReadAt
+from forebay_loader.videos.mp4.boxes import Box, BoxCount, needed_box
+from forebay_loader.videos.mp4.fragments import Fragments, check_segment_index, read_defaults
+from forebay_loader.videos.mp4.track import Track
+from forebay_loader.videos.mp4.trak import SOUND, VIDEO, Trak, handler_of, read_movie, read_trak
+
+__all__ = ["Mp4Index", "check_boxes", "read_index"]
+
+TRAK_COST = 8  # in boxes that are passed over
+
+# What such a file begins with; QuickTime's older ones have no ftyp.
+FIRST_KINDS = (b"ftyp", b"styp", b"moov", b"mdat", b"free", b"skip", b"wide", b"pnot", b"uuid", b"sidx", b"moof", b"pdin", b"prft", b"emsg")
+
+
+@dataclass(frozen=True, eq=False)
+class Mp4Index:
+    """The first video track, the first audio track that can be read, and the file's major brand ("" without one). ``audio_fault`` says why
+    there is sound that cannot be read; "" where it is, or where there is none."""
+
+    video: Track
+    audio: Optional[Track]
+    brand: str
+    audio_fault: str = ""
+
+    @property
+    def duration_s(self) -> float:
+        """When the last frame ends."""
+        return self.video.end_s
+
+    def to_info(self) -> ClipInfo:
+        """What samplers choose by; motion and energy are not known."""
+        times_s = array("d")
+        times_s.frombytes(self.video.times_s.tobytes())
+        return ClipInfo(
+            frames=self.video.frames,
+            times_s=times_s,
+            duration_s=self.duration_s,
+            width=self.video.width,
+            height=self.video.height,
+            rotation_deg=self.video.rotation_deg,
+            keyframes=tuple(self.video.keyframes().tolist()),
+            audio_rate_hz=self.audio.rate_hz if self.audio else 0,
+        )
+
+
+def read_index(read: ReadAt, length: int, clip: str) -> Mp4Index:
+    """The index of the file of ``length`` bytes that ``read(offset, size)`` reads.
+
+    ``clip`` is its name in errors: ``CorruptVideo`` for boxes or samples that cannot be, ``UnsupportedVideo`` for what is no MP4, has no
+    video, or is made in a way that is not read here (encrypted, in another file, two descriptions in a track, a part shown twice).
+    """
+    try:
+        return _read(BoxFile(read, length, BoxCount()))
+    except VideoError as error:
+        raise error.of(clip) from error
+
+
+def check_boxes(read: ReadAt, length: int) -> None:
+    """Raises ``CorruptVideo`` where a box of the top level ends beyond the file: FFmpeg gives what comes before a cut, and says nothing."""
+    for _ in BoxFile(read, length, BoxCount()).places():
+        pass
+
+
+@dataclass(frozen=True)
+class Moov:
+    """What moov says: the tracks that are read by their handler, ``fragments`` where more samples come later, and of sound that cannot be
+    read the reason."""
+
+    traks: dict[bytes, Trak]
+    fragments: Optional[Fragments]
+    audio_fault: str
+
+
+def _read(file: BoxFile) -> Mp4Index:
+    begin = file.begin()
+    if begin[4:] not in FIRST_KINDS:
+        raise UnsupportedVideo(f"no MP4: it begins with {begin.hex(' ')}")
+    brand, moov = "", None
+    for place in file.places():
+        if place.kind == b"ftyp" and place.at == 0:
+            brand = bytes(file.payload(place, 4)).decode("latin-1")
+        elif place.kind == b"moov" and moov is None:
+            moov = _read_moov(file.load(place), file)
+            if moov.fragments is None:
+                break
+        elif moov and moov.fragments:
+            _read_fragment(file, place, moov.fragments)
+    if moov is None:
+        raise CorruptVideo(f"no box moov in its {file.length} bytes")
+    return _index(moov, brand, file.length)
+
+
+def _read_moov(moov: Box, file: BoxFile) -> Moov:
+    """8.2.1, and mvex (8.8.1)."""
+    boxes = moov.only(frozenset([b"mvhd", b"mvex", b"cmov"]), file.count)
+    if b"cmov" in boxes:
+        raise LeftToDemuxer("its index is compressed")
+    movie = read_movie(needed_box(boxes, b"mvhd", b"moov"), file.length)
+    defaults = read_defaults(boxes[b"mvex"], file.count) if b"mvex" in boxes else {}
+    traks: dict[bytes, Trak] = {}
+    audio_fault = ""
+    for trak in moov.children(frozenset([b"trak"]), file.count):
+        file.count.spend(TRAK_COST)
+        handler = handler_of(trak, file.count)
+        if handler not in (VIDEO, SOUND) or handler in traks:
+            continue
+        try:
+            traks[handler] = read_trak(trak, movie, defaults, file.count)
+        except UnsupportedVideo as error:
+            if handler == VIDEO:
+                raise
+            audio_fault = error.what  # pictures are of use without their sound; who asks for it is told
+    if VIDEO not in traks:
+        raise LeftToDemuxer("no video track")
+    fragments = Fragments(list(traks.values()), defaults, file.length, file.count) if b"mvex" in boxes else None
+    return Moov(traks, fragments, audio_fault)
+
+
+def _read_fragment(file: BoxFile, place: BoxPlace, fragments: Fragments) -> None:
+    if place.kind == b"moof":
+        fragments.add(file.load(place))
+    elif place.kind == b"sidx":
+        check_segment_index(file.load(place), place.end, file.length)
+
+
+def _index(moov: Moov, brand: str, length: int) -> Mp4Index:
+    video, sound = moov.traks[VIDEO].track(length), moov.traks.get(SOUND)
+    if sound is None or not (len(sound.table) or sound.runs):
+        return Mp4Index(video, None, brand, moov.audio_fault)
+    try:
+        return Mp4Index(video, sound.track(length), brand)
+    except UnsupportedVideo as error:
+        return Mp4Index(video, None, brand, error.what)

@@ -1,0 +1,183 @@
+"""Sample tables (ISO/IEC 14496-12, 8.5 to 8.7): for each sample of a track its place, size, times and whether decoding can begin at it.
+
+Runs are spread with numpy: a film of two hours has half a million samples. A run's count comes from the file and may be anything; each is
+cut to the number of samples there are before it is spread, and that number is bounded by the box that names their sizes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Callable, Optional
+
+import numpy
+from numpy.typing import NDArray
+
+from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo
+from forebay_loader.videos.mp4.boxes import MAX_ROWS, Box, BoxCount, Counts, needed_box
+from forebay_loader.videos.mp4.chunks import chunk_offsets, chunk_samples, cut_runs, sample_offsets, starts_of
+
+__all__ = ["MAX_SAMPLES", "SampleTable", "check_spans", "equal_bytes", "joined", "pcm_units", "read_sample_table"]
+
+MAX_SAMPLES = MAX_ROWS  # 19 hours at 60 frames a second; while they are read each takes 130 bytes
+PCM_UNIT = 1024  # frames of uncompressed sound that are one sample here: one of each would be a table longer than the sound
+EQUAL_BYTES = 8  # of the file at least, for each sample that no row names: their number is else one field, and each costs 130 bytes
+MAX_DELTA = 2**31 - 1  # of a decode time: what is beyond was meant negative, which none can be
+
+TABLES = frozenset([b"stsz", b"stz2", b"stsc", b"stco", b"co64", b"stts", b"ctts", b"stss", b"stps"])
+
+
+@dataclass(frozen=True, eq=False)
+class SampleTable:
+    """Samples in decode order, an array of int64 each: byte offset, size, decode time and duration in ticks, composition offset (the
+    presentation time less the decode time). ``key`` is of bool: decoding can begin here."""
+
+    offsets: Counts
+    sizes: Counts
+    dts: Counts
+    durations: Counts
+    shifts: Counts
+    key: NDArray[numpy.bool_]
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+
+def joined(tables: list[SampleTable]) -> SampleTable:
+    """One after the other."""
+    if len(tables) == 1:
+        return tables[0]
+    columns = (numpy.concatenate([getattr(table, column.name) for table in tables]) for column in fields(SampleTable))
+    return SampleTable(*columns)
+
+
+def check_spans(table: SampleTable, length: int) -> None:
+    """Raises ``CorruptVideo`` for a sample that does not lie inside the file's ``length`` bytes."""
+    outside = (table.offsets < 0) | (table.offsets > length - table.sizes)
+    if outside.any():
+        first = int(outside.argmax())
+        begin, size = int(table.offsets[first]), int(table.sizes[first])
+        raise CorruptVideo(f"sample {first} has {size} bytes from byte {begin}; the file has {length}")
+
+
+def equal_bytes(total: int, size: int) -> int:
+    """What ``total`` samples of one ``size``, which may be 0, take of a file at least."""
+    return total * max(size, EQUAL_BYTES)
+
+
+def read_sample_table(stbl: Box, count: BoxCount, length: int, pcm_bytes: Callable[[int], int]) -> tuple[SampleTable, int]:
+    """The samples of a stbl, and the number of the description (from 1) that all of them have; 0 where there are none.
+
+    ``length`` is the file's. ``pcm_bytes`` of a description is not 0 for uncompressed sound: the bytes of one frame of it, and at most
+    ``PCM_UNIT`` frames are then a sample. Raises ``CorruptVideo`` for tables that contradict each other, ``UnsupportedVideo`` where the
+    description changes, or the table does not say where packets are.
+    """
+    tables = stbl.only(TABLES, count)
+    total, one_size, sizes = _sizes(tables)
+    chunks = chunk_offsets(tables, length)
+    held, description = chunk_samples(needed_box(tables, b"stsc", b"stbl"), len(chunks), total)
+    frame_bytes = pcm_bytes(description) if description and one_size else 0
+    if frame_bytes and one_size in (1, frame_bytes):  # old QuickTime says 1, whatever it is
+        return _pcm_table(chunks, held, frame_bytes, length), description
+    if frame_bytes or one_size == 1:  # its packets are counted in frames, as QuickTime's compressed sound of old
+        raise UnsupportedVideo(f"{total} samples of {one_size} bytes that are none")
+    if total > MAX_SAMPLES or (sizes is None and equal_bytes(total, one_size) > length):
+        raise CorruptVideo(f"{total} samples of {one_size or 'various'} bytes; the file has {length}")
+    sizes = numpy.full(total, one_size, numpy.int64) if sizes is None else sizes.astype(numpy.int64)
+    durations = _durations(needed_box(tables, b"stts", b"stbl"), total)
+    return (
+        SampleTable(
+            offsets=sample_offsets(chunks, held, sizes),
+            sizes=sizes,
+            dts=starts_of(durations),
+            durations=durations,
+            shifts=_shifts(tables.get(b"ctts"), total),
+            key=_keys(tables, _access_points(stbl, count), total),
+        ),
+        description,
+    )
+
+
+def pcm_units(begins: Counts, frames: Counts, pcm_bytes: int, first_dts: int = 0) -> SampleTable:
+    """Uncompressed sound of ``frames[i]`` frames from byte ``begins[i]``, cut into samples of ``PCM_UNIT`` frames. A tick is a frame."""
+    units = -(-frames // PCM_UNIT)
+    total = int(units.sum())
+    if total > MAX_SAMPLES:
+        raise CorruptVideo(f"{int(frames.sum())} frames of uncompressed sound")
+    number = numpy.arange(total) - numpy.repeat(starts_of(units), units)  # of the unit in its chunk
+    durations = numpy.minimum(numpy.repeat(frames, units) - number * PCM_UNIT, PCM_UNIT)
+    return SampleTable(
+        offsets=numpy.repeat(begins, units) + number * PCM_UNIT * pcm_bytes,
+        sizes=durations * pcm_bytes,
+        dts=first_dts + starts_of(durations),
+        durations=durations,
+        shifts=numpy.zeros(total, numpy.int64),
+        key=numpy.ones(total, numpy.bool_),
+    )
+
+
+def _pcm_table(chunks: Counts, held: Counts, frame_bytes: int, length: int) -> SampleTable:
+    if int(held.sum()) * frame_bytes > length:
+        raise CorruptVideo(f"{int(held.sum())} frames of {frame_bytes} bytes of sound; the file has {length}")
+    return pcm_units(chunks, held, frame_bytes)
+
+
+def _sizes(tables: dict[bytes, Box]) -> tuple[int, int, Optional[NDArray[Any]]]:
+    """``(samples, size of all or 0, their sizes)`` of stsz or stz2 (8.7.3)."""
+    if b"stsz" in tables:
+        box = tables[b"stsz"]
+        one_size, total = box.fields(4, ">II")
+        return total, one_size, None if one_size else box.rows(12, total, ">u4")
+    box = needed_box(tables, b"stz2", b"stbl")
+    bits, total = box.number(7, ">B"), box.number(8)
+    if bits == 4:
+        pairs = box.rows(12, (total + 1) // 2, "u1")
+        return total, 0, numpy.stack([pairs >> 4, pairs & 15], axis=1).reshape(-1)[:total]
+    if bits not in (8, 16):
+        raise CorruptVideo(f"box stz2 has sizes of {bits} bits")
+    return total, 0, box.rows(12, total, f">u{bits // 8}")
+
+
+def _durations(stts: Box, total: int) -> Counts:
+    """Ticks from each sample's decode time to the next (stts, 8.6.1.2)."""
+    rows = stts.rows(8, stts.number(4), ">u4,>u4")
+    counts, deltas = cut_runs(rows["f0"].astype(numpy.int64), total), rows["f1"].astype(numpy.int64)
+    if int(counts.sum()) < total:
+        raise CorruptVideo(f"{total} samples, of which box stts times {int(counts.sum())}")
+    if len(deltas) and int(deltas[counts > 0].max(initial=0)) > MAX_DELTA:
+        raise CorruptVideo("box stts goes back in time")
+    return numpy.repeat(deltas, counts)
+
+
+def _shifts(ctts: Optional[Box], total: int) -> Counts:
+    """Composition offsets (ctts, 8.6.1.3), signed in both versions: QuickTime writes negative ones in version 0."""
+    if ctts is None:
+        return numpy.zeros(total, numpy.int64)
+    rows = ctts.rows(8, ctts.number(4), ">u4,>i4")
+    counts = cut_runs(rows["f0"].astype(numpy.int64), total)
+    if int(counts.sum()) < total:
+        raise CorruptVideo(f"{total} samples, of which box ctts shifts {int(counts.sum())}")
+    return numpy.repeat(rows["f1"].astype(numpy.int64), counts)
+
+
+def _keys(tables: dict[bytes, Box], group: Optional[Box], total: int) -> NDArray[numpy.bool_]:
+    """Sync samples (stss, 8.6.2; all without that box), QuickTime's partial ones (stps), and random access points of open groups of
+    pictures (sample group ``rap ``, 8.9.2 and 10.4)."""
+    key = numpy.full(total, b"stss" not in tables)
+    for kind in (b"stss", b"stps"):
+        if kind in tables:
+            numbers = tables[kind].rows(8, tables[kind].number(4), ">u4")
+            if len(numbers) and not 1 <= int(numbers.min()) <= int(numbers.max()) <= total:
+                raise CorruptVideo(f"box {kind.decode()} names samples {int(numbers.min())} to {int(numbers.max())} of {total}")
+            key[numbers.astype(numpy.int64) - 1] = True
+    if group is not None:
+        place = 8 if group.version == 0 else 12
+        rows = group.rows(place + 4, group.number(place), ">u4,>u4")
+        counts = cut_runs(rows["f0"].astype(numpy.int64), total)
+        key[: int(counts.sum())] |= numpy.repeat(rows["f1"] > 0, counts)
+    return key
+
+
+def _access_points(stbl: Box, count: BoxCount) -> Optional[Box]:
+    """The sample group of random access points, if the track has one."""
+    groups = stbl.children(frozenset([b"sbgp"]), count)
+    return next((group for group in groups if group.fields(4, "4s") == (b"rap ",)), None)

@@ -1,0 +1,153 @@
+"""The boxes of one track (trak, ISO/IEC 14496-12, 8.3 to 8.7): headers, tables, edits and fragments become a ``Track``."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Optional
+
+import numpy
+from numpy.typing import NDArray
+
+from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo
+from forebay_loader.videos.mp4.boxes import Box, BoxCount, Counts, needed_box
+from forebay_loader.videos.mp4.edit_list import Edit, apply_edits, read_edits
+from forebay_loader.videos.mp4.sample_entry import SampleEntry, read_sample_entry
+from forebay_loader.videos.mp4.sample_table import SampleTable, check_spans, joined, read_sample_table
+from forebay_loader.videos.mp4.track import Coded, Track, trusted_keys
+from forebay_loader.videos.mp4.track_run import PlacedRun, SampleDefaults, spread_runs
+
+__all__ = ["SOUND", "VIDEO", "Movie", "Trak", "handler_of", "read_movie", "read_trak"]
+
+VIDEO, SOUND = b"vide", b"soun"
+NO_DEFAULTS = SampleDefaults(description=1)
+SELF_CONTAINED = 1  # flag of a data reference: the media is in this file
+
+
+@dataclass(frozen=True)
+class Movie:
+    """What tracks are read with: the movie's ``timescale`` (ticks a second), the first two of its matrix's rows, the file's ``length``."""
+
+    timescale: int
+    matrix: tuple[float, float, float, float]
+    length: int
+
+
+@dataclass
+class Trak:
+    """A track while its file is read: fragments add their samples to those of moov, and ``track`` ends it."""
+
+    number: int  # track_ID
+    handler: bytes
+    description: int  # of its samples, from 1
+    entry: SampleEntry
+    timescale: int
+    rotation_deg: int
+    edits: list[Edit]
+    table: SampleTable  # of the samples in moov
+    runs: list[PlacedRun] = field(default_factory=list)
+    fault: str = ""  # why its samples cannot be read, found in a fragment
+
+    def track(self, length: int) -> Track:
+        """Raises ``CorruptVideo`` for samples outside of the file's ``length`` bytes, and where none is shown, ``UnsupportedVideo`` for a
+        ``fault``."""
+        if self.fault:
+            raise UnsupportedVideo(self.fault)
+        table = joined([self.table, *spread_runs(self.runs, self.handler == SOUND, self.entry.pcm_bytes)])
+        check_spans(table, length)
+        times, key = table.dts + table.shifts, trusted_keys(self.entry.decoder, table.key)
+        pts, shown = apply_edits(self.edits, times, table.durations, self.handler == SOUND)
+        visible = numpy.flatnonzero(shown)
+        if not len(visible):
+            raise CorruptVideo(f"track {self.number} shows none of its {len(table)} samples")
+        return Track(
+            coded=Coded(self.entry.codec, self.entry.tag, self.entry.depth), decoder=self.entry.decoder,
+            extradata=self.entry.extradata, timescale=self.timescale, width=self.entry.width, height=self.entry.height,
+            rotation_deg=self.rotation_deg,
+            rate_hz=self.entry.rate_hz or (self.timescale if self.handler == SOUND else 0),  # 16 bits hold no 96 kHz
+            channels=self.entry.channels, offsets=table.offsets, sizes=table.sizes, dts=self._decode_times(table), pts=pts,
+            durations=table.durations, key=key.tobytes(), leading=_leading(times, key).tobytes(),
+            order=visible[numpy.argsort(pts[visible], kind="stable")],
+        )  # fmt: skip
+
+    def _decode_times(self, table: SampleTable) -> Counts:
+        """On the clock of the presentation times, and none later than its sample's own."""
+        moved = self.edits[0].shown - self.edits[0].begin if len(self.edits) == 1 else 0
+        return table.dts + moved + min(int(table.shifts.min(initial=0)), 0)
+
+
+def _leading(times: Counts, key: NDArray[numpy.bool_]) -> NDArray[numpy.bool_]:
+    """Which samples are shown before the keyframe that they follow."""
+    keys = numpy.flatnonzero(key)
+    number = numpy.cumsum(key) - 1
+    leading: NDArray[numpy.bool_] = (number >= 0) & (times < times[numpy.append(keys, 0)[number]])
+    return leading
+
+
+def handler_of(trak: Box, count: BoxCount) -> bytes:
+    """What sort of track it is (hdlr, 8.4.3): ``vide``, ``soun``, others."""
+    mdia = needed_box(trak.only(frozenset([b"mdia"]), count), b"mdia", b"trak")
+    handler: bytes = needed_box(mdia.only(frozenset([b"hdlr"]), count), b"hdlr", b"mdia").fields(8, "4s")[0]
+    return handler
+
+
+def read_movie(mvhd: Box, length: int) -> Movie:
+    """8.2.2."""
+    long = mvhd.version == 1
+    return Movie(_timescale(mvhd), _matrix(mvhd, 48 if long else 36), length)
+
+
+def read_trak(trak: Box, movie: Movie, defaults: dict[int, SampleDefaults], count: BoxCount) -> Trak:
+    """``defaults`` are those of the samples that fragments will bring, by track_ID. Raises ``CorruptVideo`` and ``UnsupportedVideo``."""
+    boxes = trak.only(frozenset([b"tkhd", b"edts", b"mdia"]), count)
+    mdia = needed_box(boxes, b"mdia", b"trak").only(frozenset([b"mdhd", b"hdlr", b"minf"]), count)
+    minf = needed_box(mdia, b"minf", b"mdia").only(frozenset([b"dinf", b"stbl"]), count)
+    stbl = needed_box(minf, b"stbl", b"minf")
+    stsd = needed_box(stbl.only(frozenset([b"stsd"]), count), b"stsd", b"stbl")
+    handler = handler_of(trak, count)
+
+    def entry_of(description: int) -> SampleEntry:
+        return read_sample_entry(stsd, description, handler, count)
+
+    table, description = read_sample_table(stbl, count, movie.length, lambda number: entry_of(number).pcm_bytes)
+    tkhd, timescale = needed_box(boxes, b"tkhd", b"trak"), _timescale(needed_box(mdia, b"mdhd", b"mdia"))
+    number = tkhd.number(20 if tkhd.version == 1 else 12)
+    description = description or defaults.get(number, NO_DEFAULTS).description
+    entry = entry_of(description)
+    _check_reference(minf.get(b"dinf"), entry.reference, count)
+    edts = boxes[b"edts"].only(frozenset([b"elst"]), count) if b"edts" in boxes else {}
+    edits = read_edits(edts[b"elst"], timescale, movie.timescale) if b"elst" in edts else []
+    return Trak(
+        number=number, handler=handler, description=description, entry=entry, timescale=timescale,
+        rotation_deg=_rotation_deg(_matrix(tkhd, 52 if tkhd.version == 1 else 40), movie.matrix), edits=edits, table=table,
+    )  # fmt: skip
+
+
+def _timescale(header: Box) -> int:
+    """Ticks a second, of mvhd and mdhd (8.2.2, 8.4.2)."""
+    ticks = header.number(20 if header.version == 1 else 12)
+    if not ticks:
+        raise CorruptVideo(f"box {header.kind.decode()} at byte {header.at} has 0 ticks a second")
+    return ticks
+
+
+def _matrix(header: Box, place: int) -> tuple[float, float, float, float]:
+    """a, b, c, d of ``x' = a x + c y, y' = b x + d y`` (8.2.2, 8.3.2): the third column is for nothing, the third row moves."""
+    a, b, _, c, d = header.fields(place, ">5i")
+    return a / 65536, b / 65536, c / 65536, d / 65536
+
+
+def _rotation_deg(track: tuple[float, float, float, float], movie: tuple[float, float, float, float]) -> int:
+    """Clockwise, since y grows downwards; to the nearest quarter."""
+    right = track[0] * movie[0] + track[1] * movie[2]
+    down = track[0] * movie[1] + track[1] * movie[3]
+    return round(math.degrees(math.atan2(down, right)) / 90) % 4 * 90
+
+
+def _check_reference(dinf: Optional[Box], number: int, count: BoxCount) -> None:
+    """Raises ``UnsupportedVideo`` where the media is in another file (dref, 8.7.2): offsets are that one's."""
+    dref = dinf.only(frozenset([b"dref"]), count).get(b"dref") if dinf else None
+    references = enumerate(dref.children(None, count, skip=8), 1) if dref else ()
+    entry = next((child for index, child in references if index == number), None)
+    if entry is not None and not entry.flags & SELF_CONTAINED and len(entry.data) > 4:
+        raise UnsupportedVideo("its media is in another file")

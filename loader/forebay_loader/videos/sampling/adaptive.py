@@ -1,0 +1,90 @@
+"""Frames denser where something happens."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import ClassVar, Sequence
+
+from forebay_loader.base.argument_types import whole
+from forebay_loader.videos.clip_info import ClipInfo
+from forebay_loader.videos.sampling.arguments import checked_choice, checked_number
+from forebay_loader.videos.sampling.draws import Draws
+from forebay_loader.videos.sampling.positions import even_places, frame_at, marked_repeats
+from forebay_loader.videos.sampling.sampler import NotScanned, Sampler, Sampling, SpelledSampler, seen_frames
+
+__all__ = ["adaptive"]
+
+
+def adaptive(n: int, by: str = "motion", choice: str = "regular", floor: float = 0.1) -> Sampler:
+    """``n`` different frames, ascending, in each span of the clip's time as many as its share of motion, or of sound.
+
+    - ``n``: how many, from 1; a clip of fewer frames gives some twice, as ``uniform`` does.
+    - ``by``: ``motion`` or ``audio``: ``ClipInfo.motion`` or ``ClipInfo.audio_energy``, which a scan finds (``forebay index --video``).
+    - ``choice``: ``regular``, in the middle of ``n`` equal shares; or ``random``, anywhere in each, by the seed.
+    - ``floor``: the part, 0 to 1, of the frames that is spread evenly all the same, because a still picture at the end may be what tells.
+
+    Where nothing moves, or there is no sound, they are spread evenly over the time. Raises ``TypeError``, ``ValueError`` here; called,
+    ``NoFrames``, and ``NotScanned`` where no scan has looked.
+    """
+    if by not in ("motion", "audio"):
+        raise ValueError(f"by is one of motion, audio; got {by!r}")
+    floor = checked_number("floor", floor, "a part from 0 to 1", 0.0, 1.0)
+    return AdaptiveSampler(whole("n", n, "a number of frames from 1", 1), by, checked_choice(choice), floor)
+
+
+@dataclass(frozen=True, repr=False)
+class AdaptiveSampler(SpelledSampler):
+    """As ``adaptive`` says."""
+
+    spelled: ClassVar[str] = "adaptive"
+    n: int
+    by: str = "motion"
+    choice: str = "regular"
+    floor: float = 0.1
+
+    def __call__(self, info: ClipInfo, seed: int) -> Sampling:
+        """As ``adaptive`` says."""
+        frames = seen_frames(info)
+        if frames <= self.n:
+            return marked_repeats(even_places(0, frames - 1, self.n))
+        span_ends = list(accumulate(_shares(self._energy(info), self.floor)))
+        draws = Draws(seed, self.spelled)
+        parts = ((k + (0.5 if self.choice == "regular" else draws.part())) / self.n for k in range(self.n))
+        shown_s = info.duration_s - info.begin_s
+        found = [frame_at(info, info.begin_s + shown_s * _place(part, span_ends)) for part in parts]
+        return Sampling(_apart(found, frames), (True,) * self.n)
+
+    def _energy(self, info: ClipInfo) -> Sequence[float]:
+        if self.by == "audio" and not info.audio_rate_hz:
+            return (0.0,)  # no sound, nowhere louder
+        found = info.motion if self.by == "motion" else info.audio_energy
+        if not found:
+            raise NotScanned(f"{self!r}: nothing is known of the clip's {self.by}; `forebay index --video` finds it out")
+        return found
+
+
+def _shares(energy: Sequence[float], floor: float) -> list[float]:
+    """What part of the frames each span gets; together 1."""
+    spans, whole_energy = len(energy), sum(energy)
+    if whole_energy <= 0:
+        return [1 / spans] * spans
+    return [floor / spans + (1 - floor) * one / whole_energy for one in energy]
+
+
+def _place(part: float, ends: Sequence[float]) -> float:
+    """Where in the clip's time, 0 to 1, ``part`` of all frames lie before; ``ends`` are the sums of the spans' shares."""
+    span = min(bisect_right(ends, part), len(ends) - 1)
+    begin = ends[span - 1] if span else 0.0
+    share = ends[span] - begin
+    return (span + min((part - begin) / share if share > 0 else 0.0, 1.0)) / len(ends)
+
+
+def _apart(found: Sequence[int], frames: int) -> tuple[int, ...]:
+    """The ascending ``found`` with equal ones moved to their neighbours, as little as it needs; there are at least as many ``frames``."""
+    moved: list[int] = []
+    for place, frame in enumerate(found):
+        last = frames - (len(found) - place)  # leaves room for those behind
+        moved.append(min(max(frame, moved[-1] + 1 if moved else 0), last))
+    return tuple(moved)

@@ -1,0 +1,155 @@
+"""The bytes of one clip, wherever they are: in memory, in a file, in a shard or object that comes through the sidecar."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Callable, Dict, Optional, Protocol
+
+from forebay_loader.base.counters import COUNTS
+from forebay_loader.base.errors import ShardReadError
+from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
+from forebay_loader.files.pinned_reads import PinnedReads, PinnedVersion
+from forebay_loader.identity.reader_name import reader_name
+from forebay_loader.samples.index_client import source_in
+from forebay_loader.stream.descriptor_request import open_descriptor
+from forebay_loader.stream.shard_descriptor import Descriptor
+from forebay_loader.stream.shard_request import shown
+from forebay_loader.videos.decode.frames import Buffer
+
+__all__ = ["ClipBytes", "FileClip", "MemberClip", "MemoryClip", "ObjectClip"]
+
+
+class ClipBytes(Protocol):
+    """``name`` and ``shard`` are what errors say; neither holds a token. It pickles closed."""
+
+    name: str
+    shard: str
+
+    def open(self) -> int:
+        """How many bytes the clip has."""
+        ...
+
+    def read(self, at: int, size: int) -> Buffer:
+        """``size`` bytes from ``at``, fewer only at the end."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class MemoryClip:
+    """All of a clip in memory."""
+
+    def __init__(self, data: Buffer, name: str = "", shard: str = "") -> None:
+        self.name, self.shard = name, shard
+        self._data = data
+
+    def __getstate__(self) -> Dict[str, Any]:
+        return {**self.__dict__, "_data": bytes(self._data)}  # a view of a map cannot travel
+
+    def open(self) -> int:
+        return len(self._data)
+
+    def read(self, at: int, size: int) -> Buffer:
+        return memoryview(self._data)[at : at + size]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class MemberClip:
+    """A member of a sample that is read part by part: ``read(at, size)`` gives bytes of the member, which has ``size``."""
+
+    def __init__(self, read: Callable[[int, int], bytes], size: int, name: str = "", shard: str = "") -> None:
+        self.name, self.shard = name, shard
+        self._read, self._size = read, size
+
+    def open(self) -> int:
+        return self._size
+
+    def read(self, at: int, size: int) -> Buffer:
+        size = min(size, self._size - at)
+        return self._read(at, size) if size > 0 else b""
+
+    def close(self) -> None:
+        """What reads it belongs to its shard."""
+
+
+class FileClip:
+    """A file of this machine: read with ``pread``, because a map of a file that shrinks, or that its disk cannot read, ends the process."""
+
+    def __init__(self, path: "str | os.PathLike[str]") -> None:
+        self._path = os.fspath(path)
+        self.name, self.shard = os.path.basename(self._path), ""
+        self._file = -1
+
+    def __getstate__(self) -> Dict[str, Any]:
+        return {**self.__dict__, "_file": -1}
+
+    def __del__(self) -> None:
+        self.close()
+
+    def open(self) -> int:
+        if self._file < 0:
+            self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        return os.fstat(self._file).st_size
+
+    def read(self, at: int, size: int) -> Buffer:
+        data = os.pread(self._file, size, at)
+        while len(data) < size and (more := os.pread(self._file, size - len(data), at + len(data))):  # 2 GiB at most come at once
+            data += more
+        return data
+
+    def close(self) -> None:
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+
+
+class ObjectClip:
+    """An object that the sidecar reads: from its file where all of it is here (a leased descriptor), else by ranges of one version.
+
+    ``url`` as ``fb.WebDataset`` takes it, of one object. Raises ``ShardReadError`` where the sidecar does not read it.
+    """
+
+    def __init__(self, url: str, limits: Limits = DEFAULT_LIMITS) -> None:
+        found = source_in(url)
+        if found is None:
+            raise ShardReadError("only what the sidecar reads can be read by ranges; this URL or command is left to webdataset")
+        self.name, self.shard = shown(found), ""
+        self._source, self._limits = found, limits
+        self._opened: Optional[Descriptor] = None
+        self._version: Optional[PinnedVersion] = None
+
+    def __getstate__(self) -> Dict[str, Any]:
+        return {**self.__dict__, "_opened": None, "_version": None}
+
+    def open(self) -> int:
+        if self._version is not None:
+            return self._version.length
+        if self._opened is None:
+            self._opened = open_descriptor(self._source, reader_name())
+        if self._opened is not None:
+            return self._opened.size
+        self._version = PinnedReads(self._limits).version(self._source, alone=True)
+        return self._version.length
+
+    def read(self, at: int, size: int) -> Buffer:
+        opened = self._opened
+        if opened is not None and not opened.closed:
+            try:
+                return opened.at(at, max(0, min(size, opened.size - at)))
+            except OSError as error:
+                opened.give_up(at, error)
+        version = self._version
+        if version is None:  # given up, or closed by a fork: the lease is the parent's. The same version goes on by ranges
+            assert opened is not None
+            version = self._version = PinnedVersion(opened.etag, opened.size, "")
+        size = max(0, min(size, version.length - at))
+        data = PinnedReads(self._limits).range(self._source, version, reader_name(), at, size, alone=True)
+        COUNTS.add("bytes_proxy", len(data))
+        return data
+
+    def close(self) -> None:
+        opened, self._opened, self._version = self._opened, None, None
+        if opened is not None:
+            opened.close()

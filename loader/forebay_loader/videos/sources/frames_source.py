@@ -1,0 +1,174 @@
+"""Frames that were decoded before: an LMDB with one picture a key. A clip's frames are the keys that begin with its name, by their numbers.
+
+So every layout is read that counts: ``clip7/000000``, ``clip7/000001.jpg`` …, as BasicSR and many recipes have it, and ``clip7/9``,
+which an LMDB has behind ``clip7/10``. What has a further ``/`` in its key is another clip's.
+Values are JPEG, PNG, WebP or BMP, told apart by their first bytes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import weakref
+from array import array
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+
+import av
+import numpy
+from av.error import FFmpegError
+
+from forebay_loader.base.counters import COUNTS
+from forebay_loader.videos.clip_info import ClipInfo
+from forebay_loader.videos.decode.frame_size import Size
+from forebay_loader.videos.decode.frames import packet_of
+from forebay_loader.videos.decode.pictures import Pictures
+from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo, VideoError
+from forebay_loader.videos.sources.frame_keys import in_order
+from forebay_loader.videos.sources.frame_room import room_for
+
+__all__ = ["FramesSource"]
+
+# A process opens an LMDB once, for all clips in it. Without a lock file there is nothing in it that a forked child may not go on with.
+_OPEN: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+_MOST_PIXELS = str(1 << 27)  # of one picture: its decoder makes none that is larger
+_KINDS = ((b"\xff\xd8", "mjpeg"), (b"\x89PNG", "png"), (b"RIFF", "webp"), (b"BM", "bmp"))
+
+
+class FramesSource:
+    """A ``VideoSource`` over the frames of ``clip`` in the LMDB at ``path``, of ``fps`` frames a second; it has no sound.
+
+    ``size`` as in ``check_size``. Raises ``ModuleNotFoundError`` without the extra ``lmdb``, ``UnsupportedVideo`` where there is no such
+    LMDB; ``CorruptVideo`` where no key begins with the clip's name, two are of the same frame, a value is no picture, or the LMDB is cut
+    short.
+    """
+
+    def __init__(self, path: "str | os.PathLike[str]", clip: str, *, fps: float = 25.0, size: Size = None) -> None:
+        if not fps > 0:
+            raise ValueError(f"fps takes frames a second, above 0; got {fps!r}")
+        self._path, self._clip = os.fspath(path), clip
+        self._fps, self._size = fps, size
+        self._base: Any = None
+        self._keys: List[bytes] = []
+        self._pictures: Optional[Pictures] = None
+
+    def __repr__(self) -> str:
+        return f"<FramesSource {self._clip} in {self._path}{', open' if self._base else ''}>"
+
+    def __getstate__(self) -> Dict[str, Any]:
+        return {**self.__dict__, "_base": None, "_keys": [], "_pictures": None}
+
+    def open(self) -> ClipInfo:
+        if self._base is None:
+            with self._named():
+                base = self._opened()
+                self._keys = _keys_in(base, self._clip)
+                self._base = base
+                first = self._decoded(0)
+                self._pictures = Pictures(first.width, first.height, 0, self._size)
+                self._width, self._height = first.width, first.height
+        count = len(self._keys)
+        times = array("d", (number / self._fps for number in range(count)))
+        return ClipInfo(count, times, count / self._fps, self._width, self._height, keyframes=tuple(range(count)))
+
+    def frame(self, index: int) -> Any:
+        return self.frames([index])[0]
+
+    def frames(self, indices: Sequence[int]) -> Any:
+        self.open()
+        assert self._pictures is not None
+        for index in indices:
+            if not 0 <= index < len(self._keys):
+                raise IndexError(f"frame {index} of {len(self._keys)}")
+        with self._named():
+            found = room_for(len(indices), self._pictures.shape)
+            for place, index in enumerate(indices):
+                self._pictures.into(self._decoded(index), found[place])
+        COUNTS.add("video_frames", len(indices))
+        return found
+
+    def audio(self, begin_s: float, end_s: float) -> Tuple[Any, int]:
+        return numpy.zeros((0, 0), numpy.float32), 0
+
+    def close(self) -> None:
+        self._base, self._keys = None, []
+
+    def __enter__(self) -> FramesSource:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """What knows no names raises without them."""
+        try:
+            yield
+        except VideoError as error:
+            if self._pictures is None:  # so that another try opens it again
+                self.close()
+            raise error.of(self._clip, self._path) from error
+
+    def _opened(self) -> Any:
+        lmdb = importlib.import_module("lmdb")
+        path = os.path.realpath(self._path)
+        found = _OPEN.get(path)
+        if found is None:
+            try:
+                # Without its lock file: a data set may lie where nobody here may write.
+                found = lmdb.open(path, subdir=os.path.isdir(path), readonly=True, lock=False, readahead=False, create=False)
+            except lmdb.Error as error:
+                raise UnsupportedVideo(f"is in no LMDB: {error}") from None
+            _check_whole(found, path)
+            _OPEN[path] = found
+        return found
+
+    def _decoded(self, number: int) -> Any:
+        with _reading(self._base) as transaction:
+            value = bytes(transaction.get(self._keys[number], b""))
+        kind = next((name for magic, name in _KINDS if value.startswith(magic)), None)
+        if kind is None:
+            raise CorruptVideo(f"frame {number} is no picture of a kind that is read: JPEG, PNG, WebP or BMP")
+        try:
+            context: Any = av.CodecContext.create(kind, "r")
+            context.options = {"max_pixels": _MOST_PIXELS}
+            frames = [*context.decode(packet_of(value, 0, 0)), *context.decode(None)]
+        except FFmpegError as error:
+            raise CorruptVideo(f"frame {number} cannot be decoded: {error.strerror}") from None
+        if len(frames) != 1 or frames[0].is_corrupt:
+            raise CorruptVideo(f"frame {number} is damaged")
+        COUNTS.add("video_packets")
+        return frames[0]
+
+
+def _keys_in(base: Any, clip: str) -> List[bytes]:
+    prefix = clip.rstrip("/").encode() + b"/"
+    keys: List[bytes] = []
+    with _reading(base) as transaction, transaction.cursor() as cursor:
+        there = cursor.set_range(prefix)
+        while there and cursor.key().startswith(prefix):
+            keys.append(bytes(cursor.key()))
+            there = cursor.next()
+    found = in_order(keys, prefix)
+    if not found:
+        raise CorruptVideo(f"no key begins with {prefix.decode()!r} and a frame's number")
+    return found
+
+
+@contextmanager
+def _reading(base: Any) -> Iterator[Any]:
+    lmdb = importlib.import_module("lmdb")
+    try:
+        with base.begin() as transaction:
+            yield transaction
+    except lmdb.Error as error:
+        raise CorruptVideo(f"the LMDB cannot be read: {error}") from None
+
+
+def _check_whole(base: Any, path: str) -> None:
+    """Raises ``CorruptVideo`` for one that was cut: it is mapped, and reading behind a file's end ends the process."""
+    pages, page_bytes = base.info()["last_pgno"] + 1, base.stat()["psize"]
+    there = os.path.getsize(os.path.join(path, "data.mdb") if os.path.isdir(path) else path)
+    if pages * page_bytes > there:
+        base.close()
+        raise CorruptVideo(f"the LMDB is cut short: {there} of its {pages * page_bytes} bytes are there")

@@ -1,0 +1,146 @@
+"""Frames as they come, from what has no end and no way back: what cameras and live streams share."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Tuple
+
+import av
+import numpy
+from av.error import FFmpegError
+
+from forebay_loader.base.counters import COUNTS
+from forebay_loader.videos.clip_info import ClipInfo
+from forebay_loader.videos.decode.clip_timer import ClipTimer
+from forebay_loader.videos.decode.frame_size import Size
+from forebay_loader.videos.decode.pictures import Pictures
+from forebay_loader.videos.errors import UnsupportedVideo, VideoError
+from forebay_loader.videos.sources.frame_room import room_for
+
+__all__ = ["LiveSource"]
+
+
+class LiveSource:
+    """A ``VideoSource`` whose frames are numbered as they come, from 0 at ``open``, and which gives none twice.
+
+    ``url`` and ``form`` go to FFmpeg: its input and its input format (``v4l2``, ``avfoundation``, ``lavfi``; "" lets it find out);
+    ``options`` too (``{"framerate": "30"}``). ``size`` as in ``check_size``. ``time_limit_s`` for opening, and for each call of ``frames``.
+
+    ``frames`` asks for numbers that ascend and were not passed: frames between them are decoded and dropped. ``audio`` gives nothing.
+    Raises ``IndexError`` for a number that has passed, and for one behind the end of a stream that ended; ``UnsupportedVideo`` where the
+    device or stream cannot be opened, naming it without its query and account; ``VideoTimeout``.
+    """
+
+    def __init__(
+        self, url: str, form: str = "", *, options: Optional[Mapping[str, str]] = None, size: Size = None, time_limit_s: float = 60.0
+    ) -> None:
+        self._url, self._form = url, form
+        self._options = dict(options or {})
+        self._size = size
+        self._time_limit_s = time_limit_s
+        self._container: Any = None
+        self._coming: Iterator[Any] = iter(())
+        self._passed = 0
+        self._pictures: Optional[Pictures] = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name}{', open' if self._container else ''}>"
+
+    def __getstate__(self) -> Dict[str, Any]:
+        return {**self.__dict__, "_container": None, "_coming": None, "_passed": 0, "_pictures": None}
+
+    def open(self) -> ClipInfo:
+        if self._container is None:
+            self._container = self._opened()
+            self._coming, self._passed, self._pictures = self._container.decode(video=0), 0, None
+        stream = self._container.streams.video[0]
+        return ClipInfo(0, array("d"), 0.0, stream.codec_context.width, stream.codec_context.height)
+
+    def frame(self, index: int) -> Any:
+        return self.frames([index])[0]
+
+    def frames(self, indices: Sequence[int]) -> Any:
+        self.open()
+        timer = self._timer()
+        before, found = -1, room_for(0, (1, 1, 3))
+        for place, index in enumerate(indices):
+            if index == before:
+                found[place] = found[place - 1]
+            else:
+                frame = self._reach(index, timer)
+                pictures = self._sized(frame)
+                found = found if len(found) else self._room(len(indices), pictures)
+                pictures.into(frame, found[place])
+            before = index
+        COUNTS.add("video_frames", len(indices))
+        return found
+
+    def audio(self, begin_s: float, end_s: float) -> Tuple[Any, int]:
+        return numpy.zeros((0, 0), numpy.float32), 0
+
+    def close(self) -> None:
+        container, self._container = self._container, None
+        self._coming = iter(())
+        if container is not None:
+            container.close()
+
+    def __enter__(self) -> LiveSource:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def _name(self) -> str:
+        """Of a URL neither account nor query: either may hold a password."""
+        scheme, mark, rest = self._url.partition("://")
+        return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}" if mark else self._url
+
+    def _sized(self, frame: Any) -> Pictures:
+        """All have the size of the first: what a stream says before is a guess."""
+        if self._pictures is None:
+            try:
+                self._pictures = Pictures(frame.width, frame.height, 0, self._size)
+            except VideoError as error:
+                raise error.of(self._name) from error
+        return self._pictures
+
+    def _room(self, count: int, pictures: Pictures) -> Any:
+        try:
+            return room_for(count, pictures.shape)
+        except VideoError as error:
+            raise error.of(self._name) from error
+
+    def _timer(self) -> ClipTimer:
+        return ClipTimer(self._time_limit_s, self._name)
+
+    def _opened(self) -> Any:
+        timer = self._timer()
+        try:
+            found = av.open(self._url, format=self._form or None, options=self._options, timeout=self._time_limit_s)
+        except FFmpegError as error:
+            timer.check()  # FFmpeg says "I/O error" of what it gave up waiting for
+            raise UnsupportedVideo(f"cannot be opened: {error.strerror}", self._name) from None
+        if not found.streams.video:
+            found.close()
+            raise UnsupportedVideo("there is no video in it", self._name)
+        found.streams.video[0].codec_context.thread_count = 1
+        return found
+
+    def _reach(self, index: int, timer: ClipTimer) -> Any:
+        """Frame ``index``, past those before it."""
+        if index < self._passed:
+            raise IndexError(f"frame {index} of {self._name} has passed: the next one is {self._passed}")
+        while True:
+            timer.check()
+            try:
+                frame = next(self._coming, None)
+            except FFmpegError as error:
+                timer.check()
+                raise UnsupportedVideo(f"broke off: {error.strerror}", self._name) from None
+            if frame is None:
+                raise IndexError(f"{self._name} ended after {self._passed} frames")
+            self._passed += 1
+            COUNTS.add("video_packets")
+            if self._passed > index:
+                return frame

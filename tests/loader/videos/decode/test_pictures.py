@@ -1,0 +1,93 @@
+"""Arrays of frames: size, rotation, and pixels of every format."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import av
+import numpy
+import pytest
+from support.clip_answers import pictures_of
+from support.clips import frame_number, rendered
+
+from forebay_loader.videos.decode.pictures import Pictures
+from forebay_loader.videos.errors import UnsupportedVideo
+from forebay_loader.videos.sources.choice import source_of
+
+
+@pytest.mark.parametrize("turn", [90, 180, 270])
+def test_pictures_are_upright(turn: int) -> None:
+    """The track's matrix turns them; PyAV's own frames lie as they are coded, and say by how much they are turned."""
+    data = rendered(rotation_deg=turn)
+    with av.open(io.BytesIO(data)) as container:
+        said = next(container.decode(video=0)).rotation
+    with source_of(data) as source:
+        assert numpy.array_equal(source.frame(5), numpy.rot90(pictures_of(data)[5], said // 90))
+
+
+def test_the_size_is_of_the_upright_picture() -> None:
+    """Height first, whichever way the picture was coded; the shorter side is found after the turn."""
+    data = rendered(rotation_deg=90)
+    with source_of(data, size=(60, 40)) as source:
+        assert source.frame(0).shape == (60, 40, 3)
+    with source_of(data, size=48) as source:
+        assert source.frame(0).shape == (64, 48, 3)
+
+
+def test_a_smaller_picture_shows_the_same() -> None:
+    """Resized as libswscale does it, in the same pass."""
+    data = rendered()
+    with av.open(io.BytesIO(data)) as container:
+        there = next(container.decode(video=0)).reformat(width=64, height=48, format="rgb24").to_ndarray()
+    with source_of(data, size=48) as source:
+        assert numpy.array_equal(source.frame(0), there)
+        assert frame_number(source.frame(37)) == 37
+
+
+def test_a_width_that_fills_no_whole_line() -> None:
+    """Lines of a decoder's picture are longer than the picture."""
+    data = rendered(width=106, height=98)
+    with source_of(data) as source:
+        assert numpy.array_equal(source.frames([0, 30]), numpy.stack([pictures_of(data)[number] for number in (0, 30)]))
+
+
+PQ = {"x265-params": "log-level=none:pools=none:frame-threads=1:colorprim=bt2020:transfer=smpte2084:colormatrix=bt2020nc:hdr10=1"}
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"codec": "libx265", "pix_fmt": "yuv420p10le", "codec_options": PQ},
+        {"pix_fmt": "yuv422p10le"},
+        {"pix_fmt": "yuvj420p"},
+        {"pix_fmt": "gray"},
+    ],
+    ids=["hdr10", "4:2:2, 10 bits", "full range", "grey"],
+)
+def test_odd_pixels(how: dict[str, Any]) -> None:
+    """Eight bits of red, green and blue, as PyAV converts them."""
+    data = rendered(**how)
+    with source_of(data) as source:
+        assert numpy.array_equal(source.frame(3), pictures_of(data)[3])
+
+
+@pytest.mark.parametrize(("width", "height"), [(0, 96), (1 << 16, 1 << 16)])
+def test_a_header_may_say_anything(width: int, height: int) -> None:
+    """No memory is taken for it."""
+    with pytest.raises(UnsupportedVideo, match=f"{width} x {height}"):
+        Pictures(width, height)
+
+
+def test_pixels_that_cannot_be_converted() -> None:
+    """Named by their format."""
+    frame = av.VideoFrame(64, 64, "rgb24")
+
+    class Refusing:
+        def reformat(self, *_: Any, **how: Any) -> None:
+            raise ValueError("no such conversion")
+
+    pictures = Pictures(64, 64)
+    pictures._reformatter = Refusing()
+    with pytest.raises(UnsupportedVideo, match="rgb24 cannot be converted"):
+        pictures.into(frame, numpy.empty(pictures.shape, numpy.uint8))

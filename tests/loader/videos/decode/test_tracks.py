@@ -1,0 +1,39 @@
+"""Which container a clip is in is seen by its first bytes, whatever its name."""
+
+from __future__ import annotations
+
+import pytest
+from support.clip_answers import sound_only
+from support.clips import frame_number, rendered
+
+from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo, VideoError
+from forebay_loader.videos.sources.choice import source_of
+
+
+@pytest.mark.parametrize("how", [{"container": "webm", "codec": "libvpx-vp9"}, {}], ids=["webm", "mp4"])
+def test_a_wrong_suffix_is_no_matter(how: dict[str, str]) -> None:
+    """A webm that is named mp4, and the other way round."""
+    with source_of(rendered(**how), name="a.mp4" if how else "a.webm") as source:
+        assert frame_number(source.frame(13)) == 13
+
+
+@pytest.mark.parametrize("data", [b"", b"\0" * 7, b"\0" * 4096, b"<!DOCTYPE html>" * 30, b"\x1aE\xdf\xa3" + b"\xff" * 500])
+def test_what_is_no_clip(data: bytes) -> None:
+    """Told with its name and shard."""
+    with source_of(data, name="a.mp4", shard="s3://b/0.tar") as source, pytest.raises(VideoError, match=r"a\.mp4 in s3://b/0\.tar"):
+        source.open()
+
+
+def test_an_empty_clip() -> None:
+    """A zero-length member is a common end of a broken upload."""
+    with source_of(b"") as source, pytest.raises(CorruptVideo, match="no byte"):
+        source.open()
+
+
+def test_sound_alone() -> None:
+    """It has no frame to give."""
+    with source_of(sound_only(), name="a.ogg") as source:
+        assert source.open().frames == 0
+        assert source.audio(0.0, 1.0)[1] == 48_000
+        with pytest.raises(UnsupportedVideo, match=r"a\.ogg: there is no video"):
+            source.frames([0])

@@ -1,0 +1,110 @@
+"""What is known of clips, and found out of those that no scan has seen."""
+
+from __future__ import annotations
+
+import pickle
+from array import array
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+from support.clip_infos import steady
+from support.painted_source import PaintedSource
+
+from forebay_loader.base.counters import counters
+from forebay_loader.videos.clip_info import ClipInfo
+from forebay_loader.videos.errors import CorruptVideo
+from forebay_loader.videos.metadata.clip_metadata import ClipMetadata
+from forebay_loader.videos.metadata.clip_table import ClipTable
+from forebay_loader.videos.metadata.record import ClipRecord, CorruptClipTable, packed
+from forebay_loader.videos.metadata.scan import ClipToScan, scan_clips
+from forebay_loader.videos.metadata.table_file import TableWriter
+
+INFO = steady(100)
+
+
+def nothing() -> AbstractContextManager[PaintedSource]:
+    raise AssertionError("it is measured again")
+
+
+@contextmanager
+def flickers() -> Iterator[PaintedSource]:
+    yield PaintedSource(INFO, lambda number: number % 2 * 255)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "set.clips"
+
+
+def scanned(path: Path, motion: float) -> None:
+    with TableWriter(path) as writer:
+        writer.add(b"a", packed(ClipRecord("a", 9, "", steady(100, motion=array("f", [motion])))))
+
+
+def motion(info: ClipInfo) -> float:
+    return max(info.motion or [-1.0])
+
+
+def test_a_scanned_clip_is_looked_up(path: Path) -> None:
+    """And nothing of it is read; what its own index says stays."""
+    scanned(path, 0.5)
+    found = ClipMetadata(path).completed(INFO, "a", 9, nothing)
+    assert motion(found) == 0.5
+    assert found.times_s == INFO.times_s
+
+
+def test_an_unknown_one_is_measured_once(path: Path) -> None:
+    """In this process, in the next, and in a copy that travels."""
+    metadata = ClipMetadata(path)
+    first = metadata.completed(INFO, "a", 9, flickers)
+    assert motion(first) > 0.1
+    for other in (metadata, ClipMetadata(path), pickle.loads(pickle.dumps(metadata))):
+        assert other.completed(INFO, "a", 9, nothing) == first
+    assert counters()["video_scanned"] == 1
+
+
+def test_another_length_is_another_clip(path: Path) -> None:
+    """In the table, and in the journal."""
+    scanned(path, 0.0)
+    metadata = ClipMetadata(path)
+    assert motion(metadata.completed(INFO, "a", 10, flickers)) > 0.1
+    assert motion(metadata.completed(INFO, "a", 9, nothing)) == 0.0
+    metadata.completed(INFO, "a", 11, flickers)
+    assert counters()["video_scanned"] == 2
+
+
+def test_a_scan_makes_a_table_of_it(path: Path) -> None:
+    """What was found on the way is in the journal of the scan."""
+    ClipMetadata(path).completed(INFO, "a", 9, flickers)
+    done = scan_clips([ClipToScan("a", 9, "", nothing)], path)
+    assert (done.known, done.scanned) == (1, 0)
+    assert ClipTable(path).find("a", 9) is not None
+
+
+def test_what_cannot_be_kept_is_used_all_the_same(tmp_path: Path) -> None:
+    """A folder that is not there: the training goes on."""
+    metadata = ClipMetadata(tmp_path / "none" / "set.clips")
+    assert motion(metadata.completed(INFO, "a", 9, flickers)) > 0.1
+    assert motion(metadata.completed(INFO, "a", 9, nothing)) > 0.1
+
+
+def test_a_broken_clip_is_an_error_each_time(path: Path) -> None:
+    """It is not remembered as still."""
+
+    @contextmanager
+    def broken() -> Iterator[PaintedSource]:
+        raise CorruptVideo("no picture")
+        yield
+
+    for _ in range(2):
+        with pytest.raises(CorruptVideo):
+            ClipMetadata(path).completed(INFO, "a", 9, broken)
+
+
+def test_another_file_is_named(path: Path) -> None:
+    """Not passed over as if nothing were known."""
+    path.write_bytes(b"my thesis")
+    with pytest.raises(CorruptClipTable, match="is no table of clips"):
+        ClipMetadata(path).completed(INFO, "a", 9, flickers)

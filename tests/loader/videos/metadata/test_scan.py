@@ -1,0 +1,175 @@
+"""The scan: every clip once, in parallel, stopped and gone on with."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+from support.clip_infos import steady
+from support.painted_source import PaintedSource
+
+from forebay_loader.base.errors import ShardReadError
+from forebay_loader.videos.errors import CorruptVideo
+from forebay_loader.videos.metadata.clip_table import ClipTable
+from forebay_loader.videos.metadata.measure import Measurable
+from forebay_loader.videos.metadata.record import CorruptClipTable
+from forebay_loader.videos.metadata.scan import ClipToScan, ScanProgress, scan_clips
+
+
+class Clips:
+    """Clips by number; ``opened`` tells which were looked at."""
+
+    def __init__(self, **broken: Exception) -> None:
+        self.opened: list[str] = []
+        self.broken = broken
+        self.version = "v1"
+
+    def some(self, *numbers: int) -> Iterator[ClipToScan]:
+        for number in numbers:
+            yield ClipToScan(f"c{number}", 100 + number, self.version, lambda number=number: self._open(number))  # type: ignore[misc]
+
+    def _open(self, number: int) -> AbstractContextManager[Measurable]:
+        self.opened.append(f"c{number}")
+        return self._source(number)
+
+    @contextmanager
+    def _source(self, number: int) -> Iterator[Measurable]:
+        if f"c{number}" in self.broken:
+            raise self.broken[f"c{number}"]
+        yield PaintedSource(steady(number + 1))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "set.clips"
+
+
+def test_every_clip_is_in_the_table(path: Path) -> None:
+    """With its motion."""
+    done = scan_clips(Clips().some(*range(20)), path, workers=3)
+    assert (done.scanned, done.known, done.failed) == (20, 0, {})
+    assert done.clip_bytes == sum(range(100, 120))
+    table = ClipTable(path)
+    assert [table.find(f"c{number}").frames for number in range(20)] == list(range(1, 21))  # type: ignore[union-attr]
+    assert table.find("c3").motion is not None  # type: ignore[union-attr]
+
+
+def test_nothing_is_left_beside_it(path: Path) -> None:
+    """The journal ends with the scan."""
+    scan_clips(Clips().some(1, 2), path)
+    assert [entry.name for entry in path.parent.glob("*set*")] == ["set.clips"]
+
+
+def test_a_broken_clip_is_named_and_passed_over(path: Path) -> None:
+    """The others are scanned, and it is tried again the next time."""
+    clips = Clips(c1=CorruptVideo("no picture", "c1", "s3://b/1.tar"))
+    done = scan_clips(clips.some(0, 1, 2), path)
+    assert done.scanned == 2
+    assert done.failed == {"c1": "c1 in s3://b/1.tar: no picture"}
+    assert ClipTable(path).find("c1") is None
+    clips.broken = {}
+    assert scan_clips(clips.some(0, 1, 2), path).scanned == 1
+
+
+def test_one_that_cannot_be_opened_is_named_too(path: Path) -> None:
+    """Its shard is gone, say."""
+
+    def gone() -> None:
+        raise ShardReadError("shard s3://b/1.tar: 404")
+
+    done = scan_clips([ClipToScan("a", 1, "", gone)], path)  # type: ignore[arg-type]
+    assert done.failed == {"a": "shard s3://b/1.tar: 404"}
+
+
+def test_known_clips_are_not_looked_at(path: Path) -> None:
+    """Of the same length and version; others of the table stay in it."""
+    scan_clips(Clips().some(0, 1), path)
+    clips = Clips()
+    done = scan_clips(clips.some(1, 2), path)
+    assert clips.opened == ["c2"]
+    assert (done.scanned, done.known) == (1, 1)
+    assert len(ClipTable(path)) == 3
+
+
+def test_another_version_is_looked_at_again(path: Path) -> None:
+    """Its shard was replaced."""
+    scan_clips(Clips().some(0), path)
+    clips = Clips()
+    clips.version = "v2"
+    assert scan_clips(clips.some(0), path).scanned == 1
+    assert ClipTable(path).record("c0").version == "v2"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, OSError])
+def test_a_stopped_scan_goes_on(path: Path, stop: type[BaseException]) -> None:
+    """What was found is kept, and no table is written that seems to be whole."""
+
+    def stopped(progress: ScanProgress) -> None:
+        if progress.scanned == 5:
+            raise stop
+
+    first, second = Clips(), Clips()
+    with pytest.raises(stop):
+        scan_clips(first.some(*range(50)), path, workers=1, progress=stopped)
+    assert not path.exists()
+    done = scan_clips(second.some(*range(50)), path)
+    assert done.known == 5
+    assert done.known + done.scanned == 50
+    assert len(ClipTable(path)) == 50
+
+
+def test_it_runs_in_parallel(path: Path) -> None:
+    """Two clips wait for each other."""
+    meeting = threading.Barrier(2, timeout=30)
+
+    @contextmanager
+    def source() -> Iterator[Measurable]:
+        meeting.wait()
+        yield PaintedSource(steady(2))
+
+    assert scan_clips([ClipToScan(name, 1, "", source) for name in "ab"], path, workers=2).scanned == 2
+
+
+def test_few_clips_are_asked_for_ahead(path: Path) -> None:
+    """The list of a million is not read into memory."""
+    clips, ahead = Clips(), []
+    asked = 0
+
+    def counted() -> Iterator[ClipToScan]:
+        nonlocal asked
+        for clip in clips.some(*range(100)):
+            asked += 1
+            yield clip
+
+    scan_clips(counted(), path, workers=2, progress=lambda done: ahead.append(asked - done.clips))
+    assert max(ahead) <= 5
+
+
+def test_another_file_at_its_place_is_not_overwritten(path: Path) -> None:
+    """It may be worth more than what is found."""
+    path.write_bytes(b"my thesis")
+    with pytest.raises(CorruptClipTable, match="is no table of clips"):
+        scan_clips(Clips().some(1), path)
+    assert path.read_bytes() == b"my thesis"
+
+
+def test_two_scans_at_once_lose_nothing(path: Path) -> None:
+    """Of two halves of a set into one table: whichever ends first writes what both have found, and the other adds the rest."""
+    ends = threading.Barrier(2, timeout=60)
+
+    def half(first: int, meet_after: int) -> ScanProgress:
+        def told(progress: ScanProgress) -> None:
+            if progress.clips == meet_after:
+                ends.wait()
+
+        return scan_clips(Clips().some(*range(first, first + 30)), path, workers=1, progress=told)
+
+    with ThreadPoolExecutor(2) as pool:
+        halves = [pool.submit(half, 0, 30), pool.submit(half, 30, 10)]
+        assert [one.result(60).scanned for one in halves] == [30, 30]
+    table = ClipTable(path)
+    assert all(table.find(f"c{number}") is not None for number in range(60))

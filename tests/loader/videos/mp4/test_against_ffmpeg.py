@@ -1,0 +1,273 @@
+"""The index of clips that FFmpeg wrote, beside what FFmpeg itself reads of them: in PyAV, and by ffprobe where that is installed.
+
+Where the two cannot agree the test says which quirk of FFmpeg's it is. That frames decode from what ``needed`` names is shown by decoding.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from support.mp4_boxes import TURNED, patched, places, reads_of
+
+av = pytest.importorskip("av", reason="the extra `video` is not installed")
+
+from support.clips import frame_number, rendered  # noqa: E402 -- needs av
+
+from forebay_loader.videos.mp4.index import Mp4Index, read_index  # noqa: E402
+from forebay_loader.videos.mp4.track import Track  # noqa: E402
+
+VARIABLE = tuple(number * 40 + number % 5 * 7 + (200 if number > 20 else 0) for number in range(48))
+FRAGMENTS = "frag_keyframe+empty_moov"
+
+CLIPS: dict[str, dict[str, object]] = {
+    "H.264": {},
+    "H.264, moov first": {"moov_first": True, "audio": "aac"},
+    "H.264, B-frames": {"b_frames": 2},
+    "H.264, open GOP": {"b_frames": 3, "open_gop": True},
+    "H.264, one frame": {"frames": 1},
+    "H.264, all intra": {"gop": 1},
+    "H.264, negative offsets": {"b_frames": 2, "movflags": "negative_cts_offsets"},
+    "HEVC": {"codec": "libx265"},
+    "HEVC, open GOP": {"codec": "libx265", "b_frames": 3, "open_gop": True},
+    "HEVC, ten bits": {"codec": "libx265", "pix_fmt": "yuv420p10le"},
+    "AV1": {"codec": "libsvtav1"},
+    "AV1, open GOP": {"codec": "libsvtav1", "open_gop": True},
+    "MPEG-4, B-frames": {"codec": "mpeg4", "b_frames": 2},
+    "VP9": {"codec": "libvpx-vp9"},
+    "Motion JPEG": {"codec": "mjpeg"},
+    "ProRes in QuickTime": {"codec": "prores_ks", "pix_fmt": "yuv422p10le", "container": "mov", "audio": "pcm_s24be", "channels": 2},
+    "variable rate": {"times_ms": VARIABLE},
+    "variable rate, B-frames": {"times_ms": VARIABLE, "b_frames": 2},
+    "late pictures": {"start_ms": 500, "audio": "aac"},
+    "late pictures, B-frames": {"start_ms": 500, "b_frames": 2},
+    "turned by 90": {"rotation_deg": 90},
+    "turned by 180": {"rotation_deg": 180},
+    "turned by 270": {"rotation_deg": 270},
+    "fragments": {"movflags": FRAGMENTS, "b_frames": 2, "audio": "aac"},
+    "fragments, from the moof": {"fragmented": True, "b_frames": 2, "audio": "aac"},
+    "fragments of a frame": {"movflags": "frag_every_frame+empty_moov+default_base_moof", "b_frames": 2},
+    "fragments of a track": {"movflags": f"{FRAGMENTS}+separate_moof", "b_frames": 2, "audio": "aac"},
+    "fragments behind samples": {"movflags": "frag_keyframe", "b_frames": 2, "audio": "aac"},
+    "fragments, edits": {"movflags": "frag_keyframe+delay_moov", "b_frames": 2, "audio": "pcm_s16le"},
+    "fragments, DASH": {"movflags": "dash", "b_frames": 2, "audio": "aac"},
+    "fragments, CMAF": {"movflags": "cmaf+frag_keyframe", "b_frames": 2, "audio": "aac"},
+    "fragments, one index": {"movflags": "frag_keyframe+global_sidx+delay_moov+default_base_moof", "b_frames": 2, "audio": "aac"},
+    "fragments, Smooth Streaming": {"container": "ismv", "audio": "aac"},
+    "AAC, 22 kHz": {"audio": "aac", "audio_rate_hz": 22050},
+    "AAC, 96 kHz, six channels": {"audio": "aac", "audio_rate_hz": 96000, "channels": 6},
+    "Opus": {"audio": "libopus", "channels": 2},
+    "FLAC": {"audio": "flac", "channels": 2},
+    "ALAC": {"audio": "alac", "channels": 2},
+    "AC-3": {"audio": "ac3", "channels": 6},
+    "MP3": {"audio": "libmp3lame", "audio_rate_hz": 44100},
+    "uncompressed sound": {"audio": "pcm_s16le", "channels": 2},
+    "uncompressed sound in QuickTime": {"audio": "pcm_s24le", "channels": 2, "container": "mov"},
+    "floating point in QuickTime": {"audio": "pcm_f32le", "container": "mov"},
+    "sound longer than pictures": {"audio": "aac", "audio_s": 3.5},
+    "sound shorter than pictures": {"audio": "aac", "audio_s": 0.5, "moov_first": True},
+}
+# FFmpeg moves presentation times by the lowest composition offset where fragments have negative ones; ISO/IEC 14496-12 8.8.8 does not.
+MOVED = {"fragments, CMAF": 512}
+NAMES = {"mp3float": "mp3"}  # which of two decoders this FFmpeg prefers
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What both say of one sample, times in ticks of the track."""
+
+    size: int
+    pts: int
+    dts: int
+    key: bool
+
+
+def wide_mdat(clip: bytes) -> bytes:
+    """The same bytes under a 64-bit header: FFmpeg leaves eight bytes (a box free) before mdat for it."""
+    begin, end = places(clip, b"mdat")[0]
+    assert places(clip, b"free")[0] == (begin - 8, begin)
+    return patched(clip, begin - 8, ">I4sQ", 1, b"mdat", end - begin + 8)  # type: ignore[arg-type]
+
+
+def endless(clip: bytes, kind: bytes) -> bytes:
+    """The last box without a size."""
+    begin, end = places(clip, kind)[-1]
+    assert end == len(clip)
+    return patched(clip, begin, ">I", 0)
+
+
+def turned(clip: bytes) -> bytes:
+    """The movie's own matrix beside the track's."""
+    return patched(clip, places(clip, b"moov", b"mvhd")[0][0] + 44, ">9i", *TURNED[90])
+
+
+def edited(clip: bytes) -> bytes:
+    """From the 8th frame to the 40th: its edit list begins in the middle of a group, and ends in one."""
+    entry = places(clip, b"moov", b"trak", b"edts", b"elst")[0][0] + 16
+    return patched(clip, entry, ">Ii", 32 * 1000 // 24, 1024 + 8 * 512)
+
+
+VARIANTS = {
+    "64-bit mdat": lambda: wide_mdat(rendered(b_frames=2, audio="aac")),
+    "mdat without a size": lambda: endless(rendered(b_frames=2, moov_first=True), b"mdat"),
+    "moov without a size": lambda: endless(rendered(b_frames=2), b"moov"),
+    "movie turned": lambda: turned(rendered(rotation_deg=90)),
+}
+
+
+def clip_of(name: str) -> bytes:
+    return VARIANTS[name]() if name in VARIANTS else rendered(**CLIPS[name])
+
+
+def index_of(clip: bytes) -> Mp4Index:
+    return read_index(reads_of(clip)[0], len(clip), "a.mp4")
+
+
+def by_index(track: Track) -> dict[int, Sample]:
+    rows = zip(track.offsets.tolist(), track.sizes.tolist(), track.pts.tolist(), track.dts.tolist(), track.key, strict=True)
+    return {offset: Sample(size, pts, dts, bool(key)) for offset, size, pts, dts, key in rows}
+
+
+def by_pyav(clip: bytes, sort: str, timescale: int) -> dict[int, Sample]:
+    with av.open(io.BytesIO(clip)) as container:
+        stream = container.streams.get(**{sort: 0})[0]
+
+        def ticks(time: int) -> int:
+            return round(time * stream.time_base * timescale)
+
+        packets = [packet for packet in container.demux(stream) if packet.size]
+        return {packet.pos: Sample(packet.size, ticks(packet.pts), ticks(packet.dts), packet.is_keyframe) for packet in packets}
+
+
+def allowed(name: str, sort: str, samples: dict[int, Sample]) -> dict[int, Sample]:
+    """The index's answer with FFmpeg's quirk."""
+    moved = MOVED.get(name, 0) if sort == "video" else 0
+    return {at: Sample(one.size, one.pts + moved, one.dts + moved, one.key) for at, one in samples.items()}
+
+
+@pytest.mark.parametrize("name", [*CLIPS, *VARIANTS])
+def test_samples_are_those_of_pyav(name: str) -> None:
+    """Place, size, both times and keyframe of each, of pictures and sound."""
+    clip = clip_of(name)
+    index = index_of(clip)
+    assert allowed(name, "video", by_index(index.video)) == by_pyav(clip, "video", index.video.timescale)
+    if index.audio:
+        assert by_index(index.audio) == by_pyav(clip, "audio", index.audio.timescale)
+    assert (index.audio is not None) == ("audio" in CLIPS.get(name, {}) or name == "64-bit mdat")
+
+
+@pytest.mark.parametrize("name", [*CLIPS, *VARIANTS])
+def test_decoders_are_those_of_pyav(name: str) -> None:
+    """Their name, extradata, pixels, rate, channels; the turn of the pictures."""
+    clip = clip_of(name)
+    index = index_of(clip)
+    with av.open(io.BytesIO(clip)) as container:
+        video = container.streams.video[0].codec_context
+        assert index.video.decoder == NAMES.get(video.name, video.name)
+        assert index.video.extradata == (video.extradata or b"")
+        assert (index.video.width, index.video.height) == (video.width, video.height)
+        frame = next(container.decode(video=0))
+        assert (index.video.rotation_deg + frame.rotation) % 360 == 0  # PyAV's is counter-clockwise
+        if index.audio:
+            audio = container.streams.audio[0].codec_context
+            assert index.audio.decoder == NAMES.get(audio.name, audio.name)
+            assert index.audio.extradata == (audio.extradata or b"")
+            assert (index.audio.rate_hz, index.audio.channels) == (audio.rate, audio.channels)
+
+
+@pytest.mark.parametrize("name", [*CLIPS, *VARIANTS])
+def test_times_are_those_of_decoded_frames(name: str) -> None:
+    """In seconds, in the order in which PyAV gives the frames; and each frame is the one that was painted."""
+    clip = clip_of(name)
+    info = index_of(clip).to_info()
+    moved = Fraction(MOVED.get(name, 0), 12288)
+    with av.open(io.BytesIO(clip)) as container:
+        times = [float(frame.pts * frame.time_base - moved) for frame in container.decode(video=0)]
+    assert info.frames == len(times)
+    assert list(info.times_s) == pytest.approx(times, abs=1e-6)
+    assert info.times_s[-1] < info.duration_s
+
+
+def decoded(clip: bytes, track: Track, frame: int) -> int:
+    """The number painted on a frame, decoded from the samples that it needs and no others."""
+    (group,) = track.needed([frame])
+    ((begin, end),) = track.byte_spans([group], gap_bytes=len(clip))
+    media = clip[begin:end]
+    context = av.CodecContext.create(track.decoder, "r")
+    context.extradata, context.thread_count = track.extradata or None, 1
+    wanted = int(track.pts[track.order[frame]])
+    pictures = []
+    for sample in range(group.first, group.end):
+        at = int(track.offsets[sample]) - begin
+        packet = av.Packet(media[at : at + int(track.sizes[sample])])
+        packet.pts, packet.dts, packet.time_base = int(track.pts[sample]), int(track.dts[sample]), Fraction(1, track.timescale)
+        pictures += context.decode(packet)
+    found = [picture for picture in [*pictures, *context.decode(None)] if picture.pts == wanted]
+    assert len(found) == 1, [picture.pts for picture in pictures]
+    return frame_number(found[0].to_ndarray(format="rgb24"))
+
+
+DECODED = [
+    "H.264", "H.264, B-frames", "H.264, open GOP", "HEVC", "HEVC, open GOP", "HEVC, ten bits", "AV1", "AV1, open GOP", "MPEG-4, B-frames",
+    "VP9", "Motion JPEG", "variable rate, B-frames", "late pictures, B-frames", "fragments", "fragments, CMAF", "H.264, negative offsets",
+    "mdat without a size", "fragments, one index",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DECODED)
+def test_each_frame_is_decoded_from_what_it_needs(name: str) -> None:
+    """Alone, by a decoder that has seen nothing else: the picture is the one that was painted."""
+    clip = clip_of(name)
+    track = index_of(clip).video
+    assert [decoded(clip, track, frame) for frame in range(track.frames)] == list(range(track.frames))
+
+
+@pytest.mark.parametrize("name", ["H.264, open GOP", "HEVC, open GOP"])
+def test_open_groups_have_leading_pictures(name: str) -> None:
+    """So that the test above has something to show."""
+    assert sum(index_of(clip_of(name)).video.leading) >= 6
+
+
+def test_an_edit_in_the_middle_of_a_group() -> None:
+    """Frames outside are not numbered, those inside are decoded from the keyframe before the edit; as PyAV shows them."""
+    clip = edited(rendered(b_frames=2))
+    track = index_of(clip).video
+    assert [decoded(clip, track, frame) for frame in range(track.frames)] == list(range(8, 40))
+    with av.open(io.BytesIO(clip)) as container:
+        shown = [(frame_number(frame.to_ndarray(format="rgb24")), frame.pts) for frame in container.decode(video=0)]
+    assert [number for number, _ in shown] == list(range(8, 40))
+    assert index_of(clip).to_info().times_s[0] == 0.0
+
+
+FFPROBE = shutil.which("ffprobe")
+needs_ffprobe = pytest.mark.skipif(FFPROBE is None, reason="no ffprobe here (Debian package ffmpeg)")
+
+
+@needs_ffprobe
+@pytest.mark.parametrize("name", [*CLIPS, *VARIANTS])
+def test_samples_are_those_of_ffprobe(name: str, tmp_path: Path) -> None:
+    """Another FFmpeg, which people have on their machines: place, size, presentation time and keyframe."""
+    clip = clip_of(name)
+    path = tmp_path / "a.mp4"
+    path.write_bytes(clip)
+    index = index_of(clip)
+    found = by_ffprobe(path, index.video.timescale)
+    mine = {at: (one.size, one.pts, one.key) for at, one in allowed(name, "video", by_index(index.video)).items()}
+    assert {at: (one.size, one.pts, one.key) for at, one in found.items()} == mine
+
+
+def by_ffprobe(path: Path, timescale: int) -> dict[int, Sample]:
+    command = [str(FFPROBE), "-v", "error", "-select_streams", "v:0", "-show_packets", "-show_streams", "-of", "json", str(path)]
+    said = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)
+    scale = Fraction(said["streams"][0]["time_base"]) * timescale
+    packets = [packet for packet in said["packets"] if int(packet["size"])]
+    return {
+        int(packet["pos"]): Sample(int(packet["size"]), round(packet["pts"] * scale), round(packet["dts"] * scale), "K" in packet["flags"])
+        for packet in packets
+    }

@@ -1,0 +1,161 @@
+"""The index as a whole: which tracks, which files, and what is said of those that cannot be read."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+import time
+import tracemalloc
+
+import pytest
+from support.lengths import ordinarily
+from support.mp4_boxes import AVC, FTYP, PCM, HandTrack, box, film, fragment, full, mvex, reads_of, table
+
+from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo, VideoError
+from forebay_loader.videos.mp4.index import Mp4Index, read_index
+
+SOUND = HandTrack(sizes=(5, 5), handler=b"soun", entries=PCM, number=2, timescale=48000, deltas=(1024, 1024))
+
+
+def index_of(clip: bytes) -> Mp4Index:
+    return read_index(reads_of(clip)[0], len(clip), "a.mp4")
+
+
+def test_the_first_of_each_sort() -> None:
+    """Other tracks are passed over, and so are others of the same sort."""
+    text = HandTrack(handler=b"text", number=3)
+    index = index_of(film(text, SOUND, HandTrack(number=4), HandTrack(sizes=(1,), number=5)))
+    assert (index.video.frames, index.audio and index.audio.codec, index.brand, index.audio_fault) == (3, "sowt", "isom", "")
+
+
+def test_what_is_neither_is_not_looked_at() -> None:
+    """However it is made."""
+    other = HandTrack(handler=b"tmcd", entries=box(b"encv", bytes(100)), edits=[(1, 0, 7)], timescale=0, number=9)
+    assert index_of(film(other, HandTrack())).video.frames == 3
+
+
+def test_behind_moov_nothing_is_read() -> None:
+    """Of a file without fragments: what follows may be anything."""
+    clip = film(after=b"\xff" * 99)
+    read, spans = reads_of(clip)
+    assert read_index(read, len(clip), "a.mp4").video.frames == 3
+    assert max(end for _, end in spans) < len(clip) - 99
+
+
+def test_no_sound_is_none() -> None:
+    """Nor is a track of it without samples."""
+    assert index_of(film()).audio is None
+    assert index_of(film(HandTrack(), HandTrack(sizes=(), handler=b"soun", entries=PCM, number=2))).audio is None
+
+
+def test_what_samplers_choose_by() -> None:
+    """Times in seconds from 0, keyframes as frames, the rate of the sound."""
+    track = HandTrack(sizes=[1] * 4, shifts=(0, 20, -10, -10), sync=(1, 2), edits=[(1000, -1, 1), (40, 0, 1)])
+    info = index_of(film(track, SOUND)).to_info()
+    assert list(info.times_s) == [1.0, 1.01, 1.02, 1.03]
+    assert (info.frames, info.duration_s, info.keyframes, info.audio_rate_hz) == (4, 1.04, (0, 3), 48000)
+    assert (info.width, info.height, info.rotation_deg, info.motion) == (64, 48, 0, None)
+
+
+def test_an_index_is_pickled() -> None:
+    """It travels to workers."""
+    index = pickle.loads(pickle.dumps(index_of(film(HandTrack(), SOUND))))
+    assert index.to_info() == index_of(film(HandTrack(), SOUND)).to_info()
+    assert index.video.needed([2]) == index_of(film()).video.needed([2])
+
+
+def test_only_sound_is_no_video() -> None:
+    """A typed error that names the clip."""
+    with pytest.raises(UnsupportedVideo, match=r"^a\.mp4: no video track$"):
+        index_of(film(SOUND))
+
+
+@pytest.mark.parametrize(
+    "data", [b"\x1a\x45\xdf\xa3\x9f\x42\x86\x81" * 4, b"RIFF\0\0\0\0AVI LIST....", b"\xff\xd8\xff\xe0" * 8, bytes(99), b"a" * 99]
+)
+def test_another_kind_of_file_is_not_read(data: bytes) -> None:
+    """Whatever its name ends with; the begin is shown."""
+    with pytest.raises(UnsupportedVideo, match="no MP4: it begins with"):
+        index_of(data)
+
+
+@pytest.mark.parametrize("clip", [b"", b"abc", FTYP[:12]])
+def test_next_to_nothing_is_corrupt(clip: bytes) -> None:
+    """A member of zero bytes, and of a few."""
+    with pytest.raises(CorruptVideo, match=f"it has {len(clip)} bytes"):
+        index_of(clip)
+
+
+def test_no_moov_is_corrupt() -> None:
+    """A recording that was never ended: its length is in the text."""
+    with pytest.raises(CorruptVideo, match="no box moov in its 132 bytes"):
+        index_of(FTYP + box(b"mdat", bytes(100)))
+
+
+def test_every_cut_is_found() -> None:
+    """A file that ends anywhere before its last byte is refused, with moov at either end."""
+    for moov_first in (True, False):
+        clip = film(HandTrack(), SOUND, moov_first=moov_first)
+        for cut in range(len(clip)):
+            with pytest.raises(VideoError):
+                index_of(clip[:cut])
+
+
+def test_a_compressed_index_is_not_read() -> None:
+    """QuickTime had one."""
+    with pytest.raises(UnsupportedVideo, match="compressed"):
+        index_of(FTYP + box(b"moov", box(b"cmov")))
+
+
+def test_files_without_a_brand() -> None:
+    """QuickTime's older ones begin with anything."""
+    assert index_of(film(ftyp=b"")).brand == ""
+    assert index_of(film(ftyp=box(b"wide"), moov_first=False)).video.frames == 3
+
+
+MILLION = ordinarily(100_000, of=1_000_000, what="boxes of each sort that takes long to look at")
+EMPTY = film(HandTrack(sizes=()), more=mvex((1, 1, 10, 50, 0)))
+MANY = {  # films with so many boxes of the smallest size
+    "in the file": lambda count: FTYP + box(b"free") * count + film(ftyp=b""),
+    "in moov": lambda count: film(more=box(b"free") * count),
+    "in stbl": lambda count: film(HandTrack(more=box(b"sbgp", bytes(8)) * count)),
+    "tracks": lambda count: film(more=box(b"trak") * count),
+    "fragments": lambda count: EMPTY + box(b"moof") * count,
+    "fragments with media": lambda count: EMPTY + (box(b"moof") + box(b"mdat")) * (count // 2),
+    "tracks of a fragment": lambda count: EMPTY + box(b"moof", box(b"traf", full(b"tfhd", b"\0\0\0\1")) * count),
+    "runs": lambda count: EMPTY + fragment((full(b"tfhd", b"\0\0\0\1"), full(b"trun", bytes(4)) * count), media=9),
+}
+
+
+@pytest.mark.parametrize("where", MANY)
+def test_a_million_boxes_end(where: str) -> None:
+    """In an index or a typed error; the time grows with their number, not with its square."""
+    count = 1_000_000 if where in ("in the file", "in moov") else MILLION
+    few, lots = MANY[where](count // 50), MANY[where](count)
+    began = time.process_time()
+    outcome(few)
+    lap = time.process_time()
+    outcome(lots)
+    assert time.process_time() - lap < 500 * max(lap - began, 0.01)  # 50 times as many; a square would be 2,500 times as long
+
+
+def outcome(clip: bytes) -> str:
+    try:
+        return repr(index_of(clip).video)
+    except VideoError as error:
+        return str(error)
+
+
+def test_memory_follows_the_file() -> None:
+    """Of a box that says it has four thousand million rows nothing is made."""
+    absurd = table(b"stts", ">II", [(2**32 - 1, 1)])
+    track = HandTrack()
+    clips = [film(HandTrack(more=full(kind, struct.pack(">II", 2**32 - 1, 1)))) for kind in (b"stps", b"sbgp", b"ctts")]
+    clips.append(film(track).replace(table(b"stts", ">II", [(1, 10)] * 3), absurd + box(b"free", bytes(8))))
+    clips.append(film(HandTrack(entries=AVC * 1000)))
+    tracemalloc.start()
+    for clip in clips:
+        outcome(clip)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 20

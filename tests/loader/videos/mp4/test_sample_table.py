@@ -1,0 +1,179 @@
+"""Sample tables: sizes, times and keyframes of films made by hand."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy
+import pytest
+from support.mp4_boxes import PCM, HandTrack, box, film, full, patched, places, reads_of, table
+
+from forebay_loader.videos.errors import CorruptVideo
+from forebay_loader.videos.mp4.index import Mp4Index, read_index
+from forebay_loader.videos.mp4.sample_table import MAX_SAMPLES, PCM_UNIT, pcm_units
+
+STBL = (b"moov", b"trak", b"mdia", b"minf", b"stbl")
+
+
+def index_of(*tracks: HandTrack, **how: object) -> Mp4Index:
+    clip = film(*tracks, **how)  # type: ignore[arg-type]
+    return read_index(reads_of(clip)[0], len(clip), "a.mp4")
+
+
+def changed(track: HandTrack, kind: bytes, place: int, form: str, *values: int) -> bytes:
+    """The film with numbers of its own at byte ``place`` of a table's payload."""
+    clip = film(track)
+    begin, _ = places(clip, *STBL, kind)[0]
+    return patched(clip, begin + 8 + place, form, *values)
+
+
+def refused(clip: bytes, match: str) -> None:
+    with pytest.raises(CorruptVideo, match=match):
+        read_index(reads_of(clip)[0], len(clip), "a.mp4")
+
+
+@pytest.mark.parametrize(
+    ("track", "sizes"),
+    [
+        (HandTrack(sizes=(10, 0, 30)), [10, 0, 30]),
+        (HandTrack(sizes=(0, 0, 0), one_size=7), [7, 7, 7]),
+        (HandTrack(sizes=(3, 15, 1), size_bits=4), [3, 15, 1]),
+        (HandTrack(sizes=(3, 15), size_bits=4), [3, 15]),
+        (HandTrack(sizes=(3, 255, 1), size_bits=8), [3, 255, 1]),
+        (HandTrack(sizes=(3, 40_000, 1), size_bits=16), [3, 40_000, 1]),
+    ],
+)
+def test_sizes_in_each_of_their_forms(track: HandTrack, sizes: list[int]) -> None:
+    """stsz, one size for all, and stz2 of 4, 8 and 16 bits: bytes of the media are where they were put."""
+    clip = film(track)
+    video = read_index(reads_of(clip)[0], len(clip), "a.mp4").video
+    assert video.sizes.tolist() == sizes
+    begin = places(clip, b"mdat")[0][0] + 8
+    assert video.offsets.tolist() == [begin + sum(sizes[:number]) for number in range(len(sizes))]
+
+
+def test_times_are_sums() -> None:
+    """Of durations, with the composition offsets beside them."""
+    video = index_of(HandTrack(sizes=[1] * 4, deltas=(10, 5, 0, 20), shifts=(5, 20, -5, 0))).video
+    assert video.pts.tolist() == [5, 30, 10, 15]
+    assert video.dts.tolist() == [-5, 5, 10, 10]
+    assert video.durations.tolist() == [10, 5, 0, 20]
+    assert video.order.tolist() == [0, 2, 3, 1]
+
+
+@pytest.mark.parametrize(("sync", "key"), [(None, [1, 1, 1]), ((), [0, 0, 0]), ((1, 3), [1, 0, 1])])
+def test_without_the_box_all_samples_are_sync(sync: tuple[int, ...] | None, key: list[int]) -> None:
+    """8.6.2: and with an empty one, none."""
+    assert list(index_of(HandTrack(sync=sync)).video.key) == key
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        table(b"stps", ">I", [(3,)]),
+        full(b"sbgp", b"rap ", struct.pack(">5I", 2, 2, 0, 1, 1)),
+        full(b"sbgp", b"roll", struct.pack(">3I", 1, 3, 1))
+        + full(b"sbgp", b"rap ", bytes(4), struct.pack(">5I", 2, 2, 0, 9, 1), version=1),
+    ],
+)
+def test_open_groups_begin_at_samples_too(more: bytes) -> None:
+    """QuickTime's partial sync samples, and the sample group of random access points."""
+    assert list(index_of(HandTrack(sync=(1,), more=more)).video.key) == [1, 0, 1]
+
+
+@pytest.mark.parametrize("number", [0, 4, 2**32 - 1])
+def test_a_sync_sample_is_one_of_them(number: int) -> None:
+    """Numbers begin at 1."""
+    refused(film(HandTrack(sync=(number,))), f"names samples {number} to {number} of 3")
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "match"),
+    [
+        (b"stsz", 8, "rows of 4 bytes"),
+        (b"stts", 4, "rows of 8 bytes"),
+        (b"stco", 4, "rows of 4 bytes"),
+        (b"stss", 4, "rows"),
+        (b"ctts", 4, "rows"),
+    ],
+)
+def test_no_count_is_believed(kind: bytes, place: int, match: str) -> None:
+    """Of a table: the box has to have room for its rows."""
+    refused(changed(HandTrack(sync=(1,), shifts=(0, 0, 0)), kind, place, ">I", 2**32 - 1), match)
+
+
+def test_one_size_for_all_is_compared_with_the_file() -> None:
+    """Nothing else bounds the number of samples there."""
+    refused(changed(HandTrack(sizes=[2] * 3, one_size=2, in_chunks=[3]), b"stsz", 8, ">I", 2**32 - 1), "chunks hold")
+    big = HandTrack(sizes=[2] * 3, one_size=2, in_chunks=[2**32 - 1], deltas=(1,))
+    clip = film(HandTrack(sizes=[2] * 3, one_size=2, in_chunks=[3]))
+    at = places(clip, *STBL, b"stsc")[0][0] + 20
+    clip = patched(patched(clip, at, ">I", big.in_chunks[0]), places(clip, *STBL, b"stsz")[0][0] + 16, ">I", 2**32 - 1)  # type: ignore[index]
+    refused(clip, f"4294967295 samples of 2 bytes; the file has {len(clip)}")
+
+
+def test_samples_that_no_row_names_are_no_smaller_than_a_few_bytes() -> None:
+    """Each costs more memory than two bytes of a file: so many of them are nobody's, though the file has their bytes."""
+    clip = film(HandTrack(sizes=[2] * 3000, one_size=2, in_chunks=[3000], deltas=[1]))
+    at = places(clip, *STBL, b"stts")[0][0] + 16
+    refused(patched(clip, at, ">I", 3000), "3000 samples of 2 bytes")
+
+
+@pytest.mark.parametrize("kind", [b"stts", b"ctts"])
+def test_each_sample_has_its_times(kind: bytes) -> None:
+    """A table that ends before the samples do is refused; one that goes on is cut."""
+    track = HandTrack(shifts=(1, 2, 3))
+    refused(changed(track, kind, 8, ">I", 0), "3 samples, of which")
+    clip = changed(track, kind, 8 + 16, ">I", 2**32 - 1)
+    assert len(read_index(reads_of(clip)[0], len(clip), "a.mp4").video.pts) == 3
+
+
+def test_time_does_not_go_back() -> None:
+    """A duration of more than 31 bits was meant negative."""
+    refused(changed(HandTrack(), b"stts", 12, ">I", 2**31), "goes back in time")
+
+
+@pytest.mark.parametrize("offset", [2**31, 9])
+def test_samples_lie_in_the_file(offset: int) -> None:
+    """All of their bytes."""
+    clip = film(HandTrack(in_chunks=[3]))
+    at = places(clip, *STBL, b"stco")[0][0] + 16
+    (begin,) = struct.unpack_from(">I", clip, at)
+    refused(patched(clip, at, ">I", begin + offset), f"the file has {len(clip)}")
+
+
+def test_uncompressed_sound_is_cut_into_units() -> None:
+    """Of 1,024 frames at most, and never across chunks: a sample a frame would be an index longer than the sound."""
+    frames = (PCM_UNIT * 2 + 1, 5)
+    sound = HandTrack(
+        sizes=[0] * sum(frames),
+        one_size=4,
+        in_chunks=frames,
+        deltas=[1] * sum(frames),
+        handler=b"soun",
+        entries=PCM,
+        number=2,
+        timescale=48000,
+    )
+    audio = index_of(HandTrack(), sound).audio
+    assert audio is not None
+    assert audio.durations.tolist() == [1024, 1024, 1, 5]
+    assert audio.sizes.tolist() == [4096, 4096, 4, 20]
+    assert audio.pts.tolist() == [0, 1024, 2048, 2049]
+    assert (numpy.diff(audio.offsets)[:2] == 4096).all()
+
+
+def test_an_hour_of_uncompressed_sound_is_no_burden() -> None:
+    """172 million frames are 168,750 units; more of them than samples may be is refused."""
+    assert len(pcm_units(numpy.array([0]), numpy.array([48_000 * 3600]), 4)) == 168_750
+    with pytest.raises(CorruptVideo, match="frames of uncompressed sound"):
+        pcm_units(numpy.array([0]), numpy.array([PCM_UNIT * (MAX_SAMPLES + 1)]), 1)
+
+
+@pytest.mark.parametrize("one_size", [1, 3])
+def test_packets_that_are_counted_in_frames_are_not_read(one_size: int) -> None:
+    """QuickTime's compressed sound of old, and uncompressed sound of frames that are not those of its description."""
+    entries = PCM if one_size == 3 else box(b"ima4", PCM[8:])
+    index = index_of(HandTrack(), HandTrack(sizes=[0] * 9, one_size=one_size, handler=b"soun", entries=entries, number=2))
+    assert index.audio is None
+    assert index.audio_fault == f"9 samples of {one_size} bytes that are none"

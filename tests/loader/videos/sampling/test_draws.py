@@ -1,0 +1,79 @@
+"""Chance by a seed: written down, so that no Python and no machine may answer otherwise."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay_loader.videos.sampling.draws import Draws, sample_seed
+
+
+def test_the_sequence_is_written_down() -> None:
+    """Of MT19937 seeded by the text ``7/clip``; another one would be another training."""
+    draws = Draws(7, "clip")
+    assert [draws.below(1_000_000) for _ in range(4)] == [914706, 110088, 799678, 58391]
+
+
+def test_the_seed_of_a_sample_is_written_down() -> None:
+    """Eight bytes of BLAKE2b."""
+    assert sample_seed(1, 2, "000017") == 6313248258578013129
+
+
+def test_another_process_draws_the_same() -> None:
+    """Its hashes of texts differ, its frames do not."""
+    code = (
+        "from forebay_loader.videos.sampling.draws import Draws, sample_seed; "
+        "draws = Draws(sample_seed(1, 2, 'a'), 'x'); print(draws.some(5, 100), draws.below(10**9))"
+    )
+    place = {"PYTHONPATH": ":".join(sys.path)}
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            check=True,
+            capture_output=True,
+            timeout=60,
+            env={**place, "PYTHONHASHSEED": str(seed)},
+        ).stdout
+        for seed in (1, 2)
+    }
+    draws = Draws(sample_seed(1, 2, "a"), "x")
+    assert found == {f"{draws.some(5, 100)} {draws.below(10**9)}\n".encode()}
+
+
+def test_a_minus_is_another_seed() -> None:
+    """``random.Random(-1)`` is ``random.Random(1)``; a text is not."""
+    assert Draws(-1, "x").part() != Draws(1, "x").part()
+
+
+def test_purposes_know_nothing_of_each_other() -> None:
+    """An augmentation does not repeat the draws of the sampler inside it."""
+    assert Draws(1, "clip").part() != Draws(1, "time_warp").part()
+
+
+@given(st.integers(), st.integers(1, 10**6))
+def test_below(seed: int, end: int) -> None:
+    """From 0, below the end."""
+    assert 0 <= Draws(seed, "x").below(end) < end
+
+
+@given(st.integers(), st.integers(0, 300), st.data())
+def test_some_are_different_and_ascending(seed: int, end: int, data: st.DataObject) -> None:
+    """As many as were asked for, of the range, none twice."""
+    count = data.draw(st.integers(0, end))
+    found = Draws(seed, "x").some(count, end)
+    assert found == sorted(set(found))
+    assert len(found) == count
+    assert set(found) <= set(range(end))
+
+
+def test_some_reaches_every_choice() -> None:
+    """Each of the ten pairs of five comes, none much oftener than the others."""
+    counts: dict[tuple[int, ...], int] = {}
+    for seed in range(2000):
+        pair = tuple(Draws(seed, "x").some(2, 5))
+        counts[pair] = counts.get(pair, 0) + 1
+    assert len(counts) == 10
+    assert max(counts.values()) < 1.5 * min(counts.values())

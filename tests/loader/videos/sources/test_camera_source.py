@@ -1,0 +1,30 @@
+"""A camera, as far as it can be had without one: FFmpeg's own synthetic device."""
+
+from __future__ import annotations
+
+import pytest
+
+from forebay_loader.videos.errors import UnsupportedVideo
+from forebay_loader.videos.sources.camera_source import CameraSource
+from forebay_loader.videos.sources.choice import source_of
+
+
+def test_frames_of_a_camera() -> None:
+    """As they come, of the size that it has."""
+    with source_of("lavfi://testsrc=size=64x48:rate=25") as source:
+        assert (source.open().width, source.open().height) == (64, 48)
+        found = source.frames([0, 1, 30])
+    assert found.shape == (3, 48, 64, 3)
+    assert (found[0] != found[2]).any()
+
+
+def test_a_camera_that_is_not_there() -> None:
+    """Named by its device."""
+    with pytest.raises(UnsupportedVideo, match=r"^/dev/video97: cannot be opened"):
+        CameraSource("/dev/video97").open()
+
+
+def test_options_are_the_devices() -> None:
+    """One that it does not know is passed over by FFmpeg; one that it knows counts."""
+    with CameraSource("v4l2:///dev/video97", options={"framerate": "30"}) as source, pytest.raises(UnsupportedVideo):
+        source.open()

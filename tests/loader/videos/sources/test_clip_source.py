@@ -1,0 +1,121 @@
+"""A clip as a source: opened where it is used, the same in a worker, by ranges of what is needed."""
+
+from __future__ import annotations
+
+import pickle
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.clips import frame_number, rendered
+from support.fake_proxy import FakeServer
+
+from forebay_loader.base.counters import COUNTS
+from forebay_loader.videos.decode.clip_timer import ClipTimer
+from forebay_loader.videos.errors import CorruptVideo, VideoTimeout
+from forebay_loader.videos.sources import clip_source
+from forebay_loader.videos.sources.choice import source_of
+from forebay_loader.videos.sources.clip_bytes import MemoryClip
+from forebay_loader.videos.sources.clip_source import ClipSource
+
+TARGET = "/s3/bucket/a.mp4"
+
+
+def test_one_frame_is_one_of_frames() -> None:
+    """Without the first axis."""
+    with source_of(rendered()) as source:
+        assert source.frame(7).shape == (96, 128, 3)
+        assert frame_number(source.frame(7)) == 7
+
+
+def test_no_frames_at_all() -> None:
+    """An empty choice is no error."""
+    with source_of(rendered()) as source:
+        assert source.frames([]).shape == (0, 96, 128, 3)
+
+
+def test_it_opens_by_itself_and_again() -> None:
+    """Closed, it is as it was made."""
+    source = source_of(rendered())
+    assert frame_number(source.frame(3)) == 3
+    source.close()
+    source.close()
+    assert source.open().frames == 48
+
+
+def test_it_pickles_open_or_not(tmp_path: Path) -> None:
+    """And is closed where it arrives."""
+    (tmp_path / "a.mp4").write_bytes(rendered())
+    source = source_of(tmp_path / "a.mp4")
+    source.open()
+    other = pickle.loads(pickle.dumps(source))
+    assert "open" not in repr(other)
+    assert "open" in repr(source)
+    assert frame_number(other.frame(11)) == 11
+    other.close()
+    source.close()
+
+
+def ranges(proxy: FakeServer) -> list[tuple[int, int]]:
+    found = [request.headers["Range"].removeprefix("bytes=").split("-") for request in proxy.asked(TARGET) if "Range" in request.headers]
+    return [(int(first), int(last) + 1) for first, last in found]
+
+
+@pytest.mark.parametrize("moov_first", [True, False])
+def test_only_the_bytes_of_the_wanted_groups_travel(proxy: FakeServer, moov_first: bool) -> None:
+    """Index and eight of 300 frames: a quarter of the clip at most, in few requests."""
+    data = rendered(frames=300, gop=10, width=320, height=240, moov_first=moov_first)
+    proxy.put(TARGET, data)
+    with source_of("s3://bucket/a.mp4") as source:
+        found = source.frames([0, 40, 80, 120, 160, 200, 240, 280])
+    assert [frame_number(picture) for picture in found] == [0, 40, 80, 120, 160, 200, 240, 280]
+    asked = ranges(proxy)
+    assert sum(end - first for first, end in asked) <= 0.25 * len(data)
+    assert len(asked) <= 8 + 4
+
+
+def test_frames_that_lie_together_are_one_request(proxy: FakeServer) -> None:
+    """The sound between them costs less than another."""
+    proxy.put(TARGET, rendered(frames=96, gop=12, audio="aac", moov_first=True))
+    with source_of("s3://bucket/a.mp4") as source:
+        source.open()
+        before = len(ranges(proxy))
+        source.frames(range(96))
+    assert len(ranges(proxy)) - before == 1
+
+
+class Slow(MemoryClip):
+    """Each part of it takes a second of its own clock."""
+
+    now_s = 0.0
+
+    def read(self, at: int, size: int) -> Any:
+        Slow.now_s += 1.0
+        return super().read(at, size)
+
+
+def test_a_time_limit_is_for_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading counts: of eight groups few are reached."""
+    monkeypatch.setattr(clip_source, "ClipTimer", partial(ClipTimer, clock=lambda: Slow.now_s))
+    source = ClipSource(Slow(rendered(frames=480, gop=2), "a.mp4", "s3://b/0.tar"), time_limit_s=5.0)
+    assert [len(source.frames([number])) for number in range(0, 60, 6)] == [1] * 10
+    with pytest.raises(VideoTimeout, match=r"a\.mp4 in s3://b/0\.tar"):
+        source.frames(range(0, 480, 60))
+
+
+def test_an_error_names_its_clip_once() -> None:
+    """Whatever depth it comes from."""
+    with source_of(rendered()[:200], name="a.mp4", shard="s3://b/0.tar") as source, pytest.raises(CorruptVideo) as error:
+        source.open()
+    assert str(error.value).count("a.mp4") == 1
+    assert (error.value.clip, error.value.shard) == ("a.mp4", "s3://b/0.tar")
+
+
+def test_what_is_given_is_counted() -> None:
+    """Frames, and the bytes that were read for them."""
+    with source_of(rendered(frames=48, gop=12)) as source:
+        source.frames([0, 0, 12])
+    counts = COUNTS.snapshot()
+    assert (counts["video_frames"], counts["video_packets"]) == (3, 2)
+    assert 0 < counts["video_bytes"] < len(rendered(frames=48, gop=12))

@@ -1,0 +1,50 @@
+"""No room is made that this machine cannot have."""
+
+from __future__ import annotations
+
+import pytest
+from support.clips import rendered
+from support.mp4_boxes import patched, places
+
+from forebay_loader.videos.errors import UnsupportedVideo
+from forebay_loader.videos.sources.choice import source_of
+from forebay_loader.videos.sources.frame_room import room_for
+
+
+def test_room_is_made() -> None:
+    assert room_for(2, (3, 4, 3)).shape == (2, 3, 4, 3)
+
+
+def test_more_than_the_memory_is_refused() -> None:
+    """With what it would take, before it is taken."""
+    with pytest.raises(UnsupportedVideo, match=r"1000000 frames of 8192 x 8192 pixels take 201326\.6 GB, and this machine has"):
+        room_for(1_000_000, (8192, 8192, 3))
+
+
+def test_a_clip_that_asks_for_more() -> None:
+    """Named with its shard."""
+    with (
+        source_of(rendered(), size=(8192, 8192), name="a.mp4", shard="s3://b/0.tar") as source,
+        pytest.raises(UnsupportedVideo, match=r"^a\.mp4 in s3://b/0\.tar: 900000 frames of 8192 x 8192 pixels"),
+    ):
+        source.frames([0] * 900_000)
+
+
+def declared(width: int, height: int) -> bytes:
+    clip = rendered()
+    return patched(clip, places(clip, b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stsd", b"avc1")[0][0] + 32, ">HH", width, height)
+
+
+def test_what_a_header_says_makes_no_room() -> None:
+    """Frames have the size that they have."""
+    with source_of(declared(9000, 9000)) as source:
+        assert source.frames([0, 30]).shape == (2, 96, 128, 3)
+
+
+def test_an_absurd_size_is_refused() -> None:
+    """Named, before a decoder sees it."""
+    with (
+        source_of(declared(65535, 65535), name="a.mp4", shard="s3://b/0.tar") as source,
+        pytest.raises(UnsupportedVideo, match=r"^a\.mp4 in s3://b/0\.tar: its frames have 65535 x 65535 pixels"),
+    ):
+        source.frames([0])

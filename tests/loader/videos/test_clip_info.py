@@ -1,0 +1,56 @@
+"""What is known of a clip: counts that agree, and the average rate."""
+
+from __future__ import annotations
+
+import pickle
+from array import array
+from typing import Any
+
+import pytest
+
+from forebay_loader.videos.clip_info import ClipInfo
+
+
+def clip(**changes: Any) -> ClipInfo:
+    facts = {"frames": 3, "times_s": array("d", [0.5, 1.0, 1.5]), "duration_s": 2.0, "width": 64, "height": 48, "keyframes": (0, 2)}
+    return ClipInfo(**{**facts, **changes})
+
+
+def test_the_rate_is_counted_from_the_first_frame() -> None:
+    """Three frames from 0.5 s to 2.0 s."""
+    assert clip().fps == 2.0
+
+
+def test_an_audio_clip_has_no_rate() -> None:
+    """No frames, no frames a second."""
+    assert clip(frames=0, times_s=array("d"), keyframes=(), audio_rate_hz=48000).fps == 0.0
+
+
+def test_a_clip_of_no_time_has_no_rate() -> None:
+    """A still picture whose duration says nothing divides nothing by zero."""
+    assert clip(frames=1, times_s=array("d", [0.0]), keyframes=(0,), duration_s=0.0).fps == 0.0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"frames": 4}, {"frames": -1}, {"keyframes": (0, 3)}, {"keyframes": (-1, 2)}, {"keyframes": (2, 0)}, {"rotation_deg": 45},
+        {"duration_s": float("inf")}, {"duration_s": float("nan")}, {"duration_s": -1.0},
+    ],
+)  # fmt: skip
+def test_contradictions_are_refused(changes: dict[str, Any]) -> None:
+    """Counts that disagree come from a broken file, and would be an index error somewhere else."""
+    with pytest.raises(ValueError, match=r"times for|keyframes|rotation|duration"):
+        clip(**changes)
+
+
+def test_it_travels_to_a_worker() -> None:
+    """Spawned workers get it by pickle, equal in every value."""
+    there = clip(motion=array("f", [0.25, 0.5]))
+    assert pickle.loads(pickle.dumps(there)) == there
+
+
+def test_it_is_no_key() -> None:
+    """Its arrays can be changed, so it has no hash: TypeError, as for a list."""
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(clip())
