@@ -180,7 +180,7 @@ async def test_eviction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 async def test_plan(tmp_path: Path) -> None:
-    """A plan of two shards, until it is published: 33 files (54 before classes were parted; 35 was the aim)."""
+    """A plan of two shards, until it is live: 33 files (54 before classes were parted; 35 was the aim)."""
     walks = []
     async with watched(tmp_path, "64MiB") as sidecar:
         shards = [sidecar.shard(name) for name in "ab"]

@@ -1,4 +1,6 @@
-"""Read the URL stage a little ahead, publish what was read, yield that very list: plan and reality cannot drift.
+"""Read the URL stage a little ahead, announce what was read, yield that very list: plan and reality cannot drift.
+
+``_Reading`` looks ahead; what it finds goes to the sidecar by ``PlanClient.announce``.
 
 Some sources hand out work, or delete it, as they are pulled. So the first item is yielded before the second is pulled, and nothing is
 pulled past an item that will not be opened through the sidecar: that one is yielded first.
@@ -104,7 +106,7 @@ class _Reading:
     def __init__(self, items: Iterator[Any], k: int, subject: Subject) -> None:
         self._items = items
         self._subject = subject
-        self._announced = 0  # how many were published, over the whole reading
+        self._announced = 0  # how many it told of, over the whole reading
         self._k = k
         self._refill_at = k - max(1, k // 4)  # a message for every few shards rather than for each
         self._waiting: deque[_Pulled] = deque()
@@ -134,7 +136,7 @@ class _Reading:
             del failure  # its traceback leads to this frame: the two would keep each other and the pipeline
 
     def _refill(self) -> bool:
-        """Read up to k ahead and publish; whether anything is waiting."""
+        """Read up to k ahead and announce it; whether anything is waiting."""
         if len(self._waiting) > self._refill_at:
             return True
         fresh = []
@@ -144,7 +146,7 @@ class _Reading:
                 break
             self._waiting.append(pulled)
             fresh.append(pulled)
-        self._publish([pulled.source for pulled in fresh if pulled.source is not None])
+        self._announce([pulled.source for pulled in fresh if pulled.source is not None])
         return bool(self._waiting)
 
     def _is_barred(self) -> bool:
@@ -167,7 +169,7 @@ class _Reading:
             CLAIMS.announce(source.text, self._name)
         return _Pulled(item, source)
 
-    def _publish(self, fresh: list[Source]) -> None:
+    def _announce(self, fresh: list[Source]) -> None:
         if not fresh:
             return
         before, self._announced = self._announced, self._announced + len(fresh)

@@ -1,4 +1,4 @@
-"""Tell the sidecar what comes next: fire and forget, a few milliseconds, never an error.
+"""Tell the sidecar what comes next (``/v1/plans``): fire and forget, a few milliseconds, never an error.
 
 The answer to one message is read when the next is sent, usually a shard later, so that a busy sidecar costs a worker nothing. Whatever goes
 wrong, the next message replaces the whole plan. Each message says at which of the reader's announcements it begins: one that arrives twice
@@ -128,7 +128,7 @@ class PlanClient:
         return time.monotonic() >= self._quiet_until_s
 
     def _send(self, method: str, coming: Optional[Coming]) -> None:
-        listed, headers = publishable(coming.sources if coming else ())
+        listed, headers = announceable(coming.sources if coming else ())
         if coming is not None and not listed:
             return
         content_type, content, query = self._encoded(listed, coming, len(coming.sources)) if coming else Encoded("", b"", "")
@@ -179,7 +179,7 @@ class PlanClient:
         self._connection.close()
 
 
-def publishable(sources: Sequence[Source]) -> tuple[list[str], list[tuple[str, str]]]:
+def announceable(sources: Sequence[Source]) -> tuple[list[str], list[tuple[str, str]]]:
     """The origin URLs to announce and the headers to send along.
 
     Headers apply to a host: they travel only when all sources share host and headers; otherwise sources that need some are left out, since

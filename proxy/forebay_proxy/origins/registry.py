@@ -1,11 +1,16 @@
 """Where shards live: one ``Origin`` per kind of place, found by scheme.
 
 A new kind is a class that reads as ``base.Origin`` says, created and found in ``Origins`` here, and a scheme in ``wire/urls/shard_url.py``
-(``SCHEMES`` and the two tables beside it). These ask for schemes by name too, and by default know nothing of a new one:
-``core/shard.py`` which request headers travel to it, ``net/allow_list.py`` how ``--allow-origin`` names it, ``cloud/hints.py`` the next
-step in its errors, ``telemetry/prometheus/metric_labels.py`` its label, and ``cli/shards/try_shards.py`` how it is read directly; in the
-loader ``stream/webdataset_openers.py``, ``files/target.py`` and ``takeover/`` which URLs are taken over. Clouds whose shards are plain
-``https://`` URLs need no kind of their own: ``cloud/az.py`` is only asked by ``http.py``.
+(``SCHEMES`` and the two tables beside it). These ask for schemes by name too, and by default know nothing of a new one (a test finds them):
+
+- ``core/shard.py``: which request headers travel to it, and whether a name of it is immutable
+- ``origins/net/allow_list.py``: how ``--allow-origin`` names it; ``origins/cloud/hints.py``: the next step in its errors
+- ``telemetry/prometheus/metric_labels.py``: its label; ``cli/shards/try_shards.py``: how it is read directly
+- ``wire/commands/pipe_tools.py`` and ``wire/commands/gopen_rules.py``: the commands that fetch from it, parsed, and as rules of way 1
+- in the loader ``stream/webdataset_openers.py``, ``files/target.py``, ``takeover/wids.py`` and ``takeover/path/forebay_takeover_hook.py``:
+  which URLs are taken over; ``stream/sources.py``: which refusals leave a shard to webdataset
+
+Clouds whose shards are plain ``https://`` URLs need no kind of their own: ``cloud/az.py`` is only asked by ``http.py``.
 """
 
 from __future__ import annotations

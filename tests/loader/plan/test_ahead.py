@@ -14,7 +14,7 @@ from support.lengths import examples
 
 import forebay_loader as fb
 from forebay_loader.identity.reader_name import CLAIMS, reader_name
-from forebay_loader.plan.plan_client import publishable
+from forebay_loader.plan.plan_client import announceable
 from forebay_loader.stream.webdataset_openers import enabled
 from forebay_proxy.wire.commands.sources import parse_source
 
@@ -128,7 +128,7 @@ def test_credentials_of_several_hosts_stay_home() -> None:
     """Where hosts or headers differ none is sent, and what needs one is not announced."""
     sources = [parse_source(f"pipe:curl -H 'Cookie: {who}' https://{who}.example/a.tar") for who in "ab"]
     sources.append(parse_source("s3://bucket/a.tar"))
-    assert publishable([source for source in sources if source]) == (["s3://bucket/a.tar"], [])
+    assert announceable([source for source in sources if source]) == (["s3://bucket/a.tar"], [])
 
 
 def test_source_that_fails(proxy: FakeServer) -> None:

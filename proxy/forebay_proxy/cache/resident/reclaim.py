@@ -1,4 +1,8 @@
-"""Acts on what the space manager decided: withdraws claims, commits that, and only then frees the bytes; allocates what room was made for.
+"""Acts on what the space manager decided: commits withdrawn claims, and only then frees the bytes; allocates what room was made for.
+
+The way out of a segment: ``policy/eviction`` chooses it, ``SpaceManager._doom`` takes it out of use and withdraws its claim, ``_vacate``
+here commits that, and ``_free`` punches it out of its file, or removes the file. What nothing claims at a start leaves by
+``store/garbage.py``.
 
 A claim never stands for bytes that are gone. A removal that has begun is finished even if its caller is cancelled: a half-removed segment
 would belong to no grant. A segment that cannot be removed is put back, and is verified before it is read.

@@ -98,7 +98,7 @@ class PlanRegistry:
                 return
             plan.entries.first = at or 0
             yield from self.storage.mention(plan)
-            yield from self._publish(plan)
+            yield from self._go_live(plan)
 
     def appending(
         self, reader: ReaderName, entries: Entries, epoch: int | None = None, set_name: str | None = None, at: int | None = None
@@ -126,7 +126,7 @@ class PlanRegistry:
             if plan is None:  # withdrawn meanwhile
                 more.entries.first = end
                 yield from self.storage.mention(more)
-                yield from self._publish(more)
+                yield from self._go_live(more)
                 return
             yield from self.storage.extend(plan, more)
         if plan.live:
@@ -145,9 +145,9 @@ class PlanRegistry:
                 start = len(plan) - len(rest)
                 rest.entries.first = plan.entries.first + start
                 rest.position = plan.position - start  # further on than when the copying began, perhaps
-                yield from self._publish(rest)
+                yield from self._go_live(rest)
 
-    def _publish(self, plan: ReaderPlan) -> Iterator[None]:
+    def _go_live(self, plan: ReaderPlan) -> Iterator[None]:
         """From here on ``plan`` is its reader's."""
         before = self._plans.get(plan.reader)
         if before is None:

@@ -12,8 +12,8 @@ Every reader has a *cursor*: the first thing of its future that is neither store
 A request is taken to be made: the cursor passes it at once, and comes back when it is ``refused``, or ``missing`` later (evicted, failed,
 another version). So no segment is asked for twice, and a cursor never stays beyond something that is missing.
 
-What plans tell between two decisions is looked at with the next one (``_catch_up``), once a reader. So no cursor moves while a plan is
-published or a shard is opened, and a reader that opens ten small shards between two decisions is looked at once.
+What plans tell between two decisions is looked at with the next one (``_catch_up``), once a reader. So no cursor moves while a plan
+goes live or a shard is opened, and a reader that opens ten small shards between two decisions is looked at once.
 
 Stored shards that their job must compare with the origin first are asked for apart (``PrefetchRequest.index`` None), a few shards ahead of
 each reader and in the order of need: nothing of that waits for room or for bytes.

@@ -4,7 +4,8 @@ WebDataset splits the value at ``;``, each rule at its first ``=``, and replaces
 key can hold neither character (``\\x3d`` stands for ``=``), a rule either matches a whole URL or leaves it alone, and every form a rule
 claims must mean the same to Forebay as to the tool it replaces. What no rule claims keeps working as before:
 
-- commands with headers, credentials in the URL, or options that the tables of ``commands.py`` do not know: nothing but a URL can travel;
+- commands with headers, credentials in the URL, or options that the tables of ``curl.py`` and ``pipe_tools.py`` do not know: nothing but
+  a URL can travel;
 - keys with characters that a shell, curl or an URL would read differently (``%``, ``?``, spaces, quotes, ``*``, segments of dots);
 - variables before a command, relative paths, other operators than ``|| true``, ``2>/dev/null``, ``< /dev/null`` and ``| pv``;
 - our own address.
