@@ -51,7 +51,7 @@ class ClipTable:
 
     def record(self, name: str) -> Optional[ClipRecord]:
         """All that is known of it, the version of its shard with it."""
-        for data in self._mapped().candidates(hash_of(name.encode("utf-8", "surrogatepass"))):
+        for data in self._mapped().candidates(hash_of(name.encode("utf-8", "surrogateescape"))):
             found = unpacked(data)
             if found.name == name:
                 return found

@@ -9,7 +9,7 @@
 | 4 | length of the version's name |
 | 8 each | ``times_s`` (double) |
 | 4 each | keyframes; motion; audio energy (float) |
-| | name, version (UTF-8) |
+| | name, version (UTF-8; of names in a tar whatever bytes they have) |
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ __all__ = ["ClipRecord", "CorruptClipTable", "name_in", "packed", "unpacked"]
 
 _HEAD = Struct("<Qd8I2HI")
 _MOTION, _AUDIO = 1, 2
+_TEXT = ("utf-8", "surrogateescape")  # a name in a tar may be of any bytes
 Buffer = Union[bytes, memoryview]
 
 
@@ -45,7 +46,7 @@ class ClipRecord(NamedTuple):
 
 def packed(record: ClipRecord) -> bytes:
     """``record`` as bytes. Raises ``OverflowError`` for a number that has no room, such as a frame number beyond 32 bits."""
-    info, name, version = record.info, record.name.encode(), record.version.encode()
+    info, name, version = record.info, record.name.encode(*_TEXT), record.version.encode(*_TEXT)
     motion, audio = _known(info.motion), _known(info.audio_energy)
     flags = _MOTION * (info.motion is not None) | _AUDIO * (info.audio_energy is not None)
     head = _HEAD.pack(
@@ -66,8 +67,8 @@ def unpacked(buffer: Buffer) -> ClipRecord:
             _array("f", buffer[keyframes:motion]) if flags & _MOTION else None,
             _array("f", buffer[motion:audio]) if flags & _AUDIO else None,
         )  # fmt: skip
-        return ClipRecord(str(buffer[audio:name], "utf-8"), head[0], str(buffer[name:version], "utf-8"), info)
-    except ValueError as error:  # counts that contradict each other, names that are no UTF-8
+        return ClipRecord(str(buffer[audio:name], *_TEXT), head[0], str(buffer[name:version], *_TEXT), info)
+    except ValueError as error:  # counts that contradict each other
         raise CorruptClipTable(f"no record of a clip: {error}") from error
 
 

@@ -26,6 +26,7 @@ class ScanJournal:
     def __init__(self, path: Union[str, "os.PathLike[str]"]) -> None:
         self.path = Path(f"{os.fspath(path)}.partial")
         self._whole = 0  # so far it is known to be whole
+        self._last = (0, b"")  # where the last record before that begins, and its head: another file, of whatever length, has another
 
     def append(self, record: bytes) -> None:
         """Add ``record``, as ``packed`` gives it, at the end. Raises ``OSError``."""
@@ -33,7 +34,9 @@ class ScanJournal:
             for _ in self._read(file):
                 pass
             file.truncate(self._whole)
-            file.write(_FRAME.pack(len(record), zlib.crc32(record)) + record)
+            head = _FRAME.pack(len(record), zlib.crc32(record))
+            file.write(head + record)
+            self._last = self._whole, head
             self._whole += _FRAME.size + len(record)
 
     def records(self) -> Iterator[bytes]:
@@ -61,14 +64,23 @@ class ScanJournal:
             with self.path.open("a+b") as file:
                 with suppress(OSError):  # a file system without locks
                     fcntl.flock(file, fcntl.LOCK_EX)
-                if self.path.exists() and os.path.samestat(os.fstat(file.fileno()), self.path.stat()):
+                if self._is(file):
                     yield file
                     return
+
+    def _is(self, file: BinaryIO) -> bool:
+        """Whether ``file`` still has the journal's name."""
+        try:
+            return os.path.samestat(os.fstat(file.fileno()), self.path.stat())
+        except FileNotFoundError:
+            return False
 
     def _read(self, file: BinaryIO) -> Iterator[bytes]:
         """The whole records behind those that are known; they are known then."""
         length = os.fstat(file.fileno()).st_size
-        if length < self._whole:
+        begin, head = self._last
+        file.seek(begin)
+        if length < self._whole or file.read(len(head)) != head:
             self._whole = 0  # another one: it was removed, and begun again
         file.seek(self._whole)
         while len(head := file.read(_FRAME.size)) == _FRAME.size:
@@ -78,5 +90,5 @@ class ScanJournal:
             record = file.read(size)
             if zlib.crc32(record) != checksum:
                 return
-            self._whole = file.tell()
+            self._last, self._whole = (self._whole, head), file.tell()
             yield record

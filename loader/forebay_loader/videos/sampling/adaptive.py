@@ -49,11 +49,12 @@ class AdaptiveSampler(SpelledSampler):
         frames = seen_frames(info)
         if frames <= self.n:
             return marked_repeats(even_places(0, frames - 1, self.n))
-        span_ends = list(accumulate(_shares(self._energy(info), self.floor)))
+        energy = self._energy(info)
+        shown = _shown(info, len(energy))
+        span_ends = list(accumulate(_shares(energy, shown, self.floor)))
         draws = Draws(seed, self.spelled)
         parts = ((k + (0.5 if self.choice == "regular" else draws.part())) / self.n for k in range(self.n))
-        shown_s = info.duration_s - info.begin_s
-        found = [frame_at(info, info.begin_s + shown_s * _place(part, span_ends)) for part in parts]
+        found = [frame_at(info, info.duration_s * _place(part, span_ends, shown)) for part in parts]
         return Sampling(_apart(found, frames), (True,) * self.n)
 
     def _energy(self, info: ClipInfo) -> Sequence[float]:
@@ -65,20 +66,28 @@ class AdaptiveSampler(SpelledSampler):
         return found
 
 
-def _shares(energy: Sequence[float], floor: float) -> list[float]:
+def _shown(info: ClipInfo, spans: int) -> list[float]:
+    """What part of each span of the clip's time, 0 to 1, there are pictures in: they may begin later than their sound."""
+    begin = info.begin_s / info.duration_s * spans if info.duration_s > info.begin_s else 0.0
+    return [min(max(span + 1 - begin, 0.0), 1.0) for span in range(spans)]
+
+
+def _shares(energy: Sequence[float], shown: Sequence[float], floor: float) -> list[float]:
     """What part of the frames each span gets; together 1."""
-    spans, whole_energy = len(energy), sum(energy)
+    seen = [one * part for one, part in zip(energy, shown)]  # noqa: B905  # strict= is not of 3.9; as many by construction
+    time, whole_energy = sum(shown), sum(seen)
     if whole_energy <= 0:
-        return [1 / spans] * spans
-    return [floor / spans + (1 - floor) * one / whole_energy for one in energy]
+        return [part / time for part in shown]
+    return [floor * part / time + (1 - floor) * one / whole_energy for part, one in zip(shown, seen)]  # noqa: B905
 
 
-def _place(part: float, ends: Sequence[float]) -> float:
+def _place(part: float, ends: Sequence[float], shown: Sequence[float]) -> float:
     """Where in the clip's time, 0 to 1, ``part`` of all frames lie before; ``ends`` are the sums of the spans' shares."""
     span = min(bisect_right(ends, part), len(ends) - 1)
     begin = ends[span - 1] if span else 0.0
     share = ends[span] - begin
-    return (span + min((part - begin) / share if share > 0 else 0.0, 1.0)) / len(ends)
+    inside = min((part - begin) / share if share > 0 else 0.0, 1.0)
+    return (span + 1 - shown[span] * (1 - inside)) / len(ends)
 
 
 def _apart(found: Sequence[int], frames: int) -> tuple[int, ...]:

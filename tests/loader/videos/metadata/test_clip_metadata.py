@@ -65,6 +65,14 @@ def test_an_unknown_one_is_measured_once(path: Path) -> None:
     assert counters()["video_scanned"] == 1
 
 
+def test_a_name_of_odd_bytes(path: Path) -> None:
+    """As a tar of another century has them: found out, kept, scanned and looked up like any other."""
+    odd = "s3://b/1.tar\nclip-\udce9.mp4"
+    ClipMetadata(path).completed(INFO, odd, 9, flickers)
+    assert scan_clips([ClipToScan(odd, 9, "", nothing)], path).known == 1
+    assert motion(ClipMetadata(path).completed(INFO, odd, 9, nothing)) > 0.1
+
+
 def test_another_length_is_another_clip(path: Path) -> None:
     """In the table, and in the journal."""
     scanned(path, 0.0)

@@ -60,7 +60,8 @@ def test_a_changed_record_is_one_or_refused(at: int, other: int, more: int) -> N
             assert isinstance(unpacked(bytes(changed)), ClipRecord)
 
 
-def test_a_name_with_odd_bytes_is_refused_where_it_is_written() -> None:
-    """Not found damaged later."""
-    with pytest.raises(UnicodeEncodeError):
-        packed(RECORD._replace(name="\udcff"))
+def test_a_name_may_be_of_any_bytes() -> None:
+    """As in a tar."""
+    odd = RECORD._replace(name="s3://b/1.tar\nclip-\udce9.mp4")
+    assert unpacked(packed(odd)) == odd
+    assert name_in(packed(odd)) == b"s3://b/1.tar\nclip-\xe9.mp4"

@@ -92,6 +92,19 @@ def test_ended_it_begins_again(tmp_path: Path) -> None:
     assert list(journal.records()) == [b"b"]
 
 
+def test_a_later_one_may_be_longer(tmp_path: Path) -> None:
+    """Whoever knew the one before believes nothing of it: what others wrote since stays whole."""
+    journal, other, third = (ScanJournal(tmp_path / "t") for _ in range(3))
+    for record in (b"ten bytes.", b"and fourteen .."):
+        journal.append(record)
+    with other.ending() as records:
+        assert len(list(records)) == 2
+    for number in range(6):
+        third.append(b"%05d" % number)
+    journal.append(b"new")
+    assert list(ScanJournal(tmp_path / "t").records()) == [*(b"%05d" % number for number in range(6)), b"new"]
+
+
 def test_a_table_that_was_not_written_keeps_it(tmp_path: Path) -> None:
     """A full disk, say."""
     journal = ScanJournal(tmp_path / "t")

@@ -44,6 +44,19 @@ def test_no_sound_is_loud_nowhere() -> None:
     assert adaptive(4, by="audio")(steady(400, 10.0), 0).frames == (50, 150, 250, 350)
 
 
+def test_pictures_that_begin_late() -> None:
+    """Spans are of the clip's time from 0, as a scan counts them: what moves in the last quarter of it does so whenever pictures begin."""
+    info = steady(50, 10.0, begin_s=5.0, motion=array("f", [0, 0, 0, 1]))
+    times_s = [info.times_s[frame] for frame in adaptive(10, floor=0.0)(info, 0).frames]
+    assert times_s == pytest.approx([7.6 + 0.25 * k for k in range(10)], abs=0.11)
+
+
+def test_late_pictures_of_which_nothing_moves() -> None:
+    """Evenly over the time in which there are any."""
+    info = steady(40, 10.0, begin_s=4.0, motion=array("f", [1, 0, 0, 0, 0]))
+    assert adaptive(4)(info, 0).frames == (5, 15, 25, 35)
+
+
 @pytest.mark.parametrize(("by", "facts"), [("motion", {}), ("audio", {"audio_rate_hz": 8000}), ("motion", {"motion": array("f")})])
 def test_unknown_is_said(by: str, facts: dict[str, object]) -> None:
     """Spread evenly in silence it would look as if it worked."""
