@@ -1,5 +1,8 @@
 """What scans know of the clips of a training, and of a clip that none has seen what is found out when it is first used.
 
+A clip is known by its name and its length, and what it says of itself now (each frame's time, keyframes, size, sound's rate) must be what
+it said when it was looked at: a shard that was written anew has other clips under the same names, and samples do not tell its version.
+
 For a set of a million clips a scan ahead is better: what is found out on the way is in the memory of each worker that met it, and in
 ``PATH.partial`` for the next training, or the scan that makes a table of it.
 """
@@ -9,6 +12,7 @@ from __future__ import annotations
 import os
 from array import array
 from dataclasses import replace
+from hashlib import blake2b
 from typing import Any, Callable, ContextManager, NamedTuple, Optional, Union
 
 from forebay_loader.base.counters import COUNTS
@@ -23,9 +27,9 @@ __all__ = ["ClipMetadata"]
 
 
 class ClipEnergy(NamedTuple):
-    """Of a clip of ``clip_bytes``: where it moves and sounds, as ``ClipInfo`` says."""
+    """Where a clip moves and sounds, as ``ClipInfo`` says; ``facts`` tell the clip it was seen in."""
 
-    clip_bytes: int
+    facts: bytes
     motion: "Optional[array[float]]"
     audio: "Optional[array[float]]"
 
@@ -50,37 +54,51 @@ class ClipMetadata:
     def completed(self, info: ClipInfo, name: str, clip_bytes: int, opened: Callable[[], ContextManager[Measurable]]) -> ClipInfo:
         """``info`` with the motion and the audio energy of the clip ``name`` (``clip_name``), which has ``clip_bytes``.
 
-        Where nothing is known of a clip of that length it is measured, ``opened()`` being its source for that. Raises what that raises.
+        Where nothing is known of such a clip, or its sound was left unread, it is measured, ``opened()`` being its source for that. Raises
+        what that raises.
         """
-        found = self._known(name, clip_bytes)
-        if found is None:
+        facts = _facts(info, clip_bytes)
+        found = self._known(name, clip_bytes, facts)
+        if found is None or (info.audio_rate_hz and found.audio is None):
             with opened() as source:
                 scanned = measured(source)
             COUNTS.add("video_scanned")
             self._note(ClipRecord(name, clip_bytes, "", scanned))
-            found = ClipEnergy(clip_bytes, scanned.motion, scanned.audio_energy)
+            found = ClipEnergy(facts, scanned.motion, scanned.audio_energy)
         return replace(info, motion=found.motion, audio_energy=found.audio)
 
-    def _known(self, name: str, clip_bytes: int) -> Optional[ClipEnergy]:
+    def _known(self, name: str, clip_bytes: int, facts: bytes) -> Optional[ClipEnergy]:
+        met = self._met().get(name)
+        if met is not None and met.facts == facts:
+            return met
         try:
             info = self._table.find(name, clip_bytes)
         except FileNotFoundError:
-            info = None
-        if info is not None:
-            return ClipEnergy(clip_bytes, info.motion, info.audio_energy)
-        found = self._met().get(name)
-        return found if found is not None and found.clip_bytes == clip_bytes else None
+            return None
+        return _energy(info, clip_bytes) if info is not None and _facts(info, clip_bytes) == facts else None
 
     def _met(self) -> dict[str, ClipEnergy]:
         """What the journal holds, read once, and what this process measured since."""
         if self._found is None:
             records = map(unpacked, self._journal.records())
-            self._found = {one.name: ClipEnergy(one.clip_bytes, one.info.motion, one.info.audio_energy) for one in records}
+            self._found = {one.name: _energy(one.info, one.clip_bytes) for one in records}
         return self._found
 
     def _note(self, record: ClipRecord) -> None:
-        self._met()[record.name] = ClipEnergy(record.clip_bytes, record.info.motion, record.info.audio_energy)
+        self._met()[record.name] = _energy(record.info, record.clip_bytes)
         try:
             self._journal.append(packed(record))
         except OSError as error:
             warn_node(f"what is found of clips cannot be kept in {self._journal.path} ({error.strerror}): the next training finds it again")
+
+
+def _energy(info: ClipInfo, clip_bytes: int) -> ClipEnergy:
+    return ClipEnergy(_facts(info, clip_bytes), info.motion, info.audio_energy)
+
+
+def _facts(info: ClipInfo, clip_bytes: int) -> bytes:
+    """The same of two looks at one clip, however it was read."""
+    said = (clip_bytes, info.duration_s, info.width, info.height, info.rotation_deg, info.audio_rate_hz, info.keyframes)
+    digest = blake2b(repr(said).encode(), digest_size=16)
+    digest.update(info.times_s)
+    return digest.digest()

@@ -19,6 +19,8 @@ from forebay_loader.videos.metadata.table_file import TableWriter
 
 __all__ = ["ClipToScan", "ScanProgress", "scan_clips"]
 
+_MOST_HELD = 1 << 30  # bytes of clips in memory, or one clip: films are as long as that
+
 
 class ClipToScan(NamedTuple):
     """A clip as a scan is given it.
@@ -26,12 +28,14 @@ class ClipToScan(NamedTuple):
     - ``name``: as ``clip_name`` makes it; ``clip_bytes``: its length; ``version``: of its shard (ETag), "" where there is none.
     - ``open``: gives its source, closed by ``with``. It is called in the scan's caller, one clip after the other, and what it gives is then
       used in a thread: what may not be read by two threads, such as a shard, is read here, what may is read there.
+    - ``held_bytes``: what it keeps in memory from then on, until it was looked at.
     """
 
     name: str
     clip_bytes: int
     version: str
     open: Callable[[], ContextManager[Measurable]]
+    held_bytes: int = 0
 
 
 @dataclass
@@ -66,10 +70,12 @@ def scan_clips(
     - ``audio``: False leaves the sound unread.
     - ``progress``: called after each clip, in the thread of the caller.
 
-    A clip that cannot be read is passed over and named in ``failed``. A clip of the same name, length and version is known. Raises what
-    ``clips`` and ``progress`` raise, ``CorruptClipTable`` for another file at ``path``, and ``OSError`` where it cannot be written.
+    A clip that cannot be read is passed over and named in ``failed``. A clip of the same name, length and version is known, unless its
+    sound was left unread and is asked for now. Raises what ``clips`` and ``progress`` raise, ``CorruptClipTable`` for another file at
+    ``path``, and ``OSError`` where it cannot be written.
     """
-    so_far = _SoFar(path)
+    so_far = _SoFar(path, audio)
+    most = 2 * (workers or _processors())
     done = ScanProgress()
     with ThreadPoolExecutor(workers or _processors(), "clip-scan") as pool:
         waiting: Deque[tuple[ClipToScan, Future[ClipInfo]]] = deque()
@@ -79,9 +85,9 @@ def scan_clips(
                     done.known += 1
                     _tell(progress, done)
                     continue
-                waiting.append((clip, _begun(pool, clip, audio)))
-                if len(waiting) > 2 * (workers or _processors()):
+                while waiting and (len(waiting) >= most or sum(one.held_bytes for one, _ in waiting) + clip.held_bytes > _MOST_HELD):
                     _take(*waiting.popleft(), so_far, done, progress)
+                waiting.append((clip, _begun(pool, clip, audio)))
             while waiting:
                 _take(*waiting.popleft(), so_far, done, progress)
         finally:
@@ -94,9 +100,10 @@ def scan_clips(
 class _SoFar:
     """What the table at ``path`` and its journal know."""
 
-    def __init__(self, path: Union[str, "os.PathLike[str]"]) -> None:
+    def __init__(self, path: Union[str, "os.PathLike[str]"], audio: bool) -> None:
         self._path = Path(path)
         self._journal = ScanJournal(path)
+        self._audio = audio
         self._known: dict[str, tuple[int, str]] = {}
         if self._path.exists():
             with ClipTable(self._path) as table:
@@ -123,7 +130,9 @@ class _SoFar:
                 writer.add(name_in(data), data)
 
     def _note(self, record: ClipRecord) -> None:
-        self._known[record.name] = record.clip_bytes, record.version
+        self._known.pop(record.name, None)
+        if not self._audio or not record.info.audio_rate_hz or record.info.audio_energy is not None:
+            self._known[record.name] = record.clip_bytes, record.version
 
 
 def _begun(pool: ThreadPoolExecutor, clip: ClipToScan, audio: bool) -> "Future[ClipInfo]":

@@ -29,7 +29,7 @@ def clips_of_shard(url: str, suffixes: Collection[str]) -> Iterator[ClipToScan]:
                 if file.suffix.rpartition(".")[2].lower() in suffixes:
                     member = f"{key}.{file.suffix}"
                     opened = partial(_member, shard, number, file.suffix, member, shown)
-                    yield ClipToScan(clip_name(shown, member), file.size, shard.etag, opened)
+                    yield ClipToScan(clip_name(shown, member), file.size, shard.etag, opened, file.size)
 
 
 def lone_clip(url: str) -> ClipToScan:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pickle
 from array import array
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,29 @@ def test_another_length_is_another_clip(path: Path) -> None:
     assert motion(metadata.completed(INFO, "a", 9, nothing)) == 0.0
     metadata.completed(INFO, "a", 11, flickers)
     assert counters()["video_scanned"] == 2
+
+
+@pytest.mark.parametrize("other", [steady(100, 25.0), steady(100, gop=10), steady(100, audio_rate_hz=1000), replace(INFO, width=32)])
+def test_a_clip_in_the_place_of_another(path: Path, other: ClipInfo) -> None:
+    """A shard was written anew, and a clip of its happens to be as long as the one of its name before: in the table, and in the journal."""
+
+    @contextmanager
+    def looked_at() -> Iterator[PaintedSource]:
+        yield PaintedSource(other, lambda number: number % 2 * 255)
+
+    scanned(path, 0.0)
+    metadata = ClipMetadata(path)
+    assert motion(metadata.completed(other, "a", 9, looked_at)) > 0.1
+    assert motion(ClipMetadata(path).completed(other, "a", 9, nothing)) > 0.1
+    assert counters()["video_scanned"] == 1
+
+
+def test_sound_that_was_left_unread_is_listened_to(path: Path) -> None:
+    """A scan without it leaves samplers by sound without an answer."""
+    heard = steady(100, audio_rate_hz=1000)
+    scan_clips([ClipToScan("a", 9, "", lambda: nullcontext(PaintedSource(heard)))], path, audio=False)
+    found = ClipMetadata(path).completed(heard, "a", 9, lambda: nullcontext(PaintedSource(heard)))
+    assert max(found.audio_energy or [0.0]) > 0.1
 
 
 def test_a_scan_makes_a_table_of_it(path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from support.painted_source import PaintedSource
 
 from forebay_loader.base.errors import ShardReadError
 from forebay_loader.videos.errors import CorruptVideo
+from forebay_loader.videos.metadata import scan
 from forebay_loader.videos.metadata.clip_table import ClipTable
 from forebay_loader.videos.metadata.measure import Measurable
 from forebay_loader.videos.metadata.record import CorruptClipTable
@@ -147,6 +148,39 @@ def test_few_clips_are_asked_for_ahead(path: Path) -> None:
 
     scan_clips(counted(), path, workers=2, progress=lambda done: ahead.append(asked - done.clips))
     assert max(ahead) <= 5
+
+
+def test_what_is_in_memory_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Films are read one at a time, however many workers there are; one that is larger than all that is allowed has it for itself."""
+    monkeypatch.setattr(scan, "_MOST_HELD", 100)
+    held, most, alone = 0, 0, threading.Lock()
+
+    @contextmanager
+    def source(size: int) -> Iterator[Measurable]:
+        nonlocal held
+        yield PaintedSource(steady(2))
+        with alone:
+            held -= size
+
+    def opened(size: int) -> AbstractContextManager[Measurable]:
+        nonlocal held, most
+        with alone:
+            held += size
+            most = max(most, held)
+        return source(size)
+
+    sizes = (60, 30, 60, 250, 10, 10)
+    clips = [ClipToScan(str(number), size, "", lambda size=size: opened(size), size) for number, size in enumerate(sizes)]  # type: ignore[misc]
+    assert scan_clips(clips, path, workers=4).scanned == len(sizes)
+    assert most == 250
+
+
+def test_sound_that_was_left_unread_is_no_reason_to_pass(path: Path) -> None:
+    """Whoever scans with it has the clips looked at again; whoever scans without it then has them known."""
+    clips = [ClipToScan("a", 1, "v", lambda: nullcontext(PaintedSource(steady(9, audio_rate_hz=1000))))]
+    assert scan_clips(clips, path, audio=False).scanned == 1
+    assert scan_clips(clips, path).scanned == 1
+    assert scan_clips(clips, path, audio=False).known == 1
 
 
 def test_another_file_at_its_place_is_not_overwritten(path: Path) -> None:
