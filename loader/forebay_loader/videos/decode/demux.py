@@ -20,7 +20,7 @@ from av.stream import Disposition
 from forebay_loader.videos.clip_info import ClipInfo
 from forebay_loader.videos.decode.clip_end import check_end
 from forebay_loader.videos.decode.clip_timer import ClipTimer
-from forebay_loader.videos.decode.frames import Buffer, ReadPart, packet_of, tell
+from forebay_loader.videos.decode.frames import MOST_DELAYED, Buffer, ReadPart, packet_of, tell
 from forebay_loader.videos.decode.packet_store import ClipFile, PacketStore
 from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo
 from forebay_loader.videos.mp4.chunks import starts_of
@@ -28,8 +28,10 @@ from forebay_loader.videos.mp4.track import Coded, Track, trusted_keys
 
 __all__ = ["Demuxed", "demuxed", "opened"]
 
-# Which say when a frame is shown; AVI does not.
-_TIMED = frozenset({"matroska,webm", "mpegts", "mpeg", "ogg", "flv", "asf", "ivf", "nut", "mov,mp4,m4a,3gp,3g2,mj2"})
+# Which say when a frame is shown; and which say when one is decoded: Matroska where it holds what AVI held (VFW). Of Ogg's OGM, and of
+# pictures without a container, FFmpeg's times are good for nothing: their frames are counted.
+_TIMED = frozenset({"matroska,webm", "mpegts", "mpeg", "flv", "ivf", "nut", "wtv", "mov,mp4,m4a,3gp,3g2,mj2"})
+_TIMED_DECODING = frozenset({"matroska,webm", "asf", "avi"})
 _FIRST_PACKETS = 64  # in which a first picture comes, to be asked how it is turned
 
 
@@ -59,7 +61,7 @@ def demuxed(data: Buffer, timer: ClipTimer) -> Demuxed:
             stream = pictures[0]
             if stream.codec_context is None:
                 raise UnsupportedVideo("no decoder for its pictures")
-            packets = _Packets(stream, container.format.name in _TIMED, data, timer)
+            packets = _Packets(stream, container.format.name, data, timer)
             for packet in container.demux(stream):
                 timer.check()
                 packets.take(packet)
@@ -96,19 +98,30 @@ def _seconds(stream: Any) -> float:
     return max(0.0, float((stream.start_time or 0) * stream.time_base))
 
 
+def _shown_times(container: str, context: Any) -> bool:
+    """Whether the packets' times are those at which their pictures are shown: in some containers only of pictures that lie in that order.
+
+    That H.264 mentions no reordering means nothing: its header may keep silent about it.
+    """
+    if not context.codec.reorder or (context.name != "h264" and not context.reorder_depth):
+        return True
+    return container in _TIMED and not (container in _TIMED_DECODING and context.codec_tag.strip("\0"))
+
+
 def _coded(context: Any) -> Coded:
     return Coded(context.name, context.codec_tag.encode("latin-1"), context.bits_per_coded_sample)
 
 
 class _Packets:
-    """The packets of a stream of pictures, as they come. ``timed``: the container says when each is shown."""
+    """The packets of a stream of pictures in ``container``, as they come."""
 
-    def __init__(self, stream: Any, timed: bool, data: Buffer, timer: ClipTimer) -> None:
+    def __init__(self, stream: Any, container: str, data: Buffer, timer: ClipTimer) -> None:
         self.store = PacketStore(data)
         self._stream = stream
-        self._timed = timed or not stream.codec_context.reorder_depth
+        self._timed = _shown_times(container, stream.codec_context)
+        self._container = container
         self._timer = timer
-        self._rows: List[Tuple[Optional[int], int, int, bool]] = []  # pts, dts, duration, whether decoding can begin there
+        self._rows: List[Tuple[Optional[int], Optional[int], int, bool]] = []  # pts, dts, duration, whether decoding can begin there
         self._hidden: List[int] = []  # decoded for others, and shown nowhere
         self._rotation_deg: Optional[int] = None
 
@@ -122,7 +135,7 @@ class _Packets:
                 raise UnsupportedVideo("its pictures want more than is in their packets: a table of colours, or another description")
             if packet.is_discard:
                 self._hidden.append(len(self._rows))
-            self._rows.append((packet.pts, packet.dts or 0, packet.duration or 0, packet.is_keyframe))
+            self._rows.append((packet.pts, packet.dts, packet.duration or 0, packet.is_keyframe))
 
     def track(self) -> Tuple[Track, float]:
         """The track, and when its first picture is shown, in seconds. Raises ``CorruptVideo`` without any."""
@@ -142,7 +155,7 @@ class _Packets:
             coded=_coded(context), decoder=context.name, extradata=context.extradata or b"", timescale=tick.denominator,
             width=context.width, height=context.height,
             rotation_deg=self._rotation_deg or 0, rate_hz=0, channels=0, offsets=starts_of(sizes), sizes=sizes,
-            dts=numpy.array([row[1] for row in self._rows], numpy.int64), pts=(times - begin) * tick.numerator,
+            dts=numpy.array([row[1] or 0 for row in self._rows], numpy.int64), pts=(times - begin) * tick.numerator,
             durations=durations * tick.numerator, key=key.tobytes(), leading=leads.tobytes(), order=order,
         )  # fmt: skip
         return track, float(begin * tick) if self._timed else _seconds(self._stream)
@@ -150,14 +163,26 @@ class _Packets:
     def _times(self) -> Tuple[Any, Any, Fraction, Any]:
         """(presentation times, durations, the tick of both in seconds, the packet of each frame)."""
         times = [row[0] for row in self._rows]
+        decoded_at = [row[1] for row in self._rows]
+        keys = numpy.array([row[3] for row in self._rows], bool)
+        durations, tick = numpy.array([row[2] for row in self._rows], numpy.int64), Fraction(self._stream.time_base)
         self._timed = self._timed and None not in times
         if self._timed:
             pts = numpy.array(times, numpy.int64)
-            _check_clock(pts, numpy.array([row[3] for row in self._rows], bool))
-            durations = numpy.array([row[2] for row in self._rows], numpy.int64)
-            return pts, durations, Fraction(self._stream.time_base), numpy.argsort(pts, kind="stable")
+            _check_clock(pts, keys)
+            return pts, durations, tick, numpy.argsort(pts, kind="stable")
         order = numpy.array(self._shown(range(len(times))), numpy.int64)
         pts = numpy.full(len(times), -1, numpy.int64)
+        if self._container in _TIMED_DECODING and None not in decoded_at and len(order):
+            dts = numpy.array(decoded_at, numpy.int64)
+            _check_clock(dts, keys)
+            pts[order] = shown_at(dts, order, self._stream.codec_context.reorder_depth)
+            if self._container == "avi":  # its sound cannot wait for the first picture: both are of one time
+                pts[order] -= pts[order[0]] - dts[order].min()
+            durations[order[:-1]] = numpy.diff(pts[order])
+            durations[order[-1:]] = max(int(durations[order[-1]]), int(numpy.median(durations[order])))  # in ASF the last has none
+            self._timed = True
+            return pts, durations, tick, order
         pts[order] = numpy.arange(len(order))
         return pts, numpy.ones(len(times), numpy.int64), 1 / Fraction(self._stream.average_rate or 25), order
 
@@ -182,6 +207,8 @@ class _Packets:
         context.extradata = there.extradata
         tell(context, _coded(there), there.width, there.height)
         context.thread_count = 1
+        if there.name == "h264":
+            context.reorder_depth = MOST_DELAYED
         shown: List[int] = []
         for number in (*samples, None):
             self._timer.check()
@@ -214,6 +241,18 @@ def _check_clock(pts: Any, key: Any) -> None:
     back = numpy.flatnonzero((steps < 0) | (steps == 0) & (numpy.diff(keys) > 1))
     if len(back):
         raise UnsupportedVideo(f"its clock goes back at packet {keys[back[0] + 1]}: clips that were joined without new times")
+
+
+def shown_at(dts: Any, order: Any, depth: int) -> Any:
+    """When each of the packets ``order``, as they are shown, is shown, by when each is decoded: as much later as pictures are held back,
+    ``depth`` at least; the last, whose times nobody wrote, go on evenly. What does not ascend are times of showing themselves."""
+    given = numpy.sort(order)
+    stored = dts[given]
+    if (numpy.diff(stored) < 0).any():
+        return numpy.sort(stored)
+    held = min(max(depth, int((numpy.searchsorted(given, order) - numpy.arange(len(order))).max())), len(order) - 1)
+    step = max(1, round(int(stored[-1] - stored[0]) / max(1, len(stored) - 1)))
+    return numpy.concatenate([stored[held:], stored[-1] + step * (1 + numpy.arange(held))])
 
 
 def leading(pts: Any, key: Any) -> Any:

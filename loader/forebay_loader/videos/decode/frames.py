@@ -22,7 +22,7 @@ from forebay_loader.videos.decode.clip_timer import ClipTimer
 from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo
 from forebay_loader.videos.mp4.track import Coded, DecodeGroup, Track
 
-__all__ = ["Buffer", "ReadPart", "decoded", "decoder_of", "packet_of", "tell"]
+__all__ = ["MOST_DELAYED", "Buffer", "ReadPart", "decoded", "decoder_of", "packet_of", "tell"]
 
 Buffer = Union[bytes, memoryview]
 ReadPart = Callable[[int, int], Buffer]  # (offset, size): these bytes, fewer only at the end
@@ -33,7 +33,7 @@ _SOFTWARE = {"av1": "libdav1d", "vp9": "libvpx-vp9"}
 _STRICT = {"hevc": "crccheck+explode", "mjpeg": "explode"}
 _LAYOUTS = {1: "mono", 2: "stereo", 3: "2.1", 4: "quad", 5: "5.0", 6: "5.1", 7: "6.1", 8: "7.1"}
 _MOST_PIXELS = str(1 << 27)
-_MOST_DELAYED = 16  # frames that H.264 may hold back: its decoder guesses fewer, and drops those that then come too late
+MOST_DELAYED = 16  # frames that H.264 may hold back: its decoder guesses fewer, and drops those that then come too late
 
 
 def decoded(track: Track, groups: Sequence[DecodeGroup], read: ReadPart, timer: ClipTimer, threads: int = 1) -> Iterator[Tuple[int, Any]]:
@@ -66,7 +66,7 @@ def _group(
     """The frames that come of ``samples``, whole; ``wanted`` may shrink on the way. Raises ``CorruptVideo`` at the first that is not."""
     skips = context.codec.name == "h264"
     if skips:
-        context.reorder_depth = _MOST_DELAYED
+        context.reorder_depth = MOST_DELAYED
     for sample in samples:
         timer.check()
         number = number_of.get(sample, -1 - sample)  # hidden by the edit list: decoded, and no frame
