@@ -15,6 +15,7 @@ Letter case counts where the service says so. The table in docs/names.md is made
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import unquote_plus
@@ -98,13 +99,16 @@ SECRETS = _words(
     """
 )
 # They come with a secret, and anew with each issue of it: Bunny, KeyCDN and Qiniu (e), a JWT's end, Dropbox. Ordinary words, so in that
-# company only; and no signature, of which two would name the same bytes: with the secret they may choose the bytes.
+# company only, and ``_TIMES`` only where they are one: ``?token=…&e=7`` and ``&e=8`` may be two objects, and servers that make ETags of
+# date and size give two files the same. They are no signature, of which two would name the same bytes: they may choose them too.
 _COMPANIONS = {
     "token": _words("e expires expire token_path token_countries token_countries_blocked"),
     "jwt": _words("exp"),
     "bcdn_token": _words("expires token_path token_countries token_countries_blocked"),
     "rlkey": _words("st"),
 }
+_TIMES = _words("e exp expire expires")
+_TIME = re.compile(r"[0-9]{9,}")  # Unix time, in seconds or finer
 
 _also: frozenset[str] = frozenset()
 
@@ -165,7 +169,8 @@ def _split(part: str, secrets: frozenset[str]) -> tuple[str, str]:
     """(the part that is kept, the secret): parted at the first ``;`` that has a secret behind it, which belongs to neither."""
     pieces = part.split(";")
     for number, piece in enumerate(pieces):
-        if _name(piece).lower() in secrets and piece.partition("=")[2]:
+        name, value = _name(piece).lower(), piece.partition("=")[2]
+        if name in secrets and value and (name not in _TIMES or name in _also or _TIME.fullmatch(value)):
             return ";".join(pieces[:number]), ";".join(pieces[number:])
     return part, ""
 

@@ -104,7 +104,8 @@ class Revalidation:
             except ShardError as error:
                 await self._fetcher.again(shard, error, retry_budget or lies)
                 continue
-            pause_s = version_flips.denied(entry) if version_flips.suspected(shard.origin) else None
+            may_return = bool(entry.version.identity) and version_flips.suspected(shard.origin)
+            pause_s = version_flips.denied(entry) if may_return else None
             if pause_s is None:
                 return None
             await self._fetcher.sleep(pause_s)

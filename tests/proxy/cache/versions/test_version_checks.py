@@ -223,6 +223,22 @@ async def test_one_without_an_identity_is_asked_about_by_get(tmp_path: Path, err
         assert await world.get(A, reader(job="two")) == OTHER
 
 
+async def test_one_without_an_identity_is_asked_about_once(tmp_path: Path) -> None:
+    """Also where versions come back: no answer would ever be about its bytes."""
+    async with building(tmp_path / "c") as world:
+        names = [f"https://o/set/{number}.tar" for number in range(12)]
+        for number, name in enumerate(names):
+            world.origin.put(name, DATA, backends=('"b1"', '"b2"', '"b3"'), chance=random.Random(number))
+        for name in names:
+            assert await world.get(name, reader(job="one")) == DATA
+        assert world.fetcher.version_flips.known("https://o")
+        world.origin.put(A, DATA, identity=False)
+        await world.get(A, reader(job="one"))
+        before = len(world.origin.asked(A))
+        assert await world.get(A, reader(job="two")) == DATA
+        assert len(world.origin.asked(A)) <= before + 3
+
+
 async def test_a_shard_that_is_gone_is_not_served(tmp_path: Path) -> None:
     """Its origin says 404."""
     async with building(tmp_path / "c") as world:
