@@ -16,6 +16,7 @@ from forebay_proxy.cli.output import notice, say, say_json, silence_stdout
 from forebay_proxy.cli.seams import SaidReady, Seams
 from forebay_proxy.core.logs import keep_short
 from forebay_proxy.core.quantities import format_size
+from forebay_proxy.node.runfile import RunDirectory
 
 __all__ = ["serve"]
 
@@ -85,4 +86,15 @@ def _announce_json(info: SaidReady) -> None:
 def _announce(info: SaidReady) -> None:
     say(f"listening on  {info.url}" + (f" and {info.socket}" if info.socket else ""))
     say(f"cache         {info.cache_dir}, at most {format_size(info.capacity_bytes)}")
-    say('next          forebay run -- <your command>, or: eval "$(forebay env)"')
+    first = _found_first(info.url)
+    named = "" if first == info.url else f"--url {info.url} "
+    say(f'next          forebay run {named}-- <your command>, or: eval "$(forebay env{" " + named.rstrip() if named else ""})"')
+    if named:
+        say(f"              without --url or FOREBAY_URL they find {first}, which runs already")
+
+
+def _found_first(url: str) -> str:
+    """Where verbs without an address lead those who have our credentials: to ``url``, unless a sidecar of theirs runs already."""
+    directory = RunDirectory.of(os.environ)
+    fingerprint = directory.fingerprint(os.environ)
+    return next((record.url for record in directory.live() if record.fingerprint == fingerprint), url)

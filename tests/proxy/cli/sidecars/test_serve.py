@@ -14,6 +14,7 @@ from support.cli import invoke
 from forebay_proxy.cli.seams import SaidReady, Seams
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.quantities import TotalBytes
+from forebay_proxy.node.runfile import RunDirectory, RunFile, process_start_time
 
 pytestmark = pytest.mark.each_python
 
@@ -45,6 +46,22 @@ def test_it_says_where_and_how_much() -> None:
     for part in ("http://127.0.0.1:7071", "/run/user/1/forebay.sock", "/nvme/forebay", "200 GB"):
         assert part in result.stdout
     assert result.stderr == "forebay: cache size 20 GiB; --cache-size changes it\n"
+
+
+def test_beside_another_it_says_how_it_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The next commands name its address where, without one, they would find the sidecar that runs already."""
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv("FOREBAY_URL", raising=False)
+    alone = invoke("serve", seams=Seams(serve=Service())).stdout
+    directory = RunDirectory.of(os.environ)
+    own, pid = directory.fingerprint(os.environ), os.getpid()
+    with directory.claim(own) as claim:
+        claim.announce(RunFile("http://127.0.0.1:7070", None, pid, process_start_time(pid) or 0, "x", "/cache", own, "run"))
+        beside = invoke("serve", seams=Seams(serve=Service())).stdout
+    assert 'forebay run -- <your command>, or: eval "$(forebay env)"' in alone
+    assert 'forebay run --url http://127.0.0.1:7071 -- <your command>, or: eval "$(forebay env --url http://127.0.0.1:7071)"' in beside
+    assert "http://127.0.0.1:7070" in beside
 
 
 def test_json_is_one_ready_line() -> None:
