@@ -19,6 +19,11 @@ class ClipTimer:
         self._clock = clock
         self._began_s = clock()
 
+    @property
+    def left_s(self) -> Optional[float]:
+        """Seconds until the time is over, below 0 once it is; None is for ever."""
+        return None if self._limit_s is None else self._began_s + self._limit_s - self._clock()
+
     def check(self) -> None:
         """Raise ``VideoTimeout`` once the time is over."""
         if self._limit_s is not None and self._clock() - self._began_s > self._limit_s:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Tuple
+from collections import deque
+from contextlib import suppress
+from typing import Any, Deque, Dict, Mapping, Optional, Sequence, Tuple
 
 import av
 import numpy
@@ -18,6 +20,17 @@ from forebay_loader.videos.errors import UnsupportedVideo, VideoError
 from forebay_loader.videos.sources.frame_room import room_for
 
 __all__ = ["LiveSource"]
+
+
+class _Left:
+    """How long FFmpeg may wait, in seconds: asked when a read begins, so that all reads of a call together have one limit."""
+
+    def __init__(self, timer: ClipTimer) -> None:
+        self.timer = timer
+
+    def __float__(self) -> float:
+        left_s = self.timer.left_s
+        return -1.0 if left_s is None else max(left_s, 0.0)
 
 
 class LiveSource:
@@ -39,7 +52,8 @@ class LiveSource:
         self._size = size
         self._time_limit_s = time_limit_s
         self._container: Any = None
-        self._coming: Iterator[Any] = iter(())
+        self._left = _Left(self._timer())
+        self._coming: Deque[Any] = deque()
         self._passed = 0
         self._pictures: Optional[Pictures] = None
 
@@ -47,12 +61,12 @@ class LiveSource:
         return f"<{type(self).__name__} {self._name}{', open' if self._container else ''}>"
 
     def __getstate__(self) -> Dict[str, Any]:
-        return {**self.__dict__, "_container": None, "_coming": None, "_passed": 0, "_pictures": None}
+        return {**self.__dict__, "_container": None, "_coming": deque(), "_passed": 0, "_pictures": None}
 
     def open(self) -> ClipInfo:
         if self._container is None:
             self._container = self._opened()
-            self._coming, self._passed, self._pictures = self._container.decode(video=0), 0, None
+            self._passed, self._pictures = 0, None
         stream = self._container.streams.video[0]
         return ClipInfo(0, array("d"), 0.0, stream.codec_context.width, stream.codec_context.height)
 
@@ -61,7 +75,7 @@ class LiveSource:
 
     def frames(self, indices: Sequence[int]) -> Any:
         self.open()
-        timer = self._timer()
+        timer = self._left.timer = self._timer()
         before, found = -1, room_for(0, (1, 1, 3))
         for place, index in enumerate(indices):
             if index == before:
@@ -80,7 +94,7 @@ class LiveSource:
 
     def close(self) -> None:
         container, self._container = self._container, None
-        self._coming = iter(())
+        self._coming.clear()
         if container is not None:
             container.close()
 
@@ -115,9 +129,10 @@ class LiveSource:
         return ClipTimer(self._time_limit_s, self._name)
 
     def _opened(self) -> Any:
-        timer = self._timer()
+        timer = self._left.timer = self._timer()
+        wait: Any = self._left
         try:
-            found = av.open(self._url, format=self._form or None, options=self._options, timeout=self._time_limit_s)
+            found = av.open(self._url, format=self._form or None, options=self._options, timeout=wait)
         except FFmpegError as error:
             timer.check()  # FFmpeg says "I/O error" of what it gave up waiting for
             raise UnsupportedVideo(f"cannot be opened: {error.strerror}", self._name) from None
@@ -132,9 +147,8 @@ class LiveSource:
         if index < self._passed:
             raise IndexError(f"frame {index} of {self._name} has passed: the next one is {self._passed}")
         while True:
-            timer.check()
             try:
-                frame = next(self._coming, None)
+                frame = self._next(timer)
             except FFmpegError as error:
                 timer.check()
                 raise UnsupportedVideo(f"broke off: {error.strerror}", self._name) from None
@@ -144,3 +158,21 @@ class LiveSource:
             COUNTS.add("video_packets")
             if self._passed > index:
                 return frame
+
+    def _next(self, timer: ClipTimer) -> Optional[Any]:
+        """The frame that comes next, None at the end.
+
+        A packet at a time, of sound too: a stream that goes on without a picture has its limit as well, and a read that begins is told how
+        long it may wait.
+        """
+        stream = self._container.streams.video[0]
+        while not self._coming:
+            timer.check()
+            packet: Any = next(self._container.demux(), None)
+            ended = packet is None or not packet.size
+            if ended or packet.stream_index == stream.index:
+                with suppress(EOFError):  # the decoder was emptied before
+                    self._coming.extend(stream.decode(None if ended else packet))
+            if ended and not self._coming:
+                return None
+        return self._coming.popleft()

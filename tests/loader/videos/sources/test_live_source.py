@@ -4,16 +4,34 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy
 import pytest
 from support.clips import frame_number, rendered
 
-from forebay_loader.videos.errors import UnsupportedVideo, VideoTimeout
+from forebay_loader.videos.errors import UnsupportedVideo, VideoError, VideoTimeout
 from forebay_loader.videos.sources.choice import source_of
 from forebay_loader.videos.sources.live_source import LiveSource
+
+FRAMES = 48
+
+
+def sound_alone() -> Iterator[bytes]:
+    """Packets of sound, on the stream that the clip has them on."""
+    data = rendered(container="mpegts", frames=1, audio="mp2", audio_s=2.0)
+    yield from (data[at : at + 188] for at in range(0, len(data), 188) if int.from_bytes(data[at + 1 : at + 3], "big") & 0x1FFF == 0x101)
+
+
+# What comes after the pictures, again and again; each reaches another place in FFmpeg's demuxer.
+GOES_ON: dict[str, Callable[[], Iterable[bytes]]] = {
+    "/falls-silent": lambda: (),
+    "/dribbles": lambda: [b"\x47\x1f\xff\x10" + b"\xff" * 184],  # a packet of nothing, as broadcasts are filled up with
+    "/sound-alone": sound_alone,
+}
 
 
 class Stream(BaseHTTPRequestHandler):
@@ -30,8 +48,20 @@ class Stream(BaseHTTPRequestHandler):
         if self.path == "/silent":
             self.held.wait(60)
             return
-        body = rendered(container="mpegts", frames=48)
-        self.wfile.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body))
+        body = rendered(container="mpegts", frames=FRAMES, audio="mp2")
+        path, _, late = self.path.partition("?")
+        if path in GOES_ON:
+            self._chunk(late.encode() or body)
+            while not self.held.wait(0.02):
+                for part in GOES_ON[path]():
+                    self._chunk(part)
+            return
+        self._chunk(body)
+        self._chunk(b"")
+
+    def _chunk(self, part: bytes) -> None:
+        with suppress(OSError):  # nobody listens any more
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part))
 
     def log_message(self, format: str, *args: object) -> None: ...
 
@@ -59,13 +89,14 @@ def test_a_live_stream_over_http(host: str) -> None:
 
 
 def test_there_is_no_way_back(host: str) -> None:
-    """Nor behind the end."""
+    """Nor behind the end, however often it is asked for."""
     with source_of(f"live+http://{host}/a.ts") as source:
         source.frame(5)
         with pytest.raises(IndexError, match=r"frame 2 .* has passed"):
             source.frame(2)
-        with pytest.raises(IndexError, match="ended after 48 frames"):
-            source.frame(100)
+        for _ in range(2):
+            with pytest.raises(IndexError, match="ended after 48 frames"):
+                source.frame(100)
 
 
 def test_a_stream_that_is_not_there() -> None:
@@ -78,6 +109,27 @@ def test_a_silent_stream_has_its_time(host: str) -> None:
     """A worker does not wait for ever."""
     with pytest.raises(VideoTimeout, match=r"longer than 0\.3 s"):
         source_of(f"live+http://{host}/silent", time_limit_s=0.3).open()
+
+
+@pytest.mark.parametrize("path", GOES_ON)
+def test_a_stream_that_goes_on_without_a_picture(host: str, path: str) -> None:
+    """Whatever comes in place of frames, what has come is given, and then the time is over."""
+    with source_of(f"live+http://{host}{path}", options={"probesize": "5000"}, time_limit_s=1.0) as source:
+        assert frame_number(source.frame(10)) == 10
+        began_s = time.monotonic()
+        with pytest.raises(VideoTimeout, match=rf"{path}: took longer than 1 s"):
+            source.frame(FRAMES + 10)
+        assert 0.9 < time.monotonic() - began_s < 10
+
+
+@pytest.mark.parametrize("path", GOES_ON)
+def test_opening_what_has_no_picture(host: str, path: str) -> None:
+    """It is looked for as long as a call may take, not as long as bytes come."""
+    with source_of(f"live+http://{host}{path}?late", time_limit_s=1.0) as source:
+        began_s = time.monotonic()
+        with pytest.raises(VideoError, match=f"{path}: (took longer than 1 s|there is no video in it)"):
+            source.open()
+        assert time.monotonic() - began_s < 10
 
 
 def test_it_travels_closed(host: str) -> None:
