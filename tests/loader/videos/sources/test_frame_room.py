@@ -1,4 +1,4 @@
-"""No room is made that this machine cannot have."""
+"""No room is made that this process cannot have."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from support.clips import rendered
 from support.mp4_boxes import patched, places
 
 from forebay_loader.videos.errors import UnsupportedVideo
+from forebay_loader.videos.sources import frame_room
 from forebay_loader.videos.sources.choice import source_of
 from forebay_loader.videos.sources.frame_room import room_for
 
@@ -17,8 +18,15 @@ def test_room_is_made() -> None:
 
 def test_more_than_the_memory_is_refused() -> None:
     """With what it would take, before it is taken."""
-    with pytest.raises(UnsupportedVideo, match=r"1000000 frames of 8192 x 8192 pixels take 201326\.6 GB, and this machine has"):
+    with pytest.raises(UnsupportedVideo, match=r"1000000 frames of 8192 x 8192 pixels take 201326\.6 GB, and there are"):
         room_for(1_000_000, (8192, 8192, 3))
+
+
+def test_more_than_a_container_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the machine has it: the kernel would end the process."""
+    monkeypatch.setattr(frame_room, "memory_bytes", lambda: 1_000_000)
+    with pytest.raises(UnsupportedVideo, match=r"10 frames of 256 x 256 pixels take 0\.0 GB, and there are 0\.0 GB here"):
+        room_for(10, (256, 256, 3))
 
 
 def test_a_clip_that_asks_for_more() -> None:
