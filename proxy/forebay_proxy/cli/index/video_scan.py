@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
-from queue import Queue
+from queue import Empty, Queue
 from threading import Thread
 from types import TracebackType
 from typing import IO, Any
@@ -27,6 +29,7 @@ __all__ = ["CLIP_SUFFIXES", "ScanStopped", "VideoScan", "is_clip"]
 # What is a clip by itself where a shard is expected; members of shards are chosen by the loader, from the same list.
 CLIP_SUFFIXES = ("mp4", "webm", "mkv", "mov", "m4v", "avi", "mpg", "mpeg", "ogv", "wmv", "ts")
 _NEEDS = ("av", "numpy")
+SILENT_S = 1800.0  # a film takes minutes, and a shard of them on a slow line; each clip is told, and has limits of its own
 PROGRAM = (sys.executable, "-P", "-m", "forebay_loader.videos.metadata")
 
 Event = dict[str, Any]
@@ -51,12 +54,13 @@ def is_clip(url: str) -> bool:
 
 
 class VideoScan:
-    """The scan into ``table``, through ``sidecar``. ``told`` gets its events, in the thread of the caller. Use ``with``.
+    """The scan into ``table``, through ``sidecar``. ``told`` gets its events, in the thread of the caller. One that neither reads nor tells
+    anything for ``silent_s`` seconds has stopped. Use ``with``.
 
     Raises ``ConfigError`` where this environment cannot decode.
     """
 
-    def __init__(self, table: str, sidecar: SidecarClient, token: str, told: Callable[[Event], None]) -> None:
+    def __init__(self, table: str, sidecar: SidecarClient, token: str, told: Callable[[Event], None], silent_s: float = SILENT_S) -> None:
         missing = [name for name in ("forebay_loader", *_NEEDS) if find_spec(name) is None]
         if missing:
             raise ConfigError(
@@ -68,6 +72,7 @@ class VideoScan:
         self._told = told
         self._events: Queue[Event | ScanStopped | None] = Queue()
         self._ended = False
+        self._silent_s = silent_s
         self.last: Event = {"event": "progress", **dict.fromkeys(_COUNTS, 0)}
 
     def add(self, url: str, headers: tuple[tuple[str, str], ...], name: str) -> None:
@@ -78,17 +83,17 @@ class VideoScan:
             url = f"pipe:{shlex.join(['curl', '-s', '-f', '-L', '-g', *said, url])}"
         line = json.dumps({kind: url, "name": name})
         try:
-            self._input.write(line.encode() + b"\n")
-            self._input.flush()
+            self._write(line.encode() + b"\n")
         except OSError:
             self.end()
-        self._take(block=False)
+        self._take()
 
     def end(self) -> Event:
         """Nothing more is added: its last event, when it has ended. Raises ``ScanStopped``."""
         with suppress(OSError):  # it ended by itself, and says why
             self._input.close()
-        self._take(block=True)
+        while not self._ended:
+            self._take(self._silent_s)
         code = self._process.wait()
         if code or self.last["event"] != "end":
             why = self.last.get("error") or f"its process ended with exit code {code}"
@@ -100,6 +105,7 @@ class VideoScan:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._input: IO[bytes] = self._process.stdin
+        os.set_blocking(self._input.fileno(), False)
         self._reader = Thread(target=self._read, args=(self._process.stdout,), name="video-scan", daemon=True)
         self._reader.start()
         return self
@@ -123,17 +129,46 @@ class VideoScan:
                     self._events.put(event)
         self._events.put(None)
 
-    def _take(self, *, block: bool) -> None:
-        while not self._ended and (block or not self._events.empty()):
-            event = self._events.get()
+    def _write(self, line: bytes) -> None:
+        """Wait while the scan is busy with what it was told before, and tells how far it is."""
+        room = select.poll()
+        room.register(self._input, select.POLLOUT)
+        left, last_s = memoryview(line), time.monotonic()
+        while left:
+            try:
+                left = left[os.write(self._input.fileno(), left) :]
+            except BlockingIOError:
+                if self._take():
+                    last_s = time.monotonic()
+                waits_s = last_s + self._silent_s - time.monotonic()
+                if waits_s <= 0:
+                    raise self._silent() from None
+                room.poll(1000 * min(waits_s, 1.0))
+
+    def _take(self, waits_s: float = 0.0) -> bool:
+        """Hand on what was told; whether anything was. Raises ``ScanStopped`` where nothing comes in ``waits_s``, if that is not 0."""
+        taken = False
+        while not self._ended and (waits_s or not self._events.empty()):
+            try:
+                event = self._events.get(timeout=waits_s or None)
+            except Empty:
+                raise self._silent() from None
+            taken = True
             if event is None:
                 self._ended = True
-                return
-            if isinstance(event, ScanStopped):
+            elif isinstance(event, ScanStopped):
                 raise event
-            if event["event"] != "failed":
-                self.last = {**self.last, **event}
-            self._told(event)
+            else:
+                if event["event"] != "failed":
+                    self.last = {**self.last, **event}
+                self._told(event)
+        return taken
+
+    def _silent(self) -> ScanStopped:
+        return ScanStopped(
+            f"the scan of clips stopped: its process read nothing and told nothing for {self._silent_s:g} s",
+            next_step="the same command goes on from what it has found; a clip that holds it up is one of the shards told last",
+        )
 
 
 def _event(line: bytes) -> Event | None:

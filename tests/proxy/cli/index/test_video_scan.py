@@ -40,9 +40,9 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
     return put
 
 
-def events(table: str = "t.clips", token: str = "") -> tuple[VideoScan, list[dict[str, Any]]]:
+def events(table: str = "t.clips", token: str = "", silent_s: float = 60.0) -> tuple[VideoScan, list[dict[str, Any]]]:
     told: list[dict[str, Any]] = []
-    return VideoScan(table, SIDECAR, token, told.append), told
+    return VideoScan(table, SIDECAR, token, told.append, silent_s), told
 
 
 def test_shards_are_told_and_events_come_back(program: Callable[[str], None]) -> None:
@@ -143,6 +143,38 @@ def test_much_said_keeps_nobody_waiting(program: Callable[[str], None]) -> None:
     with scan:
         scan.end()
     assert len(told) == 20_001
+
+
+def test_one_that_stops_reading_is_given_up(program: Callable[[str], None]) -> None:
+    """When its pipe is full, and it says nothing either: the count is not held up for ever."""
+    program("time.sleep(600)")
+    scan, _ = events(silent_s=0.5)
+    with pytest.raises(ScanStopped, match=r"read nothing and told nothing for 0\.5 s"), scan:
+        _tell_for_ever(scan)
+    assert scan._process.returncode == -15
+
+
+def test_one_that_says_nothing_at_its_end_is_given_up(program: Callable[[str], None]) -> None:
+    """Its stdin is closed, and no last word comes."""
+    program("sys.stdin.read(); time.sleep(600)")
+    scan, _ = events(silent_s=0.5)
+    with pytest.raises(ScanStopped, match="told nothing for"), scan:
+        scan.end()
+
+
+def test_one_that_is_slow_and_says_so_is_waited_for(program: Callable[[str], None]) -> None:
+    """Longer than it may be silent, while its pipe is full; nothing that it is told gets lost."""
+    program("""
+        for number in range(60):
+            tell(event="progress")
+            time.sleep(0.05)
+        tell(event="end", scanned=len(sys.stdin.readlines()))
+    """)
+    scan, _ = events(silent_s=1.5)
+    with scan:
+        for _ in range(1000):
+            scan.add("s3://b/1.tar", (), "x" * 200)
+        assert scan.end()["scanned"] == 1000
 
 
 def test_an_error_ends_the_process(program: Callable[[str], None]) -> None:
