@@ -77,11 +77,11 @@ class ClipStage(EpochStage, EpochDecoder):
             found[CORRUPT] = ""
         return found
 
-    def replaced(self, healthy: Mapping[str, Any], bad: Mapping[str, Any], why: Exception, of: Optional[ClipPass] = None) -> Sample:
-        """``healthy`` decoded, in the place of ``bad``, whose key it names."""
+    def replaced(self, healthy: Mapping[str, Any], bad: str, why: str, of: Optional[ClipPass] = None) -> Sample:
+        """``healthy`` decoded, in the place of the sample whose key is ``bad``, which it names."""
         warn_node(f"{why}; another sample stands in its place (replace_corrupt)")
         COUNTS.add("video_replaced")
-        return {**self.decoded(healthy, of), CORRUPT: str(bad.get("__key__", "?"))}
+        return {**self.decoded(healthy, of), CORRUPT: bad}
 
     def by_number(self, sample: Callable[[int], Sample], number: int, count: int) -> Sample:
         """Sample ``number`` of ``count`` with its clips decoded. Where it cannot be, and ``replaces``, the next that can."""
@@ -93,7 +93,7 @@ class ClipStage(EpochStage, EpochDecoder):
             why: Exception = error
         for other in (*range(number + 1, count), *range(number)):
             try:
-                return self.replaced(sample(other), sample(number), why)
+                return self.replaced(sample(other), _key(sample(number)), str(why))
             except VideoError as error:
                 why = error
         raise why
@@ -129,18 +129,21 @@ class ClipStage(EpochStage, EpochDecoder):
         return ClipPass(told or 0)
 
     def _samples(self, samples: Iterator[Sample], of: ClipPass) -> Iterator[Sample]:
-        """One pass over ``samples``. ``healthy`` is the last that could be decoded, as it came; ``owed`` those before any such."""
+        """One pass over ``samples``. ``healthy`` is the last that could be decoded, as it came; ``owed`` those before any such: only their
+        keys, for there may be many, and a clip is large. So of their errors, which hold them, the first alone is kept."""
         healthy: Optional[Sample] = None
-        owed: List[Tuple[Sample, Exception]] = []
+        owed: List[Tuple[str, str]] = []
+        first: Optional[Exception] = None
         for sample in samples:
             try:
                 found = self.decoded(sample, of)
             except Exception as error:
                 if self._replaces(error):
                     if healthy is None:
-                        owed.append((sample, error))
+                        owed.append((_key(sample), str(error)))
+                        first = first or error
                     else:
-                        yield self.replaced(healthy, sample, error, of)
+                        yield self.replaced(healthy, _key(sample), str(error), of)
                 elif self._handler is None:
                     raise
                 elif not self._handler(error):
@@ -150,9 +153,9 @@ class ClipStage(EpochStage, EpochDecoder):
             healthy = sample
             for bad, why in owed:
                 yield self.replaced(healthy, bad, why, of)
-            owed = []
-        if owed:
-            raise owed[0][1]  # not one could be decoded: that is no accident of a clip
+            owed, first = [], None
+        if owed and first is not None:
+            raise first  # not one could be decoded: that is no accident of a clip
 
     def _decode(self, key: str, data: Any, of: Optional[ClipPass] = None) -> Any:
         """A decoder's answer for one member: (frames, audio, info), or None."""
@@ -162,6 +165,10 @@ class ClipStage(EpochStage, EpochDecoder):
 
         with _counted():
             return decoded_member(key, data, self.asked, of or self._pass_told())
+
+
+def _key(sample: Mapping[str, Any]) -> str:
+    return str(sample.get("__key__", "?"))
 
 
 @contextmanager

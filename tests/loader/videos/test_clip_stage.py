@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +233,30 @@ def test_batches_that_do_not_shrink() -> None:
     ]  # fmt: skip
     assert found[0]["frames"] is not found[1]["frames"]
     assert COUNTS.snapshot()["video_replaced"] == 3
+
+
+def test_bad_ones_at_the_begin_are_not_kept() -> None:
+    """Only their names: a shard may begin with any number of them. One stands for all of its clip's bytes."""
+
+    class Clip(bytearray):
+        pass
+
+    kept: list[weakref.ref[Clip]] = []
+
+    def some() -> Iterator[dict[str, Any]]:
+        for number in range(5):
+            clip = Clip(BAD)
+            kept.append(weakref.ref(clip))
+            yield sample(f"{number}", mp4=clip)
+            del clip
+        gc.collect()
+        alive.append(sum(one() is not None for one in kept))
+        yield sample("5", mp4=CLIP)
+
+    alive: list[int] = []
+    found = list(fb.video("uniform(2)", replace_corrupt=True)(some()))
+    assert [one["__corrupt__"] for one in found] == ["", "0", "1", "2", "3", "4"]
+    assert alive[0] <= 2
 
 
 def test_a_clip_that_no_scan_knows_is_no_bad_one() -> None:
