@@ -1,8 +1,9 @@
 """Parts of a pipeline whose passes differ by epoch, and how they are told.
 
-``fb.WebDataset`` says three numbers of a pass. ``epoch`` is that of the iteration, ``turn`` counts the passes of the iteration
+``fb.WebDataset`` says four numbers of a pass. ``epoch`` is that of the iteration, ``turn`` counts the passes of the iteration
 (``.repeat``), and ``phase`` says how far training is: the epoch where an iteration is one, all passes before where ``.repeat(n)`` makes
-several of one iteration, None where the data set is read without end and nothing says where an epoch ends.
+several of one iteration, None where the data set is read without end and nothing says where an epoch ends. ``place`` tells ranks and
+workers apart where shards are drawn with replacement, so that several may come to one sample in one pass; else it is 0.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ class EpochStage(ABC):
     """``fb.WebDataset`` tells it, before each pass and in the thread that makes it, which epoch the pass is of."""
 
     @abstractmethod
-    def begin(self, epoch: int, turn: int, phase: Optional[int] = None) -> None:
+    def begin(self, epoch: int, turn: int, phase: Optional[int] = None, place: int = 0) -> None:
         """The next pass that this thread makes is of ``epoch``; ``turn`` counts the passes of one epoch."""
 
 
@@ -25,5 +26,5 @@ class EpochDecoder(ABC):
     """What ``fb.WebDataset(…).decode(…)`` asks for a decoder of each pass."""
 
     @abstractmethod
-    def of_pass(self, epoch: int, turn: int, phase: Optional[int]) -> Callable[[str, Any], Any]:
+    def of_pass(self, epoch: int, turn: int, phase: Optional[int], place: int = 0) -> Callable[[str, Any], Any]:
         """A decoder of one pass: gets a member's suffix and bytes, answers None for what it does not decode."""

@@ -22,7 +22,7 @@ class DecodeStage(EpochStage):
     def __init__(self, args: Sequence[Any], how: Mapping[str, Any]) -> None:
         self._args = tuple(args)
         self._how = dict(how)
-        self._began: Dict[int, Tuple[int, int, Optional[int]]] = {}  # by thread: what is known of its next pass
+        self._began: Dict[int, Tuple[int, int, Optional[int], int]] = {}  # by thread: what is known of its next pass
 
     def __repr__(self) -> str:
         return f"<decode {', '.join(map(repr, self._args))}>"
@@ -30,8 +30,8 @@ class DecodeStage(EpochStage):
     def __getstate__(self) -> Dict[str, Any]:
         return {**self.__dict__, "_began": {}}
 
-    def begin(self, epoch: int, turn: int, phase: Optional[int] = None) -> None:
-        self._began[threading.get_ident()] = epoch, turn, phase
+    def begin(self, epoch: int, turn: int, phase: Optional[int] = None, place: int = 0) -> None:
+        self._began[threading.get_ident()] = epoch, turn, phase, place
 
     def __call__(self, samples: Iterator[Any]) -> Iterator[Any]:
         began = self._began.pop(threading.get_ident(), None)  # None outside fb.WebDataset: its decoders say what they make of that

@@ -162,7 +162,7 @@ class SampleShuffle(EpochStage):
     def __repr__(self) -> str:
         return f"<shuffle {self.buffer}, seed {self._seed}>"
 
-    def begin(self, epoch: int, turn: int, phase: Optional[int] = None) -> None:
+    def begin(self, epoch: int, turn: int, phase: Optional[int] = None, place: int = 0) -> None:
         self._began[threading.get_ident()] = epoch, turn
 
     def __call__(self, data: Iterator[Any]) -> Iterator[Any]:

@@ -51,7 +51,7 @@ class ShardList(EpochStage):
     def __len__(self) -> int:
         return len(self.urls)
 
-    def begin(self, epoch: int, turn: int, phase: Optional[int] = None) -> None:
+    def begin(self, epoch: int, turn: int, phase: Optional[int] = None, place: int = 0) -> None:
         self._began[threading.get_ident()] = epoch, turn
 
     def __call__(self) -> Iterator[Item]:
@@ -61,12 +61,16 @@ class ShardList(EpochStage):
 
     __iter__ = __call__
 
+    def place(self) -> int:
+        """Of this rank and worker among all: each has another one."""
+        world = self.world.resolved()
+        return world.rank + world.size * here_worker().id
+
     def _indices(self, epoch: int, turn: int) -> Iterable[int]:
         n, order = len(self.urls), self.order
         if order.resampled:
-            world, worker = self.world.resolved(), here_worker()
-            first, step = world.rank + world.size * worker.id, world.size * worker.workers
-            return resampled_order(n, order.seed, epoch, turn, first=first, step=step)
+            step = self.world.resolved().size * here_worker().workers
+            return resampled_order(n, order.seed, epoch, turn, first=self.place(), step=step)
         return epoch_order(n, order.seed, epoch, turn) if order.shuffled else range(n)
 
     def __getstate__(self) -> dict[str, Any]:

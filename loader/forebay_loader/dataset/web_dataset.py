@@ -255,10 +255,11 @@ class WebDataset(compat.WebDataset):
         return [stage for stage in self.pipeline if isinstance(stage, stock_detshuffle)]
 
     def _passes(self, epoch: int, place: StreamPosition) -> Iterator[Any]:
+        drawn_at = self._shards.place() if self._shards is not None and self._shards.order.resampled else 0
         for turn in range(self.repetitions):
             for stage in self.pipeline:
                 if isinstance(stage, EpochStage):
-                    stage.begin(epoch, turn, self._phase(epoch, turn))
+                    stage.begin(epoch, turn, self._phase(epoch, turn), drawn_at)
             before = place.passed
             for place.passed, sample in enumerate(self.iterator1(), before + 1):  # counted where a state asks for it
                 yield sample

@@ -1,7 +1,8 @@
 """One pass over clips: which epoch it is of, and how often it has come to a clip, so that chance is another one each time.
 
 What a sampler draws is a function of the seed, the epoch, the clip's name and how often the pass came to that clip before. Where a clip is
-met once in an epoch, the last is 0 in every worker and rank, so it does not matter who reads it.
+met once in an epoch, the last is 0 in every worker and rank, so it does not matter who reads it. Where each rank and worker draws shards
+for itself, two of them may come to one clip: there it matters who does, so that they do not draw the same.
 """
 
 from __future__ import annotations
@@ -19,16 +20,17 @@ class ClipVisit(NamedTuple):
 
     phase: int
     epoch: int
-    again: Tuple[int, int, int]  # the turn in the epoch, how often the pass had to forget, the visits since
+    again: Tuple[int, int, int, int]  # the turn in the epoch, the place, how often the pass had to forget, the visits since
 
 
 class ClipPass:
     """A pass of ``epoch``, its ``turn``-th; ``phase`` is the epoch of which the sampler is, where that is another one. ``counted``: nobody
-    told the epoch."""
+    told the epoch. ``place``: whose pass it is, where others may come to the same clips."""
 
-    def __init__(self, epoch: int, turn: int = 0, phase: Optional[int] = None, *, counted: bool = False) -> None:
+    def __init__(self, epoch: int, turn: int = 0, phase: Optional[int] = None, *, place: int = 0, counted: bool = False) -> None:
         self.epoch = epoch
         self.turn = turn
+        self.place = place
         self.counted = counted
         self.phase = epoch if phase is None else phase
         self._forgot = 0
@@ -45,4 +47,4 @@ class ClipPass:
             self._forgot += 1
         before = self._visits.get(known_as, 0)
         self._visits[known_as] = before + 1
-        return ClipVisit(self.phase, self.epoch, (self.turn, self._forgot, before))
+        return ClipVisit(self.phase, self.epoch, (self.turn, self.place, self._forgot, before))

@@ -20,7 +20,7 @@ __all__ = ["ClipStage", "Handler"]
 
 Handler = Callable[[Exception], bool]
 Sample = Dict[str, Any]
-Began = Tuple[int, int, Optional[int]]
+Began = Tuple[int, int, Optional[int], int]
 CORRUPT = "__corrupt__"
 _TELL = "fb.video(…, epoch=…) says it: a number, or an object with a value that workers see, such as multiprocessing.Value('i')"
 
@@ -43,11 +43,11 @@ class ClipStage(EpochStage, EpochDecoder):
     def __getstate__(self) -> Dict[str, Any]:
         return {**self.__dict__, "_began": {}}
 
-    def begin(self, epoch: int, turn: int, phase: Optional[int] = None) -> None:
-        self._began[threading.get_ident()] = epoch, turn, phase
+    def begin(self, epoch: int, turn: int, phase: Optional[int] = None, place: int = 0) -> None:
+        self._began[threading.get_ident()] = epoch, turn, phase, place
 
-    def of_pass(self, epoch: int, turn: int, phase: Optional[int]) -> Callable[[str, Any], Any]:
-        return partial(self._decode, of=self._pass_of((epoch, turn, phase)))
+    def of_pass(self, epoch: int, turn: int, phase: Optional[int], place: int = 0) -> Callable[[str, Any], Any]:
+        return partial(self._decode, of=self._pass_of((epoch, turn, phase, place)))
 
     def __call__(self, *given: Any) -> Any:
         """``(samples)`` as a stage, an iterator of samples; ``(key, data)`` as a decoder, None for what is no clip."""
@@ -109,14 +109,14 @@ class ClipStage(EpochStage, EpochDecoder):
         """
         if began is None:
             return ClipPass(self._epochs.begin(), counted=told_epoch(self._epochs.told) is None)
-        epoch, turn, phase = began
+        epoch, turn, phase, place = began
         told = told_epoch(self._epochs.told)
         if told is None and phase is None and getattr(self.asked.sampling, "phased", False):
             raise ValueError(
                 f"{self.asked.sampling!r} is a table of epochs, and of a data set that is read without end nothing says where one ends: "
                 f".with_epoch(n) or .repeat(n) does, or {_TELL}"
             )
-        return ClipPass(epoch, turn, phase) if told is None else ClipPass(told, turn)
+        return ClipPass(epoch, turn, phase, place=place) if told is None else ClipPass(told, turn, place=place)
 
     def _pass_told(self) -> ClipPass:
         """Where nobody says which pass it is: by number, and as a decoder of a pipeline that is not ``fb.WebDataset``."""

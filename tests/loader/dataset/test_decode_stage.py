@@ -19,8 +19,8 @@ pytestmark = pytest.mark.webdataset
 class Told(EpochDecoder):
     """Answers what it was told."""
 
-    def of_pass(self, epoch: int, turn: int, phase: int | None) -> Callable[[str, Any], Any]:
-        return lambda key, data: (epoch, turn, phase) if key == ".clip" else None
+    def of_pass(self, epoch: int, turn: int, phase: int | None, place: int = 0) -> Callable[[str, Any], Any]:
+        return lambda key, data: (epoch, turn, phase, place) if key == ".clip" else None
 
     def __call__(self, key: str, data: bytes) -> Any:
         return "not told" if key == ".clip" else None
@@ -34,10 +34,10 @@ def test_each_pass_has_a_decoder_of_its_own() -> None:
     """Though both are begun before one is read."""
     stage = DecodeStage([Told()], {})
     passes = []
-    for told in ((0, 0, 0), (3, 1, 7)):
+    for told in ((0, 0, 0, 0), (3, 1, 7, 2)):
         stage.begin(*told)
         passes.append(stage(iter(samples())))
-    assert [next(one)["clip"] for one in passes] == [(0, 0, 0), (3, 1, 7)]
+    assert [next(one)["clip"] for one in passes] == [(0, 0, 0, 0), (3, 1, 7, 2)]
 
 
 def test_the_rest_is_webdatasets() -> None:
@@ -45,13 +45,13 @@ def test_the_rest_is_webdatasets() -> None:
     stage = pickle.loads(pickle.dumps(DecodeStage([Told(), "rgb8"], {"only": ["clip", "json"]})))
     stage.begin(1, 0, 1)
     (found,) = stage(iter(samples()))
-    assert (found["clip"], found["json"], found["txt"]) == ((1, 0, 1), 7, b"words")
+    assert (found["clip"], found["json"], found["txt"]) == ((1, 0, 1, 0), 7, b"words")
 
 
 class Bad(EpochDecoder):
     """A clip that cannot be decoded, of which a decoder sees the suffix alone."""
 
-    def of_pass(self, epoch: int, turn: int, phase: int | None) -> Callable[[str, Any], Any]:
+    def of_pass(self, epoch: int, turn: int, phase: int | None, place: int = 0) -> Callable[[str, Any], Any]:
         return self
 
     def __call__(self, key: str, data: bytes) -> Any:

@@ -145,6 +145,19 @@ def test_each_visit_draws_anew() -> None:
     assert len(set(seen())) > 8
 
 
+def test_each_that_draws_shards_for_itself_draws_frames_for_itself() -> None:
+    """Two workers that come to one clip would else give the same frames of it, visit for visit."""
+    stage, found = fb.video("clip('random', 1)"), []
+    for place in (0, 1, 2, 1):
+        stage.begin(0, 0, 0, place)
+        found.append([frame_number(one["frames"][0]) for one in stage([sample("a", mp4=CLIP)] * 4)])
+        assert frame_number(stage.of_pass(0, 0, 0, place)(".mp4", CLIP)[0][0]) == frame_number(
+            stage.of_pass(0, 0, 0, place)(".mp4", CLIP)[0][0]
+        )
+    assert found[1] == found[3]
+    assert len({tuple(one) for one in found}) == 3
+
+
 def test_a_table_that_may_stand_still_is_told(caplog: pytest.LogCaptureFixture) -> None:
     """A pipeline that is not ours may draw without end: a clip that comes again in one pass is what can be seen of it."""
     caplog.set_level("INFO")

@@ -254,6 +254,20 @@ def test_ranks_draw_alike(shard: FakeServer) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+@both_forms
+def test_ranks_that_draw_shards_draw_frames_apart(shard: FakeServer, form: Any) -> None:
+    """With replacement both come to the same clips, and would give the same frames of them; each draws the same again."""
+
+    def seen(rank: int) -> list[int]:
+        dataset = form(fb.WebDataset(URL, data_parallel=(rank, 2), resampled=True), "clip('random', 1)").with_epoch(12)
+        return [frame_number(frames[0]) for frames in dataset]
+
+    first, second = seen(0), seen(1)
+    assert (first, second) == (seen(0), seen(1))
+    assert sum(one == other for one, other in zip(first, second, strict=True)) < 6
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_a_decoder_of_a_pipeline_of_webdatasets_is_refused(shard: FakeServer) -> None:
     """Nobody tells it an epoch, and each pass would have the same frames; what does not differ by epoch is decoded."""
     plain = wds.DataPipeline(wds.SimpleShardList(URL), fb.tarfile_to_samples(), wds.decode(fb.video(TABLE)))
