@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import tarfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.clips import rendered
-from support.sidecar import Sidecar, forebay, running, small_segments
+from support.sidecar import Sidecar, environment, forebay, running, small_segments
 from support.tarmaking import written
 
 from forebay_loader.videos.metadata.clip_table import ClipTable
@@ -93,3 +98,23 @@ def test_another_file_at_its_place_stops_it(sidecar: Sidecar, films: Path, place
     assert done.returncode != 0
     assert "the scan of clips stopped: a.clips is no table of clips" in done.stderr
     assert (place / "a.clips").read_bytes() == b"my thesis"
+
+
+def test_killed_on_its_way_it_goes_on(sidecar: Sidecar, films: Path, place: Path) -> None:
+    """With ``kill -9``, it and its scan: what was found until then is known, and no table is there that seems whole. Then come the others."""
+    clip = rendered(frames=200, gop=200)
+    (films / "long.tar").write_bytes(written([(f"{number}.mp4", clip) for number in range(40)], tarfile.USTAR_FORMAT))
+    arguments = ("index", f"file://{films}/long.tar", "--url", sidecar.url, "--video", "a.clips", "--json")
+    table, journal = place / "a.clips", place / "a.clips.partial"
+    command = [sys.executable, "-m", "forebay_proxy", *arguments]
+    with subprocess.Popen(command, cwd=place, env=environment(place), stdout=subprocess.DEVNULL, start_new_session=True) as running_one:
+        while not (journal.exists() and journal.stat().st_size):
+            assert running_one.poll() is None
+            time.sleep(0.005)
+        os.killpg(running_one.pid, signal.SIGKILL)
+    assert not table.exists()
+    last = json.loads(forebay(place, *arguments).stdout.splitlines()[-1])
+    assert last["known"] > 0
+    assert (last["known"] + last["scanned"], last["failed"]) == (40, 0)
+    assert len(ClipTable(table)) == 40
+    assert not journal.exists()
