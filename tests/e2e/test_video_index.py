@@ -101,7 +101,7 @@ def test_another_file_at_its_place_stops_it(sidecar: Sidecar, films: Path, place
 
 
 def test_killed_on_its_way_it_goes_on(sidecar: Sidecar, films: Path, place: Path) -> None:
-    """With ``kill -9``, it and its scan: what was found until then is known, and no table is there that seems whole. Then come the others."""
+    """With ``kill -9``, it and its scan: what was found until then is known, and no table seems to be whole. Then come the others."""
     clip = rendered(frames=200, gop=200)
     (films / "long.tar").write_bytes(written([(f"{number}.mp4", clip) for number in range(40)], tarfile.USTAR_FORMAT))
     arguments = ("index", f"file://{films}/long.tar", "--url", sidecar.url, "--video", "a.clips", "--json")
