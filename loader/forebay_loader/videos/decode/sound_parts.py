@@ -43,6 +43,11 @@ class SoundParts:
         self._parts.append((place, samples))
         self._end = place + samples.shape[1]
 
+    def forget(self, before_s: float) -> None:
+        """Let go of what ends before ``before_s``, which nobody will ask for."""
+        before = before_s * self.rate_hz
+        self._parts = [part for part in self._parts[:-1] if part[0] + part[1].shape[1] > before] + self._parts[-1:]
+
     def between(self, begin_s: float, end_s: float) -> Any:
         """``channels x samples`` float32: shorter where the sound ends earlier; minus infinity is where it begins. 0 x 0 of nothing."""
         if not self._parts:

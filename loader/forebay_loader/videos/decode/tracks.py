@@ -11,7 +11,7 @@ from forebay_loader.videos.clip_info import ClipInfo
 from forebay_loader.videos.decode.byte_spans import SpanReader
 from forebay_loader.videos.decode.clip_timer import ClipTimer
 from forebay_loader.videos.decode.demux import demuxed
-from forebay_loader.videos.decode.demux_sound import demuxed_sound
+from forebay_loader.videos.decode.demux_sound import DemuxedSound
 from forebay_loader.videos.decode.frames import Buffer, ReadPart
 from forebay_loader.videos.decode.sound import sound_between, sound_group
 from forebay_loader.videos.errors import CorruptVideo, LeftToDemuxer, UnsupportedVideo
@@ -74,7 +74,7 @@ def _left(data: Buffer, timer: ClipTimer, why: LeftToDemuxer) -> ClipTracks:
 
 def _demuxed(data: Buffer, timer: ClipTimer) -> ClipTracks:
     found = demuxed(data, timer)
-    heard = partial(demuxed_sound, data, found.origin_s) if found.info.audio_rate_hz else _refusing(found.sound_fault)
+    heard = DemuxedSound(data, found.origin_s) if found.info.audio_rate_hz else _refusing(found.sound_fault)
     return ClipTracks(found.info, found.video, found.read, heard)
 
 
