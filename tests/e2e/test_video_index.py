@@ -74,10 +74,15 @@ def test_a_table_of_all_clips(sidecar: Sidecar, films: Path, place: Path) -> Non
 
 
 def test_clips_alone_need_no_count(sidecar: Sidecar, films: Path, place: Path) -> None:
-    """No shard, no sizes."""
-    done = forebay(place, "index", f"file://{films}/alone.webm", "--url", sidecar.url, "--video", "a.clips")
+    """No shard, no sizes. One in its place is looked at again, though it has the same length."""
+    arguments = ("index", f"file://{films}/alone.webm", "--url", sidecar.url, "--video", "a.clips")
+    done = forebay(place, *arguments)
     assert (done.returncode, done.stdout) == (0, "1 clip scanned; a.clips written\n"), done.stderr
     assert not (place / "sizes.json").exists()
+    os.utime(films / "alone.webm", (1, 1))
+    for scanned in (1, 0):
+        last = json.loads(forebay(place, *arguments, "--json").stdout.splitlines()[-1])
+        assert (last["scanned"], last["known"]) == (scanned, 1 - scanned)
 
 
 def test_a_shard_that_left_before_its_turn_is_scanned_all_the_same(sidecar: Sidecar, films: Path, place: Path) -> None:

@@ -35,9 +35,9 @@ def clips_of_shard(url: str, suffixes: Collection[str]) -> Iterator[ClipToScan]:
 def lone_clip(url: str) -> ClipToScan:
     """The clip that is the object ``url``. Raises ``ShardReadError``, ``ProxyUnreachable``."""
     clip = ObjectClip(url)
-    size = clip.open()
+    size, version = clip.open(), clip.etag
     clip.close()
-    return ClipToScan(clip_name(shard_name(url)), size, "", partial(ClipSource, clip, size=LOOK))
+    return ClipToScan(clip_name(shard_name(url)), size, version, partial(ClipSource, clip, size=LOOK))
 
 
 def _member(shard: IndexedShard, number: int, suffix: str, member: str, shown: str) -> ClipSource:

@@ -133,6 +133,12 @@ class ObjectClip:
         self._version = PinnedReads(self._limits).version(self._source, alone=True)
         return self._version.length
 
+    @property
+    def etag(self) -> str:
+        """Of the version that is open; "" while none is."""
+        found = self._opened or self._version
+        return "" if found is None else found.etag
+
     def read(self, at: int, size: int) -> Buffer:
         opened = self._opened
         if opened is not None and not opened.closed:

@@ -76,6 +76,18 @@ def test_a_broken_clip_is_named_and_passed_over(path: Path) -> None:
     assert scan_clips(clips.some(0, 1, 2), path).scanned == 1
 
 
+@pytest.mark.parametrize("error", [IndexError("list index out of range"), OSError(5, "Input/output error")])
+def test_an_error_that_nobody_thought_of_is_the_clips(path: Path, error: Exception) -> None:
+    """A scan that ended there would end there each time."""
+    done = scan_clips(Clips(c1=error).some(0, 1, 2), path)
+    assert (done.scanned, done.failed) == (2, {"c1": f"{type(error).__name__}: {error}"})
+
+    def opened() -> AbstractContextManager[Measurable]:
+        raise error
+
+    assert scan_clips([ClipToScan("d", 1, "", opened)], path).failed == {"d": f"{type(error).__name__}: {error}"}
+
+
 def test_one_that_cannot_be_opened_is_named_too(path: Path) -> None:
     """Its shard is gone, say."""
 
