@@ -139,7 +139,7 @@ def _begun(pool: ThreadPoolExecutor, clip: ClipToScan, audio: bool) -> "Future[C
     """Its measuring, begun; failed at once where it cannot be opened."""
     try:
         source = clip.open()
-    except Exception as error:  # noqa: BLE001  # told where its turn comes
+    except Exception as error:  # told where its turn comes
         failed: Future[ClipInfo] = Future()
         failed.set_exception(error)
         return failed
@@ -162,7 +162,7 @@ def _take(
         info = future.result()
     except LoaderError as error:  # of this clip, or of its shard; a full disk is the scan's own
         done.failed[clip.name] = str(error)
-    except Exception as error:  # noqa: BLE001  # what nobody thought of is this clip's all the same: else no scan would get past it
+    except Exception as error:  # what nobody thought of is this clip's all the same: else no scan would get past it
         done.failed[clip.name] = f"{type(error).__name__}: {error}"
     else:
         so_far.add(ClipRecord(clip.name, clip.clip_bytes, clip.version, info))
