@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.core.errors import IndexNotYet, NoIndex
-from forebay_proxy.wire.tar.members import BadTar
+from forebay_proxy.wire.tar.header import BadTar
 from forebay_proxy.wire.tar.sample_index import IndexBuilder, NotIndexable, encode
 from forebay_proxy.wire.tar.scan import scan
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-from forebay_proxy.wire.tar.members import BadTar, start_fault
+from forebay_proxy.wire.tar.header import BadTar, start_fault
 
 __all__ = ["LOOK_BYTES", "MAGIC_BYTES", "compression_of", "is_named_tar", "not_a_tar", "why_no_tar"]
 

@@ -1,4 +1,4 @@
-"""One tar header: its numbers, its checksum and its name. Pure, stdlib only.
+"""One tar header: its numbers, its checksum, its name, and what is wrong with it. Pure, stdlib only.
 
 The checksum is a sum of 512 bytes, which takes Python 2.4 us and zlib's adler32 0.2: the lower half of that is 1 + the sum modulo 65521.
 What it ends in for a right header follows from the checksum field alone, and few fields occur.
@@ -9,11 +9,15 @@ from __future__ import annotations
 import re
 import struct
 import sys
-from typing import Dict, Tuple
+from typing import Dict, NamedTuple, Optional, Tuple
 
-__all__ = ["BLOCK_BYTES", "ENCODING", "EXPECTED", "HEADER", "TIMES", "blocks", "decoded", "learn", "number", "sums"]
+__all__ = [
+    "BLOCK_BYTES", "ENCODING", "EXPECTED", "HEADER", "TIMES", "ZEROS", "BadTar", "Header", "at_start", "blocks", "decoded", "learn",
+    "number", "parsed", "start_fault", "sums",
+]  # fmt: skip
 
 BLOCK_BYTES = 512
+ZEROS = bytes(BLOCK_BYTES)  # two such blocks are the end marker
 ENCODING = sys.getfilesystemencoding()  # tarfile.ENCODING
 # name, the size's first 11 digits and what follows them, checksum, kind, first byte of the name's prefix
 HEADER = struct.Struct("100s24x11sB12x8sB188xB")
@@ -22,6 +26,27 @@ TIMES = re.compile(rb"(?:[1-9][0-9]* [acm]time=[0-9.]+\n)+(?=\0)")
 EXPECTED: Dict[bytes, int] = {}  # checksum field -> the lower half of adler32 over a right header; see ``learn``
 _ADLER = 65521
 _KNOWN_MOST = 1 << 14
+
+
+class BadTar(Exception):
+    """An archive that is not whole, or not one. ``kind`` says which, ``at`` is the byte.
+
+    ``start`` (not a tar, or empty), ``header`` (unreadable header), ``extended`` (one that an extended header or long name promised),
+    ``cut`` (ends inside a member), ``no-end`` (ends where a header would be), ``after-end`` (data behind the marker), ``sparse``.
+    """
+
+    def __init__(self, kind: str, at: int, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+        self.at = at
+
+
+class Header(NamedTuple):
+    """One header by itself, without what an extended one says about the same member. ``kind`` is its type flag."""
+
+    name: str
+    size: int
+    kind: int
 
 
 def learn(check: bytes) -> int:
@@ -58,3 +83,43 @@ def sums(block: bytes) -> Tuple[int, int]:
     rest = block[:148] + block[156:]
     unsigned = sum(rest) + 256
     return unsigned, unsigned if rest.isascii() else unsigned - 256 * sum(byte > 127 for byte in rest)
+
+
+def start_fault(beginning: bytes) -> Optional[BadTar]:
+    """Why no archive begins with these bytes (one block, or all there are); None where one may.
+
+    What a walk over its members finds, without reading on.
+    """
+    block = beginning[:BLOCK_BYTES]
+    if block == ZEROS:
+        return None
+    try:
+        parsed(0, block)
+    except BadTar as bad:
+        return at_start(bad, block)
+    return None
+
+
+def at_start(bad: BadTar, block: bytes) -> BadTar:
+    """``bad`` of the very first ``block``: it is not that a header is bad there, it is no tar."""
+    return BadTar("start", 0, str(bad) if block else "empty file")
+
+
+def parsed(at: int, block: bytes) -> Header:
+    """What the ``block`` at byte ``at`` says. Raises ``BadTar``, for a block of zeros too."""
+    if len(block) < BLOCK_BYTES:
+        raise BadTar("no-end", at + len(block), "truncated header" if block else "empty header")
+    if block == ZEROS:
+        raise BadTar("header", at, "end of file header")
+    try:
+        if number(block[148:156]) not in sums(block):
+            raise BadTar("header", at, "bad checksum")
+        size = number(block[124:136])
+    except ValueError:
+        raise BadTar("header", at, "invalid header") from None
+    kind, name, prefix = block[156], decoded(block[:100]), decoded(block[345:500])
+    if kind == 0 and name.endswith("/"):  # old writers' way to say folder; of the name alone, before the prefix is put in front
+        kind = ord("5")
+    if prefix and kind not in b"LKS":
+        name = f"{prefix}/{name}"
+    return Header(name, size, kind)

@@ -10,19 +10,11 @@ import re
 from itertools import chain
 from typing import Callable, Dict, Iterator, NamedTuple, Optional
 
-from forebay_proxy.wire.tar.header import (
-    BLOCK_BYTES,
-    ENCODING,
-    blocks,
-    decoded,
-    number,
-    sums,
-)
+from forebay_proxy.wire.tar.header import BLOCK_BYTES, ENCODING, ZEROS, BadTar, Header, at_start, blocks, decoded, number, parsed
 
-__all__ = ["BLOCK_BYTES", "BadTar", "Member", "Walk", "blocks", "decoded", "members", "number", "start_fault"]
+__all__ = ["BLOCK_BYTES", "BadTar", "Member", "Walk", "blocks", "decoded", "members", "number"]
 
 MARKER_BYTES = 2 * BLOCK_BYTES
-_ZEROS = bytes(BLOCK_BYTES)
 _REGULAR = frozenset(b"0\x007")  # and the old "contiguous", which is the same on every system there is
 _WITHOUT_DATA = frozenset(b"123456")  # links, devices, folders, pipes: whatever their size says
 _PAX_RECORD = re.compile(rb"(\d+) ([^=]+)=")
@@ -30,19 +22,6 @@ _CHARSET = b" hdrcharset="
 _SLICE_BYTES = 1 << 20  # of zeros compared at a time
 
 Read = Callable[[int, int], bytes]
-
-
-class BadTar(Exception):
-    """An archive that is not whole, or not one. ``kind`` says which, ``at`` is the byte.
-
-    ``start`` (not a tar, or empty), ``header`` (unreadable header), ``extended`` (one that an extended header or long name promised),
-    ``cut`` (ends inside a member), ``no-end`` (ends where a header would be), ``after-end`` (data behind the marker), ``sparse``.
-    """
-
-    def __init__(self, kind: str, at: int, text: str) -> None:
-        super().__init__(text)
-        self.kind = kind
-        self.at = at
 
 
 class Member(NamedTuple):
@@ -54,12 +33,6 @@ class Member(NamedTuple):
     start: int
     end: int
     regular: bool
-
-
-class _Header(NamedTuple):
-    name: str
-    size: int
-    kind: int
 
 
 class Walk:
@@ -74,14 +47,14 @@ class Walk:
     def member(self, at: int) -> Optional[Member]:
         """The member whose first header is at ``at``; None at the end marker, behind which nothing but zeros is allowed."""
         block = self._read(at, BLOCK_BYTES)
-        if block == _ZEROS:
+        if block == ZEROS:
             self._check_marker(at)
             return None
         try:
             return self._member(at, block)
         except BadTar as bad:
             if at == 0 and bad.kind in ("header", "no-end"):
-                raise _at_start(bad, block) from None
+                raise at_start(bad, block) from None
             raise
 
     def _member(self, at: int, block: bytes) -> Member:
@@ -110,7 +83,7 @@ class Walk:
             block = self._read(at, BLOCK_BYTES)
         return self._finished(start, data, header, name, size, pax)
 
-    def _finished(self, start: int, data: int, header: _Header, name: Optional[str], size: Optional[int], pax: Dict[str, str]) -> Member:
+    def _finished(self, start: int, data: int, header: Header, name: Optional[str], size: Optional[int], pax: Dict[str, str]) -> Member:
         _refuse_sparse(pax, start)
         if header.kind == ord("S"):
             raise BadTar("sparse", start, f"sparse member {name or header.name!r}")
@@ -123,9 +96,9 @@ class Walk:
             raise BadTar("header", start, "negative size")
         return Member(found_name, data, found_size, start, data + (blocks(stride) if holds_data else 0), header.kind in _REGULAR)
 
-    def _header(self, at: int, block: bytes, extended: bool) -> _Header:
+    def _header(self, at: int, block: bytes, extended: bool) -> Header:
         try:
-            return _parsed(at, block)
+            return parsed(at, block)
         except BadTar as bad:
             if extended:
                 raise BadTar("extended", at, str(bad)) from None
@@ -184,41 +157,6 @@ def members(view: "bytes | memoryview", start: int = 0) -> Iterator[Member]:
         if member.regular:
             yield member
         member = walk.member(member.end)
-
-
-def start_fault(beginning: bytes) -> Optional[BadTar]:
-    """Why no archive begins with these bytes (one block, or all there are); None where one may. What ``Walk`` finds, without reading on."""
-    block = beginning[:BLOCK_BYTES]
-    if block == _ZEROS:
-        return None
-    try:
-        _parsed(0, block)
-    except BadTar as bad:
-        return _at_start(bad, block)
-    return None
-
-
-def _at_start(bad: BadTar, block: bytes) -> BadTar:
-    return BadTar("start", 0, str(bad) if block else "empty file")
-
-
-def _parsed(at: int, block: bytes) -> _Header:
-    if len(block) < BLOCK_BYTES:
-        raise BadTar("no-end", at + len(block), "truncated header" if block else "empty header")
-    if block == _ZEROS:
-        raise BadTar("header", at, "end of file header")
-    try:
-        if number(block[148:156]) not in sums(block):
-            raise BadTar("header", at, "bad checksum")
-        size = number(block[124:136])
-    except ValueError:
-        raise BadTar("header", at, "invalid header") from None
-    kind, name, prefix = block[156], decoded(block[:100]), decoded(block[345:500])
-    if kind == 0 and name.endswith("/"):  # old writers' way to say folder; of the name alone, before the prefix is put in front
-        kind = ord("5")
-    if prefix and kind not in b"LKS":
-        name = f"{prefix}/{name}"
-    return _Header(name, size, kind)
 
 
 def _charset(text: bytes) -> Optional[bytes]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import zlib
 from typing import Callable, Iterator, Tuple
 
-from forebay_proxy.wire.tar.header import BLOCK_BYTES, EXPECTED, HEADER, TIMES, learn
-from forebay_proxy.wire.tar.members import BadTar, Walk
+from forebay_proxy.wire.tar.header import BLOCK_BYTES, EXPECTED, HEADER, TIMES, BadTar, learn
+from forebay_proxy.wire.tar.members import Walk
 
 __all__ = ["scan"]
 
