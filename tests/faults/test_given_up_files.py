@@ -12,7 +12,7 @@ from support.house import SEGMENT, building, data_of, until
 
 from forebay_proxy.cache.fill import segment_grants
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.resident.reclaim import Reclaimer
+from forebay_proxy.cache.resident.open_files import OpenFiles
 from forebay_proxy.cache.resident.space import Slice
 from forebay_proxy.core.facts.cache import DiskOperationFailed
 from forebay_proxy.core.segments import SEGMENT_BYTES
@@ -58,15 +58,15 @@ async def test_a_flight_over_a_directory_that_is_gone(tmp_path: Path, *, moved: 
 async def test_room_that_was_made_too_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, opened: bool) -> None:
     """The disk hung, the flight went on without it; what is freed for it afterwards is not what the next flight is writing."""
     monkeypatch.setattr(segment_grants, "HUNG_S", 0.01)
-    allocate, hangs = Reclaimer._allocate, asyncio.Event()
+    allocate, hangs = OpenFiles.allocate, asyncio.Event()
 
-    async def late(self: Reclaimer, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
-        monkeypatch.setattr(Reclaimer, "_allocate", allocate)
+    async def late(self: OpenFiles, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
+        monkeypatch.setattr(OpenFiles, "allocate", allocate)
         file = await allocate(self, entry, index, grant) if opened else None
         await hangs.wait()
         return file or await allocate(self, entry, index, grant)
 
-    monkeypatch.setattr(Reclaimer, "_allocate", late)
+    monkeypatch.setattr(OpenFiles, "allocate", late)
     async with building(tmp_path / "c", segments=8, segment_bytes=SEGMENT_BYTES) as world:
         data = data_of(SEGMENT_BYTES)
         remote = world.origin.put(A, data)

@@ -144,8 +144,8 @@ class FillParts:
         clock, events, room, disk = around.clock, around.events, here.room, here.disk
         grants = SegmentGrants(room=room, reclaimer=here.reclaimer, disk=disk, events=events, tasks=here.tasks, clock=clock)
         fill = Fill(
-            room=room, grants=grants, reclaimer=here.reclaimer, retirement=here.retirement, digest_check=integrity.digest_check,
-            disk=disk, events=events, tasks=here.tasks, clock=clock,
+            room=room, grants=grants, reclaimer=here.reclaimer, files=here.files, retirement=here.retirement,
+            digest_check=integrity.digest_check, disk=disk, events=events, tasks=here.tasks, clock=clock,
         )  # fmt: skip
         resolver = VersionResolver(
             room=room, retirement=here.retirement, fill=fill, suspects=integrity.suspects, flights=transfer.flights,

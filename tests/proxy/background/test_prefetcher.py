@@ -455,14 +455,13 @@ async def test_room_that_was_lost_is_asked_for_again_soon(tmp_path: Path, monkey
     async with building(tmp_path / "c", prefetch=True) as world:
         fill(world, 2)
 
-        async def full(_entry: object, _index: int, grant: Grant[Slice]) -> None:
-            world.ledger.release(grant)
+        async def full(_entry: object, _index: int, _grant: Grant[Slice]) -> None:
             raise CacheFull("2 segments could not be removed")
 
         await world.get(NAMES[0], first=0, last=1)
         asked = len(world.origin.asked())
         with monkeypatch.context() as patched:
-            patched.setattr(world.reclaimer, "prepare", full)
+            patched.setattr(world.files, "allocate", full)
             world.plans.replace(reader(), SHARDS[:1])
             for _ in range(5):
                 world.prefetcher.look_again()

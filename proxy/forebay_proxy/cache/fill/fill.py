@@ -5,6 +5,7 @@ A version that is outdated, and a reader or a flight that leaves, are handled he
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from forebay_proxy.cache.fill.segment_grants import SegmentGrants, in_time
@@ -12,7 +13,7 @@ from forebay_proxy.cache.fill.segment_writer import SegmentWriter
 from forebay_proxy.cache.integrity.digest_check import DigestCheck
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import EntryLeft, SegmentMissed, ShardCompleted, VersionOutdated
-from forebay_proxy.cache.resident.open_files import Retirement
+from forebay_proxy.cache.resident.open_files import OpenFiles, Retirement
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.space import Slice, SpaceManager
 from forebay_proxy.core.digests import Digest
@@ -43,6 +44,7 @@ class Fill:
         room: SpaceManager,
         grants: SegmentGrants,
         reclaimer: Reclaimer,
+        files: OpenFiles,
         retirement: Retirement,
         digest_check: DigestCheck,
         disk: DiskHealth,
@@ -54,6 +56,7 @@ class Fill:
         self.grants = grants
         self._room = room
         self._reclaimer = reclaimer
+        self._files = files
         self._retirement = retirement
         self._digest_check = digest_check
         self._disk = disk
@@ -86,16 +89,35 @@ class Fill:
         return None
 
     async def _prepared(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
-        """As ``Reclaimer.prepare``. The call may outlast its flight: the entry counts as in use meanwhile, because a second entry would
-        make the same file.
+        """Empty what the grant needs, then allocate. The call may outlast its flight: the entry counts as in use meanwhile, because a
+        second entry would make the same file.
+
+        Raises ``CacheError``; the grant is closed then, or closed soon by a chore.
         """
         entry.in_use.flying += 1
         try:
-            return await self._reclaimer.prepare(entry, index, grant)
+            if grant.victims:
+                await self._reclaimer.clear(grant)
+            return await self._allocated(entry, index, grant)
         finally:
             entry.in_use.flying -= 1
             if entry.in_use.idle:
                 self._room.left(entry)
+
+    async def _allocated(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
+        taken = False  # blocks may have been, or may be yet
+        try:
+            await _until_gone(entry, index)
+            taken = True
+            return await self._files.allocate(entry, index, grant)
+        except BaseException as error:
+            if isinstance(error, DiskFailed):
+                taken = error.errno_name == "ETIMEDOUT" and entry.stored.filed
+            if taken and isinstance(error, DiskFailed | asyncio.CancelledError):
+                self.give_back(entry, index, grant)
+            else:
+                self._room.ledger.release(grant)
+            raise
 
     def _failed(self, entry: Entry, error: DiskFailed) -> None:
         self._disk.failed(error)
@@ -228,3 +250,12 @@ class Fill:
                 self._events.emit(SegmentMissed(entry, 0, flight))
                 self.outdated(entry)  # part of a body that cannot be asked in pieces is of no use to later readers
             self._room.left(entry)
+
+
+async def _until_gone(entry: Entry, index: int) -> None:
+    """Wait until no removal of the segment is running: one can fail and keep the segment, and the next one begin, hence the loop.
+
+    Call it only with no victims left to clear: two grants that wait for each other's victims would wait for ever.
+    """
+    while index in entry.in_use.leaving:
+        await asyncio.shield(entry.in_use.leaving[index])

@@ -1,4 +1,4 @@
-"""The shard files kept open: opened or made when something is written to or read from them, closed when there are too many.
+"""The shard files kept open: opened or made when a segment is allocated in them or read from them, closed when there are too many.
 
 ``PatientFiles`` asks for one no longer than a reader can wait; ``Retirement`` forgets a version of which nothing is left, once its file is
 gone. Not thread-safe: the event loop's only; ``VersionFile.lock`` is held while a file is made, closed or removed.
@@ -12,10 +12,11 @@ from collections import OrderedDict
 
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import EntryRetired
-from forebay_proxy.cache.resident.space import SpaceManager
-from forebay_proxy.core.errors import CacheError, DiskFailed
+from forebay_proxy.cache.resident.space import Slice, SpaceManager
+from forebay_proxy.core.errors import CacheError, CacheFull, DiskFailed
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.tasks import BackgroundTasks, to_its_end
+from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.store.files.file_io import Leased
 from forebay_proxy.store.files.shard_file import PATIENCE_S, ShardFile
 from forebay_proxy.store.health import DiskHealth
@@ -75,6 +76,34 @@ class OpenFiles:
             if not entry.stored.filed:
                 raise DiskFailed("read", "ENOENT", f"the file of shard {entry.name} is gone")
             return await self.open(entry)
+
+    async def allocate(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
+        """The entry's file with segment ``index`` allocated in it, for ``grant``, whose victims are gone. Waits for the entry's lock.
+
+        Raises ``CacheFull``, ``DiskFailed``, ``Leased``. After ``ETIMEDOUT``, as after a cancellation, blocks may have been taken.
+        """
+        first, size = entry.segments.span(index)
+        async with entry.stored.lock:
+            file = await self.open(entry)
+        if entry.segments.has(index):
+            raise CacheFull(f"segment {index} could not be removed, and stays")
+        if index in entry.stored.writing:  # we are late: our flight has gone on without us, and another one is here
+            raise CacheFull(f"segment {index} is being written already")
+        entry.stored.charged_bytes += grant.bytes
+        entry.stored.writing.add(index)
+        self._room.ledger.disk.doubt(grant)
+        try:
+            if entry.version.length is None:
+                await file.grow(first + size)
+            await file.allocate(first, size)
+        except DiskFailed as error:
+            if error.errno_name != "ETIMEDOUT":
+                entry.stored.charged_bytes -= grant.bytes
+                entry.stored.writing.discard(index)
+            raise
+        if self._store.abilities.allocate:
+            self._room.ledger.disk.allocated(grant)
+        return file
 
     async def remove(self, entry: Entry) -> None:
         """Unlink the entry's file. The caller holds ``entry.stored.lock``. Raises ``DiskFailed``, ``Leased``; all is as before then."""

@@ -1,4 +1,4 @@
-"""Acts on what the space manager decided: commits withdrawn claims, and only then frees the bytes; allocates what room was made for.
+"""Acts on what the space manager decided to let go: commits withdrawn claims, and only then frees the bytes.
 
 The way out of a segment: ``policy/eviction`` chooses it, ``SpaceManager._doom`` takes it out of use and withdraws its claim, ``_vacate``
 here commits that, and ``_free`` punches it out of its file, or removes the file. What nothing claims at a start leaves by
@@ -26,7 +26,6 @@ from forebay_proxy.core.events import Events
 from forebay_proxy.core.tasks import BackgroundTasks, to_its_end
 from forebay_proxy.policy.eviction.ledger import Grant, Victim
 from forebay_proxy.store.files.file_io import Leased
-from forebay_proxy.store.files.shard_file import ShardFile
 from forebay_proxy.store.health import DiskHealth
 from forebay_proxy.store.store import Store
 
@@ -36,7 +35,7 @@ log = logging.getLogger("forebay")
 
 
 class Reclaimer:
-    """Makes the disk hold what the space manager decided."""
+    """Takes from the disk what the space manager let go of. What room was made for, ``OpenFiles`` allocates."""
 
     def __init__(
         self, *, room: SpaceManager, files: OpenFiles, retirement: Retirement, store: Store, disk: DiskHealth, tasks: BackgroundTasks,
@@ -57,6 +56,8 @@ class Reclaimer:
 
         Cancelled, it ends all the same and closes the grant.
         """
+        if not grant.victims:
+            return
         try:
             await to_its_end(self._clear(grant))
         except asyncio.CancelledError:
@@ -65,8 +66,6 @@ class Reclaimer:
             raise
 
     async def _clear(self, grant: Grant[Slice]) -> None:
-        if not grant.victims:
-            return
         ledger, victims = self._room.ledger, list(grant.victims)
         gone = await self._vacate([victim.subject for victim in victims])
         stayed = [victim for victim, left in zip(victims, gone, strict=True) if not left]
@@ -77,63 +76,6 @@ class Reclaimer:
         if stayed:
             ledger.release(grant)
             raise CacheFull(f"{len(stayed)} segments could not be removed; {promised} bytes are free instead")
-
-    async def prepare(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
-        """Empty what the grant needs, and allocate the segment in the entry's file.
-
-        Raises ``CacheFull`` or ``DiskFailed``; the grant is closed then, or closed soon by a chore.
-        """
-        await self.clear(grant)
-        try:
-            await self._until_gone(entry, index)
-        except asyncio.CancelledError:
-            self._room.ledger.release(grant)
-            raise
-        try:
-            return await self._allocate(entry, index, grant)
-        except (asyncio.CancelledError, DiskFailed) as error:
-            if isinstance(error, DiskFailed) and (error.errno_name != "ETIMEDOUT" or not entry.stored.filed):
-                self._room.ledger.release(grant)
-            else:  # blocks may have been taken, or be taken yet
-                entry.in_use.withdraw(index)
-                self._tasks.spawn(self.abandon(entry, index, grant), "abandon")
-            raise
-        except BaseException:
-            self._room.ledger.release(grant)
-            raise
-
-    @staticmethod
-    async def _until_gone(entry: Entry, index: int) -> None:
-        """Wait until no removal of the segment is running: one can fail and keep the segment, and the next one begin, hence the loop.
-
-        Call it only with no victims left to clear: two grants that wait for each other's victims would wait for ever.
-        """
-        while index in entry.in_use.leaving:
-            await asyncio.shield(entry.in_use.leaving[index])
-
-    async def _allocate(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
-        first, size = entry.segments.span(index)
-        async with entry.stored.lock:
-            file = await self._files.open(entry)
-        if entry.segments.has(index):
-            raise CacheFull(f"segment {index} could not be removed, and stays")
-        if index in entry.stored.writing:  # we are late: our flight has gone on without us, and another one is here
-            raise CacheFull(f"segment {index} is being written already")
-        entry.stored.charged_bytes += grant.bytes
-        entry.stored.writing.add(index)
-        self._room.ledger.disk.doubt(grant)
-        try:
-            if entry.version.length is None:
-                await file.grow(first + size)
-            await file.allocate(first, size)
-        except DiskFailed as error:
-            if error.errno_name != "ETIMEDOUT":
-                entry.stored.charged_bytes -= grant.bytes
-                entry.stored.writing.discard(index)
-            raise
-        if self._store.abilities.allocate:
-            self._room.ledger.disk.allocated(grant)
-        return file
 
     async def abandon(self, entry: Entry | None, index: int | None, grant: Grant[Slice]) -> None:
         """Free what was allocated for a grant that did not become a segment, and give the grant back."""

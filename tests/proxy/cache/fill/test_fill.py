@@ -73,11 +73,10 @@ def refusals(world: World) -> list[str]:
 
 
 def refusing(monkeypatch: pytest.MonkeyPatch, world: World, error: Exception) -> None:
-    async def prepare(entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
-        world.ledger.release(grant)
+    async def allocate(entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
         raise error
 
-    monkeypatch.setattr(world.reclaimer, "prepare", prepare)
+    monkeypatch.setattr(world.files, "allocate", allocate)
 
 
 async def nothing_left(world: World, entry: Entry) -> None:
