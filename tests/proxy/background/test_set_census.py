@@ -20,7 +20,6 @@ SETS: dict[str, ShardSet] = {"a": PatternSet.of("https://o/{0..9}.tar"), "b": Pa
 def stored(number: int, count: int, length: int | None) -> Entry:
     """An entry of which the first ``count`` segments are stored."""
     entry = Entry(str(number), shard_of(f"https://o/{number}.tar"), Version("etag:1", Pin(), length), DEFAULT_LAYOUT, ranged=True)
-    entry.segments.grow(count)
     for index in range(count):
         entry.segments.land(index, 1)
     return entry
