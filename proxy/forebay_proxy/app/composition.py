@@ -25,6 +25,7 @@ from forebay_proxy.cache.resident.facts import (
     FileHeld,
     NameForgotten,
     ReaderResumed,
+    ReadersLeft,
     SegmentGone,
     SegmentMissed,
     SegmentRefetched,
@@ -108,6 +109,7 @@ def _introduce_versions(parts: CacheParts, events: Events) -> None:
     on(SegmentSpoilt, lambda fact: indexer.drop(fact.entry))
     on(SegmentSpoilt, cache.spoilt)
     on(ShardCompleted, indexer.completed)
+    on(ReadersLeft, indexer.left)
     on(VersionOutdated, lambda fact: indexer.drop(fact.entry))
     on(VersionOutdated, lambda fact: versions.forget(fact.entry))
     on(EntryLeft, fill.left)

@@ -1,8 +1,9 @@
 """Sample indexes of complete shards: made here, kept beside the shards, served to clients that may read the shard.
 
 Clients cannot put an index: a wrong one would poison other jobs. Indexes are made one at a time, in steps of 2 ms in a read thread. After
-each step comes a pause, a multiple of the step's time: while readers read or flights fetch, the index of a shard that has just become
-complete takes a twentieth of one core, because training does not need it yet. A requested index takes a third. Only verified bytes that no
+each step comes a pause, a multiple of the step's time. The index of a shard that has just become complete begins once no reader is inside
+the shard, so that the response that completed it is over. While other readers read or flights fetch, it takes a twentieth of one core,
+because training does not need it yet. A requested index begins at once and takes a third. Only verified bytes that no
 digest contradicts are read, one page of the page cache for each file, and if any of them left meanwhile the work is thrown away.
 
 An index may outlive its shard's segments, so that a part of a cold shard can be asked for by ranges: all together they hold at most
@@ -22,7 +23,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 
 from forebay_proxy.background.sample_index_steps import SampleIndexReader, check_indexable, index_not_yet, no_index
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.resident.facts import ShardCompleted
+from forebay_proxy.cache.resident.facts import ReadersLeft, ShardCompleted
 from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.core.errors import (
     CacheError,
@@ -112,13 +113,21 @@ class SampleIndexer:
         while True:
             await self._come.wait()
             self._come.clear()
-            while self._ahead:
-                key, _ = self._ahead.popitem()  # the newest: its headers are still in memory
+            while (key := self._next_ahead()) is not None:
                 entry = self._cache.room.entries.get(key)
                 if entry is not None and key not in self._files and key not in self._refused:
                     with suppress(ShardError, CacheError):  # it left meanwhile, or has none: told when somebody asks
                         await self._cache.parts.gate.verdict(entry)
                         await self._made_ahead(entry)
+
+    def _next_ahead(self) -> str | None:
+        """The newest key whose shard no reader is inside: its headers are still in memory. None: ``completed`` or ``left`` wakes."""
+        for key in reversed(self._ahead):
+            entry = self._cache.room.entries.get(key)
+            if entry is None or not entry.in_use.readers:
+                del self._ahead[key]
+                return key
+        return None
 
     async def _made_ahead(self, entry: Entry) -> None:
         """A fault of ours with one odd tar, which ``_make`` has counted and its chore logged, must not be the sidecar's: nobody asked."""
@@ -136,12 +145,16 @@ class SampleIndexer:
     # What others report
 
     def completed(self, fact: ShardCompleted) -> None:
-        """A shard is here whole: its index is made soon."""
+        """A shard is here whole: its index is made once no reader is inside."""
         self._await_turn(fact.entry)
 
+    def left(self, fact: ReadersLeft) -> None:
+        """A shard has no reader any more: an index of it that waits for that may begin."""
+        if fact.entry.key in self._ahead:
+            self._come.set()
+
     def _await_turn(self, entry: Entry) -> None:
-        known = entry.key in self._files or entry.key in self._refused or entry.key in self._calls
-        if known or not _keepable(entry) or not entry.segments.complete:
+        if not _keepable(entry) or not entry.segments.complete:
             return
         self._ahead[entry.key] = None
         self._ahead.move_to_end(entry.key)

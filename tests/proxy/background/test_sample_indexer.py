@@ -395,6 +395,22 @@ async def test_complete_shards_are_indexed_ahead(tmp_path: Path) -> None:
         assert results(world) == ["built", "read"]
 
 
+async def test_the_index_ahead_begins_after_the_response(tmp_path: Path) -> None:
+    """Not while a reader is inside the shard, though all of it is here; that of a shard nobody reads goes first meanwhile."""
+    async with indexing_in(tmp_path / "c", ahead=True) as (world, made):
+        data = tar_of()
+        world.origin.put(A, data)
+        async with world.opened(A) as reading:
+            assert b"".join([bytes(chunk) async for chunk in reading.chunks()]) == data
+            await until(lambda: reading.entry.segments.complete)
+            await world.quiet()
+            await warmed(world, B)
+            await until(lambda: world.entry(B).key in world.store.samples)
+            assert world.entry(A).key not in world.store.samples
+            assert repr(made).endswith("1 to be made>")
+        await until(lambda: world.entry(A).key in world.store.samples)
+
+
 async def test_a_fault_with_odd_tars_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody asked for them: it is counted and logged, and the next shard has its index."""
     real, met = sample_index_steps.SampleIndexSteps, list[int]()

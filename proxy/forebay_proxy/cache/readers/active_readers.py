@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from forebay_proxy.cache.fill.fill import Fill
 from forebay_proxy.cache.readers.reader import ShardReader
-from forebay_proxy.cache.resident.facts import ReaderResumed
+from forebay_proxy.cache.resident.facts import ReaderResumed, ReadersLeft
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.cache.versions.tar_check import TarCheck
 from forebay_proxy.core.errors import ShardChanged
@@ -74,6 +74,8 @@ class ActiveReaders:
         self._inside.discard(reading)
         reading.entry.in_use.readers -= 1
         reading.lease.give_up()
+        if not reading.entry.in_use.readers:
+            self._events.emit(ReadersLeft(reading.entry))
 
     def count(self, reading: ShardReader, began: int) -> None:
         """What this reading would have cost the best schedule there is."""

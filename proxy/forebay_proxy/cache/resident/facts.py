@@ -16,6 +16,7 @@ __all__ = [
     "FileHeld",
     "NameForgotten",
     "ReaderResumed",
+    "ReadersLeft",
     "SegmentGone",
     "SegmentMissed",
     "SegmentRefetched",
@@ -89,6 +90,13 @@ class VersionRefuted(Fact):
 @dataclass(frozen=True, slots=True)
 class EntryLeft(Fact):
     """A reader or a flight is gone from ``entry``, of which something is to be compared, removed or forgotten now."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class ReadersLeft(Fact):
+    """The last reader inside a version has left it, however it left."""
 
     entry: Entry
 
