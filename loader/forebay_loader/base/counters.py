@@ -32,6 +32,7 @@ NAMES = (
     "video_bytes",  # of clips, read for their frames and sound: of a cold shard these travel
     "video_demuxed",  # MP4s that their own reader leaves to FFmpeg's demuxer: all of their bytes are read
     "video_corrupt",  # clips that cannot be decoded
+    "video_cut",  # clips that are given, and by their containers may be parts of clips
     "video_unheard",  # clips that wds.torch_video gave without their sound, which cannot be read
     "video_timeout",  # clips that took longer than their time limit
     "video_scanned",  # clips whose motion and sound nobody knew, looked at when they were first used

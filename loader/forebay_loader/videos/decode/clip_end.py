@@ -1,17 +1,18 @@
 """Whether a clip's file is all there, where its container says how long it is: demuxers give what comes before a cut, and say nothing.
 
-Matroska and WebM have a size in each element, AVI in its RIFF chunks. Sizes that are not known (a live recording's) say nothing; MPEG-TS
-has none at all. Damage in the middle is left to who reads what is in it.
+Matroska and WebM have a size in each element, AVI in its RIFF chunks, FLV in its tags, Ogg in its pages. Sizes that are not known (a live
+recording's) say nothing; MPEG-TS has none at all. Damage in the middle is left to who reads what is in it, and a cut between two of these
+to ``early_end``.
 """
 
 from __future__ import annotations
 
-from typing import Optional, Tuple
+from typing import Dict, Iterator, Optional, Tuple
 
 from forebay_loader.videos.decode.frames import Buffer
 from forebay_loader.videos.errors import CorruptVideo
 
-__all__ = ["check_end"]
+__all__ = ["check_end", "elements", "ogg_pages"]
 
 _EBML, _SEGMENT, _CLUSTER = 0x1A45DFA3, 0x18538067, 0x1F43B675
 _ANYWHERE = frozenset([0xEC, 0xBF])  # Void, CRC-32
@@ -19,15 +20,20 @@ _ANYWHERE = frozenset([0xEC, 0xBF])  # Void, CRC-32
 _TOP = _ANYWHERE | frozenset([0x114D9B74, 0x1549A966, 0x1654AE6B, 0x1C53BB6B, 0x1941A469, 0x1043A770, 0x1254C367, _CLUSTER])
 _IN_CLUSTER = frozenset([0xE7, 0xA7, 0xAB, 0xA0, 0xA3, 0x5854, 0xAF])
 _UNKNOWN = -1
+_FLV_TAGS = (8, 9, 18)
 
 
 def check_end(data: Buffer) -> None:
     """Raise ``CorruptVideo`` where the clip ``data`` ends before its container does."""
-    begin = bytes(data[:12])
+    begin = bytes(data[:13])
     if begin[:4] == _EBML.to_bytes(4, "big"):
         end = _matroska_end(data)
-    elif begin[:4] == b"RIFF" and begin[8:] in (b"AVI ", b"AVIX"):
+    elif begin[:4] == b"RIFF" and begin[8:12] in (b"AVI ", b"AVIX"):
         end = _riff_end(data)
+    elif begin[:3] == b"FLV":
+        end = _flv_end(data, int.from_bytes(begin[5:9], "big"))
+    elif begin[:4] == b"OggS":
+        end = max(end for _, _, end in _pages(data))
     else:
         return
     if end > len(data):
@@ -48,6 +54,38 @@ def _matroska_end(data: Buffer) -> int:
             return body + size
         at = body if size == _UNKNOWN else body + size
         inside = frozenset([_SEGMENT]) if kind == _EBML else _TOP if kind == _SEGMENT else inside | _IN_CLUSTER
+    return at
+
+
+def elements(data: Buffer, at: int = 0) -> Iterator[Tuple[int, int, int]]:
+    """(ID, where its body begins, its size) of the elements of a Matroska clip from byte ``at``; into segments, and no other, it walks."""
+    found = _element(data, at)
+    while found is not None:
+        yield found
+        kind, body, size = found
+        found = _element(data, body if size == _UNKNOWN or kind == _SEGMENT else body + size)
+
+
+def ogg_pages(data: Buffer) -> Dict[int, bool]:
+    """Of each stream of an Ogg clip whether its last page is marked as the last (RFC 3533, 6)."""
+    return {serial: last for serial, last, _ in _pages(data)}
+
+
+def _pages(data: Buffer) -> Iterator[Tuple[int, bool, int]]:
+    """(stream, whether it is its last, where it ends) of each page; the first at least, however short."""
+    at = 0
+    while bytes(data[at : at + 4]) == b"OggS":
+        head = bytes(data[at : at + 27]).ljust(27, b"\0")
+        sizes = bytes(data[at + 27 : at + 27 + head[26]])
+        at += 27 + head[26] + sum(sizes)
+        yield int.from_bytes(head[14:18], "little"), bool(head[5] & 4), at
+
+
+def _flv_end(data: Buffer, at: int) -> int:
+    """Where the last tag ends, with the size of it that follows; what is no tag of sound, pictures or script is behind the end."""
+    at += 4
+    while at < len(data) and data[at] & 0x1F in _FLV_TAGS:
+        at += 15 + int.from_bytes(data[at + 1 : at + 4], "big")
     return at
 
 

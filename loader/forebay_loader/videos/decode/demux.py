@@ -20,6 +20,7 @@ from av.stream import Disposition
 from forebay_loader.videos.clip_info import ClipInfo
 from forebay_loader.videos.decode.clip_end import check_end
 from forebay_loader.videos.decode.clip_timer import ClipTimer
+from forebay_loader.videos.decode.early_end import early_end
 from forebay_loader.videos.decode.frames import MOST_DELAYED, Buffer, ReadPart, packet_of, tell
 from forebay_loader.videos.decode.packet_store import ClipFile, PacketStore
 from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo
@@ -38,13 +39,14 @@ _FIRST_PACKETS = 64  # in which a first picture comes, to be asked how it is tur
 @dataclass(frozen=True)
 class Demuxed:
     """What is known of the clip, its video track (None without), what reads that track's packets; when the clip begins, in seconds of its
-    container's clock, and of sound that cannot be read the reason, "" where it can or there is none."""
+    container's clock; of sound that cannot be read the reason, "" where it can or there is none; and why it may be a part of a clip."""
 
     info: ClipInfo
     video: Optional[Track]
     read: ReadPart
     origin_s: float
     sound_fault: str
+    early_end: str = ""
 
 
 def demuxed(data: Buffer, timer: ClipTimer) -> Demuxed:
@@ -62,9 +64,13 @@ def demuxed(data: Buffer, timer: ClipTimer) -> Demuxed:
             if stream.codec_context is None:
                 raise UnsupportedVideo("no decoder for its pictures")
             packets = _Packets(stream, container.format.name, data, timer)
-            for packet in container.demux(stream):
+            end_s = 0.0
+            for packet in container.demux():
                 timer.check()
-                packets.take(packet)
+                if packet.stream_index == stream.index:
+                    packets.take(packet)
+                if packet.dts is not None:
+                    end_s = max(end_s, float((packet.dts + (packet.duration or 0)) * packet.time_base))
             track, origin_s = packets.track()
     except FFmpegError as error:
         raise UnsupportedVideo(f"no container that is read here: {error.strerror}") from None
@@ -72,7 +78,7 @@ def demuxed(data: Buffer, timer: ClipTimer) -> Demuxed:
         track.frames, array("d", track.times_s.tolist()), track.end_s, track.width, track.height, track.rotation_deg,
         tuple(track.keyframes().tolist()), rate_hz,
     )  # fmt: skip
-    return Demuxed(info, track, packets.store, origin_s, fault)
+    return Demuxed(info, track, packets.store, origin_s, fault, early_end(data, end_s))
 
 
 def opened(data: Buffer) -> Any:

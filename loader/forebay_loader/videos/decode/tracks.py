@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Callable, Optional, Tuple
 
 from forebay_loader.base.counters import COUNTS
+from forebay_loader.base.notices import notice_once
 from forebay_loader.videos.clip_info import ClipInfo
 from forebay_loader.videos.decode.byte_spans import SpanReader
 from forebay_loader.videos.decode.clip_timer import ClipTimer
@@ -20,6 +21,7 @@ from forebay_loader.videos.mp4.track import Track
 
 __all__ = ["GAP_BYTES", "ClipTracks", "tracks_of"]
 
+_COUNTED = "fb.counters()['video_cut'] counts such clips"
 GAP_BYTES = 2 << 10  # between two parts that are wanted, mostly a packet of sound: they cost less than another request
 
 Sound = Callable[[float, float, ClipTimer], Tuple[Any, int]]
@@ -54,26 +56,29 @@ def tracks_of(read: ReadPart, length: int, name: str, timer: ClipTimer) -> ClipT
             if not index.video.decoder:
                 raise LeftToDemuxer(f"no decoder for {index.video.codec!r}")
         except LeftToDemuxer as error:
-            return _left(timed(0, length), timer, error)
+            return _left(timed(0, length), timer, error, name)
         timer.check()
         sound = partial(_sound, index.audio, read) if index.audio is not None else _refusing(index.audio_fault)
         return ClipTracks(index.to_info(), index.video, read, sound)
-    return _demuxed(timed(0, length), timer)
+    return _demuxed(timed(0, length), timer, name)
 
 
-def _left(data: Buffer, timer: ClipTimer, why: LeftToDemuxer) -> ClipTracks:
+def _left(data: Buffer, timer: ClipTimer, why: LeftToDemuxer, name: str) -> ClipTracks:
     """Of an MP4 that its own reader leaves alone; ``why`` is what is told where the demuxer does not read it either."""
     check_boxes(lambda at, size: bytes(data[at : at + size]), len(data))
     try:
-        found = _demuxed(data, timer)
+        found = _demuxed(data, timer, name)
     except (CorruptVideo, UnsupportedVideo) as error:
         raise UnsupportedVideo(f"{why.what}, and FFmpeg's demuxer says: {error.what}") from error
     COUNTS.add("video_demuxed")
     return found
 
 
-def _demuxed(data: Buffer, timer: ClipTimer) -> ClipTracks:
+def _demuxed(data: Buffer, timer: ClipTimer, name: str) -> ClipTracks:
     found = demuxed(data, timer)
+    if found.early_end:
+        COUNTS.add("video_cut")
+        notice_once("video-cut", f"{name or 'a clip in memory'} may have been cut: {found.early_end}; what is there is given ({_COUNTED})")
     heard = DemuxedSound(data, found.origin_s) if found.info.audio_rate_hz else _refusing(found.sound_fault)
     return ClipTracks(found.info, found.video, found.read, heard)
 

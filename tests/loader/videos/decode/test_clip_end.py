@@ -17,6 +17,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "webm": {"container": "webm", "codec": "libvpx-vp9"},
     "matroska of unknown size": {"container": "matroska", "container_options": {"live": "1"}},
     "avi": {"container": "avi", "codec": "mpeg4"},
+    "flv": {"container": "flv", "audio": "aac"},
+    "ogg": {"container": "ogg", "codec": "libvpx"},
 }
 
 
@@ -52,7 +54,9 @@ def test_a_size_that_was_never_filled_in() -> None:
     check_end(data[:4] + bytes(4) + data[8:])
 
 
-@pytest.mark.parametrize("junk", [b"\x1aE\xdf\xa3", b"\x1aE\xdf\xa3\x80\x00", b"\x1aE\xdf\xa3\x01" + b"\xff" * 7 + b"\xff" * 40, b"RIFF"])
+@pytest.mark.parametrize(
+    "junk", [b"\x1aE\xdf\xa3", b"\x1aE\xdf\xa3\x80\x00", b"\x1aE\xdf\xa3\x01" + b"\xff" * 7 + b"\xff" * 40, b"RIFF", b"FLV", b"OggS"]
+)
 def test_a_head_and_nothing_of_sense(junk: bytes) -> None:
     """Left to the demuxer, or cut: never another error."""
     with suppress(CorruptVideo):
