@@ -18,8 +18,6 @@ ATTRIBUTES = {
     "Row": 14,  # one a field of an index row
     "SimulatedOutcome": 13,  # one a figure of a replay
     "Track": 17,  # one a fact of a film's track, in the order of its boxes
-    "_Counting": 13,  # the scan of clips that goes along with a count is told of each shard
-    "DigestCheck": 13,  # the schemes that are asked, once more: a fill of any other scheme has no way here
 }
 METHODS: dict[str, int] = {}
 

@@ -13,12 +13,11 @@ Not thread-safe: the event loop's only.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
-from typing import Protocol
 
 from forebay_proxy.cache.integrity.digest_gate import DigestGate
+from forebay_proxy.cache.integrity.digest_questions import AskableOrigins, DigestQuestions
 from forebay_proxy.cache.integrity.segment_check import Finding, SegmentCheck
 from forebay_proxy.cache.resident.digest_state import DigestState, DigestVerdict
 from forebay_proxy.cache.resident.entry import Entry
@@ -26,10 +25,9 @@ from forebay_proxy.cache.resident.facts import VersionRefuted
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.cache.versions.refusals import SuspectVersions
 from forebay_proxy.core.digests import Digest, first_usable
-from forebay_proxy.core.errors import DigestDiffers, ShardError
+from forebay_proxy.core.errors import DigestDiffers
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.cache import DigestChecked, IntegrityFailed
-from forebay_proxy.core.shard import Shard
 from forebay_proxy.core.tasks import BackgroundTasks
 
 __all__ = ["DigestCheck"]
@@ -39,44 +37,26 @@ log = logging.getLogger("forebay")
 # Shards hashed at one time. Half the read threads, so that a reader whose bytes left the page cache never queues behind digests; no more
 # than there are cores, or they only slow each other down.
 AT_ONCE = min(4, os.cpu_count() or 1)
-# Answers in a row without a digest after which an origin is asked no more: it keeps none (Ceph, older uploads), and each question is a
-# request. A bucket that mixes both goes on being asked, as one answer with a digest begins the row anew.
-SILENT_AFTER = 4
-ORIGINS_MOST = 1024  # remembered; more only when clients make up buckets
-
-
-class DigestQuestion(Protocol):
-    """Who can ask an origin for the digests of a version."""
-
-    @property
-    def asked_schemes(self) -> frozenset[str]:
-        """Of the origins that name digests only when they are asked for them."""
-        ...
-
-    async def digests(self, shard: Shard, entry: Entry) -> tuple[Digest, ...]: ...
 
 
 class DigestCheck:
     """The seals of all versions, and the hashing that opens them."""
 
     def __init__(
-        self, *, room: SpaceManager, gate: DigestGate, segment_check: SegmentCheck, asking: DigestQuestion, suspects: SuspectVersions,
+        self, *, room: SpaceManager, gate: DigestGate, segment_check: SegmentCheck, asking: AskableOrigins, suspects: SuspectVersions,
         events: Events, tasks: BackgroundTasks,
         enabled: bool = True,
     ) -> None:  # fmt: skip
         self._room = room
         self._gate = gate
         self._segment_check = segment_check
-        self.asked_schemes = asking.asked_schemes
-        self._asking = asking
         self._suspects = suspects
         self._events = events
         self._tasks = tasks
         self._enabled = enabled
         self._waiting: dict[str, Entry] = {}  # something of them can be hashed
         self._hashing: set[str] = set()
-        self._asks: set[asyncio.Task[object]] = set()
-        self._silent: dict[str, int] = {}  # by origin: answers in a row without a digest
+        self.questions = DigestQuestions(asking, room, tasks, self.digests_offered, enabled=enabled)
 
     def __repr__(self) -> str:
         return f"<DigestCheck {len(self._hashing)} hashing, {len(self._waiting)} waiting>"
@@ -100,44 +80,11 @@ class DigestCheck:
             digest_state.expect(digest)
         self.hash_ready(entry)
 
-    def begun(self, entry: Entry, shard: Shard) -> None:
-        """A flight for ``entry`` takes off, whose origin is one of ``asked_schemes``: it is asked, once a version."""
-        if not self._enabled or entry.trust.digest_state is not None or entry.trust.no_digest or not entry.version.identity:
-            return
-        if self._silent.get(entry.origin, 0) < SILENT_AFTER:
-            entry.trust.digest_state = DigestState(None)
-            self._tasks.spawn(self._ask(entry, entry.trust.digest_state, shard), "digest")
-
-    async def _ask(self, entry: Entry, digest_state: DigestState, shard: Shard) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._asks.add(task)
-        try:
-            offered = await self._asking.digests(shard, entry)
-            self._heard(entry.origin, offered)
-            self.digests_offered(entry, offered)
-        except ShardError as error:
-            log.info("shard %s: its digest could not be asked for (%s)", entry.name, error.cause)
-        finally:
-            self._asks.discard(task)
-            if digest_state.expected is None and entry.trust.digest_state is digest_state:
-                entry.trust.digest_state, entry.trust.no_digest = None, True
-                self._room.claim(entry)
-            digest_state.changed.send()
-
-    def _heard(self, origin: str, offered: tuple[Digest, ...]) -> None:
-        before = self._silent.pop(origin, 0)
-        if not offered:
-            if len(self._silent) >= ORIGINS_MOST:
-                self._silent.clear()
-            self._silent[origin] = before + 1
-
     def stop(self) -> None:
         """Shutdown: nothing more is hashed or asked for. Segments not compared are not claimed, and fetched at the next start."""
         self._enabled = False
         self._waiting.clear()
-        for task in self._asks:
-            task.cancel()
+        self.questions.stop()
 
     # What has come
 

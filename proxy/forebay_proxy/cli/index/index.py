@@ -16,17 +16,16 @@ from urllib.parse import unquote
 import click
 
 from forebay_proxy.cli.client import SidecarClient, SidecarRefused
-from forebay_proxy.cli.failures import Failures
 from forebay_proxy.cli.index.clip_scan_view import ClipScanView
 from forebay_proxy.cli.index.count_room import PAUSE_S, CountRoom
 from forebay_proxy.cli.index.count_so_far import CountSoFar
+from forebay_proxy.cli.index.count_tally import CountTally
 from forebay_proxy.cli.index.sizes_json import Conflict, SizesJson
 from forebay_proxy.cli.index.video_scan import is_clip
 from forebay_proxy.cli.locate import locate
 from forebay_proxy.cli.options import json_option, url_option
 from forebay_proxy.cli.output import many, notice, say, say_json
 from forebay_proxy.cli.shards.warm import progress_view
-from forebay_proxy.cli.shards.warm_progress import WarmView
 from forebay_proxy.cli.sources import Batch, named_batches
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.exit_codes import ExitCode
@@ -91,7 +90,8 @@ def index(urls: tuple[str, ...], lists: tuple[str, ...], sizes: str, table: str,
     sidecar = locate(url, os.environ)
     with progress_view(quiet=quiet, as_json=as_json) as view, ClipScanView(table, sidecar, view).begun() as scan:
         so_far = CountSoFar(sizes)
-        counting = _Counting(sidecar, view, sum(len(batch.shards) for batch in work), so_far, scan.add)
+        tally = CountTally(view, sum(len(batch.shards) for batch in work))
+        counting = _Counting(sidecar, tally, so_far, scan.add)
         try:
             for batch in work:
                 counting.batch(batch)
@@ -100,31 +100,26 @@ def index(urls: tuple[str, ...], lists: tuple[str, ...], sizes: str, table: str,
                     scan.add(clip, batch.headers)
             scan.end()
         except KeyboardInterrupt:
-            notice(f"stopped: {len(counting.counts)} of {counting.shards} shards are counted; the same command goes on from there")
+            notice(f"stopped: {len(tally.counts)} of {tally.shards} shards are counted; the same command goes on from there")
             raise
         finally:
-            counting.failures.summary()
+            tally.failures.summary()
             scan.failures.summary()
-    written = bool(work) and _end(counting, names, sizes, as_json=as_json)
+    written = bool(work) and _end(tally, names, sizes, as_json=as_json)
     if written:
         so_far.end()
     scan.say(as_json=as_json)
-    return ExitCode.PART_FAILED if counting.without or scan.failures or (sizes and not written) else ExitCode.DONE
+    return ExitCode.PART_FAILED if tally.without or scan.failures or (sizes and not written) else ExitCode.DONE
 
 
 class _Counting:
-    """Asks for indexes, and has fetched what is not all here. ``counts`` are samples by shard, ``without`` why others have none."""
+    """Asks for indexes, and has fetched what is not all here."""
 
-    def __init__(self, sidecar: SidecarClient, view: WarmView, shards: int, so_far: CountSoFar, counted: Counted) -> None:
-        self.counts: dict[str, int] = {}
-        self.without: dict[str, str] = {}
+    def __init__(self, sidecar: SidecarClient, tally: CountTally, so_far: CountSoFar, counted: Counted) -> None:
         self._sidecar = sidecar
-        self._view = view
-        self.shards = shards
-        self.failures = Failures()
+        self._tally = tally
         self._so_far = so_far
         self._counted = counted
-        self._bytes = 0
         # A job of its own: what is here is compared with its origin before its count is believed.
         self._reader = str(ReaderName(f"index-{os.getpid()}-{secrets.token_hex(4)}", "0", "0", f"{os.getpid()}.1"))
         self._together = _TOGETHER
@@ -140,18 +135,18 @@ class _Counting:
         while waiting:
             asked = waiting[: self._together]
             crowded = self._fetched(asked, headers)
-            again = [shard for shard in asked if not (shard in self.counts or shard in self.without or shard in crowded)]
+            again = [shard for shard in asked if not (shard in self._tally or shard in crowded)]
             waiting = [*crowded, *waiting[len(asked) :], *again]
             self._tried.update(again)
             if crowded:
                 self._make_room(asked, crowded)
-                waiting = [shard for shard in waiting if shard not in self.without]
+                waiting = [shard for shard in waiting if shard not in self._tally.without]
             elif again == waiting:
                 time.sleep(PAUSE_S)
 
     def _make_room(self, asked: Sequence[str], crowded: dict[str, Event]) -> None:
         """Let something leave for ``crowded``, or ask for fewer at a time; refuse what is alone and finds no room."""
-        freed, whole = self._room.let_go(), sum(shard in self.counts for shard in asked)
+        freed, whole = self._room.let_go(), sum(shard in self._tally.counts for shard in asked)
         if whole:
             self._together = whole  # what is begun beyond that would be fetched in parts, which leave again
         elif self._room.disk_is_waited_for():
@@ -161,7 +156,7 @@ class _Counting:
             self._room.evict([_name(shard) for shard in crowded])
         elif not freed and not self._room.evict_parts(_name(asked[0])):
             told = crowded[asked[0]]
-            self._refused(asked[0], str(told.get("error")), told.get("cause"), str(told.get("next_step") or _NO_ROOM))
+            self._tally.refuse(asked[0], _name(asked[0]), str(told.get("error")), told.get("cause"), str(told.get("next_step") or _NO_ROOM))
             self._room.counted(_name(asked[0]), fetched=True)  # what is here of it
 
     def _fetched(self, shards: Sequence[str], headers: tuple[tuple[str, str], ...]) -> dict[str, Event]:
@@ -174,9 +169,9 @@ class _Counting:
         for event in self._sidecar.warm(encoded.content_type, encoded.body, headers, encoded.query):
             shard = shard_of.get(str(event.get("shard")), "")
             if event.get("event") == "progress":
-                self._view.progress(len(self.counts) + len(self.without), self.shards, self._bytes + event["done_bytes"])
+                self._tally.progress(event["done_bytes"])
             elif event.get("event") == "end":
-                self._bytes += event["bytes"]
+                self._tally.fetched(event["bytes"])
             elif shard and event.get("result") in ("stored", "present"):
                 self._room.whole(_name(shard))
                 self._room.counted(_name(shard), fetched=event["result"] == "stored")
@@ -186,9 +181,10 @@ class _Counting:
                 if event.get("bytes"):
                     self._room.in_part(_name(shard))
             elif shard:
-                self._refused(shard, str(event.get("error") or event.get("result")), event.get("cause"), str(event.get("next_step", "")))
+                why, step = str(event.get("error") or event.get("result")), str(event.get("next_step", ""))
+                self._tally.refuse(shard, _name(shard), why, event.get("cause"), step)
         for shard in shards:
-            if shard not in self.counts and shard not in self.without and shard not in crowded:
+            if shard not in self._tally and shard not in crowded:
                 self._count(shard, headers, last=True)
         return crowded
 
@@ -204,13 +200,12 @@ class _Counting:
             if noted is None or self._etag(target, headers) != noted[0]:
                 if refused.status == _NOT_YET and (not last or self._tried[shard] < _TRIES - 1):
                     return False
-                self._refused(shard, str(refused), step=refused.next_step)
+                self._tally.refuse(shard, _name(shard), str(refused), step=refused.next_step)
                 return True
             etag, count = noted
-        self.counts[shard] = count
         self._room.disk_works()
         self._so_far.record(shard, etag, count)
-        self._told({"event": "shard", "shard": _name(shard), "samples": count})
+        self._tally.count(shard, _name(shard), count)
         self._counted(shard, headers[:-1])  # without the reader of this count
         return True
 
@@ -219,16 +214,6 @@ class _Counting:
             return self._sidecar.etag(target, headers)
         except SidecarRefused:
             return ""  # its fetch will say why
-
-    def _refused(self, shard: str, why: str, cause: str | None = None, step: str = "") -> None:
-        self.without[shard] = why
-        name = _name(shard)
-        self.failures.add({"shard": name, "error": why, "cause": cause or why.removeprefix(f"shard {name}: "), "next_step": step})
-        self._told({"event": "shard", "shard": name, "samples": None, "error": why})
-
-    def _told(self, event: dict[str, Any]) -> None:
-        self._view.event(event)
-        self._view.progress(len(self.counts) + len(self.without), self.shards, self._bytes)
 
 
 def _apart(work: Sequence[Batch], *, video: bool) -> tuple[list[Batch], list[Batch]]:
@@ -245,30 +230,28 @@ def _name(shard: str) -> str:
     return Shard.of(parse_origin_url(shard)).name
 
 
-def _end(counting: _Counting, names: dict[str, str], sizes: str, *, as_json: bool) -> bool:
+def _end(tally: CountTally, names: dict[str, str], sizes: str, *, as_json: bool) -> bool:
     """Whether the sizes were written."""
-    samples, shards = sum(counting.counts.values()), len(counting.counts)
-    written = bool(sizes) and _written(counting, names, sizes)
+    samples, shards = sum(tally.counts.values()), len(tally.counts)
+    written = bool(sizes) and _written(tally, names, sizes)
     if as_json:
-        say_json(
-            {"event": "end", "shards": shards, "samples": samples, "without": len(counting.without), "sizes": sizes if written else None}
-        )
+        say_json({"event": "end", "shards": shards, "samples": samples, "without": len(tally.without), "sizes": sizes if written else None})
         return written
     if not shards:
         say("no shard was counted")
         return written
-    fewest, most = min(counting.counts.values(), default=0), max(counting.counts.values(), default=0)
+    fewest, most = min(tally.counts.values(), default=0), max(tally.counts.values(), default=0)
     say(f"{many(samples, 'sample')} in {many(shards, 'shard')} ({fewest} to {most} each){f'; {sizes} written' if written else ''}")
     return written
 
 
-def _written(counting: _Counting, names: dict[str, str], sizes: str) -> bool:
+def _written(tally: CountTally, names: dict[str, str], sizes: str) -> bool:
     """Add the counts to the file if all of them are known, and it says nothing else of these shards."""
-    if counting.without:
-        notice(f"{sizes} is not written: {len(counting.without)} of {len(names)} shards have no index")
+    if tally.without:
+        notice(f"{sizes} is not written: {len(tally.without)} of {len(names)} shards have no index")
         return False
     try:
-        others = SizesJson(Path(sizes)).add({names[shard]: count for shard, count in counting.counts.items()})
+        others = SizesJson(Path(sizes)).add({names[shard]: count for shard, count in tally.counts.items()})
     except Conflict as conflict:
         step = "is it of another set, or older than its shards? Move it away, or name another file with --sizes"
         notice(f"{sizes} is not written: {conflict}; {step}")
