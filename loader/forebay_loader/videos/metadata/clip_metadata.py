@@ -80,8 +80,12 @@ class ClipMetadata:
     def _met(self) -> dict[str, ClipEnergy]:
         """What the journal holds, read once, and what this process measured since."""
         if self._found is None:
-            records = map(unpacked, self._journal.records())
-            self._found = {one.name: _energy(one.info, one.clip_bytes) for one in records}
+            self._found = {}
+            try:
+                for one in map(unpacked, self._journal.records()):
+                    self._found[one.name] = _energy(one.info, one.clip_bytes)
+            except OSError as error:
+                warn_node(f"what was found of clips before cannot be read from {self._journal.path} ({error.strerror}): it is found again")
         return self._found
 
     def _note(self, record: ClipRecord) -> None:

@@ -23,9 +23,10 @@ from typing import Any, NamedTuple, Optional, Union
 from forebay_loader.base.errors import LoaderError
 from forebay_loader.videos.clip_info import ClipInfo
 
-__all__ = ["ClipRecord", "CorruptClipTable", "name_in", "packed", "unpacked"]
+__all__ = ["RECORD_VERSION", "ClipRecord", "CorruptClipTable", "name_in", "packed", "unpacked"]
 
 _HEAD = Struct("<Qd8I2HI")
+RECORD_VERSION = 1  # of these bytes
 _MOTION, _AUDIO = 1, 2
 _TEXT = ("utf-8", "surrogateescape")  # a name in a tar may be of any bytes
 Buffer = Union[bytes, memoryview]

@@ -1,6 +1,7 @@
 """What a scan has found so far, beside the table it is for: the next run goes on from there.
 
-``PATH.partial``: records one behind the other, each with its length and CRC-32 in front, in the order in which they were found. It is only
+``PATH.partial``: records one behind the other, each with its length and CRC-32 (begun with the version of records, so that those of another
+version count as torn) in front, in the order in which they were found. It is only
 ever appended to, under a lock, by any number of processes, until one of them has written all of it to the table. What a kill tore off ends
 it: reading stops there, and whoever appends next cuts it there.
 """
@@ -14,6 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from struct import Struct
 from typing import BinaryIO, Iterator, Union
+
+from forebay_loader.videos.metadata.record import RECORD_VERSION
 
 __all__ = ["ScanJournal"]
 
@@ -34,7 +37,7 @@ class ScanJournal:
             for _ in self._read(file):
                 pass
             file.truncate(self._whole)
-            head = _FRAME.pack(len(record), zlib.crc32(record))
+            head = _FRAME.pack(len(record), _checksum(record))
             file.write(head + record)
             self._last = self._whole, head
             self._whole += _FRAME.size + len(record)
@@ -88,7 +91,11 @@ class ScanJournal:
             if size > length - file.tell():
                 return  # torn, or no length at all: nothing is allocated by it
             record = file.read(size)
-            if zlib.crc32(record) != checksum:
+            if _checksum(record) != checksum:
                 return
             self._last, self._whole = (self._whole, head), file.tell()
             yield record
+
+
+def _checksum(record: bytes) -> int:
+    return zlib.crc32(record, RECORD_VERSION)

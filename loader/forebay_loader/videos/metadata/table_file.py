@@ -25,12 +25,12 @@ from struct import Struct
 from types import TracebackType
 from typing import BinaryIO, NamedTuple, Optional, Union
 
-from forebay_loader.videos.metadata.record import CorruptClipTable
+from forebay_loader.videos.metadata.record import RECORD_VERSION, CorruptClipTable
 
 __all__ = ["ENTRY_BYTES", "HEAD_BYTES", "TableHead", "TableWriter", "clip_name", "hash_of", "read_head"]
 
 _MAGIC = b"FBCLIPS\0"
-_VERSION = 1
+_VERSION = RECORD_VERSION  # the rest of the file has not changed
 _HEAD = Struct("<8sIIQQQI")
 HEAD_BYTES = 64
 ENTRY_BYTES = 24

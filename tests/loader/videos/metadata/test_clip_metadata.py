@@ -122,6 +122,15 @@ def test_what_cannot_be_kept_is_used_all_the_same(tmp_path: Path) -> None:
     assert motion(metadata.completed(INFO, "a", 9, nothing)) > 0.1
 
 
+def test_what_cannot_be_read_is_found_again(path: Path) -> None:
+    """A journal that belongs to another account, say: neither it nor a table beside it ends a training."""
+    scanned(path, 0.5)
+    Path(f"{path}.partial").mkdir()
+    metadata = ClipMetadata(path)
+    assert motion(metadata.completed(INFO, "a", 9, nothing)) == 0.5
+    assert motion(metadata.completed(INFO, "b", 9, flickers)) > 0.1
+
+
 def test_a_broken_clip_is_an_error_each_time(path: Path) -> None:
     """It is not remembered as still."""
 

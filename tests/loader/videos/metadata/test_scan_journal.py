@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forebay_loader.videos.metadata import scan_journal
 from forebay_loader.videos.metadata.scan_journal import ScanJournal
 
 
@@ -44,6 +45,16 @@ def test_a_changed_byte_ends_it(tmp_path: Path) -> None:
     data[8 + 3 + 8] ^= 1
     journal.path.write_bytes(data)
     assert list(ScanJournal(tmp_path / "t").records()) == [b"one"]
+
+
+def test_records_of_another_version_count_as_torn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are other bytes, which nobody reads as if they were these."""
+    ScanJournal(tmp_path / "t").append(b"one")
+    monkeypatch.setattr(scan_journal, "RECORD_VERSION", 2)
+    journal = ScanJournal(tmp_path / "t")
+    assert list(journal.records()) == []
+    journal.append(b"two")
+    assert list(journal.records()) == [b"two"]
 
 
 def test_an_absurd_length_ends_it(tmp_path: Path) -> None:
