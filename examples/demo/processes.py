@@ -53,7 +53,9 @@ class OriginProcess:
         self.latency_ms, self.rate_mb = latency_ms, rate_mb
         command = [sys.executable, "-m", "demo.serve_origin", str(directory), "--with-parent"]
         command += ["--latency-ms", str(latency_ms), "--rate-mb", str(rate_mb)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        beside = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])  # an example is run from any directory
+        environ = {**os.environ, "PYTHONPATH": beside}
+        self._process = subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def __enter__(self) -> OriginProcess:
         assert self._process.stdout is not None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.processes import SHORT_DIRECTORY, temporary
+from demo.processes import SHORT_DIRECTORY, OriginProcess, temporary
 
 
 @pytest.mark.parametrize("length", [70, 74, 75, 76, 77, 90])
@@ -24,3 +24,11 @@ def test_sockets_of_workers_fit_where_a_trainer_has_its_files(length: int, monke
         else:
             fits = True
     assert temporary(directory) == (str(directory) if fits else SHORT_DIRECTORY)
+
+
+def test_an_origin_starts_from_any_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of an example that is run by its path, and finds its modules beside it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    with OriginProcess(tmp_path, latency_ms=0, rate_mb=0) as origin:
+        assert origin.base.startswith("http://127.0.0.1:")

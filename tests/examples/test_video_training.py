@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy
 import pytest
+from support.lengths import LONG, ordinarily
 from support.other_python import clean_environment
 from support.stuck_programs import run_in_time
 
@@ -18,7 +19,8 @@ import forebay_loader as fb
 example = pytest.importorskip("video_training", reason="needs torch and PyAV, as the example does")
 torch = pytest.importorskip("torch")
 
-EPOCHS, LIMIT_S = 5, 600.0  # under a minute where nothing else runs
+EPOCHS, LIMIT_S = ordinarily(2, of=5, what="epochs of examples/video_training.py"), 600.0
+CLIPS, LOSS_LEFT = (96, 0.85) if LONG else (48, 1.0)
 
 
 def samples(count: int) -> list[tuple[object, object, int]]:
@@ -52,15 +54,20 @@ def test_the_network_takes_a_batch() -> None:
 
 @pytest.mark.timeout(LIMIT_S + 100)
 def test_two_ranks_of_two_workers_learn(tmp_path: Path) -> None:
-    """The whole example, small: the loss falls, and behind an epoch's first batch training waits less than half of its time."""
+    """The whole example, small: the loss falls; in a long run, where nothing runs beside it, training waits for less than half.
+
+    Behind an epoch's first batch.
+    """
     environ = {**clean_environment(tmp_path / "run"), "PYTHONPATH": os.pathsep.join(sys.path)}
     try:
-        done = run_in_time([sys.executable, "-W", "ignore", example.__file__, "--clips", "96", "--epochs", str(EPOCHS)], environ, LIMIT_S)
+        done = run_in_time(
+            [sys.executable, "-W", "ignore", example.__file__, "--clips", str(CLIPS), "--epochs", str(EPOCHS)], environ, LIMIT_S
+        )
     finally:  # a sidecar waits a minute for its next user
         subprocess.run([sys.executable, "-m", "forebay_proxy", "stop"], env=environ, capture_output=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     told = re.findall(r"^epoch \d: loss ([\d.]+), \d+% right, waited ([\d.]+) of ([\d.]+) s$", done.stdout, re.MULTILINE)
     assert len(told) == EPOCHS, done.stdout
     losses, waited_s, seconds = zip(*([float(value) for value in one] for one in told), strict=True)
-    assert losses[-1] < 0.85 * losses[0], done.stdout
-    assert sum(waited_s) < 0.5 * sum(seconds), done.stdout
+    assert losses[-1] < LOSS_LEFT * losses[0], done.stdout
+    assert not LONG or sum(waited_s) < 0.5 * sum(seconds), done.stdout

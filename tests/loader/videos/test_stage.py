@@ -17,6 +17,7 @@ import numpy
 import pytest
 from support.clips import frame_number, rendered
 from support.fake_proxy import FakeServer
+from support.lengths import ordinarily
 
 import forebay_loader as fb
 
@@ -24,6 +25,7 @@ wds = pytest.importorskip("webdataset")
 pytestmark = pytest.mark.webdataset
 
 URL = "s3://bucket/0.tar"
+STARTS = ordinarily(3, of=4, what="ways that workers of clips start")  # a spawned worker imports torch anew, in each epoch where it ends
 
 
 def tar_of(*samples: dict[str, bytes]) -> bytes:
@@ -225,8 +227,15 @@ def test_a_clip_that_comes_again_is_drawn_anew(shard: FakeServer, form: Any) -> 
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize(
+    ("start", "persistent"),
+    [
+        ("fork", True),
+        ("fork", False),
+        pytest.param("spawn", True, marks=pytest.mark.once),
+        pytest.param("spawn", False, marks=pytest.mark.once),
+    ][:STARTS],
+)
 def test_epochs_are_counted_over_workers(shard: FakeServer, start: str, persistent: bool) -> None:
     """Of any pipeline, whether workers live for one epoch or for all."""
     torch = pytest.importorskip("torch")
