@@ -29,7 +29,7 @@ _CARRIED = frozenset({"range", "if-match", "accept-encoding", "user-agent"})  # 
 
 
 class DirectSource:
-    """The origin itself, by Range and If-Match from the byte where the sidecar was lost."""
+    """The origin itself, by Range and If-Match from the byte where the sidecar was lost; by comparison where its ETag is another now."""
 
     name = "origin"
 
@@ -46,7 +46,13 @@ class DirectSource:
         request = urllib.request.Request(self._url)  # noqa: S310  # http and https alone have handlers
         for name, value in [*self._headers, *([] if self._distrusted else resume_headers_of_origin(progress))]:
             request.add_header(name, value)
-        response = self._send(request)
+        try:
+            response = self._send(request)
+        except ShardChanged as error:
+            if error.status != 412 or not progress.pinned:
+                raise
+            progress.etag = ""  # another server of the origin may give the same bytes another ETag: compared, from byte 0
+            return self.open(progress)
         if response.status == 206 and not response.headers.get("ETag"):
             response.close()
             self._distrusted = True

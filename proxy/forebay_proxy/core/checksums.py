@@ -94,6 +94,10 @@ class Checksums:
             if at >= len(self._indices) or self._indices[at] != index:
                 at = self._at(index)  # it left, or others did
 
+    def count_within(self, first: int, end: int) -> int:
+        """How many of the segments ``first`` to ``end`` (exclusive) are here."""
+        return max(0, self._at(end) - self._at(first))
+
     def cut(self, end: int) -> None:
         """Nothing from segment ``end`` on is here."""
         at = self._at(end)

@@ -473,6 +473,17 @@ def test_changed_at_the_origin(world: World, honours: bool) -> None:
         stream.read()
 
 
+@pytest.mark.parametrize("cuts", [1, 2])
+def test_the_same_bytes_from_another_server_of_the_origin(world: World, cuts: int) -> None:
+    """One that gives them another ETag, as servers behind one name may: compared with what came, they are gone on with."""
+    answers = [Cut(CUT + 1000, lambda: world.origin.put("/data/x.tar", BODY, etag='"third"')) for _ in range(cuts - 1)]
+    world.origin.put("/data/x.tar", BODY, etag='"second"')
+    world.origin.fault("/data/x.tar", Cut(0), *answers)  # the first is what the refusal takes
+    world.proxy.fault(world.target, Cut(CUT, lambda: threading.Thread(target=world.proxy.stop).start()))
+    with world.open(QUICK) as stream:
+        assert stream.read() == BODY
+
+
 @pytest.mark.parametrize(
     "body", [ramp(1_000_000, seed=1), BODY[: CUT - 1], BODY + b"x", b"\0" + BODY[1:]], ids=["other", "shorter", "longer", "first byte"]
 )

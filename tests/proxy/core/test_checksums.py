@@ -33,6 +33,7 @@ def test_it_agrees_with_a_dict(steps: list[tuple[int, int]], end: int) -> None:
         assert [index in table for index in range(-1, 14)] == [index in known for index in range(-1, 14)]
         assert [table[index] for index in range(14)] == [known.get(index, 0) for index in range(14)]
         assert (table.first, table.last) == (min(known, default=-1), max(known, default=-1))
+        assert [table.count_within(first, end) for first in range(14)] == [sum(first <= at < end for at in known) for first in range(14)]
         assert list(table.below(end)) == sorted((index for index in known if index < end), reverse=True)
     other = table.copy()
     other.cut(end)

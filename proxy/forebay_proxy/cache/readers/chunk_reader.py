@@ -181,9 +181,9 @@ def foreseen_outcome(entry: Entry, position: int, end: int | None, *, joins: boo
     layout = entry.segments.layout
     first = layout.index_of(position)
     last = first if end is None else layout.index_of(end - 1)
-    stored = [entry.segments.has(index) for index in range(first, last + 1)]
-    if all(stored) and end is not None:
+    stored = entry.segments.sums.count_within(first, last + 1)
+    if stored == last + 1 - first and end is not None:
         return RequestOutcome.HIT
-    if any(stored):
+    if stored:
         return RequestOutcome.PARTIAL
     return RequestOutcome.COLLAPSED if joins else RequestOutcome.MISS

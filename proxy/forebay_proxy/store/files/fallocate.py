@@ -14,11 +14,13 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["Abilities", "Reserve", "allocate", "nameless", "probe", "punch"]
+__all__ = ["Abilities", "Reserve", "allocate", "nameless", "probe", "punch", "punch_from_tail"]
 
 _KEEP_SIZE = 0x01
 _PUNCH_HOLE = 0x02
 _UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.ENODEV, errno.EINVAL})
+_PUNCH_BYTES = 8 * 2**20  # freed in one call: a file system's journal is held no longer than for a segment
+_TAIL_ROUNDING = 2**16  # a punch up to the end of the file must pass it, or the last block is zeroed and kept
 _PROBE_BYTES = 256 * 1024  # a multiple of every block size in use; 64 KiB blocks exist
 _RESERVE_NAME = "reserve"
 _RESERVE_BYTES = (
@@ -56,6 +58,41 @@ def allocate(fd: int, offset: int, length: int) -> None:
 def punch(fd: int, offset: int, length: int) -> None:
     """Free the blocks of ``length`` bytes from ``offset``; they read as zeros then, the file's size stays. Raises OSError."""
     _call(fd, _KEEP_SIZE | _PUNCH_HOLE, offset, length)
+
+
+def punch_from_tail(fd: int, offset: int, length: int) -> None:
+    """As ``punch``, in pieces from the tail on. A range up to the end of the file frees its last block too. Raises OSError."""
+    end = offset + length
+    if end >= os.fstat(fd).st_size:
+        end = -(-end // _TAIL_ROUNDING) * _TAIL_ROUNDING
+    for first, past in reversed(_pieces(fd, offset, end)):
+        punch(fd, first, past - first)
+
+
+def _pieces(fd: int, offset: int, end: int) -> list[tuple[int, int]]:
+    """(first byte, end) of the pieces to punch: data in small ones, each hole in one. A hole may be terabytes long, where an origin made
+    up its shard's length; and it may have blocks that nothing was written to.
+    """
+    pieces, size = list[tuple[int, int]](), os.fstat(fd).st_size
+    while offset < end:
+        data = min(end, _next(fd, offset, os.SEEK_DATA, end))
+        hole = _next(fd, data, os.SEEK_HOLE, end)
+        hole = min(end, hole) if data < hole < size else end  # beyond the file's end: see ``_TAIL_ROUNDING``
+        if data > offset:
+            pieces.append((offset, data))
+        pieces += ((first, min(hole, first + _PUNCH_BYTES)) for first in range(data, hole, _PUNCH_BYTES))
+        offset = hole
+    return pieces
+
+
+def _next(fd: int, offset: int, kind: int, end: int) -> int:
+    """Where data, or a hole, comes next from ``offset`` on; ``end`` where none does. Where a file system cannot say, all is data."""
+    try:
+        return os.lseek(fd, offset, kind)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return end
+        return offset if kind == os.SEEK_DATA else end
 
 
 def _call(fd: int, mode: int, offset: int, length: int) -> None:

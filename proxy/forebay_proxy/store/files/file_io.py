@@ -31,9 +31,7 @@ __all__ = [
 ]  # fmt: skip
 
 _DIGEST_BYTES = 2**20  # read and hash in pieces that stay in the processor's cache
-_PUNCH_BYTES = 8 * 2**20  # freed in one call: a file system's journal is held no longer than for a segment
 _IOV_MAX = 1024  # of Linux
-_TAIL_ROUNDING = 2**16  # a punch up to the end of the file must pass it, or the last block is zeroed and kept
 _OPEN = os.O_RDWR | os.O_NOFOLLOW
 _ANY = 2**31
 # Our own exclusive locks on one file refuse each other as a client's shared one does, and cannot be told from it: a release beside another
@@ -132,7 +130,7 @@ def release(fd: int, offset: int, length: int) -> None:
     One of an earlier life may: its shard was complete then, and the claim of this range was withdrawn in the moment of the kill.
     """
     with _ALONE, suppress(BlockingIOError, FileNotFoundError), _locked(fd) as own:
-        _punch_from_tail(own, offset, length)
+        fallocate.punch_from_tail(own, offset, length)
 
 
 def write(fd: int, offset: int, data: bytes | bytearray | memoryview) -> None:
@@ -229,7 +227,7 @@ def punch(key: str, directory: int, fd: int | None, ranges: Sequence[tuple[int, 
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
     with _ALONE, _unleased(key, directory, fd) as own:
         for offset, length in reversed(ranges):
-            _punch_from_tail(own, offset, length)
+            fallocate.punch_from_tail(own, offset, length)
 
 
 def unlink(key: str, directory: int, abilities: Abilities, fd: int | None = None) -> None:
@@ -245,7 +243,7 @@ def unlink(key: str, directory: int, abilities: Abilities, fd: int | None = None
         return
     with _ALONE, _unleased(key, directory, fd) as own:
         if abilities.punch:
-            _punch_from_tail(own, 0, os.fstat(own).st_size)
+            fallocate.punch_from_tail(own, 0, os.fstat(own).st_size)
         os.unlink(key, dir_fd=directory)
 
 
@@ -274,14 +272,6 @@ def _locked(fd: int) -> Iterator[int]:
         yield own
     finally:
         os.close(own)
-
-
-def _punch_from_tail(fd: int, offset: int, length: int) -> None:
-    end = offset + length
-    if end >= os.fstat(fd).st_size:
-        end = -(-end // _TAIL_ROUNDING) * _TAIL_ROUNDING
-    for first in reversed(range(offset, end, _PUNCH_BYTES)):
-        fallocate.punch(fd, first, min(_PUNCH_BYTES, end - first))
 
 
 def _linked(fd: int) -> os.stat_result:

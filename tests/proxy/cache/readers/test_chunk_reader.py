@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -292,3 +293,13 @@ def test_what_is_foreseen(stored: tuple[int, ...], joins: bool, outcome: Request
 def test_a_shard_without_a_known_end_is_no_hit() -> None:
     """Nothing says that what is stored is all of it."""
     assert foreseen_outcome(entry_of(stored=(0,)), 0, None, joins=False) is RequestOutcome.PARTIAL
+
+
+def test_what_is_foreseen_costs_by_what_is_stored() -> None:
+    """Not by the length of the range: an origin may have made it up, and each request for all of it would hold up the event loop."""
+    entry = entry_of(stored=(0, 1, 2))
+    tracemalloc.start()
+    assert foreseen_outcome(entry, 0, SEGMENT << 20, joins=False) is RequestOutcome.PARTIAL
+    memory = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert memory < 1 << 16

@@ -182,6 +182,40 @@ async def test_punch_begins_at_the_tail(file: ShardFile, monkeypatch: pytest.Mon
     assert offsets == [2 * SEGMENT_BYTES, SEGMENT_BYTES, 0]
 
 
+@pytest.mark.parametrize("tells", [True, False])
+@pytest.mark.parametrize("allocated", [(), (5, 999)], ids=str)
+@pytest.mark.parametrize("written", [(), (3, 4, 9), (0, 999)], ids=str)
+async def test_a_long_file_is_punched_by_what_is_in_it(
+    store: Store, file: ShardFile, monkeypatch: pytest.MonkeyPatch, written: tuple[int, ...], allocated: tuple[int, ...], tells: bool
+) -> None:
+    """And not by its length, which an origin may have made up. All of it, in order; also where a file system tells no data from holes."""
+    calls, real, seek = list[tuple[int, int]](), fallocate.punch, os.lseek
+    length = 999 * SEGMENT_BYTES + 5000
+
+    def noted(fd: int, offset: int, size: int) -> None:
+        calls.append((offset, size))
+        real(fd, offset, size)
+
+    def untold(fd: int, offset: int, kind: int) -> int:
+        if kind in (os.SEEK_DATA, os.SEEK_HOLE):
+            raise OSError(errno.EINVAL, "no such kind")
+        return seek(fd, offset, kind)
+
+    await file.remove()
+    long = await store.files.create(KEY, length)
+    for index in {*written, *allocated}:
+        await long.allocate(index * SEGMENT_BYTES, 5000)
+    for index in written:
+        await long.write(index * SEGMENT_BYTES, bytes([1]) * 5000)
+    monkeypatch.setattr(fallocate, "punch", noted)
+    if not tells:
+        monkeypatch.setattr(os, "lseek", untold)
+    await long.punch(0, length)
+    assert long.allocated_bytes() == 0
+    assert [offset for offset, _ in calls] == [offset + size for offset, size in calls[1:]] + [0]
+    assert len(calls) <= 2 * len(written) + 1 if tells else 1000
+
+
 async def test_nothing_leaves_while_a_client_holds_the_file(file: ShardFile, tmp_path: Path) -> None:
     """LOCK_SH of a passed descriptor forbids punch and removal; both work once it is gone."""
     await fill(file)
