@@ -16,6 +16,7 @@ from forebay_loader.base.errors import ShardReadError
 from forebay_loader.dataset.shard_list import FairShare, NodeSplit, ShardList, WorkerSplit
 from forebay_loader.dataset.stages import TarSamples
 from forebay_loader.identity.world import here_worker
+from forebay_loader.plan.known_lists import lists_shards
 from forebay_loader.samples.faults import named
 from forebay_loader.samples.indexed_stream import indexed_samples
 
@@ -89,6 +90,12 @@ def shared_out(dataset: Any) -> Optional[SharedOut]:
     return stage if isinstance(stage, SharedOut) else None
 
 
+@lists_shards
+def _ranged(row: list[dict[str, Any]], wanted: Iterable[tuple[int, int, int]]) -> Iterator[dict[str, Any]]:
+    for at, first, stop in wanted:
+        yield {**row[at], "samples": (first, stop)}
+
+
 class SharedOut:
     """From shards to this worker's samples: by shards through ``stages``, until ``by_samples`` has told the counts of all of them."""
 
@@ -132,7 +139,7 @@ class SharedOut:
         world, worker, row = self.stages[0].world.resolved(), here_worker(), list(data)
         counts = [known[item["url"]] for item in row]
         wanted = piece(sum(counts), world.rank * worker.workers + worker.id, world.size * worker.workers, drop=self._drop)
-        return ({**row[at], "samples": (first, stop)} for at, first, stop in ranges(counts, wanted))
+        return _ranged(row, ranges(counts, wanted))
 
     def _samples(self, data: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """Of each shard those ``samples`` that its item names: found by its index where it is in memory, else by reading up to them."""

@@ -9,13 +9,14 @@ import os
 import threading
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, Iterable, Iterator, Optional
+from typing import Any, Iterable, Iterator, Optional, Sequence
 
 from forebay_loader.base.epoch_stage import EpochStage
 from forebay_loader.base.notices import notice_once
 from forebay_loader.dataset.order import Part, epoch_order, resampled_order, worker_part
 from forebay_loader.identity.world import World, here_worker
 from forebay_loader.plan.epochs import Epochs
+from forebay_loader.plan.known_lists import lists_shards, passes_shards_on
 
 __all__ = ["FairShare", "NodeSplit", "ShardList", "ShardOrder", "WorkerSplit"]
 
@@ -57,7 +58,7 @@ class ShardList(EpochStage):
     def __call__(self) -> Iterator[Item]:
         began = self._began.pop(threading.get_ident()) if threading.get_ident() in self._began else None
         epoch, turn = began or (self.epochs.begin(), 0)  # the second: in a pipeline of the user's own making
-        return ({"url": self.urls[index]} for index in self._indices(epoch, turn))
+        return _listed(self.urls, self._indices(epoch, turn))
 
     __iter__ = __call__
 
@@ -80,6 +81,18 @@ class ShardList(EpochStage):
         self.__init__(**state)  # type: ignore[misc]
 
 
+@lists_shards
+def _listed(urls: Sequence[str], indices: Iterable[int]) -> Iterator[Item]:
+    for index in indices:
+        yield {"url": urls[index]}
+
+
+@passes_shards_on
+def _every(shards: Iterator[Item], first: Sequence[Item], start: int, step: int) -> Iterator[Item]:
+    """``first`` and then ``shards``, from number ``start`` on each ``step``-th."""
+    yield from islice(chain(first, shards), start, None, step)
+
+
 class NodeSplit:
     """What one rank reads: every n-th, as ``wds.split_by_node``; or, where no splitter was named, everything of a world of one."""
 
@@ -98,7 +111,7 @@ class NodeSplit:
                 "You need to add an explicit nodesplitter to your input pipeline for multi-node training: nodesplitter=wds.split_by_node "
                 "gives each rank its share, nodesplitter=iter lets each read everything"
             )
-        return islice(data, world.rank, None, world.size)
+        return _every(iter(data), (), world.rank, world.size)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"world": self.world.resolved(), "named": self.named}
@@ -116,8 +129,8 @@ class WorkerSplit:
         part = worker_part(range(len(first)), worker.id, worker.workers)
         self._parts[threading.get_ident()] = part
         if part.stripes > 1:
-            return (first[at] for at in part.shards)
-        return islice(chain(first, shards), worker.id, None, worker.workers)
+            return iter([first[at] for at in part.shards])
+        return _every(shards, first, worker.id, worker.workers)
 
     def part(self) -> Part:
         """What the pass reads that this thread began last; ``shards`` counts only as far as was looked."""

@@ -2,8 +2,9 @@
 
 ``_Reading`` looks ahead; what it finds goes to the sidecar by ``PlanClient.announce``.
 
-Some sources hand out work, or delete it, as they are pulled. So the first item is yielded before the second is pulled, and nothing is
-pulled past an item that will not be opened through the sidecar: that one is yielded first.
+A list that is known in full (``known_lists``) is read and published before its first item is yielded: the origin sends the second shard
+while the first is read. Other sources may hand out work, or delete it, as they are pulled. Of those the first item is yielded before the
+second is pulled, and nothing is pulled past an item that will not be opened through the sidecar: that one is yielded first.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from forebay_loader.base.notices import notice_once
 from forebay_loader.base.timeouts import Limits
 from forebay_loader.identity.reader_name import CLAIMS, next_opener, reader_name
 from forebay_loader.identity.world import World
+from forebay_loader.plan.known_lists import is_known_list
 from forebay_loader.plan.plan_client import Coming, PlanClient, Subject
 from forebay_loader.plan.plan_subject import subject_of, told_epoch
 from forebay_loader.stream.webdataset_openers import enable, enabled, source_of
@@ -66,7 +68,8 @@ class Ahead:
     def __call__(self, data: Iterable[Any]) -> Iterator[Any]:
         self._world.tell_worker()  # before a splitter of webdataset's, which comes earlier in the pipeline but runs later, asks for it
         k = _from_environment() if self._k is None else min(self._k, MAX_AHEAD)
-        return _Reading(iter(data), k, self._subject()).run() if k else iter(data)
+        items = iter(data)
+        return _Reading(items, k, self._subject(), at_once=is_known_list(items)).run() if k else items
 
     def _subject(self) -> Subject:
         pid, before = os.getpid(), self._runs[1] if self._runs[0] == os.getpid() else 0
@@ -103,8 +106,9 @@ class _Reading:
 
     passed = 0  # items, over all readings of this process
 
-    def __init__(self, items: Iterator[Any], k: int, subject: Subject) -> None:
+    def __init__(self, items: Iterator[Any], k: int, subject: Subject, *, at_once: bool) -> None:
         self._items = items
+        self._at_once = at_once  # nobody misses what is pulled early
         self._subject = subject
         self._announced = 0  # how many it told of, over the whole reading
         self._k = k
@@ -119,7 +123,7 @@ class _Reading:
     def run(self) -> Iterator[Any]:
         """Yield every item in order; a failure of the source is raised after what it gave before."""
         try:
-            first = self._pull()
+            first = None if self._at_once else self._pull()
             if first is not None:
                 _Reading.passed += 1
                 yield first.item
@@ -150,7 +154,7 @@ class _Reading:
         return bool(self._waiting)
 
     def _is_barred(self) -> bool:
-        return bool(self._waiting) and self._waiting[-1].source is None
+        return not self._at_once and bool(self._waiting) and self._waiting[-1].source is None
 
     def _pull(self) -> Optional[_Pulled]:
         if self._ended:

@@ -8,7 +8,6 @@ sidecar all the same; a copy is made there by 1.x, whose samples name its path. 
 from __future__ import annotations
 
 import functools
-from itertools import chain
 from typing import Any, Callable, Iterable, Iterator, Optional
 
 from forebay_loader.base.notices import notice_once
@@ -16,6 +15,7 @@ from forebay_loader.base.takeover_report import REPORT
 from forebay_loader.base.timeouts import DEFAULT_LIMITS
 from forebay_loader.dataset.local_copies import copied
 from forebay_loader.plan.ahead import passed_on
+from forebay_loader.plan.known_lists import passes_shards_on
 from forebay_loader.stream.webdataset_openers import enable, enabled, open_source, source_of
 from forebay_loader.takeover.reasons import why_direct
 from forebay_loader.takeover.sources import ahead_of, first_pull, noted
@@ -146,8 +146,14 @@ def _reading_ahead(urls: Iterable[Any]) -> Iterator[Any]:
     if first is _NOTHING:
         return
     announced = passed_on() != before
-    rest = chain((first,), items)
+    rest = _rejoined(items, first)
     yield from _reported(rest if announced or enabled() is None else ahead_of(begun)(rest))
+
+
+@passes_shards_on
+def _rejoined(items: Iterator[Any], first: Any) -> Iterator[Any]:
+    yield first
+    yield from items
 
 
 def _reported(items: Iterable[Any]) -> Iterator[Any]:

@@ -14,6 +14,7 @@ from typing import Any, Callable, Iterator
 
 from forebay_loader.identity.world import World
 from forebay_loader.plan.ahead import Ahead
+from forebay_loader.plan.known_lists import lists_shards
 from forebay_loader.plan.plan_subject import set_of
 
 __all__ = ["ahead_of", "first_pull", "noted"]
@@ -26,6 +27,7 @@ def noted(stock: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
     """A shard list's ``__iter__``, the same but for a note at its first item."""
 
     @functools.wraps(stock)
+    @lists_shards
     def __iter__(self: Any) -> Iterator[Any]:  # noqa: N807  # it becomes that method
         begun = getattr(_PULLS, "begun", None)
         if begun is not None:

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.fake_proxy import FakeServer, Recorded
 from support.lengths import examples
+from support.sidecar import wait_until
 
 import forebay_loader as fb
 from forebay_loader.identity.reader_name import CLAIMS, reader_name
@@ -70,8 +71,27 @@ def test_never_pulled_past_a_foreign_item(monkeypatch: pytest.MonkeyPatch, k: in
         assert source.count <= min(number + k, barrier + 1, 31) or source.count == number + 1
 
 
+def test_a_list_is_announced_before_its_first_item(proxy: FakeServer) -> None:
+    """What is known in full waits for nobody: the plan is sent, and the sidecar at work, before the first shard is opened."""
+    reading = fb.ahead(4)(urls(50))
+    assert next(reading) == urls(50)[0]
+    wait_until(lambda: proxy.plans)
+    assert announced(proxy) == urls(50)[:4]
+    reading.close()
+
+
+def test_a_list_is_read_past_what_is_not_ours(proxy: FakeServer) -> None:
+    """A local shard in it hides none of those behind."""
+    mixed = ["/local/a.tar", *urls(2), "/local/b.tar", *urls(6)[2:]]
+    reading = fb.ahead(8)(mixed)
+    assert next(reading) == "/local/a.tar"
+    wait_until(lambda: proxy.plans)
+    assert announced(proxy) == urls(6)[:6]
+    assert list(reading) == mixed[1:]
+
+
 def test_first_before_second(proxy: FakeServer) -> None:
-    """The first item is yielded before the second is pulled, and before anything is announced."""
+    """Of a source that may hand out work the first item is yielded before the second is pulled, and before anything is announced."""
     source = Pulled(urls(5))
     reading = fb.ahead()(source)
     assert source.count == 0
@@ -84,7 +104,7 @@ def test_first_before_second(proxy: FakeServer) -> None:
 def test_announces_what_comes(proxy: FakeServer) -> None:
     """The plan is what will be opened, in order: one PUT, then appended."""
     assert list(fb.ahead(8)(urls(50))) == urls(50)
-    assert announced(proxy) == urls(50)[1:]
+    assert announced(proxy) == urls(50)
     methods = [request.method for request in proxy.plans]
     assert methods[0] == "PUT"
     assert set(methods[1:-1]) == {"POST"}
@@ -120,7 +140,7 @@ def test_dicts_and_commands(proxy: FakeServer) -> None:
     """Commands are announced as the origin URLs they fetch, with their credentials when all go to one host."""
     commands = [{"url": f"pipe:curl -s -H 'Authorization: Bearer a' https://host.example/{n}.tar"} for n in range(4)]
     assert list(fb.ahead(4)(commands)) == commands
-    assert announced(proxy) == [f"https://host.example/{n}.tar" for n in range(1, 4)]
+    assert announced(proxy) == [f"https://host.example/{n}.tar" for n in range(4)]
     assert proxy.plans[0].headers["Authorization"] == "Bearer a"
 
 

@@ -98,10 +98,10 @@ def said(report: Path) -> list[str]:
 
 @pytest.mark.parametrize("kind", ["WebDataset", "DataPipeline", "cache_dir"])
 def test_announced_and_read(proxy: FakeServer, taken: Path, tmp_path: Path, kind: str) -> None:
-    """Each kind of pipeline: all samples in order, all shards but the first announced, each opened under its plan's name."""
+    """Each kind of pipeline: all samples in order, all shards announced, each opened under its plan's name."""
     data = stages() if kind == "DataPipeline" else plain(cache_dir=str(tmp_path) if kind == "cache_dir" else None)
     assert keys(data) == KEYS
-    assert announced(proxy) == [f"s3://bucket/{number:03d}.tar" for number in range(1, SHARDS)]
+    assert announced(proxy) == [f"s3://bucket/{number:03d}.tar" for number in range(SHARDS)]
     (plan,) = {told.target.removeprefix("/v1/plans/") for told in proxy.plans}
     opened = [request for request in proxy.requests if request.target.startswith("/s3/")]
     assert {request.headers["Forebay-Reader"] for request in opened} == {plan}
@@ -166,7 +166,7 @@ def test_a_stage_of_ours_announces_alone(proxy: FakeServer) -> None:
     """A pipeline with fb.ahead() in it, in a taken-over process: one plan, not two."""
     assert keys(stages(URLS, fb.ahead(4))) == KEYS
     assert len({told.target for told in proxy.plans}) == 1
-    assert announced(proxy) == [f"s3://bucket/{number:03d}.tar" for number in range(1, SHARDS)]
+    assert announced(proxy) == [f"s3://bucket/{number:03d}.tar" for number in range(SHARDS)]
 
 
 def test_a_users_own_opener_is_used(proxy: FakeServer, taken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +215,7 @@ def test_a_users_own_rewrite_rules_work(proxy: FakeServer, monkeypatch: pytest.M
     """They stay in front of ours, and what they lead to is read and announced."""
     monkeypatch.setenv("GOPEN_REWRITE", gopen_rewrite(proxy.url, keep="old://=s3://bucket/"))
     assert keys(stages([f"old://{number:03d}.tar" for number in range(SHARDS)])) == KEYS
-    assert announced(proxy) == [f"s3://bucket/{number:03d}.tar" for number in range(1, SHARDS)]
+    assert announced(proxy) == [f"s3://bucket/{number:03d}.tar" for number in range(SHARDS)]
 
 
 def test_secured_webdataset_reads(proxy: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
