@@ -79,7 +79,7 @@ def _told(name: str, scale: Scale, waits: dict[str, tuple[float, float, float]])
         Figure(f"{name}: wait for a cold shard's first clip, announced ahead", 1e3 * announced, "ms"),
         Figure(f"{name}: the same, not announced", 1e3 * direct, "ms"),
         Figure(f"{name}: the same, warm", 1e3 * warm, "ms"),
-        Figure(f"{name}: the same of the second shard, announced when the first is done", 1e3 * waits["announced"][1], "ms"),
+        Figure(f"{name}: the same of the second shard, announced before the first is opened", 1e3 * waits["announced"][1], "ms"),
         Figure(f"{name}: the very first clip, which nothing can announce", 1e3 * waits["announced"][0], "ms"),
         at_most(f"{name}: announced, times warm", near, NEAR, "x") if scale.judged else Figure(f"{name}: announced, times warm", near, "x"),
         Figure(f"{name}: not announced, times announced", direct / announced, "x"),

@@ -13,7 +13,7 @@ from inspect import getgeneratorlocals, unwrap
 from types import CodeType, GeneratorType
 from typing import Any, Callable, Iterator, Mapping, TypeVar
 
-__all__ = ["is_known_list", "lists_shards", "passes_shards_on"]
+__all__ = ["STOCK_LISTS", "STOCK_STAGES", "is_known_list", "lists_shards", "passes_shards_on"]
 
 Made = TypeVar("Made", bound=Callable[..., Iterator[Any]])
 
@@ -21,8 +21,8 @@ _LISTING: set[CodeType] = set()  # generators of ours that begin with a list
 _PASSING: set[CodeType] = set()  # generators of ours that yield what their first argument does, or some of it
 
 # Webdataset's, by module. What a script has put in their place is known no more: it is of another module.
-_STOCK_LISTS = {"webdataset.shardlists": ("SimpleShardList", "ResampledShards", "MultiShardSample", "resampled_")}
-_STOCK_STAGES = {
+STOCK_LISTS = {"webdataset.shardlists": ("SimpleShardList", "ResampledShards", "MultiShardSample", "resampled_")}
+STOCK_STAGES = {
     "webdataset.shardlists": ("split_by_node", "split_by_worker", "single_node_only", "non_empty"),
     "webdataset.filters": ("_shuffle",),  # of ``shuffle`` and ``detshuffle``, and of OpenCLIP's own
 }
@@ -44,7 +44,7 @@ def passes_shards_on(made: Made) -> Made:
 
 def is_known_list(items: Any) -> bool:
     """Whether pulling from the iterator ``items`` early can be noticed by nobody but who asked for it."""
-    listing, passing = _LISTING | _stock_codes(_STOCK_LISTS), _PASSING | _stock_codes(_STOCK_STAGES)
+    listing, passing = _LISTING | _stock_codes(STOCK_LISTS), _PASSING | _stock_codes(STOCK_STAGES)
     for _ in range(_STAGES):
         if type(items) in _LISTS:
             return True

@@ -102,14 +102,14 @@ def test_what_is_not_of_the_pattern_is_sent_by_name(shards: FakeServer) -> None:
 def test_another_instance_hears_the_plan_at_once(shards: FakeServer) -> None:
     """Not only at the next message: with the first shard that the new sidecar answers."""
     reading = fb.ahead(16)(urls(60))
-    opened(reading, 3)
+    opened(reading, 2)
     before = len(shards.plans)
     shards.instance = "b"
     opened(reading, 1)
     fresh = shards.plans[before:]
     assert [request.method for request in fresh] == ["PUT"]
-    assert told(fresh[0])["shards"] == urls(60)[4:16]
-    assert told(fresh[0])["at"] == 4
+    assert told(fresh[0])["shards"] == urls(60)[3:16]
+    assert told(fresh[0])["at"] == 3
     opened(reading, 1)
     assert len(shards.plans) == before + 1
 

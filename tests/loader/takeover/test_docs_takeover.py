@@ -11,6 +11,7 @@ import pytest
 from support.other_python import TAKEOVER
 
 import forebay_loader as fb
+from forebay_loader.plan.known_lists import STOCK_LISTS, STOCK_STAGES
 from forebay_loader.takeover.reasons import why_direct
 
 pytest.importorskip("webdataset")
@@ -37,6 +38,14 @@ def test_the_openers_are_those_that_are_replaced() -> None:
     for module in hooked:
         if find_spec(module.split(".")[0]) is not None:  # wids comes with one of the two
             import_module(module)
+
+
+def test_what_is_announced_at_once_is_what_is_known() -> None:
+    """Every list and stage of webdataset's that is known as one, by the name that a pipeline has it under; and no other."""
+    known = {name.strip("_") for names in (STOCK_LISTS, STOCK_STAGES) for found in names.values() for name in found}
+    at_once, later = (set(re.findall(r"`([A-Za-z_0-9]+)`", row[0])) for row in rows("What is announced when"))
+    assert known | {"detshuffle", "detshuffle2"} == at_once
+    assert not known & (later - {"shuffle"})
 
 
 @pytest.mark.parametrize("row", rows("Who went direct"), ids=lambda row: row[0])
