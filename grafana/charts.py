@@ -95,9 +95,9 @@ ROWS: Mapping[str, tuple[Chart, ...]] = {
         Chart(
             "Requests by result",
             "reqps",
-            "hit: all stored; collapsed: shared a fetch already running; partial; miss; bypass: served without storing, because no room "
-            "could be granted. Lasting bypass: the cache is smaller than what its readers hold at once, or its disk is failing (fourth "
-            "row).",
+            "hit: all stored; collapsed: shared a fetch already running; partial; miss; relayed: parts of clips, which are not stored; "
+            "bypass: served without storing, because no room could be granted. Lasting bypass: the cache is smaller than what its readers "
+            "hold at once, or its disk is failing (fourth row).",
             {"{{result}}": rate("forebay_requests_total", "result", where=',result!="none"')},
             stacked=True,
         ),

@@ -22,7 +22,15 @@ from support.other_python import clean_environment, other_python
 from support.sidecar import Sidecar, running, small_segments, wait_until
 
 import forebay_loader as fb
+from forebay_loader.base.errors import ShardChanged
 from forebay_loader.videos import transforms
+from forebay_loader.videos.sampling import sampler_of
+from forebay_loader.videos.sources.choice import source_of
+from forebay_loader.videos.sources.clip_bytes import ObjectClip
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+
+from video_clips import clip as noisy_clip
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("webdataset")
@@ -166,6 +174,47 @@ def evicted(sidecar: Sidecar) -> bool:
     """Asked again while a lease that was ended is still in the books."""
     sidecar.ask("/v1/evict", b'{"all": true}')
     return not sidecar.shards()
+
+
+def span_bytes(asked: str) -> int:
+    """``bytes=7-9`` is three."""
+    first, last = asked.removeprefix("bytes=").split("-")
+    return int(last) - int(first) + 1
+
+
+def test_eight_of_three_hundred_frames_move_a_quarter_of_a_lone_clip(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it lies in one segment, of which the origin is asked for no more. Nothing of it is kept, and the frames are right."""
+    clip = noisy_clip(3, 300, 320, 180, gop=10)  # of 3 MB: of one that a request or two bring, all of it comes
+    with FakeServer().running() as origin, running(place, "--cache-size", "200MB", allow=[origin.url]) as sidecar:
+        monkeypatch.setenv("FOREBAY_URL", sidecar.url)
+        origin.put("/long.mp4", clip)
+        url = f"{origin.url}/long.mp4"
+        with source_of(url) as source:
+            frames = sampler_of("uniform(8)")(source.open(), 0).frames
+            found = source.frames(frames)
+        sent = sum(span_bytes(asked.headers["Range"]) for asked in origin.asked("/long.mp4"))
+        assert 0 < sent <= 0.25 * len(clip), f"{sent} of {len(clip)}"
+        assert numpy.array_equal(found, numpy.stack([pictures_of(clip)[number] for number in frames]))
+        wait_until(lambda: not sidecar.status()["cache"]["in_flight"])
+        assert not sidecar.shards()
+        assert sidecar.status()["requests"]["relayed"] > 0
+        whole = ObjectClip(url)  # all of it: as ever
+        assert bytes(whole.read(0, whole.open())) == clip
+        whole.close()
+        wait_until(lambda: sidecar.shards()[url]["complete"])
+
+
+def test_an_object_that_was_replaced_between_two_parts_is_an_error(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it is here to go on with."""
+    with FakeServer().running() as origin, running(place, "--cache-size", "200MB", allow=[origin.url]) as sidecar:
+        monkeypatch.setenv("FOREBAY_URL", sidecar.url)
+        origin.put("/a.mp4", bytes(range(256)) * 8000)
+        clip = ObjectClip(f"{origin.url}/a.mp4")
+        assert (clip.open(), bytes(clip.read(1000, 4))) == (2_048_000, b"\xe8\xe9\xea\xeb")
+        origin.put("/a.mp4", bytes(reversed(range(256))) * 8000)
+        with pytest.raises(ShardChanged):
+            clip.read(500_000, 10)
+        clip.close()
 
 
 def test_only_what_is_sampled_travels_from_a_cold_shard(sidecar: Sidecar, shards: Path) -> None:

@@ -11,6 +11,7 @@ from forebay_loader.files.either_way import SidecarHangs
 from forebay_loader.identity.reader_name import reader_name
 from forebay_loader.stream.range_reads import is_span, patiently
 from forebay_loader.stream.shard_request import ask_shard, refusal, shown
+from forebay_loader.stream.sparse_reads import sparse_header
 from forebay_loader.transport.body import Unanswered
 from forebay_loader.transport.http import Reply
 from forebay_loader.transport.hung_sidecar import Bearing
@@ -51,24 +52,32 @@ class PinnedReads:
 
         return self._patiently(source, self._limits.open_s, asked, alone)
 
-    def range(self, source: Source, version: PinnedVersion, reader: str, first: int, size: int, alone: bool) -> bytes:
-        """``size`` bytes from ``first``, asked for again for ``limits.resume_s``.
+    def range(self, source: Source, version: PinnedVersion, reader: str, first: int, size: int, alone: bool, sparse: bool = False) -> bytes:
+        """``size`` bytes from ``first``, asked for again for ``limits.resume_s``. ``sparse``: little is wanted of what lies around them.
 
         Raises ``FileNotFoundError``, ``PermissionError``, ``ShardChanged``, ``ShardReadError``; ``ProxyUnreachable`` where no sidecar
         answers, ``SidecarHangs`` where one does not turn.
         """
 
         def asked(bearing: Bearing) -> bytes:
-            reply = self.stream(source, version, reader, first, first + size - 1, bearing)
+            reply = self.stream(source, version, reader, first, first + size - 1, bearing, sparse)
             return reply.content(size)
 
         return self._patiently(source, self._limits.resume_s, asked, alone) if size else b""
 
     def stream(
-        self, source: Source, version: PinnedVersion, reader: str, first: int, last: int, bearing: Optional[Bearing] = None
+        self,
+        source: Source,
+        version: PinnedVersion,
+        reader: str,
+        first: int,
+        last: int,
+        bearing: Optional[Bearing] = None,
+        sparse: bool = False,
     ) -> Reply:
         """The answer that brings bytes ``first`` to ``last`` of that version, asked for once. Raises ``Unanswered``, else as ``range``."""
-        reply = ask_shard(source, reader, [("Range", f"bytes={first}-{last}"), ("If-Match", version.etag)], self._limits, bearing=bearing)
+        headers = [("Range", f"bytes={first}-{last}"), ("If-Match", version.etag), *sparse_header(sparse)]
+        reply = ask_shard(source, reader, headers, self._limits, bearing=bearing)
         if reply.status != 206:
             _refused(source, reply)
         if not is_span(reply, first, last) or reply.header("ETag") != version.etag:

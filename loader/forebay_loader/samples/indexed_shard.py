@@ -113,15 +113,18 @@ class IndexedShard:
             sample[suffix] = MemberBytes(self.read, offset, size) if wants(suffix) else self.read(offset, size)
         return sample
 
-    def read(self, at: int, size: int) -> bytes:
-        """``size`` bytes from ``at``, all of which the shard has: from its file while that is here and can be read, else by ranges."""
+    def read(self, at: int, size: int, *, sparse: bool = False) -> bytes:
+        """``size`` bytes from ``at``, all of which the shard has: from its file while that is here and can be read, else by ranges.
+
+        ``sparse``: little is wanted of what lies around them.
+        """
         opened = self._held()
         if opened is not None:
             try:
                 return opened.at(at, size)
             except OSError as error:
                 opened.give_up(at, error)
-        return _read_span(self._source, self.etag, self._limits, Span(at, at + size))
+        return read_range(self._source, at, size, self.etag, self._limits, sparse=sparse)
 
     def samples(self, start: int = 0, stop: Optional[int] = None) -> Iterator[Sample]:
         """Samples ``start`` to ``stop``, in the order of the tar; both as in a slice, from behind where they are negative."""

@@ -16,6 +16,7 @@ from forebay_loader.base.errors import LoaderError, ProxyUnreachable, ShardChang
 from forebay_loader.base.timeouts import Limits
 from forebay_loader.identity.reader_name import reader_name
 from forebay_loader.stream.shard_request import ask_shard, refusal, shown
+from forebay_loader.stream.sparse_reads import sparse_header
 from forebay_loader.stream.wait_notices import say_wait
 from forebay_loader.transport.body import Unanswered
 from forebay_loader.transport.http import Reply
@@ -30,12 +31,15 @@ T = TypeVar("T")
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/\d+", re.ASCII)
 
 
-def read_range(source: Source, first: int, size: int, etag: str, limits: Limits) -> bytes:
-    """``size`` bytes from ``first`` of the version ``etag``. Raises ``ShardChanged``, ``ShardReadError``, ``ProxyUnreachable``."""
+def read_range(source: Source, first: int, size: int, etag: str, limits: Limits, *, sparse: bool = False) -> bytes:
+    """``size`` bytes from ``first`` of the version ``etag``; ``sparse``: little is wanted of what lies around them.
+
+    Raises ``ShardChanged``, ``ShardReadError``, ``ProxyUnreachable``.
+    """
     if not size:
         return b""
     try:
-        return patiently(shown(source), limits, limits.resume_s, partial(_range, source, first, size, etag, limits))
+        return patiently(shown(source), limits, limits.resume_s, partial(_range, source, first, size, etag, limits, sparse))
     except Unanswered as trouble:
         COUNTS.add("failed")
         raise ProxyUnreachable(f"shard {shown(source)}: {trouble}; parts of a shard are read through the sidecar only") from None
@@ -80,9 +84,10 @@ def asked(source: Source, prefix: str, headers: "list[tuple[str, str]]", limits:
     return ask_shard(source, reader, headers, limits, prefix=prefix, tell=partial(say_wait, shown(source), reader), bearing=bearing)
 
 
-def _range(source: Source, first: int, size: int, etag: str, limits: Limits, bearing: Bearing) -> bytes:
+def _range(source: Source, first: int, size: int, etag: str, limits: Limits, sparse: bool, bearing: Bearing) -> bytes:
     last = first + size - 1
-    reply = asked(source, "", [("Range", f"bytes={first}-{last}"), ("If-Match", etag)], limits, bearing)
+    headers = [("Range", f"bytes={first}-{last}"), ("If-Match", etag), *sparse_header(sparse)]
+    reply = asked(source, "", headers, limits, bearing)
     if reply.status != 206:
         _refused(source, reply)
     if not is_span(reply, first, last) or reply.header("ETag") != etag:

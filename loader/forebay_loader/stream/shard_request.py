@@ -22,6 +22,7 @@ __all__ = ["ask_shard", "explain", "is_retryable", "refusal", "retry_after", "sa
 _RESERVED = frozenset({
     "host", "range", "if-range", "if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "connection", "keep-alive",
     "content-length", "transfer-encoding", "te", "upgrade", "expect", "accept-encoding", "forebay-reader", "forebay-token",
+    "forebay-sparse",
 })  # fmt: skip
 _RETRYABLE = frozenset({408, 425, 429})
 MAX_RETRY_AFTER_S = 3600.0

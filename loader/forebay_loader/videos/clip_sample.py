@@ -142,4 +142,6 @@ def _span(info: ClipInfo, chosen: Sampling) -> Tuple[float, float]:
 
 
 def _clip_bytes(value: Any, name: str, shard: str) -> ClipBytes:
-    return MemberClip(value.read, value.size, name, shard) if isinstance(value, MemberBytes) else MemoryClip(value, name, shard)
+    if isinstance(value, MemberBytes):
+        return MemberClip(value.read, value.size, name, shard, value.expect)
+    return MemoryClip(value, name, shard)

@@ -30,7 +30,7 @@ from forebay_proxy.cache.versions.resolver import VersionResolver
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.requests import ShardOpened
 from forebay_proxy.core.http_range import RangeRequest, Suffix
-from forebay_proxy.core.shard import Shard
+from forebay_proxy.core.shard import ByteRange, Shard, SparseRange
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.store.health import DiskHealth
 from forebay_proxy.telemetry.waits import OPENING
@@ -82,8 +82,10 @@ class ShardCache:
         compared. Raises ``ShardError``.
         """
         with nullcontext() if reader and reader.job else self._resolver.freshness.bursts.inside(shard.group):
+            if isinstance(want, SparseRange) and any(self.plans.mentions(shard.name)):
+                want = ByteRange(want.first, want.last)  # foresight fetches it anyway, whole
             entry, opened_here, waited_s = await self.find(shard, reader, want, head=head)
-            reading = self.reading(entry, shard, reader, opened_here=opened_here)
+            reading = self.reading(entry, shard, reader, opened_here=opened_here, sparse=isinstance(want, SparseRange))
             reading.tally.waited_s = waited_s
             with self.readers.inside(reading):
                 if not head:
@@ -107,9 +109,9 @@ class ShardCache:
         entry = self.room.entries.setdefault(entry.key, entry)  # forgotten between its opening's end and here: one entry a key, always
         return entry, opened_here, waited_s
 
-    def reading(self, entry: Entry, shard: Shard, reader: ReaderName | None, *, opened_here: bool) -> ShardReader:
+    def reading(self, entry: Entry, shard: Shard, reader: ReaderName | None, *, opened_here: bool, sparse: bool = False) -> ShardReader:
         """A reader of the shard. Its epoch is the plan's before this opening: the opening itself may move the plan to the next one."""
-        reading = ShardReader(self, entry, shard, reader, opened_here=opened_here)
+        reading = ShardReader(self, entry, shard, reader, opened_here=opened_here, sparse=sparse)
         plan = self.plans.get(reader) if reader else None
         reading.tally.epoch = plan.epoch if plan else None
         return reading

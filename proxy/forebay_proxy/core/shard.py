@@ -35,6 +35,11 @@ class ByteRange:
 
 
 @dataclass(frozen=True, slots=True)
+class SparseRange(ByteRange):
+    """A range of which the reader says that it wants little of what lies around it; ``last`` is never None."""
+
+
+@dataclass(frozen=True, slots=True)
 class Credential:
     """What a request carries to prove itself: headers and signature parameters. Never printed, never stored; only HMACs of it are.
 

@@ -6,7 +6,7 @@ const JOBS_SHOWN = 8;
 const ROWS_SHOWN = 200; // a node has at most a few dozen readers; beyond this the page says so instead of growing
 
 // The metrics' words for how a request was served, as people say it.
-const RESULTS = { hit: "from the cache", collapsed: "shared a fetch", partial: "in part from the cache", miss: "fetched", bypass: "not stored" };
+const RESULTS = { hit: "from the cache", collapsed: "shared a fetch", partial: "in part from the cache", miss: "fetched", bypass: "not stored", relayed: "in parts, not stored" };
 
 const byId = (id) => document.getElementById(id);
 const setText = (id, text) => { byId(id).textContent = text; };

@@ -35,6 +35,7 @@ class Takeoff:
     prefetch: bool  # no reader was waiting
     once: bool  # its bytes cannot be asked for a second time: nothing would tell another version's from these
     ahead_for: Hashable  # the reader whose plan asked for it, of a body that cannot be asked in pieces
+    relay: bool  # of a part of a segment, which is not stored
 
 
 @dataclass(slots=True)
@@ -50,10 +51,18 @@ class Flight:
     """One running fetch of ``[first, end)`` of a shard version; ``end`` None: to wherever the origin's body ends."""
 
     def __init__(
-        self, first: int, end: int | None, need: float, began_at: float = 0.0, *, once: bool = False, ahead_for: Hashable = None
+        self,
+        first: int,
+        end: int | None,
+        need: float,
+        began_at: float = 0.0,
+        *,
+        once: bool = False,
+        ahead_for: Hashable = None,
+        relay: bool = False,
     ) -> None:
         """``need`` is how soon its bytes are needed, see ``limiter``; the rest becomes its ``takeoff``."""
-        self.takeoff = Takeoff(began_at, need >= DEMAND, once, ahead_for)
+        self.takeoff = Takeoff(began_at, need >= DEMAND, once, ahead_for, relay)
         self.first = first
         self.end = end
         self.need = need
@@ -63,7 +72,7 @@ class Flight:
         self.passengers = Passengers()
         self.error: BaseException | None = None
         self.done = False
-        self.bypass = False  # (part of) it passes through memory
+        self.bypass = relay  # (part of) it passes through memory
         self._grown = Broadcast()
 
     def __repr__(self) -> str:

@@ -31,14 +31,14 @@ def _request(outcome: RequestOutcome | None, sent: int = 0, *, hit: int = 0, cod
 def test_everything_starts_at_zero() -> None:
     """All keys are there before the first request."""
     assert _counters() == {
-        "requests": {"hit": 0, "collapsed": 0, "partial": 0, "miss": 0, "bypass": 0},
+        "requests": {"hit": 0, "collapsed": 0, "partial": 0, "miss": 0, "bypass": 0, "relayed": 0},
         "bytes": {"sent": 0, "hit": 0, "origin": 0, "optimal": 0, "saved": 0},
         "reader_wait_s": 0,
         "errors": 0,
         "no_tars": 0,
         "jobs": {},
         "anonymous": {
-            "requests": {"hit": 0, "collapsed": 0, "partial": 0, "miss": 0, "bypass": 0},
+            "requests": {"hit": 0, "collapsed": 0, "partial": 0, "miss": 0, "bypass": 0, "relayed": 0},
             "bytes": {"sent": 0, "hit": 0},
             "reader_wait_s": 0,
             "errors": 0,
@@ -56,7 +56,7 @@ def test_saved_is_what_the_origin_did_not_send() -> None:
         _request(RequestOutcome.HIT, 100, hit=100),
     )
     assert seen["bytes"] == {"sent": 300, "hit": 100, "origin": 100, "optimal": 0, "saved": 200}
-    assert seen["requests"] == {"hit": 1, "collapsed": 1, "partial": 0, "miss": 1, "bypass": 0}
+    assert seen["requests"] == {"hit": 1, "collapsed": 1, "partial": 0, "miss": 1, "bypass": 0, "relayed": 0}
 
 
 def test_the_least_possible_is_added_up() -> None:
@@ -123,7 +123,7 @@ def test_a_snapshot_does_not_change_afterwards() -> None:
     counters = Counters()
     before = counters.snapshot()
     counters.listen(_request(RequestOutcome.HIT, 10, job="a"))
-    assert before["requests"] == {"hit": 0, "collapsed": 0, "partial": 0, "miss": 0, "bypass": 0}
+    assert before["requests"] == {"hit": 0, "collapsed": 0, "partial": 0, "miss": 0, "bypass": 0, "relayed": 0}
 
 
 @given(st.lists(st.tuples(st.sampled_from(RequestOutcome), st.integers(0, 1000), st.sampled_from(["a", "b", "c"]))))

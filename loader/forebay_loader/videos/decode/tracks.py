@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Callable, Optional, Sequence, Tuple
 
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.notices import notice_once
@@ -24,22 +24,28 @@ __all__ = ["GAP_BYTES", "ClipTracks", "tracks_of"]
 _COUNTED = "fb.counters()['video_cut'] counts such clips"
 GAP_BYTES = 2 << 10  # between two parts that are wanted, mostly a packet of sound: they cost less than another request
 
+Expect = Callable[[Sequence[Tuple[int, int]]], None]
 Sound = Callable[[float, float, ClipTimer], Tuple[Any, int]]
+
+
+def _unheard(spans: Sequence[Tuple[int, int]]) -> None:
+    """What is in memory has come already."""
 
 
 @dataclass(frozen=True)
 class ClipTracks:
-    """The first video track, None without one, and what reads its packets; what gives sound between two seconds, if there is any: sound
-    that cannot be read raises ``UnsupportedVideo`` there, and ``info`` knows of none."""
+    """The first video track, None without one, and what reads its packets; what is told the spans that are read next; what gives sound
+    between two seconds, if there is any: sound that cannot be read raises ``UnsupportedVideo`` there, and ``info`` knows of none."""
 
     info: ClipInfo
     video: Optional[Track]
     read: ReadPart
+    expect: Expect
     sound: Optional[Sound]
 
 
-def tracks_of(read: ReadPart, length: int, name: str, timer: ClipTimer) -> ClipTracks:
-    """The tracks of a clip of ``length`` bytes, within ``timer``.
+def tracks_of(read: ReadPart, length: int, name: str, timer: ClipTimer, expect: Expect = _unheard) -> ClipTracks:
+    """The tracks of a clip of ``length`` bytes, within ``timer``. ``expect`` is told which spans of it are read next.
 
     Raises ``CorruptVideo``, ``UnsupportedVideo``, ``VideoTimeout``, and what ``read`` raises.
     """
@@ -58,8 +64,8 @@ def tracks_of(read: ReadPart, length: int, name: str, timer: ClipTimer) -> ClipT
         except LeftToDemuxer as error:
             return _left(timed(0, length), timer, error, name)
         timer.check()
-        sound = partial(_sound, index.audio, read) if index.audio is not None else _refusing(index.audio_fault)
-        return ClipTracks(index.to_info(), index.video, read, sound)
+        sound = partial(_sound, index.audio, read, expect) if index.audio is not None else _refusing(index.audio_fault)
+        return ClipTracks(index.to_info(), index.video, read, expect, sound)
     return _demuxed(timed(0, length), timer, name)
 
 
@@ -80,12 +86,13 @@ def _demuxed(data: Buffer, timer: ClipTimer, name: str) -> ClipTracks:
         COUNTS.add("video_cut")
         notice_once("video-cut", f"{name or 'a clip in memory'} may have been cut: {found.early_end}; what is there is given ({_COUNTED})")
     heard = DemuxedSound(data, found.origin_s) if found.info.audio_rate_hz else _refusing(found.sound_fault)
-    return ClipTracks(found.info, found.video, found.read, heard)
+    return ClipTracks(found.info, found.video, found.read, _unheard, heard)
 
 
-def _sound(track: Track, read: ReadPart, begin_s: float, end_s: float, timer: ClipTimer) -> Tuple[Any, int]:
+def _sound(track: Track, read: ReadPart, expect: Expect, begin_s: float, end_s: float, timer: ClipTimer) -> Tuple[Any, int]:
     group = sound_group(track, begin_s, end_s)
     spans = track.byte_spans([group], GAP_BYTES) if group.first < group.end else []
+    expect(spans)
     return sound_between(track, SpanReader(read, spans), begin_s, end_s, timer)
 
 

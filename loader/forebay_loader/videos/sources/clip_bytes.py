@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, Dict, Optional, Protocol
+from typing import Any, Callable, Dict, Optional, Protocol, Sequence, Tuple
 
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.errors import ShardReadError
@@ -14,9 +14,12 @@ from forebay_loader.samples.index_client import source_in
 from forebay_loader.stream.descriptor_request import open_descriptor
 from forebay_loader.stream.shard_descriptor import Descriptor
 from forebay_loader.stream.shard_request import shown
+from forebay_loader.stream.sparse_reads import are_sparse
 from forebay_loader.videos.decode.frames import Buffer
 
 __all__ = ["ClipBytes", "FileClip", "MemberClip", "MemoryClip", "ObjectClip"]
+
+Spans = Sequence[Tuple[int, int]]  # (offset, end) each, ascending, apart from each other
 
 
 class ClipBytes(Protocol):
@@ -31,6 +34,10 @@ class ClipBytes(Protocol):
 
     def read(self, at: int, size: int) -> Buffer:
         """``size`` bytes from ``at``, fewer only at the end."""
+        ...
+
+    def expect(self, spans: Spans) -> None:
+        """These are read next, and no others before it is told anew."""
         ...
 
     def close(self) -> None: ...
@@ -52,6 +59,9 @@ class MemoryClip:
     def read(self, at: int, size: int) -> Buffer:
         return memoryview(self._data)[at : at + size]
 
+    def expect(self, spans: Spans) -> None:
+        """All of it is here."""
+
     def close(self) -> None:
         """Nothing is open."""
 
@@ -59,9 +69,18 @@ class MemoryClip:
 class MemberClip:
     """A member of a sample that is read part by part: ``read(at, size)`` gives bytes of the member, which has ``size``."""
 
-    def __init__(self, read: Callable[[int, int], bytes], size: int, name: str = "", shard: str = "") -> None:
+    def __init__(
+        self,
+        read: Callable[[int, int], bytes],
+        size: int,
+        name: str = "",
+        shard: str = "",
+        expect: Optional[Callable[[Spans], None]] = None,
+    ) -> None:
+        """``expect``: is told as this is."""
         self.name, self.shard = name, shard
         self._read, self._size = read, size
+        self._expect = expect
 
     def open(self) -> int:
         return self._size
@@ -69,6 +88,10 @@ class MemberClip:
     def read(self, at: int, size: int) -> Buffer:
         size = min(size, self._size - at)
         return self._read(at, size) if size > 0 else b""
+
+    def expect(self, spans: Spans) -> None:
+        if self._expect is not None:
+            self._expect(spans)
 
     def close(self) -> None:
         """What reads it belongs to its shard."""
@@ -99,6 +122,9 @@ class FileClip:
             data += more
         return data
 
+    def expect(self, spans: Spans) -> None:
+        """All of it is here."""
+
     def close(self) -> None:
         file, self._file = self._file, -1
         if file >= 0:
@@ -119,9 +145,10 @@ class ObjectClip:
         self._source, self._limits = found, limits
         self._opened: Optional[Descriptor] = None
         self._version: Optional[PinnedVersion] = None
+        self._sparse: Optional[bool] = None  # of what was said to be read next; None: nothing was
 
     def __getstate__(self) -> Dict[str, Any]:
-        return {**self.__dict__, "_opened": None, "_version": None}
+        return {**self.__dict__, "_opened": None, "_version": None, "_sparse": None}
 
     def open(self) -> int:
         if self._version is not None:
@@ -151,11 +178,15 @@ class ObjectClip:
             assert opened is not None
             version = self._version = PinnedVersion(opened.etag, opened.size, "")
         size = max(0, min(size, version.length - at))
-        data = PinnedReads(self._limits).range(self._source, version, reader_name(), at, size, alone=True)
+        sparse = are_sparse([(at, at + size)], version.length) if self._sparse is None else self._sparse
+        data = PinnedReads(self._limits).range(self._source, version, reader_name(), at, size, alone=True, sparse=sparse)
         COUNTS.add("bytes_proxy", len(data))
         return data
 
+    def expect(self, spans: Spans) -> None:
+        self._sparse = are_sparse(spans, self.open())
+
     def close(self) -> None:
-        opened, self._opened, self._version = self._opened, None, None
+        opened, self._opened, self._version, self._sparse = self._opened, None, None, None
         if opened is not None:
             opened.close()

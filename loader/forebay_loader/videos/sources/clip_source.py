@@ -73,7 +73,9 @@ class ClipSource:
             found, pictures = room_for(0, said.shape), said
             groups = track.needed(sorted(places))
             with profiled("forebay.video.decode"):
-                read = SpanReader(tracks.read, track.byte_spans(groups, GAP_BYTES))
+                spans = track.byte_spans(groups, GAP_BYTES)
+                tracks.expect(spans)
+                read = SpanReader(tracks.read, spans)
                 for number, frame in decoded(track, groups, read, timer, self._threads):
                     if not len(found):  # made for what a decoder gives: what the header says is nobody's word for it
                         pictures = Pictures(frame.width, frame.height, track.rotation_deg, self._size)
@@ -106,7 +108,7 @@ class ClipSource:
     def _opened(self, timer: ClipTimer) -> ClipTracks:
         if self._tracks is None:
             with self._named(), profiled("forebay.video.index"):
-                self._tracks = tracks_of(self._clip.read, self._clip.open(), self._clip.name, timer)
+                self._tracks = tracks_of(self._clip.read, self._clip.open(), self._clip.name, timer, self._clip.expect)
         return self._tracks
 
     def _timer(self) -> ClipTimer:

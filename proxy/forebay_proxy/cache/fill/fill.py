@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from forebay_proxy.cache.fill.relays import Relays
 from forebay_proxy.cache.fill.segment_grants import SegmentGrants, in_time
 from forebay_proxy.cache.fill.segment_writer import SegmentWriter
 from forebay_proxy.cache.integrity.digest_check import DigestCheck
@@ -54,6 +55,7 @@ class Fill:
     ) -> None:
         self.files_wanted = 0
         self.grants = grants
+        self.relays = Relays()
         self._room = room
         self._reclaimer = reclaimer
         self._files = files
@@ -238,7 +240,9 @@ class Fill:
             entry.in_use.flying -= 1
             layout = entry.segments.layout
             first = layout.index_of(flight.first)
-            if not entry.segments.has(first):
+            if flight.takeoff.relay:
+                self.relays.ended(entry.key, flight)
+            elif not entry.segments.has(first):
                 self._room.prefetch_debts.drop(entry.key, first)
                 self._events.emit(SegmentMissed(entry, first, flight))
             if not entry.ranged and flight is entry.in_use.stream and not entry.segments.complete:

@@ -115,6 +115,23 @@ class SegmentFlights:
         self._fly(entry, flight, shard, index, grant)
         return True
 
+    def relay(self, entry: Entry, position: int, end: int, shard: Shard) -> Flight | None:
+        """A fetch of ``position`` to ``end`` (exclusive, in one segment) and no more, through memory; None: all of the segment is worth it.
+
+        A body that an opening began for these bytes is gone on with.
+        """
+        relays, index = self._fill.relays, entry.segments.layout.index_of(position)
+        begun = relays.boarded(entry.key, position, end)
+        if begun is not None:
+            return begun
+        # Without an identity nothing would tell that two parts are of one version.
+        can = entry.ranged and bool(entry.version.identity)
+        if not can or not relays.take(entry.name, index, end - position, entry.segments.span(index)[1]):
+            return None
+        flight = Flight(position, end, 0.0, self._clock(), relay=True)
+        self._fly(entry, flight, shard, -1, None)
+        return flight
+
     def launch_alone(self, entry: Entry, position: int, shard: Shard) -> Flight:
         """A fetch for one reader alone, through memory, from ``position`` to the end of its segment (or of the shard, without Range)."""
         first, size = entry.segments.span(entry.segments.layout.index_of(position))
@@ -144,7 +161,8 @@ class SegmentFlights:
 
     def _fly(self, entry: Entry, flight: Flight, shard: Shard, index: int, grant: Grant[Slice] | None) -> None:
         entry.in_use.flying += 1
-        self._fill.begun(entry, shard)
+        if not flight.takeoff.relay:
+            self._fill.begun(entry, shard)
         way = self._way(entry, flight, shard, grant)
         if index < 0:
             self._flights.take_off(flight, way)

@@ -132,6 +132,7 @@ class SegmentWriter:
         self._pending = PendingWrite()
         self._holds_window = False
         looks = flight.first == 0 and entry.trust.no_tar is None and is_named_tar(entry.name) and not entry.version.encoding
+        looks = looks and not flight.takeoff.relay  # its end says nothing of the shard's
         self._beginning: bytes | None = b"" if looks else None  # what came of the bytes that tell a tar; None: nobody wants to know
         self.bypassing = False
 

@@ -17,6 +17,7 @@ from forebay_proxy.cache.versions.tar_check import TarCheck
 from forebay_proxy.core.errors import ShardChanged
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.cache import OptimalBytes
+from forebay_proxy.core.facts.requests import RequestOutcome
 from forebay_proxy.telemetry.optimum import OptimumMeter
 from forebay_proxy.telemetry.waits import READING, Waits
 from forebay_proxy.wire.protocol.plan import ReaderName
@@ -80,7 +81,7 @@ class ActiveReaders:
     def count(self, reading: ShardReader, began: int) -> None:
         """What this reading would have cost the best schedule there is."""
         entered, entry = reading.entered, reading.entry
-        if entered is not None:
+        if entered is not None and reading.tally.outcome is not RequestOutcome.RELAYED:  # the best schedule is one of whole segments
             self._events.emit(OptimalBytes(self.optimum.read(entry.key, *entered, entry.version.length, began)))
 
     def let_rest(self, now: float) -> int:

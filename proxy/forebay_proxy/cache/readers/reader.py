@@ -67,8 +67,10 @@ class ShardReaderHost(Protocol):
 class ShardReader:
     """A reader's right to bytes: its position and the window before it are leased until it leaves."""
 
-    def __init__(self, host: ShardReaderHost, entry: Entry, shard: Shard, reader: ReaderName | None, *, opened_here: bool) -> None:
-        """``opened_here``: the origin was first asked on behalf of this very reader."""
+    def __init__(
+        self, host: ShardReaderHost, entry: Entry, shard: Shard, reader: ReaderName | None, *, opened_here: bool, sparse: bool = False
+    ) -> None:
+        """``opened_here``: the origin was first asked on behalf of this very reader. ``sparse``: as ``ReaderLease`` has it."""
         self._opened_here = opened_here
         self.shard = shard
         self.reader = reader
@@ -80,7 +82,7 @@ class ShardReader:
         self._place = ReaderPlace()
         self.chunk_reader = ChunkReader(host.parts, entry)
         self._repeats = RepeatCheck(host.parts.gate, entry)
-        self.lease = ReaderLease(host.parts, entry, shard, reader, self)
+        self.lease = ReaderLease(host.parts, entry, shard, reader, self, sparse=sparse)
 
     def __repr__(self) -> str:
         return f"<ShardReader {self.entry.name} at {self.position} of {self._end}, {self.tally.outcome.value}>"
@@ -219,18 +221,16 @@ class ShardReader:
         if source is SegmentSource.STORE:
             self._host.read_segment(self.entry, index)
             return
-        flights = self._host.parts.segment_flights
         if source is SegmentSource.PRIVATE:
-            flight = flights.launch_alone(self.entry, self.position, self.shard)
+            flight = self._host.parts.segment_flights.launch_alone(self.entry, self.position, self.shard)
         elif source is SegmentSource.ONE_BODY:
             assert self.entry.in_use.stream is not None
             flight = self.entry.in_use.stream
         else:
-            found = self.lease.in_the_air(index, opened_here=self._opened_here)
-            flight = found or flights.launch(self.entry, index, self.shard, 0.0, self.reader)
+            flight = self.lease.coming(index, self.position, self._end, opened_here=self._opened_here)
         self.lease.board(flight, self.position)
         if flight.bypass:
-            self.tally.outcome = RequestOutcome.BYPASS
+            self.tally.passes_by(flight)
 
     def _go_alone(self, error: CacheError) -> None:
         """The shared flight cannot serve this reader any further: fetch the rest of the segment for it alone."""
@@ -272,7 +272,7 @@ class ShardReader:
         if flight is None or flight.in_file(self.position):
             return await self.chunk_reader.from_file(self._place.segment, self.position, end, flight)
         if flight.bypass:
-            self.tally.outcome = RequestOutcome.BYPASS
+            self.tally.passes_by(flight)
         return self.chunk_reader.from_window(flight, self.position, end)
 
     def rests(self, now: float) -> bool:
@@ -288,7 +288,7 @@ class ShardReader:
         if entry.version.identity != self.entry.version.identity or entry.version.length != self.entry.version.length:
             raise ShardChanged(entry.name, "the origin has another version now")
         self.lease.give_up()
-        self.lease = ReaderLease(self._host.parts, entry, self.shard, self.reader, self)
+        self.lease = ReaderLease(self._host.parts, entry, self.shard, self.reader, self, sparse=self.lease.sparse)
         self.entry, self._opened_here = entry, opened_here
         self.chunk_reader, self._repeats = ChunkReader(self._host.parts, entry), RepeatCheck(self._host.parts.gate, entry)
         self._place.segment = -1

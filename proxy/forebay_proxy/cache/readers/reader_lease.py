@@ -29,6 +29,10 @@ class ReaderTally:
     wait: Wait | None = None  # for bytes, right now
     epoch: int | None = None  # of its reader's plan, when it opened
 
+    def passes_by(self, flight: Flight) -> None:
+        """Bytes of ``flight``, which are not stored, are this reading's."""
+        self.outcome = RequestOutcome.RELAYED if flight.takeoff.relay else RequestOutcome.BYPASS
+
 
 @dataclass(slots=True)
 class ReaderPlace:
@@ -53,8 +57,11 @@ class ReaderPlace:
 class ReaderLease:
     """A reader's lease: its position, and the window before it."""
 
-    def __init__(self, parts: ReaderParts, entry: Entry, shard: Shard, reader: ReaderName | None, passenger: object) -> None:
-        """``passenger``: as whom it boards flights."""
+    def __init__(
+        self, parts: ReaderParts, entry: Entry, shard: Shard, reader: ReaderName | None, passenger: object, *, sparse: bool = False
+    ) -> None:
+        """``passenger``: as whom it boards flights. ``sparse``: of segments that are not here no more is wanted than is read."""
+        self.sparse = sparse
         self.flight: Flight | None = None
         self.asked_to = -1  # the highest segment asked for
         self._parts = parts
@@ -98,6 +105,14 @@ class ReaderLease:
         self.flight = None
         self._aboard.close()
 
+    def coming(self, index: int, position: int, end: int | None, *, opened_here: bool) -> Flight:
+        """The flight that brings segment ``index``, from ``position`` on; ``end`` (exclusive) of what is wanted, None: not known."""
+        flights, flight = self._parts.segment_flights, self.in_the_air(index, opened_here=opened_here)
+        if flight is None and self.sparse and end is not None:
+            first, size = self._entry.segments.span(index)
+            flight = flights.relay(self._entry, position, min(end, first + size), self._shard)
+        return flight or flights.launch(self._entry, index, self._shard, 0.0, self._reader)
+
     def in_the_air(self, index: int, *, opened_here: bool) -> Flight | None:
         """The flight that brings segment ``index`` already; counted where another reader asked for it. ``opened_here``: nobody else did."""
         flight = self._parts.segment_flights.find(self._entry, index)
@@ -107,6 +122,8 @@ class ReaderLease:
 
     def ask_ahead(self, index: int, last: int) -> None:
         """Have the segments behind ``index`` come, up to ``last`` or to where there is no room for them."""
+        if self.sparse:
+            return
         for ahead in range(index + 1, last + 1):
             if self._entry.segments.has(ahead):
                 self._parts.segment_reader.foresee(self._entry, ahead)

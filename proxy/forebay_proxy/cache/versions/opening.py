@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from forebay_proxy.cache.fill.fetcher import UNWANTED_BUDGET_S, Fetcher
+from forebay_proxy.cache.fill.relays import Relays
 from forebay_proxy.cache.fill.segment_writer import SegmentWriter, WriterFill
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.space import Slice, SpaceManager
@@ -22,7 +23,7 @@ from forebay_proxy.cache.versions.versions import Versions
 from forebay_proxy.core.errors import CacheFull, RangeNotSatisfiable, ShardError
 from forebay_proxy.core.http_range import RangeRequest
 from forebay_proxy.core.segments import SegmentLayout
-from forebay_proxy.core.shard import ByteRange, Pin, Shard, Version
+from forebay_proxy.core.shard import ByteRange, Pin, Shard, SparseRange, Version
 from forebay_proxy.origins.base import OriginBody
 from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.transfer.buffers import BufferBudget
@@ -38,6 +39,9 @@ RECENT = 9  # sizes of each: what comes now and then among others, larger or sma
 
 class OpeningFill(WriterFill, Protocol):
     """What an opening needs of the cache."""
+
+    @property
+    def relays(self) -> Relays: ...
 
     def outdated(self, entry: Entry) -> None: ...
 
@@ -85,7 +89,9 @@ class Opening:
         self._head = head
         self._needed = needed
         self._known = known
-        self._asked: ByteRange | None = ByteRange(0, 0) if head else _first_range(want, parts.room.layout)
+        layout = parts.room.layout
+        part = None if head else fill.relays.part(shard.name, want, layout)
+        self._asked: ByteRange | None = part or (ByteRange(0, 0) if head else _first_range(want, layout))
         self._retry_budget = parts.fetcher.retry_budget(shard.origin)
         self._started = parts.clock()
 
@@ -124,7 +130,7 @@ class Opening:
     async def _attempt(self) -> None:
         grant = None
         try:
-            if not self._head:
+            if not self._head and not isinstance(self._asked, SparseRange):
                 grant = await self._fill.grants.opening(self._needed, self._parts.sizes.guess(self._shard))
             if grant is None and self._needed.need >= DEMAND:
                 raise CacheFull("no room to open it ahead of need")  # the bytes would pass through memory, and no reader would want them
@@ -134,8 +140,12 @@ class Opening:
                 if self._asked is not None and not self._head and _must_be_whole(body, self._parts.room.layout):
                     self._asked = None
                     return
+                relay = self._relay(body)
+                if isinstance(self._asked, SparseRange) and relay is None:
+                    self._asked = _first_range(self._asked, self._parts.room.layout)
+                    return
                 entry = self._admit(body.version, ranged=body.ranged)
-                flight = self._flight(entry, body)
+                flight = self._flight(entry, body, relay)
                 if flight is None:
                     self._resolve()
                 else:
@@ -144,7 +154,8 @@ class Opening:
                     if fitted is None and self._needed.need >= DEMAND:
                         raise CacheFull("no room for its first segment ahead of need")
                     writer = SegmentWriter(self._fill, self._parts.buffers, entry, flight, fitted)
-                    self._note(entry, flight)
+                    if relay is None:
+                        self._note(entry, flight)
                     flight.bypass = writer.bypassing = fitted is None
                     await self._fly(entry, flight, writer, held, body, slot)
         finally:
@@ -185,7 +196,13 @@ class Opening:
         if not self._known.done():
             self._known.set_result(self.entry)
 
-    def _flight(self, entry: Entry, body: OriginBody) -> Flight | None:
+    def _relay(self, body: OriginBody) -> Flight | None:
+        """The flight of the part of a segment that was asked for; None where all of it is to come."""
+        if not isinstance(self._asked, SparseRange) or not body.ranged:
+            return None
+        return self._fill.relays.opened(self._shard.name, self._asked, self._parts.room.layout, body.version, self._parts.clock())
+
+    def _flight(self, entry: Entry, body: OriginBody, relay: Flight | None) -> Flight | None:
         """The flight that lands this body; None where that is not needed."""
         if self._head or entry.version.length == 0:
             return None
@@ -198,14 +215,17 @@ class Opening:
         if entry.segments.has(index) or self._parts.flights.find(entry.key, index) is not None:
             return None
         first, size = entry.segments.span(index)
-        return Flight(first, first + size, self._needed.need, self._parts.clock())
+        return relay or Flight(first, first + size, self._needed.need, self._parts.clock())
 
     async def _fly(self, entry: Entry, flight: Flight, writer: SegmentWriter, held: AsyncExitStack, body: OriginBody, slot: Slot) -> None:
         index = entry.segments.layout.index_of(flight.first) if entry.ranged else -1
         if not entry.ranged:
             entry.in_use.stream = flight
-        self._fill.begun(entry, self._shard)
-        self._parts.flights.post(entry.key, index, flight)
+        if flight.takeoff.relay:
+            self._fill.relays.begun(entry.key, flight)
+        else:
+            self._fill.begun(entry, self._shard)
+            self._parts.flights.post(entry.key, index, flight)
         entry.in_use.flying += 1
         self._resolve()
         error: BaseException | None = None

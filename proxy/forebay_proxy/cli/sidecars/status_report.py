@@ -23,6 +23,7 @@ RESULTS = {
     "partial": "in part from the cache",
     "miss": "fetched",
     "bypass": "not stored",
+    "relayed": "in parts, not stored",
 }
 
 

@@ -33,6 +33,7 @@ class RequestOutcome(Enum):
     PARTIAL = "partial"  # some stored, some fetched
     MISS = "miss"  # nothing was here
     BYPASS = "bypass"  # at least one segment could not be stored for lack of room or a failing disk
+    RELAYED = "relayed"  # not stored because the reader wants little of the segment
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from forebay_proxy.core import http_range
 from forebay_proxy.core.errors import RangeNotSatisfiable
 from forebay_proxy.core.facts.requests import RequestOutcome
-from forebay_proxy.core.shard import Version
+from forebay_proxy.core.shard import ByteRange, SparseRange, Version
 from forebay_proxy.server.http.problem import PreconditionFailed
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ _CACHE_STATUS = {
     RequestOutcome.COLLAPSED: "forebay; fwd=miss; stored; collapsed",
     RequestOutcome.PARTIAL: "forebay; fwd=partial; stored",
     RequestOutcome.BYPASS: "forebay; fwd=miss; detail=no-room",
+    RequestOutcome.RELAYED: "forebay; fwd=miss; detail=sparse",
 }
+_SPARSE = "Forebay-Sparse"  # of the segments around this range little is wanted
 _DEFAULT_TYPE = "application/octet-stream"
 # An origin's page must never run as one of ours: an old browser that says nothing of itself gets past the rules for browsers.
 _INERT = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox; default-src 'none'"}
@@ -53,7 +55,7 @@ class ShardRequest:
         """Raises ``InvalidRequest`` for a malformed Range."""
         asked = headers.get("Range") if method == "GET" else None
         return cls(
-            None if asked is None else http_range.parse_range(asked),
+            None if asked is None else _sparsely(http_range.parse_range(asked), headers.get(_SPARSE)),
             joined(headers, "If-Match"),
             joined(headers, "If-None-Match"),
             headers.get("If-Range"),
@@ -66,6 +68,13 @@ class ShardRequest:
         """Whether the answer depends on the client's own version; most requests ask for the bytes whatever they are."""
         named = (self.if_match, self.if_none_match, self.if_modified_since, self.if_unmodified_since)
         return named != (None, None, None, None)
+
+
+def _sparsely(asked: RangeRequest | None, said: str | None) -> RangeRequest | None:
+    """``asked``, as one of few bytes where the client says so: that is a hint, so what makes no sense of it is passed over."""
+    if said != "1" or not isinstance(asked, ByteRange) or asked.last is None:
+        return asked
+    return SparseRange(asked.first, asked.last)
 
 
 def joined(headers: MultiMapping[str], name: str) -> str | None:

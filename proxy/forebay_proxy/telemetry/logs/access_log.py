@@ -16,7 +16,8 @@ method, status                 GET or HEAD; 499: the client left before there wa
 shard                          its name as logs show it, without an http query
 query                          only where that left a query out: a keyed digest of it, so that two shards are two and no secret is told
 length, range                  the shard's bytes (null: unknown); of a 206 the first and the last byte
-result                         hit (disk), miss (origin), partial (both), collapsed (another's fetch), bypass (not stored), none (no bytes)
+result                         hit (disk), miss (origin), partial (both), collapsed (another's fetch), bypass (not stored), relayed (a part,
+                               not stored), none (no bytes)
 bytes, hit_bytes               sent to the client; of them read from the disk
 waited_s, first_byte_s         waiting for bytes that were not here yet; from the request to the header of the answer
 seconds                        from the request to the end of the answer

@@ -84,6 +84,34 @@ def test_bytes_by_ranges_are_counted(proxy: FakeServer) -> None:
     assert COUNTS.snapshot()["bytes_proxy"] == 100
 
 
+def test_little_of_an_object_is_asked_for_alone(proxy: FakeServer) -> None:
+    """The sidecar hears it with each part: of what was said to be read next, else of the part itself."""
+    proxy.put(TARGET, ramp(1 << 20))
+    clip = ObjectClip("s3://bucket/a.mp4")
+    length = clip.open()
+    clip.read(0, 10)
+    clip.read(0, length)
+    clip.expect([(0, length)])
+    clip.read(0, 10)
+    clip.expect([(0, 10), (300_000, 300_010)])
+    clip.read(0, 10)
+    said = [asked.headers.get("Forebay-Sparse", "") for asked in proxy.asked(TARGET) if asked.method == "GET"]
+    assert said == ["1", "", "", "1"]
+
+
+def test_what_was_expected_ends_with_the_clip(proxy: FakeServer) -> None:
+    """And does not travel."""
+    proxy.put(TARGET, ramp(1 << 20))
+    clip = ObjectClip("s3://bucket/a.mp4")
+    clip.expect([(0, clip.open())])
+    other = pickle.loads(pickle.dumps(clip))
+    clip.close()
+    for one in (clip, other):
+        one.open()
+        one.read(0, 10)
+    assert [asked.headers.get("Forebay-Sparse", "") for asked in proxy.asked(TARGET) if asked.method == "GET"] == ["1", "1"]
+
+
 def test_nothing_is_asked_before_it_is_opened(proxy: FakeServer) -> None:
     """A data set of a million clips costs nothing to build."""
     ObjectClip("s3://bucket/a.mp4")

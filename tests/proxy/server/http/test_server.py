@@ -210,6 +210,7 @@ async def test_http_1_0_gets_no_body_of_unknown_length(world: World) -> None:
         (RequestOutcome.COLLAPSED, "forebay; fwd=miss; stored; collapsed"),
         (RequestOutcome.PARTIAL, "forebay; fwd=partial; stored"),
         (RequestOutcome.BYPASS, "forebay; fwd=miss; detail=no-room"),
+        (RequestOutcome.RELAYED, "forebay; fwd=miss; detail=sparse"),
     ],
 )
 async def test_cache_status_says_how(world: World, outcome: RequestOutcome, text: str) -> None:

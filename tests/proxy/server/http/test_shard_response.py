@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from multidict import CIMultiDict
 
 from forebay_proxy.core.errors import ForebayError, RangeNotSatisfiable
-from forebay_proxy.core.shard import Pin, PinKind, Version
+from forebay_proxy.core.http_range import RangeRequest, Suffix
+from forebay_proxy.core.shard import ByteRange, Pin, PinKind, SparseRange, Version
 from forebay_proxy.server.http.problem import PreconditionFailed
 from forebay_proxy.server.http.shard_response import ShardRequest, ShardResponse, decide
 
@@ -40,6 +41,21 @@ def test_a_range_is_what_slicing_gives(length: int, first: int, count: int) -> N
     assert data[found.first : found.last + 1] == wanted
     assert found.headers["Content-Length"] == str(len(wanted)) == str(found.length)
     assert found.headers["Content-Range"] == f"bytes {found.first}-{found.last}/{length}"
+
+
+@pytest.mark.parametrize(
+    ("headers", "want"),
+    [
+        ({"Range": "bytes=3-9", "Forebay-Sparse": "1"}, SparseRange(3, 9)),
+        ({"Range": "bytes=3-9", "Forebay-Sparse": "0"}, ByteRange(3, 9)),
+        ({"Range": "bytes=3-", "Forebay-Sparse": "1"}, ByteRange(3)),
+        ({"Range": "bytes=-3", "Forebay-Sparse": "1"}, Suffix(3)),
+        ({"Forebay-Sparse": "1"}, None),
+    ],
+)
+def test_a_sparse_range_is_one_with_both_ends(headers: dict[str, str], want: RangeRequest | None) -> None:
+    """What makes no sense of the hint is answered as without it."""
+    assert ShardRequest.of("GET", CIMultiDict(headers)).range == want
 
 
 @given(length=st.integers(1, 30), count=st.integers(1, 40))
