@@ -1,5 +1,7 @@
 """Samples from tar shards at memory speed: webdataset's ``tar_file_expander`` and ``group_by_keys`` in one pass.
 
+``OpenSample`` groups files by the key of their names; the hot loop here does the same for the common member, without a call for each file.
+
 Sources as an opener gives them (``{"url", "stream"[, "local_path"]}``) in, samples out, the same ones webdataset gives, in the same order.
 The common member (a plain header, whole in the window, nothing to rename or select) is read without an object of its own: one ``struct``
 call, one checksum, two ``partition``. Other members go through ``Walk``, slowly, to the same end.
@@ -23,26 +25,17 @@ from forebay_loader.samples.byte_window import Viewed, Window, window_over
 from forebay_loader.samples.decompress import unpacked
 from forebay_loader.samples.faults import RULES, TarFault, bears, fault_of, named
 from forebay_loader.samples.indexed_stream import indexed_samples
+from forebay_loader.samples.open_sample import Handler, LeaveReading, OpenSample, Sample
 from forebay_loader.stream.shard_descriptor import Descriptor
 from forebay_loader.stream.shard_stream import ShardStream
-from forebay_proxy.wire.tar.header import (
-    ENCODING,
-    EXPECTED,
-    HEADER,
-    TIMES,
-    blocks,
-    learn,
-)
+from forebay_proxy.wire.tar.header import ENCODING, EXPECTED, HEADER, TIMES, blocks, learn
 from forebay_proxy.wire.tar.members import BadTar, Member, Walk
-from forebay_proxy.wire.tar.sample_name import RESERVED, is_meta, split_name
+from forebay_proxy.wire.tar.sample_name import RESERVED, is_meta
 
 __all__ = ["Samples", "TarFault", "check_rule", "samples_of"]
 
 # Asking for an index costs what walking 200 headers does; once it is known to this process, nothing.
 INDEX_FROM_BYTES = 4 << 20
-
-Handler = Callable[[Exception], bool]
-Sample = Dict[str, Any]
 
 _KNOWN_MOST = 1 << 14  # suffixes; names of many dots make many
 
@@ -74,20 +67,12 @@ def check_rule(on_tar_fault: str) -> None:
         raise ValueError(f"on_tar_fault is {on_tar_fault!r}; it can be {' or '.join(map(repr, RULES))}")
 
 
-class _Leave(Exception):
-    """The group handler wants out: with ``error`` raised, or quietly."""
-
-    def __init__(self, error: Optional[BaseException]) -> None:
-        super().__init__()
-        self.error = error
-
-
 class _NextShard(Exception):
     """The member handler gave this shard up."""
 
 
 class Samples:
-    """One reading of sources. ``_sample`` is the one that is still open; ``_stem`` its key as the headers spell it, None if not known."""
+    """One reading of sources."""
 
     def __init__(
         self,
@@ -105,9 +90,7 @@ class Samples:
         self._markers = markers
         self._rule = on_tar_fault
         self._views = views
-        self._sample: Optional[Sample] = None
-        self._stem: Optional[bytes] = None
-        self._odd = False  # a member was named ….__bad__: webdataset drops such samples
+        self._open = OpenSample(self._handler)
 
     def read(self, sources: Iterable[Dict[str, Any]]) -> Iterator[Sample]:
         for source in sources:
@@ -116,7 +99,7 @@ class Samples:
                 assert isinstance(source, dict)
                 assert "stream" in source
                 yield from self._shard(source["stream"], url, source.get("local_path"))
-            except _Leave as leave:
+            except LeaveReading as leave:
                 if leave.error is not None:
                     raise leave.error from None
                 break
@@ -125,19 +108,19 @@ class Samples:
                 if not self._handler(error):
                     break
             if self._markers:  # also behind a shard given up, where webdataset has no marker and would join two shards' files in one sample
-                yield from self._flush()
-        yield from self._flush()
+                yield from self._open.flush()
+        yield from self._open.flush()
 
     def _shard(self, stream: Any, url: Any, local_path: Any) -> Iterator[Sample]:
         known = self._known(stream, url, local_path)
         if known is not None:
-            yield from self._flush()
+            yield from self._open.flush()
             try:
                 yield from known
             finally:
                 stream.close()
             return
-        shard, before = named(stream, url), self._sample
+        shard, before = named(stream, url), self._open.sample
         try:
             window = unpacked(Viewed(stream) if self._views and isinstance(stream, Descriptor) else window_over(stream))
             yield from self._walk(window, url, local_path, str(stream))
@@ -149,7 +132,7 @@ class Samples:
         finally:
             if isinstance(stream, (ShardStream, Descriptor)):
                 stream.close()  # views hold the memory they need
-        if self._sample is before and self._select is None:
+        if self._open.sample is before and self._select is None:
             _tell_empty(shard)
 
     def _known(self, stream: Any, url: Any, local_path: Any) -> Optional[Iterator[Sample]]:
@@ -162,12 +145,12 @@ class Samples:
     def _walk(self, window: Window, url: Any, local_path: Any, shown: str) -> Iterator[Sample]:  # noqa: PLR0912, PLR0915  # the hot loop
         """One shard's samples but the last, which stays open. Local names only, no object for a member, no call that can be spared."""
         unpack, adler, expected, suffixes, times = HEADER.unpack_from, zlib.adler32, EXPECTED, _SUFFIXES, TIMES.match
-        walk = Walk(window.read)
-        simple = self._select is None and self._rename is None and ENCODING == "utf-8" and not self._odd
+        walk, opened = Walk(window.read), self._open
+        simple = self._select is None and self._rename is None and ENCODING == "utf-8" and not opened.odd
         at = window.base
         while True:
-            sample: Any = self._sample
-            stem = self._stem
+            sample: Any = opened.sample
+            stem = opened.stem
             buffer: Any = window.buffer
             values: Any = _Views(buffer, window.mapped) if self._views else buffer
             limit = window.end - window.base
@@ -221,7 +204,7 @@ class Samples:
                 at = end + 511 & -512
                 if done is not None:
                     yield done
-            self._sample, self._stem = sample, stem
+            opened.sample, opened.stem = sample, stem
             at += window.base
             if at + need > window.end:
                 try:
@@ -239,7 +222,7 @@ class Samples:
             if member is None:
                 return
             yield from self._take(member, window, url, local_path, shown)
-            simple = simple and not walk.globals and not self._odd  # what a global header says holds for all members behind it
+            simple = simple and not walk.globals and not opened.odd  # what a global header says holds for all members behind it
             at = member.end
 
     def _take(self, member: Member, window: Window, url: Any, local_path: Any, shown: str) -> Iterator[Sample]:
@@ -256,7 +239,7 @@ class Samples:
         except Exception as error:
             self._give_up(error, shown)
             return
-        yield from self._group(name, memoryview(value) if self._views else value, url, local_path)
+        yield from self._open.add(name, memoryview(value) if self._views else value, url, local_path)
 
     def _give_up(self, error: Exception, shown: str) -> None:
         """What is wrong with one member, for the handler."""
@@ -274,39 +257,6 @@ class Samples:
         if self._rename:
             name = self._rename(name)
         return name if self._select is None or self._select(name) else None
-
-    def _group(self, name: Any, value: Any, url: Any, local_path: Any) -> Iterator[Sample]:
-        try:
-            key, suffix = split_name(name)
-        except Exception as error:  # rename_files gave no string
-            return self._ungrouped(error, name, url)
-        if key is None:
-            return
-        if self._sample is None or key != self._sample["__key__"]:
-            yield from self._flush()
-            self._sample = {"__key__": key, "__url__": url}
-        if suffix in self._sample:
-            text = f"{name}: duplicate file name in tar file {suffix} {self._sample.keys()}"
-            return self._ungrouped(ValueError(text), key, url)
-        self._sample[suffix] = value
-        self._odd = self._odd or suffix == "__bad__"
-        if local_path is not None:
-            self._sample["__local_path__"] = local_path
-        self._stem = _stem_of(key)  # from its first file on, which brings the path: the hot loop only adds files
-
-    def _ungrouped(self, error: Exception, key: Any, url: Any) -> None:
-        error.args = (*error.args, key, url)  # webdataset has the place for them, and leaves it empty
-        try:
-            goes_on = self._handler(error)
-        except Exception as raised:
-            raise _Leave(raised) from None
-        if not goes_on:
-            raise _Leave(None)
-
-    def _flush(self) -> Iterator[Sample]:
-        sample, self._sample, self._stem = self._sample, None, None
-        if sample is not None and not sample.get("__bad__"):
-            yield sample
 
 
 class _Views:
@@ -332,14 +282,6 @@ def _learn_suffix(ending: bytes) -> str:
 def _is_whole(stream: Any) -> bool:
     """Whether the stream's end is certainly the shard's: it is a local file, or gave every byte of its announced length."""
     return isinstance(stream, (io.BufferedReader, io.FileIO, io.BytesIO)) or bool(getattr(stream, "whole", False))
-
-
-def _stem_of(key: str) -> Optional[bytes]:
-    """How the headers spell ``key`` if that is plain text, and no member with it can be about the shard (``__key.x__`` is)."""
-    try:
-        return None if key.startswith("__") else key.encode()
-    except UnicodeEncodeError:
-        return None
 
 
 def _tell_empty(shard: str) -> None:
