@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import struct
 import subprocess
 from dataclasses import dataclass
 from fractions import Fraction
@@ -36,9 +37,18 @@ CLIPS: dict[str, dict[str, object]] = {
     "H.264, negative offsets": {"b_frames": 2, "movflags": "negative_cts_offsets"},
     "HEVC": {"codec": "libx265"},
     "HEVC, open GOP": {"codec": "libx265", "b_frames": 3, "open_gop": True},
+    "HEVC, B-frames": {"codec": "libx265", "b_frames": 3},
+    "HEVC, variable rate": {"codec": "libx265", "b_frames": 3, "times_ms": VARIABLE},
+    "HEVC, fragments": {"codec": "libx265", "b_frames": 3, "movflags": FRAGMENTS, "audio": "aac"},
+    "HEVC, late pictures": {"codec": "libx265", "b_frames": 3, "start_ms": 500, "audio": "aac"},
+    "HEVC, AC-3": {"codec": "libx265", "b_frames": 3, "audio": "ac3", "channels": 6},
     "HEVC, ten bits": {"codec": "libx265", "pix_fmt": "yuv420p10le"},
     "AV1": {"codec": "libsvtav1"},
     "AV1, open GOP": {"codec": "libsvtav1", "open_gop": True},
+    "AV1, variable rate": {"codec": "libsvtav1", "times_ms": VARIABLE},
+    "AV1, fragments": {"codec": "libsvtav1", "movflags": FRAGMENTS, "audio": "aac"},
+    "AV1, late pictures": {"codec": "libsvtav1", "start_ms": 500, "audio": "aac"},
+    "AV1, Opus": {"codec": "libsvtav1", "audio": "libopus", "channels": 2},
     "MPEG-4, B-frames": {"codec": "mpeg4", "b_frames": 2},
     "VP9": {"codec": "libvpx-vp9"},
     "Motion JPEG": {"codec": "mjpeg"},
@@ -72,6 +82,30 @@ CLIPS: dict[str, dict[str, object]] = {
     "floating point in QuickTime": {"audio": "pcm_f32le", "container": "mov"},
     "sound longer than pictures": {"audio": "aac", "audio_s": 3.5},
     "sound shorter than pictures": {"audio": "aac", "audio_s": 0.5, "moov_first": True},
+}
+# Which clip has what, of the codecs that people train on. AV1 orders frames within its packets: it always has some made of later ones.
+CELLS = {
+    ("H.264", "B-frames"): "H.264, B-frames",
+    ("H.264", "open GOP"): "H.264, open GOP",
+    ("H.264", "variable rate"): "variable rate, B-frames",
+    ("H.264", "fragments"): "fragments",
+    ("H.264", "edit list"): "late pictures, B-frames",
+    ("H.264", "edit in a group"): "H.264, B-frames, edited",
+    ("H.264", "odd sound"): "MP3",
+    ("HEVC", "B-frames"): "HEVC, B-frames",
+    ("HEVC", "open GOP"): "HEVC, open GOP",
+    ("HEVC", "variable rate"): "HEVC, variable rate",
+    ("HEVC", "fragments"): "HEVC, fragments",
+    ("HEVC", "edit list"): "HEVC, late pictures",
+    ("HEVC", "edit in a group"): "HEVC, B-frames, edited",
+    ("HEVC", "odd sound"): "HEVC, AC-3",
+    ("AV1", "B-frames"): "AV1",
+    ("AV1", "open GOP"): "AV1, open GOP",
+    ("AV1", "variable rate"): "AV1, variable rate",
+    ("AV1", "fragments"): "AV1, fragments",
+    ("AV1", "edit list"): "AV1, late pictures",
+    ("AV1", "edit in a group"): "AV1, edited",
+    ("AV1", "odd sound"): "AV1, Opus",
 }
 # FFmpeg moves presentation times by the lowest composition offset where fragments have negative ones; ISO/IEC 14496-12 8.8.8 does not.
 MOVED = {"fragments, CMAF": 512}
@@ -110,7 +144,8 @@ def turned(clip: bytes) -> bytes:
 def edited(clip: bytes) -> bytes:
     """From the 8th frame to the 40th: its edit list begins in the middle of a group, and ends in one."""
     entry = places(clip, b"moov", b"trak", b"edts", b"elst")[0][0] + 16
-    return patched(clip, entry, ">Ii", 32 * 1000 // 24, 1024 + 8 * 512)
+    (begin,) = struct.unpack_from(">i", clip, entry + 4)
+    return patched(clip, entry, ">Ii", 32 * 1000 // 24, begin + 8 * 512)
 
 
 VARIANTS = {
@@ -216,7 +251,8 @@ def decoded(clip: bytes, track: Track, frame: int) -> int:
 DECODED = [
     "H.264", "H.264, B-frames", "H.264, open GOP", "HEVC", "HEVC, open GOP", "HEVC, ten bits", "AV1", "AV1, open GOP", "MPEG-4, B-frames",
     "VP9", "Motion JPEG", "variable rate, B-frames", "late pictures, B-frames", "fragments", "fragments, CMAF", "H.264, negative offsets",
-    "mdat without a size", "fragments, one index",
+    "mdat without a size", "fragments, one index", "HEVC, B-frames", "HEVC, variable rate", "HEVC, fragments", "HEVC, late pictures",
+    "AV1, variable rate", "AV1, fragments", "AV1, late pictures",
 ]  # fmt: skip
 
 
@@ -234,15 +270,30 @@ def test_open_groups_have_leading_pictures(name: str) -> None:
     assert sum(index_of(clip_of(name)).video.leading) >= 6
 
 
-def test_an_edit_in_the_middle_of_a_group() -> None:
+@pytest.mark.parametrize("name", ["H.264, B-frames", "HEVC, B-frames", "AV1"])
+def test_an_edit_in_the_middle_of_a_group(name: str) -> None:
     """Frames outside are not numbered, those inside are decoded from the keyframe before the edit; as PyAV shows them."""
-    clip = edited(rendered(b_frames=2))
+    clip = edited(clip_of(name))
     track = index_of(clip).video
     assert [decoded(clip, track, frame) for frame in range(track.frames)] == list(range(8, 40))
     with av.open(io.BytesIO(clip)) as container:
         shown = [(frame_number(frame.to_ndarray(format="rgb24")), frame.pts) for frame in container.decode(video=0)]
     assert [number for number, _ in shown] == list(range(8, 40))
     assert index_of(clip).to_info().times_s[0] == 0.0
+
+
+@pytest.mark.parametrize("codec", ["H.264", "HEVC", "AV1"])
+def test_every_cell_has_a_clip(codec: str) -> None:
+    """That the tests here go through; an edit in a group has one of its own."""
+    said = {cell: name.removesuffix(", edited") for cell, name in CELLS.items() if cell[0] == codec}
+    assert len(said) == 7
+    for (_, trait), name in said.items():
+        with av.open(io.BytesIO(clip_of(name))) as container:
+            there = {"h264": "H.264", "hevc": "HEVC", "libdav1d": "AV1", "av1": "AV1"}[container.streams.video[0].codec_context.name]
+        how = {"B-frames": "b_frames", "open GOP": "open_gop", "variable rate": "times_ms", "fragments": "movflags", "odd sound": "audio"}
+        how["edit list"] = "start_ms"
+        assert there == codec
+        assert how.get(trait, "") in {*CLIPS[name], ""} or (codec, trait) == ("AV1", "B-frames")
 
 
 FFPROBE = shutil.which("ffprobe")
