@@ -36,6 +36,12 @@ def pages_before(data: bytes, last: int) -> bytes:
     return data[: [found.start() for found in re.finditer(b"OggS", data)][-last]]
 
 
+def asf_cut() -> bytes:
+    """Two thirds of one: whole packets of it."""
+    data = rendered(container="asf")
+    return data[: len(data) * 2 // 3 // 3200 * 3200 + 1000]
+
+
 def longer(data: bytes, seconds: float) -> bytes:
     """A Matroska that says that it lasts so long: its Duration, an eight-byte float."""
     at = data.index(b"\x44\x89\x88") + 3
@@ -57,6 +63,7 @@ CUT: dict[str, tuple[Callable[[], bytes], str, int]] = {
         48,
     ),
     "FLV that says more": (lambda: flv_of(24, 144), r"lasts 6\.\d s, and what is in it ends at 1\.0 s", 24),
+    "ASF, cut": (asf_cut, r"it says that it has \d+ bytes, and there are \d+", 20),
     "Ogg, without its last page": (lambda: pages_before(ogg(), 1), "its last page is not marked as such", 30),
     "transport stream, within a packet": (lambda: rendered(container="mpegts")[:-100], "its last packet has 88 of 188 bytes", 48),
 }
@@ -69,6 +76,7 @@ WHOLE: dict[str, Callable[[], bytes]] = {
     "FLV, with sound": lambda: rendered(container="flv", audio="aac", audio_s=12.0),
     "transport stream": lambda: rendered(container="mpegts"),
     "Ogg": ogg,
+    "ASF": lambda: rendered(container="asf", audio="aac"),
     "AVI": lambda: rendered(container="avi", codec="mpeg4"),
 }
 
