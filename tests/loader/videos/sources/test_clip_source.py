@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from support.fake_proxy import FakeServer
 
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.videos.decode.clip_timer import ClipTimer
+from forebay_loader.videos.decode.frames import Buffer
 from forebay_loader.videos.errors import CorruptVideo, VideoTimeout
 from forebay_loader.videos.sources import clip_source
 from forebay_loader.videos.sources.choice import source_of
@@ -119,3 +121,34 @@ def test_what_is_given_is_counted() -> None:
     counts = COUNTS.snapshot()
     assert (counts["video_frames"], counts["video_packets"]) == (3, 2)
     assert 0 < counts["video_bytes"] < len(rendered(frames=48, gop=12))
+
+
+class Told(MemoryClip):
+    """Writes down what it is told to expect, and what is read of it then."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.told: list[list[tuple[int, int]]] = []
+        self.asked: list[tuple[int, int]] = []
+
+    def expect(self, spans: Sequence[tuple[int, int]]) -> None:
+        self.told.append(list(spans))
+        self.asked = []
+
+    def read(self, at: int, size: int) -> Buffer:
+        self.asked.append((at, at + size))
+        return super().read(at, size)
+
+
+@pytest.mark.parametrize("what", ["frames", "audio"])
+def test_a_clip_is_told_what_is_read_next(what: str) -> None:
+    """All of it, before the first of it: by that it decides how to ask."""
+    clip = Told(rendered(frames=60, gop=10, audio="aac"))
+    with ClipSource(clip) as source:
+        source.open()
+        if what == "frames":
+            source.frames([3, 33, 55])
+        else:
+            source.audio(0.5, 1.0)
+        (spans,) = clip.told
+        assert clip.asked == spans
