@@ -43,6 +43,7 @@ LAST_PROBE_S = 60.0  # a probe costs an fsync; a mended disk is used again withi
 
 SPACE = frozenset({"ENOSPC", "EDQUOT"})
 _FILES_OWN = frozenset({"ENOENT", "ENODATA", "ESTALE", "EBADF"})  # of one file: deleted, cut, replaced, or closed by ourselves
+_TOO_LONG = "EFBIG"  # of one file, too, also where it is made: an origin made up its length, and must not switch the cache off
 _EVERYTHING = frozenset({"EROFS", "ENODEV", "ENXIO", "ENOTCONN", "ESHUTDOWN", "ETIMEDOUT"})
 _WHOLE = frozenset({"index commit", "create", "load", "look"})  # operations that do not depend on one file being there
 
@@ -105,6 +106,9 @@ class DiskHealth:
         self._events.emit(DiskOperationFailed(error.operation, error.errno_name))
         if error.errno_name in SPACE:
             self._events.emit(SpaceRefused(error))
+        if error.errno_name == _TOO_LONG and error.operation not in _WHOLE - {"create"}:
+            log.info("%s: the file system holds no file of a length that an origin claims; that shard passes through memory", error)
+            return
         if error.errno_name in _FILES_OWN and error.operation not in _WHOLE:
             return
         if error.errno_name == "ETIMEDOUT":

@@ -103,6 +103,18 @@ def test_a_file_that_somebody_cut_or_deleted_is_not_the_disks_fault(errno_name: 
     assert len(facts) == 100
 
 
+@pytest.mark.parametrize("operation", ["create", "grow", "write"])
+def test_a_length_that_no_file_may_have_is_not_the_disks_fault(operation: str) -> None:
+    """An origin made it up: others are stored as before, however many it makes up."""
+    health, _, facts = health_of()
+    for _ in range(2 * MANY):
+        health.failed(DiskFailed(operation, "EFBIG", "file too large"))
+    assert (health.state, changes(facts)) == ("normal", [])
+    assert facts == [DiskOperationFailed(operation, "EFBIG")] * 2 * MANY
+    health.failed(DiskFailed("index commit", "EFBIG", "file too large"))
+    assert health.state != "normal"
+
+
 def test_a_full_disk_is_a_smaller_cache() -> None:
     """Whoever knows the headroom is told of each refusal; the rest goes on, and sixteen at once are not an outage."""
     health, _, facts = health_of()
