@@ -61,7 +61,12 @@ def plans(sidecar: Sidecar) -> dict[str, int]:
 
 @pytest.mark.parametrize(
     ("dataset", "prelude", "ran"),
-    [(DATASET, IMPORT, False), (STAGES, f"{IMPORT}\nfb.enable()", False), (STOCK, "", True), (OPENCLIP, "", True)],
+    [
+        (DATASET, IMPORT, False),
+        (STAGES, f"{IMPORT}\nfb.enable()", False),
+        (STOCK, "", True),
+        pytest.param(OPENCLIP, "", True, marks=pytest.mark.once),
+    ],
     ids=["WebDataset", "ahead", "run", "run-DataPipeline"],
 )
 async def test_the_rest_is_fetched_while_the_first_is_awaited(
