@@ -140,9 +140,6 @@ class ShardReader:
         if self.position == self.entry.shown_version.length:  # of a shard whose length was not known only the end itself can be kept back
             await self._pass_seal(self._index_of(max(0, self.position - 1)))
 
-    def _index_of(self, position: int) -> int:
-        return self.entry.segments.layout.index_of(position)
-
     async def _reach(self) -> bool:
         """Make the byte at the position readable; False at the end of a shard whose length was not known."""
         while True:
@@ -158,6 +155,13 @@ class ShardReader:
                 return False
             self._place.segment = -1  # the flight has landed: look again where the bytes are
 
+    def _settled(self) -> bool:
+        """The shard turned out to end here."""
+        length = self.entry.shown_version.length
+        if length is not None:
+            self._end = length if self._end is None else min(self._end, length)
+        return self._end is not None and self.position >= self._end
+
     async def _comes(self) -> bool:
         """Wait for the byte at the position where it is; False if the flight ended without it."""
         flight = self.lease.flight
@@ -170,12 +174,17 @@ class ShardReader:
         with self._host.readers.waiting(self):
             return await flight.grown_beyond(self.position)
 
-    @property
-    def entered(self) -> tuple[int, int] | None:
-        """The first and the last segment that this reader has been in; None before its first segment."""
-        if self._place.began_at is None:
-            return None
-        return self._place.began_at, max(self._place.began_at, self._place.segment, self._index_of(max(0, self.position - 1)))
+    async def _next(self) -> bytes | memoryview:
+        """Readable bytes at the position, at most one unit, within one segment."""
+        flight = self.lease.flight
+        first, size = self.entry.segments.span(self._place.segment)
+        end = first + size if self._end is None else min(first + size, self._end)
+        self._repeats.expect(self._place.segment, flight)
+        if flight is None or flight.in_file(self.position):
+            return await self.chunk_reader.from_file(self._place.segment, self.position, end, flight)
+        if flight.bypass:
+            self.tally.passes_by(flight)
+        return self.chunk_reader.from_window(flight, self.position, end)
 
     async def _pass_seal(self, index: int) -> None:
         """The last segment is nobody's before the whole shard has the digest its origin names."""
@@ -191,12 +200,7 @@ class ShardReader:
                 await self._repeats.finish()
             self.chunk_reader.check()
 
-    def _settled(self) -> bool:
-        """The shard turned out to end here."""
-        length = self.entry.shown_version.length
-        if length is not None:
-            self._end = length if self._end is None else min(self._end, length)
-        return self._end is not None and self.position >= self._end
+    # Where the bytes come from
 
     async def _enter(self, index: int) -> None:
         """Be in segment ``index``: know where its bytes come from, ask for the ones after it, give back the ones before."""
@@ -241,6 +245,28 @@ class ShardReader:
         self._turn_to(SegmentSource.PRIVATE, self._index_of(self.position))
         self.tally.outcome = RequestOutcome.BYPASS
 
+    def _ask_ahead(self, index: int) -> None:
+        if not self.entry.ranged or self._end is None:
+            return
+        breadth = read_ahead_breadth(self.entry.segments, self._place.segments_read, self._most_in_the_air)
+        self.lease.ask_ahead(index, min(self._index_of(self._end - 1), index + breadth - 1))
+
+    def _most_in_the_air(self) -> int:
+        flight = self.lease.flight
+        return self._host.breadth(self.entry, flight is not None and flight.bypass)
+
+    def _index_of(self, position: int) -> int:
+        return self.entry.segments.layout.index_of(position)
+
+    # What others ask of it, or tell it
+
+    @property
+    def entered(self) -> tuple[int, int] | None:
+        """The first and the last segment that this reader has been in; None before its first segment."""
+        if self._place.began_at is None:
+            return None
+        return self._place.began_at, max(self._place.began_at, self._place.segment, self._index_of(max(0, self.position - 1)))
+
     def has_all(self) -> None:
         """A descriptor of the whole shard is this reader's: all of it counts as read, from the store, at once."""
         length, last = self.entry.shown_version.length or 0, self.entry.last_index or 0
@@ -252,28 +278,6 @@ class ShardReader:
         last = -1 if self._end is None else self._index_of(self._end - 1)
         if self._place.segment >= 0 and self.lease.asked_to <= self._place.segment < last:
             self._ask_ahead(self._place.segment)
-
-    def _ask_ahead(self, index: int) -> None:
-        if not self.entry.ranged or self._end is None:
-            return
-        breadth = read_ahead_breadth(self.entry.segments, self._place.segments_read, self._most_in_the_air)
-        self.lease.ask_ahead(index, min(self._index_of(self._end - 1), index + breadth - 1))
-
-    def _most_in_the_air(self) -> int:
-        flight = self.lease.flight
-        return self._host.breadth(self.entry, flight is not None and flight.bypass)
-
-    async def _next(self) -> bytes | memoryview:
-        """Readable bytes at the position, at most one unit, within one segment."""
-        flight = self.lease.flight
-        first, size = self.entry.segments.span(self._place.segment)
-        end = first + size if self._end is None else min(first + size, self._end)
-        self._repeats.expect(self._place.segment, flight)
-        if flight is None or flight.in_file(self.position):
-            return await self.chunk_reader.from_file(self._place.segment, self.position, end, flight)
-        if flight.bypass:
-            self.tally.passes_by(flight)
-        return self.chunk_reader.from_window(flight, self.position, end)
 
     def rests(self, now: float) -> bool:
         """Whether the client has taken nothing for ``REST_S`` (``now`` is monotonic); then all it holds goes back until it goes on."""

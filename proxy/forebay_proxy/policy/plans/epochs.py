@@ -124,39 +124,39 @@ class EpochTracker:
         name = shard.name
         self._opened_at[name] = now
         self.jobs.heard(job, now)
-        key = self.sets.learn(set_name) if set_name else ""
-        keys = self.sets.containing(name) if self.sets.listed else ()
-        if not keys:  # whatever is opened under a name that nobody can list belongs to it
-            keys = (key,) if key in self.sets.unlisted else self.groups.unlisted(name, job)
-        elif key in keys and len(keys) > 1:  # a larger set that holds it too may be one that this job does not read
-            keys = (key, *(other for other in keys if other != key and other in self.sets.kept))
-        known = keys or (shard.group,)
+        sets = self._sets_of(name, job, self.sets.learn(set_name) if set_name else "")
+        keys = sets or (shard.group,)
         if job == ANONYMOUS:
-            job = self._anonymous_job(name, known)
-        running = self._running.get(job, ())
-        passes = []
-        for key in known:
-            found = self.groups.enter(key, job, now)
-            passes.append((key, self._read(found, shard, job, now, epoch, running)))
+            job = self._anonymous_job(name, keys)
+        epochs = [(key, self._read(self.groups.enter(key, job, now), shard, job, now, epoch)) for key in keys]
         self.groups.keep_bounds()
-        return passes if keys else []
+        return epochs if sets else []
 
-    def _read(self, found: Epoch, shard: Shard, job: str, now: float, epoch: int | None, running: Collection[int]) -> int:
-        """``job`` opened ``shard`` in the pass ``found``; returns the epoch of that."""
-        known, before = len(found.marks), found.epoch
-        found.read(shard.name, epoch, running)
-        if len(found.marks) > known:
-            self.groups.count(len(found.marks) - known)
+    def _sets_of(self, name: str, job: str, told: str) -> tuple[str, ...]:
+        """The sets under which ``job`` opened the shard ``name``; ``told`` is the one that its plan names, "" without."""
+        sets = self.sets.containing(name) if self.sets.listed else ()
+        if not sets:  # whatever is opened under a name that nobody can list belongs to it
+            return (told,) if told in self.sets.unlisted else self.groups.unlisted(name, job)
+        if told in sets:  # a larger set that holds it too may be one that this job does not read
+            return (told, *(other for other in sets if other != told and other in self.sets.kept))
+        return sets
+
+    def _read(self, its: Epoch, shard: Shard, job: str, now: float, epoch: int | None) -> int:
+        """``job`` opened ``shard`` in its present pass, ``its``; returns the epoch of that pass."""
+        known, before = len(its.marks), its.epoch
+        its.read(shard.name, epoch, self._running.get(job, ()))
+        if len(its.marks) > known:
+            self.groups.count(len(its.marks) - known)
             group = self.groups.get(shard.group)
-            others = [other for other in group.passes.values() if other is not found and shard.name in other.marks] if group else []
+            others = [other for other in group.passes.values() if other is not its and shard.name in other.marks] if group else []
             for other in others:
                 other.shared += 1
-            found.shared += bool(others)
-        if found.epoch != before:
-            if job == self._anonymous and found.went_round:
-                self._anonymous_since = max(self._anonymous_since, found.began_at)
-            found.began_at = now
-        return found.epoch
+            its.shared += bool(others)
+        if its.epoch != before:
+            if job == self._anonymous and its.went_round:
+                self._anonymous_since = max(self._anonymous_since, its.began_at)
+            its.began_at = now
+        return its.epoch
 
     def _anonymous_job(self, name: str, keys: Collection[str]) -> str:
         """Under which name the anonymous job counts that opens the shard of this name now."""
