@@ -197,7 +197,7 @@ def test_it_is_waited_for_when_the_other_way_fails(sidecar: FakeServer) -> None:
 
 
 def test_it_is_waited_for_when_the_other_way_fails_inside_a_shard(inside: FakeServer) -> None:
-    """It goes on behind what both have given."""
+    """It goes on behind what both have given, and compares that first: nothing names the version of what the other way gave."""
 
     class Breaks(io.BytesIO):
         def read(self, size: int | None = -1) -> bytes:
@@ -210,7 +210,7 @@ def test_it_is_waited_for_when_the_other_way_fails_inside_a_shard(inside: FakeSe
         inside.turning.clear()
         with when_waiting(inside.turning.set):
             assert head + shard.read() == BODY
-    assert inside.asked(S3)[-1].headers["Range"] == f"bytes={2 * CUT}-"
+    assert "Range" not in inside.asked(S3)[-1].headers
 
 
 @pytest.mark.parametrize("status", [403, 404])
