@@ -90,7 +90,7 @@ class Opening:
         self._needed = needed
         self._known = known
         layout = parts.room.layout
-        part = None if head else fill.relays.part(shard.name, want, layout)
+        part = fill.relays.part(shard.name, want, layout) if isinstance(want, SparseRange) and not head else None
         self._asked: ByteRange | None = part or (ByteRange(0, 0) if head else _first_range(want, layout))
         self._retry_budget = parts.fetcher.retry_budget(shard.origin)
         self._started = parts.clock()
