@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -406,7 +407,7 @@ async def test_moto_ranges_pins_and_absence(from_moto: S3Client) -> None:
     assert version.pin.kind is PinKind.ETAG
     body, data = await from_moto.get(shard, ByteRange(500, 999), version.pin)
     assert data == ramp(500, 500)
-    assert body.version == version
+    assert replace(body.version, second_over=version.second_over) == version  # its second may have ended since
     with pytest.raises(ShardChanged):
         await from_moto.get(shard, FIRST, Pin(PinKind.ETAG, '"other"'))
     with pytest.raises(RangeNotSatisfiable):
