@@ -336,4 +336,4 @@ async def building(
                     world.flights.cancel()
     finally:
         await store.aclose()
-    assert _descriptors() == descriptors
+    assert _descriptors() <= descriptors  # fewer where what an earlier test left was collected meanwhile
