@@ -49,6 +49,31 @@ class Chart:
 ROWS: Mapping[str, tuple[Chart, ...]] = {
     "Is training waiting?": (
         Chart(
+            "Stall by cause",
+            "percentunit",
+            "Share of their time that training processes waited inside next(loader), by what the worker did whose batch was due. origin: "
+            "see the origin row. decode, map, collate: more workers, if cores are idle. transfer: the batch was made, and on its way to "
+            "the trainer. Empty: nobody meters (FOREBAY_METER=0, or a program that only rewrites URLs).",
+            {
+                "{{cause}}": ratio(
+                    rate("forebay_stall_seconds_total", "cause"), rate("forebay_rank_metered_seconds_total"), "on () group_left () "
+                )
+            },
+            stacked=True,
+        ),
+        Chart(
+            "Stall by rank",
+            "percentunit",
+            "The same by rank. Ranks that train together all wait for the slowest one: one rank far above the others has slower shards, "
+            "fewer workers or a busier machine than they have, and costs all of them that time.",
+            {
+                "{{exported_job}} rank {{rank}}": ratio(
+                    rate("forebay_stall_seconds_total", "exported_job, rank"),
+                    rate("forebay_rank_metered_seconds_total", "exported_job, rank"),
+                )
+            },
+        ),
+        Chart(
             "Reader wait",
             "short",
             "Seconds that readers waited for bytes, per second: 1 means one reader waits all the time. Waiting in the first epoch is "

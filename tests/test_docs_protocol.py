@@ -21,6 +21,8 @@ from forebay_proxy.core.exit_codes import ExitCode
 from forebay_proxy.policy.plans.reader_plan import MOST_READERS, MOST_SHARDS
 from forebay_proxy.policy.plans.registry import SILENCE_S
 from forebay_proxy.server.http.plan_route import MOST_ROWS, PLAN_BODY_BYTES
+from forebay_proxy.telemetry.meter_board import MOST_METERS
+from forebay_proxy.wire.protocol.meter_body import MAX_BODY_BYTES
 
 PAGE = (Path(__file__).parents[1] / "docs" / "protocol.md").read_text(encoding="utf-8")
 STORE = "store.example"  # what the page calls the origin
@@ -121,6 +123,7 @@ def test_the_examples_bite() -> None:
     [
         ("{} readers, two million entries", f"{MOST_READERS:,}"), ("at most {} MiB", PLAN_BODY_BYTES >> 20),
         ("{} s after the reader", int(SILENCE_S)), ("at most {} rows", MOST_ROWS),
+        ("A body has {} KiB at most", MAX_BODY_BYTES >> 10), ("totals of {} processes", MOST_METERS),
     ],
 )  # fmt: skip
 def test_the_bounds_are_those_of_the_code(words: str, number: object) -> None:

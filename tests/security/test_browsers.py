@@ -9,8 +9,14 @@ from support.fake_cache import FakeShard
 from support.http_server import World, listening
 from support.refusals import refused
 
-PATHS = ["/", "/v1/status", "/v1/shards", "/v1/plans", "/metrics", "/s3/b/0.tar", "/file/etc/passwd", "/https/h/0.tar"]
-COMMANDS = [("POST", "/v1/evict"), ("POST", "/v1/warm"), ("PUT", "/v1/plans/a/b/c/d"), ("DELETE", "/v1/plans/a/b/c/d")]
+PATHS = ["/", "/v1/status", "/v1/shards", "/v1/plans", "/v1/meter/a", "/metrics", "/s3/b/0.tar", "/file/etc/passwd", "/https/h/0.tar"]
+COMMANDS = [
+    ("POST", "/v1/evict"),
+    ("POST", "/v1/warm"),
+    ("PUT", "/v1/plans/a/b/c/d"),
+    ("DELETE", "/v1/plans/a/b/c/d"),
+    ("POST", "/v1/meter/a/b/c/d"),
+]
 FOREIGN = {
     "an Origin": {"Origin": "https://evil.example"},
     "an opaque Origin": {"Origin": "null"},
@@ -34,7 +40,7 @@ async def world() -> AsyncIterator[World]:
 
 
 def nothing_happened(world: World) -> bool:
-    return world.cache.resolver == [] and world.operations.evicted == [] and world.plans.calls == []
+    return world.cache.resolver == [] and world.operations.evicted == [] and world.plans.calls == [] and world.meters == []
 
 
 @pytest.mark.parametrize("who", FOREIGN)

@@ -67,7 +67,13 @@ def test_another_user_gets_health_and_nothing_else(sidecar: Sidecar, shard: Path
         status, body = curl(sidecar.url + path, uid=NOBODY)
         held = status == 403 and f"--allow-uid {NOBODY}" in json.loads(body)["next_step"]
         refused(f"another user: GET {path.partition('/pytest')[0]} over loopback", held=held)
-    for method, path in (("POST", "/v1/evict"), ("POST", "/v1/warm"), ("PUT", "/v1/plans/a/b/c/d"), ("DELETE", "/v1/plans/a/b/c/d")):
+    for method, path in (
+        ("POST", "/v1/evict"),
+        ("POST", "/v1/warm"),
+        ("PUT", "/v1/plans/a/b/c/d"),
+        ("DELETE", "/v1/plans/a/b/c/d"),
+        ("POST", "/v1/meter/a/b/c/d"),
+    ):
         status, _ = curl("-X", method, "-d", '{"all": true}', sidecar.url + path, uid=NOBODY)
         refused(f"another user: {method} {path} over loopback", held=status == 403)
     status, _ = curl("-H", f"Forebay-Token: {TOKEN}", sidecar.url + "/v1/status", uid=NOBODY)

@@ -194,6 +194,10 @@ def command_everything(sidecar: Sidecar, origin: ScriptedOrigin, search: Search)
         ask(sidecar, search, "PUT", "/v1/plans/j/0/0/1", HEADERS, json.dumps(body).encode())
         ask(sidecar, search, "POST", "/v1/warm", HEADERS, json.dumps(body).encode())
         ask(sidecar, search, "POST", "/v1/evict", HEADERS, json.dumps(body).encode())
+    for shard in (*urls, f"s3://b/k?sig={PASSWORD}"):
+        totals = {"wall_s": 1, "stall_s": {"origin": 1}, "steps": 1, "slowest_shard": shard}
+        assert ask(sidecar, search, "POST", "/v1/meter/j/0/main/1.0", HEADERS, json.dumps(totals).encode()) == 204
+        assert ask(sidecar, search, "GET", "/v1/meter/j", HEADERS) == 200
 
 
 def look_everywhere(sidecar: Sidecar, search: Search) -> None:

@@ -14,19 +14,23 @@ from typing import Any
 from support.fake_cache import FakeCache, FakeOperations, FakePlans, FakeShard, fake_plans, fake_status
 
 from forebay_proxy.core.events import Event, Events
+from forebay_proxy.server.http.meter_route import MeterDoor
 from forebay_proxy.server.http.server import HttpServer
 from forebay_proxy.server.net.access import Access
+from forebay_proxy.wire.protocol.meter_body import MeterBody
+from forebay_proxy.wire.protocol.plan import ReaderName
 
 
 @dataclass
 class World:
-    """A server and the fakes behind it. ``events``: those that the server has sent."""
+    """A server and the fakes behind it. ``events``: those that the server has sent; ``meters``: what was told of stalls."""
 
     server: HttpServer
     cache: FakeCache
     plans: FakePlans
     operations: FakeOperations
     events: list[Event]
+    meters: list[tuple[ReaderName, MeterBody]]
     _reported: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     @property
@@ -62,14 +66,16 @@ async def listening(
     board = Events()
     board.listen(events.append)
     cache, plans, operations = FakeCache(shards), FakePlans(), FakeOperations()
+    meters: list[tuple[ReaderName, MeterBody]] = []
     server = HttpServer(
         cache=cache, plans=plans, operations=operations, status=fake_status, announced=fake_plans,
+        meters=MeterDoor(lambda reader, body: meters.append((reader, body)), lambda job: {"job": job, "ranks": []}),
         metrics=lambda: (b"forebay_up 1\n", "text/plain; version=0.0.4"),
         access=access or Access(os.getuid()), events=board, pass_headers=pass_headers, instance="feed",
     )  # fmt: skip
     try:
         await server.start(host, port, socket)
-        yield World(server, cache, plans, operations, events)
+        yield World(server, cache, plans, operations, events, meters)
     finally:
         await server.aclose(grace_s=0)
 

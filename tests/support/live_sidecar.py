@@ -47,6 +47,7 @@ from forebay_proxy.core.facts.requests import (
     DoorAnswered,
     LeaseEnded,
     LoopLagged,
+    MeterTold,
     NotTar,
     PlanChanged,
     ReaderWaited,
@@ -56,6 +57,8 @@ from forebay_proxy.core.facts.requests import (
 )
 from forebay_proxy.telemetry.prometheus.metrics import Metrics
 from forebay_proxy.telemetry.usage import Usage
+from forebay_proxy.wire.protocol.meter import CAUSES
+from forebay_proxy.wire.protocol.meter_body import MeterBody
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["LiveSidecar", "busy_metrics", "live_sidecar"]
@@ -163,4 +166,5 @@ EVERYTHING: tuple[Event, ...] = (
     Revalidated("same"),
     SegmentFetched(_ORIGIN, 100, 0.1, True, False), SegmentVerified("sample", True),
     DigestChecked("md5", "agrees"), DoorAnswered("passed"), IndexDone("built"),
+    MeterTold(_READER, MeterBody(10.0, dict.fromkeys(CAUSES, 0.1), 5)),
 )  # fmt: skip

@@ -20,6 +20,7 @@ from forebay_proxy.core.uids import anybodys_uid
 from forebay_proxy.node.runfile import Claim
 from forebay_proxy.origins.net.guard import Guard, Refused
 from forebay_proxy.server.fd.server import FdServer, default_socket
+from forebay_proxy.server.http.meter_route import MeterDoor
 from forebay_proxy.server.http.server import HttpServer
 from forebay_proxy.server.net.access import Access
 
@@ -54,7 +55,8 @@ class SidecarDoors:
             operations=Operations(
                 cache, parts.filling.resolver, parts.resident.segment_check, start.clock, sets.declare, parts.reading.tar_check, sets.remove
             ),
-            status=report.status, announced=report.announced, indexes=background.indexer, metrics=telemetry.metrics.render,
+            status=report.status, announced=report.announced, indexes=background.indexer,
+            meters=MeterDoor(telemetry.meters.take, telemetry.meters_on(parts, start).page), metrics=telemetry.metrics.render,
             access=self._access, events=start.events, pass_headers=settings.pass_header, clock=start.clock,
             loop_guard=outward.egress.loop_guard, instance=start.instance, jobs=plans.jobs, allow=allowed.allow,
         )  # fmt: skip

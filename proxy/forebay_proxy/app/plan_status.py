@@ -6,7 +6,7 @@ Nothing here walks a plan: a node has thousands of readers, and their plans half
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from math import isinf
 from typing import Any
 
@@ -23,10 +23,11 @@ __all__ = ["Lead", "PlanStatus"]
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """How far the cache is ahead of one reader."""
+    """How far the cache is ahead of one reader, or of several. ``shards``: how many the bytes are of, if each is as long as the next."""
 
     bytes: int
     seconds: float
+    shards: float = 0.0
 
 
 class PlanStatus:
@@ -53,7 +54,8 @@ class PlanStatus:
         need_at = plan.need_at(plan.position)  # never, of one that is paused
         seconds = 0.0 if isinf(need_at) else max(0.0, need_at - self._clock())
         length = self._cache.length_of(self._plans.shard_at(plan, plan.position).name) if ahead else None
-        return Lead(ahead, seconds + (ahead / length / plan.pace.rate if length else 0.0))
+        shards = ahead / length if length else 0.0
+        return Lead(ahead, seconds + (shards / plan.pace.rate if shards else 0.0), shards)
 
     def leads(self) -> dict[str, Lead]:
         """By job: the least of its readers, in bytes and (maybe of another) in seconds. Readers at the end of their plan do not count."""
@@ -61,9 +63,16 @@ class PlanStatus:
         for plan in self._plans.all():
             if plan.position < len(plan):
                 lead, least = self.lead(plan), leads.get(plan.reader.job)
-                job_lead = lead if least is None else Lead(min(lead.bytes, least.bytes), min(lead.seconds, least.seconds))
-                leads[plan.reader.job] = job_lead
+                leads[plan.reader.job] = lead if least is None else Lead(*map(min, astuple(lead), astuple(least)))
         return leads
+
+    def ahead(self, job: str) -> Lead | None:
+        """Of all readers of ``job`` together: their bytes and shards added up, and the least of their seconds. None without a plan."""
+        leads = [self.lead(plan) for plan in self._plans.all() if plan.reader.job == job and plan.position < len(plan)]
+        if not leads:
+            return None
+        least_s = min(lead.seconds for lead in leads)
+        return Lead(sum(lead.bytes for lead in leads), least_s, sum(lead.shards for lead in leads))
 
     def page(self, job: str | None = None, after: ReaderName | None = None, limit: int = MOST_ROWS) -> dict[str, Any]:
         """``total`` plans (of ``job``), up to ``limit`` of them in the order of their readers' names, those behind ``after``.

@@ -76,6 +76,7 @@ class _ReportSources:
     recent_errors: RecentErrors
     sets: Callable[[], list[dict[str, object]]]
     troubles: Callable[[], list[str]]
+    meters: Callable[[], list[dict[str, Any]]]
 
 
 class StatusReport:
@@ -94,6 +95,7 @@ class StatusReport:
         recent_errors: RecentErrors,
         sets: Callable[[], list[dict[str, object]]] = list,
         troubles: Callable[[], list[str]] = list,
+        meters: Callable[[], list[dict[str, Any]]] = list,
         instance: str,
         clock: Callable[[], float],
     ) -> None:
@@ -102,7 +104,7 @@ class StatusReport:
         self._announced = announced
         self._limiters = limiters
         self._disk_monitor = disk_monitor
-        self._sources = _ReportSources(counters, board, recent_errors, sets, troubles)
+        self._sources = _ReportSources(counters, board, recent_errors, sets, troubles, meters)
         self._clock = clock
         self._peak = PeakBytes(clock=clock)
         self._start = _SidecarStart(instance, clock(), time.time())
@@ -166,10 +168,10 @@ class StatusReport:
     def status(self) -> dict[str, Any]:
         """``/v1/status``, less what the server knows itself (state, url, socket); plans as in ``/v1/plans``, the first ones."""
         info, waits = self._listening.info, self._cache.readers.waits
-        usage, plans = self.usage(), self._announced.page()
+        usage, plans, meters = self.usage(), self._announced.page(), self._sources.meters()
         said = verdict(
             waits, self._sources.board, readers=usage.readers, disk_state=usage.disk_state, disk_reason=self._cache.disk.reason,
-            in_flight=usage.origins, refused=self._sources.recent_errors.lately(),
+            in_flight=usage.origins, refused=self._sources.recent_errors.lately(), meters=meters,
         )  # fmt: skip
         return {
             "verdict": said,
@@ -210,6 +212,7 @@ class StatusReport:
             "plans": plans["plans"],
             "plans_total": plans["total"],
             "sets": self._sources.sets(),
+            "meters": meters,
             "leads": {job: {"bytes": least, "seconds": usage.lead_s[job]} for job, least in usage.lead_bytes.items()},
             "settings": self._listening.settings,
             "chosen": list(info.chosen) if info else [],

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 
 from forebay_proxy.app.composition import CacheParts
+from forebay_proxy.app.meter_status import MeterStatus
 from forebay_proxy.app.plan_status import PlanStatus
 from forebay_proxy.app.startup import Start
 from forebay_proxy.app.status import StatusReport
@@ -16,6 +17,7 @@ from forebay_proxy.store.store import Store
 from forebay_proxy.telemetry.counters import Counters, PlanAdherence
 from forebay_proxy.telemetry.logs.access_log import AccessLog
 from forebay_proxy.telemetry.logs.request_log import log_request
+from forebay_proxy.telemetry.meter_board import MeterBoard
 from forebay_proxy.telemetry.origin_board import OriginBoard
 from forebay_proxy.telemetry.prometheus.metrics import Metrics
 from forebay_proxy.telemetry.troubles import RecentErrors, Troubles
@@ -28,7 +30,9 @@ log = logging.getLogger("forebay")
 
 @dataclass(frozen=True, slots=True)
 class TelemetryParts:
-    """What every sidecar counts and keeps; each part hears the facts that it names, but ``troubles``, which asks the counters."""
+    """What every sidecar counts and keeps; each part hears the facts that it names, but ``troubles``, which asks the counters, and
+    ``meters``, which is told by training processes.
+    """
 
     counters: Counters
     adherence: PlanAdherence
@@ -36,6 +40,7 @@ class TelemetryParts:
     board: OriginBoard
     recent_errors: RecentErrors
     troubles: Troubles
+    meters: MeterBoard
 
     @classmethod
     def build(cls, start: Start) -> TelemetryParts:
@@ -43,7 +48,10 @@ class TelemetryParts:
         events, clock = start.events, start.clock
         counters = Counters()
         troubles = Troubles(clock, start.layout.segment_bytes, lambda: counters.bypassed)
-        parts = cls(counters, PlanAdherence(), Metrics(version=VERSION), OriginBoard(clock), RecentErrors(time.time), troubles)
+        parts = cls(
+            counters, PlanAdherence(), Metrics(version=VERSION), OriginBoard(clock), RecentErrors(time.time), troubles,
+            MeterBoard(events, clock),
+        )  # fmt: skip
         for part in (parts.counters, parts.adherence, parts.metrics, parts.board, parts.recent_errors):
             events.listen(part.listen, part.kinds)
         if log.isEnabledFor(logging.DEBUG):  # else nobody reads it
@@ -52,15 +60,25 @@ class TelemetryParts:
 
     def report_on(self, cache: CacheParts, start: Start) -> StatusReport:
         """How things stand with ``cache``, from now on; metrics show its levels."""
-        background, plans, clock = cache.background, cache.resident.plans, start.clock
-        announced = PlanStatus(cache=cache.cache, plans=plans, prefetcher=background.prefetcher, adherence=self.adherence, clock=clock)
+        background = cache.background
         report = StatusReport(
-            cache=cache.cache, plans=plans, announced=announced, counters=self.counters, limiters=cache.transfer.limiters,
+            cache=cache.cache, plans=cache.resident.plans, announced=self._announced(cache, start), counters=self.counters,
+            limiters=cache.transfer.limiters,
             disk_monitor=background.disk_monitor, board=self.board, recent_errors=self.recent_errors, instance=start.instance,
-            clock=clock, sets=background.sets.status_rows, troubles=self.troubles.rows,
+            clock=start.clock, sets=background.sets.status_rows, troubles=self.troubles.rows, meters=self.meters.rows,
         )  # fmt: skip
         self.metrics.watch(report.usage)
         return report
+
+    def meters_on(self, cache: CacheParts, start: Start) -> MeterStatus:
+        """The stalls of training processes, beside what ``cache`` does for them."""
+        return MeterStatus(
+            meters=self.meters, announced=self._announced(cache, start), counters=self.counters, board=self.board, instance=start.instance
+        )
+
+    def _announced(self, cache: CacheParts, start: Start) -> PlanStatus:
+        plans, prefetcher = cache.resident.plans, cache.background.prefetcher
+        return PlanStatus(cache=cache.cache, plans=plans, prefetcher=prefetcher, adherence=self.adherence, clock=start.clock)
 
 
 async def begin_access_log(start: Start, store: Store) -> None:

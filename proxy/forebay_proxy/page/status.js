@@ -150,6 +150,7 @@ function show(status) {
     element("td", seconds(reader.waited_s), "right"),
     element("td", reader.waiting_for ?? "", reader.waiting_for ? "state waits" : ""),
   ], "nobody is reading");
+  showRanks(status.meters ?? []);
   showOrigins(status.origins ?? []);
   showErrors(status.recent_errors ?? []);
   showSets(status.sets ?? []);
@@ -165,6 +166,26 @@ function show(status) {
     element("td", seconds(plan.waited_s), "right"),
     offPlan(plan.openings),
   ], "no plan is announced");
+}
+
+// As `forebay status` says it: the causes that are a tenth of the stall at least.
+function showRanks(meters) {
+  byId("ranks-section").hidden = meters.length === 0;
+  rows("ranks", meters, meters.length, (rank) => {
+    const { stall_s: causes, wall_s: wall, steps } = rank.lately;
+    const stall = Object.values(causes).reduce((sum, count) => sum + count, 0);
+    const named = Object.entries(causes).filter(([, count]) => count > 0 && count >= stall / 10).sort((a, b) => b[1] - a[1]);
+    return [
+      element("td", `${rank.job} ${rank.rank}`, "name"),
+      element("td", share(stall, wall), "right"),
+      element("td", named.map(([cause, count]) => `${cause} ${(100 * count / stall).toFixed(0)} %`).join(", ")),
+      element("td", steps > 0 ? `${(wall / steps).toFixed(3)} s` : "-", "right"),
+      element("td", rank.batch_size ?? "-", "right"),
+      element("td", rank.slowest_worker ?? "-", "right"),
+      element("td", rank.slowest_shard ?? "-", "name"),
+      element("td", rank.skipped, "right"),
+    ];
+  }, "");
 }
 
 function answers(codes) {

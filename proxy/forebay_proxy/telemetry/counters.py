@@ -96,6 +96,10 @@ class Counters:
         """How many of them passed by the cache: what they read was not stored."""
         return self._total.requests[RequestOutcome.BYPASS.value]
 
+    def of(self, job: str) -> JobCounters:
+        """What is known of ``job``; zeros for one unheard of."""
+        return self._jobs.get(job[:_MAX_JOB_CHARS]) or JobCounters()
+
     def snapshot(self) -> dict[str, object]:
         """The keys ``requests``, ``bytes``, ``reader_wait_s``, ``errors``, ``no_tars``, ``jobs`` and ``anonymous`` of ``/v1/status``.
 

@@ -113,6 +113,10 @@ class OriginBoard:
         rates = ((origin, state.rate_bytes_s(now)) for origin, state in self._origins.items())
         return max(rates, key=lambda rate: rate[1], default=None)
 
+    def sums(self) -> tuple[int, int]:
+        """(bytes, retries) of all origins."""
+        return sum(state.bytes for state in self._origins.values()), sum(state.retries for state in self._origins.values())
+
     def rows(self, in_flight: Mapping[str, int]) -> list[dict[str, object]]:
         """``origins`` of ``/v1/status``, the one heard from last first. Ages are seconds."""
         now = self._clock()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from forebay_proxy.core.quantities import format_size
 from forebay_proxy.telemetry.long_waits import LONG_S
@@ -17,12 +18,40 @@ NORMAL = "normal"
 
 def verdict(
     waits: Waits, board: OriginBoard, *, readers: int, disk_state: str, disk_reason: str, in_flight: Mapping[str, int],
-    refused: tuple[str, float] | None = None,
+    refused: tuple[str, float] | None = None, meters: Sequence[Mapping[str, Any]] = (),
 ) -> str:  # fmt: skip
-    """What a person should know first: who waits for what; else the cache disk; else that all is well.
+    """What a person should know first: why training waits, who waits for what, the cache disk; else that all is well.
 
-    ``refused``: the last error that a client was given, and how many seconds ago, if that was lately.
+    ``refused``: the last error that a client was given, and how many seconds ago, if that was lately. ``meters``: the rows of
+    ``MeterBoard``. Readers' waits that training does not feel are hidden by prefetch, and it is said that they are.
     """
+    readers_wait = _readers(waits, board, readers, disk_state, disk_reason, in_flight, refused)
+    share, said = max(map(_stall, meters), default=(0.0, ""), key=lambda each: each[0])
+    if not said:
+        return readers_wait
+    if share >= MUCH:
+        return f"{said}; {readers_wait}"
+    return f"{readers_wait}; training waited {_percent(share)}"
+
+
+def _stall(row: Mapping[str, Any]) -> tuple[float, str]:
+    """(what share of the last minute a training process waited for batches, in words); ("" where it was not metered)."""
+    sums = row["lately"]
+    stall_s: float = sum(sums["stall_s"].values())
+    if not sums["wall_s"]:
+        return 0.0, ""
+    cause, seconds = max(sums["stall_s"].items(), key=lambda each: float(each[1]))
+    worker = "" if row["slowest_worker"] is None else f", worker {row['slowest_worker']}"
+    shard = "" if row["slowest_shard"] is None else f", {row['slowest_shard']}"
+    why = f", {_percent(seconds / stall_s)} of that for {cause} ({row['job']} rank {row['rank']}{worker}{shard})" if stall_s else ""
+    return stall_s / sums["wall_s"], f"training waited {_percent(stall_s / sums['wall_s'])} of the last minute{why}"
+
+
+def _readers(
+    waits: Waits, board: OriginBoard, readers: int, disk_state: str, disk_reason: str, in_flight: Mapping[str, int],
+    refused: tuple[str, float] | None,
+) -> str:  # fmt: skip
+    """Of the readers, as far as the sidecar sees them."""
     told = _waiting(waits, board) or _waited(waits, board, in_flight)
     if disk_state != NORMAL:
         told = f"the cache disk is {disk_state} ({disk_reason}): bytes pass through memory" + (f"; {told}" if told else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from support.house import FakeClock, reader
@@ -24,9 +25,9 @@ class Node:
         self.waits = Waits(Events(), self.clock)
         self.board = OriginBoard(self.clock)
 
-    def verdict(self, in_flight: int = 0, *, readers: int = 1) -> str:
+    def verdict(self, in_flight: int = 0, *, readers: int = 1, meters: tuple[dict[str, Any], ...] = ()) -> str:
         flying = {O: in_flight} if in_flight else {}
-        return verdict(self.waits, self.board, readers=readers, disk_state="normal", disk_reason="", in_flight=flying)
+        return verdict(self.waits, self.board, readers=readers, disk_state="normal", disk_reason="", in_flight=flying, meters=meters)
 
     def minute(self, waited_s: float) -> None:
         """A minute of one reader that waits for so long of it."""
@@ -97,3 +98,28 @@ def test_nobody_reads() -> None:
     node = Node()
     node.waits.look(1)
     assert node.verdict(readers=0).startswith("data arrives")
+
+
+def metered(rank: int, wall_s: float, **stall_s: float) -> dict[str, Any]:
+    lately = {"wall_s": wall_s, "stall_s": {"origin": 0.0, **stall_s}}
+    return {"job": "train", "rank": str(rank), "slowest_worker": 1, "slowest_shard": "s3://b/7.tar", "lately": lately}
+
+
+def test_why_training_waits_comes_first() -> None:
+    """Of the rank that waits most: how much, for what, and which worker and shard."""
+    node = Node()
+    node.minute(0.1)
+    said = node.verdict(meters=(metered(0, 60, decode=1.0), metered(3, 60, decode=12.0, map=0.5), metered(4, 0)))
+    assert said.startswith(
+        "training waited 21 % of the last minute, 96 % of that for decode (train rank 3, worker 1, s3://b/7.tar); data arrives"
+    )
+
+
+def test_waits_that_training_does_not_feel_are_said_to_be_hidden() -> None:
+    """Readers waited 73 % of the time, and the trainer 1.2 %."""
+    node = Node()
+    node.minute(43.8)
+    said = node.verdict(meters=(metered(0, 60, origin=0.72),))
+    assert said.startswith("readers waited 73 % of the last minute")
+    assert said.endswith("; training waited 1.2 %")
+    assert "training" not in node.verdict(meters=(metered(0, 0),))

@@ -16,7 +16,7 @@ from forebay_proxy.cli.client import SidecarClient
 from forebay_proxy.cli.locate import locate
 from forebay_proxy.cli.options import json_option, url_option
 from forebay_proxy.cli.output import is_terminal, plain_table, say, say_json
-from forebay_proxy.cli.sidecars.status_report import error_rows, origin_rows, plan_rows, reader_rows, status_rows
+from forebay_proxy.cli.sidecars.status_report import error_rows, origin_rows, plan_rows, rank_rows, reader_rows, status_rows
 
 __all__ = ["status"]
 
@@ -31,7 +31,8 @@ _READERS_SHOWN = 20  # a screen; --json has them all
 )
 @url_option
 def status(as_json: bool, watch: bool, interval: float, url: str | None) -> int:
-    """Show how the running sidecar is: what readers wait for, room, hits, origins, the last errors, and which reader reads which shard.
+    """Show how the running sidecar is: what training and readers wait for, room, hits, origins, the last errors, and which reader reads
+    which shard.
 
     \b
     Examples:
@@ -75,7 +76,7 @@ def _plain(found: dict[str, Any]) -> list[str]:
 
 
 def _tables(found: dict[str, Any]) -> tuple[list[tuple[str, ...]], ...]:
-    return origin_rows(found), error_rows(found), reader_rows(found), plan_rows(found)
+    return rank_rows(found), origin_rows(found), error_rows(found), reader_rows(found), plan_rows(found)
 
 
 def _screen(found: dict[str, Any]) -> Group:

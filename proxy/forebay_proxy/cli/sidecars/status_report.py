@@ -9,7 +9,7 @@ from typing import Any
 from forebay_proxy.cli.output import many
 from forebay_proxy.core.quantities import format_duration, format_size
 
-__all__ = ["RESULTS", "error_rows", "failure_lines", "origin_rows", "plan_rows", "reader_rows", "status_rows"]
+__all__ = ["RESULTS", "error_rows", "failure_lines", "origin_rows", "plan_rows", "rank_rows", "reader_rows", "status_rows"]
 
 Table = Mapping[str, Any]
 Row = tuple[str, ...]
@@ -78,6 +78,23 @@ def error_rows(status: Table) -> list[Row]:
         for each in status.get("recent_errors", ())
     ]
     return [("error at", "status", "", "why"), *rows] if rows else []
+
+
+def rank_rows(status: Table) -> list[Row]:
+    """One row a training process that tells its stalls, under a heading; empty when none does. Of the last minute."""
+    rows = [
+        (
+            f"{each['job']} {each['rank']}",
+            _stall(each["lately"]),
+            _each_step(each["lately"]),
+            _or_dash(each["batch_size"]),
+            _or_dash(each["slowest_worker"]),
+            _or_dash(each["slowest_shard"]),
+            str(each["skipped"]),
+        )
+        for each in status.get("meters", ())
+    ]
+    return [("rank", "stall", "a step", "batch", "worker", "shard", "skipped"), *rows] if rows else []
 
 
 def reader_rows(status: Table) -> list[Row]:
@@ -170,6 +187,20 @@ def _compared(ratio: float) -> str:
     if ratio < DOUBLE:
         return f"{100 * (ratio - 1):.0f} % more than was"
     return f"{ratio:,.{1 if ratio < 9.95 else 0}f} times what was"
+
+
+def _stall(sums: Table) -> str:
+    """Its share of the time, and the causes that are a tenth of it at least."""
+    stall_s, wall_s = sum(sums["stall_s"].values()), sums["wall_s"]
+    if not wall_s:
+        return "-"
+    causes = sorted(sums["stall_s"].items(), key=lambda each: -each[1])
+    named = ", ".join(f"{cause} {100 * seconds / stall_s:.0f} %" for cause, seconds in causes if seconds and seconds >= stall_s / 10)
+    return f"{100 * stall_s / wall_s:.1f} %{f' ({named})' if named else ''}"
+
+
+def _each_step(sums: Table) -> str:
+    return f"{sums['wall_s'] / sums['steps']:.3f} s" if sums["steps"] else "-"
 
 
 def _told(name: str, text: str | None) -> list[Row]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from forebay_proxy.wire.protocol.meter_body import MeterBody
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "DoorAnswered",
     "LeaseEnded",
     "LoopLagged",
+    "MeterTold",
     "NotTar",
     "PlanChanged",
     "ReaderWaited",
@@ -51,6 +53,14 @@ class PlanChanged:
 
     job: str
     what: str
+
+
+@dataclass(frozen=True, slots=True)
+class MeterTold:
+    """A training process told its stalls. ``grown``: what has come on top of what it told before."""
+
+    reader: ReaderName
+    grown: MeterBody
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +165,7 @@ RequestEvent = (
     | DoorAnswered
     | LeaseEnded
     | LoopLagged
+    | MeterTold
     | NotTar
     | PlanChanged
     | ReaderWaited

@@ -26,6 +26,7 @@ from forebay_proxy.server.http.admin_routes import AdminRoutes, Housekeeping
 from forebay_proxy.server.http.body_writer import cut
 from forebay_proxy.server.http.connection import Connection, ConnectionServer
 from forebay_proxy.server.http.framing import BadFraming, Bodies, checked_path
+from forebay_proxy.server.http.meter_route import METER_PATH, MeterDoor, MeterRoute
 from forebay_proxy.server.http.plan_route import PLANS_PATH, Announced, PlanDoor, PlanRoute
 from forebay_proxy.server.http.problem import SERVER, Draining, InternalFault, answer_error, in_words
 from forebay_proxy.server.http.request_record import OpenRequests, RequestRecord
@@ -55,6 +56,7 @@ class _Routes:
     shards: ShardRoute
     indexes: IndexRoute | None
     plans: PlanRoute
+    meters: MeterRoute | None
     admin: AdminRoutes
 
 
@@ -89,6 +91,7 @@ class HttpServer:
         status: Callable[[], dict[str, Any]],
         announced: Announced,
         indexes: IndexDoor | None = None,
+        meters: MeterDoor | None = None,
         metrics: Callable[[], tuple[bytes, str]],
         access: Access,
         events: Events,
@@ -111,6 +114,7 @@ class HttpServer:
             ShardRoute(cache, pass_headers, instance),
             IndexRoute(indexes, pass_headers, instance) if indexes is not None else None,
             plan_route,
+            MeterRoute(meters, bodies) if meters is not None else None,
             AdminRoutes(
                 plans=plan_route, bodies=bodies, operations=operations, status=self.status, metrics=metrics, ready=lambda: self.state,
                 jobs=jobs, allow=allow,
@@ -236,6 +240,8 @@ class HttpServer:
             return await self._routes.shards.answer(request, record, via)
         if path.startswith(f"{PLANS_PATH}/"):
             return await self._routes.plans.answer(path, request, record)
+        if self._routes.meters is not None and path.startswith(f"{METER_PATH}/"):
+            return await self._routes.meters.answer(path, request, record)
         if self._routes.indexes is not None and path.startswith(f"{INDEX_PATH}/"):
             return await self._routes.indexes.answer(request, record, via)
         return await self._routes.admin.answer(path, request, record)

@@ -2,7 +2,8 @@
 
 Rules: seconds and bytes only; ratios are computed by whoever asks, from counters; no URL, key or secret in a label; every label is bounded.
 A label's values are an enum, all born at zero so that ``rate()`` sees the first event. ``OPEN`` after the values known in advance lets a
-family admit more until it has ``most`` series (in all, or for each origin), then ``other``. ``LabelSlots`` bounds ``origin`` and ``job``.
+family admit more until it has ``most`` series (in all, or for each origin), then ``other``. ``LabelSlots`` bounds ``origin``, ``job``, and
+``rank`` together with its job.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from dataclasses import dataclass, field
 
 from forebay_proxy.core.digests import ALGORITHMS
 from forebay_proxy.core.facts.requests import RequestOutcome
+from forebay_proxy.wire.protocol.meter import CAUSES
 
 __all__ = ["METRICS", "OPEN", "OTHER", "PREFIX", "SLOTTED", "Metric", "table"]
 
 PREFIX = "forebay_"
 OTHER = "other"
 OPEN = "…"
-SLOTTED = ("origin", "job")
+SLOTTED = ("origin", "job", "rank")
 
 _RESULTS = tuple(outcome.value for outcome in RequestOutcome)
 _METHODS = ("GET", "HEAD", OTHER)
@@ -29,6 +31,7 @@ _PLAN_CHANGES = ("replaced", "extended", "withdrawn", "expired", "finished", OTH
 _DEVIATIONS = ("skipped", "repeated", "unplanned")
 _DOOR_ANSWERS = ("passed", "incomplete", "encoded", "digest", "half", "disk", "refused", OTHER)
 _INDEX_RESULTS = ("built", "read", "refused", "failed", OTHER)
+_WAITED_FOR = ("origin", "proxy", "disk", OTHER)
 _DISK_OPERATIONS = (
     "create", "open", "allocate", "grow", "resize", "write", "read", "punch", "sync", "remove", "load", "index commit", "look", "probe",
     OTHER,
@@ -175,6 +178,16 @@ METRICS: tuple[Metric, ...] = (
     _gauge("filesystem_files_free", "Free inodes on the cache's file system."),
     _counter("recovery_segments_total", "Segments found at start; dropped: could not be trusted.", outcome=("kept", "dropped")),
     _gauge("recovery_duration_seconds", "How long the last start took to load the index."),
+
+    # What training processes tell
+    _counter("stall_seconds_total", "Time the training process waited inside next(loader), by what the worker did whose batch was due.",
+             _NEW, job=(), rank=(), cause=CAUSES),
+    _counter("rank_metered_seconds_total", "Time in which a rank's stalls were metered: what to divide them by.", _NEW, job=(), rank=()),
+    _counter("rank_reader_wait_seconds_total", "Time the workers of a rank waited for bytes, as they measured it; not a stall.", _NEW,
+             job=(), rank=(), cause=_WAITED_FOR),
+    _counter("rank_steps_total", "Batches given to a rank's trainer.", _NEW, job=(), rank=()),
+    _counter("rank_samples_total", "Samples in them.", _NEW, job=(), rank=()),
+    _counter("rank_skipped_total", "Samples and shards that a rank left out after errors.", _NEW, job=(), rank=()),
 
     # Plans
     _gauge("plan_active", "Readers with a plan."),

@@ -13,12 +13,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from forebay_proxy.telemetry.prometheus.metric_catalog import OPEN, OTHER, SLOTTED, Metric
 
-__all__ = ["Family", "LabelSlots", "code_label", "job_label", "origin_label"]
+__all__ = ["Family", "LabelSlots", "code_label", "job_label", "origin_label", "rank_label"]
 
 # Exactly scheme and authority; anything behind them (a path, a query with a signature) or before the host (userinfo) is cut off first.
 _ORIGIN: Final = re.compile(r"(https?|s3|gs|hf|file)://([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])?(:[0-9]{1,5})?")
 # A job that is not a plain word is not quoted but counted as `other`: replacing characters would let half a secret through.
 _JOB: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,63}")
+_RANK: Final = re.compile(r"[0-9]{1,6}")
 
 
 def origin_label(text: str) -> str:
@@ -32,6 +33,12 @@ def origin_label(text: str) -> str:
 def job_label(text: str) -> str:
     """The job's name; ``anonymous`` for none, ``other`` for one that is not a plain word of at most 64 characters."""
     return text if _JOB.fullmatch(text) else OTHER if text else "anonymous"
+
+
+def rank_label(text: str) -> str:
+    """``job/rank``; ``other`` where the job is not a plain word or the rank not a number."""
+    job, _, rank = text.rpartition("/")
+    return text if _JOB.fullmatch(job) and _RANK.fullmatch(rank) else OTHER
 
 
 def code_label(code: int) -> str:
@@ -105,10 +112,10 @@ class Family:
         for values in _births(self.metric, **slots):
             self._child(values)
 
-    def forget(self, label: str, value: str) -> None:
-        """Drop every child whose ``label`` is ``value``."""
-        position = list(self.metric.labels).index(label)
-        for values in [values for values in self._children if values[position] == value]:
+    def forget(self, **slots: str) -> None:
+        """Drop every child with these values of slotted labels."""
+        places = {list(self.metric.labels).index(label): value for label, value in slots.items()}
+        for values in [each for each in self._children if all(each[place] == value for place, value in places.items())]:
             del self._children[values]
             self._library.remove(*values)
             self._sizes[self._slot(values)] -= 1

@@ -2,7 +2,7 @@
 
 No room calls anything here: the service listens with ``Metrics.listen`` and hands ``Metrics.watch`` a function that returns the levels.
 The registry is our own, so two sidecars in one process (a test, a notebook) do not meet. At most 2,000 lines are exported, come what may:
-28 origins and 16 jobs have labels of their own, the rest counts as ``other``.
+19 origins, 16 jobs and 16 ranks have labels of their own, the rest counts as ``other``.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ from forebay_proxy.core.facts.requests import (
     DoorAnswered,
     LeaseEnded,
     LoopLagged,
+    MeterTold,
     NotTar,
     PlanChanged,
     ReaderWaited,
@@ -57,15 +58,16 @@ from forebay_proxy.core.facts.requests import (
     ShardOpened,
 )
 from forebay_proxy.telemetry.prometheus.gauges import LEVELS, UsageCollector
-from forebay_proxy.telemetry.prometheus.metric_catalog import METRICS, OTHER, table
-from forebay_proxy.telemetry.prometheus.metric_labels import Family, LabelSlots, code_label, job_label, origin_label
+from forebay_proxy.telemetry.prometheus.metric_catalog import METRICS, OTHER, SLOTTED, table
+from forebay_proxy.telemetry.prometheus.metric_labels import Family, LabelSlots, code_label, job_label, origin_label, rank_label
 from forebay_proxy.telemetry.usage import Usage
 
-__all__ = ["CONTENT_TYPE", "MAX_JOBS", "MAX_ORIGINS", "Metrics", "table"]
+__all__ = ["CONTENT_TYPE", "MAX_JOBS", "MAX_ORIGINS", "MAX_RANKS", "Metrics", "table"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # understood by every Prometheus since 0.4; 3.x refuses answers without a type
-MAX_ORIGINS = 27  # one job reads from a few; 27 with all their series still fit into one 2,000-line answer
+MAX_ORIGINS = 19  # one job reads from a few; so many with all their series still fit into one 2,000-line answer
 MAX_JOBS = 16  # one node runs at most a job per accelerator
+MAX_RANKS = 16  # of all jobs: a process for each accelerator
 
 
 class Metrics:
@@ -76,8 +78,9 @@ class Metrics:
     ) -> None:
         self._registry = CollectorRegistry() if registry is None else registry
         self._families = {metric.name: Family(metric, self._registry) for metric in METRICS if metric.name not in LEVELS}
-        self._origins = self._slots("origin", MAX_ORIGINS, origin_label, clock)
-        self._jobs = self._slots("job", MAX_JOBS, job_label, clock)
+        self._origins = self._slots(("origin",), MAX_ORIGINS, origin_label, clock)
+        self._jobs = self._slots(("job",), MAX_JOBS, job_label, clock)
+        self._ranks = self._slots(("job", "rank"), MAX_RANKS, rank_label, clock)
         self._jobs.of("")  # readers without a name are expected from the start
         self._families["build_info"].set(version, platform.python_version(), to=1)
         self._counters: dict[type, Callable[[Any], None]] = self._dispatch()
@@ -99,16 +102,18 @@ class Metrics:
         """The exposition and its content type."""
         return generate_latest(_WithoutCreated(self._registry)), CONTENT_TYPE
 
-    def _slots(self, label: str, most: int, clean: Callable[[str], str], clock: Callable[[], float]) -> LabelSlots:
-        families = [family for family in self._families.values() if label in family.metric.labels]
+    def _slots(self, labels: tuple[str, ...], most: int, clean: Callable[[str], str], clock: Callable[[], float]) -> LabelSlots:
+        """Of the families that have exactly these slotted labels; the values of several share a slot, joined by "/"."""
+        slotted = {name: tuple(label for label in family.metric.labels if label in SLOTTED) for name, family in self._families.items()}
+        families = [family for name, family in self._families.items() if slotted[name] == labels]
 
         def born(value: str) -> None:
             for family in families:
-                family.bear(**{label: value})
+                family.bear(**dict(zip(labels, _parts(value, labels), strict=True)))
 
         def gone(value: str) -> None:
             for family in families:
-                family.forget(label, value)
+                family.forget(**dict(zip(labels, _parts(value, labels), strict=True)))
 
         born(OTHER)
         return LabelSlots(most, clean, born=born, gone=gone, clock=clock)
@@ -130,6 +135,7 @@ class Metrics:
             IntegrityFailed: lambda fact: count["cache_integrity_failures_total"](fact.stage),
             LeaseEnded: lambda fact: self._families["descriptor_lease_seconds"].observe(seconds=fact.done.seconds),
             LoopLagged: lambda fact: self._families["event_loop_lag_seconds"].observe(seconds=fact.seconds),
+            MeterTold: self._meter_told,
             OpeningDone: self._opening_done,
             OptimalBytes: lambda fact: count["plan_optimal_origin_bytes_total"](by=fact.count),
             OriginAnswered: self._origin_answered,
@@ -206,10 +212,26 @@ class Metrics:
         if fact.how != "planned":
             self._families["plan_deviation_total"].inc(job, fact.how)
 
+    def _meter_told(self, fact: MeterTold) -> None:
+        rank, grown = _parts(self._ranks.of(f"{fact.reader.job}/{fact.reader.rank}"), ("job", "rank")), fact.grown
+        for cause, seconds in grown.stall_s.items():
+            self._families["stall_seconds_total"].inc(*rank, cause, by=seconds)
+        for cause, seconds in grown.reader_wait_s.items():
+            self._families["rank_reader_wait_seconds_total"].inc(*rank, cause, by=seconds)
+        self._families["rank_metered_seconds_total"].inc(*rank, by=grown.wall_s)
+        self._families["rank_steps_total"].inc(*rank, by=grown.steps)
+        self._families["rank_samples_total"].inc(*rank, by=grown.samples)
+        self._families["rank_skipped_total"].inc(*rank, by=grown.skipped)
+
     def _recovered(self, fact: CacheRecovered) -> None:
         self._families["recovery_segments_total"].inc("kept", by=fact.kept)
         self._families["recovery_segments_total"].inc("dropped", by=fact.dropped)
         self._families["recovery_duration_seconds"].set(to=fact.seconds)
+
+
+def _parts(value: str, labels: tuple[str, ...]) -> tuple[str, ...]:
+    """The value of each of ``labels`` that share a slot."""
+    return (OTHER,) * len(labels) if value == OTHER else tuple(value.rsplit("/", len(labels) - 1))
 
 
 def _errno_label(name: str) -> str:

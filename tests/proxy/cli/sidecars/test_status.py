@@ -171,3 +171,14 @@ def test_on_a_terminal_it_has_colour_and_the_same_words(sidecar: FakeSidecar, tm
     assert b"\x1b[" in screen
     assert b"3.0 GB hit (75 %)" in screen
     assert b"job/0/1/7.1" in screen
+
+
+def test_ranks_are_shown_with_why_they_wait(sidecar: FakeSidecar) -> None:
+    """The last minute's stall, the causes that are a tenth of it, and where; "-" for what is not known."""
+    row = {"job": "train", "rank": "3", "batch_size": 256, "slowest_worker": 1, "slowest_shard": "s3://b/7.tar", "skipped": 2}
+    lately = {"wall_s": 60.0, "stall_s": {"decode": 9.0, "origin": 3.0, "map": 0.5, "disk": 0.0}, "steps": 90}
+    nothing = {"batch_size": None, "slowest_worker": None, "slowest_shard": None, "lately": {"wall_s": 0.0, "stall_s": {}, "steps": 0}}
+    sidecar.status = {**sidecar.status, "meters": [row | {"lately": lately}, row | {"rank": "4"} | nothing]}
+    lines = [" ".join(line.split()) for line in invoke("status").stdout.splitlines()]
+    at = lines.index("rank stall a step batch worker shard skipped")
+    assert lines[at + 1 : at + 3] == ["train 3 20.8 % (decode 72 %, origin 24 %) 0.667 s 256 1 s3://b/7.tar 2", "train 4 - - - - - 2"]

@@ -38,6 +38,7 @@ from forebay_proxy.core.facts.requests import (
     Aborted,
     ClientRefused,
     LoopLagged,
+    MeterTold,
     NotTar,
     PlanChanged,
     ReaderWaited,
@@ -47,8 +48,10 @@ from forebay_proxy.core.facts.requests import (
 )
 from forebay_proxy.telemetry.prometheus.gauges import LEVELS
 from forebay_proxy.telemetry.prometheus.metric_catalog import METRICS, OTHER
-from forebay_proxy.telemetry.prometheus.metrics import MAX_JOBS, MAX_ORIGINS, Metrics
+from forebay_proxy.telemetry.prometheus.metrics import MAX_JOBS, MAX_ORIGINS, MAX_RANKS, Metrics
 from forebay_proxy.telemetry.usage import Usage
+from forebay_proxy.wire.protocol.meter import CAUSES
+from forebay_proxy.wire.protocol.meter_body import MeterBody
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 ORIGIN = "https://data.example.org"
@@ -275,10 +278,11 @@ def test_two_thousand_lines_are_the_most_a_scrape_returns() -> None:
     assert 1500 < len(lines) <= 2000
 
 
-def _unchecked(job: str) -> ReaderName:
+def _unchecked(job: str, rank: str = "0") -> ReaderName:
     """A reader of any job, whatever ``ReaderName`` would say to it."""
     made = object.__new__(ReaderName)
     object.__setattr__(made, "job", job)
+    object.__setattr__(made, "rank", rank)
     return made
 
 
@@ -294,19 +298,51 @@ def _hostile(origin: str, word: str, code: int) -> list[Event]:
         RequestDone(word, code, outcome, 1, 1, 1, job=word), RequestDone("GET", code, outcome, 1, 1, 1),
         Revalidated(word), ShardOpened(_unchecked(word), word), DigestChecked(word, word),
         SegmentVerified("sample", True),
+        MeterTold(_unchecked(word, word), _totals(1)), MeterTold(_unchecked(word, str(code)), _totals(1)),
     ]  # fmt: skip
 
 
+def _totals(seconds: float) -> MeterBody:
+    return MeterBody(10.0, dict.fromkeys(CAUSES, seconds), 5, dict.fromkeys(CAUSES, seconds), 40, 3)
+
+
+def test_a_rank_is_counted_by_cause(metrics: Metrics) -> None:
+    """All causes of a stall; of reader waits those that bytes are waited for by, the rest together."""
+    metrics.listen(MeterTold(READER, _totals(0.5)))
+    metrics.listen(MeterTold(READER, _totals(0.25)))
+    assert _value(metrics, "stall_seconds_total", job="j", rank="0", cause="decode") == 0.75
+    assert _value(metrics, "rank_reader_wait_seconds_total", job="j", rank="0", cause="disk") == 0.75
+    assert _value(metrics, "rank_reader_wait_seconds_total", job="j", rank="0", cause=OTHER) == 0.75 * (len(CAUSES) - 3)
+    names = ("rank_metered_seconds_total", "rank_steps_total", "rank_samples_total", "rank_skipped_total")
+    assert [_value(metrics, name, job="j", rank="0") for name in names] == [20, 10, 80, 6]
+
+
+def test_a_rank_that_is_silent_for_an_hour_makes_room() -> None:
+    """And leaves no series behind; ranks of one number in two jobs are two."""
+    now = [0.0]
+    metrics = Metrics(clock=lambda: now[0])
+    for number in range(MAX_RANKS):
+        metrics.listen(MeterTold(ReaderName(f"job{number}", "0", "main", "7.0"), _totals(1)))
+    now[0] = 3601.0
+    metrics.listen(MeterTold(READER, _totals(1)))
+    jobs = {dict(labels)["job"] for name, labels in _samples(metrics) if name == "forebay_stall_seconds_total"}
+    assert jobs == {OTHER, "j", *(f"job{number}" for number in range(1, MAX_RANKS))}
+
+
 def test_the_bounds_are_those_of_the_documentation() -> None:
-    """27 origins and 16 jobs have series of their own, the next one counts as other."""
+    """19 origins, 16 jobs and 16 ranks have series of their own, the next one counts as other."""
     metrics = Metrics()
     for number in range(MAX_ORIGINS + 5):
         metrics.listen(OriginBytes(f"https://h{number}", 1, "demand"))
         metrics.listen(ReaderWaited(f"job{number}", 1))
+        metrics.listen(MeterTold(ReaderName("train", str(number), "main", "7.0"), _totals(1)))
     samples = _samples(metrics)
     origins = {dict(labels)["origin"] for name, labels in samples if name == "forebay_origin_bytes_total"}
     jobs = {dict(labels)["job"] for name, labels in samples if name == "forebay_reader_wait_seconds_total"}
-    assert (len(origins - {OTHER}), len(jobs - {OTHER})) == (27, 16) == (MAX_ORIGINS, MAX_JOBS)
+    ranks = {dict(labels)["rank"] for name, labels in samples if name == "forebay_stall_seconds_total"}
+    counted = (len(origins - {OTHER}), len(jobs - {OTHER}), len(ranks - {OTHER}))
+    assert counted == (19, 16, 16) == (MAX_ORIGINS, MAX_JOBS, MAX_RANKS)
+    assert _value(metrics, "rank_steps_total", job=OTHER, rank=OTHER) == 5 * (MAX_ORIGINS + 5 - MAX_RANKS)
     assert _value(metrics, "origin_bytes_total", origin=OTHER, kind="demand") == 5
 
 

@@ -1,0 +1,76 @@
+"""What training processes tell of their stalls (``/v1/meter``), and what all of a job's have told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from aiohttp import web
+
+from forebay_proxy.core.errors import InvalidRequest
+from forebay_proxy.server.http.connection import asks
+from forebay_proxy.server.http.framing import Bodies, read_body
+from forebay_proxy.server.http.problem import MethodNotAllowed, answer_json
+from forebay_proxy.server.http.request_record import RequestRecord
+from forebay_proxy.wire.protocol.meter_body import MAX_BODY_BYTES, InvalidMeter, MeterBody, decode_meter
+from forebay_proxy.wire.protocol.plan import ReaderName
+
+__all__ = ["METER_PATH", "MeterDoor", "MeterRoute", "parse_job", "parse_teller"]
+
+METER_PATH = "/v1/meter"
+_NAMED = "/v1/meter/{job}/{rank}/{worker}/{opener}"
+
+
+@dataclass(frozen=True, slots=True)
+class MeterDoor:
+    """Who takes the totals of a process, and who shows those of a job's processes (``page``)."""
+
+    take: Callable[[ReaderName, MeterBody], None]
+    page: Callable[[str], dict[str, Any]]
+
+
+class MeterRoute:
+    """What lies below ``/v1/meter``. ``bodies`` bounds what is held of requests while they come."""
+
+    def __init__(self, meters: MeterDoor, bodies: Bodies) -> None:
+        self._meters = meters
+        self._bodies = bodies
+
+    async def answer(self, path: str, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
+        """Totals are taken, or those of a job shown. Raises ``MethodNotAllowed``, ``InvalidRequest``."""
+        if "/" not in path.removeprefix(f"{METER_PATH}/"):
+            if request.method not in ("GET", "HEAD"):
+                raise MethodNotAllowed.of(path, request.method, ("GET",))
+            record.looks_only = True
+            return answer_json(self._meters.page(parse_job(path)))
+        if request.method != "POST":
+            raise MethodNotAllowed.of(path, request.method, ("POST",))
+        record.reader = reader = parse_teller(path)
+        asks(request, reader)
+        with self._bodies.holding() as holding:
+            body = await read_body(request, MAX_BODY_BYTES, holding)
+        try:
+            self._meters.take(reader, decode_meter(body))
+        except InvalidMeter as error:
+            step = "send the totals of this process as JSON: docs/protocol.md lists the fields"
+            raise InvalidRequest(str(error), next_step=step) from error
+        return web.Response(status=204)
+
+
+def parse_teller(path: str) -> ReaderName:
+    """Who tells, of the path of a POST. Raises ``InvalidRequest``."""
+    try:
+        return ReaderName.parse(path.removeprefix(f"{METER_PATH}/"))
+    except ValueError as error:
+        raise InvalidRequest(f"who tells the totals: {error}", next_step=f"use {_NAMED}, with main for the training process") from error
+
+
+def parse_job(path: str) -> str:
+    """The job of the path of a GET. Raises ``InvalidRequest``."""
+    job = unquote(path.removeprefix(f"{METER_PATH}/"))
+    try:
+        return ReaderName(job, "0", "main", "0").job
+    except ValueError as error:
+        raise InvalidRequest(f"the job: {error}", next_step=f"use {METER_PATH}/{{job}}, percent-encoded") from error

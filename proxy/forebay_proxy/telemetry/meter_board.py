@@ -1,0 +1,117 @@
+"""What the training processes of this node tell of their stalls: the last totals of each, and what came on top. Pure.
+
+What came on top of the totals before is a fact (``MeterTold``), which the metrics add up: their counters go on when a rank is started
+anew, and when a message is lost. A process is shown until it has been silent for as long as ends a plan; its totals are remembered longer,
+since a trainer that writes a checkpoint tells nothing, and goes on with its sums.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.requests import MeterTold
+from forebay_proxy.core.shard import shown_set
+from forebay_proxy.wire.protocol.meter_body import MeterBody
+from forebay_proxy.wire.protocol.plan import ReaderName
+
+__all__ = ["MOST_METERS", "SILENCE_S", "MeterBoard"]
+
+MOST_METERS = 256  # a node has a process for each accelerator, and a few that have ended; each costs some 8 kB
+SILENCE_S = 60.0  # as ends a plan
+LATELY_S = 60.0
+_KEPT = 7  # of each: one comes every 10 s
+
+
+@dataclass(slots=True)
+class _Meter:
+    """One process's totals, the latest last. Moments are on the board's clock."""
+
+    told: deque[tuple[float, MeterBody]] = field(default_factory=lambda: deque(maxlen=_KEPT))
+
+    @property
+    def heard_at(self) -> float:
+        return self.told[-1][0]
+
+    @property
+    def last(self) -> MeterBody:
+        return self.told[-1][1]
+
+    def lately(self) -> MeterBody:
+        """What the last minute brought; of a process that has told once only, all of it."""
+        since = self.heard_at - LATELY_S - 1.0  # messages come a little late
+        before = next((body for at, body in self.told if at >= since), self.last)
+        return self.last if before is self.last else self.last.since(before)
+
+
+class MeterBoard:
+    """The processes heard from last. Not thread-safe: the event loop's only."""
+
+    def __init__(self, events: Events, clock: Callable[[], float]) -> None:
+        self._events = events
+        self._clock = clock
+        self._began_at = clock()
+        self._meters: OrderedDict[ReaderName, _Meter] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<MeterBoard {len(self._meters)} processes>"
+
+    def take(self, reader: ReaderName, body: MeterBody) -> None:
+        """``reader`` has told its totals. The one unheard for longest makes room."""
+        now = self._clock()
+        meter = self._meters.get(reader)
+        if meter is None:
+            meter = self._meters[reader] = _Meter()
+            # What a process did before this sidecar was there is not of this sidecar's counters: they would leap by hours.
+            before = body if body.wall_s > now - self._began_at else None
+            if len(self._meters) > MOST_METERS:
+                self._meters.popitem(last=False)
+        else:
+            before = meter.last
+        self._meters.move_to_end(reader)
+        meter.told.append((now, body))
+        self._events.emit(MeterTold(reader, body.since(before)))
+
+    def rows(self, job: str | None = None) -> list[dict[str, Any]]:
+        """One object a process (of ``job``) that is not silent, in the order of jobs and ranks. ``lately``: the last minute's sums."""
+        return [self._row(reader, meter) for reader, meter in sorted(self._shown(job), key=lambda each: _place(each[0]))]
+
+    def _shown(self, job: str | None) -> Iterator[tuple[ReaderName, _Meter]]:
+        now = self._clock()
+        for reader, meter in self._meters.items():
+            if now - meter.heard_at <= SILENCE_S and job in (None, reader.job):
+                yield reader, meter
+
+    def _row(self, reader: ReaderName, meter: _Meter) -> dict[str, Any]:
+        body = meter.last
+        return {
+            "reader": str(reader),
+            "job": reader.job,
+            "rank": reader.rank,
+            "silent_s": self._clock() - meter.heard_at,
+            "batch_size": body.batch_size,
+            "workers": body.workers,
+            "slowest_worker": body.slowest_worker,
+            "slowest_shard": None if body.slowest_shard is None else shown_set(body.slowest_shard),
+            **_sums(body),
+            "lately": _sums(meter.lately()),
+        }
+
+
+def _sums(body: MeterBody) -> dict[str, Any]:
+    return {
+        "wall_s": body.wall_s,
+        "stall_s": dict(body.stall_s),
+        "reader_wait_s": dict(body.reader_wait_s),
+        "steps": body.steps,
+        "samples": body.samples,
+        "skipped": body.skipped,
+    }
+
+
+def _place(reader: ReaderName) -> tuple[object, ...]:
+    """Rank 10 behind rank 9."""
+    return reader.job, len(reader.rank), reader.rank, reader.worker, reader.opener

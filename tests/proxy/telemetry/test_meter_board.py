@@ -1,0 +1,104 @@
+"""What is kept of the totals that training processes tell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.house import FakeClock
+
+from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.requests import MeterTold
+from forebay_proxy.policy.plans import registry
+from forebay_proxy.telemetry.meter_board import MOST_METERS, SILENCE_S, MeterBoard
+from forebay_proxy.wire.protocol.meter import CAUSES
+from forebay_proxy.wire.protocol.meter_body import MeterBody
+from forebay_proxy.wire.protocol.plan import ReaderName
+
+
+class Node:
+    """A board on a clock that stands still, and what it says has come on top."""
+
+    def __init__(self) -> None:
+        self.clock, events = FakeClock(), Events()
+        self.grown: list[MeterBody] = []
+        events.on(MeterTold, lambda fact: self.grown.append(fact.grown))
+        self.board = MeterBoard(events, self.clock)
+        self.clock.advance(1000.0)
+
+    def tell(self, wall_s: float, origin_s: float, *, rank: str = "0", opener: str = "7.0", **more: Any) -> None:
+        stall_s = {**dict.fromkeys(CAUSES, 0.0), "origin": origin_s}
+        self.board.take(ReaderName("train", rank, "main", opener), MeterBody(wall_s, stall_s, int(wall_s), **more))
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+def test_counters_go_on(node: Node) -> None:
+    """Sums add up to what was told last, whatever was lost, told twice, or told by a successor."""
+    for wall_s, origin_s in ((10, 1), (20, 3), (20, 3), (50, 6)):
+        node.tell(wall_s, origin_s)
+    node.tell(5, 0.5, opener="8.0")
+    assert sum(each.stall_s["origin"] for each in node.grown) == 6.5
+    assert sum(each.steps for each in node.grown) == 55
+
+
+def test_after_a_long_silence_it_goes_on_from_where_it_was(node: Node) -> None:
+    """A trainer that wrote a checkpoint for ten minutes is not counted twice; meanwhile it is not shown."""
+    node.tell(10, 1)
+    node.clock.advance(SILENCE_S + 540)
+    assert node.board.rows() == []
+    node.tell(620, 2)
+    assert [each.stall_s["origin"] for each in node.grown] == [1, 1]
+    assert len(node.board.rows()) == 1
+
+
+def test_what_was_before_this_sidecar_is_not_counted(node: Node) -> None:
+    """A restarted sidecar is told of hours: its counters begin where it began."""
+    node.tell(5000, 900)
+    node.tell(5010, 901)
+    assert [(each.wall_s, each.stall_s["origin"]) for each in node.grown] == [(0, 0), (10, 1)]
+
+
+def test_a_process_is_forgotten_as_plans_are() -> None:
+    """After the same silence."""
+    assert SILENCE_S == registry.SILENCE_S
+
+
+def test_lately_is_the_last_minute(node: Node) -> None:
+    """And all there is before a minute has passed."""
+    node.tell(10, 5)
+    assert node.board.rows()[0]["lately"]["stall_s"]["origin"] == 5
+    for _ in range(12):
+        node.clock.advance(10.0)
+        node.tell(node.clock() % 1000 + 10, 5 + (node.clock() % 1000) / 100)
+    (row,) = node.board.rows()
+    assert (row["wall_s"], row["lately"]["wall_s"]) == (130, 60)
+    assert row["lately"]["stall_s"]["origin"] == pytest.approx(0.6)
+
+
+def test_ranks_stand_in_their_order_and_jobs_apart(node: Node) -> None:
+    """Rank 10 behind rank 9; ``rows(job)`` has that job's only."""
+    for rank in ("10", "9", "1"):
+        node.tell(1, 0, rank=rank)
+    assert [row["rank"] for row in node.board.rows("train")] == ["1", "9", "10"]
+    assert node.board.rows("other") == []
+
+
+def test_a_shard_is_shown_without_what_may_be_a_secret(node: Node) -> None:
+    """No query, no password, and no more than a line of it."""
+    for shard in ("https://u:p4ss@h/a.tar?sig=p4ss", "s3://b/k?sig=p4ss", "x" * 2000):
+        node.tell(1, 0, slowest_shard=shard)
+        shown = node.board.rows()[0]["slowest_shard"]
+        assert "p4ss" not in shown
+        assert len(shown) <= 201
+
+
+def test_a_bounded_number_is_kept(node: Node) -> None:
+    """The one unheard for longest makes room."""
+    for number in range(MOST_METERS + 5):
+        node.tell(1, 0, opener=f"{number}.0")
+    assert len(node.board.rows()) == MOST_METERS
+    assert not any(row["reader"].endswith("/0.0") for row in node.board.rows())
