@@ -15,7 +15,7 @@ pytest.importorskip("webdataset")
 # What is called, or made, by a user; the others are errors and results.
 CALLED = (
     "IndexedShard", "IndexedShards", "Limits", "WebDataset", "WebLoader", "ahead", "by_epoch", "counters", "disable", "enable", "sidecar",
-    "status", "tarfile_to_samples", "video", "worker_init",
+    "stalls", "status", "tarfile_to_samples", "video", "worker_init",
 )  # fmt: skip
 RAISED = ("LoaderError", "ProxyUnreachable", "ShardChanged", "ShardReadError", "StepsError", "TarFault", "VideoError")
 

@@ -16,6 +16,7 @@ from forebay_loader.base.errors import LoaderError, ProxyUnreachable, ShardChang
 from forebay_loader.base.timeouts import Limits
 from forebay_loader.dataset.stages import tarfile_to_samples
 from forebay_loader.identity.reader_name import ensure_job
+from forebay_loader.meter.stalls import install, remove, stalls
 from forebay_loader.plan.ahead import ahead
 from forebay_loader.samples.faults import TarFault
 from forebay_loader.session.sidecar import sidecar
@@ -51,6 +52,7 @@ __all__ = [
     "disable",
     "enable",
     "sidecar",
+    "stalls",
     "status",
     "tarfile_to_samples",
     "video",
@@ -77,5 +79,6 @@ def __getattr__(name: str) -> Any:
 
 ensure_job()
 alongside(put_in_place, give_back)
+alongside(install, remove)
 if os.environ.get("FOREBAY_ENABLE") == "1":  # a parent called enable(export=True)
     enable()

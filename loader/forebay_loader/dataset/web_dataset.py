@@ -17,6 +17,7 @@ from webdataset.filters import detshuffle as stock_detshuffle
 from webdataset.handlers import reraise_exception
 from webdataset.pipeline import DataPipeline
 
+from forebay_loader.base.activity import activities
 from forebay_loader.base.epoch_stage import EpochDecoder, EpochStage
 from forebay_loader.base.notices import notice_once
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
@@ -36,6 +37,7 @@ from forebay_loader.dataset.webdataset_compat import (
 from forebay_loader.dataset.with_length import with_length
 from forebay_loader.identity.reader_name import ensure_job
 from forebay_loader.identity.world import World, in_worker
+from forebay_loader.meter.stalls import install
 from forebay_loader.plan.ahead import Ahead
 from forebay_loader.plan.epochs import Epochs
 from forebay_loader.plan.plan_subject import set_of, told_epoch
@@ -121,6 +123,7 @@ class WebDataset(compat.WebDataset):
         given = {name: value for name, value in locals().items() if name not in ("self", "positional", "__class__")}
         DataPipeline.__init__(self)
         ensure_job()
+        install()
         self._build(Arguments(**with_positional(given, positional, POSITIONAL)))
 
     def _build(self, asked: Arguments) -> None:
@@ -239,7 +242,7 @@ class WebDataset(compat.WebDataset):
         if resumed is not None:
             self._check(resumed)  # again: stages may have been added
         # At once, not at the first sample: workers that are begun together are counted together.
-        epoch = self._epochs.begin(None if resumed is None else resumed.epoch)
+        epoch = activities.epoch = self._epochs.begin(None if resumed is None else resumed.epoch)
         if resumed is not None:
             resumed.redraw(self._drawing)
         most = self.nsamples if self.repetitions != 1 and self.nsamples > 0 else None

@@ -25,6 +25,8 @@ from forebay_loader.loading import equal_steps as steps
 from forebay_loader.loading.rank_agreement import FIRST_S, Agreement, agreement_of, site, watched
 from forebay_loader.loading.step_vote import StepVote, group_is_up
 from forebay_loader.loading.worker_start import WorkerInit, start_method
+from forebay_loader.meter.stalls import install, loader_totals
+from forebay_loader.meter.totals import StallTotals
 from forebay_loader.samples.index_client import counts_of
 
 __all__ = ["WebLoader"]
@@ -83,6 +85,7 @@ class WebLoader(compat.WebLoader):
         self._counted: Optional[dict[str, int]] = None
         self._world = _world_of(dataset, group)
         self._site = site()
+        install()
         dataset = shareable(dataset, drop=tail == "drop") if equal_steps else dataset
         DataPipeline.__init__(self, _data_loader(dataset, self._world, *positional, **how))
         self._alone()
@@ -104,6 +107,10 @@ class WebLoader(compat.WebLoader):
     def with_length(self, n: int, silent: bool = False) -> Any:
         """``len()`` of this loader is ``n`` from now on; what it yields does not change. It can still be pickled."""
         return with_length(self, n)
+
+    def stalls(self) -> StallTotals:
+        """``fb.stalls()`` of this loader alone. Never raises."""
+        return loader_totals(self.pipeline[0])
 
     @property
     def _dataset(self) -> Any:

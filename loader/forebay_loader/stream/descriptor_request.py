@@ -10,6 +10,7 @@ import socket
 import time
 from typing import Callable, Optional
 
+from forebay_loader.base.activity import PROXY, UNTOLD, here
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.timeouts import DEFAULT_LIMITS
 from forebay_loader.stream.shard_descriptor import Descriptor, GoOn
@@ -33,14 +34,22 @@ def open_descriptor(source: Source, reader: str, go_on: Optional[GoOn] = None) -
     path = None if HUNG.known() else DOORS.path()
     if path is None:
         return None
+    activity = here()
+    activity.wait(UNTOLD, shown(source), 0)  # for the origin's first answer too; where no descriptor comes, HTTP's answer tells
     try:
-        return _opened(path, source, reader, go_on)
+        found = _opened(path, source, reader, go_on)
+        activity.over()
+        if found is not None:
+            activity.tell(PROXY)
+        return found
     except InvalidFdRequest:
         return None  # a header that HTTP may be able to say
     except (OSError, InvalidFdAnswer, ValueError) as error:
         COUNTS.add("door_failed")
         DOORS.failed(path, timed_out=isinstance(error, socket.timeout))
         return None
+    finally:
+        activity.over()
 
 
 def _opened(path: str, source: Source, reader: str, go_on: Optional[GoOn]) -> Optional[Descriptor]:

@@ -15,6 +15,7 @@ from http.client import HTTPException, HTTPMessage, HTTPResponse
 from typing import IO, Any, Optional
 from urllib.parse import urlsplit
 
+from forebay_loader.base.activity import ORIGIN
 from forebay_loader.base.errors import ShardChanged, ShardReadError
 from forebay_loader.base.timeouts import Limits
 from forebay_loader.stream.shard_request import is_retryable, retry_after, safe_headers, shown
@@ -32,6 +33,7 @@ class DirectSource:
     """The origin itself, by Range and If-Match from the byte where the sidecar was lost; by comparison where its ETag is another now."""
 
     name = "origin"
+    cause = ORIGIN
 
     def __init__(self, source: Source, limits: Limits) -> None:
         self._url = source.url.text()

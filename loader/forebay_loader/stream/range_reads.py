@@ -11,11 +11,12 @@ import time
 from functools import partial
 from typing import Callable, Optional, TypeVar
 
+from forebay_loader.base.activity import PROXY, UNTOLD, here
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.errors import LoaderError, ProxyUnreachable, ShardChanged, ShardReadError
 from forebay_loader.base.timeouts import Limits
 from forebay_loader.identity.reader_name import reader_name
-from forebay_loader.stream.shard_request import ask_shard, refusal, shown
+from forebay_loader.stream.shard_request import ask_shard, refusal, shown, waited_for
 from forebay_loader.stream.sparse_reads import sparse_header
 from forebay_loader.stream.wait_notices import say_wait
 from forebay_loader.transport.body import Unanswered
@@ -80,8 +81,15 @@ def _waited(trouble: Unanswered, source_timeout: SourceTimeout) -> Unanswered:
 
 def asked(source: Source, prefix: str, headers: "list[tuple[str, str]]", limits: Limits, bearing: Optional[Bearing] = None) -> Reply:
     """The sidecar's answer about ``source``, below ``prefix``. Raises ``Unanswered``. ``bearing``: of one that does not turn."""
-    reader = reader_name()
-    return ask_shard(source, reader, headers, limits, prefix=prefix, tell=partial(say_wait, shown(source), reader), bearing=bearing)
+    reader, activity, cause = reader_name(), here(), PROXY
+    activity.wait(UNTOLD, shown(source), 0)
+    try:
+        reply = ask_shard(source, reader, headers, limits, prefix=prefix, tell=partial(say_wait, shown(source), reader), bearing=bearing)
+        cause = waited_for(reply)
+        return reply
+    finally:
+        activity.over()
+        activity.tell(cause)
 
 
 def _range(source: Source, first: int, size: int, etag: str, limits: Limits, sparse: bool, bearing: Bearing) -> bytes:
@@ -93,7 +101,12 @@ def _range(source: Source, first: int, size: int, etag: str, limits: Limits, spa
     if not is_span(reply, first, last) or reply.header("ETag") != etag:
         reply.body.close()
         raise ShardChanged(f"shard {shown(source)}: asked for bytes {first}-{last}, answered {reply.header('Content-Range') or 'others'}")
-    content = reply.content(size)
+    activity = here()
+    activity.wait(waited_for(reply), shown(source), first)
+    try:
+        content = reply.content(size)
+    finally:
+        activity.over()
     COUNTS.add("bytes_proxy", len(content))
     return content
 

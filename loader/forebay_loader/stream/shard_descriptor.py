@@ -20,6 +20,7 @@ import weakref
 from collections import deque
 from typing import Any, Callable, Iterator, Optional
 
+from forebay_loader.base.activity import DISK, here
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.notices import warn_node
 from forebay_loader.stream.shard_map import ShardMap, file_ends
@@ -112,15 +113,25 @@ class Descriptor(io.BufferedIOBase):
         if wanted <= 0:
             return 0
         self._check_open()
-        return os.preadv(self._file, [room[:wanted]], at) or file_ends(at, self.size)
+        activity = here()
+        activity.wait(DISK, self.name, at)
+        try:
+            return os.preadv(self._file, [room[:wanted]], at) or file_ends(at, self.size)
+        finally:
+            activity.over()
 
     def at(self, at: int, size: int) -> bytes:
         """``size`` bytes from ``at``, all of which the shard has. Raises ``OSError`` where they cannot be read."""
         self._check_open()
-        data = os.pread(self._file, size, at)
-        while len(data) < size:  # the kernel gives 2 GiB at most
-            data += os.pread(self._file, size - len(data), at + len(data)) or file_ends(at + len(data), self.size)
-        return data
+        activity = here()
+        activity.wait(DISK, self.name, at)
+        try:
+            data = os.pread(self._file, size, at)
+            while len(data) < size:  # the kernel gives 2 GiB at most
+                data += os.pread(self._file, size - len(data), at + len(data)) or file_ends(at + len(data), self.size)
+            return data
+        finally:
+            activity.over()
 
     def lone(self, at: int, size: int) -> Optional[bytes]:
         """``size`` bytes from ``at``; None where reading on in order tells more: it is closed, or cannot be read."""
@@ -139,7 +150,12 @@ class Descriptor(io.BufferedIOBase):
 
     def present(self, start: int, end: int) -> None:
         """Have these bytes of the map in memory, or raise ``OSError``: touching what cannot be read would end the process."""
-        self.mapped().present(start, end, lambda first, past: deque(_chunks(self.into, first, past), maxlen=0))
+        mapped, activity = self.mapped(), here()
+        activity.wait(DISK, self.name, start)
+        try:
+            mapped.present(start, end, lambda first, past: deque(_chunks(self.into, first, past), maxlen=0))
+        finally:
+            activity.over()
 
     def leave(self, at: int, error: OSError) -> None:
         """Go on over HTTP at byte ``at``, because of ``error``; raises that where nobody said how."""

@@ -9,6 +9,7 @@ import json
 from functools import partial
 from typing import Iterable, Optional
 
+from forebay_loader.base.activity import ORIGIN, PROXY
 from forebay_loader.base.timeouts import Limits
 from forebay_loader.transport.body import Unanswered
 from forebay_loader.transport.endpoint import find_endpoint, unnamed
@@ -16,7 +17,7 @@ from forebay_loader.transport.http import Reply, ask
 from forebay_loader.transport.hung_sidecar import HUNG, Bearing, Tell, hung, look
 from forebay_proxy.wire.commands.sources import Source
 
-__all__ = ["ask_shard", "explain", "is_retryable", "refusal", "retry_after", "safe_headers", "shown"]
+__all__ = ["ask_shard", "explain", "is_retryable", "refusal", "retry_after", "safe_headers", "shown", "waited_for"]
 
 # A request's headers that are ours to set; the rest of what a person wrote travels.
 _RESERVED = frozenset({
@@ -54,6 +55,16 @@ def ask_shard(
     looking = partial(look, look_s=limits.look_s, tell_s=limits.tell_s, tell=tell, bearing=bearing)
     target = prefix + source.url.proxy_path()
     return ask(endpoint, target, carried, connect_s=limits.connect_s, silence_s=limits.silence_s, look=looking, method=method)
+
+
+def waited_for(reply: Reply) -> int:
+    """What the wait for this answer, and for its body, is a wait for: the place of a cause.
+
+    A hit's bytes were all on the sidecar's disk: it took its time, as for what is its own. All other bytes come from the origin, and so do
+    refusals.
+    """
+    said = reply.header("Cache-Status")
+    return PROXY if "hit" in said or (not said and reply.status < 300) else ORIGIN
 
 
 def refusal(reply: Reply) -> str:

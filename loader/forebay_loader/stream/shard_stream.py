@@ -11,6 +11,7 @@ import io
 import os
 from typing import Any, Callable, Optional
 
+from forebay_loader.base.activity import PROXY, UNTOLD, here
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.errors import LoaderError, ShardChanged
 from forebay_loader.base.takeover_report import REPORT
@@ -122,7 +123,7 @@ class ShardStream(io.BufferedIOBase):
         """Have an answer positioned at the next byte, by whichever way. Raises ``LoaderError`` when there is none left."""
         while self._body is None and not self._ended:
             try:
-                self._body = self._order.present.open(self._progress)
+                self._body = self._answer()
             except Unanswered as trouble:
                 self._order.cope(trouble)
             except NotTaken as reason:
@@ -135,6 +136,16 @@ class ShardStream(io.BufferedIOBase):
                 raise
             else:
                 self._count_opening()
+
+    def _answer(self) -> Any:
+        """The present way's body."""
+        way, activity = self._order.present, here()
+        activity.wait(UNTOLD if self._order.through_sidecar else way.cause, self.name, self._progress.position)
+        try:
+            return way.open(self._progress)
+        finally:
+            activity.over()
+            activity.tell(PROXY if way.cause == UNTOLD else way.cause)
 
     def _gather(self, size: Optional[int]) -> list[bytes]:
         parts: list[bytes] = []
@@ -160,11 +171,17 @@ class ShardStream(io.BufferedIOBase):
         if self._body is None:
             return
         into = getattr(self._body, "readinto", None) if room else None
+        activity = here()
+        activity.wait(self._order.present.cause, self.name, self._progress.position)
         try:
             if into is None:
-                self._chunk = self._accept(self._body.read(READ_BYTES))
+                data = self._body.read(READ_BYTES)
+                activity.over()
+                self._chunk = self._accept(data)
             else:
-                self._placed = len(self._accept(room[: into(room[:READ_BYTES])]))  # type: ignore[index]  # there is room
+                got = into(room[:READ_BYTES])  # type: ignore[index]  # there is room
+                activity.over()
+                self._placed = len(self._accept(room[:got]))  # type: ignore[index]
         except Unanswered as trouble:
             self._drop_body()
             self._order.cope(trouble)
@@ -174,6 +191,8 @@ class ShardStream(io.BufferedIOBase):
                 return
             self._order.failed(error)
             raise
+        finally:
+            activity.over()
 
     def _accept(self, data: Any) -> Any:
         """``data`` itself, counted, summed and held to the announced length."""

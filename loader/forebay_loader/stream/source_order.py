@@ -10,6 +10,7 @@ import random
 import time
 from typing import Optional
 
+from forebay_loader.base.activity import ORIGIN, PROXY, here
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.errors import LoaderError, ProxyUnreachable, ShardChanged, ShardReadError
 from forebay_loader.base.notices import warn_node
@@ -71,6 +72,14 @@ class SourceOrder:
 
     def cope(self, trouble: Unanswered) -> None:
         """Wait a little before the same way is asked again, or go over to the next."""
+        activity = here()
+        activity.wait(ORIGIN if trouble.reached or not self.through_sidecar else PROXY, self.name, self._progress.position)
+        try:
+            self._cope(trouble)
+        finally:
+            activity.over()
+
+    def _cope(self, trouble: Unanswered) -> None:
         way = self._sources[0]
         if trouble.silent and not trouble.hung and self._source_timeout.bears_silence():
             if way.turns():

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from typing import Any, Callable, Protocol
 
+from forebay_loader.base.activity import ORIGIN, UNTOLD
 from forebay_loader.base.errors import ShardChanged, ShardReadError
 from forebay_loader.base.timeouts import Limits
 from forebay_loader.stream.restarted_body import Foreign, Skipping, foreign_failure
-from forebay_loader.stream.shard_request import ask_shard, refusal, shown
+from forebay_loader.stream.shard_request import ask_shard, refusal, shown, waited_for
 from forebay_loader.stream.wait_notices import say_wait
 from forebay_loader.transport.body import Progress, ShardBody
 from forebay_loader.transport.http import Reply
@@ -32,9 +33,10 @@ class NotTaken(Exception):
 
 
 class ByteSource(Protocol):
-    """One way to a shard's bytes."""
+    """One way to a shard's bytes. ``cause``: what a wait for its bytes is a wait for; ``UNTOLD`` before its first answer tells."""
 
     name: str
+    cause: int
 
     def open(self, progress: Progress) -> Any: ...
 
@@ -54,15 +56,18 @@ class SidecarSource:
         self._shown = shown(source)
         self._limits = limits
         self._bearing = bearing
+        self.cause = UNTOLD
         self._told = False  # that it waits
 
     def open(self, progress: Progress) -> Any:
+        self.cause = UNTOLD
         tell = None if self._told else self._tell
         try:
             reply = ask_shard(self._source, self._reader, resume_headers(progress), self._limits, tell=tell, bearing=self._bearing)
         except ValueError as error:
             raise ShardReadError(f"shard {self._shown}: a header of its command cannot be sent: {type(error).__name__}") from error
         INSTANCES.heard(self._reader, reply.header("Forebay-Instance"))
+        self.cause = waited_for(reply)
         if reply.status in (200, 206):
             return place(reply.body, reply.status, reply.header, progress, self._shown)
         return self._refused(reply, progress)
@@ -96,6 +101,7 @@ class OpenerSource:
     """What webdataset would have done without us, from byte 0 on."""
 
     name = "webdataset's own opener"
+    cause = ORIGIN
 
     def __init__(self, source: Source, own_open: OwnOpener) -> None:
         self._text = source.text

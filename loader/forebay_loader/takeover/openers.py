@@ -14,6 +14,7 @@ from forebay_loader.base.notices import notice_once
 from forebay_loader.base.takeover_report import REPORT
 from forebay_loader.base.timeouts import DEFAULT_LIMITS
 from forebay_loader.dataset.local_copies import copied
+from forebay_loader.meter.stalls import install
 from forebay_loader.plan.ahead import passed_on
 from forebay_loader.plan.known_lists import passes_shards_on
 from forebay_loader.stream.webdataset_openers import enable, enabled, open_source, source_of
@@ -32,6 +33,7 @@ _CACHE_NOTICE = "cache_dir is not used: the sidecar keeps the one copy of a shar
 
 def replace_openers(module: Any) -> None:
     """Replace the openers of one module of webdataset, which has just been imported. A module taken before stays as it is."""
+    install()  # once torch is there: webdataset imports it between its own modules
     if module.__name__ == "webdataset.gopen":
         enable()
         return

@@ -11,6 +11,7 @@ import numpy
 
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.notices import notice_once
+from forebay_loader.base.profile_range import profiled
 from forebay_loader.samples.member_bytes import MemberBytes
 from forebay_loader.videos.clip_arguments import ClipArguments
 from forebay_loader.videos.clip_info import ClipInfo
@@ -21,7 +22,6 @@ from forebay_loader.videos.errors import UnsupportedVideo, VideoError, shown_sha
 from forebay_loader.videos.metadata.measure import LOOK
 from forebay_loader.videos.metadata.shard_name import shard_name
 from forebay_loader.videos.metadata.table_file import clip_name
-from forebay_loader.videos.profile_range import profiled
 from forebay_loader.videos.sampling import Sampling, for_epoch, sample_seed
 from forebay_loader.videos.sources.clip_bytes import ClipBytes, MemberClip, MemoryClip
 from forebay_loader.videos.sources.clip_source import ClipSource

@@ -11,6 +11,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 import numpy
 
 from forebay_loader.base.counters import COUNTS
+from forebay_loader.base.profile_range import profiled
 from forebay_loader.videos.clip_info import ClipInfo
 from forebay_loader.videos.decode.byte_spans import SpanReader
 from forebay_loader.videos.decode.clip_timer import ClipTimer
@@ -19,7 +20,6 @@ from forebay_loader.videos.decode.frames import decoded
 from forebay_loader.videos.decode.pictures import Pictures
 from forebay_loader.videos.decode.tracks import GAP_BYTES, ClipTracks, tracks_of
 from forebay_loader.videos.errors import UnsupportedVideo, VideoError
-from forebay_loader.videos.profile_range import profiled
 from forebay_loader.videos.sources.clip_bytes import ClipBytes
 from forebay_loader.videos.sources.frame_room import room_for
 

@@ -1,0 +1,94 @@
+"""The sums of stall, of one loader or of the whole process. Times in ns of ``CLOCK_MONOTONIC``; callers hold the clock's lock."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Dict, List, Mapping, Optional, Set
+
+from forebay_loader.meter.clock.seen_page import SeenPage
+from forebay_loader.meter.totals import StallTotals, WorkerStall
+from forebay_proxy.wire.protocol.meter import CAUSE_INDEX, CAUSES
+
+__all__ = ["StallBooks"]
+
+_MOST_WORKERS = 512  # that are told one by one: workers that are begun anew each epoch are others each time
+
+
+class StallBooks:
+    """What is booked; ``totals`` makes values of it."""
+
+    def __init__(self) -> None:
+        self._wall_ns = 0
+        self._open: Set[int] = set()  # the passes that are on
+        self._open_ns = 0  # since when there is one
+        self._stall_ns: Dict[str, int] = {}
+        self._steps = self._samples = self._bytes = 0
+        self._batch_size: Optional[int] = None
+        self._workers: OrderedDict[int, WorkerStall] = OrderedDict()
+        self._pages: Dict[int, SeenPage] = {}
+        self._waited_ns: List[int] = [0] * len(CAUSES)  # of workers that have ended
+
+    def opened(self, one: int, now_ns: int) -> None:
+        """A pass over a loader is on."""
+        if not self._open:
+            self._open_ns = now_ns
+        self._open.add(one)
+
+    def closed(self, one: int, now_ns: int) -> None:
+        if one in self._open:
+            self._open.remove(one)
+            if not self._open:
+                self._wall_ns += now_ns - self._open_ns
+
+    def batch(self, samples: int) -> None:
+        """A batch was given."""
+        self._steps += 1
+        self._samples += samples
+        self._batch_size = samples
+
+    def stall(self, by_cause: Mapping[str, int], pid: int, worker: int, shard: str) -> None:
+        """The trainer waited for a batch of that worker."""
+        for cause, nanoseconds in by_cause.items():
+            self._stall_ns[cause] = self._stall_ns.get(cause, 0) + nanoseconds
+        seconds = sum(by_cause.values()) / 1e9
+        before = self._workers.get(pid)
+        if before is not None:
+            seconds, shard = before.stall_s + seconds, shard or before.shard
+        self._workers[pid] = WorkerStall(pid, worker, seconds, shard)
+        self._workers.move_to_end(pid)
+        if len(self._workers) > _MOST_WORKERS:
+            self._workers.popitem(last=False)
+
+    def seen(self, page: SeenPage) -> None:
+        """A worker's page, whose reader wait counts."""
+        self._pages.setdefault(page.pid, page)
+
+    def totals(self, now_ns: int, pending_ns: int) -> StallTotals:
+        """Of all that is booked until now; ``pending_ns``: stall that is not booked yet."""
+        self._retire()
+        pages = tuple(self._pages.values())
+        waited_ns = {name: self._waited_ns[at] + sum(page.waited_ns[at] for page in pages) for name, at in CAUSE_INDEX.items()}
+        wall_ns = self._wall_ns + (now_ns - self._open_ns if self._open else 0)
+        return StallTotals(
+            wall_s=wall_ns / 1e9,
+            stall_s=_seconds(self._stall_ns),
+            pending_s=pending_ns / 1e9,
+            reader_wait_s=_seconds(waited_ns),
+            steps=self._steps,
+            samples=self._samples,
+            batch_size=self._batch_size,
+            bytes=self._bytes + sum(page.bytes for page in pages),
+            workers=tuple(self._workers.values()),
+        )
+
+    def _retire(self) -> None:
+        """Keep the sums of workers that have ended, and let go of their pages."""
+        for page in tuple(self._pages.values()):
+            if not page.look():
+                self._waited_ns = [before + page.waited_ns[at] for at, before in enumerate(self._waited_ns)]
+                self._bytes += page.bytes
+                del self._pages[page.pid]
+
+
+def _seconds(nanoseconds: Mapping[str, int]) -> Dict[str, float]:
+    return {cause: found / 1e9 for cause, found in nanoseconds.items() if found}

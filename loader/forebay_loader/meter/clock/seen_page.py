@@ -1,0 +1,60 @@
+"""A worker's page, as the process sees it that waits for the worker."""
+
+from __future__ import annotations
+
+from typing import List, Optional
+
+from forebay_loader.meter.clock.attribution import PageAccount
+from forebay_loader.meter.page import MeterPage
+from forebay_loader.meter.page_files import PageName, open_page
+from forebay_proxy.wire.protocol.meter import CAUSES
+from forebay_proxy.wire.protocol.runfile import process_start_time
+
+__all__ = ["SeenPage"]
+
+
+class SeenPage:
+    """The page of process ``pid``, mapped as soon as there is one; its sums outlive the worker."""
+
+    def __init__(self, pid: int, page: Optional[MeterPage] = None) -> None:
+        self.pid = pid
+        self.waited_ns: List[int] = [0] * len(CAUSES)
+        self.bytes = 0
+        self.alive = True
+        self._page = page
+        self._own = page is not None
+        self._name = PageName.of(pid)
+
+    def __repr__(self) -> str:
+        return f"<SeenPage of {self.pid}{'' if self._page else ', none yet'}>"
+
+    @property
+    def shard(self) -> str:
+        return "" if self._page is None else self._page.shard
+
+    def found(self) -> bool:
+        """Whether there is a page by now."""
+        if self._page is None and self._name is not None:
+            self._page = open_page(self._name)
+        return self._page is not None
+
+    def settled_ns(self) -> int:
+        """Until when the worker's time is booked; 0 without a page."""
+        return self._page.word("settled_ns") if self._page is not None else 0
+
+    def told(self, start_ns: int, end_ns: int, batch: int, pass_began_ns: int) -> Optional[PageAccount]:
+        """What it says of that time, in which ``batch`` of the pass was waited for; None without a page."""
+        page = self._page
+        if page is None:
+            return None
+        made_ns = page.completed_ns(batch, pass_began_ns) if batch >= 0 else None
+        return PageAccount(page.word("begun_ns"), made_ns, page.spans(start_ns, end_ns))
+
+    def look(self) -> bool:
+        """Read its sums; whether its process lives, or else could not be asked before."""
+        alive = self._own or (self._name is not None and process_start_time(self.pid) == self._name.start_time)
+        if self.found() and self._page is not None:
+            view = self._page.view()
+            self.waited_ns, self.bytes = [view.waited_ns[cause] for cause in CAUSES], view.bytes
+        self.alive = alive
+        return alive

@@ -1,0 +1,192 @@
+"""Times what the training process waits for its loaders, exactly, and books each wait once the worker's page tells what it went for.
+
+A page tells of a moment up to a step of the observer later, so a stall waits to be booked (``pending``) until its worker's time is settled
+to its end. Totals may be asked for at any time, from any thread, also while ``next`` is waiting: what has passed of that is a stall by
+then.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from typing import Any, Deque, Dict, NamedTuple, Optional
+
+from forebay_loader.meter.clock.attribution import attributed
+from forebay_loader.meter.clock.batch_samples import samples_in
+from forebay_loader.meter.clock.books import StallBooks
+from forebay_loader.meter.clock.loader_pass import LoaderPass, NextCall
+from forebay_loader.meter.page_files import sweep_pages
+from forebay_loader.meter.process_page import process_page
+from forebay_loader.meter.totals import StallTotals
+
+__all__ = ["CLOCK", "NO_BATCH", "StallClock"]
+
+NO_BATCH = object()
+BRIEF_NS = 500_000  # a stall that short is the handing over of a batch that was there
+PATIENCE_NS = 30_000_000_000  # after that a stall is booked though its worker's page tells nothing: it hangs, or holds the lock
+LOOK_NS = 1_000_000_000  # after that it is asked whether the worker lives at all
+_MOST_PENDING = 1024
+
+
+class _Stall(NamedTuple):
+    """A stall that is to be booked."""
+
+    one: LoaderPass
+    start_ns: int
+    end_ns: int
+    worker: int
+    number: int
+    ended: bool  # there was no batch: the pass has ended
+
+
+class StallClock:
+    """The clock of one process. Any thread may call."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """As new: also in a forked child, whose parent's loaders are not its own."""
+        self._lock = threading.Lock()
+        self._books = StallBooks()
+        self._of_loader: weakref.WeakKeyDictionary[Any, StallBooks] = weakref.WeakKeyDictionary()
+        self._loaders: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # of iterators, weakly
+        self._passes: weakref.WeakKeyDictionary[Any, LoaderPass] = weakref.WeakKeyDictionary()
+        self._now_in: Dict[int, "tuple[Any, NextCall]"] = {}  # by thread: the iterator whose next it is in
+        self._pending: Deque[_Stall] = deque()
+        self._swept = False
+
+    def __repr__(self) -> str:
+        return f"<StallClock, {len(self._pending)} stalls pending>"
+
+    def created(self, loader: Any, iterator: Any) -> None:
+        """``iterator`` is being made for ``loader``; it has no workers yet."""
+        if not self._swept:
+            self._swept = True
+            sweep_pages()
+        with self._lock:
+            self._loaders[iterator] = weakref.ref(loader)
+
+    def begun(self, iterator: Any, start_ns: int) -> None:
+        """``iter(loader)``, called at ``start_ns``, has returned ``iterator``: a new one, or one that begins again."""
+        now_ns = time.monotonic_ns()
+        with self._lock:
+            one = self._pass(iterator, start_ns)
+            one.began_ns = start_ns
+            self._book(_Stall(one, start_ns, now_ns, -1, -1, True), {"start": now_ns - start_ns})
+
+    def enter(self, iterator: Any) -> bool:
+        """``next(iterator)`` is called in this thread; False: within another such call, which is timed already."""
+        thread = threading.get_ident()
+        if thread in self._now_in:
+            return False
+        now_ns = time.monotonic_ns()
+        with self._lock:
+            one = self._pass(iterator, now_ns)
+            self._now_in[thread] = iterator, one.enter(iterator, now_ns)
+        if one.alone and not process_page.is_begun:
+            process_page.begin(self.thread)
+        return True
+
+    def left(self) -> None:
+        """Whatever was entered in this thread is over, though nobody said so: it was interrupted on the way in or out."""
+        self._now_in.pop(threading.get_ident(), None)
+
+    def leave(self, iterator: Any, batch: Any, *, ended: bool = False) -> None:
+        """It has returned ``batch``, or raised (``NO_BATCH``); ``ended``: ``StopIteration``."""
+        now_ns = time.monotonic_ns()
+        thread = threading.get_ident()
+        with self._lock:
+            _, entry = self._now_in.pop(thread)
+            one = self._passes[iterator]
+            number = entry.due if batch is NO_BATCH else one.given(iterator, entry)
+            self._note(_Stall(one, entry.start_ns, now_ns, one.worker_of(entry, number), number, ended))
+            if batch is not NO_BATCH:
+                samples = samples_in(batch, batched=one.batched)
+                for book in one.books:
+                    book.batch(samples)
+            if ended:
+                self._close(id(iterator), one, now_ns)
+            self._settle(now_ns)
+
+    def totals(self, loader: Any = None) -> StallTotals:
+        """Of this process, or of one loader of torch's."""
+        now_ns = time.monotonic_ns()
+        with self._lock:
+            for thread, (iterator, entry) in tuple(self._now_in.items()):
+                one = self._passes[iterator]
+                worker = one.worker_of(entry, entry.due)
+                self._note(_Stall(one, entry.start_ns, now_ns, worker, entry.due, False))
+                self._now_in[thread] = iterator, entry._replace(start_ns=now_ns)
+            for one in tuple(self._passes.values()):
+                one.meet()
+            self._settle(now_ns)
+            books = self._books if loader is None else self._of_loader.get(loader)
+            if books is None:
+                return StallTotals()
+            pending_ns = sum(stall.end_ns - stall.start_ns for stall in self._pending if books in stall.one.books)
+            return books.totals(now_ns, pending_ns)
+
+    def thread(self) -> Optional[int]:
+        """The thread that makes batches in this very process now: what its observer looks at."""
+        for thread, (iterator, _) in tuple(self._now_in.items()):
+            one = self._passes.get(iterator)
+            if one is not None and one.alone:
+                return thread
+        return None
+
+    def _pass(self, iterator: Any, now_ns: int) -> LoaderPass:
+        found = self._passes.get(iterator)
+        if found is None:
+            known = self._loaders.get(iterator)
+            loader = known() if known is not None else None
+            books = self._of_loader.setdefault(loader, StallBooks()) if loader is not None else None
+            found = LoaderPass(iterator, (self._books,) if books is None else (self._books, books), now_ns)
+            self._passes[iterator] = found
+            weakref.finalize(iterator, self._gone, id(iterator), found, os.getpid()).atexit = False
+        for book in found.books:
+            book.opened(id(iterator), now_ns)
+        return found
+
+    def _gone(self, one: int, of: LoaderPass, pid: int) -> None:
+        """An iterator that was left in the middle. No lock is taken: the garbage collector may run anywhere, also within it."""
+        if pid == os.getpid():
+            self._close(one, of, time.monotonic_ns())
+
+    def _close(self, one: int, of: LoaderPass, now_ns: int) -> None:
+        for book in of.books:
+            book.closed(one, now_ns)
+
+    def _note(self, stall: _Stall) -> None:
+        if stall.end_ns - stall.start_ns < BRIEF_NS and not stall.one.alone:
+            self._book(stall, {"transfer": stall.end_ns - stall.start_ns})
+        else:
+            self._pending.append(stall)
+
+    def _settle(self, now_ns: int) -> None:
+        """Book what the pages tell by now, the oldest first."""
+        left: Deque[_Stall] = deque()
+        while self._pending:
+            stall = self._pending.popleft()
+            page = stall.one.page_of(stall.worker)
+            seen = page is not None and page.found()
+            is_told = page is None or (seen and page.settled_ns() >= stall.end_ns)
+            waits = now_ns - stall.end_ns < PATIENCE_NS and len(self._pending) + len(left) < _MOST_PENDING
+            if not is_told and waits and (now_ns - stall.end_ns < LOOK_NS or page is None or page.look()):
+                left.append(stall)
+                continue
+            told = page.told(stall.start_ns, stall.end_ns, stall.number, stall.one.began_ns) if page is not None and seen else None
+            self._book(stall, attributed(stall.start_ns, stall.end_ns, told, ended=stall.ended))
+        self._pending = left
+
+    def _book(self, stall: _Stall, by_cause: Dict[str, int]) -> None:
+        page = stall.one.page_of(stall.worker) if stall.worker >= 0 or stall.one.alone else None
+        for book in stall.one.books:
+            book.stall(by_cause, page.pid if page else 0, stall.worker, page.shard if page else "")
+
+
+CLOCK = StallClock()
+os.register_at_fork(after_in_child=CLOCK.renew)

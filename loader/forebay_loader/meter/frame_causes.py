@@ -1,0 +1,108 @@
+"""What a thread does, told by its Python stack: the innermost frame that belongs to a stage we know.
+
+Where code without frames (a decoder in C) is at work, its caller's frame is the innermost. A file's place tells most: a function's name
+is asked only where one file holds several stages.
+"""
+
+from __future__ import annotations
+
+from types import FrameType
+from typing import Dict, List, Mapping, Optional, Tuple, Union
+
+from forebay_proxy.wire.protocol.meter import CAUSE_INDEX
+
+__all__ = ["ASKING", "STREAMING", "cause_of", "stack_of"]
+
+# Not causes: the thread is in the code that reads a shard, or asks the sidecar; its ``Activity`` knows more.
+STREAMING, ASKING = -10, -11
+_READ, _DECODE, _MAP, _COLLATE, _START = (CAUSE_INDEX[name] for name in ("read", "decode", "map", "collate", "start"))
+_IDLE = CAUSE_INDEX["transfer"]  # a worker that waits to be asked
+_ORIGIN, _DISK = CAUSE_INDEX["origin"], CAUSE_INDEX["disk"]
+_MOST_FRAMES = 200  # of a stack; a pipeline has thirty
+_ANY = ""
+
+_Rule = Union[int, Mapping[str, int]]  # a cause, or one by function; ``_ANY`` stands for the file's others
+_PASSED: Mapping[str, int] = {}  # a file that is known to tell nothing
+
+# The longest ending, or part, of a file's path that fits decides. "/" at the end: every file below.
+_RULES: Tuple[Tuple[str, _Rule], ...] = (
+    ("/forebay_loader/stream/shard_descriptor.py", {"lone": _DISK, _ANY: STREAMING}),
+    ("/forebay_loader/stream/restarted_body.py", _ORIGIN),  # webdataset's own openers: past the sidecar
+    ("/forebay_loader/stream/direct_origin.py", _ORIGIN),
+    ("/forebay_loader/stream/", STREAMING),
+    ("/forebay_loader/transport/", ASKING),
+    ("/forebay_loader/plan/", _READ),
+    ("/forebay_loader/samples/", _READ),
+    ("/forebay_loader/files/", _READ),
+    ("/forebay_loader/dataset/decode_stage.py", _DECODE),
+    ("/forebay_loader/dataset/", _READ),
+    ("/forebay_loader/videos/", _DECODE),
+    ("/forebay_loader/meter/clock/batch_mark.py", _COLLATE),
+    ("/webdataset/tariterators.py", _READ),
+    ("/webdataset/cborsiterators.py", _READ),
+    ("/webdataset/cache.py", _READ),
+    ("/webdataset/shardlists.py", _READ),
+    ("/webdataset/gopen.py", _ORIGIN),  # a command, or a file: past the sidecar
+    ("/webdataset/autodecode.py", _DECODE),
+    ("/webdataset/tenbin.py", _DECODE),
+    (
+        "/webdataset/filters.py",
+        {
+            **dict.fromkeys(("_decode", "_xdecode", "decode_bin", "decode_text", "decode_pickle"), _DECODE),
+            **dict.fromkeys(
+                ("_batched", "default_collation_fn", "combine_values", "_unbatched", "_unlisted", "tuple2dict", "dict2tuple"), _COLLATE
+            ),
+            _ANY: _MAP,
+        },
+    ),
+    ("/webdataset/", _PASSED),
+    ("/tarfile.py", _READ),
+    ("/PIL/ImageFile.py", _DECODE),
+    ("ImagePlugin.py", _DECODE),
+    ("/torchcodec/decoders/", _DECODE),
+    ("/torchvision/io/", _DECODE),
+    ("/decord/", _DECODE),
+    ("/turbojpeg.py", _DECODE),
+    ("/soundfile.py", _DECODE),
+    ("/torch/utils/data/_utils/collate.py", _COLLATE),
+    ("/torch/utils/data/_utils/fetch.py", {"__init__": _START, _ANY: _MAP}),
+    ("/torch/utils/data/_utils/worker.py", _IDLE),
+    ("/torchdata/stateful_dataloader/worker.py", _IDLE),
+    ("/multiprocessing/spawn.py", _START),
+    ("/multiprocessing/forkserver.py", _START),
+    ("<frozen importlib._bootstrap>", _START),
+    ("<frozen importlib._bootstrap_external>", _START),
+)
+_known: Dict[str, _Rule] = {}  # by file: a program has some thousands
+
+
+def cause_of(frame: Optional[FrameType]) -> Optional[int]:
+    """The place of a cause, ``STREAMING`` or ``ASKING``; None where no frame is known."""
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            return None
+        code = frame.f_code
+        rule = _known.get(code.co_filename)
+        if rule is None:
+            rule = _known[code.co_filename] = _rule_of(code.co_filename)
+        if isinstance(rule, int):
+            return rule
+        if rule:
+            found = rule.get(code.co_name)
+            return rule[_ANY] if found is None else found
+        frame = frame.f_back
+    return None
+
+
+def stack_of(frame: Optional[FrameType], most: int = 40) -> str:
+    """Its innermost frames, one a line, the outermost first. Files are named, not read: the disk may be what it hangs on."""
+    lines: List[str] = []
+    while frame is not None and len(lines) < most:
+        lines.append(f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}")
+        frame = frame.f_back
+    return "\n".join(reversed(lines))
+
+
+def _rule_of(filename: str) -> _Rule:
+    fitting = [(len(place), rule) for place, rule in _RULES if filename.endswith(place) or (place.endswith("/") and place in filename)]
+    return max(fitting, key=lambda one: one[0])[1] if fitting else _PASSED

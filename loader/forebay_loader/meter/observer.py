@@ -1,0 +1,153 @@
+"""A thread that looks, fifty times a second, at what another thread of its process does, and books the time since in the process's page.
+
+It books by what it finds at the end of each step. Code that keeps the interpreter's lock (a decoder in C) is met when it lets go, in the
+frame that called it, however long that took: so all of its time is booked on it. Two moments are known exactly, and divide a step: when a
+batch was made, and since when a wait lasts. A wait whose cause is not known yet is booked when it is told, or after ``UNTOLD_S``.
+
+It waits for nothing but time and holds no lock, so a process may fork or end at any moment: a fork's child has no such thread, and begins
+its own where it reads; a daemon's end is its process's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections import deque
+from types import FrameType
+from typing import Callable, Deque, Optional, Tuple
+
+from forebay_loader.base.activity import LEAST_WAIT_NS, NOTHING, ORIGIN, PROXY, UNTOLD, Activity, activities, waited_ns
+from forebay_loader.base.counters import COUNTS
+from forebay_loader.meter.clock.batch_mark import MADE
+from forebay_loader.meter.frame_causes import ASKING, cause_of, stack_of
+from forebay_loader.meter.page_writer import PageWriter
+from forebay_loader.transport.hung_sidecar import HUNG
+from forebay_proxy.wire.protocol.meter import CAUSE_INDEX
+
+__all__ = ["STEP_S", "Observer"]
+
+STEP_S = 0.02  # 30 us of work each: a seventh of a percent of a core
+UNTOLD_S = 4.0  # by then a reader has asked whether the sidecar turns at all (``Limits.look_s``)
+STUCK_S = 10.0  # nothing was read or made for so long: the page tells the stack
+_IDLE, _READ, _OTHER = CAUSE_INDEX["transfer"], CAUSE_INDEX["read"], CAUSE_INDEX["other"]
+_MOST_KEPT = 4096  # spans that wait to be told: eighty seconds of steps
+_Kept = Tuple[int, int, int]  # end (ns), cause or UNTOLD, number of the untold wait
+
+
+class Observer:
+    """Looks at the thread ``target()`` (None: at nothing, while the process does nothing for a loader) and writes ``page``."""
+
+    def __init__(self, page: PageWriter, target: Callable[[], Optional[int]], *, now_ns: int) -> None:
+        self._page = page
+        self._target = target
+        self._last_ns = now_ns
+        self._cause = _OTHER
+        self._since_ns = now_ns
+        self._kept: Deque[_Kept] = deque()
+        self._moved: Tuple[int, ...] = ()
+        self._moved_ns = now_ns
+        self._ended = False
+
+    def start(self) -> None:
+        """Raises ``RuntimeError`` where no thread can be started any more."""
+        threading.Thread(target=self._run, args=(os.getpid(),), name="forebay-meter", daemon=True).start()
+
+    def end(self) -> None:
+        """It looks no more."""
+        self._ended = True
+
+    def _run(self, pid: int) -> None:
+        while True:
+            time.sleep(STEP_S)
+            if self._ended or os.getpid() != pid:
+                return
+            thread = self._target()
+            frame = None if thread is None else sys._current_frames().get(thread)
+            self.look(frame, None if thread is None else activities.by_thread.get(thread), time.monotonic_ns())
+            del frame  # it would keep what the function holds until the next look
+
+    def look(self, frame: Optional[FrameType], activity: Optional[Activity], now_ns: int) -> None:
+        """Book the time until ``now_ns``: ``frame`` is where the thread is, ``activity`` what its reading waits for."""
+        cause, since_ns = self._found(frame, activity, now_ns)
+        number = activity.number if activity is not None else 0
+        for made_ns in self._batches():
+            self._keep(made_ns, self._cause, number)
+        if since_ns > self._last_ns:
+            self._keep(since_ns, self._cause, number)
+        if cause != self._cause:
+            self._cause, self._since_ns = cause, max(since_ns, self._last_ns)
+        self._keep(now_ns, cause, number)
+        self._book(activity, now_ns)
+        self._tell(frame, activity, now_ns)
+
+    def _found(self, frame: Optional[FrameType], activity: Optional[Activity], now_ns: int) -> "tuple[int, int]":
+        """What it does now, and since when where that is known exactly (else 0)."""
+        cause = _OTHER if frame is None else cause_of(frame)
+        if cause is None:
+            return _OTHER, 0
+        if cause >= 0:
+            return cause, 0
+        asking = cause == ASKING
+        waits = NOTHING if activity is None else activity.cause
+        if activity is None or waits == NOTHING:
+            return (PROXY if asking else _READ), 0
+        if waits != UNTOLD and now_ns - activity.since_ns < LEAST_WAIT_NS:
+            return _READ, 0  # a copy of what is here
+        return waits, activity.since_ns
+
+    def _batches(self) -> "list[int]":
+        """When batches were made since the last look."""
+        found = []
+        while MADE.unseen:
+            number, made_ns = MADE.unseen.popleft()
+            self._page.completed(number, made_ns)
+            found.append(made_ns)
+        return found
+
+    def _keep(self, end_ns: int, cause: int, number: int) -> None:
+        if end_ns > self._last_ns:
+            self._kept.append((end_ns, cause, number))
+            self._last_ns = end_ns
+
+    def _book(self, activity: Optional[Activity], now_ns: int) -> None:
+        """What is told by now goes into the page, in order."""
+        told = tuple(activity.told) if activity is not None else ()
+        spans = []
+        while self._kept:
+            end_ns, cause, number = self._kept[0]
+            if cause == UNTOLD:
+                found = _told(told, number)
+                if found is None and now_ns - end_ns < UNTOLD_S * 1e9 and len(self._kept) < _MOST_KEPT:
+                    break
+                cause = found if found is not None else PROXY if HUNG.for_s else ORIGIN
+            spans.append((end_ns, cause))
+            self._kept.popleft()
+        counts = COUNTS.snapshot()
+        self._page.book(
+            spans,
+            now_ns,
+            waited_ns(),
+            cause=ORIGIN if self._cause == UNTOLD else self._cause,
+            since_ns=self._since_ns,
+            batches=MADE.batches,
+            samples=MADE.samples,
+            bytes=counts["bytes_proxy"] + counts["bytes_direct"],
+            epoch=activities.epoch,
+            position=0 if activity is None else activity.at,
+        )
+
+    def _tell(self, frame: Optional[FrameType], activity: Optional[Activity], now_ns: int) -> None:
+        """The texts: the shard that is read, and where the thread stands if nothing has moved for long."""
+        shard = "" if activity is None else activity.shard
+        moved = (MADE.batches, 0 if activity is None else activity.number)
+        if moved != self._moved or self._cause == _IDLE:
+            self._moved, self._moved_ns = moved, now_ns
+        stuck = frame is not None and now_ns - self._moved_ns >= STUCK_S * 1e9
+        self._page.tell(shard, stack_of(frame) if stuck else "")
+
+
+def _told(told: "tuple[tuple[int, int], ...]", number: int) -> Optional[int]:
+    """What the untold wait of that number was: the first answer given since."""
+    return next((cause for upto, cause in told if upto >= number), None)

@@ -1,0 +1,189 @@
+"""How the meter comes into torch's loaders: ``_BaseDataLoaderIter.__next__`` is timed, and the collation says when a batch was made.
+
+``install`` may be called often, and before torch is there; ``remove`` gives back what is still ours. Where other software has wrapped the
+same methods since, ours stay below theirs and do nothing any more. Nothing that goes wrong here reaches the training: the meter says so
+once, and is off.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import time
+from typing import Any, Callable
+
+from forebay_loader.base.activity import activities
+from forebay_loader.base.notices import notice_once
+from forebay_loader.base.profile_range import profiled
+from forebay_loader.meter.clock.batch_mark import BatchMark
+from forebay_loader.meter.clock.stall_clock import CLOCK, NO_BATCH
+from forebay_loader.meter.process_page import begin_in_worker
+from forebay_loader.meter.totals import StallTotals
+
+__all__ = ["install", "is_wanted", "loader_totals", "remove", "stalls"]
+
+VARIABLE = "FOREBAY_METER"
+_TORCH = "torch.utils.data.dataloader"
+# Loaders whose ``__iter__`` makes the iterator, and with it the workers: that takes the trainer's time too.
+_LOADERS = ((_TORCH, "DataLoader"), ("torchdata.stateful_dataloader.stateful_dataloader", "StatefulDataLoader"))
+_MARK = "__forebay_meter__"
+
+
+class _Meter:
+    """Whether it is on; what it has wrapped: (class, name) -> the method there was."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self.wrapped: "dict[tuple[Any, str], Any]" = {}
+
+
+_METER = _Meter()
+
+
+def stalls() -> StallTotals:
+    """How long this training process has waited for its loaders so far, and for what. Never raises.
+
+    Example: ``print(fb.stalls())`` is one sentence, ``fb.stalls().stall_s`` seconds by cause; ``later.since(earlier)`` is what came
+    between. Waiting inside ``next(loader)`` counts, and the making of its workers; zeros where no loader of torch's was metered.
+    """
+    return loader_totals()
+
+
+def loader_totals(loader: Any = None) -> StallTotals:
+    """Of one loader of torch's; without it of the process. Never raises."""
+    try:
+        return CLOCK.totals(loader)
+    except Exception as error:
+        _fail(error)
+        return StallTotals()
+
+
+def is_wanted() -> bool:
+    """Whether ``FOREBAY_METER`` does not turn it off."""
+    return os.environ.get(VARIABLE, "") != "0"
+
+
+def install() -> None:
+    """Meter the loaders of this process, from their next iterator on; nothing where torch's are not imported yet, or it is not wanted."""
+    if not is_wanted() or sys.modules.get(_TORCH) is None:
+        return
+    try:
+        _install()
+    except Exception as error:
+        _fail(error)
+
+
+def remove() -> None:
+    """Meter no more. What was counted stays."""
+    _METER.on = False
+    for (owner, name), stock in _METER.wrapped.items():
+        if getattr(owner.__dict__.get(name), _MARK, False):
+            setattr(owner, name, stock)
+    _METER.wrapped.clear()
+
+
+def _install() -> None:
+    _METER.on = True
+    if begin_in_worker not in activities.on_first:
+        activities.on_first.append(begin_in_worker)
+    iterators = getattr(sys.modules[_TORCH], "_BaseDataLoaderIter")  # noqa: B009  # of torch's own, not public
+    _wrap(iterators, "__next__", _timed)
+    _wrap(iterators, "__init__", _marked)
+    for module, name in _LOADERS:
+        loader = getattr(sys.modules.get(module), name, None)
+        if loader is not None and "__iter__" in vars(loader):
+            _wrap(loader, "__iter__", _begun)
+
+
+def _wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
+    stock = getattr(owner, name)
+    if not getattr(stock, _MARK, False):
+        _METER.wrapped[owner, name] = stock
+        made = functools.wraps(stock)(wrapper(stock))
+        setattr(made, _MARK, True)
+        setattr(owner, name, made)
+
+
+def _timed(stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def __next__(self: Any) -> Any:  # noqa: N807  # it becomes that method
+        if not _METER.on or not _entered(self, __next__):
+            return stock(self)
+        batch, ended = NO_BATCH, False
+        try:
+            with profiled("forebay.next"):
+                batch = stock(self)
+            return batch
+        except StopIteration:
+            ended = True
+            raise
+        finally:
+            _left(self, batch, ended)
+
+    return __next__
+
+
+def _marked(stock: Callable[..., None]) -> Callable[..., None]:
+    def __init__(self: Any, loader: Any, *args: Any, **options: Any) -> None:  # noqa: N807  # it becomes that method
+        stock(self, loader, *args, **options)
+        if not _METER.on:
+            return
+        try:
+            install()  # what was imported since
+            CLOCK.created(loader, self)
+            self._collate_fn = BatchMark(self._collate_fn, begin_in_worker, batched=bool(self._auto_collation))
+        except Exception as error:
+            _fail(error)
+
+    return __init__
+
+
+def _begun(stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def __iter__(self: Any) -> Any:  # noqa: N807  # it becomes that method
+        start_ns = time.monotonic_ns()
+        made = stock(self)
+        if _METER.on:
+            try:
+                CLOCK.begun(made, start_ns)
+            except Exception as error:
+                _fail(error)
+        return made
+
+    return __iter__
+
+
+def _entered(iterator: Any, wrapper: Any) -> bool:
+    """Whether the clock runs for this call; not where it does for one around it."""
+    try:
+        return CLOCK.enter(iterator) or (not _is_within(wrapper) and _entered_anew(iterator))
+    except Exception as error:
+        _fail(error)
+        return False
+
+
+def _entered_anew(iterator: Any) -> bool:
+    CLOCK.left()  # a KeyboardInterrupt came between the call and the clock
+    return CLOCK.enter(iterator)
+
+
+def _is_within(wrapper: Any) -> bool:
+    """Whether a call of ours is on this thread's stack, besides the present one."""
+    frame = sys._getframe(3)
+    while frame is not None:
+        if frame.f_code is wrapper.__code__:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+def _left(iterator: Any, batch: Any, ended: bool) -> None:
+    try:
+        CLOCK.leave(iterator, batch, ended=ended)
+    except Exception as error:
+        _fail(error)
+
+
+def _fail(error: Exception) -> None:
+    """A fault of ours: training goes on, the meter does not."""
+    _METER.on = False
+    notice_once("meter", f"the meter has stopped, training goes on: {type(error).__name__}: {error}")

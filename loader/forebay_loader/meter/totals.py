@@ -1,0 +1,155 @@
+"""What a training process has waited for its data so far: numbers, to be subtracted from one another, sent, and read as a sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Dict, Mapping, Optional, Tuple
+
+__all__ = ["StallTotals", "WorkerStall"]
+
+NO_STALL = 0.02  # of the wall time: less is the cost of handing a batch over, and no reason to look for one
+_LEAST_SHARE = 0.05  # of the stall: causes with less are not named, but for the largest
+
+
+@dataclass(frozen=True)
+class WorkerStall:
+    """How long the trainer waited for this worker's batches, seconds. ``worker`` is -1 for the process itself (``num_workers=0``).
+
+    ``shard``: what the worker read when it was waited for last, "" where not known.
+    """
+
+    pid: int
+    worker: int
+    stall_s: float
+    shard: str = ""
+
+
+@dataclass(frozen=True)
+class StallTotals:
+    """Totals since this process first asked a loader for a batch, or of the time between two such (``since``). Seconds and counts.
+
+    - ``wall_s``: while a loader was being read; nothing between a loader's end and its next beginning.
+    - ``stall_s``: of it, inside ``next(loader)`` and the making of its iterator, by cause (those of ``forebay_proxy.wire``'s ``CAUSES``
+      that there were).
+    - ``pending_s``: stall whose cause is not known yet; it moves to ``stall_s`` within moments.
+    - ``reader_wait_s``: workers waited for bytes, by cause, summed over workers: hidden by prefetch, no stall.
+    - ``steps``: batches that were given; ``samples`` in them; ``batch_size``: samples of the last one, None before.
+    - ``bytes``: read by the workers.
+    - ``workers``: those that were waited for.
+    - ``lead_shards``, ``lead_bytes``: how far the prefetch is ahead; None where nobody asked the sidecar.
+
+    ``str()`` is one sentence.
+    """
+
+    wall_s: float = 0.0
+    stall_s: Mapping[str, float] = field(default_factory=dict)
+    pending_s: float = 0.0
+    reader_wait_s: Mapping[str, float] = field(default_factory=dict)
+    steps: int = 0
+    samples: int = 0
+    batch_size: Optional[int] = None
+    bytes: int = 0
+    workers: Tuple[WorkerStall, ...] = ()
+    lead_shards: Optional[int] = None
+    lead_bytes: Optional[int] = None
+
+    @property
+    def total_stall_s(self) -> float:
+        """All of the stall, of known cause or not."""
+        return sum(self.stall_s.values()) + self.pending_s
+
+    @property
+    def share(self) -> float:
+        """The stall's part of the wall time, 0 to 1."""
+        return min(1.0, self.total_stall_s / self.wall_s) if self.wall_s > 0 else 0.0
+
+    @property
+    def batch_s(self) -> float:
+        """A step's mean wall time: OpenCLIP's ``Batch (t)``. 0 without a step."""
+        return self.wall_s / self.steps if self.steps else 0.0
+
+    @property
+    def data_s(self) -> float:
+        """A step's mean stall: OpenCLIP's ``Data (t)``. 0 without a step."""
+        return self.total_stall_s / self.steps if self.steps else 0.0
+
+    @property
+    def cause(self) -> str:
+        """The cause of most of the stall; "" where there was none."""
+        return max(self.stall_s, key=lambda cause: self.stall_s[cause], default="")
+
+    @property
+    def slowest(self) -> Optional[WorkerStall]:
+        """The worker that was waited for longest."""
+        return max(self.workers, key=lambda one: one.stall_s, default=None)
+
+    @property
+    def slowest_worker(self) -> Optional[int]:
+        return None if self.slowest is None else self.slowest.worker
+
+    @property
+    def slowest_shard(self) -> str:
+        return "" if self.slowest is None else self.slowest.shard
+
+    def since(self, earlier: StallTotals) -> StallTotals:
+        """What was added since ``earlier``, totals of the same process."""
+        before = {one.pid: one.stall_s for one in earlier.workers}
+        workers = tuple(replace(one, stall_s=one.stall_s - before.get(one.pid, 0.0)) for one in self.workers)
+        return replace(
+            self,
+            wall_s=self.wall_s - earlier.wall_s,
+            stall_s=_less(self.stall_s, earlier.stall_s),
+            pending_s=self.pending_s - earlier.pending_s,
+            reader_wait_s=_less(self.reader_wait_s, earlier.reader_wait_s),
+            steps=self.steps - earlier.steps,
+            samples=self.samples - earlier.samples,
+            bytes=self.bytes - earlier.bytes,
+            workers=tuple(one for one in workers if one.stall_s > 0),
+        )
+
+    def as_json(self) -> Dict[str, Any]:
+        """For ``json.dumps``: the fields, and what follows from them, seconds to the microsecond."""
+        slowest = self.slowest
+        return {
+            "wall_s": round(self.wall_s, 6),
+            "stall_s": {cause: round(seconds, 6) for cause, seconds in self.stall_s.items()},
+            "pending_s": round(self.pending_s, 6),
+            "reader_wait_s": {cause: round(seconds, 6) for cause, seconds in self.reader_wait_s.items()},
+            "steps": self.steps,
+            "samples": self.samples,
+            "batch_size": self.batch_size,
+            "bytes": self.bytes,
+            "batch_s": round(self.batch_s, 6),
+            "data_s": round(self.data_s, 6),
+            "slowest_worker": None if slowest is None else slowest.worker,
+            "slowest_shard": "" if slowest is None else slowest.shard,
+            "lead_shards": self.lead_shards,
+            "lead_bytes": self.lead_bytes,
+        }
+
+    def __str__(self) -> str:
+        if not self.wall_s:
+            return "no batch was asked for yet"
+        found = f"stall {100 * self.share:.1f} % of {self.wall_s:.0f} s"
+        if self.share < NO_STALL:
+            return f"{found}: the trainer sets the pace"
+        return f"{found}: {self._causes()}{self._where()}"
+
+    def _causes(self) -> str:
+        total = self.total_stall_s
+        shares = sorted(((seconds / total, cause) for cause, seconds in self.stall_s.items()), reverse=True)
+        named = [one for at, one in enumerate(shares) if not at or one[0] >= _LEAST_SHARE]
+        return ", ".join(f"{100 * share:.0f} % {cause}" for share, cause in named) or "of a cause that is not known yet"
+
+    def _where(self) -> str:
+        slowest = self.slowest
+        if slowest is None:
+            return ""
+        who = "in this process" if slowest.worker < 0 else f"worker {slowest.worker}"
+        return f" ({who}, shard {slowest.shard})" if slowest.shard else f" ({who})"
+
+
+def _less(later: Mapping[str, float], earlier: Mapping[str, float]) -> Dict[str, float]:
+    """The differences that are not 0."""
+    found = {cause: seconds - earlier.get(cause, 0.0) for cause, seconds in later.items()}
+    return {cause: seconds for cause, seconds in found.items() if seconds > 0}

@@ -1,0 +1,126 @@
+"""What the observer books: by what it finds at the end of a step, and exactly where a moment is known."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from types import FrameType
+
+import pytest
+
+from forebay_loader.base.activity import ORIGIN, UNTOLD, Activity
+from forebay_loader.meter.clock.batch_mark import MADE
+from forebay_loader.meter.observer import UNTOLD_S, Observer
+from forebay_loader.meter.page import PAGE_BYTES, MeterPage
+from forebay_loader.meter.page_writer import PageWriter
+
+MS = 1_000_000
+
+
+def frame_in(place: str, name: str = "stage") -> FrameType:
+    """A frame of a function that lies in ``place``."""
+    found: dict[str, FrameType] = {}
+    made = compile(f"import sys\ndef {name}():\n    return sys._getframe()\nframe = {name}()", f"/site{place}", "exec")
+    exec(made, found)
+    return found["frame"]
+
+
+DECODING, MAPPING = frame_in("/webdataset/autodecode.py"), frame_in("/webdataset/filters.py", "_map")
+STREAMING = frame_in("/forebay_loader/stream/shard_stream.py")
+
+
+class Watched:
+    """An observer without its thread, and the page it writes."""
+
+    def __init__(self) -> None:
+        file = os.memfd_create("page")
+        os.truncate(file, PAGE_BYTES)
+        self.page = MeterPage(file, writable=True)
+        os.close(file)
+        self.activity = Activity()
+        self.observer = Observer(PageWriter(self.page, pid=1, start_time=1, worker=0, rank=0, now_ns=0), lambda: None, now_ns=0)
+
+    def look(self, frame: FrameType | None, now_ms: float) -> None:
+        self.observer.look(frame, self.activity, int(now_ms * MS))
+
+    def spent(self) -> dict[str, float]:
+        return {cause: spent / MS for cause, spent in self.page.view().spent_ns.items() if spent}
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    MADE.renew()
+    made = Watched()
+    yield made
+    made.page.close()
+    MADE.renew()
+
+
+def test_a_step_is_booked_by_what_is_found_at_its_end(watched: Watched) -> None:
+    """So a decoder that kept the interpreter's lock gets all of its time, however late the look."""
+    watched.look(MAPPING, 20)
+    watched.look(DECODING, 320)
+    assert watched.spent() == {"map": 20, "decode": 300}
+
+
+def test_a_wait_is_booked_from_its_begin(watched: Watched) -> None:
+    watched.look(DECODING, 20)
+    watched.activity.wait(ORIGIN, "a.tar", 0)
+    watched.activity.since_ns = 32 * MS
+    watched.look(STREAMING, 40)
+    assert watched.spent() == {"decode": 32, "origin": 8}
+    assert watched.page.view().shard == "a.tar"
+
+
+def test_without_a_wait_its_reading(watched: Watched) -> None:
+    watched.look(STREAMING, 20)
+    assert watched.spent() == {"read": 20}
+
+
+def test_a_batch_divides_a_step(watched: Watched) -> None:
+    """What was before it was made is of that batch, what came after of the next."""
+    watched.look(DECODING, 20)
+    MADE.unseen.append((5, 26 * MS))
+    watched.look(MAPPING, 40)
+    assert watched.spent() == {"decode": 26, "map": 14}
+    assert watched.page.completed_ns(5, 0) == 26 * MS
+
+
+def test_an_opening_is_booked_when_it_is_told_whose_it_was(watched: Watched) -> None:
+    """Nothing behind it is booked before."""
+    watched.activity.wait(UNTOLD, "a.tar", 0)
+    watched.activity.since_ns = 0
+    watched.look(STREAMING, 20)
+    watched.activity.over()
+    watched.look(MAPPING, 40)
+    assert (watched.spent(), watched.page.word("settled_ns")) == ({}, 0)
+    watched.activity.tell(ORIGIN)
+    watched.look(MAPPING, 60)
+    assert watched.spent() == {"origin": 20, "map": 40}
+
+
+def test_an_opening_that_nobody_tells_of_is_the_origins_in_the_end(watched: Watched) -> None:
+    """The sidecar turns, as far as is known: a stall of minutes must not be of no cause."""
+    watched.activity.wait(UNTOLD, "a.tar", 0)
+    watched.activity.since_ns = 0
+    watched.look(STREAMING, 20)
+    watched.look(STREAMING, 30 + 1000 * UNTOLD_S)
+    assert watched.spent() == {"origin": 20}
+
+
+def test_the_stack_is_told_when_nothing_moves(watched: Watched) -> None:
+    """And no longer than that."""
+    watched.look(DECODING, 20)
+    watched.look(DECODING, 11_000)
+    assert "/webdataset/autodecode.py" in watched.page.view().stack
+    MADE.add(1, 8)
+    watched.look(DECODING, 11_020)
+    assert watched.page.view().stack == ""
+
+
+def test_a_frame_of_nobodys_is_other(watched: Watched) -> None:
+    watched.look(frame_in("/train.py"), 20)
+    watched.look(None, 40)
+    assert watched.spent() == {"other": 40}
+    assert sys.getrefcount(DECODING) < 10

@@ -1,0 +1,91 @@
+"""A page of the meter: what is written is read, also from the other side of a fork, and half-written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+
+from forebay_loader.meter.page import AT, PAGE_BYTES, SPANS, MeterPage, WrongPage
+from forebay_loader.meter.page_writer import PageWriter
+from forebay_proxy.wire.protocol.meter import CAUSE_INDEX, CAUSES
+
+DECODE, READ = CAUSE_INDEX["decode"], CAUSE_INDEX["read"]
+NO_WAIT = [0] * len(CAUSES)
+
+
+@pytest.fixture
+def file() -> Iterator[int]:
+    made = os.memfd_create("page")
+    os.truncate(made, PAGE_BYTES)
+    yield made
+    os.close(made)
+
+
+@pytest.fixture
+def written(file: int) -> Iterator[PageWriter]:
+    page = PageWriter(MeterPage(file, writable=True), pid=7, start_time=8, worker=3, rank=1, now_ns=100)
+    yield page
+    page.close()
+
+
+@pytest.fixture
+def page(file: int, written: PageWriter) -> Iterator[MeterPage]:
+    made = MeterPage(file)
+    yield made
+    made.close()
+
+
+def test_what_is_booked_is_seen(written: PageWriter, page: MeterPage) -> None:
+    """Its words, its sums by cause, and what it did between two moments."""
+    written.book([(150, READ), (400, DECODE)], 410, [5, *NO_WAIT[1:]], batches=2, bytes=99)
+    written.tell("s3://bucket/a.tar", "")
+    found = page.view()
+    assert (found.pid, found.worker, found.rank, found.heartbeat_ns, found.settled_ns) == (7, 3, 1, 410, 400)
+    assert (found.batches, found.bytes, found.shard, found.stack, found.torn) == (2, 99, "s3://bucket/a.tar", "", False)
+    assert {cause: spent for cause, spent in found.spent_ns.items() if spent} == {"read": 50, "decode": 250}
+    assert found.waited_ns["origin"] == 5
+    assert page.spans(120, 200) == [(120, 150, "read"), (150, 200, "decode")]
+
+
+def test_the_ring_forgets_the_oldest(written: PageWriter, page: MeterPage) -> None:
+    """What is left adjoins, and is right."""
+    for number in range(2 * SPANS):
+        written.book([(200 + 10 * number, READ if number % 2 else DECODE)], 0, NO_WAIT)
+    end = 200 + 10 * (2 * SPANS - 1)
+    found = page.spans(100, end)
+    assert SPANS - 10 < len(found) < SPANS
+    assert found[-1] == (end - 10, end, "read")
+    assert all(one[1] == other[0] for one, other in pairwise(found))
+
+
+def test_a_batch_is_known_by_its_number(written: PageWriter, page: MeterPage) -> None:
+    """That of the present pass: an earlier one had the same numbers."""
+    written.completed(0, 200)
+    written.completed(1, 300)
+    assert (page.completed_ns(0, 100), page.completed_ns(1, 100), page.completed_ns(2, 100)) == (200, 300, None)
+    assert page.completed_ns(0, 250) is None
+
+
+def test_a_long_text_is_cut(written: PageWriter, page: MeterPage) -> None:
+    written.tell("é" * 5000, "x" * 50_000)
+    found = page.view()
+    assert found.shard.startswith("é" * 500)
+    assert 5000 < len(found.stack) < PAGE_BYTES
+
+
+def test_a_writer_that_died_half_way_leaves_a_torn_page(written: PageWriter, page: MeterPage) -> None:
+    """Reading ends all the same."""
+    written.book([(150, READ)], 160, NO_WAIT)
+    page_words = written._words
+    page_words[AT["sequence"]] += 1
+    found = page.view()
+    assert found.torn
+    assert found.spent_ns["read"] == 50
+
+
+def test_other_files_are_refused(file: int) -> None:
+    with pytest.raises(WrongPage):
+        MeterPage(file)

@@ -1,0 +1,259 @@
+"""The meter in torch's own loaders: what is timed, whom it blames, and that nothing else changes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import forebay_loader as fb
+from forebay_loader.meter.clock.stall_clock import CLOCK
+from forebay_loader.meter.page_files import pages
+from forebay_loader.meter.process_page import process_page
+from forebay_loader.meter.stalls import install, loader_totals, remove
+from forebay_loader.meter.totals import StallTotals
+
+torch_data = pytest.importorskip("torch.utils.data")
+dataloader = pytest.importorskip("torch.utils.data.dataloader")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(autouse=True)
+def metered() -> Iterator[None]:
+    CLOCK.renew()
+    install()
+    yield
+    remove()
+    process_page.end()
+    CLOCK.renew()
+
+
+class Numbers(torch_data.Dataset):  # type: ignore[misc, name-defined]
+    """Map-style; each sample takes a while."""
+
+    def __init__(self, count: int, sample_s: float = 0.0) -> None:
+        self.count, self.sample_s = count, sample_s
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, number: int) -> int:
+        time.sleep(self.sample_s)
+        return number
+
+
+class Stream(torch_data.IterableDataset):  # type: ignore[misc, name-defined]
+    """The same, iterable; every worker has all of it."""
+
+    def __init__(self, count: int, sample_s: float = 0.0) -> None:
+        self.numbers = Numbers(count, sample_s)
+
+    def __iter__(self) -> Iterator[int]:
+        return map(self.numbers.__getitem__, range(self.numbers.count))
+
+
+def loader(data: Any, **how: Any) -> Any:
+    return torch_data.DataLoader(data, **{"batch_size": 4, "num_workers": 1, **how})
+
+
+def settled(fact: Callable[[StallTotals], bool]) -> StallTotals:
+    """The totals once that holds: a worker's page tells a step later."""
+    until_s = time.monotonic() + 30
+    while not fact(found := fb.stalls()) and time.monotonic() < until_s:
+        time.sleep(0.01)
+    return found
+
+
+def steady(batches: Iterator[Any], first: int = 2) -> StallTotals:
+    """Of what comes after the first batches: until then workers start."""
+    for _ in range(first):
+        next(batches)
+    before = fb.stalls()
+    for _ in batches:
+        pass
+    return settled(lambda found: not found.pending_s).since(before)
+
+
+def share(found: StallTotals, cause: str) -> float:
+    """Of what was waited for batches: the end of the workers takes its time as well."""
+    return found.stall_s.get(cause, 0.0) / (found.total_stall_s - found.stall_s.get("start", 0.0))
+
+
+@pytest.mark.parametrize("data", [Numbers, Stream])
+def test_a_slow_data_set_is_blamed(data: Any) -> None:
+    """Whether map-style or iterable: it is the user's own stage."""
+    found = steady(iter(loader(data(40, 0.01))))
+    assert found.steps == 8
+    assert found.samples == 32
+    assert share(found, "map") > 0.8
+    assert found.slowest_worker == 0
+
+
+def test_the_whole_of_it_is_what_next_took() -> None:
+    """To the millisecond a step, whoever is to blame."""
+    batches, took_s = iter(loader(Numbers(40, 0.005))), 0.0
+    before = fb.stalls()
+    while True:
+        began_s = time.perf_counter()
+        batch = next(batches, None)
+        took_s += time.perf_counter() - began_s
+        if batch is None:
+            break
+        time.sleep(0.002)
+    found = fb.stalls().since(before)
+    assert found.total_stall_s == pytest.approx(took_s, abs=0.02, rel=0.02)
+
+
+def test_without_workers_its_own_page_tells() -> None:
+    """The process that makes its batches itself is looked at while it does."""
+    found = steady(iter(loader(Numbers(60, 0.01), num_workers=0)))
+    assert share(found, "map") > 0.9
+    assert found.slowest_worker == -1
+
+
+def test_workers_out_of_order() -> None:
+    """The one that gave the batch is blamed."""
+    found = steady(iter(loader(Numbers(40, 0.01), num_workers=2, in_order=False)))
+    assert share(found, "map") > 0.8
+
+
+def test_a_pass_begun_again_by_the_same_workers() -> None:
+    """Batches have the numbers of the first pass again, which was left in the middle: none of them is taken for made."""
+    kept = loader(Numbers(48, 0.01), persistent_workers=True)
+    for number, _ in enumerate(kept):
+        if number == 3:
+            break
+    found = steady(iter(kept), first=1)
+    assert found.steps == 11
+    assert share(found, "map") > 0.8
+
+
+def test_each_loader_has_its_own() -> None:
+    """Training and validation side by side; the process has both."""
+    training, validation = loader(Numbers(16, 0.005)), loader(Numbers(8))
+    for _ in zip(training, validation, strict=False):
+        pass
+    found, other, both = loader_totals(training), loader_totals(validation), fb.stalls()
+    assert (found.steps, other.steps, both.steps) == (3, 2, 5)
+    assert both.wall_s < found.wall_s + other.wall_s
+
+
+def test_the_clock_stands_between_two_passes() -> None:
+    """An epoch's end is no stall, and no time of a loader's."""
+    for _ in loader(Numbers(4), num_workers=0):
+        pass
+    before = fb.stalls()
+    time.sleep(0.05)
+    assert fb.stalls().wall_s == before.wall_s
+
+
+def test_what_is_raised_comes_through() -> None:
+    """And is timed all the same; the next call is timed anew."""
+
+    def interrupt(samples: list[int]) -> Any:
+        if 5 in samples:
+            raise KeyboardInterrupt
+        return samples
+
+    batches = iter(loader(Numbers(12), num_workers=0, collate_fn=interrupt))
+    next(batches)
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+    assert next(batches) == [8, 9, 10, 11]
+    with pytest.raises(StopIteration):
+        next(batches)
+    assert fb.stalls().steps == 2
+
+
+def test_a_stall_shows_while_it_lasts() -> None:
+    """Asked from another thread, and not counted twice afterwards."""
+    batches = iter(loader(Numbers(8, 0.1)))
+    assert next(batches) is not None
+    CLOCK.enter(batches)
+    time.sleep(0.05)
+    during = fb.stalls().total_stall_s
+    CLOCK.leave(batches, [1])
+    assert during > 0.05
+    assert during < fb.stalls().total_stall_s < during + 0.3
+
+
+def test_a_killed_worker_leaves_no_riddle() -> None:
+    """Torch's own error comes, and the stall is booked."""
+    made = loader(Numbers(400, 0.05))
+    batches = iter(made)
+    next(batches)
+    os.kill(batches._workers[0].pid, signal.SIGKILL)
+    with pytest.raises(RuntimeError, match=r"exited unexpectedly|killed by signal"):
+        list(batches)
+    found = settled(lambda one: not one.pending_s)
+    assert not found.pending_s
+
+
+def test_others_may_wrap_it_too() -> None:
+    """Before and after; what is removed beneath theirs does nothing any more, and comes back without being counted twice."""
+    kind = dataloader._BaseDataLoaderIter
+    ours = kind.__next__
+
+    def theirs(self: Any) -> Any:
+        return ours(self)
+
+    try:
+        kind.__next__ = theirs
+        remove()
+        assert kind.__next__ is theirs
+        list(loader(Numbers(8), num_workers=0))
+        assert fb.stalls().steps == 0
+        install()
+        list(loader(Numbers(8), num_workers=0))
+        assert fb.stalls().steps == 2
+    finally:
+        remove()
+        kind.__next__ = ours
+        remove()
+
+
+def test_removed_it_is_torchs_own() -> None:
+    kinds = (dataloader._BaseDataLoaderIter, dataloader.DataLoader)
+    remove()
+    before = [(kind.__init__, kind.__iter__, vars(kind).get("__next__")) for kind in kinds]
+    install()
+    install()
+    remove()
+    assert [(kind.__init__, kind.__iter__, vars(kind).get("__next__")) for kind in kinds] == before
+
+
+def test_it_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    remove()
+    monkeypatch.setenv("FOREBAY_METER", "0")
+    install()
+    list(loader(Numbers(8)))
+    assert str(fb.stalls()) == "no batch was asked for yet"
+
+
+def test_a_fork_of_a_metered_process_has_no_page() -> None:
+    """And no thread: the observer's is its parent's. It ends as it would have."""
+    list(loader(Numbers(8), num_workers=0))
+    assert process_page.page is not None
+    child = os.fork()
+    if not child:
+        os._exit(int(process_page.page is not None or process_page.is_begun or fb.stalls().steps > 0))
+    assert os.waitpid(child, 0)[1] == 0
+    assert process_page.page is not None
+
+
+def test_workers_take_their_pages_along() -> None:
+    """None is left when they have ended."""
+    list(loader(Numbers(8), num_workers=2))
+    assert {name.pid for name in pages()} <= {os.getpid(), *(name.pid for name in pages() if name.pid != os.getpid() and _lives(name.pid))}
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

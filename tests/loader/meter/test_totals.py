@@ -1,0 +1,38 @@
+"""Totals of stall: subtracted, sent, and read as a sentence."""
+
+from __future__ import annotations
+
+import json
+
+from forebay_loader.meter.totals import StallTotals, WorkerStall
+
+FOUND = StallTotals(
+    wall_s=120.0, stall_s={"decode": 25.2, "map": 1.08}, reader_wait_s={"origin": 90.0}, steps=100, samples=6400, batch_size=64,
+    workers=(WorkerStall(71, 1, 2.0), WorkerStall(73, 3, 24.28, "s3://b/00017.tar")),
+)  # fmt: skip
+
+
+def test_one_true_sentence() -> None:
+    """Reader wait is no part of it."""
+    assert str(FOUND) == "stall 21.9 % of 120 s: 96 % decode (worker 3, shard s3://b/00017.tar)"
+
+
+def test_no_stall_to_speak_of() -> None:
+    assert str(StallTotals(wall_s=60.0, stall_s={"transfer": 0.3}, steps=9)) == "stall 0.5 % of 60 s: the trainer sets the pace"
+    assert str(StallTotals()) == "no batch was asked for yet"
+
+
+def test_what_came_since() -> None:
+    """Of causes and workers only those that there were."""
+    earlier = StallTotals(wall_s=20.0, stall_s={"map": 1.08}, steps=40, workers=(WorkerStall(71, 1, 2.0),))
+    found = FOUND.since(earlier)
+    assert (found.wall_s, found.stall_s, found.steps, [one.worker for one in found.workers]) == (100.0, {"decode": 25.2}, 60, [3])
+    assert (found.batch_s, found.data_s, found.cause) == (100 / 60, 25.2 / 60, "decode")
+
+
+def test_it_can_be_sent() -> None:
+    """Without loss of what the other side shows."""
+    sent = json.loads(json.dumps(FOUND.as_json()))
+    assert (sent["stall_s"], sent["batch_s"], sent["slowest_worker"], sent["slowest_shard"]) == (
+        {"decode": 25.2, "map": 1.08}, 1.2, 3, "s3://b/00017.tar",
+    )  # fmt: skip
