@@ -161,14 +161,27 @@ ensure_second_webdataset() {  # VENV BASE VERSION: an environment that is BASE w
     say "setting up ${1#"$repo"/}: the same with webdataset $3"
     "$2/bin/python" -m venv --clear "$1"
     "$1/bin/python" -m pip install -q --no-input --disable-pip-version-check --no-deps "webdataset==$3"
+    put_in_front "$1" "$2"
+    ln -sfn "$2/photographs" "$1/photographs"
+    echo "$3 $(cat "$2/.forebay-stamp")" >"$1/.forebay-stamp"
+}
+
+put_in_front() {  # VENV BASE: what BASE has is found behind what VENV has
     # addsitedir, not a plain path line: BASE's own .pth files (our editable install) must work too
     "$1/bin/python" - "$("$2/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" <<'PY'
 import pathlib, sys, sysconfig
 
 pathlib.Path(sysconfig.get_path("purelib"), "base.pth").write_text(f"import site; site.addsitedir({sys.argv[1]!r})\n")
 PY
-    ln -sfn "$2/photographs" "$1/photographs"
-    echo "$3 $(cat "$2/.forebay-stamp")" >"$1/.forebay-stamp"
+}
+
+ensure_frameworks() {  # VENV BASE PIP: an environment that is BASE with frameworks of others in front; PIP's pip knows groups
+    [[ $(cat "$1/.forebay-stamp" 2>/dev/null) == "$(cat "$2/.forebay-stamp")" ]] && return
+    say "setting up ${1#"$repo"/}: frameworks whose data code is read through Forebay"
+    "$2/bin/python" -m venv --clear --without-pip "$1"
+    (cd "$repo" && "$3/bin/python" -m pip --python "$1/bin/python" install -q --no-input --disable-pip-version-check --no-deps --group frameworks)
+    put_in_front "$1" "$2"
+    cp "$2/.forebay-stamp" "$1/.forebay-stamp"
 }
 
 stages=()

@@ -1,11 +1,13 @@
 """One rank of training runs under Lightning's DDP, one after the other: ``python lightning_ddp.py FOLDER``.
 
-With webdataset's explicit pipeline in forked workers and in spawned ones, over equal shards; then with ``fb.WebLoader`` over uneven ones.
+With webdataset's explicit pipeline in forked workers and in spawned ones, over equal shards; then with ``fb.WebLoader`` over uneven ones;
+then examples/lightning_module.py.
 Lightning starts the other rank with the same command line. Each rank leaves what it was given in ``FOLDER/RUN.RANK.json``.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 import warnings
@@ -116,6 +118,7 @@ def main(folder: Path) -> None:
     for start in WORKERS:
         fit(folder, start, 2, lambda start=start: recipe(start))  # type: ignore[misc]
     fit(folder, "steps", 3, steps, whole)
+    importlib.import_module("lightning_module").main(f"s3://bucket/train-{{000000..{SHARDS - 1:06d}}}.tar")
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ _VERBS = {
     "set": ("shards.sets:sets", None),
     "verify": ("shards.verify:verify", "Compare what is stored with its checksums."),
     "plan": ("plan.plan:plan", "Say what a cache can do for a run, before the run."),
+    "doctor": ("doctor.doctor:doctor", "Check whether a set suits ranks, workers and cache."),
     "takeover": ("run.takeover:takeover", "Take webdataset over in a Python environment."),
     "config": ("sidecars.config:config", None),
     "completion": ("completion:completion", "Make a shell complete verbs and flags."),

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from forebay_proxy.core.quantities import format_duration, format_rate, format_size
 from forebay_proxy.core.segments import DEFAULT_LAYOUT
 
-__all__ = ["AHEAD_SEGMENTS", "HELD_SEGMENTS", "Estimate", "PlannedRun"]
+__all__ = ["AHEAD_SEGMENTS", "HELD_SEGMENTS", "SLOW_ANSWER_S", "SLOW_CONNECTION_BYTES_S", "Estimate", "PlannedRun"]
 
 # When the cache is the limit a reader may have two segments ahead of it that something needed left for (``prefetch_debt``).
 AHEAD_SEGMENTS = 2

@@ -1,6 +1,6 @@
 """Under Lightning's DDP, two gloo ranks with workers: webdataset's explicit pipeline, as in its own recipe, and ``fb.WebLoader``.
 
-One program trains three times, one after the other, since Lightning is imported for seconds.
+One program trains four times, the last with examples/lightning_module.py, one after the other, since Lightning is imported for seconds.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from support import lightning_ddp
 from support.fake_proxy import FakeServer
 from support.lightning_ddp import SAMPLES, SHARDS, SIZES, WORKERS
 from support.tars import expected, tar_shard
+
+from make_shards import make_shards
 
 ROOT = Path(__file__).parents[3]
 LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID", "SLURM_NTASKS")
@@ -33,6 +36,7 @@ class Trained:
 
     ranks: dict[str, list[Any]]
     readers: list[tuple[str, str]]
+    output: str
 
 
 @pytest.fixture(scope="module")
@@ -43,15 +47,18 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
             server.put(f"/s3/bucket/steps-{number}.tar", tar_shard(number, samples=samples, size=10))
             for start in WORKERS:
                 server.put(f"/s3/bucket/{start}-{number}.tar", tar_shard(number, samples=SAMPLES, size=10))
+        make_shards(folder, SHARDS, 16)
+        for path in folder.glob("train-*.tar"):
+            server.put(f"/s3/bucket/{path.name}", path.read_bytes())
         environ = {name: value for name, value in os.environ.items() if name not in LAUNCHERS}
         environ |= {"FOREBAY_URL": server.url, "FOREBAY_FD": "0", "XDG_RUNTIME_DIR": str(folder), "CUDA_VISIBLE_DEVICES": ""}
-        environ["PYTHONPATH"] = f"{ROOT}/proxy:{ROOT}/loader"
+        environ["PYTHONPATH"] = f"{ROOT}/proxy:{ROOT}/loader:{ROOT}/examples"
         command = [sys.executable, lightning_ddp.__file__, str(folder)]
         run = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stderr[-4000:]
     ranks = {name: [json.loads((folder / f"{name}.{rank}.json").read_text()) for rank in range(2)] for name in (*WORKERS, "steps")}
     asked = [request for request in server.requests if request.target.startswith("/s3/")]
-    return Trained(ranks, [(request.target, request.headers["Forebay-Reader"].split("/", 1)[1]) for request in asked])
+    return Trained(ranks, [(request.target, request.headers["Forebay-Reader"].split("/", 1)[1]) for request in asked], run.stdout)
 
 
 @pytest.mark.parametrize("start", WORKERS)
@@ -74,3 +81,9 @@ def test_ranks_take_the_same_steps(trained: Trained) -> None:
         assert len(set(mine + theirs)) == len(mine + theirs)
         assert abs(len(mine) - len(theirs)) <= 1
     assert validated == 3 * sum(SIZES) + 4  # a batch in the beginning, to see that it works
+
+
+def test_the_example(trained: Trained) -> None:
+    """A DataModule with ``fb.WebLoader``: both ranks take as many steps."""
+    found = re.findall(r"rank (\d): (\d+) steps", trained.output)
+    assert sorted(found) == [("0", "2"), ("1", "2")], trained.output

@@ -18,8 +18,8 @@ from forebay_proxy.core.errors import ConfigError
 pytestmark = pytest.mark.each_python
 
 VERBS = [
-    "try", "serve", "run", "env", "check", "warm", "index", "status", "ps", "stop", "ls", "evict", "set", "verify", "plan", "takeover",
-    "config", "completion",
+    "try", "serve", "run", "env", "check", "warm", "index", "status", "ps", "stop", "ls", "evict", "set", "verify", "plan", "doctor",
+    "takeover", "config", "completion",
 ]  # fmt: skip
 
 

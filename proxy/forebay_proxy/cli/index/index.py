@@ -11,7 +11,6 @@ from dataclasses import replace
 from itertools import filterfalse
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import click
 
@@ -20,7 +19,7 @@ from forebay_proxy.cli.index.clip_scan_view import ClipScanView
 from forebay_proxy.cli.index.count_room import PAUSE_S, CountRoom
 from forebay_proxy.cli.index.count_so_far import CountSoFar
 from forebay_proxy.cli.index.count_tally import CountTally
-from forebay_proxy.cli.index.sizes_json import Conflict, SizesJson
+from forebay_proxy.cli.index.sizes_json import Conflict, SizesJson, file_name
 from forebay_proxy.cli.index.video_scan import is_clip
 from forebay_proxy.cli.locate import locate
 from forebay_proxy.cli.options import json_option, url_option
@@ -263,7 +262,7 @@ def _written(tally: CountTally, names: dict[str, str], sizes: str) -> bool:
 
 def _file_names(work: Sequence[Batch]) -> dict[str, str]:
     """The file name of each shard. Raises ``ConfigError`` where two have the same: sizes by name could not tell them apart."""
-    names = {shard: _file_name(shard) for batch in work for shard in batch.shards}
+    names = {shard: file_name(shard) for batch in work for shard in batch.shards}
     for name, count in Counter(names.values()).most_common(1):
         if count > 1:
             first, second = list(_named(names, name))[:2]
@@ -274,7 +273,3 @@ def _file_names(work: Sequence[Batch]) -> dict[str, str]:
 
 def _named(names: dict[str, str], name: str) -> Iterator[str]:
     return (shard.partition("?")[0] for shard, other in names.items() if other == name)
-
-
-def _file_name(shard: str) -> str:
-    return unquote(parse_origin_url(shard).path.rpartition("/")[2])

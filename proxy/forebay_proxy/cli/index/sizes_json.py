@@ -10,16 +10,23 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from forebay_proxy.core.errors import ConfigError
+from forebay_proxy.wire.urls.shard_url import parse_origin_url
 
-__all__ = ["Conflict", "SizesJson"]
+__all__ = ["Conflict", "SizesJson", "file_name"]
 
 _MOST_BYTES = 256 << 20  # of a file that is there: four million shards
 
 
 class Conflict(Exception):
     """The file says otherwise of shards it already tells of; the message names the first."""
+
+
+def file_name(shard: str) -> str:
+    """What ``sizes.json`` calls the shard of this origin URL."""
+    return unquote(parse_origin_url(shard).path.rpartition("/")[2])
 
 
 class SizesJson:
@@ -34,6 +41,15 @@ class SizesJson:
         if not os.access(self._path.parent, os.W_OK | os.X_OK) or self._path.is_dir():
             raise self._unwritable("it is a folder" if self._path.is_dir() else f"{self._path.parent} is no folder you may write to")
         self._known()
+
+    def counts(self) -> dict[str, int]:
+        """Samples by file name. Raises ``ConfigError`` where there is no such table."""
+        if not self._path.is_file():
+            raise ConfigError(f"{self._shown} is not there", next_step="check --sizes; 'forebay index' writes one")
+        try:
+            return {name: _number(value) or 0 for name, value in self._known().items()}
+        except ConfigError as error:
+            raise ConfigError(f"{self._shown} is no table of samples by file name", next_step="check --sizes") from error
 
     def add(self, counts: Mapping[str, int]) -> int:
         """Write ``counts`` to what is there; returns how many other shards it tells of. Raises ``Conflict``, ``ConfigError``."""

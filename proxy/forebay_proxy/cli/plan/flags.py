@@ -12,7 +12,7 @@ from forebay_proxy.core.quantities import parse_duration, parse_rate, parse_size
 from forebay_proxy.simulate.policies import POLICIES
 from forebay_proxy.simulate.workload import ALL
 
-__all__ = ["SETTINGS", "plan_flags"]
+__all__ = ["SETTINGS", "plan_flags", "quantity", "total_bytes"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -20,7 +20,7 @@ _SAMPLE = 32  # survey.SAMPLE, whose module costs the command line half a second
 SETTINGS = ("allow_origin", "file_root")  # those that decide whether the origin may be asked at all: its refusals name them
 
 
-def _quantity(parse: Callable[[str], Any]) -> Any:
+def quantity(parse: Callable[[str], Any]) -> Any:
     """A click callback: ``parse`` with its own words for what is wrong."""
 
     def callback(context: click.Context, option: click.Parameter, text: str | None) -> Any:
@@ -32,7 +32,7 @@ def _quantity(parse: Callable[[str], Any]) -> Any:
     return callback
 
 
-def _bytes(text: str) -> int:
+def total_bytes(text: str) -> int:
     if text.strip().endswith("%"):
         raise ValueError(f"{text!r}: this plan may be for another machine, whose disk it does not know; write how many bytes, as 500GB")
     return parse_size(text)
@@ -46,7 +46,7 @@ def _ahead(text: str) -> int:
     return int(text)
 
 
-_size, _rate, _duration = _quantity(_bytes), _quantity(parse_rate), _quantity(parse_duration)
+_size, _rate, _duration = quantity(total_bytes), quantity(parse_rate), quantity(parse_duration)
 _count = click.IntRange(min=1)
 
 _FLAGS = (
@@ -74,7 +74,7 @@ _FLAGS = (
         "--stagger", callback=_duration, metavar="TIME", help="Replay: each further job (of one job: reader) begins so much later."
     ),
     click.option(
-        "--ahead", callback=_quantity(_ahead), default="16", show_default=True, metavar="N|all", help="Replay: shards a reader announces."
+        "--ahead", callback=quantity(_ahead), default="16", show_default=True, metavar="N|all", help="Replay: shards a reader announces."
     ),
     click.option(
         "--latency", callback=_duration, default="30ms", show_default=True, metavar="TIME", help="Replay: until an origin's first byte."

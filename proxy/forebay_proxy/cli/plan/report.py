@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from shutil import get_terminal_size
-from textwrap import wrap
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from forebay_proxy.cli.output import is_terminal, many, plain_table, say
+from forebay_proxy.cli.output import is_terminal, many, say
+from forebay_proxy.cli.tables import show_table, wrapped
 from forebay_proxy.core.quantities import format_bits, format_duration, format_rate, format_size
 from forebay_proxy.simulate.estimate import Estimate
 from forebay_proxy.simulate.origin import SimulatedLine
@@ -28,7 +25,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 def show_estimate(estimate: Estimate, shards: int, how: str) -> None:
     """The figures, then the verdict."""
     run = estimate.run
-    _table([
+    show_table([
         ("", ""),
         ("working set", f"{format_size(run.dataset_bytes)} in {many(shards, 'shard')} ({how})"),
         ("cache", format_size(run.cache_bytes)),
@@ -42,13 +39,8 @@ def show_estimate(estimate: Estimate, shards: int, how: str) -> None:
         ("further epochs", f"at least {format_duration(estimate.epoch_s)}; the trainer alone takes {format_duration(estimate.trainer_s)}"),
     ])  # fmt: skip
     say("")
-    for line in _wrapped(estimate.verdict):
+    for line in wrapped(estimate.verdict):
         say(line)
-
-
-def _wrapped(text: str) -> list[str]:
-    """Between words on a terminal; elsewhere one line, as programs want it."""
-    return wrap(text, max(20, get_terminal_size().columns)) if is_terminal() else [text]
 
 
 def estimate_json(estimate: Estimate) -> dict[str, Any]:
@@ -84,14 +76,14 @@ def assumed(kind: str, workload: Workload, line: SimulatedLine, cache_bytes: int
 def show_outcomes(outcomes: Sequence[SimulatedOutcome], what: Sequence[str]) -> None:
     """What was assumed, a row a policy, the optimum, and a chart."""
     for paragraph in what:
-        for line in _wrapped(paragraph):
+        for line in wrapped(paragraph):
             say(line)
     say("")
     rows = [("policy", "from origin", "hit ratio", "waited", "of time", "run", "peak disk"), *map(_row, outcomes)]
     best = min(outcomes, key=lambda outcome: outcome.optimal_bytes)
     ratio = f"{100 * (1 - best.optimal_bytes / max(1, best.read_bytes)):.1f} %"
     rows.append(("the optimum", format_size(best.optimal_bytes), ratio, "", "", "", ""))
-    _table(rows)
+    show_table(rows)
     say("")
     for line in chart(outcomes, min(_CELLS, max(8, get_terminal_size().columns - _BESIDE)) if is_terminal() else _CELLS):
         say(line)
@@ -136,21 +128,6 @@ def _bar(ratio: float, cells: int) -> str:
     eighths = round(min(1.0, ratio) * cells * 8)
     full, rest = divmod(eighths, 8)
     return f"{'█' * full}{_EIGHTHS[rest] if rest else ''}".ljust(cells)
-
-
-def _table(rows: list[tuple[str, ...]]) -> None:
-    """On a terminal that is wide enough as a table, elsewhere as aligned columns: a table breaks words to fit."""
-    lines = plain_table([row for row in rows if any(row)])
-    if not is_terminal() or max(map(len, lines)) > get_terminal_size().columns:
-        for line in lines:
-            say(line)
-        return
-    table = Table(show_header=any(rows[0]), box=None, pad_edge=False)
-    for name in rows[0]:
-        table.add_column(name)
-    for row in rows[1:]:
-        table.add_row(*row)
-    Console().print(table)
 
 
 def _share(count: int, total: int) -> str:

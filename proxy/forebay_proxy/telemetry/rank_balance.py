@@ -1,0 +1,72 @@
+"""How evenly the ranks of a job are loaded: the most of a figure over its mean. Pure.
+
+In data-parallel training the slowest rank sets the pace, so a mean hides what is wrong: of eight ranks of which one stalls for a third of
+its time, the mean says 4 %. 1.0 is even; 1.25 is a rank with a quarter more than the mean. Samples and steps over 1.0 are ranks that part
+(unequal shards without equal steps); stall over 1.0 beside equal steps is one rank's machine, disk or shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["FIGURES", "RankBalance", "RankLoad", "Skew", "rank_balance"]
+
+FIGURES = ("samples", "steps", "stall_s", "reader_wait_s")
+# Below this a mean is noise: two ranks that stalled for 1 ms and for 3 are not out of balance.
+LEAST_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RankLoad:
+    """What one rank has done since it began: cumulative, as it told."""
+
+    samples: float = 0
+    steps: float = 0
+    stall_s: float = 0.0
+    reader_wait_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Skew:
+    """One figure over all ranks: its ``mean``, the ``most``, and the ``rank`` that has it."""
+
+    mean: float
+    most: float
+    rank: str
+
+    @property
+    def ratio(self) -> float:
+        """``most`` over ``mean``; 1.0 where there is nothing to compare."""
+        return self.most / self.mean if self.mean > 0 else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RankBalance:
+    """The skews of one job, by figure (``FIGURES``), over so many ``ranks``."""
+
+    ranks: int
+    skews: Mapping[str, Skew]
+
+    def ratio(self, figure: str) -> float:
+        """Most over mean of ``figure``. Seconds of which ranks have hardly any are even."""
+        skew = self.skews[figure]
+        return 1.0 if figure.endswith("_s") and skew.most < LEAST_S else skew.ratio
+
+    def __str__(self) -> str:
+        """What is out of balance, for a person: ``"steps 1.10 (rank 3), stall 2.40 (rank 0)"``; or that nothing is."""
+        names = [(figure, f"{figure.removesuffix('_s').replace('_', ' ')} {self.ratio(figure):.2f}") for figure in FIGURES]
+        told = [f"{name} (rank {self.skews[figure].rank})" for figure, name in names if self.ratio(figure) >= 1.005]
+        return ", ".join(told) or "even"
+
+
+def rank_balance(loads: Mapping[str, RankLoad]) -> RankBalance | None:
+    """The balance of a job whose ranks have these ``loads``, by rank; None where there is none."""
+    if not loads:
+        return None
+    return RankBalance(len(loads), {figure: _skew({rank: getattr(load, figure) for rank, load in loads.items()}) for figure in FIGURES})
+
+
+def _skew(values: Mapping[str, float]) -> Skew:
+    rank = max(values, key=lambda name: values[name])
+    return Skew(sum(values.values()) / len(values), values[rank], rank)

@@ -1,0 +1,151 @@
+"""The examples of training frameworks: each one reads a whole epoch through a sidecar, its ranks in step."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.fake_proxy import free_port
+from support.lengths import LEFT, LONG
+from support.sidecar import Sidecar, environment, forebay, running
+from support.training import popen
+from support.warm_python import python_program
+
+make_shards = pytest.importorskip("make_shards", reason="needs Pillow, as the examples do").make_shards
+pytest.importorskip("torch")
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FRAMEWORKS = ("accelerate_train", "ddp", "lightning_module", "open_clip_data", "stateful", "timm_train")
+SHARDS, SAMPLES, RANKS = 4, 24, 2  # a shard for each worker of both ranks
+OTHERS = Path(f"{sys.prefix}-frameworks") / "bin" / "python"  # OpenCLIP and timm with their webdataset
+PROGRAM_S = 240.0
+
+if not LONG:
+    LEFT.append("the examples of OpenCLIP and timm, and the command lines of all examples")
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The pattern of a few small shards in a folder."""
+    return str(make_shards(tmp_path_factory.mktemp("shards"), SHARDS, SAMPLES))
+
+
+@pytest.fixture
+def sidecar(tmp_path: Path, shards: str) -> Iterator[Sidecar]:
+    with running(tmp_path, "--cache-size", "200MB", "--file-root", str(Path(shards).parent)) as found:
+        yield found
+
+
+def told(process: subprocess.Popen[str]) -> str:
+    """What a program printed; AssertionError with its stderr when it fails."""
+    output, errors = process.communicate(timeout=PROGRAM_S)
+    assert process.returncode == 0, errors[-3000:]
+    return output
+
+
+def trained(example: str, sidecar: Sidecar, *arguments: str, ranks: int = 1) -> list[str]:
+    """What each rank of ``examples/EXAMPLE.py ARGUMENTS`` printed. Forked from a process that has imported torch and webdataset."""
+    where = {"FOREBAY_URL": sidecar.url, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    begun = [
+        python_program([str(EXAMPLES / f"{example}.py"), *arguments], environment(sidecar.directory, **where, RANK=str(rank)),
+                       sidecar.directory, **pipes)
+        for rank in range(ranks)
+    ]  # fmt: skip
+    return [told(process) for process in begun]
+
+
+def steps_and_samples(outputs: list[str]) -> list[tuple[int, int]]:
+    """Of each rank."""
+    return [(int(steps), int(samples)) for steps, samples in re.findall(r"(\d+) steps, (\d+) samples", "".join(outputs))]
+
+
+def whole(sidecar: Sidecar) -> bool:
+    """Whether every shard came through the sidecar."""
+    return [shard["complete"] for shard in sidecar.shards().values()] == [True] * SHARDS
+
+
+@pytest.mark.parametrize("example", FRAMEWORKS)
+def test_each_is_short(example: str) -> None:
+    """Below 60 lines: it is read before it is run."""
+    assert len((EXAMPLES / f"{example}.py").read_text("utf-8").splitlines()) < 60
+
+
+def test_the_table_names_them() -> None:
+    """docs/recipes.md has a row of each example, and no other."""
+    table = (EXAMPLES.parent / "docs" / "recipes.md").read_text("utf-8").partition("| framework |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"examples/(\w+)\.py", table)) == set(FRAMEWORKS)
+
+
+def test_plain_ddp(sidecar: Sidecar, shards: str) -> None:
+    """Both ranks take as many steps, and together they read every sample once."""
+    found = steps_and_samples(trained("ddp", sidecar, f"pipe:cat {shards}", ranks=RANKS))
+    assert ({steps for steps, _ in found}, sum(samples for _, samples in found)) == ({4}, SHARDS * SAMPLES)
+    assert whole(sidecar)
+
+
+def test_a_stopped_epoch_goes_on(sidecar: Sidecar, shards: str, tmp_path: Path) -> None:
+    """With torchdata's StatefulDataLoader: the batches before the stop and those after it are those of a run that was not stopped."""
+    urls = f"pipe:cat {shards}"
+    (at_once,) = trained("stateful", sidecar, urls, str(tmp_path / "whole.pt"))
+    (first,) = trained("stateful", sidecar, urls, str(tmp_path / "part.pt"), "3")
+    (rest,) = trained("stateful", sidecar, urls, str(tmp_path / "part.pt"))
+    assert _batches(first) + _batches(rest) == _batches(at_once)
+    assert (len(_batches(first)), "goes on from" in rest) == (3, True)
+
+
+def _batches(output: str) -> list[str]:
+    return [line for line in output.splitlines() if re.match(r"\d{6}-\d{4}", line)]
+
+
+def test_accelerate(sidecar: Sidecar, shards: str) -> None:
+    """It prepares model and optimizer of both ranks, and leaves the loader alone."""
+    pytest.importorskip("accelerate")
+    ranks = RANKS if LONG else 1
+    found = steps_and_samples(trained("accelerate_train", sidecar, f"pipe:cat {shards}", ranks=ranks))
+    assert ({steps for steps, _ in found}, sum(samples for _, samples in found)) == ({4 if LONG else 6}, SHARDS * SAMPLES)
+    assert whole(sidecar)
+
+
+long = pytest.mark.skipif(not LONG, reason="scripts/test --long runs it")
+
+
+@long
+@pytest.mark.parametrize("example", ["accelerate_train", "ddp", "lightning_module", "stateful"])
+def test_as_documented(example: str, tmp_path: Path) -> None:
+    """The lines of its docstring, typed into a shell, with another folder for the shards."""
+    docstring = ast.get_docstring(ast.parse((EXAMPLES / f"{example}.py").read_text("utf-8"))) or ""
+    lines = "\n".join(line.strip() for line in docstring.splitlines() if line.startswith("    "))
+    script = lines.replace("/tmp/", f"{tmp_path}/").replace("examples/", f"{EXAMPLES}/")
+    try:
+        output = told(popen(tmp_path, ["sh", "-ec", script], FOREBAY_CACHE_SIZE="200MB"))
+    finally:  # a sidecar waits a minute for its next user
+        forebay(tmp_path, "stop")
+    assert re.search(r"\d+ steps", output.partition("written")[2]), output
+
+
+@long
+@pytest.mark.skipif(not OTHERS.exists(), reason=f"needs {OTHERS}: scripts/test --long makes it")
+@pytest.mark.parametrize("example", ["open_clip_data", "timm_train"])
+def test_taken_over(example: str, sidecar: Sidecar, shards: str, tmp_path: Path) -> None:
+    """Other people's data code, which names no Forebay: ``forebay run`` leads it to the sidecar, and every sample comes.
+
+    Their torchvision is for CUDA: two of its operators are declared before it is imported, which none of this uses.
+    """
+    script = tmp_path / "with_shim.py"
+    script.write_text(
+        f"import sys; sys.path.insert(0, {str(EXAMPLES.parent / 'benchmarks' / 'takeover_programs')!r}); import shim, runpy\n"
+        f"if __name__ == '__main__': runpy.run_path({str(EXAMPLES / f'{example}.py')!r}, run_name='__main__')\n"
+    )
+    root, _, split = shards.rpartition("/")
+    what = [f"pipe:cat {shards}"] if example == "open_clip_data" else [f"pipe:cat {root}", split]
+    command = ["forebay", "run", "--", str(OTHERS), str(script), *what, str(SHARDS * SAMPLES)]
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "1", "RANK": "0"}
+    output = told(popen(tmp_path, command, FOREBAY_URL=sidecar.url, **where))
+    assert f"{SHARDS * SAMPLES} samples" in output
+    assert whole(sidecar)
