@@ -17,9 +17,10 @@ LOADER = {
     "TarFault", "VideoError", "WebDataset", "WebLoader", "ahead", "by_epoch", "counters", "disable", "enable", "sidecar", "stalls",
     "status", "tarfile_to_samples", "video", "worker_init",
 }  # fmt: skip
-VERBS = {"serve", "run", "env", "warm", "status", "ls", "evict", "verify", "plan", "takeover", "config", "index", "ps", "stop", "check",
-    "set",
-         "completion", "try"}  # fmt: skip
+VERBS = {
+    "serve", "run", "env", "warm", "status", "ls", "evict", "verify", "plan", "doctor", "takeover", "config", "index", "ps", "stop", "check",
+    "set", "completion", "try",
+}  # fmt: skip
 SETTINGS = {
     "host", "port", "socket", "cache_dir", "cache_size", "free_floor", "allow_network_fs", "allow_origin", "strict_origins", "allow_uid",
     "allow_profile", "gs_endpoint", "gs_anonymous", "pass_header",

@@ -27,7 +27,7 @@ _KEPT = 7  # of each: one comes every 10 s
 
 
 @dataclass(slots=True)
-class _Meter:
+class _MeteredProcess:
     """One process's totals, the latest last. Moments are on the board's clock."""
 
     told: deque[tuple[float, MeterBody]] = field(default_factory=lambda: deque(maxlen=_KEPT))
@@ -54,7 +54,7 @@ class MeterBoard:
         self._events = events
         self._clock = clock
         self._began_at = clock()
-        self._meters: OrderedDict[ReaderName, _Meter] = OrderedDict()
+        self._meters: OrderedDict[ReaderName, _MeteredProcess] = OrderedDict()
 
     def __repr__(self) -> str:
         return f"<MeterBoard {len(self._meters)} processes>"
@@ -64,7 +64,7 @@ class MeterBoard:
         now = self._clock()
         meter = self._meters.get(reader)
         if meter is None:
-            meter = self._meters[reader] = _Meter()
+            meter = self._meters[reader] = _MeteredProcess()
             # What a process did before this sidecar was there is not of this sidecar's counters: they would leap by hours.
             before = body if body.wall_s > now - self._began_at else None
             if len(self._meters) > MOST_METERS:
@@ -79,13 +79,13 @@ class MeterBoard:
         """One object a process (of ``job``) that is not silent, in the order of jobs and ranks. ``lately``: the last minute's sums."""
         return [self._row(reader, meter) for reader, meter in sorted(self._shown(job), key=lambda each: _place(each[0]))]
 
-    def _shown(self, job: str | None) -> Iterator[tuple[ReaderName, _Meter]]:
+    def _shown(self, job: str | None) -> Iterator[tuple[ReaderName, _MeteredProcess]]:
         now = self._clock()
         for reader, meter in self._meters.items():
             if now - meter.heard_at <= SILENCE_S and job in (None, reader.job):
                 yield reader, meter
 
-    def _row(self, reader: ReaderName, meter: _Meter) -> dict[str, Any]:
+    def _row(self, reader: ReaderName, meter: _MeteredProcess) -> dict[str, Any]:
         body = meter.last
         return {
             "reader": str(reader),
