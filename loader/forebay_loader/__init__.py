@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from forebay_loader.base.counters import counters
 from forebay_loader.base.errors import LoaderError, ProxyUnreachable, ShardChanged, ShardReadError, StepsError
 from forebay_loader.base.timeouts import Limits
+from forebay_loader.batches.budget_stage import batched
+from forebay_loader.batches.pad import padded
 from forebay_loader.dataset.stages import tarfile_to_samples
 from forebay_loader.identity.reader_name import ensure_job
 from forebay_loader.meter.stalls import install, remove, stalls
@@ -47,10 +49,12 @@ __all__ = [
     "WebDataset",
     "WebLoader",
     "ahead",
+    "batched",
     "by_epoch",
     "counters",
     "disable",
     "enable",
+    "padded",
     "sidecar",
     "stalls",
     "status",

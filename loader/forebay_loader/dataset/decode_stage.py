@@ -11,7 +11,8 @@ from webdataset.compat import FluidInterface
 from webdataset.pipeline import DataPipeline
 
 from forebay_loader.base.epoch_stage import EpochDecoder, EpochStage
-from forebay_loader.videos.errors import VideoError, shown_shard
+from forebay_loader.base.shown_shard import shown_shard
+from forebay_loader.videos.errors import VideoError
 
 __all__ = ["DecodeStage"]
 

@@ -136,6 +136,8 @@ def _place(url: str) -> str:
 
 def _sized(stage: Any) -> str:
     """A stage's name, and the numbers it was given: another buffer draws another order."""
+    if isinstance(getattr(stage, "made_of", None), str):
+        return str(stage.made_of)  # of batches within a budget
     if isinstance(stage, SampleShuffle):
         given = [*stage.buffer.values()]
     elif hasattr(stage, "f"):

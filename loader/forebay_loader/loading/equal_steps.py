@@ -185,14 +185,10 @@ def _goes_on(ballot: StepVote, mine: _Ahead, given: int) -> bool:
 
 def _verdict(ballot: StepVote, given: int) -> Optional[VoteResult]:
     """What the vote on its way came to, with all ranks in this epoch; None if one is in a later epoch. Raises where a rank failed."""
-    while True:
-        said = ballot.verdict()
-        if said.last_epoch > ballot.epoch:
-            _tell_left_behind(ballot, given)
-            return None
-        if said.first_epoch == ballot.epoch:
-            break
-        ballot.post_again()
+    said = ballot.settled()
+    if said.last_epoch > ballot.epoch:
+        _tell_left_behind(ballot, given)
+        return None
     failed = failed_rank(said.least)
     if failed is not None:
         raise StepsError(

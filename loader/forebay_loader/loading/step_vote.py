@@ -76,6 +76,7 @@ class StepVote:
         self._line: Optional[VoteGroup] = None
         self._vote: list[int] = []
         self._on_its_way = False  # a vote whose result it has not read
+        self._kept: Optional[VoteResult] = None  # of the vote on a step, read before it was asked for
         self._broken = ""
 
     def begin(self) -> int:
@@ -84,12 +85,13 @@ class StepVote:
             self._line = self._met()
         if self._on_its_way:
             self.verdict()
+        self._kept = None
         self.epoch, self.voted = self.epoch + 1, -1
         return self.epoch
 
     def post(self, value: int, *, fresh: bool = False, number: int = 0, digest: int = 0, common: int = 0) -> None:
         """Vote, without waiting."""
-        self._vote = [value, self.epoch, -self.epoch, -int(fresh), -number, digest, -digest, common, -common]
+        self._vote = self._numbers(value, fresh, number, digest, common)
         self.voted += 1
         self._say(f"step {self.voted} of epoch {self.epoch}")
         self._send()
@@ -100,6 +102,9 @@ class StepVote:
 
     def verdict(self) -> VoteResult:
         """What the vote on its way came to. Raises ``StepsError``, which names who is missing, after ``timeout_s`` at the latest."""
+        if self._kept is not None:
+            kept, self._kept = self._kept, None
+            return kept
         if self._broken:
             raise StepsError(self._broken)
         try:
@@ -110,6 +115,32 @@ class StepVote:
         least, first, last, fresh, number, digest, other, common, uncommon = said
         self._on_its_way = False
         return VoteResult(least, first, -last, bool(fresh), -number, digest == -other != 0, common == -uncommon)
+
+    def settled(self) -> VoteResult:
+        """The verdict, with all ranks in this epoch; or with one in a later epoch."""
+        while True:
+            said = self.verdict()
+            if said.last_epoch > self.epoch or said.first_epoch == self.epoch:
+                return said
+            self.post_again()
+
+    def aside(self, value: int, *, number: int = 0, digest: int = 0, common: int = 0) -> Optional[VoteResult]:
+        """A vote between two on steps, waited for; every rank that is in this epoch casts it at the same step.
+
+        None where no step follows: a rank has left the epoch, has failed, or has no more batches. What the vote on that step came to stays
+        for ``verdict``.
+        """
+        if self._on_its_way or self._kept is not None:
+            self._kept = step = self.settled()
+            if step.last_epoch > self.epoch or step.least <= DONE or not step.fresh:
+                return None
+        kept, vote = self._kept, self._vote
+        self._kept, self._vote = None, self._numbers(value, False, number, digest, common)
+        self._say(f"a decision behind step {self.voted} of epoch {self.epoch}")
+        self._send()
+        said = self.settled()
+        self._kept, self._vote = kept, vote
+        return None if said.last_epoch > self.epoch else said
 
     def last_word(self, wait_s: float = LAST_WORD_S) -> None:
         """Give the vote on its way a moment to reach the others: this rank is about to fail, and perhaps to end."""
@@ -143,6 +174,9 @@ class StepVote:
             time.sleep(pause)
             pause = min(2 * pause, 0.1)
         return VoteGroup(self._store, self.rank, len(self.ranks), self._timeout_s, _NUMBERS)
+
+    def _numbers(self, value: int, fresh: bool, number: int, digest: int, common: int) -> list[int]:
+        return [value, self.epoch, -self.epoch, -int(fresh), -number, digest, -digest, common, -common]
 
     def _send(self) -> None:
         assert self._line is not None

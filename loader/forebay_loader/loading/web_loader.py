@@ -9,19 +9,20 @@ from __future__ import annotations
 import inspect
 import sys
 import weakref
-from collections.abc import Mapping as MappingABC
-from typing import Any, Iterator, Mapping, Optional, Union
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 from torch.utils.data import DataLoader, IterableDataset
 from webdataset import compat
 from webdataset.pipeline import DataPipeline
 
-from forebay_loader.base.argument_types import whole
 from forebay_loader.base.errors import StepsError
+from forebay_loader.batches.budget_stage import has_budget
 from forebay_loader.dataset.sample_shares import ShareCounts, counts_by_url, shareable, shared_out
 from forebay_loader.dataset.with_length import with_length
 from forebay_loader.identity.world import World
 from forebay_loader.loading import equal_steps as steps
+from forebay_loader.loading.ladder_vote import LadderVote
+from forebay_loader.loading.loader_arguments import LoaderArguments
 from forebay_loader.loading.rank_agreement import FIRST_S, Agreement, agreement_of, site, watched
 from forebay_loader.loading.step_vote import StepVote, group_is_up
 from forebay_loader.loading.worker_start import WorkerInit, start_method
@@ -35,7 +36,6 @@ TIMEOUT_S = 1800.0  # what torch gives a gloo group: longer than any checkpoint 
 _POSITIONAL = tuple(
     name for name, one in inspect.signature(DataLoader.__init__).parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD
 )[2:]
-_TAILS = (None, "repeat", "drop")
 
 
 class WebLoader(compat.WebLoader):
@@ -53,6 +53,10 @@ class WebLoader(compat.WebLoader):
     - ``group``: the ranks that take steps together, if not all.
     - ``counts``: how many samples each shard has, by URL or file name, or a function that is asked for a list of URLs.
     - ``steps_timeout_s``: how long a rank waits for the others, in seconds.
+    - ``batch_ladder``: batch sizes such as ``(32, 64, 128)``, your own first, of which the loader chooses by what steps take, one for all
+      ranks; ``ladder`` is what it decides with. Off without it.
+    - ``on_batch_size``: gets each new size before its first batch, on every rank: the place to set the learning rate.
+    - ``batch_ladder_steps``: after how many steps it is decided again.
 
     Raises ``TypeError`` and ``ValueError`` for arguments, ``fb.StepsError`` while it is read, where ranks do not agree in time or read
     different things.
@@ -68,20 +72,14 @@ class WebLoader(compat.WebLoader):
         group: Any = None,
         counts: Optional[Union[ShareCounts, Mapping[str, int]]] = None,
         steps_timeout_s: float = TIMEOUT_S,
+        batch_ladder: Optional[Sequence[int]] = None,
+        on_batch_size: Optional[Callable[[int], Any]] = None,
+        batch_ladder_steps: int = 50,
         **how: Any,
     ) -> None:
-        if equal_steps not in ("auto", True, False):
-            raise ValueError(f"equal_steps is {equal_steps!r}; it can be 'auto', True or False")
-        if batches_per_epoch is not None:
-            batches_per_epoch = whole("batches_per_epoch", batches_per_epoch, "a number of batches, at least one", least=1)
-        if not isinstance(steps_timeout_s, (int, float)) or not steps_timeout_s > 0:
-            raise TypeError(f"steps_timeout_s takes a number of seconds above 0; got {steps_timeout_s!r}")
-        if counts is not None and not callable(counts) and not isinstance(counts, MappingABC):
-            raise TypeError(f"counts takes a dict of samples by URL or file name, or a function of the URLs; got {counts!r}")
-        if tail not in _TAILS:
-            raise ValueError(f"tail is {tail!r}; it can be 'repeat' or 'drop'")
-        self._equal = equal_steps
-        self._group, self._timeout_s, self._tail, self._counts = group, steps_timeout_s, tail, counts
+        self._asked = LoaderArguments(
+            equal_steps, batches_per_epoch, tail, group, counts, steps_timeout_s, batch_ladder, on_batch_size, batch_ladder_steps
+        )
         self._counted: Optional[dict[str, int]] = None
         self._world = _world_of(dataset, group)
         self._site = site()
@@ -90,7 +88,7 @@ class WebLoader(compat.WebLoader):
         DataPipeline.__init__(self, _data_loader(dataset, self._world, *positional, **how))
         self._alone()
         if batches_per_epoch is not None:
-            self.with_epoch(batches_per_epoch)
+            self.with_epoch(int(batches_per_epoch))
 
     def _alone(self) -> None:
         """Fresh state of one pipeline, which its copies do not share."""
@@ -98,6 +96,7 @@ class WebLoader(compat.WebLoader):
         self._words: Optional[Agreement] = None
         self._began: Optional[tuple[int, int, int]] = None  # passes of this iteration, its first epoch, how often one was set before
         self._settled = False  # workers run that will not hear of counts any more
+        self.ladder = self._asked.ladder()  # of batch sizes, where one was given
 
     def compose(self, *stages: Any) -> Any:
         made: Any = super().compose(*stages)
@@ -122,7 +121,12 @@ class WebLoader(compat.WebLoader):
         return self.nsamples if self.repetitions == sys.maxsize and self.nsamples > 0 else 0
 
     def __iter__(self) -> Iterator[Any]:
-        if self._equal is False:
+        batches = self._batches()
+        return batches if self.ladder is None else self.ladder.climb(batches, self._ladder_vote)
+
+    def _batches(self) -> Iterator[Any]:
+        """Of the user's own size, equally many on all ranks."""
+        if self._asked.equal_steps is False:
             return iter(super().__iter__())
         if self._fixed:
             self._align()
@@ -133,7 +137,7 @@ class WebLoader(compat.WebLoader):
         counts = self._known()
         if group_is_up():
             return self._voted(counts)
-        if counts is None:
+        if counts is None or self._uneven:
             self._refuse()
         else:
             self._share(counts)
@@ -145,7 +149,7 @@ class WebLoader(compat.WebLoader):
         if world.size < 2 or not group_is_up():
             return batches
         if self._words is None:
-            self._words = agreement_of(self._group, self._site)
+            self._words = agreement_of(self._asked.group, self._site)
             if self._words is not None:
                 self._words.say(steps.said_of(self._dataset, world, self._fixed))
         return batches if self._words is None or self._words.decided else watched(batches, self._words, wait_s)
@@ -153,7 +157,7 @@ class WebLoader(compat.WebLoader):
     def _voted(self, counts: Optional[dict[str, int]]) -> Iterator[Any]:
         self._check_group()
         if self._ballot is None:
-            self._ballot = ballot = StepVote(self._group, self._timeout_s)
+            self._ballot = ballot = StepVote(self._asked.group, self._asked.steps_timeout_s)
             weakref.finalize(self, ballot.close).atexit = False
         epochs, shares = self._epochs, shared_out(self._dataset)
         number = epochs.upcoming()[0] if epochs is not None else 0
@@ -163,9 +167,9 @@ class WebLoader(compat.WebLoader):
         def opened(said: steps.StepOpening) -> bool:
             if epochs is not None and said.number != number:
                 epochs.set(said.number)
-            return self._share(counts if said.same else None)
+            return self._share(counts if said.same else None) and not self._uneven
 
-        repeat = self._tail == "repeat"
+        repeat = self._asked.tail == "repeat"
         said = steps.said_of(self._dataset, self._world.resolved())
         return steps.in_step(super().__iter__, self._ballot, opened, repeat=repeat, number=number, digest=digest, common=common, said=said)
 
@@ -183,7 +187,7 @@ class WebLoader(compat.WebLoader):
         """The samples of every shard, if all of them are counted. Asked anew at each epoch until they are: the first one may count them."""
         shares = shared_out(self._dataset)
         if shares is not None and self._counted is None:
-            self._counted = counts_by_url(counts_of if self._counts is None else self._counts, shares.urls)
+            self._counted = counts_by_url(counts_of if self._asked.counts is None else self._asked.counts, shares.urls)
         return self._counted
 
     def _pass(self) -> Iterator[Any]:
@@ -196,23 +200,43 @@ class WebLoader(compat.WebLoader):
     def _may_differ(self) -> bool:
         """Whether ranks could have different numbers of batches."""
         dataset, world = self._dataset, self._world.resolved()
-        if world.size < 2 or not isinstance(dataset, IterableDataset):
+        if world.size < 2 or not (isinstance(dataset, IterableDataset) or self._uneven):
             return False
-        return self._equal is True or not (steps.is_endless(dataset) or steps.reads_everything(dataset))
+        alike = steps.is_endless(dataset) or (steps.reads_everything(dataset) and not has_budget(dataset))
+        return self._asked.equal_steps is True or not alike or has_budget(self)
+
+    @property
+    def _uneven(self) -> bool:
+        """Whether equally many samples may be different numbers of batches: these are made by a budget."""
+        return has_budget(self) or has_budget(self._dataset)
+
+    def _ladder_vote(self) -> Optional[LadderVote]:
+        """How ranks agree on a batch size; None where there is one rank."""
+        if self._world.resolved().size < 2:
+            return None
+        if not group_is_up():
+            raise StepsError("batch_ladder needs one decision for all ranks: call init_process_group before the loader is iterated")
+        if self._ballot is not None:
+            return LadderVote(self._ballot, own=False)
+        ballot = StepVote(self._asked.group, self._asked.steps_timeout_s)
+        weakref.finalize(self, ballot.close).atexit = False
+        return LadderVote(ballot, own=True)
 
     def _refuse(self) -> None:
         """Raise where ranks would have to agree and cannot."""
         world = self._world.resolved()
         if world.told_by.startswith("SLURM") and not hasattr(self._dataset, "world"):
             return  # a script that Slurm started once, in a job of several tasks: webdataset does not look there either
+        why, way = "the samples of its shards are not counted", f"{steps.EXACT}; or c"
+        if self._uneven:
+            why, way = "how many samples its batches hold depends on their sizes", "C"
         raise StepsError(
-            f"{world} may not have as many batches as the others: the samples of its shards are not counted, and no process group is there "
-            f"to agree through. {steps.EXACT}; or call init_process_group first, or say with_epoch(n), batches_per_epoch=n, or "
-            "equal_steps=False"
+            f"{world} may not have as many batches as the others: {why}, and no process group is there to agree through. "
+            f"{way}all init_process_group first, or say with_epoch(n), batches_per_epoch=n, or equal_steps=False"
         )
 
     def _check_group(self) -> None:
-        world, ranks = self._world.resolved(), World.here(None, self._group)
+        world, ranks = self._world.resolved(), World.here(None, self._asked.group)
         if ranks.size != world.size:
             raise StepsError(
                 f"the data set is read as {world}, and the process group has {ranks.size} ranks: name the group whose ranks share the "

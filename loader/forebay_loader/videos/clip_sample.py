@@ -12,13 +12,14 @@ import numpy
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.notices import notice_once
 from forebay_loader.base.profile_range import profiled
+from forebay_loader.base.shown_shard import shown_shard
 from forebay_loader.samples.member_bytes import MemberBytes
 from forebay_loader.videos.clip_arguments import ClipArguments
 from forebay_loader.videos.clip_info import ClipInfo
 from forebay_loader.videos.clip_pass import ClipPass, ClipVisit
 from forebay_loader.videos.decode.clip_timer import ClipTimer
 from forebay_loader.videos.decode.resample import resampled
-from forebay_loader.videos.errors import UnsupportedVideo, VideoError, shown_shard
+from forebay_loader.videos.errors import UnsupportedVideo, VideoError
 from forebay_loader.videos.metadata.measure import LOOK
 from forebay_loader.videos.metadata.shard_name import shard_name
 from forebay_loader.videos.metadata.table_file import clip_name

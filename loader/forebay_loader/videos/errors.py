@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from forebay_loader.base.errors import LoaderError
 
-__all__ = ["CorruptVideo", "LeftToDemuxer", "NotScanned", "SamplingError", "UnsupportedVideo", "VideoError", "VideoTimeout", "shown_shard"]
+__all__ = ["CorruptVideo", "LeftToDemuxer", "NotScanned", "SamplingError", "UnsupportedVideo", "VideoError", "VideoTimeout"]
 
 
 class VideoError(LoaderError):
@@ -46,9 +44,3 @@ class SamplingError(VideoError):
 
 class NotScanned(SamplingError):
     """Nothing is known of the clip's motion, sound or keyframes: ``forebay index --video`` finds it out. No fault of the clip's."""
-
-
-def shown_shard(url: Any) -> str:
-    """A sample's ``__url__`` as errors have it: without what may be secret in it."""
-    text = str(url)
-    return "a pipe: command" if text.startswith("pipe:") else text.partition("?")[0]

@@ -1,0 +1,184 @@
+"""``fb.batched(…)``: batches within a budget, as a stage of any pipeline; what waits in its buckets is its state."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence, Union
+
+from forebay_loader.base.shown_shard import shown_shard
+from forebay_loader.batches.batch_budget import BatchBudget
+from forebay_loader.batches.budget_buckets import BudgetBuckets
+from forebay_loader.batches.pad import PadCollation
+from forebay_loader.batches.sample_size import Length, SampleSizes, named_sample
+
+__all__ = ["BudgetStage", "Collate", "batched", "has_budget"]
+
+FORMAT = 1
+Collate = Callable[[list[Any]], Any]
+_WEBDATASET = PadCollation(())  # no field is padded: webdataset's own collation, of dicts in 0.2.86 too
+
+
+def batched(
+    *,
+    max_samples: Optional[int] = None,
+    max_bytes: Optional[int] = None,
+    max_frames: Optional[int] = None,
+    max_tokens: Optional[int] = None,
+    buckets: Sequence[int] = (),
+    length: Union[Length, Mapping[str, Length], None] = None,
+    pad_to: Optional[str] = "longest",
+    oversize: str = "alone",
+    collate: Optional[Collate] = _WEBDATASET,
+    partial: bool = True,
+) -> BudgetStage:
+    """Batches of as many samples as a budget allows, of like lengths, as a stage for ``.compose`` and ``wds.DataPipeline``.
+
+    Example::
+
+        dataset = fb.WebDataset(urls).decode().compose(
+            fb.batched(max_tokens=16384, buckets=(128, 256, 512), length="tokens.npy", collate=fb.padded("tokens.npy")))
+
+    The same samples in the same order give the same batches. Within a bucket samples keep their order; no batch is over the budget, but
+    for a single sample that alone is; at the end of a pass all that waits is given.
+
+    - ``max_samples``, ``max_bytes``, ``max_frames``, ``max_tokens``: of one batch; at least one of them. Bytes are those of the sample's
+      members as they are in memory.
+    - ``buckets``: lengths that ascend: a sample shares its batch with samples between the same two. Longer ones have a bucket of their own.
+    - ``length``: the field that counts (its number, its first axis, its length), or a function of the sample. It counts tokens, or frames
+      where no ``max_tokens`` is given (``frames``, as of ``fb.video``, without it); ``{"tokens": …, "frames": …, "bytes": …}`` says each.
+    - ``pad_to``: tokens and frames are counted as padded to the "longest" of their batch, or the bucket's "edge"; None counts no padding.
+    - ``oversize``: what becomes of a sample that alone is over the budget: "alone" makes it a batch, "raise" an error.
+    - ``collate``: gets a list of samples, gives the batch; webdataset's own without it, None leaves the list.
+    - ``partial``: False leaves out what still waits at the end of a pass.
+
+    Raises ``TypeError`` and ``ValueError`` for arguments; while it is read ``ValueError`` for a sample that cannot be counted, or that is
+    over the budget, which it names. Ranks may get different numbers of batches: ``fb.WebLoader`` has them vote.
+    """
+    if collate is not None and not callable(collate):
+        raise TypeError(f"collate takes a function of a list of samples, or None; got {collate!r}")
+    budget = BatchBudget(max_samples, max_bytes, max_frames, max_tokens, tuple(buckets), pad_to, oversize)
+    return BudgetStage(budget, SampleSizes(budget, length), collate, partial=partial)
+
+
+def has_budget(pipeline: Any) -> bool:
+    """Whether a pipeline has batches within a budget, so that equally many samples are not equally many batches."""
+    return any(isinstance(stage, BudgetStage) for stage in getattr(pipeline, "pipeline", ()))
+
+
+class BudgetStage:
+    """Samples in, batches out. It can be pickled where ``length`` and ``collate`` can."""
+
+    def __init__(self, budget: BatchBudget, sizes: SampleSizes, collate: Optional[Collate], *, partial: bool) -> None:
+        self.budget = budget
+        self._sizes = sizes
+        self._collate = collate
+        self._partial = partial
+        self._pass: Optional[_BudgetPass] = None  # the one that was begun last, in this process
+        self._resumed: Optional[Mapping[str, Any]] = None
+
+    def __repr__(self) -> str:
+        return f"<BudgetStage {self.budget}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_pass": None}
+
+    @property
+    def made_of(self) -> str:
+        """What must be the same for a state to mean the same batches."""
+        return f"batched {self.budget}{'' if self._partial else ' without partial ones'}"
+
+    def __call__(self, samples: Iterable[Any]) -> Iterator[Any]:
+        resumed, self._resumed = self._resumed, None
+        self._pass = begun = _BudgetPass(self.budget, resumed)
+        return self._batches(begun, samples)
+
+    def _batches(self, begun: _BudgetPass, samples: Iterable[Any]) -> Iterator[Any]:
+        for sample in samples:
+            size = self._sizes(sample)
+            if self.budget.oversize == "raise" and (excess := self.budget.excess(size)):
+                raise ValueError(f"{named_sample(sample)}: a batch of it alone has {excess}. oversize='alone' makes it one all the same")
+            begun.add(sample, size)
+            yield from self._given(begun)
+        begun.end(partial=self._partial)
+        yield from self._given(begun)
+
+    def _given(self, begun: _BudgetPass) -> Iterator[Any]:
+        while begun.due:
+            samples = [waited.sample for waited in begun.due[0]]
+            batch = samples if self._collate is None else self._collate(samples)
+            begun.give()
+            yield batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the pass stands that was begun last in this process: how many samples it took, and which of them wait, by key and shard.
+
+        ``RuntimeError`` where none was begun (a DataLoader's workers have their own).
+        """
+        if self._pass is None:
+            raise RuntimeError("no pass of these batches was begun in this process, so nobody here knows where it stands")
+        return {"format": FORMAT, "made_of": self.made_of, **self._pass.state()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """The next pass goes on where ``state_dict`` was taken. What it reads must begin with the samples that waited, in the order of the
+        state, and go on with those that had not been taken. ``ValueError`` for a state of another budget; while it is read where the
+        samples are others.
+        """
+        if state_dict.get("format") != FORMAT:
+            raise ValueError(f"the state of these batches is of format {state_dict.get('format')!r}, and this version knows {FORMAT}")
+        if state_dict["made_of"] != self.made_of:
+            raise ValueError(f"the state is of other batches: it was {state_dict['made_of']!r} and is {self.made_of!r}")
+        self._resumed = dict(state_dict)
+
+
+class _Waits(NamedTuple):
+    """A sample that waits, and what names it."""
+
+    key: Optional[str]
+    shard: Optional[str]
+    sample: Any
+
+    @classmethod
+    def of(cls, sample: Any) -> _Waits:
+        if not isinstance(sample, Mapping):
+            return cls(None, None, sample)
+        url = sample.get("__url__")
+        return cls(sample.get("__key__"), None if url is None else shown_shard(url), sample)
+
+
+class _BudgetPass:
+    """One pass: what waits, and what is due."""
+
+    def __init__(self, budget: BatchBudget, resumed: Optional[Mapping[str, Any]]) -> None:
+        self._buckets: BudgetBuckets[_Waits] = BudgetBuckets(budget)
+        self.due: list[list[_Waits]] = []
+        self._again: list[Mapping[str, Any]] = list(resumed["waiting"]) if resumed else []  # what must come first
+        self._taken = int(resumed["taken"]) - len(self._again) if resumed else 0
+        self._given = int(resumed["given"]) if resumed else 0
+
+    def add(self, sample: Any, size: Any) -> None:
+        one = _Waits.of(sample)
+        if self._again:
+            told = self._again.pop(0)
+            if (told["key"], told["shard"]) != (one.key, one.shard):
+                raise ValueError(
+                    f"{named_sample(sample)} comes where the state that was loaded has sample {told['key']} of shard {told['shard']} wait: "
+                    "the samples that waited must be read first, in their order"
+                )
+        self._taken += 1
+        self.due += self._buckets.add(one, size)
+
+    def end(self, *, partial: bool) -> None:
+        if self._again:
+            raise ValueError(f"the samples end while {len(self._again)} that waited in the state have not come again")
+        left = self._buckets.flush()
+        if partial:
+            self.due += left
+
+    def give(self) -> None:
+        """The first batch that is due is handed over now."""
+        del self.due[0]
+        self._given += 1
+
+    def state(self) -> dict[str, Any]:
+        waiting = [one for batch in self.due for one in batch] + self._buckets.waiting
+        named = [{"key": one.key, "shard": one.shard} for one in waiting]
+        return {"taken": self._taken + len(self._again), "given": self._given, "waiting": [*named, *map(dict, self._again)]}

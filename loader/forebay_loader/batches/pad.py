@@ -1,0 +1,105 @@
+"""``fb.padded(…)``: samples of different lengths as one array each field, and a mask of what is real."""
+
+from __future__ import annotations
+
+import importlib
+from bisect import bisect_left
+from collections.abc import Mapping as MappingABC
+from typing import Any, Iterable, Mapping, Sequence, Union
+
+from forebay_loader.base.argument_types import whole
+
+__all__ = ["PadCollation", "padded"]
+
+Field = Union[str, int]
+
+
+def padded(*fields: Field, value: Any = 0, edges: Sequence[int] = ()) -> PadCollation:
+    """A function that makes a batch of samples whose ``fields`` differ in length, for ``collate=`` and webdataset's ``collation_fn=``.
+
+    Example::
+
+        stage = fb.batched(max_tokens=8192, length="tokens", collate=fb.padded("tokens", value=50256))
+
+    Each field is padded along its first axis, behind what is there: a B x L x … array of numpy, or tensor of torch where its values are
+    tensors. Beside it stands its mask, B x L bool, True where a value is real: ``tokens_mask`` of a dict's field ``tokens``; of tuples the
+    masks follow at the end, in the order of ``fields``. All other fields are as webdataset collates them.
+
+    - ``fields``: names in a dict, places in a tuple.
+    - ``value``: what fills, or a dict of it by field; what it leaves out is filled with 0.
+    - ``edges``: L is the first of these that the longest fits into, so that there are few shapes; beyond the last it is the longest.
+
+    Raises ``TypeError`` and ``ValueError`` for arguments, ``ValueError`` for samples that do not have the field, or differ in other axes.
+    """
+    for field in fields:
+        if not isinstance(field, (str, int)):
+            raise TypeError(f"padded takes names of fields, or places in a tuple; got {field!r}")
+    if not fields:
+        raise ValueError("padded takes at least one field")
+    for edge in edges:
+        whole("edges", edge, "lengths from 1", least=1)
+    return PadCollation(fields, value, tuple(sorted(edges)))
+
+
+class PadCollation:
+    """A list of samples in, one batch out: a dict of columns, or a tuple of them."""
+
+    def __init__(self, fields: Sequence[Field], value: Any = 0, edges: Sequence[int] = ()) -> None:
+        self._fields = tuple(fields)
+        self._fills: Mapping[Any, Any] = value if isinstance(value, MappingABC) else dict.fromkeys(fields, value)
+        self._edges = tuple(edges)
+
+    def __repr__(self) -> str:
+        return f"<PadCollation of {', '.join(map(str, self._fields)) or 'nothing: as webdataset'}>"
+
+    def __call__(self, samples: Sequence[Any]) -> Any:
+        rows: list[Any] = [one if isinstance(one, MappingABC) else dict(enumerate(one)) for one in samples]
+        names = list(rows[0])
+        for row in rows[1:]:
+            if row.keys() != rows[0].keys():
+                raise ValueError(f"samples of one batch have different fields: {_listed(names)}, and {_listed(row)}")
+        columns, masks = {}, {}
+        for name in names:
+            values = [row[name] for row in rows]
+            if name in self._fields:
+                columns[name], masks[f"{name}_mask"] = self._padded(name, values)
+            else:
+                columns[name] = _collated(values)
+        missing = [str(field) for field in self._fields if field not in columns]
+        if missing:
+            raise ValueError(f"samples have no field {_listed(missing)} to pad; they have {_listed(names)}")
+        if isinstance(samples[0], MappingABC):
+            return {**columns, **masks}
+        return (*(columns[place] for place in range(len(names))), *(masks[f"{field}_mask"] for field in self._fields))
+
+    def _padded(self, name: Field, values: list[Any]) -> tuple[Any, Any]:
+        numpy = importlib.import_module("numpy")
+        tensors = hasattr(values[0], "new_full")
+        arrays = values if tensors else [numpy.asarray(value) for value in values]
+        flat = [array for array in arrays if not array.shape]
+        rests = {tuple(array.shape[1:]) for array in arrays}
+        if flat or len(rests) > 1:
+            shapes = sorted({tuple(array.shape) for array in arrays})[:4]
+            raise ValueError(f"{name!r} is padded along its first axis, and must be the same in the others; its shapes are {shapes}")
+        longest = max(array.shape[0] for array in arrays)
+        place = bisect_left(self._edges, longest)
+        length = self._edges[place] if place < len(self._edges) else longest
+        shape, fill = (len(arrays), length, *rests.pop()), self._fills.get(name, 0)
+        if tensors:
+            made, mask = arrays[0].new_full(shape, fill), importlib.import_module("torch").zeros(shape[:2], dtype=bool)
+        else:
+            made, mask = numpy.full(shape, fill, dtype=numpy.result_type(*arrays)), numpy.zeros(shape[:2], dtype=bool)
+        for row, array in enumerate(arrays):
+            made[row, : array.shape[0]] = array
+            mask[row, : array.shape[0]] = True
+        return made, mask
+
+
+def _listed(names: Iterable[Any]) -> str:
+    return ", ".join(map(str, names))
+
+
+def _collated(values: list[Any]) -> Any:
+    """A column as webdataset makes it; through tuples of one, which both of its versions take."""
+    filters = importlib.import_module("webdataset.filters")
+    return filters.default_collation_fn([(value,) for value in values])[0]

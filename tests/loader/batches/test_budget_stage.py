@@ -1,0 +1,102 @@
+"""fb.batched as a stage: in any pipeline, the same batches each time, its state, and what it says of a sample over the budget."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+import forebay_loader as fb
+
+wds = pytest.importorskip("webdataset")
+pytestmark = pytest.mark.webdataset
+
+LENGTHS = (3, 1, 9, 2, 12, 5, 4, 4, 1, 30, 2)
+
+
+def samples(numbers: Iterable[int] = range(len(LENGTHS))) -> list[dict[str, Any]]:
+    return [{"__key__": f"k{n}", "__url__": f"https://host/{n % 2}.tar?sig=1", "ids": [n] * LENGTHS[n]} for n in numbers]
+
+
+def keys(batches: Iterable[list[dict[str, Any]]]) -> list[list[str]]:
+    return [[sample["__key__"] for sample in batch] for batch in batches]
+
+
+def pipeline(rows: list[Any], *stages: Any) -> Any:
+    return wds.DataPipeline(lambda: iter(rows), *stages)
+
+
+def stage(**how: Any) -> Any:
+    return fb.batched(**{"max_tokens": 12, "buckets": (4, 8), "length": "ids", "collate": None, **how})
+
+
+def test_in_a_pipeline_of_webdatasets() -> None:
+    """Every sample once, by its bucket, in each pass anew; the stage goes to workers through pickle."""
+    made = pipeline(samples(), pickle.loads(pickle.dumps(stage())))
+    found = keys(made)
+    assert sorted(key for batch in found for key in batch) == sorted(f"k{n}" for n in range(len(LENGTHS)))
+    assert ["k0", "k1", "k3"] in found
+    assert keys(made) == found
+
+
+def test_collation_is_webdatasets_unless_said_otherwise() -> None:
+    """Of dicts too, which 0.2.86's own does not take."""
+    rows = [{"__key__": "a", "cls": 1}, {"__key__": "b", "cls": 2}]
+    (batch,) = pipeline(rows, fb.batched(max_samples=2))
+    assert (batch["__key__"], batch["cls"].tolist()) == (["a", "b"], [1, 2])
+    ((names, classes),) = pipeline([("a", 1), ("b", 2)], fb.batched(max_samples=2))
+    assert (names, classes.tolist()) == (["a", "b"], [1, 2])
+
+
+def test_what_is_left_may_be_left_out() -> None:
+    """partial=False, as webdataset's."""
+    assert keys(pipeline(samples(range(5)), stage(max_samples=2, partial=False))) == [["k0", "k1"], ["k2"], ["k4"]]
+
+
+def test_a_sample_over_the_budget_may_be_an_error() -> None:
+    """It is named, with both numbers and the next step."""
+    text = r"sample k9 of shard https://host/1.tar: a batch of it alone has 30 tokens where 12 are allowed. oversize='alone'"
+    with pytest.raises(ValueError, match=text):
+        list(pipeline(samples(), stage(oversize="raise")))
+
+
+@pytest.mark.parametrize("cut", range(8))
+def test_a_state_goes_on(cut: int) -> None:
+    """After each batch, through JSON: the samples that waited and the rest give the batches that were still to come."""
+    whole, made, again = keys(pipeline(samples(), stage())), stage(), stage()
+    running = made(iter(samples()))
+    before = [next(running) for _ in range(cut)]
+    state = json.loads(json.dumps(made.state_dict()))
+    again.load_state_dict(state)
+    waited = [int(one["key"][1:]) for one in state["waiting"]]
+    rest = keys(again(iter(samples([*waited, *range(state["taken"], len(LENGTHS))]))))
+    assert len(whole) == 7
+    assert keys(before) + rest == whole
+    assert "sig" not in str(state)
+
+
+def test_a_state_of_others_is_refused() -> None:
+    """Of another budget when it is loaded, of other samples when they come, and where they do not."""
+    made = stage()
+    with pytest.raises(RuntimeError, match="no pass of these batches was begun"):
+        made.state_dict()
+    next(made(iter(samples())))
+    state = made.state_dict()
+    with pytest.raises(ValueError, match=r"max_tokens=12.* and is .*max_tokens=13"):
+        stage(max_tokens=13).load_state_dict(state)
+    made.load_state_dict(state)
+    with pytest.raises(ValueError, match=r"sample k10 of shard .* where the state that was loaded has sample k4 of shard"):
+        list(made(iter(samples([10]))))
+    made.load_state_dict(state)
+    with pytest.raises(ValueError, match=r"the samples end while \d that waited"):
+        list(made(iter([])))
+
+
+def test_a_data_set_of_another_budget_does_not_resume() -> None:
+    """The state of fb.WebDataset knows the stage and its numbers: other budgets make other batches."""
+    resume = pytest.importorskip("forebay_loader.dataset.resume")
+    assert resume._sized(stage()) != resume._sized(stage(buckets=(4, 9)))
+    assert resume._sized(stage()) == resume._sized(stage())
