@@ -21,9 +21,10 @@ from forebay_proxy.cache.resident.facts import CacheChanged, EntryLeft, SegmentG
 from forebay_proxy.core.events import Events, Fact
 from forebay_proxy.core.facts.cache import Evicted
 from forebay_proxy.policy.eviction.admission import AdmissionPolicy
-from forebay_proxy.policy.eviction.ledger import Grant, Ledger, Victim
+from forebay_proxy.policy.eviction.ledger import OVERHEAD_STEP_BYTES, Grant, Ledger, Victim
 from forebay_proxy.policy.plans.next_use import Rank
 from forebay_proxy.policy.plans.registry import PlanRegistry
+from forebay_proxy.store.index.row import commit_bytes
 from forebay_proxy.store.store import Store
 
 __all__ = ["Overhead", "SegmentLeases", "Slice", "SpaceManager"]
@@ -138,6 +139,7 @@ class SpaceManager:
     def found(self, entry: Entry, allocated_bytes: int) -> None:
         """At the start: a shard an earlier process stored, whose file holds ``allocated_bytes``."""
         self.entries[entry.key] = entry
+        self.overhead.expect(entry)
         entry.stored.charged_bytes = self.layout.stored_bytes(entry.segments.sums, entry.segments.length)
         self.overhead.weigh(entry, allocated_bytes)
         self.ledger.found(entry.stored.charged_bytes)
@@ -183,6 +185,7 @@ class SpaceManager:
 
     def claim(self, entry: Entry) -> None:
         """Let the index say what is here of ``entry`` now."""
+        self.overhead.expect(entry)
         if entry.durable and entry.segments.stored_count:
             self._store.index_writer.put(entry.row(self._store.boot_id))
             entry.stored.claimed = True
@@ -213,6 +216,7 @@ class Overhead:
         self._ledger = ledger
         self._store = store
         self._beyond_bytes = 0  # of all files together
+        self._ahead_bytes = 0  # what one commit may add
 
     def __repr__(self) -> str:
         return f"<Overhead {self._ledger.overhead_bytes} bytes, {self._beyond_bytes} of them in shard files>"
@@ -225,9 +229,24 @@ class Overhead:
         self._beyond_bytes += beyond - entry.stored.beyond_bytes
         entry.stored.beyond_bytes = beyond
 
+    def expect(self, entry: Entry) -> None:
+        """A row of ``entry`` will be committed, now or once it is durable: set room aside for the longest there has been.
+
+        Room that is set aside too late is on the disk before any segment left for it, and a body without Range is claimed all at once. So
+        each segment counts as it is stored; none is taken back when its shard leaves.
+        """
+        most = commit_bytes(entry.segments.stored_count)
+        if most > self._ahead_bytes:
+            before, self._ahead_bytes = self._ahead_bytes, most
+            if most // OVERHEAD_STEP_BYTES > before // OVERHEAD_STEP_BYTES:
+                self.measure()
+
     def measure(self, _: Fact | None = None) -> None:
-        """Tell the ledger what index, lock and directories held after the last commit, and what files hold beyond their segments."""
-        self._ledger.measured_overhead(self._store.overhead_bytes + self._beyond_bytes, self._store.sweeping.garbage_bytes)
+        """Tell the ledger what index, lock and directories held after the last commit, what files hold beyond their segments, and what
+        the next commit may add.
+        """
+        held_bytes = self._store.overhead_bytes + self._beyond_bytes
+        self._ledger.measured_overhead(held_bytes, self._store.sweeping.garbage_bytes, self._ahead_bytes)
 
 
 class SegmentLeases:

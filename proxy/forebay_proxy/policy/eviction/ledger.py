@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar
 
 from forebay_proxy.core.errors import CacheFull
 
-__all__ = ["DiskAccount", "Grant", "Ledger", "Victim", "chosen"]
+__all__ = ["OVERHEAD_STEP_BYTES", "DiskAccount", "Grant", "Ledger", "Victim", "chosen"]
 
 OVERHEAD_STEP_BYTES = 2**20  # the index grows by pages of 4 KiB; a step keeps the figure ahead of it between two measurements
 
@@ -252,11 +252,11 @@ class Ledger(Generic[S]):
         self.stored_bytes += size
         self._changed()
 
-    def measured_overhead(self, size: int, swept: int = 0) -> None:
+    def measured_overhead(self, size: int, swept: int = 0, ahead: int = 0) -> None:
         """What index, log, lock and directories hold now, rounded up to the next step and one more for what comes before the next look;
-        ``swept`` of it are being removed.
+        ``swept`` of it are being removed. ``ahead``: a single commit may add so much, of which the whole steps are set aside too.
         """
-        self.overhead_bytes = (size // OVERHEAD_STEP_BYTES + 2) * OVERHEAD_STEP_BYTES
+        self.overhead_bytes = (size // OVERHEAD_STEP_BYTES + 2 + ahead // OVERHEAD_STEP_BYTES) * OVERHEAD_STEP_BYTES
         self.disk.measured_bytes, self.disk.swept_bytes = size, swept
         self._changed()
 

@@ -9,8 +9,12 @@ import pytest
 from support.house import SEGMENT, building, data_of, reader, shard_of
 from support.shelves import stored
 
+from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import CacheChanged, EntryLeft
+from forebay_proxy.core.checksums import Checksums
 from forebay_proxy.core.errors import CacheFull
+from forebay_proxy.core.segments import DEFAULT_LAYOUT, SEGMENT_BYTES
+from forebay_proxy.core.shard import Pin, Version, store_key
 from forebay_proxy.policy.eviction.prefetch_debt import DISPLACED_PER_READER
 
 A = "https://o/set/a.tar"
@@ -204,3 +208,16 @@ async def test_most_readers_leave_nothing_to_be_done(tmp_path: Path) -> None:
         world.facts.clear()
         await world.get(A)
         assert not world.of(EntryLeft)
+
+
+async def test_room_for_a_long_row_is_set_aside_before_its_commit(tmp_path: Path) -> None:
+    """A row of 0.8 TB takes more than the step that the index is ahead of itself; the bound is hard all the same."""
+    async with building(tmp_path / "c", segment_bytes=SEGMENT_BYTES, measured=True, checked=False) as world:
+        shard, version = shard_of(A), Version("etag:v", Pin(), 200_000 * SEGMENT_BYTES)
+        entry = Entry(store_key(shard.name, version.identity), shard, version, DEFAULT_LAYOUT, ranged=True)
+        for count in (1, 100_000):
+            entry.segments.sums = Checksums(n for number in range(count) for n in (0, number + 1))  # each alone: the longest text
+            world.room.claim(entry)
+            set_aside = world.ledger.overhead_bytes
+            await world.store.index_writer.committed()
+            assert world.store.measure() <= set_aside

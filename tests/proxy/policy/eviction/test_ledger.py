@@ -94,6 +94,14 @@ def test_overhead_keeps_ahead_of_what_was_measured() -> None:
         assert OVERHEAD_STEP_BYTES <= ledger.overhead_bytes - size <= 2 * OVERHEAD_STEP_BYTES
 
 
+def test_overhead_keeps_ahead_of_a_large_commit() -> None:
+    """What one commit may add is set aside before it comes; a small one fits into the step that is there."""
+    ledger = ledger_of(100 * MIB)
+    for ahead in (0, 1, OVERHEAD_STEP_BYTES - 1, OVERHEAD_STEP_BYTES, 7 * OVERHEAD_STEP_BYTES + 5):
+        ledger.measured_overhead(MIB, ahead=ahead)
+        assert max(ahead, OVERHEAD_STEP_BYTES) <= ledger.overhead_bytes - MIB <= ahead + 2 * OVERHEAD_STEP_BYTES
+
+
 def test_the_peak_is_told_once() -> None:
     """The next one starts at what is held then."""
     ledger = ledger_of(100)
