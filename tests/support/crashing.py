@@ -16,13 +16,23 @@ from typing import Any
 
 import pytest
 
+from forebay_proxy.cache.fill import segment_grants
+from forebay_proxy.cache.resident import open_files
+from forebay_proxy.store import file_table
+from forebay_proxy.store.files import shard_file
 from forebay_proxy.store.files.thread_pools import Pool
 
 __all__ = ["DAMAGES", "FILE_DAMAGES", "SAME_BOOT_DAMAGES", "Instants", "copy_tree", "damage"]
 
 
+UNLIMITED_S = 1000.0  # a test's own limit comes first
+
+
 class Instants:
-    """Blocking calls of all pools, one at a time, with a copy of the directory in between whenever one is asked for."""
+    """Blocking calls of all pools, one at a time, with a copy of the directory in between whenever one is asked for.
+
+    None is given up: a disk that is busy with other programs may keep one sync for seconds, and all the others wait for that here.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._turn = threading.RLock()
@@ -36,6 +46,9 @@ class Instants:
             return await real(pool, alone, *args, **how)
 
         monkeypatch.setattr(Pool, "run", run)
+        for module in (file_table, open_files, shard_file):
+            monkeypatch.setattr(module, "PATIENCE_S", UNLIMITED_S)
+        monkeypatch.setattr(segment_grants, "HUNG_S", UNLIMITED_S)
 
     def copy(self, source: Path, target: Path) -> Path:
         """``source`` as a kill would leave it now."""
