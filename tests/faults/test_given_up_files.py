@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.house import SEGMENT, building, data_of, until
@@ -17,9 +19,12 @@ from forebay_proxy.cache.resident.space import Slice
 from forebay_proxy.core.facts.cache import DiskOperationFailed
 from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.policy.eviction.ledger import Grant
+from forebay_proxy.store import file_table
+from forebay_proxy.store.files import file_io
 from forebay_proxy.store.files.shard_file import ShardFile
 
 A = "https://o/set/a.tar"
+DATA = data_of(SEGMENT)
 MIB = 2**20
 
 
@@ -91,6 +96,24 @@ async def test_room_that_was_made_too_late(tmp_path: Path, monkeypatch: pytest.M
         entry = world.entry(A)
         assert entry.segments.complete
         assert entry.stored.charged_bytes == world.ledger.stored_bytes
+
+
+async def test_a_file_that_was_made_too_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for it any more: it leaves at the next pass, and not at the next start only."""
+    monkeypatch.setattr(file_table, "PATIENCE_S", 0.01)
+    create, hangs, shards = file_io.create, threading.Event(), tmp_path / "c" / "shards"
+
+    def late(*args: Any) -> int:
+        hangs.wait()
+        return create(*args)
+
+    monkeypatch.setattr(file_io, "create", late)
+    async with building(tmp_path / "c", segments=8) as world:
+        world.origin.put(A, DATA)
+        assert await world.get(A) == DATA
+        hangs.set()
+        await until(lambda: list(shards.iterdir()) and not world.store.files.open)
+    assert list(shards.iterdir()) == []
 
 
 async def test_a_reader_that_comes_while_a_file_leaves_that_cannot_be_punched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

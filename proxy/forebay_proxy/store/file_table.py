@@ -77,7 +77,8 @@ class ShardFiles:
         self.open[key] = None
         try:
             with disk_errors(operation, f"shard file {key[:12]}"):
-                fd = await self._pools.writes.run(opener, undo=os.close, patience_s=PATIENCE_S, late=partial(self._opens_late, key))
+                late = partial(self._opens_late, key, operation)
+                fd = await self._pools.writes.run(opener, undo=os.close, patience_s=PATIENCE_S, late=late)
         finally:
             if key not in self._late:
                 del self.open[key]
@@ -85,15 +86,17 @@ class ShardFiles:
         self.open[key] = file
         return file
 
-    def _opens_late(self, key: str, call: asyncio.Future[int]) -> None:
+    def _opens_late(self, key: str, operation: str, call: asyncio.Future[int]) -> None:
         """No caller waits for ``call`` any more. Until it has come back the file may not be made again: the late call would remove that
-        one.
+        one. A file that it has made is nobody's.
         """
         self._late.add(key)
 
         def came_back(_: asyncio.Future[int]) -> None:
             self._late.discard(key)
             del self.open[key]
+            if operation == "create":
+                self._sweeping.add({key: 0}, {})
 
         call.add_done_callback(came_back)
 
