@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -41,6 +42,7 @@ __all__ = ["UNWANTED_BUDGET_S", "Fetcher", "QueuedNeed", "reason_of"]
 
 # An origin that has not answered once since the start is more likely a wrong name than one in trouble: say so soon.
 UNANSWERED_BUDGET_S = 10.0
+MOST_ANSWERED = 4096  # origins: a client may name any number of hosts; one that is forgotten is given up sooner, until its next answer
 # No reader waits for it: a reader who left, or a prefetch. A later reader asks with a budget of its own.
 UNWANTED_BUDGET_S = 15.0
 
@@ -75,7 +77,7 @@ class Fetcher:
         self.sleep = sleep
         self._chance = chance
         self.asked_schemes = origins.asked_schemes
-        self._answered: set[str] = set()
+        self._answered: OrderedDict[str, None] = OrderedDict()  # origins, the longest silent first
         self.version_flips = VersionFlips(clock, events)
 
     def retry_budget(self, origin: str) -> RetryBudget:
@@ -119,14 +121,21 @@ class Fetcher:
                 yield slot
             except ShardError as error:
                 if _is_answer(error):
-                    self._answered.add(shard.origin)
+                    self._heard(shard.origin)
                 if isinstance(error, OriginTimeout) or (isinstance(error, OriginUnavailable) and error.throttled):
                     slot.pushed_back()
                 raise
 
     def _answers(self, shard: Shard, slot: Slot) -> None:
-        self._answered.add(shard.origin)
+        self._heard(shard.origin)
         slot.went_well()
+
+    def _heard(self, origin: str) -> None:
+        """The host is there."""
+        self._answered[origin] = None
+        self._answered.move_to_end(origin)
+        if len(self._answered) > MOST_ANSWERED:
+            self._answered.popitem(last=False)
 
     async def digests(self, shard: Shard, entry: Entry) -> tuple[Digest, ...]:
         """The digests the origin names for this version, asked for once, in its turn: behind those who wait for bytes, before prefetch."""

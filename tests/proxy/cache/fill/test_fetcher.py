@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.house import SEGMENT, building, data_of, reader, shard_of, until
 
+from forebay_proxy.cache.fill import fetcher
 from forebay_proxy.cache.fill.fetcher import UNANSWERED_BUDGET_S, UNWANTED_BUDGET_S, reason_of
 from forebay_proxy.core.errors import (
     OriginError,
@@ -90,6 +91,16 @@ async def test_one_that_did_gets_the_full_budget(tmp_path: Path) -> None:
         with pytest.raises(OriginUnavailable):
             await world.get(A)
         assert 200 < world.clock.now - start <= 300
+
+
+async def test_few_hosts_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client may name any number of them; those that answered last are known."""
+    monkeypatch.setattr(fetcher, "MOST_ANSWERED", 2)
+    async with building(tmp_path / "c") as world:
+        for number, host in enumerate("abac"):
+            world.origin.put(f"https://{host}/set/a.tar", data_of(100))
+            await world.get(f"https://{host}/set/a.tar", reader(job=f"{number}"))
+        assert list(world.fetcher._answered) == ["https://a", "https://c"]
 
 
 async def test_what_repeating_cannot_help_is_not_repeated(tmp_path: Path) -> None:
