@@ -36,6 +36,7 @@ __all__ = [
     "ShardForbidden",
     "ShardNotFound",
     "TruncatedShard",
+    "VersionLost",
     "WrongBytes",
     "bare",
     "causes",
@@ -186,6 +187,13 @@ class TruncatedShard(ShardError):
     retryable = True
     title = "Shard truncated"
     usual_step = "ask again; if it stays, the origin cuts this shard off or promises a wrong length"
+
+
+class VersionLost(TruncatedShard):
+    """A body broke whose version has no name: nothing would tell another one's bytes from those that came. Asking again begins anew."""
+
+    title = "Shard version lost"
+    usual_step = "read the shard again from its start"
 
 
 class DigestDiffers(ShardError):

@@ -23,6 +23,7 @@ from forebay_proxy.core.errors import (
     ShardError,
     ShardNotFound,
     TruncatedShard,
+    VersionLost,
 )
 from forebay_proxy.core.facts.cache import IntegrityFailed
 from forebay_proxy.core.facts.origins import FetchRetried, Refetched
@@ -292,7 +293,7 @@ async def test_a_broken_body_without_identity_is_not_resumed(tmp_path: Path) -> 
     """Nothing would tell another version's bytes from these: the reader past 0 is aborted."""
     async with building(tmp_path / "c") as world:
         world.origin.put(A, data_of(3 * SEGMENT), identity=False).fail(after=SEGMENT, times=2)
-        with pytest.raises(OriginUnavailable):
+        with pytest.raises(VersionLost):
             await world.get(A)
 
 

@@ -27,6 +27,7 @@ from forebay_proxy.core.errors import (
     ShardForbidden,
     ShardNotFound,
     TruncatedShard,
+    VersionLost,
 )
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.origins import FetchRetried
@@ -45,6 +46,7 @@ UNANSWERED_BUDGET_S = 10.0
 MOST_ANSWERED = 4096  # origins: a client may name any number of hosts; one that is forgotten is given up sooner, until its next answer
 # No reader waits for it: a reader who left, or a prefetch. A later reader asks with a budget of its own.
 UNWANTED_BUDGET_S = 15.0
+NAMELESS = "the origin names no version: nothing would tell another one's bytes from these"
 
 
 class QueuedNeed:
@@ -161,7 +163,7 @@ class Fetcher:
         await writer.ready()
         while not flight.done and not writer.complete:
             if writer.received > 0 and not entry.version.identity:
-                raise TruncatedShard(entry.name, "the origin names no version: nothing would tell another one's bytes from these")
+                raise VersionLost(entry.name, NAMELESS)
             before = writer.received
             try:
                 want = self._range(entry, flight, writer)
@@ -196,7 +198,7 @@ class Fetcher:
         """Pause before asking for the rest, or raise ``error`` if asking cannot help."""
         resumed = writer.received > 0
         if resumed and not entry.version.identity:
-            raise error  # nothing would tell another version's bytes from these
+            raise VersionLost(entry.name, f"{error.cause}, and {NAMELESS}", next_step=error.next_step) from error
         if isinstance(error, ShardChanged):
             pause_s = self.version_flips.denied(entry) if entry.version.identity else None
             if pause_s is None:

@@ -22,6 +22,7 @@ from forebay_proxy.core.errors import (
     ShardChanged,
     ShardError,
     TruncatedShard,
+    VersionLost,
 )
 from forebay_proxy.core.facts.requests import RequestOutcome
 from forebay_proxy.core.http_range import RangeRequest
@@ -87,7 +88,7 @@ class RouteReader(Protocol):
         ...
 
 
-REOPENED = 2  # a shard that changes a third time before its first byte is not worth waiting for
+REOPENED = 2  # a shard that changes, or breaks, a third time before its first byte is not worth waiting for
 
 
 class CacheDoor(Protocol):
@@ -118,7 +119,7 @@ class ShardRoute:
         record.shard, record.reader = told, reader
         asked = ShardRequest.of(request.method, request.headers)
         for _ in range(REOPENED):
-            with suppress(ShardChanged):  # no header is out: who has seen nothing of a version need not hear that it is gone
+            with suppress(ShardChanged, VersionLost):  # no header is out: who has seen nothing of a version need not hear that it is gone
                 return await self._opened(request, record, told, shard, asked)
         return await self._opened(request, record, told, shard, asked)
 

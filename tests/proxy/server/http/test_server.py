@@ -22,8 +22,10 @@ from forebay_proxy.core.errors import (
     OriginUnavailable,
     RangeNotSatisfiable,
     ShardChanged,
+    ShardError,
     ShardForbidden,
     TruncatedShard,
+    VersionLost,
 )
 from forebay_proxy.core.facts.requests import Aborted, RequestDone, RequestOutcome
 from forebay_proxy.core.shard import ByteRange, Version
@@ -396,9 +398,10 @@ async def test_a_shard_that_changes_under_a_reader_is_cut(world: World) -> None:
     assert [event.reason for event in world.of(Aborted)] == ["changed"]
 
 
-async def test_who_was_sent_nothing_reads_the_new_version(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [ShardChanged(NAME, "another ETag"), VersionLost(NAME, "cut, and it has no name")])
+async def test_who_was_sent_nothing_reads_the_new_version(world: World, monkeypatch: pytest.MonkeyPatch, error: ShardError) -> None:
     """A version that is gone before the first byte of it: no header is out, so the reader need not hear of it."""
-    world.cache.contents[NAME] = FakeShard(DATA, fails_at=0, error=ShardChanged(NAME, "another ETag"))
+    world.cache.contents[NAME] = FakeShard(DATA, fails_at=0, error=error)
     first_open = world.cache.open
 
     def open_then(*args: Any, **how: Any) -> Any:
