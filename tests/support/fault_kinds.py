@@ -53,6 +53,12 @@ class Case:
     forms: tuple[Reply, ...] = ()  # further bodies the origin may rightly send
     host: str = "127.0.0.1"  # its name for the sidecar: what is learned of one origin is nothing about the others
 
+    @property
+    def nameless(self) -> bool:
+        """Whether the sidecar may have learnt of a version that nothing names: only the process that did knows it again."""
+        answers = (self.how.get("always"), *self.how.get("script", {}).values())
+        return not (self.state.etag or self.state.last_modified) or any(isinstance(answer, faults.Nameless) for answer in answers)
+
 
 class _Draw:
     """What a kind is made from: chance, the shard's path, and sizes in terms of the sidecar's segments."""
