@@ -1,8 +1,10 @@
-"""A training environment may have an older Python than the sidecar, or a newer one: the takeover runs there, standard library only."""
+"""A training environment may have an older Python than the sidecar, or a newer one: the takeover runs there, standard library only.
+
+(That the whole loader can be parsed there is told by tests/test_layers.py.)
+"""
 
 from __future__ import annotations
 
-import ast
 import json
 import shutil
 import subprocess
@@ -12,7 +14,6 @@ import pytest
 from support.fake_proxy import FakeServer
 from support.other_python import TAKEOVER, clean_environment
 
-LOADER = TAKEOVER.parents[1]
 pytestmark = pytest.mark.once  # it brings a webdataset of its own
 # As much of webdataset as the takeover looks at: the real one needs numpy, which no bare interpreter has.
 WEBDATASET = {
@@ -38,12 +39,6 @@ from webdataset.tariterators import url_opener
 opened = [sample["stream"].read().decode() for sample in url_opener({"url": f"s3://bucket/{n}.tar"} for n in range(3))]
 print(json.dumps([opened, sorted(name for name in ("torch", "numpy", "aiohttp") if name in sys.modules)]))
 """
-
-
-@pytest.mark.parametrize("path", sorted(LOADER.rglob("*.py")), ids=lambda path: str(path.relative_to(LOADER)))
-def test_the_syntax_is_that_of_3_9(path: Path) -> None:
-    """No match statement and no newer grammar, in the whole loader."""
-    ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 9))
 
 
 @pytest.mark.parametrize("version", ["3.9", "3.10", "3.11", "3.12", "3.13", "3.14"])
