@@ -113,6 +113,7 @@ def _alarm_held() -> Generator[None]:
 
 STUCK_S = 60.0  # of what a test that took too long does yet, and of each step of a teardown whose test has failed
 THREAD_S = 30.0  # for a thread that was told to end
+ENDING_S = 0.05  # for one that is just ending
 GONE_S = 30.0  # for a process that was
 
 
@@ -161,12 +162,18 @@ _THREADS = pytest.StashKey[set[threading.Thread]]()
 
 def _left_behind(before: set[threading.Thread]) -> list[threading.Thread]:
     """The threads that came since, would be waited for at the end of the process, and do not end."""
-    if came := [thread for thread in threading.enumerate() if thread not in before and not thread.daemon]:
-        gc.collect()  # a pool that nobody holds ends its threads when it is collected
-    for thread in came:
+    came = [thread for thread in threading.enumerate() if thread not in before and not thread.daemon]
+    if came and _alive(came, ENDING_S):
+        gc.collect()  # a pool that nobody holds ends its threads when it is collected, which takes half a second in a whole run
+    return _alive(came, THREAD_S)
+
+
+def _alive(threads: list[threading.Thread], within_s: float) -> list[threading.Thread]:
+    """Those that have not ended after so many seconds for each."""
+    for thread in threads:
         with contextlib.suppress(RuntimeError):  # another thread is just starting it: not yet one to wait for
-            thread.join(THREAD_S)
-    return [thread for thread in came if thread.is_alive()]
+            thread.join(within_s)
+    return [thread for thread in threads if thread.is_alive()]
 
 
 # What a process inherits whatever becomes of it: a new session, another parent, an environment made from nothing. Nobody here uses message
