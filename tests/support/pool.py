@@ -15,8 +15,11 @@ import argparse
 import json
 import resource
 import sys
+import time
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,20 +60,21 @@ def processor_s() -> float:
 
 
 class Measured:
-    """A plugin that writes how long each test took, with its fixtures: seconds, and seconds of processors.
+    """A plugin that writes how long each test took, with its fixtures: seconds, and of processors; when it ended, and where.
 
     It names what failed at once too: a run that is ended before its summary would not say what it was.
     """
 
     def __init__(self, file: Path) -> None:
-        self._file = file
-        self._tests: dict[str, dict[str, float]] = defaultdict(lambda: {"s": 0.0, "processor_s": 0.0})
+        self._file, self._began_s = file, time.time()
+        self._tests: dict[str, dict[str, Any]] = defaultdict(lambda: {"s": 0.0, "processor_s": 0.0})
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         name, at, _ = report.nodeid.rpartition("@")
         test = self._tests[name if at and name.count("[") == name.count("]") else report.nodeid]  # the group is no part of the name
         test["s"] = round(test["s"] + report.duration, 3)
         test["processor_s"] = dict(report.user_properties).get("processor_s", 0.0)
+        test["ended_s"], test["worker"] = round(report.stop - self._began_s, 1), getattr(report, "worker_id", "")
         if report.failed:
             print(f"\nfailed in its {report.when}: {report.nodeid}", file=sys.stderr, flush=True)
 
@@ -83,12 +87,19 @@ def _folder(test: str) -> str:
     return "/".join(test.partition("::")[0].split("/")[:2])
 
 
+def _workers(tests: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """A line each: who ends long before the others had nothing left to take."""
+    for worker in sorted({took["worker"] for took in tests.values()}):
+        ends = sorted((took["ended_s"], took["ended_s"] - took["s"], test) for test, took in tests.items() if took["worker"] == worker)
+        yield f"{worker:5} {min(begun for _, begun, _ in ends):6.0f} s to {ends[-1][0]:6.0f} s  {ends[-1][2].partition('::')[0]}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--listed", action="store_true")
     asked = parser.parse_args()
-    stages: dict[str, dict[str, dict[str, float]]] = {}
+    stages: dict[str, dict[str, dict[str, Any]]] = {}
     for file in sorted(asked.folder.glob("*.json")):
         stages[file.stem] = json.loads(file.read_text())
     if asked.listed:
@@ -107,6 +118,9 @@ def main() -> None:
     print("-- tests, seconds of them, and of processors")
     for (stage, folder), (count, seconds, processors) in sorted(sums.items(), key=lambda item: (item[0][0], -item[1][1])):
         print(f"  {stage:24} {folder:20} {count:6.0f} {seconds:8.0f} {processors:8.0f}")
+    print("-- workers: when each began its first test and ended its last, and which file that is of")
+    for stage, tests in stages.items():
+        print("\n".join(f"  {stage:24} {line}" for line in _workers(tests)))
     print("-- the slowest tests")
     slowest = sorted(((took["s"], stage, test) for stage, tests in stages.items() for test, took in tests.items()), reverse=True)
     print("\n".join(f"  {seconds:6.1f} s  {test}  ({stage})" for seconds, stage, test in slowest[:SHOWN]))
