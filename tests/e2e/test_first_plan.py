@@ -64,7 +64,7 @@ def plans(sidecar: Sidecar) -> dict[str, int]:
     [
         (DATASET, IMPORT, False),
         (STAGES, f"{IMPORT}\nfb.enable()", False),
-        (STOCK, "", True),
+        pytest.param(STOCK, "", True, marks=pytest.mark.once),  # what a run takes over of which version is told by e2e/test_takeover.py
         pytest.param(OPENCLIP, "", True, marks=pytest.mark.once),
     ],
     ids=["WebDataset", "ahead", "run", "run-DataPipeline"],

@@ -26,7 +26,7 @@ from forebay_loader.samples.indexed_stream import indexed_samples
 from forebay_loader.stream.shard_descriptor import Descriptor
 from forebay_loader.stream.webdataset_openers import open_source
 
-pytestmark = [pytest.mark.webdataset, pytest.mark.usefixtures("fresh_loader")]
+pytestmark = pytest.mark.usefixtures("fresh_loader")
 
 SEGMENT = 1 << 16
 SAMPLES = 60
@@ -79,6 +79,7 @@ def by_webdataset(url: str) -> list[dict[str, Any]]:
         return [sample for sample in tariterators.group_by_keys(tariterators.tar_file_expander([{"url": url, "stream": stream}])) if sample]
 
 
+@pytest.mark.webdataset
 def test_random_access_gives_webdatasets_samples(sidecar: Sidecar, shards: Path) -> None:
     """Mapped, every sample of every kind of tar, by number, from behind, and in a range."""
     fetched(sidecar, shards, 0, 1, 2, 3)
@@ -153,6 +154,7 @@ def test_only_wanted_ranges_of_a_cold_shard(sidecar: Sidecar, shards: Path) -> N
     assert 0 < here["stored_bytes"] <= 2 * SEGMENT
 
 
+@pytest.mark.webdataset
 def test_selected_samples_are_webdatasets(sidecar: Sidecar, shards: Path) -> None:
     """By ranges: the same files, samples of which nothing is wanted left out."""
     fetched(sidecar, shards, 0, 1, 2)
@@ -243,6 +245,7 @@ def test_a_part_of_an_open_shard_is_found_by_its_index(sidecar: Sidecar, shards:
         assert list(found) == by_webdataset(url)[5:9]
 
 
+@pytest.mark.webdataset
 def test_a_mapped_shard_is_read_by_its_index(sidecar: Sidecar, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once it is made: the same samples, no header is looked at, and a shard without one is asked about once."""
     fetched(sidecar, shards, 2)

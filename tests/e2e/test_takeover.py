@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.webdataset
 
 SHARDS = takeover_train.SHARDS
+# How a worker starts, and what it has imported then, is no matter of webdataset's version.
+STARTS = ["fork"] if version("webdataset").startswith("0.") else [*takeover_train.WORKERS]
 SAMPLES, SAMPLE_BYTES = 3, 20_000
 SCRIPT = Path(takeover_train.__file__)
 ROOT = Path(__file__).parents[2]
@@ -60,18 +63,18 @@ def run_beside(place: Path, sidecar: Sidecar, *command: str, **variables: str) -
 def test_every_worker_of_every_pipeline_has_a_plan(place: Path, python: str, origin: FakeServer, sidecar: Sidecar) -> None:
     """Plain, resampled, with cache_dir and as explicit stages, in workers that stay: each pass is announced, each sample is right."""
     copied = {f"train-{number:03d}.tar" for number in range(SHARDS)}  # by 1.x, for those who ask for a path; 0.2.86 has none to ask for
-    copies = {start: place / "copies" / start for start in takeover_train.WORKERS}
+    copies = {start: place / "copies" / start for start in STARTS}
     for folder in copies.values():
         folder.mkdir(parents=True)
     urls = f"{origin.url}/train-{{000..{SHARDS - 1:03d}}}.tar"
-    done = run_beside(place, sidecar, python, str(SCRIPT), urls, str(place / "copies"), sidecar.url)
+    done = run_beside(place, sidecar, python, str(SCRIPT), urls, str(place / "copies"), sidecar.url, *STARTS)
     assert done.returncode == 0, done.stderr[-3000:]
     passes = [json.loads(line) for line in done.stdout.splitlines()]
-    for start, workers in takeover_train.WORKERS.items():
-        assert_whole([one for one in passes if one["start"] == start], workers)
+    for start in STARTS:
+        assert_whole([one for one in passes if one["start"] == start], takeover_train.WORKERS[start])
         assert set(os.listdir(copies[start])) in (set(), copied)
     assert len([one for one in origin.requests if one.method == "GET"]) == SHARDS  # each came once, for all passes of all workers
-    assert f"{sum(takeover_train.WORKERS.values())} processes taken over, 0 went direct" in done.stderr
+    assert f"{sum(takeover_train.WORKERS[start] for start in STARTS)} processes taken over, 0 went direct" in done.stderr
 
 
 def assert_whole(passes: list[dict[str, Any]], workers: int) -> None:

@@ -70,7 +70,9 @@ def by_env_once_imported(place: Path, script: Path, url: str) -> subprocess.Pope
 
 
 @pytest.mark.parametrize(
-    ("begin", "written"), [(by_env, "{}"), (by_env_once_imported, "pipe:curl -s -f -L {} || true")], ids=["url", "curl"]
+    ("begin", "written"),
+    [pytest.param(by_env, "{}", marks=pytest.mark.once), (by_env_once_imported, "pipe:curl -s -f -L {} || true")],
+    ids=["url", "curl"],
 )
 def test_env(place: Path, origin: Nginx, begin: Callable[[Path, Path, str], subprocess.Popen[str]], written: str) -> None:
     """eval "$(forebay env)" and an unchanged script: through the sidecar by GOPEN_REWRITE; samples name the original URL."""
@@ -86,6 +88,7 @@ def test_env(place: Path, origin: Nginx, begin: Callable[[Path, Path, str], subp
     assert shards_of(origin, before) == EACH_ONCE
 
 
+@pytest.mark.once
 def test_run(place: Path, origin: Nginx) -> None:
     """forebay run -- python train.py: starts a sidecar, the exit code is the script's, the summary is on stderr, then the sidecar ends."""
     script = write_script(place)

@@ -1,4 +1,4 @@
-"""A training script that knows nothing of Forebay: ``python takeover_train.py URLS CACHE_DIR FOREBAY_URL``.
+"""A training script that knows nothing of Forebay: ``python takeover_train.py URLS CACHE_DIR FOREBAY_URL START...``.
 
 For each way to start a worker a loader, whose workers stay, reads the same shards by every kind of pipeline, twice. Each worker asks the
 sidecar, while it is inside a pipeline, whose plans there are. Prints one line of JSON for each pass of a worker over a pipeline.
@@ -57,10 +57,10 @@ class EveryKind(torch.utils.data.IterableDataset):  # type: ignore[misc,type-arg
 
 def main() -> None:
     warnings.simplefilter("ignore")
-    urls, cache_dir, sidecar = sys.argv[1:]
-    for start, workers in WORKERS.items():
+    urls, cache_dir, sidecar, *starts = sys.argv[1:]
+    for start in starts:
         data = EveryKind({kind: pipeline(kind, urls, f"{cache_dir}/{start}") for kind in KINDS}, sidecar)
-        how = {"num_workers": workers, "persistent_workers": True, "multiprocessing_context": start}
+        how = {"num_workers": WORKERS[start], "persistent_workers": True, "multiprocessing_context": start}
         loader = torch.utils.data.DataLoader(data, batch_size=None, **how)
         for epoch in range(2):
             for passed in loader:

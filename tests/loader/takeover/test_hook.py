@@ -38,11 +38,12 @@ def environment(tmp_path: Path, *path: Path, **variables: str) -> dict[str, str]
 
 def test_every_opener_is_replaced(tmp_path: Path, python: str) -> None:
     """In an environment without Forebay, and by the time the import of webdataset ends."""
-    code = f"{TAKEN}\nprint(json.dumps([replaced, gopen.gopen_schemes['s3'].__module__, gopen.rewrite_url.__module__]))"
-    replaced, opener, rewrite = answer_of(python, code, environment(tmp_path))
+    found = "[gopen.gopen_schemes['s3'], gopen.rewrite_url, webdataset.torch_video, webdataset.autodecode.torch_video]"
+    code = f"{TAKEN}\nprint(json.dumps([replaced, [each.__module__ for each in {found}]]))"
+    replaced, ours = answer_of(python, code, environment(tmp_path))  # type: ignore[misc]
     assert len(replaced) >= 2
     assert all(replaced)
-    assert (opener, rewrite) == ("forebay_loader.stream.webdataset_openers", "forebay_loader.stream.webdataset_openers")
+    assert ours == ["forebay_loader.stream.webdataset_openers"] * 2 + ["forebay_loader.videos.torch_video"] * 2
 
 
 def test_names_imported_afterwards_are_ours(tmp_path: Path, python: str) -> None:
