@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 import random
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -35,9 +36,10 @@ class Place:
         quiet = {"HF_HOME": str(self.directory / "hf"), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "0"}
         return {**environment(self.directory), "PYTHONPATH": "", "FOREBAY_URL": self.sidecar.url, **quiet}
 
-    def read(self, prefix: str, *names: str) -> dict[str, Read]:
-        found = told("fsspec_programs.py", prefix, self.origin.base(), *names, environ=self.environ)
-        return {name: Read(*read) for name, read in found.items()}
+    def read(self, *rounds: tuple[str, Sequence[str]]) -> list[dict[str, Read]]:
+        """What the programs of each round read, with its prefix before their URLs."""
+        each = told("fsspec_programs.py", self.origin.base(), json.dumps(rounds), environ=self.environ)
+        return [{name: Read(*read) for name, read in found.items()} for found in each]
 
 
 class Read(NamedTuple):
@@ -84,7 +86,7 @@ SAME = [name for name in PROGRAMS if name != "duckdb"]  # which cannot read over
 @pytest.fixture(scope="module")
 def reads(placed: Place) -> list[dict[str, Read]]:
     """Of each program: without the sidecar; through it for the first time, and again when all of it is here."""
-    return [placed.read("", *SAME), placed.read("forebay::", *PROGRAMS), placed.read("forebay::", *SAME)]
+    return placed.read(("", SAME), ("forebay::", [*PROGRAMS]), ("forebay::", SAME))
 
 
 @needs_clients
@@ -144,5 +146,5 @@ def test_without_a_sidecar_the_target_reads(place: Path, placed: Place, reads: l
     unnamed = {name: value for name, value in placed.environ.items() if name != "FOREBAY_URL"}
     (place / "none").mkdir(mode=0o700)
     for environ in ({**unnamed, "XDG_RUNTIME_DIR": str(place / "none")}, {**unnamed, "FOREBAY_URL": "http://127.0.0.1:9"}):
-        program = "fsspec_programs.py", "forebay::", placed.origin.base(), "reading"
-        assert told(*program, environ=environ)["reading"][0] == direct
+        (found,) = told("fsspec_programs.py", placed.origin.base(), json.dumps([("forebay::", ["reading"])]), environ=environ)
+        assert found["reading"][0] == direct

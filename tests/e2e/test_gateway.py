@@ -30,6 +30,7 @@ POSITIONS = [
 ]
 STOCK = """
 import hashlib, json, sys
+sys.modules["torch"] = None  # webdataset imports it, in seconds, where it is there
 from webdataset.gopen import gopen
 for url in sys.argv[1:]:
     with gopen(url) as stream:

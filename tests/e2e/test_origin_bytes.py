@@ -9,6 +9,7 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from far_set import SEGMENT_BYTES, FarSet, stamp
 from plan_bytes import MOST_OVER, Case, measured, recorded_case
+from support.lengths import ordinarily
 
 from forebay_proxy.core import segments
 
@@ -22,7 +23,7 @@ def test_an_epoch_fetches_what_the_cache_does_not_hold() -> None:
     and rooms of unequal size leave a remainder (measured: 5 to 28 MiB over the bound, most on a busy machine). Of a set as small as this
     it is 5 %.
     """
-    case = Case(50, 2, staggered=False, window=16, epochs=3)
+    case = Case(50, 2, staggered=False, window=16, epochs=ordinarily(2, of=3, what="epochs of a far set"))
     outcome = measured(case, recorded_case(case, SHARDS, 1))
     print(f"fetched {outcome.fetched / 2**20:.0f} MiB an epoch, bound {outcome.bound / 2**20:.0f}, LRU {outcome.lru / 2**20:.0f}")
     assert outcome.fetched >= outcome.set_bytes - outcome.capacity_bytes, "fewer than any policy can: something was not counted"

@@ -12,7 +12,7 @@ import pytest
 from support.scripted_origin import ScriptedOrigin
 from support.sidecar import running
 from support.tars import expected, tar_shard
-from support.training import epoch_of, popen, write_script
+from support.training import begin_training, epoch_of, write_script
 
 pytestmark = pytest.mark.webdataset
 
@@ -38,8 +38,8 @@ async def test_stripes_cost_no_origin_bytes(place: Path, origin: ScriptedOrigin)
     """Five workers on two shards: every sample once, each worker opens one shard, and no byte is asked for twice."""
     script = write_script(place, DATASET, "import forebay_loader as fb")
     with running(place, "--cache-size", "200MB", allow=[origin.base]) as sidecar:
-        command = ["python", str(script), origin.url(f"/{{0..{SHARDS - 1}}}.tar"), str(WORKERS)]
-        output = await asyncio.to_thread(told, popen(place, command, FOREBAY_URL=sidecar.url, FOREBAY_FD="0"))
+        urls, found = origin.url(f"/{{0..{SHARDS - 1}}}.tar"), {"FOREBAY_URL": sidecar.url, "FOREBAY_FD": "0"}
+        output = await asyncio.to_thread(told, begin_training(place, script, urls, str(WORKERS), **found))
         asked = sum(sidecar.status()["requests"].values())
     assert sorted(key for key, _, _ in epoch_of(output).samples) == sorted(expected(SHARDS, SAMPLES, SAMPLE_BYTES))
     assert asked == WORKERS

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,8 @@ import pytest
 from support.lengths import LONG, ordinarily
 from support.other_python import clean_environment
 from support.stuck_programs import run_in_time
+from support.verbs import verb
+from support.warm_python import warm_workers
 
 import forebay_loader as fb
 
@@ -52,22 +53,34 @@ def test_the_network_takes_a_batch() -> None:
     assert scores.shape == (2, example.CLASSES)
 
 
+def told_by_the_example(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    """What it prints; in a long run as a program of its own, else here, with ranks that find torch imported."""
+    arguments = [example.__file__, "--clips", str(CLIPS), "--epochs", str(EPOCHS)]
+    environ = {**clean_environment(place / "run"), "PYTHONPATH": os.pathsep.join(sys.path)}
+    try:
+        if LONG:
+            done = run_in_time([sys.executable, "-W", "ignore", *arguments], environ, LIMIT_S)
+            assert done.returncode == 0, done.stderr[-3000:]
+            return done.stdout
+        monkeypatch.setenv("XDG_RUNTIME_DIR", environ["XDG_RUNTIME_DIR"])
+        monkeypatch.setattr(sys, "argv", arguments)
+        with warm_workers():
+            example.main()
+        return capsys.readouterr().out
+    finally:  # a sidecar waits a minute for its next user
+        verb(environ, "stop", directory=place)
+
+
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.timeout(LIMIT_S + 100)
-def test_two_ranks_of_two_workers_learn(tmp_path: Path) -> None:
+def test_two_ranks_of_two_workers_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The whole example, small: the loss falls; in a long run, where nothing runs beside it, training waits for less than half.
 
     Behind an epoch's first batch.
     """
-    environ = {**clean_environment(tmp_path / "run"), "PYTHONPATH": os.pathsep.join(sys.path)}
-    try:
-        done = run_in_time(
-            [sys.executable, "-W", "ignore", example.__file__, "--clips", str(CLIPS), "--epochs", str(EPOCHS)], environ, LIMIT_S
-        )
-    finally:  # a sidecar waits a minute for its next user
-        subprocess.run([sys.executable, "-m", "forebay_proxy", "stop"], env=environ, capture_output=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    told = re.findall(r"^epoch \d: loss ([\d.]+), \d+% right, waited ([\d.]+) of ([\d.]+) s$", done.stdout, re.MULTILINE)
-    assert len(told) == EPOCHS, done.stdout
+    said = told_by_the_example(tmp_path, monkeypatch, capsys)
+    told = re.findall(r"^epoch \d: loss ([\d.]+), \d+% right, waited ([\d.]+) of ([\d.]+) s$", said, re.MULTILINE)
+    assert len(told) == EPOCHS, said
     losses, waited_s, seconds = zip(*([float(value) for value in one] for one in told), strict=True)
-    assert losses[-1] < LOSS_LEFT * losses[0], done.stdout
-    assert not LONG or sum(waited_s) < 0.5 * sum(seconds), done.stdout
+    assert losses[-1] < LOSS_LEFT * losses[0], said
+    assert not LONG or sum(waited_s) < 0.5 * sum(seconds), said

@@ -1,8 +1,9 @@
-"""Programs that open by fsspec, each as its users write it: ``python fsspec_programs.py PREFIX BASE NAME...``.
+"""Programs that open by fsspec, each as its users write it: ``python fsspec_programs.py BASE [[PREFIX, [NAME, ...]], ...]``, in JSON.
 
 Run in the environment ``.venv-clients``. PREFIX stands before a URL: "" or ``forebay::``. Below the URL BASE each program has a folder NAME
-of its own, with ``0000.tar`` to ``0003.tar``, ``x.parquet`` and no ``none.tar``. Prints as JSON, of each program, what it read, how many
-bytes the sidecar fetched meanwhile, and how many it sent. They share a process, since their libraries are imported for seconds.
+of its own, with ``0000.tar`` to ``0003.tar``, ``x.parquet`` and no ``none.tar``. Prints as JSON, for each prefix, of each program, what it
+read, how many bytes the sidecar fetched meanwhile, and how many it sent. They share a process, since their libraries are imported for
+seconds.
 """
 
 from __future__ import annotations
@@ -111,7 +112,8 @@ def _run(prefix: str, base: str, name: str) -> Found:
 
 
 if __name__ == "__main__":
-    prefix, base, *names = sys.argv[1:]
-    sys.stdout.write(json.dumps({name: _run(prefix, base, name) for name in names}) + "\n")
+    base, rounds = sys.argv[1:]
+    found = [{name: _run(prefix, base, name) for name in names} for prefix, names in json.loads(rounds)]
+    sys.stdout.write(json.dumps(found) + "\n")
     sys.stdout.flush()
     os._exit(0)  # datasets and pyarrow leave threads that may crash at the interpreter's end

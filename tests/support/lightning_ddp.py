@@ -1,8 +1,8 @@
-"""One rank of training runs under Lightning's DDP, one after the other: ``python lightning_ddp.py FOLDER``.
+"""One rank of training runs under Lightning's DDP, one after the other: ``python lightning_ddp.py FOLDER START...``.
 
-With webdataset's explicit pipeline in forked workers and in spawned ones, over equal shards; then with ``fb.WebLoader`` over uneven ones;
-then examples/lightning_module.py.
-Lightning starts the other rank with the same command line. Each rank leaves what it was given in ``FOLDER/RUN.RANK.json``.
+With webdataset's explicit pipeline in workers of each START, over equal shards; then with ``fb.WebLoader`` over uneven ones; then
+examples/lightning_module.py. Lightning starts the other rank with the same command line. Each rank leaves what it was given in
+``FOLDER/RUN.RANK.json``.
 """
 
 from __future__ import annotations
@@ -113,13 +113,13 @@ def fit(folder: Path, run: str, epochs: int, train: Callable[[], Any], validate:
     trainer.fit(Counting())
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, *starts: str) -> None:
     warnings.simplefilter("ignore")
-    for start in WORKERS:
+    for start in starts:
         fit(folder, start, 2, lambda start=start: recipe(start))  # type: ignore[misc]
     fit(folder, "steps", 3, steps, whole)
     importlib.import_module("lightning_module").main(f"s3://bucket/train-{{000000..{SHARDS - 1:06d}}}.tar")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -1,9 +1,9 @@
-"""Programs that read from S3, each as its own users write it: ``python s3_programs.py ENDPOINT NAME...``.
+"""Programs that read from S3, each as its own users write it: ``python s3_programs.py [[ENDPOINT, [NAME, ...]], ...]``, in JSON.
 
 Run in the environment ``.venv-clients``. Each program has a bucket of its own (``bucket``) with ``a b+c/0.tar`` (each library encodes odd
 names in its own way), ``plain.tar``, ``x.parquet`` and no ``none.tar``. Keys come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. Prints
-as JSON, of each program, what it read, how many bytes the sidecar fetched meanwhile, and how many it sent. The programs share a process,
-since their libraries are imported for seconds.
+as JSON, for each endpoint, of each program, what it read, how many bytes the sidecar fetched meanwhile, and how many it sent. The programs
+share a process, since their libraries are imported for seconds.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def _run(endpoint: str, name: str) -> Found:
 
 
 if __name__ == "__main__":
-    endpoint, *names = sys.argv[1:]
-    sys.stdout.write(json.dumps({name: _run(endpoint, name) for name in names}) + "\n")
+    found = [{name: _run(endpoint, name) for name in names} for endpoint, names in json.loads(sys.argv[1])]
+    sys.stdout.write(json.dumps(found) + "\n")
     sys.stdout.flush()
     os._exit(0)  # pyarrow's and s3fs's threads may crash at the interpreter's end

@@ -8,8 +8,6 @@ import os
 import pickle
 import random
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -182,15 +180,6 @@ def test_workers_bring_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         building.setenv("WORLD_SIZE", "2")
         made = fb.WebLoader(pipeline, batch_size=None, num_workers=1, worker_init_fn=remember, multiprocessing_context="spawn")
     assert set(map(tuple, made)) == {("0", "1", "2", "True")}
-
-
-def test_torch_is_imported_late() -> None:
-    """import forebay_loader alone brings neither torch nor webdataset; the attribute does."""
-    shown = "print([name in sys.modules for name in ('torch', 'webdataset')])"
-    code = f"import sys, forebay_loader as fb\n{shown}\nfb.WebLoader\n{shown}"
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    ran = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
-    assert ran.stdout.split("\n")[:2] == ["[False, False]", "[True, True]"], ran.stderr
 
 
 def test_the_page_has_every_argument() -> None:
