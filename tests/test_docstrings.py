@@ -17,7 +17,7 @@ CALLED = (
     "IndexedShard", "IndexedShards", "Limits", "WebDataset", "WebLoader", "ahead", "batched", "by_epoch", "counters", "disable", "enable",
     "padded", "sidecar", "stalls", "status", "tarfile_to_samples", "video", "worker_init",
 )  # fmt: skip
-RAISED = ("LoaderError", "ProxyUnreachable", "ShardChanged", "ShardReadError", "StepsError", "TarFault", "VideoError")
+RAISED = ("LoaderError", "ProxyUnreachable", "ShardChanged", "ShardReadError", "StepsError", "TarFault", "TooManySkips", "VideoError")
 
 
 def test_no_name_is_left_out() -> None:

@@ -14,12 +14,12 @@ ROOT = Path(__file__).parents[1]
 
 LOADER = {
     "IndexedShard", "IndexedShards", "Limits", "LoaderError", "ProxyUnreachable", "ShardChanged", "ShardReadError", "StepsError",
-    "TarFault", "VideoError", "WebDataset", "WebLoader", "ahead", "batched", "by_epoch", "counters", "disable", "enable", "padded",
-    "sidecar", "stalls", "status", "tarfile_to_samples", "video", "worker_init",
+    "TarFault", "TooManySkips", "VideoError", "WebDataset", "WebLoader", "ahead", "batched", "by_epoch", "counters", "disable", "enable",
+    "padded", "sidecar", "stalls", "status", "tarfile_to_samples", "video", "worker_init",
 }  # fmt: skip
 VERBS = {
-    "serve", "run", "env", "warm", "status", "ls", "evict", "verify", "plan", "doctor", "takeover", "config", "index", "ps", "stop", "check",
-    "set", "completion", "try",
+    "serve", "run", "env", "warm", "status", "ls", "evict", "verify", "plan", "doctor", "takeover", "config", "index",
+    "ps", "stop", "check", "set", "completion", "try",
 }  # fmt: skip
 SETTINGS = {
     "host", "port", "socket", "cache_dir", "cache_size", "free_floor", "allow_network_fs", "allow_origin", "strict_origins", "allow_uid",

@@ -12,12 +12,13 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from forebay_loader.base.counters import counters
-from forebay_loader.base.errors import LoaderError, ProxyUnreachable, ShardChanged, ShardReadError, StepsError
+from forebay_loader.base.errors import LoaderError, ProxyUnreachable, ShardChanged, ShardReadError, StepsError, TooManySkips
 from forebay_loader.base.timeouts import Limits
 from forebay_loader.batches.budget_stage import batched
 from forebay_loader.batches.pad import padded
 from forebay_loader.dataset.stages import tarfile_to_samples
 from forebay_loader.identity.reader_name import ensure_job
+from forebay_loader.meter.skips import stock_stages
 from forebay_loader.meter.stalls import install, remove, stalls
 from forebay_loader.plan.ahead import ahead
 from forebay_loader.samples.faults import TarFault
@@ -45,6 +46,7 @@ __all__ = [
     "ShardReadError",
     "StepsError",
     "TarFault",
+    "TooManySkips",
     "VideoError",
     "WebDataset",
     "WebLoader",
@@ -84,5 +86,6 @@ def __getattr__(name: str) -> Any:
 ensure_job()
 alongside(put_in_place, give_back)
 alongside(install, remove)
+alongside(stock_stages.put_in_place, stock_stages.give_back)
 if os.environ.get("FOREBAY_ENABLE") == "1":  # a parent called enable(export=True)
     enable()

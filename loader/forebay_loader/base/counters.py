@@ -22,6 +22,11 @@ NAMES = (
     "changed",  # ShardChanged raised
     "failed",  # ShardReadError and ProxyUnreachable raised
     "tar_faults",  # tars that end without their marker, go on after it, or hold an unreadable header
+    "skipped_open",  # shards that a handler passed over: they could not be opened
+    "skipped_read",  # rests of shards, and files in them, that a handler passed over
+    "skipped_decode",  # samples that a handler passed over: they could not be decoded
+    "skipped_map",  # samples that a handler passed over in any later stage, webdataset's or a user's
+    "skips_unwritten",  # of all these: those that are not in the file of skips, for it is full or cannot be written
     "bytes_proxy",  # of a shard that came as a descriptor: all of it; what had to go on over HTTP counts again
     "bytes_direct",
     "plans_sent",

@@ -7,7 +7,7 @@ shard's URL to ``args``, and that URL may hold a token.
 
 from __future__ import annotations
 
-__all__ = ["LoaderError", "ProxyUnreachable", "ShardChanged", "ShardReadError", "StepsError"]
+__all__ = ["LoaderError", "ProxyUnreachable", "ShardChanged", "ShardReadError", "StepsError", "TooManySkips"]
 
 
 class LoaderError(OSError):
@@ -46,3 +46,15 @@ class ShardChanged(ShardReadError):
 class StepsError(RuntimeError):
     """The ranks cannot take the same number of steps: no agreement, a rank that failed, or a rank that is missing. Not an ``OSError``: no
     handler of webdataset's may pass it over."""
+
+
+class TooManySkips(RuntimeError):
+    """Handlers passed over more than ``max_skipped`` or ``max_consecutive_skips`` allow. Says how many, the limit, the last three and the
+    file that lists all. Not an ``OSError``, and never handed to a handler. ``str()`` is the message alone, as of ``LoaderError``."""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(text)
+        self._text = text
+
+    def __str__(self) -> str:
+        return self._text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any, Callable, Mapping, Optional, Sequence
+from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
 from forebay_loader.base.argument_types import check_reading
 from forebay_loader.base.timeouts import Limits
@@ -42,6 +42,8 @@ class Arguments:
     epoch: Any
     ahead: Optional[int]
     limits: Limits
+    max_skipped: Union[int, float, None]
+    max_consecutive_skips: Optional[int]
 
     def __post_init__(self) -> None:
         """``TypeError`` for a value of a wrong kind; arguments that a stage checks itself are left to the stage."""

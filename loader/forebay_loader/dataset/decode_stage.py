@@ -12,6 +12,8 @@ from webdataset.pipeline import DataPipeline
 
 from forebay_loader.base.epoch_stage import EpochDecoder, EpochStage
 from forebay_loader.base.shown_shard import shown_shard
+from forebay_loader.meter.skips.recorded_handler import RecordedHandler, passes_over
+from forebay_loader.meter.skips.skip_pass import current
 from forebay_loader.videos.errors import VideoError
 
 __all__ = ["DecodeStage"]
@@ -37,10 +39,14 @@ class DecodeStage(EpochStage):
     def __call__(self, samples: Iterator[Any]) -> Iterator[Any]:
         began = self._began.pop(threading.get_ident(), None)  # None outside fb.WebDataset: its decoders say what they make of that
         bound = [one.of_pass(*began) if began and isinstance(one, EpochDecoder) else one for one in self._args]
+        how, skips = self._how, current()
+        handler = RecordedHandler(how["handler"], skips) if skips is not None and passes_over(how.get("handler")) else None
         names = _Names()
         bound = [names.naming(one) if callable(one) else one for one in bound]
         made: Any = _Stock(lambda: names.noting(samples))
-        return iter(made.decode(*bound, **self._how))
+        if handler is None:
+            return iter(made.decode(*bound, **how))
+        return handler.counting(made.decode(*bound, **{**how, "handler": handler}))
 
 
 class _Names:

@@ -16,6 +16,8 @@ from forebay_loader.base.errors import ShardReadError
 from forebay_loader.dataset.shard_list import FairShare, NodeSplit, ShardList, WorkerSplit
 from forebay_loader.dataset.stages import TarSamples
 from forebay_loader.identity.world import here_worker
+from forebay_loader.meter.skips.skip_pass import SkipPass, current
+from forebay_loader.meter.skips.skip_watch import lone_pass
 from forebay_loader.plan.known_lists import lists_shards
 from forebay_loader.samples.faults import named
 from forebay_loader.samples.indexed_stream import indexed_samples
@@ -133,7 +135,8 @@ class SharedOut:
         if self._counts is None:
             nodes, workers, tars, fair = self.stages
             return fair(tars(workers(nodes(data))))
-        return FairShare(None, self._shards, empty_check=self.stages[3].empty_check)(self._samples(self._split(data, self._counts)))
+        samples = self._samples(self._split(data, self._counts), current() or lone_pass())
+        return FairShare(None, self._shards, empty_check=self.stages[3].empty_check)(samples)
 
     def _split(self, data: Iterable[dict[str, Any]], known: Mapping[str, int]) -> Iterator[dict[str, Any]]:
         world, worker, row = self.stages[0].world.resolved(), here_worker(), list(data)
@@ -141,14 +144,14 @@ class SharedOut:
         wanted = piece(sum(counts), world.rank * worker.workers + worker.id, world.size * worker.workers, drop=self._drop)
         return _ranged(row, ranges(counts, wanted))
 
-    def _samples(self, data: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    def _samples(self, data: Iterable[dict[str, Any]], skips: SkipPass) -> Iterator[dict[str, Any]]:
         """Of each shard those ``samples`` that its item names: found by its index where it is in memory, else by reading up to them."""
         tars = self.stages[2]
-        for opened in tars.opened(data):
+        for opened in tars.opened(data, skips):
             first, stop = opened.pop("samples")
             last = stop == (self._counts or {}).get(opened["url"])
             found = indexed_samples(opened, first, None if last else stop) if first and not tars.views else None
-            samples = islice(tars.read([opened]), first, None) if found is None else found
+            samples = islice(tars.read([opened], skips), first, None) if found is None else found
             yield from islice(samples, stop - first)
             beyond = last and next(samples, None) is not None
             del samples  # it lets go of the shard now

@@ -15,6 +15,7 @@ from forebay_loader.base.epoch_stage import EpochStage
 from forebay_loader.base.notices import notice_once
 from forebay_loader.dataset.order import Part, epoch_order, resampled_order, worker_part
 from forebay_loader.identity.world import World, here_worker
+from forebay_loader.meter.skips.skip_pass import current
 from forebay_loader.plan.epochs import Epochs
 from forebay_loader.plan.known_lists import lists_shards, passes_shards_on
 
@@ -152,7 +153,9 @@ class FairShare:
         self.empty_check = empty_check
 
     def __call__(self, samples: Iterable[Any]) -> Iterator[Any]:
-        return self._share(samples, Part([0]) if self._split is None else self._split.part())
+        shared = self._share(samples, Part([0]) if self._split is None else self._split.part())
+        skips = current()
+        return shared if skips is None else skips.counting(shared)
 
     def _share(self, samples: Iterable[Any], part: Part) -> Iterator[Any]:
         given = iter(samples)

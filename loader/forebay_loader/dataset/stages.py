@@ -12,14 +12,16 @@ from forebay_loader.base.argument_types import check_reading
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
 from forebay_loader.dataset.local_copies import copied
 from forebay_loader.identity.reader_name import ensure_job
+from forebay_loader.meter.skips.recorded_handler import Handler, Place, RecordedHandler, asked
+from forebay_loader.meter.skips.skip_pass import SkipPass, current
+from forebay_loader.meter.skips.skip_watch import lone_pass
 from forebay_loader.plan.ahead import Ahead
+from forebay_loader.samples.open_sample import reraise
 from forebay_loader.samples.tar import check_rule, samples_of
 from forebay_loader.stream.missing_sidecar import Expected
 from forebay_loader.stream.webdataset_openers import gopen_module, open_source, source_of
 
-__all__ = ["Handler", "ShardOpenings", "TarSamples", "tarfile_to_samples"]
-
-Handler = Callable[[Exception], bool]
+__all__ = ["ShardOpenings", "TarSamples", "tarfile_to_samples"]
 
 
 def tarfile_to_samples(
@@ -71,18 +73,22 @@ class ShardOpenings:
         self._limits = limits
         self._expected = Expected()
 
-    def __call__(self, data: Iterable[Any]) -> Iterator[dict[str, Any]]:
-        return self._opened(self._ahead(data))  # at once: it tells a worker its rank before a splitter asks
+    def __call__(self, data: Iterable[Any], skips: Optional[SkipPass] = None) -> Iterator[dict[str, Any]]:
+        """``skips`` is the pass that this is part of."""
+        skips = skips or lone_pass()
+        return skips.opening(self._opened(self._ahead(data), skips))  # at once: it tells a worker its rank before a splitter asks
 
-    def _opened(self, data: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    def _opened(self, data: Iterable[Any], skips: SkipPass) -> Iterator[dict[str, Any]]:
+        handler = None if self.handler is None else RecordedHandler(self.handler, skips)
         for item in data:
             try:
                 opened = self._open(item)
             except Exception as error:
-                error.args = (*error.args, item["url"] if isinstance(item, dict) else item)  # as url_opener does
-                if self.handler is None or not self.handler(error):
-                    if self.handler is None:
-                        raise
+                url = item["url"] if isinstance(item, dict) else item
+                error.args = (*error.args, url)  # as url_opener does
+                if handler is None:
+                    raise
+                if not asked(handler, error, Place("open", "shard", url, function="open")):
                     break
                 continue
             yield opened
@@ -107,18 +113,26 @@ class TarSamples:
         check_rule(files.get("on_tar_fault", "raise"))
         self._opening = opening
         self._files = files
+        self.counts = False  # no later stage of ours counts the samples
         ends_with_shards()  # looked up here, once, rather than in each worker
 
     def __call__(self, data: Iterable[Any]) -> Iterator[dict[str, Any]]:
-        return self.read(self.opened(data))
+        skips = current()
+        if skips is not None:
+            skips.stages.reads = True
+            samples = self.read(self.opened(data, skips), skips)
+            return skips.counting(samples) if self.counts else samples
+        skips = lone_pass()
+        return skips.until_end(skips.counting(self.read(self.opened(data, skips), skips)))
 
-    def opened(self, data: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    def opened(self, data: Iterable[Any], skips: SkipPass) -> Iterator[dict[str, Any]]:
         """Each of ``data`` as it is, with its open ``stream``."""
-        return self._opening(data)
+        return self._opening(data, skips)
 
-    def read(self, opened: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    def read(self, opened: Iterable[dict[str, Any]], skips: SkipPass) -> Iterator[dict[str, Any]]:
         """The samples of what is open."""
-        return samples_of(opened, handler=self._opening.handler, markers=ends_with_shards(), **self._files)
+        handler = RecordedHandler(self._opening.handler or reraise, skips)
+        return samples_of(opened, handler=handler, markers=ends_with_shards(), **self._files)
 
     @property
     def views(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from itertools import islice
-from typing import Any, Callable, Iterator, Mapping, Optional
+from typing import Any, Callable, Iterator, Mapping, Optional, Union
 
 from webdataset import compat, shardlists
 from webdataset.filters import batched
@@ -25,18 +25,15 @@ from forebay_loader.dataset.arguments import Arguments, with_positional
 from forebay_loader.dataset.decode_stage import DecodeStage
 from forebay_loader.dataset.resume import Resumed, SampleShuffle, StreamPosition, made_of, undetermined
 from forebay_loader.dataset.shard_list import FairShare, NodeSplit, ShardList, ShardOrder, WorkerSplit
-from forebay_loader.dataset.stages import Handler, ShardOpenings, TarSamples
-from forebay_loader.dataset.webdataset_compat import (
-    POSITIONAL,
-    file_cache,
-    group_of,
-    listed,
-    node_stage,
-    stock_source,
-)
+from forebay_loader.dataset.stages import ShardOpenings, TarSamples
+from forebay_loader.dataset.webdataset_compat import POSITIONAL, file_cache, group_of, listed, node_stage, stock_source
 from forebay_loader.dataset.with_length import with_length
 from forebay_loader.identity.reader_name import ensure_job
 from forebay_loader.identity.world import World, in_worker
+from forebay_loader.meter.skips.recorded_handler import Handler
+from forebay_loader.meter.skips.skip_pass import current, making
+from forebay_loader.meter.skips.skip_watch import SkipWatch
+from forebay_loader.meter.skips.stage_handlers import recorded_stage
 from forebay_loader.meter.stalls import install
 from forebay_loader.plan.ahead import Ahead
 from forebay_loader.plan.epochs import Epochs
@@ -87,9 +84,13 @@ class WebDataset(compat.WebDataset):
       ``get_value()``. Without it iterations are counted.
     - ``ahead``: how many coming shards to announce; ``FOREBAY_AHEAD`` or 16 without, 0 for none.
     - ``limits``: how long to wait for what, a ``fb.Limits``.
+    - ``max_skipped``: how much handlers may pass over in an epoch of a rank: a number, or a share such as 0.001 of its samples, and of its
+      shards; ``FOREBAY_MAX_SKIPPED`` or any without.
+    - ``max_consecutive_skips``: how much one stage may in a row, a number; ``FOREBAY_MAX_CONSECUTIVE_SKIPS``, or 1000 with ``max_skipped``.
 
     Raises ``TypeError`` and ``ValueError`` for arguments and empty lists here; while it is read ``fb.ProxyUnreachable`` (no sidecar was
-    ever named), ``fb.ShardReadError``, ``fb.ShardChanged`` and ``fb.TarFault``, each naming the shard and the next step.
+    ever named), ``fb.ShardReadError``, ``fb.ShardChanged`` and ``fb.TarFault``, each naming the shard and the next step, and
+    ``fb.TooManySkips``.
     """
 
     def __init__(
@@ -119,6 +120,8 @@ class WebDataset(compat.WebDataset):
         epoch: Any = None,
         ahead: Optional[int] = None,
         limits: Limits = DEFAULT_LIMITS,
+        max_skipped: Union[int, float, None] = None,
+        max_consecutive_skips: Optional[int] = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "positional", "__class__")}
         DataPipeline.__init__(self)
@@ -131,6 +134,7 @@ class WebDataset(compat.WebDataset):
         self.world = World.here(asked.data_parallel, group_of(nodes) if asked.group is None else asked.group)
         self.seed = asked.seed_number
         self._epochs = Epochs(asked.epoch)
+        self._skips = SkipWatch(asked.max_skipped, asked.max_consecutive_skips)
         self._shards: Optional[ShardList] = None
         self._place: Optional[StreamPosition] = None  # of the iteration that was begun last, in this process
         self._resumed: Optional[Resumed] = None  # what the next one goes on from
@@ -139,6 +143,7 @@ class WebDataset(compat.WebDataset):
         tars = self._tar_stage(asked, set_of(asked.urls if found is None or isinstance(asked.urls, str) else found))
         if found is None:
             self.pipeline = [*stock_source(asked, splitter), tars]
+            tars.counts = True
         else:
             self.pipeline = self._stages(asked, found, splitter, tars)
         self._tell(asked)
@@ -234,7 +239,11 @@ class WebDataset(compat.WebDataset):
     def invoke(self, f: Any, *args: Any, **kwargs: Any) -> Any:
         """As in webdataset. Our own stages are called at once: asking of each class, once in each worker, whether it is torch's
         ``IterableDataset`` takes 20 ms."""
-        return f(*args, **kwargs) if isinstance(f, _STAGES) else super().invoke(f, *args, **kwargs)
+        if isinstance(f, _STAGES):
+            return f(*args, **kwargs)
+        skips = current()
+        made = recorded_stage(f, args[0], skips) if args and skips is not None else None
+        return super().invoke(f, *args, **kwargs) if made is None else made
 
     def __iter__(self) -> Iterator[Any]:
         self.world.resolved().tell_worker()  # a splitter of the user's own may ask
@@ -247,7 +256,7 @@ class WebDataset(compat.WebDataset):
             resumed.redraw(self._drawing)
         most = self.nsamples if self.repetitions != 1 and self.nsamples > 0 else None
         self._place = StreamPosition(epoch, self._made_of(), self._drawing, most, resumed)
-        samples = self._passes(epoch, self._place)
+        samples = self._passes(epoch, self._place, most)
         if most is not None:
             samples = islice(samples, most)
         return samples if resumed is None else resumed.rest(samples)
@@ -257,18 +266,25 @@ class WebDataset(compat.WebDataset):
         """webdataset's stages that count their passes by themselves."""
         return [stage for stage in self.pipeline if isinstance(stage, stock_detshuffle)]
 
-    def _passes(self, epoch: int, place: StreamPosition) -> Iterator[Any]:
+    def _passes(self, epoch: int, place: StreamPosition, most: Optional[int]) -> Iterator[Any]:
         drawn_at = self._shards.place() if self._shards is not None and self._shards.order.resampled else 0
-        for turn in range(self.repetitions):
-            for stage in self.pipeline:
-                if isinstance(stage, EpochStage):
-                    stage.begin(epoch, turn, self._phase(epoch, turn), drawn_at)
-            before = place.passed
-            for place.passed, sample in enumerate(self.iterator1(), before + 1):  # counted where a state asks for it
-                yield sample
-            if place.passed == before:
-                break  # 0.2.86 would try again for ever
-        place.over = True
+        skips = self._skips.begin(epoch, self.world.resolved())
+        try:
+            for turn in range(self.repetitions):
+                for stage in self.pipeline:
+                    if isinstance(stage, EpochStage):
+                        stage.begin(epoch, turn, self._phase(epoch, turn), drawn_at)
+                before = place.passed
+                with making(skips):
+                    samples = self.iterator1()
+                for place.passed, sample in enumerate(samples, before + 1):  # counted where a state asks for it
+                    yield sample
+                if place.passed == before:
+                    break  # 0.2.86 would try again for ever
+            place.over = True
+        finally:
+            skips.end(over=place.over or place.passed == most)
+        skips.judge()
 
     def _phase(self, epoch: int, turn: int) -> Optional[int]:
         """How far training is, as ``base.epoch_stage`` says."""

@@ -12,14 +12,14 @@ import fcntl
 import json
 import os
 import sys
-import tempfile
 import threading
 import weakref
 from contextlib import contextmanager
-from multiprocessing import context, current_process, parent_process, reduction
+from multiprocessing import context, current_process, reduction
 from typing import Any, Iterator, Optional
 
 from forebay_loader.base.argument_types import check_epoch
+from forebay_loader.base.shared_memory import nameless_file, training_pid
 from forebay_loader.plan.plan_subject import told_epoch
 
 __all__ = ["Epochs"]
@@ -28,6 +28,7 @@ MAX_OWNERS = 16  # training processes forked from the one that built the data se
 SEEDS = 1 << 32  # enough of a seed to know it by
 MAX_STARTS = 2  # sets of workers that begin at the same time, or take turns
 MAX_BEGUN = 4  # iterations that a worker may be behind the first of its set
+_NAME = "forebay-epochs"
 PAGE_BYTES = 4096  # one page is written as a whole, even when the writer is killed
 _THREADS = threading.Lock()  # the file's lock is a process's, not a thread's
 
@@ -47,7 +48,7 @@ class Epochs:
         check_epoch(told)
         self.told = told
         self._first = first
-        self._file: Optional[_File] = _File(_opened())
+        self._file: Optional[_File] = _File(nameless_file(_NAME))
         self._run: Optional[_Run] = None
         self.value: Optional[int] = None  # the epoch being read in this process, for plans
 
@@ -92,8 +93,8 @@ class Epochs:
         """The state of the process whose DataLoader this is, under the lock."""
         assert self._file is not None
         with self._file.changed() as state:
-            own = state.pop(str(_owner()), None) or {"next": self._first, "set": 0, "starts": []}
-            state[str(_owner())] = own  # the newest last
+            own = state.pop(str(training_pid()), None) or {"next": self._first, "set": 0, "starts": []}
+            state[str(training_pid())] = own  # the newest last
             for forgotten in list(state)[:-MAX_OWNERS]:
                 del state[forgotten]
             yield own
@@ -109,7 +110,7 @@ class Epochs:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.told, self._first, self._run, self.value = state["told"], state["first"], None, None
         handed = state["file"]
-        self._file = _File(_opened() if handed is None else os.dup(handed.detach()))
+        self._file = _File(nameless_file(_NAME) if handed is None else os.dup(handed.detach()))
 
 
 class _Run:
@@ -212,19 +213,6 @@ class _File:
                 fcntl.lockf(self.descriptor, fcntl.LOCK_UN)
 
 
-def _opened() -> int:
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("forebay-epochs")
-    with tempfile.TemporaryFile() as file:  # not Linux, or a Python built for an old one
-        return os.dup(file.fileno())
-
-
 def _worker() -> Any:
     data = sys.modules.get("torch.utils.data")
     return data.get_worker_info() if data is not None else None
-
-
-def _owner() -> int:
-    """The process whose DataLoader this is: the parent of a worker, else this one."""
-    parent = parent_process()
-    return parent.pid if parent is not None and parent.pid is not None and _worker() is not None else os.getpid()

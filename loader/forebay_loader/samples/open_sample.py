@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterator, Optional
+from typing import Any, Dict, Iterator, Optional
 
+from forebay_loader.meter.skips.recorded_handler import Handler, Place, asked
 from forebay_proxy.wire.tar.sample_name import split_name
 
-__all__ = ["Handler", "LeaveReading", "OpenSample", "Sample"]
+__all__ = ["LeaveReading", "OpenSample", "Sample", "reraise"]
 
-Handler = Callable[[Exception], bool]
 Sample = Dict[str, Any]
 
 
@@ -53,7 +53,7 @@ class OpenSample:
     def _refuse(self, error: Exception, key: Any, url: Any) -> None:
         error.args = (*error.args, key, url)  # webdataset has the place for them, and leaves it empty
         try:
-            goes_on = self._handler(error)
+            goes_on = asked(self._handler, error, Place("read", "file", url, key, "group_by_keys"))
         except Exception as raised:
             raise LeaveReading(raised) from None
         if not goes_on:
@@ -72,3 +72,11 @@ def _stem_of(key: str) -> Optional[bytes]:
         return None if key.startswith("__") else key.encode()
     except UnicodeEncodeError:
         return None
+
+
+def reraise(error: Exception) -> bool:
+    """The handler of those who gave none."""
+    try:
+        raise error
+    finally:
+        del error  # its traceback leads to this frame: a cycle that would hold all frames below it

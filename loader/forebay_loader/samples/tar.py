@@ -21,11 +21,12 @@ import zlib
 from typing import Any, Callable, Dict, Iterable, Iterator, Optional
 
 from forebay_loader.base.notices import notice_once, warn_node
+from forebay_loader.meter.skips.recorded_handler import Handler, Place, RecordedHandler, asked
 from forebay_loader.samples.byte_window import Viewed, Window, window_over
 from forebay_loader.samples.decompress import unpacked
 from forebay_loader.samples.faults import RULES, TarFault, bears, fault_of, named
 from forebay_loader.samples.indexed_stream import indexed_samples
-from forebay_loader.samples.open_sample import Handler, LeaveReading, OpenSample, Sample
+from forebay_loader.samples.open_sample import LeaveReading, OpenSample, Sample, reraise
 from forebay_loader.stream.shard_descriptor import Descriptor
 from forebay_loader.stream.shard_stream import ShardStream
 from forebay_proxy.wire.tar.header import ENCODING, EXPECTED, HEADER, TIMES, blocks, learn
@@ -84,7 +85,7 @@ class Samples:
         views: bool,
     ) -> None:
         check_rule(on_tar_fault)
-        self._handler = handler or _reraise
+        self._handler = handler or reraise
         self._select = select_files
         self._rename = rename_files
         self._markers = markers
@@ -105,7 +106,7 @@ class Samples:
                 break
             except Exception as error:
                 error.args = (*error.args, source.get("stream"), url)
-                if not self._handler(error):
+                if not asked(self._handler, error, Place("read", "shard", url, function="tar_file_expander")):
                     break
             if self._markers:  # also behind a shard given up, where webdataset has no marker and would join two shards' files in one sample
                 yield from self._open.flush()
@@ -127,6 +128,8 @@ class Samples:
         except BadTar as bad:
             if not bears(bad, shard, self._rule, whole=_is_whole(stream)):
                 raise fault_of(bad, shard, window.read(0, 64) if bad.kind == "start" else b"") from None
+            if bad.kind != "no-end" and isinstance(self._handler, RecordedHandler):  # every byte was read there: nothing is passed over
+                self._handler.note(fault_of(bad, shard), Place("read", "shard", url, function="on_tar_fault"))
         except _NextShard:
             return
         finally:
@@ -212,7 +215,7 @@ class Samples:
                 except Exception as error:
                     if not known:
                         raise
-                    self._give_up(error, shown)
+                    self._give_up(error, shown, url)
                     came, at = True, at + blocks(need)
                 if came:
                     continue  # once more, with what came
@@ -237,15 +240,15 @@ class Samples:
             if len(value) < member.size:
                 raise tarfile.ReadError("unexpected end of data")
         except Exception as error:
-            self._give_up(error, shown)
+            self._give_up(error, shown, url, member.name)
             return
         yield from self._open.add(name, memoryview(value) if self._views else value, url, local_path)
 
-    def _give_up(self, error: Exception, shown: str) -> None:
+    def _give_up(self, error: Exception, shown: str, url: Any, name: str = "") -> None:
         """What is wrong with one member, for the handler."""
         if error.args:
             error.args = (f"{error.args[0]} @ {shown}", *error.args[1:])
-        if not self._handler(error):
+        if not asked(self._handler, error, Place("read", "file", url, name, "tar_file_iterator", no="shard")):
             raise _NextShard from None
 
     def _wanted(self, name: str) -> Optional[str]:
@@ -286,10 +289,3 @@ def _is_whole(stream: Any) -> bool:
 
 def _tell_empty(shard: str) -> None:
     warn_node(f"shard {shard}: holds no sample: a sample's files are named KEY.SUFFIX, and names like __x__ are left out")
-
-
-def _reraise(error: Exception) -> bool:
-    try:
-        raise error
-    finally:
-        del error  # its traceback leads to this frame: a cycle that would hold all frames below it

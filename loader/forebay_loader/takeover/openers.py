@@ -14,6 +14,7 @@ from forebay_loader.base.notices import notice_once
 from forebay_loader.base.takeover_report import REPORT
 from forebay_loader.base.timeouts import DEFAULT_LIMITS
 from forebay_loader.dataset.local_copies import copied
+from forebay_loader.meter.skips import stock_stages
 from forebay_loader.meter.stalls import install
 from forebay_loader.plan.ahead import passed_on
 from forebay_loader.plan.known_lists import passes_shards_on
@@ -37,6 +38,10 @@ def replace_openers(module: Any) -> None:
     if module.__name__ == "webdataset.gopen":
         enable()
         return
+    if module.__name__ in ("webdataset.handlers", "webdataset.filters", "webdataset.pipeline"):
+        stock_stages.take(module)
+        stock_stages.take_early(module)
+        return
     if module.__name__ == "webdataset.autodecode":
         torch_video.take(module)
         return
@@ -56,6 +61,9 @@ def replace_openers(module: Any) -> None:
         kind = getattr(module, name, None)
         if kind is not None and not hasattr(kind.__call__, "__wrapped__"):
             kind.__call__ = replaced(kind.__call__)  # in the class: pickles, subclasses and names imported earlier all lead here
+
+    stock_stages.take(module)
+    stock_stages.take_early(module)
 
 
 def _announcing(stock: Opener) -> Opener:

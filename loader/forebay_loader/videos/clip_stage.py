@@ -10,15 +10,18 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.epoch_stage import EpochDecoder, EpochStage
 from forebay_loader.base.notices import notice_once, warn_node
+from forebay_loader.meter.skips.recorded_handler import Handler, Place, RecordedHandler
+from forebay_loader.meter.skips.skip_pass import current
+from forebay_loader.meter.skips.skip_watch import lone_pass
 from forebay_loader.plan.epochs import Epochs
 from forebay_loader.plan.plan_subject import told_epoch
+from forebay_loader.samples.open_sample import reraise
 from forebay_loader.videos.clip_arguments import ClipArguments
 from forebay_loader.videos.clip_pass import ClipPass
 from forebay_loader.videos.errors import NotScanned, VideoError, VideoTimeout
 
-__all__ = ["ClipStage", "Handler"]
+__all__ = ["ClipStage"]
 
-Handler = Callable[[Exception], bool]
 Sample = Dict[str, Any]
 Began = Tuple[int, int, Optional[int], int]
 CORRUPT = "__corrupt__"
@@ -52,7 +55,9 @@ class ClipStage(EpochStage, EpochDecoder):
     def __call__(self, *given: Any) -> Any:
         """``(samples)`` as a stage, an iterator of samples; ``(key, data)`` as a decoder, None for what is no clip."""
         if len(given) == 1:
-            return self._samples(iter(given[0]), self._pass_of(self._began.pop(threading.get_ident(), None)))
+            handler = RecordedHandler(self._handler or reraise, current() or lone_pass())
+            of = self._pass_of(self._began.pop(threading.get_ident(), None))
+            return handler.counting(self._samples(iter(given[0]), of, handler))
         return self._decode(*given)
 
     def wants(self, suffix: str) -> bool:
@@ -128,7 +133,7 @@ class ClipStage(EpochStage, EpochDecoder):
             )
         return ClipPass(told or 0)
 
-    def _samples(self, samples: Iterator[Sample], of: ClipPass) -> Iterator[Sample]:
+    def _samples(self, samples: Iterator[Sample], of: ClipPass, handler: RecordedHandler) -> Iterator[Sample]:
         """One pass over ``samples``. ``healthy`` is the last that could be decoded, as it came; ``owed`` those before any such: only their
         keys, for there may be many, and a clip is large. So of their errors, which hold them, the first alone is kept."""
         healthy: Optional[Sample] = None
@@ -138,7 +143,9 @@ class ClipStage(EpochStage, EpochDecoder):
             try:
                 found = self.decoded(sample, of)
             except Exception as error:
+                place = Place("decode", "sample", sample.get("__url__", ""), _key(sample), "video")
                 if self._replaces(error):
+                    handler.note(error, place, then="replaced")
                     if healthy is None:
                         owed.append((_key(sample), str(error)))
                         first = first or error
@@ -146,7 +153,7 @@ class ClipStage(EpochStage, EpochDecoder):
                         yield self.replaced(healthy, _key(sample), str(error), of)
                 elif self._handler is None:
                     raise
-                elif not self._handler(error):
+                elif not handler.at(error, place):
                     return
                 continue
             yield found

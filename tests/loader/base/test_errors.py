@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from forebay_loader import LoaderError, ProxyUnreachable, ShardChanged, ShardReadError
+from forebay_loader import LoaderError, ProxyUnreachable, ShardChanged, ShardReadError, TooManySkips
 
 
 @pytest.mark.parametrize("kind", [LoaderError, ProxyUnreachable, ShardChanged, ShardReadError])
@@ -15,6 +15,14 @@ def test_rebuilt_from_one_string(kind: type[LoaderError]) -> None:
     assert str(kind("shard s3://b/k: gone")) == "shard s3://b/k: gone"
     assert issubclass(kind, OSError)
     assert str(pickle.loads(pickle.dumps(kind("gone")))) == "gone"
+
+
+def test_too_many_skips_is_rebuilt_too() -> None:
+    """By a DataLoader; no handler for a broken read takes it for one."""
+    error = TooManySkips("5 skips")
+    error.args = (*error.args, "https://h/a.tar?token=secret-1")
+    assert str(error) == str(TooManySkips(str(error))) == "5 skips"
+    assert not isinstance(error, OSError)
 
 
 def test_appended_url_is_not_told() -> None:

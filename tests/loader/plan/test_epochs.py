@@ -26,7 +26,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
         info = SimpleNamespace(id=id, num_workers=of, seed=base + id)
         monkeypatch.setitem(sys.modules, "torch.utils.data", SimpleNamespace(get_worker_info=lambda: info))  # type: ignore[arg-type]
 
-    monkeypatch.setattr(module, "_owner", lambda: 1)
+    monkeypatch.setattr(module, "training_pid", lambda: 1)
     return become
 
 
@@ -184,7 +184,7 @@ def test_each_training_process_counts_for_itself(monkeypatch: pytest.MonkeyPatch
     """Ranks forked from the process that built the data set share its file, not its count."""
     epochs, seen = Epochs(), []
     for owner in (101, 102, 101, 102, 102):
-        monkeypatch.setattr(module, "_owner", lambda owner=owner: owner)
+        monkeypatch.setattr(module, "training_pid", lambda owner=owner: owner)
         seen.append(epochs.begin())
     assert seen == [0, 0, 1, 1, 2]
 
@@ -193,7 +193,7 @@ def test_many_owners_stay_in_one_page(monkeypatch: pytest.MonkeyPatch, worker: C
     """The state keeps to one page, which a killed writer leaves whole."""
     epochs = Epochs()
     for owner in range(100):
-        monkeypatch.setattr(module, "_owner", lambda owner=owner: 4_000_000 + owner)
+        monkeypatch.setattr(module, "training_pid", lambda owner=owner: 4_000_000 + owner)
         for base in range(6):
             worker(255, 2**63 - 1000 + base)
             started(epochs).begin()

@@ -53,6 +53,14 @@ def test_names_imported_afterwards_are_ours(tmp_path: Path, python: str) -> None
     assert answer_of(python, code, environment(tmp_path)) == [True, True, "webdataset.tariterators"]
 
 
+def test_handlers_are_watched(tmp_path: Path, python: str) -> None:
+    """Of webdataset's stages and of a script's own, whose names are still webdataset's and pickle."""
+    code = "import json, pickle, webdataset as w; from webdataset.tariterators import tar_file_expander as t; h = w.warn_and_continue; "
+    code += "all = [w.filters.FilterFunction.__call__, w.DataPipeline.iterator1, t, h]; "
+    code += "print(json.dumps([[hasattr(one, '__wrapped__') for one in all], [pickle.loads(pickle.dumps(one)) is one for one in (t, h)]]))"
+    assert answer_of(python, code, environment(tmp_path)) == [[True] * 4, [True] * 2]
+
+
 @once
 def test_nothing_else_of_our_environment_is_seen(tmp_path: Path, python: str) -> None:
     """Our two packages are found, and no folder of the environment they are installed in is on the path."""

@@ -22,6 +22,7 @@ __all__ = ["Hook", "install", "next_sitecustomize", "replace_openers", "run_inst
 HERE = os.path.dirname(os.path.abspath(__file__))
 PATCHED = (
     "webdataset.gopen", "webdataset.tariterators", "webdataset.cache", "webdataset.shardlists", "webdataset.autodecode", "wids.wids_dl",
+    "webdataset.handlers", "webdataset.filters", "webdataset.pipeline",
 )  # fmt: skip
 NOTED = ("fsspec.registry", "fsspec.spec")  # another way to tars: what is read by it is told to `forebay run`
 OURS = ("forebay_loader", "forebay_proxy")

@@ -1,0 +1,1 @@
+"""What handlers pass over: counted, listed, bounded."""

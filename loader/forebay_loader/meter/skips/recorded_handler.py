@@ -1,0 +1,173 @@
+"""A user's handler, asked as before, whose answers are counted and listed: what it passes over no longer hides.
+
+It gets the very exception, and what it says is done. webdataset tells it nothing else, so where the sample came from is read from the
+variables of the stage that caught the exception: no stage has to be rewritten, and a sample that is healthy costs nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from contextlib import contextmanager
+from inspect import CO_OPTIMIZED
+from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, NamedTuple, Optional
+
+from forebay_loader.base.errors import TooManySkips
+from forebay_loader.base.shown_text import shown_message, shown_source
+from forebay_loader.meter.skips.counts import Skip
+from forebay_loader.meter.skips.skip_pass import SkipPass
+from forebay_loader.meter.skips.skip_watch import lone_pass
+from forebay_loader.meter.skips.tally import Tally
+
+__all__ = ["Handler", "Place", "RecordedHandler", "asked", "note_stray", "passes_over", "recorded"]
+
+Handler = Callable[[Exception], bool]
+
+# webdataset's functions that ask handlers: stage, what is passed over, and what it is where the handler says False.
+_KNOWN = {
+    "url_opener": ("open", "shard", "stop"),
+    "cached_url_opener": ("open", "shard", "stop"),
+    "__call__": ("open", "shard", "stop"),  # of StreamingOpen and FileCache
+    "tar_file_iterator": ("read", "file", "shard"),
+    "tar_file_expander": ("read", "shard", "stop"),
+    "group_by_keys": ("read", "file", "stop"),
+    "_decode": ("decode", "sample", "stop"),
+}
+_ASKED = threading.local()  # .depth: of recorded handlers that are being asked; .stray: what notes answers given outside of them
+_VARIABLES = ("sample", "filesample", "url", "fname", "f")
+
+
+class Place(NamedTuple):
+    """What an exception is about. ``no``: what False means, "stop" or "shard", the rest of it."""
+
+    stage: str
+    what: str
+    shard: Any = ""
+    key: Any = ""
+    function: str = ""
+    no: str = "stop"
+
+
+class RecordedHandler:
+    """``handler`` in one stage of ``skips``. ``progress`` says how much that stage has given so far."""
+
+    def __init__(self, handler: Handler, skips: SkipPass, progress: Optional[Callable[[], int]] = None) -> None:
+        self._handler = handler
+        self._skips = skips
+        self._progress = progress or skips.samples
+        self._row, self._row_at = 0, -1
+
+    def __repr__(self) -> str:
+        return f"<recorded {self._handler!r}>"
+
+    def __call__(self, error: Exception) -> bool:
+        return self.at(error, None)
+
+    def at(self, error: Exception, place: Optional[Place]) -> bool:
+        """Ask the handler, and note what it lets go. Raises what it raises, and ``TooManySkips``, which no handler is asked about."""
+        frame = sys._getframe(2) if place is None else None
+        try:
+            if isinstance(error, TooManySkips):
+                raise error
+            with _asking():
+                goes_on = self._handler(error)
+            self.note(error, place or _place_of(frame), goes_on=goes_on)
+            return goes_on
+        finally:
+            del error, frame  # a traceback leads to this frame: a cycle that would hold all frames below it
+
+    def note(self, error: BaseException, place: Place, *, goes_on: bool = True, then: str = "") -> None:
+        """Something is passed over because of ``error``. Raises ``TooManySkips``."""
+        now = self._progress()
+        self._row, self._row_at = (self._row + 1 if now == self._row_at else 1), now
+        what = place.what if goes_on or place.no != "shard" else "shard"
+        then = then or ("continue" if goes_on or place.no == "shard" else "stop")
+        said = shown_source(place.shard) if place.shard else ""
+        try:
+            self._skips.add(
+                Skip(place.stage, what, said, str(place.key or ""), type(error).__name__, _message(error), place.function, then),
+                self._row,
+                error,
+            )
+        finally:
+            del error
+
+    def counting(self, given: Iterable[Any]) -> Iterator[Any]:
+        """What the stage gives: skips that follow each other without any of it are in a row."""
+        tally = Tally()
+        self._progress = tally.now
+        return tally.counting(given)
+
+
+def recorded(handler: Handler, skips: SkipPass) -> RecordedHandler:
+    """``handler``, recorded; itself where it is already."""
+    return handler if isinstance(handler, RecordedHandler) else RecordedHandler(handler, skips)
+
+
+def asked(handler: Handler, error: Exception, place: Place) -> bool:
+    """What ``handler`` says of ``error``; one that is recorded is told the place as well."""
+    try:
+        return handler.at(error, place) if isinstance(handler, RecordedHandler) else handler(error)
+    finally:
+        del error
+
+
+def passes_over(handler: Any) -> bool:
+    """Whether ``handler`` may let something go: webdataset's ``reraise_exception``, of either of its modules, never does."""
+    stock = getattr(handler, "__name__", "") == "reraise_exception" and str(getattr(handler, "__module__", "")).startswith("webdataset.")
+    return handler is not None and not stock
+
+
+def note_stray(error: Exception, goes_on: bool, frame: Any) -> None:
+    """A handler of webdataset's has been asked: noted, unless it was asked for a handler that is recorded. ``frame`` asked it."""
+    try:
+        if getattr(_ASKED, "depth", 0) == 0 and not isinstance(error, TooManySkips):
+            if getattr(_ASKED, "stray", (0,))[0] != os.getpid():
+                _ASKED.stray = os.getpid(), RecordedHandler(lambda _: True, lone_pass())
+            _ASKED.stray[1].note(error, _place_of(frame), goes_on=goes_on)
+    finally:
+        del error, frame
+
+
+@contextmanager
+def _asking() -> Iterator[None]:
+    _ASKED.depth = getattr(_ASKED, "depth", 0) + 1
+    try:
+        yield
+    finally:
+        _ASKED.depth -= 1
+
+
+def _place_of(frame: Any) -> Place:
+    """Where the function stands that asks its handler."""
+    name = frame.f_code.co_name
+    found = _variables(frame)
+    if name == "tar_file_iterator":
+        found.setdefault("url", _variables(frame.f_back).get("url", ""))
+    decodes = type(found.get("f")).__name__ == "Decoder"
+    stage, what, no = _KNOWN.get(name, ("decode" if decodes else "map", "sample", "stop"))
+    sample = found.get("sample", found.get("filesample"))
+    sample = sample if isinstance(sample, Mapping) else {}
+    shard = found.get("url") or sample.get("__url__", "")
+    key = sample.get("__key__") or found.get("fname") or sample.get("fname", "")
+    return Place(stage, what, shard, key if what != "shard" else "", name.strip("_") if name != "__call__" else "open", no)
+
+
+def _variables(frame: Any) -> Dict[str, Any]:
+    if frame is None or not frame.f_code.co_flags & CO_OPTIMIZED:
+        return {}
+    found = frame.f_locals
+    kept = {name: found[name] for name in _VARIABLES if name in found}
+    if type(found) is dict:
+        found.clear()  # before Python 3.13 the frame keeps this copy, and with it a sample, its exception and all that leads to
+    return kept
+
+
+def _message(error: BaseException) -> str:
+    """What the error says, less the streams and URLs that webdataset adds to its arguments."""
+    try:
+        first = error.args[0] if len(error.args) > 1 and type(error).__str__ is BaseException.__str__ else error
+        return shown_message(str(first))
+    except Exception:  # a user's own may fail here too
+        return ""

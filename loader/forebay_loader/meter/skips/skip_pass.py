@@ -1,0 +1,177 @@
+"""One iteration of a data set in this process: what it has read, what handlers passed over, whether that is still borne, and its one line.
+
+Stages ask for it by ``current()`` while their pipeline is put together; what runs later keeps what it got then.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections import deque
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, Deque, Iterable, Iterator, NamedTuple, Optional, Set, Union
+
+from forebay_loader.base.counters import COUNTS
+from forebay_loader.base.errors import TooManySkips
+from forebay_loader.base.notices import log
+from forebay_loader.identity.reader_name import ensure_job, rank_of
+from forebay_loader.identity.world import here_worker
+from forebay_loader.meter.skips.counts import Skip, SkipCounts, SkipLimits
+from forebay_loader.meter.skips.skip_slots import LoneRow, SharedRow, Standing
+from forebay_loader.meter.skips.skips_file import SKIPS_FILE
+from forebay_loader.meter.skips.tally import Tally
+
+__all__ = ["PassStages", "SkipPass", "SkipScope", "current", "making"]
+
+MOST_NAMES = 1 << 14  # of shards, to count those of which something was skipped
+_MAKING = threading.local()  # .skips: of the pipeline that is being put together in this thread
+
+
+class SkipScope(NamedTuple):
+    """Who reads, as lines and messages say it. ``epoch`` None: nobody knows; ``size``: of the world."""
+
+    epoch: Optional[int]
+    rank: int
+    size: int
+    worker: int
+    workers: int
+
+    @classmethod
+    def alone(cls) -> SkipScope:
+        """This process, where nothing ties it to the other workers of its rank."""
+        worker = here_worker()
+        return cls(None, rank_of(os.environ), 1, worker.id, worker.workers)
+
+    def __str__(self) -> str:
+        rank = f"rank {self.rank}, " if self.size > 1 else ""
+        return f"{rank}epoch {self.epoch}" if self.epoch is not None else f"{rank}worker {self.worker}, a pass"
+
+
+@dataclass
+class PassStages:
+    """What the stages of a pass do: read shards at all; have its samples, and its shards, counted."""
+
+    reads: bool = False
+    samples: bool = False
+    shards: bool = False
+
+
+class SkipPass:
+    """Not for two threads. ``row``: where this process's counts are kept."""
+
+    def __init__(self, limits: SkipLimits, scope: SkipScope, row: Union[SharedRow, LoneRow]) -> None:
+        self._limits = limits
+        self._scope = scope
+        self._row = row
+        self._read = Tally()
+        self._counts = SkipCounts()
+        self._touched: Set[str] = set()
+        self._last: Deque[Skip] = deque(maxlen=3)
+        self._ended = Standing(SkipCounts())
+        self._refused = ""  # what was raised: no stage may hide it
+        self.stages = PassStages()
+
+    def __repr__(self) -> str:
+        return f"<SkipPass {self._scope}: {self._own()}>"
+
+    def counting(self, samples: Iterable[Any]) -> Iterator[Any]:
+        """``samples``, counted as read."""
+        self.stages.samples = True
+        return self._read.counting(samples)
+
+    def samples(self) -> int:
+        """How many have been read by this process."""
+        return self._read.now()
+
+    def opening(self, shards: Iterable[Any]) -> Iterator[Any]:
+        """``shards`` as an opener gives them, counted."""
+        self.stages.shards = True
+        return self._begun(shards)
+
+    def _begun(self, shards: Iterable[Any]) -> Iterator[Any]:
+        for shard in shards:
+            self._counts = self._counts._replace(shards=self._counts.shards + 1)
+            self._row.put(self._own())  # so that the others know of our samples, give or take a shard's
+            yield shard
+
+    def add(self, skip: Skip, in_a_row: int, cause: Optional[BaseException] = None) -> None:
+        """Count and list ``skip``, the ``in_a_row``-th on end in its stage. Raises ``TooManySkips`` beyond the limits."""
+        self._last.append(skip)
+        self._count(skip)
+        COUNTS.add(f"skipped_{skip.stage}")
+        SKIPS_FILE.append({**self._who(), **skip._asdict()})
+        reason = self._limits.passed(self._row.standing(self._own())) or self._limits.passed_in_a_row(in_a_row)
+        if reason:
+            self._refused = self._told(reason)
+            raise TooManySkips(self._refused) from cause
+
+    def until_end(self, samples: Iterable[Any]) -> Iterator[Any]:
+        """``samples``, and then the line of this pass."""
+        over = False
+        try:
+            yield from samples
+            over = True
+        finally:
+            self.end(over=over)
+        self.judge()
+
+    def end(self, *, over: bool) -> None:
+        """The iteration has ended, ``over`` or left early: the last of the rank's workers logs the line of them all."""
+        if sys.is_finalizing():
+            return  # an iteration that nobody ended: logging may be gone
+        standing = self._ended = self._row.end(self._own(), over=over)
+        if standing.last:
+            counts = standing.counts
+            early = ", left early" if standing.early else ""
+            stopped = f"; handlers ended the reading before its end, {counts.stopped} times" if counts.stopped else ""
+            listed = f"; see {SKIPS_FILE.path}" if counts.all else ""
+            level = logging.WARNING if counts.all or counts.stopped else logging.INFO
+            log.log(level, "forebay: %s%s: %s%s%s", self._scope, early, counts, stopped, listed)
+
+    def judge(self) -> None:
+        """Behind ``end``, where all has been read. Raises ``TooManySkips`` where the epoch's share is beyond the limit; and where that was
+        raised before, and a stage has swallowed it."""
+        counts, last, _ = self._ended
+        reason = self._limits.passed(counts, over=last)
+        if self._refused or reason:
+            raise TooManySkips(self._refused or self._told(reason))
+
+    def _count(self, skip: Skip) -> None:
+        kind = skip.stage if skip.stage != "read" or skip.what == "shard" else "file"
+        if skip.shard and len(self._touched) < MOST_NAMES:
+            self._touched.add(skip.shard)
+        counts = self._counts._replace(**{kind: getattr(self._counts, kind) + 1}, touched=len(self._touched))
+        self._counts = counts._replace(stopped=counts.stopped + (skip.then == "stop"))
+
+    def _own(self) -> SkipCounts:
+        counts = self._counts
+        return counts._replace(samples=self._read.now(), shards=counts.shards + counts.open if self.stages.shards else 0)
+
+    def _who(self) -> "dict[str, Any]":
+        time = datetime.now(timezone.utc).isoformat(timespec="milliseconds")  # Python 3.9
+        return {"time": time, "job": ensure_job(), "rank": self._scope.rank, "worker": self._scope.worker, "epoch": self._scope.epoch}
+
+    def _told(self, reason: str) -> str:
+        last = "; ".join(str(skip) for skip in self._last)
+        return f"{self._scope}: {reason}. The last here: {last or 'none'}. All are listed in {SKIPS_FILE.path}"
+
+
+@contextmanager
+def making(skips: SkipPass) -> Iterator[None]:
+    """The stages that are put together meanwhile, in this thread, are of this pass."""
+    outer = current()
+    _MAKING.skips = skips
+    try:
+        yield
+    finally:
+        _MAKING.skips = outer
+
+
+def current() -> Optional[SkipPass]:
+    """The pass whose pipeline is being put together in this thread."""
+    found: Optional[SkipPass] = getattr(_MAKING, "skips", None)
+    return found

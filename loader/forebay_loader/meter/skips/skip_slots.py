@@ -1,0 +1,194 @@
+"""What all workers of a rank have skipped in an epoch: one row of numbers each, in memory that they share.
+
+A worker writes its own row alone, in one ``pwrite``, so a reader has it whole; only to take a row, and to find out who ends last, is there
+a lock. Forked workers inherit the file, started ones are handed its descriptor, as with ``Epochs``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import threading
+import weakref
+from contextlib import contextmanager
+from multiprocessing import context, reduction
+from typing import Any, Iterator, NamedTuple
+
+from forebay_loader.base.shared_memory import nameless_file, training_pid
+from forebay_loader.meter.skips.counts import SkipCounts
+
+__all__ = ["LoneRow", "SharedRow", "SkipSlots", "Standing"]
+
+READING, ENDED, CUT = 1, 2, 3  # an iteration: under way; read to its end; left before
+_ROW = struct.Struct("16q")  # owner, epoch, worker, workers, pid, state, the counts, and one to spare
+_MOST = 4096  # rows: workers of four epochs, far beyond any machine
+_THREADS = threading.Lock()  # the file's lock is a process's, not a thread's
+
+
+def _renew() -> None:
+    global _THREADS  # noqa: PLW0603  # after a fork it may be held by a thread that is not in this child
+    _THREADS = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew)
+
+
+class _Row(NamedTuple):
+    owner: int
+    epoch: int
+    worker: int
+    workers: int
+    pid: int
+    state: int
+    counts: SkipCounts
+
+    @property
+    def over(self) -> bool:
+        return self.state != READING or not _lives(self.pid)
+
+
+class Standing(NamedTuple):
+    """What the workers of one rank have said of one epoch. ``last``: all have ended, this process as the last; ``early``: not all of them
+    at the end of what they read."""
+
+    counts: SkipCounts
+    last: bool = False
+    early: bool = False
+
+
+class SharedRow(NamedTuple):
+    """The row of one iteration, among those of its rank."""
+
+    slots: SkipSlots
+    place: int
+    epoch: int
+
+    def put(self, counts: SkipCounts) -> None:
+        """What this process has counted."""
+        self.slots.put(self.place, counts)
+
+    def standing(self, counts: SkipCounts) -> SkipCounts:
+        """What all have, this process ``counts``."""
+        self.put(counts)
+        return self.slots.standing(self.epoch).counts
+
+    def end(self, counts: SkipCounts, *, over: bool) -> Standing:
+        """This process's iteration has ended, ``over`` or left early."""
+        return self.slots.end(self.place, counts, over=over)
+
+
+class LoneRow:
+    """The same where nobody else counts."""
+
+    def put(self, counts: SkipCounts) -> None:
+        """Nobody asks."""
+
+    def standing(self, counts: SkipCounts) -> SkipCounts:
+        return counts
+
+    def end(self, counts: SkipCounts, *, over: bool) -> Standing:
+        return Standing(counts, last=True, early=not over)
+
+
+class SkipSlots:
+    """The rows of one data set."""
+
+    def __init__(self) -> None:
+        self._descriptor = nameless_file("forebay-skips")
+        weakref.finalize(self, os.close, self._descriptor)
+
+    def take(self, epoch: int, worker: int, workers: int) -> SharedRow:
+        """A row for an iteration that begins now."""
+        owner = training_pid()
+        with self._locked():
+            rows = self._rows()
+            free = (at for at, row in enumerate(rows) if _is_free(row, owner, epoch, worker))
+            place = next(free, len(rows) if len(rows) < _MOST else epoch % _MOST)
+            self._write(place, _Row(owner, epoch, worker, workers, os.getpid(), READING, SkipCounts()))
+        return SharedRow(self, place, epoch)
+
+    def put(self, place: int, counts: SkipCounts) -> None:
+        """What this process has counted."""
+        row = self._row(place)
+        if row.pid == os.getpid():
+            self._write(place, row._replace(counts=counts))
+
+    def standing(self, epoch: int) -> Standing:
+        """What all have said so far."""
+        return Standing(_sum(self._of(epoch)))
+
+    def end(self, place: int, counts: SkipCounts, *, over: bool) -> Standing:
+        """This process's iteration has ended, ``over`` or left early."""
+        with self._locked():
+            row = self._row(place)._replace(counts=counts, state=ENDED if over else CUT)
+            self._write(place, row)
+            rows = self._of(row.epoch)
+        # After a break a worker that has not begun never will: it is not waited for.
+        complete = not over or len({each.worker for each in rows}) >= row.workers
+        last = complete and all(each.over for each in rows)
+        return Standing(_sum(rows), last, any(each.state != ENDED for each in rows))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Shared with a process that is being started; anything else that pickles gets rows of its own."""
+        return {"file": None if context.get_spawning_popen() is None else reduction.DupFd(self._descriptor)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        handed = state["file"]
+        self._descriptor = nameless_file("forebay-skips") if handed is None else os.dup(handed.detach())
+        weakref.finalize(self, os.close, self._descriptor)
+
+    def _of(self, epoch: int) -> "list[_Row]":
+        owner = training_pid()
+        return [row for row in self._rows() if (row.owner, row.epoch) == (owner, epoch)]
+
+    def _rows(self) -> "list[_Row]":
+        data = os.pread(self._descriptor, _MOST * _ROW.size, 0)
+        return [_row(numbers) for numbers in _ROW.iter_unpack(data[: len(data) - len(data) % _ROW.size])]
+
+    def _row(self, place: int) -> _Row:
+        return _row(_ROW.unpack(os.pread(self._descriptor, _ROW.size, place * _ROW.size)))
+
+    def _write(self, place: int, row: _Row) -> None:
+        *head, counts = row
+        os.pwrite(self._descriptor, _ROW.pack(*head, *counts, 0), place * _ROW.size)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with _THREADS:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
+
+
+def _row(numbers: "tuple[int, ...]") -> _Row:
+    owner, epoch, worker, workers, pid, state, *counts = numbers
+    return _Row(owner, epoch, worker, workers, pid, state, SkipCounts(*counts[:-1]))
+
+
+def _is_free(row: _Row, owner: int, epoch: int, worker: int) -> bool:
+    """Of this worker's epoch before the last, or of a training process that is gone. What is being read is nobody's to take."""
+    if not row.over:
+        return False
+    if row.owner != owner:
+        return not _lives(row.owner)
+    return abs(row.epoch - epoch) > 1 or (row.epoch, row.worker) == (epoch, worker)  # the latter: somebody set the epoch back
+
+
+def _sum(rows: "list[_Row]") -> SkipCounts:
+    total = SkipCounts()
+    for row in rows:
+        total = total.plus(row.counts)
+    return total
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it is somebody's
+        return True
+    return True

@@ -1,0 +1,97 @@
+"""The file of skips: JSON lines of all processes of a run. ``FOREBAY_SKIPS_FILE`` names it; else it lies beside the run file.
+
+A line is one ``write`` to a file that is only appended to, and shorter than a page, so that lines of several processes do not mix and a
+process that is killed leaves none that is half. Nothing is kept open, and no thread is needed. The file is bounded: the first skips say
+best what began to go wrong, so what comes once it is full is only counted. The file itself says so in its last line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from typing import Any, Mapping, Optional
+
+from forebay_loader.base.counters import COUNTS
+from forebay_loader.base.notices import notice_once
+from forebay_loader.identity.reader_name import ensure_job
+from forebay_proxy.wire.protocol.runfile import private_directory, runtime_directory
+
+__all__ = ["SKIPS_FILE", "SkipsFile"]
+
+VARIABLE = "FOREBAY_SKIPS_FILE"
+MOST_BYTES = 16 << 20  # some 50,000 skips
+LINE_BYTES = 2048  # at most; below PIPE_BUF and below a page
+_CUTS = (300, 100, 30)  # characters of a text in a line, tried in this order: those of one script take one byte each, of others six
+_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+class SkipsFile:
+    """The file of this process's run."""
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._full_pid = 0  # the process that said so in the file
+
+    @property
+    def path(self) -> str:
+        """Where it is, or would be."""
+        named = os.environ.get(VARIABLE)
+        return named or os.path.join(private_directory() or runtime_directory({}), f"forebay-skips-{ensure_job()}.jsonl")
+
+    def append(self, said: Mapping[str, Any]) -> bool:
+        """Write one line; whether it was written. What is not is counted, and the first time said aloud. Never raises ``OSError``."""
+        try:
+            written = self._write(said)
+        except OSError as error:
+            notice_once("skips-file", f"{self.path} cannot be written ({error.strerror or error}): skips are counted, and not listed")
+            written = False
+        if not written:
+            COUNTS.add("skips_unwritten")
+        return written
+
+    def _write(self, said: Mapping[str, Any]) -> bool:
+        path = self.path
+        if not os.environ.get(VARIABLE) and not os.path.isdir(os.path.dirname(path)):
+            os.mkdir(os.path.dirname(path), mode=0o700)
+        descriptor = os.open(path, _FLAGS, 0o600)
+        try:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise PermissionError(f"{path} is no file")
+            if found.st_size + LINE_BYTES > self._most_bytes:
+                self._say_full(descriptor, said)
+                return False
+            line = line_of(said)
+            return os.write(descriptor, line) == len(line)
+        finally:
+            os.close(descriptor)
+
+    def _say_full(self, descriptor: int, said: Mapping[str, Any]) -> None:
+        if self._full_pid == os.getpid():
+            return
+        self._full_pid = os.getpid()
+        text = f"this file has {self._most_bytes >> 20} MiB, its bound: what process {self._full_pid} skips from here on is only counted"
+        os.write(descriptor, line_of({"time": said.get("time"), "full": text}))
+        notice_once("skips-file", f"{self.path}: {text}")
+
+
+def line_of(said: Mapping[str, Any]) -> bytes:
+    """One line of JSON, at most ``LINE_BYTES``: longer texts lose their middle."""
+    line: Optional[bytes] = None
+    for most in _CUTS:
+        line = json.dumps({name: _cut(value, most) for name, value in said.items()}, separators=(", ", ": ")).encode() + b"\n"
+        if len(line) <= LINE_BYTES:
+            return line
+    return json.dumps({"time": said.get("time"), "unsaid": "longer than a line"}).encode() + b"\n"
+
+
+def _cut(value: Any, most: int) -> Any:
+    """A shard is told from others by its end, an error by its beginning."""
+    if not isinstance(value, str) or len(value) <= most:
+        return value
+    half = most // 2
+    return f"{value[: most - half]}…{value[-half:]}"
+
+
+SKIPS_FILE = SkipsFile()

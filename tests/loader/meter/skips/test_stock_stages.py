@@ -1,0 +1,172 @@
+"""Handlers in webdataset's own pipelines, recorded where Forebay is enabled or has taken over, and given back."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.fake_proxy import FakeServer
+from support.tars import expected, tar_shard
+
+import forebay_loader as fb
+from forebay_loader.meter.skips import stock_stages
+from forebay_loader.meter.skips.skips_file import SKIPS_FILE
+
+wds = pytest.importorskip("webdataset")
+from webdataset import handlers, tariterators  # noqa: E402  # it is there
+
+pytestmark = pytest.mark.webdataset
+
+KEYS = list(expected(2))
+URLS = ["s3://bucket/000.tar", "s3://bucket/001.tar"]
+
+
+@pytest.fixture(autouse=True)
+def shards(proxy: FakeServer) -> Iterator[FakeServer]:
+    for number in range(2):
+        proxy.put(f"/s3/bucket/{number:03d}.tar", tar_shard(number))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield proxy
+
+
+@pytest.fixture
+def early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions replaced as the takeover does it, before a user imports them."""
+    for module, names in ((handlers, stock_stages._HANDLERS), (tariterators, ("url_opener", "tar_file_expander", "group_by_keys"))):
+        for name in names:
+            stock = getattr(module, name)
+            for other in [one for key, one in sys.modules.items() if key.startswith("webdataset") and vars(one).get(name) is stock]:
+                monkeypatch.delattr(other, name)  # put back at the end
+            monkeypatch.setattr(module, name, stock, raising=False)
+        stock_stages.take_early(module)
+
+
+def listed() -> list[dict[str, Any]]:
+    if not os.path.exists(SKIPS_FILE.path):
+        return []
+    with open(SKIPS_FILE.path) as file:
+        return [json.loads(line) for line in file]
+
+
+def refuses_third(sample: Any) -> Any:
+    if sample["__key__"] == KEYS[2]:
+        raise ValueError("third")
+    return sample
+
+
+def lenient(_: Exception) -> bool:
+    return True
+
+
+def pipeline(urls: list[str] = URLS, handler: Any = lenient) -> Any:
+    return wds.DataPipeline(
+        wds.SimpleShardList(urls), wds.tarfile_to_samples(handler=handler), wds.shuffle(2), wds.map(refuses_third, handler=lambda _: True)
+    )
+
+
+def stock(urls: list[str] = URLS, handler: Any = lenient) -> Any:
+    return wds.WebDataset(urls, shardshuffle=False, handler=handler).map(refuses_third, handler=lambda _: True)
+
+
+def keys(data: Any) -> list[str]:
+    return sorted(sample["__key__"] for sample in data)
+
+
+@pytest.mark.parametrize("made", [pipeline, stock])
+def test_stock_stages_are_recorded_once_enabled(made: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A lambda of the user's too; what comes out is as before, and each pass has its line."""
+    fb.enable()
+    with caplog.at_level(logging.INFO, "forebay_loader"):
+        assert keys(made()) == KEYS[:2] + KEYS[3:]
+    (line,) = listed()
+    assert (line["stage"], line["key"], line["shard"], line["epoch"]) == ("map", KEYS[2], URLS[0], None)
+    assert [text.partition("; see")[0] for text in caplog.messages if text.startswith("forebay:")] == [
+        f"forebay: worker 0, a pass: 1 of {len(KEYS)} samples skipped (1 map); in 1 shard"
+    ]
+
+
+@pytest.mark.parametrize("made", [pipeline, stock])
+def test_a_shard_that_is_missing_is_recorded_once_enabled(made: Any) -> None:
+    """In whichever opener this version has."""
+    fb.enable(limits=fb.Limits(resume_s=0.2, open_s=0.1, pause_s=0.01, jitter_s=0.0))
+    assert keys(made(["s3://bucket/missing.tar", *URLS])) == KEYS[:2] + KEYS[3:]
+    assert ("open", "shard", "s3://bucket/missing.tar") in [(line["stage"], line["what"], line["shard"]) for line in listed()]
+
+
+def test_nothing_is_recorded_before_and_after() -> None:
+    """webdataset's own again."""
+    before = wds.filters.FilterFunction.__call__, wds.DataPipeline.iterator1
+    fb.enable()
+    fb.disable()
+    assert (wds.filters.FilterFunction.__call__, wds.DataPipeline.iterator1) == before
+
+
+def test_the_limit_of_the_environment_ends_a_stock_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose code nobody changes."""
+    monkeypatch.setenv("FOREBAY_MAX_SKIPPED", "0")
+    fb.enable()
+    with pytest.raises(fb.TooManySkips, match="worker 0, a pass: 1 skips, and max_skipped=0"):
+        list(pipeline())
+
+
+def test_our_data_set_is_recorded_once_though_enabled() -> None:
+    """By its own way alone."""
+    fb.enable()
+    data = fb.WebDataset(URLS, shardshuffle=False).map(refuses_third, handler=wds.ignore_and_continue)
+    assert len(list(data)) == len(KEYS) - 1
+    assert [line["epoch"] for line in listed()] == [0]
+
+
+def test_stages_still_pickle() -> None:
+    """What was made before, and what is made while enabled."""
+    before = pickle.dumps(wds.map(refuses_third, handler=wds.ignore_and_continue))
+    fb.enable()
+    for stage in (pickle.loads(before), pickle.loads(pickle.dumps(wds.map(refuses_third, handler=wds.ignore_and_continue)))):
+        assert [sample["__key__"] for sample in stage([{"__key__": KEYS[2]}, {"__key__": KEYS[3]}])] == [KEYS[3]]
+    assert [line["key"] for line in listed()] == [KEYS[2]] * 2
+
+
+@pytest.mark.usefixtures("early")
+def test_a_users_own_stage_that_asks_a_stock_handler_is_recorded() -> None:
+    """By name, as the takeover has it; asked by a recorded handler it is not counted twice."""
+
+    def stage(samples: Iterator[Any]) -> Iterator[Any]:
+        for sample in samples:
+            try:
+                yield refuses_third(sample)
+            except ValueError as error:
+                if not handlers.ignore_and_continue(error):
+                    return
+
+    def through(error: Exception) -> bool:
+        return bool(handlers.ignore_and_continue(error))
+
+    fb.enable()
+    assert keys(wds.DataPipeline(wds.SimpleShardList(URLS), wds.tarfile_to_samples(), stage)) == KEYS[:2] + KEYS[3:]
+    assert keys(wds.DataPipeline(wds.SimpleShardList(URLS), wds.tarfile_to_samples(), wds.map(refuses_third, handler=through)))
+    assert [(line["function"], line["key"]) for line in listed()] == [("stage", KEYS[2]), ("map", KEYS[2])]
+
+
+@pytest.mark.usefixtures("early")
+def test_a_users_own_reader_is_recorded(shards: FakeServer, caplog: pytest.LogCaptureFixture) -> None:
+    """As OpenCLIP's, of webdataset's functions; its samples are counted where they come to the next stage."""
+    shards.put("/s3/bucket/000.tar", tar_shard(0)[: 3 * 5120])
+
+    def reader(data: Any, handler: Any = lenient) -> Any:
+        files = tariterators.tar_file_expander(tariterators.url_opener(data, handler=handler), handler=handler)
+        return tariterators.group_by_keys(files, handler=handler)
+
+    fb.enable()
+    with caplog.at_level(logging.INFO, "forebay_loader"):
+        found = keys(wds.DataPipeline(wds.SimpleShardList(URLS), reader, wds.map(dict)))
+    assert found[-5:] == KEYS[5:]
+    assert [(line["stage"], line["what"], line["shard"]) for line in listed()] == [("read", "file", URLS[0]), ("read", "shard", URLS[0])]
+    assert f"1 of {len(found)} samples skipped (1 file), 1 of 2 shards skipped (1 read); in 1 shard" in caplog.text
