@@ -19,7 +19,7 @@ from forebay_loader.batches.pad import padded
 from forebay_loader.dataset.stages import tarfile_to_samples
 from forebay_loader.identity.reader_name import ensure_job
 from forebay_loader.meter.skips import stock_stages
-from forebay_loader.meter.stalls import install, remove, stalls
+from forebay_loader.meter.stalls import install, postfix, remove, stalls
 from forebay_loader.plan.ahead import ahead
 from forebay_loader.samples.faults import TarFault
 from forebay_loader.session.sidecar import sidecar
@@ -57,6 +57,7 @@ __all__ = [
     "disable",
     "enable",
     "padded",
+    "postfix",
     "sidecar",
     "stalls",
     "status",

@@ -16,6 +16,7 @@ from support.warm_python import warm_workers
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.notices import Notices
 from forebay_loader.identity.reader_name import CLAIMS
+from forebay_loader.meter.report.meter_thread import THREAD
 from forebay_loader.stream import webdataset_openers
 from forebay_loader.stream.wait_notices import SAID
 from forebay_loader.transport.http import close_idle
@@ -33,6 +34,7 @@ def fresh_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[N
     monkeypatch.setenv("FOREBAY_JOB", "job-1")
     monkeypatch.setenv("FOREBAY_FD", "0")  # fake sidecars have no door, and count what they are asked
     monkeypatch.setattr("forebay_loader.base.notices._NOTICES", Notices())
+    monkeypatch.setattr(THREAD, "_pid", os.getpid())  # it would outlive its test, and ask the sidecars of others
     COUNTS.reset()
     CLAIMS.clear()
     INSTANCES.clear()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
 from forebay_loader.base.counters import COUNTS
+from forebay_loader.meter.report.meter_thread import THREAD
 from forebay_loader.samples.index_client import INDEXES
 from forebay_loader.transport.fd_endpoint import DOORS
 from forebay_loader.transport.http import close_idle
@@ -21,6 +23,7 @@ def fresh_loader(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     DOORS.forget()
     INDEXES.forget()
     monkeypatch.setenv("FOREBAY_JOB", "job")
+    monkeypatch.setattr(THREAD, "_pid", os.getpid())  # it would outlive its test
     yield
     DOORS.forget()
     close_idle()

@@ -31,6 +31,8 @@ NAMES = (
     "bytes_direct",
     "plans_sent",
     "plans_failed",
+    "meter_sent",  # totals of stalls that the sidecar took
+    "meter_failed",
     "video_clips",  # decoded, of samples
     "video_frames",  # given, of whatever source
     "video_packets",  # handed to a decoder for them

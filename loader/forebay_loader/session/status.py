@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Mapping, Optional
 
 from forebay_loader.base.counters import COUNTS
+from forebay_loader.base.size_text import size_text
 from forebay_loader.transport.body import Unanswered
 from forebay_loader.transport.endpoint import find_endpoint
 from forebay_loader.transport.http import ask_status
@@ -115,12 +116,4 @@ def _own_trouble() -> "list[str]":
 
 
 def _cache(used: Optional[int], limit: Optional[int]) -> str:
-    return f"cache {_size(used or 0)} of {_size(limit or 0)}"
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
+    return f"cache {size_text(used or 0)} of {size_text(limit or 0)}"

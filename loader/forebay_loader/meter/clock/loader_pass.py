@@ -18,11 +18,15 @@ NO_BATCH = -1
 
 
 class NextCall(NamedTuple):
-    """``next(loader)`` was called at ``start_ns``: the batches that were asked for, each with its worker, and the one that is due."""
+    """``next(loader)`` was called at ``called_ns``: the batches that were asked for, each with its worker, and the one that is due.
+
+    ``start_ns``: from when on its time is still to be booked.
+    """
 
     start_ns: int
     asked: Dict[int, int]
     due: int
+    called_ns: int
 
 
 class LoaderPass:
@@ -33,19 +37,20 @@ class LoaderPass:
         self.began_ns = now_ns
         self.alone = getattr(iterator, "_num_workers", 0) == 0  # this process makes its batches itself
         self.batched = bool(getattr(iterator, "_auto_collation", True))
+        self.workers = int(getattr(iterator, "_num_workers", 0))
         self._pids: Tuple[int, ...] = tuple(worker.pid for worker in getattr(iterator, "_workers", ()))
         self._pages: Dict[int, SeenPage] = {}
 
     def enter(self, iterator: Any, now_ns: int) -> NextCall:
         """``next`` is called."""
         if self.alone:
-            return NextCall(now_ns, {}, NO_BATCH)
+            return NextCall(now_ns, {}, NO_BATCH, now_ns)
         tasks = getattr(iterator, "_task_info", {})
         status = getattr(iterator, "_workers_status", ())
         first = getattr(iterator, "_rcvd_idx", 0)
         asked = {number: task[0] for number, task in tasks.items()}
         owed = (number for number, task in tasks.items() if number >= first and (len(task) > 1 or _works(status, task[0])))
-        return NextCall(now_ns, asked, min(owed, default=NO_BATCH))
+        return NextCall(now_ns, asked, min(owed, default=NO_BATCH), now_ns)
 
     def given(self, iterator: Any, entry: NextCall) -> int:
         """The number of the batch that ``next`` has given."""

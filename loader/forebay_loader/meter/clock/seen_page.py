@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import List, Optional
 
 from forebay_loader.meter.clock.attribution import PageAccount
-from forebay_loader.meter.page import MeterPage
+from forebay_loader.meter.page import MeterPage, PageView
 from forebay_loader.meter.page_files import PageName, open_page
 from forebay_proxy.wire.protocol.meter import CAUSES
 from forebay_proxy.wire.protocol.runfile import process_start_time
@@ -31,6 +31,10 @@ class SeenPage:
     @property
     def shard(self) -> str:
         return "" if self._page is None else self._page.shard
+
+    def view(self) -> Optional[PageView]:
+        """What it says now; None without a page."""
+        return self._page.view() if self.found() and self._page is not None else None
 
     def found(self) -> bool:
         """Whether there is a page by now."""

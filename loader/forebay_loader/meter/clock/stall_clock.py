@@ -18,6 +18,7 @@ from forebay_loader.meter.clock.attribution import attributed
 from forebay_loader.meter.clock.batch_samples import samples_in
 from forebay_loader.meter.clock.books import StallBooks
 from forebay_loader.meter.clock.loader_pass import LoaderPass, NextCall
+from forebay_loader.meter.clock.trainer_wait import TrainerWait
 from forebay_loader.meter.page_files import sweep_pages
 from forebay_loader.meter.process_page import process_page
 from forebay_loader.meter.totals import StallTotals
@@ -58,6 +59,7 @@ class StallClock:
         self._now_in: Dict[int, "tuple[Any, NextCall]"] = {}  # by thread: the iterator whose next it is in
         self._pending: Deque[_Stall] = deque()
         self._swept = False
+        self.workers: Optional[int] = None  # of the loader that was asked last
 
     def __repr__(self) -> str:
         return f"<StallClock, {len(self._pending)} stalls pending>"
@@ -87,6 +89,7 @@ class StallClock:
         with self._lock:
             one = self._pass(iterator, now_ns)
             self._now_in[thread] = iterator, one.enter(iterator, now_ns)
+            self.workers = one.workers
         if one.alone and not process_page.is_begun:
             process_page.begin(self.thread)
         return True
@@ -129,6 +132,17 @@ class StallClock:
                 return StallTotals()
             pending_ns = sum(stall.end_ns - stall.start_ns for stall in self._pending if books in stall.one.books)
             return books.totals(now_ns, pending_ns)
+
+    def waiting(self) -> Optional[TrainerWait]:
+        """The call of ``next`` that has lasted longest; None while the trainer asks for no batch."""
+        with self._lock:
+            if not self._now_in:
+                return None
+            iterator, call = min(self._now_in.values(), key=lambda each: each[1].called_ns)
+            one = self._passes[iterator]
+            worker = one.worker_of(call, call.due)
+            page = one.page_of(worker)
+            return TrainerWait(call.called_ns, worker, page.view() if page is not None else None)
 
     def thread(self) -> Optional[int]:
         """The thread that makes batches in this very process now: what its observer looks at."""

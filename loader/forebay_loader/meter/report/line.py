@@ -1,0 +1,81 @@
+"""The log line: how a node's training waited, and why, in one line that a tired person can read. Pure.
+
+``stall 3.1 % (decode 2.9) | Data (t): 0.021 Batch (t): 0.670, 382.0/s | slowest rank 3 worker 1 shard 00017.tar | …``. Of the ranks, the
+one that waited most speaks: they wait for each other. Data (t) and Batch (t) are OpenCLIP's words for a step's time inside ``next(loader)``
+and for all of a step, in seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from forebay_loader.base.size_text import size_text
+from forebay_loader.meter.report.advice import advice
+from forebay_loader.meter.report.cores import CoreUse
+from forebay_loader.meter.report.node_view import NodeView, SidecarSums, stall_share
+from forebay_proxy.wire.protocol.meter_body import MeterBody
+
+__all__ = ["log_line", "step_times"]
+
+NAMED = 0.005  # of the time: a cause with less is not named, and nobody is the slowest
+_MOST_SHARD = 60  # characters
+
+
+def log_line(view: NodeView, cores: Optional[CoreUse] = None) -> str:
+    """``view`` in words; "" where no rank was metered in it. Each rank was metered for more than 0 s."""
+    rank = view.slowest
+    if rank is None:
+        return ""
+    body = view.ranks[rank]
+    parts = [f"stall {100 * stall_share(body):.1f} %{_causes(body)}", f"{step_times(body)}{_samples(view)}"]
+    if stall_share(body) >= NAMED:
+        parts += _told("slowest", _slowest(rank, body, len(view.ranks)))
+    parts += _sidecar(view.sidecar, view.seconds)
+    parts += [f"skipped {view.skipped}", *_told("batch", _batch(view))]
+    return " | ".join([*parts, *filter(None, [advice(view, cores)])])
+
+
+def step_times(body: MeterBody) -> str:
+    """``Data (t): 0.021 Batch (t): 0.670``, means of the interval."""
+    steps = max(1, body.steps)
+    return f"Data (t): {sum(body.stall_s.values()) / steps:.3f} Batch (t): {body.wall_s / steps:.3f}"
+
+
+def _causes(body: MeterBody) -> str:
+    named = sorted(((seconds, cause) for cause, seconds in body.stall_s.items() if seconds >= NAMED * body.wall_s), reverse=True)
+    return f" ({', '.join(f'{cause} {100 * seconds / body.wall_s:.1f}' for seconds, cause in named)})" if named else ""
+
+
+def _samples(view: NodeView) -> str:
+    """Of all ranks together, a second."""
+    samples = sum(body.samples / body.wall_s for body in view.ranks.values())
+    return f", {samples:#.4g}/s" if samples else ""
+
+
+def _slowest(rank: str, body: MeterBody, ranks: int) -> str:
+    name = (body.slowest_shard or "").partition("?")[0].rpartition("/")[2][-_MOST_SHARD:]
+    shard = "".join(each if each.isprintable() else "?" for each in name)
+    words = [f"rank {rank}"] if ranks > 1 else []
+    words += [] if body.slowest_worker is None else [f"worker {body.slowest_worker}"]
+    return " ".join([*words, *([f"shard {shard}"] if shard else [])])
+
+
+def _sidecar(sums: Optional[SidecarSums], seconds: float) -> list[str]:
+    if sums is None:
+        return ["no sidecar answers: this rank alone"]
+    parts = []
+    if sums.lead_bytes is not None:
+        parts.append(f"lead {sums.lead_shards or 0:.0f} shards {size_text(sums.lead_bytes)}")
+    if sums.sent_bytes > 0:
+        parts.append(f"hit {100 * sums.hit_bytes / sums.sent_bytes:.0f} %")
+    rate = size_text(max(0, sums.origin_bytes) / seconds) if seconds > 0 else "-"
+    return [*parts, f"origin {rate}/s, {sums.origin_retries} retries"]
+
+
+def _batch(view: NodeView) -> str:
+    sizes = sorted({body.batch_size for body in view.ranks.values() if body.batch_size is not None})
+    return "-".join(map(str, dict.fromkeys((sizes[0], sizes[-1])))) if sizes else ""
+
+
+def _told(name: str, text: str) -> list[str]:
+    return [f"{name} {text}"] if text else []

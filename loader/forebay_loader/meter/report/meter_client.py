@@ -1,0 +1,75 @@
+"""Tells the sidecar a process's totals, and asks it for those of the whole node. Fire and forget: never an error, never a stall."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Optional
+from urllib.parse import quote
+
+from forebay_loader.base.counters import COUNTS
+from forebay_loader.base.notices import notice_once
+from forebay_loader.meter.report.node_view import NodeSums, read_node
+from forebay_loader.transport.body import Unanswered
+from forebay_loader.transport.deferred_connection import DeferredConnection
+from forebay_loader.transport.endpoint import find_endpoint
+from forebay_loader.transport.http import ask
+from forebay_proxy.wire.protocol.meter_body import MeterBody, encode_meter
+
+__all__ = ["MeterClient"]
+
+STEP_S = 2.0  # nobody waits for the thread that asks, and it has a second line only 30 s later
+PAUSE_S = 60.0  # after a refusal: an older sidecar does not know the path, and will not know it in ten seconds
+MAX_PAGE_BYTES = 4 << 20  # the most processes that a sidecar remembers, with long names
+
+
+class MeterClient:
+    """Speaks for one process, named ``job/rank/main/opener``. Of one thread only."""
+
+    def __init__(self) -> None:
+        self._connection = DeferredConnection()
+        self._quiet_until_s = float("-inf")
+
+    def tell(self, name: str, totals: MeterBody) -> bool:
+        """Send ``totals``; whether the sidecar took them."""
+        if time.monotonic() < self._quiet_until_s:
+            return False
+        try:
+            endpoint = find_endpoint()
+            if endpoint is None:
+                return False
+            content, headers = encode_meter(totals), {"Content-Type": "application/json"}
+            self._connection.send(endpoint, "POST", f"/v1/meter/{name}", content, headers, connect_s=STEP_S, send_s=STEP_S)
+            answer = self._connection.receive(STEP_S)
+        except (Unanswered, ValueError):
+            self._fail()
+            return False
+        if answer is None or answer.status != 204:
+            self._fail()
+            self._quiet_until_s = time.monotonic() + PAUSE_S
+            notice_once(
+                "meter refused", f"the sidecar does not take what this process tells of its stalls (HTTP {answer and answer.status})"
+            )
+            return False
+        COUNTS.add("meter_sent")
+        return True
+
+    def node(self, job: str) -> Optional[NodeSums]:
+        """What the ranks of ``job`` on this node have told, and of their sidecar; None where it does not say."""
+        endpoint = find_endpoint()
+        if endpoint is None:
+            return None
+        try:
+            reply = ask(endpoint, f"/v1/meter/{quote(job, safe='')}", [], connect_s=STEP_S, silence_s=STEP_S)
+            content = reply.content(MAX_PAGE_BYTES)
+            return read_node(json.loads(content)) if reply.status == 200 else None
+        except (Unanswered, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return None
+
+    def close(self) -> None:
+        """Hang up."""
+        self._connection.close()
+
+    def _fail(self) -> None:
+        COUNTS.add("meter_failed")
+        self._connection.close()

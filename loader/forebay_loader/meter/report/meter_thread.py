@@ -1,0 +1,161 @@
+"""One thread of a training process, awake once a second: it tells the sidecar, writes the log line, and watches whether batches come.
+
+It is begun with the first batch that is asked for, and ends with the process. A fork's child has none: a worker needs none, and a rank
+begins its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import threading
+import time
+from typing import Callable, Optional
+
+from forebay_loader.base.notices import notice_once
+from forebay_loader.identity.reader_name import ensure_job, rank_of
+from forebay_loader.identity.world import in_worker
+from forebay_loader.meter.clock.stall_clock import CLOCK
+from forebay_loader.meter.clock.trainer_wait import TrainerWait
+from forebay_loader.meter.report.cores import CoreLooks
+from forebay_loader.meter.report.line import log_line
+from forebay_loader.meter.report.meter_client import MeterClient
+from forebay_loader.meter.report.node_view import NodeSums
+from forebay_loader.meter.report.own_totals import OwnTotals
+from forebay_loader.meter.report.settings import line_s, watchdog_s
+from forebay_loader.meter.report.watchdog import Watchdog
+from forebay_proxy.wire.protocol.meter_body import MeterBody
+from forebay_proxy.wire.protocol.reader_name import ReaderName
+
+__all__ = ["LOG", "THREAD", "MeterThread", "MeterTicks", "say"]
+
+LOG = logging.getLogger("forebay.meter")
+TICK_S = 1.0
+END_S = 0.5
+TELL_S = 10.0  # sums lose nothing in between; Prometheus scrapes every 15 to 60 s
+
+
+class MeterTicks:
+    """What the thread does. ``totals`` and ``waiting`` are asked at each tick; ``line_s`` and ``watchdog_s`` are 0 for never."""
+
+    def __init__(
+        self, totals: Callable[[], MeterBody], waiting: Callable[[], Optional[TrainerWait]], *, line_s: float, watchdog_s: float
+    ) -> None:
+        self._totals, self._waiting = totals, waiting
+        self._line_s, self._tell_s = line_s, min(TELL_S, line_s or TELL_S)  # what rank 0 says of others is no older than its line
+        self._watchdog = Watchdog(watchdog_s) if watchdog_s else None
+        self._client, self._cores = MeterClient(), CoreLooks()
+        self._told: Optional[MeterBody] = None
+        self._tell_at_s = time.monotonic()
+        self._line_at_s = time.monotonic() + line_s
+        self._node = NodeSums({})
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        """Until ``end``; then the last totals are told."""
+        self._cores.look()
+        while not self._ended.wait(TICK_S):
+            self._safely(self.look)
+        self._safely(self.tell)
+        self._client.close()
+
+    def _safely(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Exception as error:  # a meter may be wrong, and may not end a training
+            notice_once("meter", f"the meter failed ({type(error).__name__}: {error}); training is not touched by it")
+
+    def look(self) -> None:
+        """At what is due now."""
+        now_s, waiting = time.monotonic(), self._waiting()
+        if self._watchdog is not None:
+            said = self._watchdog.look(waiting, rank_of(os.environ))
+            if said:
+                say(logging.WARNING, said)
+        if now_s >= self._tell_at_s:
+            self._tell_at_s = now_s + self._tell_s
+            self.tell(waits=waiting is not None)
+        if self._line_s and now_s >= self._line_at_s:
+            seconds, self._line_at_s = self._line_s + now_s - self._line_at_s, now_s + self._line_s
+            if rank_of(os.environ) == 0:
+                self._write_line(seconds)
+
+    def tell(self, *, waits: bool = False) -> None:
+        """Tell the sidecar what is new; a trainer that waits for a batch is told of all the same, or it would seem to have ended."""
+        totals = self._totals()
+        if totals != self._told or waits:
+            self._client.tell(_name(), totals)
+            self._told = totals
+
+    def end(self) -> None:
+        """``run`` returns soon."""
+        self._ended.set()
+
+    def _write_line(self, seconds: float) -> None:
+        node, cores = self._sums(), self._cores.look()
+        before, self._node = self._node, node
+        line = log_line(node.since(before, seconds), cores)
+        if line:
+            say(logging.INFO, line)
+
+    def _sums(self) -> NodeSums:
+        """Of all ranks of the node, this one's as of now; of this one alone where no sidecar answers."""
+        found, own = self._client.node(ensure_job()), {_name(): self._totals()}
+        return NodeSums(own) if found is None else NodeSums({**found.ranks, **own}, found.sidecar)
+
+
+def say(level: int, text: str) -> None:
+    """Log ``text``. A program that has set up no logging at all sees it on stderr: Python itself would drop what is no warning."""
+    if LOG.hasHandlers():
+        LOG.log(level, "forebay: %s", text)
+    elif LOG.isEnabledFor(level) or LOG.level == logging.NOTSET:
+        sys.stderr.write(f"forebay: {text}\n")
+
+
+class MeterThread:
+    """Begins the thread once a process. ``make`` is asked for what it does; None: nothing."""
+
+    def __init__(self, make: Callable[[], Optional[MeterTicks]]) -> None:
+        self._make = make
+        self._ticks: Optional[MeterTicks] = None
+        self._thread: Optional[threading.Thread] = None
+        self._pid = 0
+
+    def begin(self) -> None:
+        """Unless it runs already in this process: a fork's child begins its own, and knows nothing of its parent's."""
+        if self._pid == os.getpid():
+            return
+        self._pid = os.getpid()
+        self._ticks = ticks = self._make()
+        if ticks is None:
+            return
+        self._thread = threading.Thread(target=ticks.run, name="forebay-meter-ticks", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # no thread can be started any more
+            self._thread = None
+            notice_once("meter-thread", f"neither the log line nor the watchdog runs: {error}")
+        else:
+            atexit.register(self.end)
+
+    def end(self) -> None:
+        """Let it tell the last totals; it is waited for as long as a live sidecar needs for that."""
+        if self._ticks is not None and self._thread is not None and self._pid == os.getpid():
+            self._ticks.end()
+            self._thread.join(END_S)
+
+
+def _made() -> Optional[MeterTicks]:
+    if in_worker():  # its trainer's thread speaks for it
+        return None
+    totals = OwnTotals(CLOCK.totals, lambda: CLOCK.workers)
+    return MeterTicks(totals, CLOCK.waiting, line_s=line_s(), watchdog_s=watchdog_s())
+
+
+THREAD = MeterThread(_made)
+
+
+def _name() -> str:
+    return str(ReaderName(ensure_job(), str(rank_of(os.environ)), "main", f"{os.getpid()}.0"))

@@ -1,0 +1,115 @@
+"""What the log line says is of: the ranks of this node and their sidecar, over one interval. Pure.
+
+``GET /v1/meter/{job}`` gives sums; the line is about what came since the one before. A rank or a sidecar that is new, or was started anew,
+counts from its own beginning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Mapping, Optional
+
+from forebay_proxy.wire.protocol.meter import CAUSES
+from forebay_proxy.wire.protocol.meter_body import MeterBody
+
+__all__ = ["NodeSums", "NodeView", "SidecarSums", "read_node"]
+
+
+@dataclass(frozen=True)
+class SidecarSums:
+    """Of the sidecar: sums for this job (origin's: for all jobs), and what lies ahead of the job's readers now (None: no plan)."""
+
+    instance: str = ""
+    sent_bytes: int = 0
+    hit_bytes: int = 0
+    origin_bytes: int = 0
+    origin_retries: int = 0
+    lead_shards: Optional[float] = None
+    lead_bytes: Optional[int] = None
+
+    def since(self, earlier: Optional[SidecarSums]) -> SidecarSums:
+        """What has come on top of ``earlier``, if that is of the same sidecar."""
+        if earlier is None or earlier.instance != self.instance:
+            return self
+        return SidecarSums(
+            self.instance,
+            self.sent_bytes - earlier.sent_bytes,
+            self.hit_bytes - earlier.hit_bytes,
+            self.origin_bytes - earlier.origin_bytes,
+            self.origin_retries - earlier.origin_retries,
+            self.lead_shards,
+            self.lead_bytes,
+        )
+
+
+@dataclass(frozen=True)
+class NodeSums:
+    """The totals of the processes of this node, by their names (``job/rank/main/opener``), and of the sidecar; None: none answers."""
+
+    ranks: Mapping[str, MeterBody]
+    sidecar: Optional[SidecarSums] = None
+
+    def since(self, earlier: NodeSums, seconds: float) -> NodeView:
+        """What came in ``seconds``. Processes of one rank, as after a restart, are one; one that told nothing new is left out."""
+        found: dict[str, MeterBody] = {}
+        for name, body in self.ranks.items():
+            grown = body.since(earlier.ranks.get(name))
+            if grown.wall_s > 0:
+                found[name.split("/")[1]] = grown
+        skipped = sum(body.skipped for body in self.ranks.values())
+        sidecar = self.sidecar and self.sidecar.since(earlier.sidecar)
+        return NodeView(found, seconds, skipped, sidecar)
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """What came in ``seconds``: of each rank, by its number, and of the sidecar. ``skipped``: since the beginning, of all ranks."""
+
+    ranks: Mapping[str, MeterBody] = field(default_factory=dict)
+    seconds: float = 0.0
+    skipped: int = 0
+    sidecar: Optional[SidecarSums] = None
+
+    @property
+    def slowest(self) -> Optional[str]:
+        """The rank that waited for the largest part of its time; None without any."""
+        return max(self.ranks, key=lambda rank: stall_share(self.ranks[rank]), default=None)
+
+
+def stall_share(body: MeterBody) -> float:
+    """The part of its time that a rank waited, 0 to 1."""
+    return min(1.0, sum(body.stall_s.values()) / body.wall_s) if body.wall_s > 0 else 0.0
+
+
+def read_node(page: Any) -> NodeSums:
+    """The answer to ``GET /v1/meter/{job}``. Raises ``ValueError``, ``TypeError``, ``KeyError``, ``AttributeError`` for anything else."""
+    told = page["sidecar"]
+    sidecar = SidecarSums(
+        str(page["instance"]),
+        int(told["sent_bytes"]),
+        int(told["hit_bytes"]),
+        int(told["origin_bytes"]),
+        int(told["origin_retries"]),
+        None if told["lead_shards"] is None else float(told["lead_shards"]),
+        None if told["lead_bytes"] is None else int(told["lead_bytes"]),
+    )
+    return NodeSums({str(row["reader"]): _rank(row) for row in page["ranks"]}, sidecar)
+
+
+def _rank(row: Any) -> MeterBody:
+    return MeterBody(
+        float(row["wall_s"]),
+        {cause: float(row["stall_s"].get(cause, 0.0)) for cause in CAUSES},
+        int(row["steps"]),
+        {cause: float(row["reader_wait_s"].get(cause, 0.0)) for cause in CAUSES},
+        int(row["samples"]),
+        int(row["skipped"]),
+        _number(row["batch_size"]),
+        _number(row["workers"]),
+        _number(row["slowest_worker"]),
+        None if row["slowest_shard"] is None else str(row["slowest_shard"]),
+    )
+
+
+def _number(value: Any) -> Optional[int]:
+    return None if value is None else int(value)

@@ -1,0 +1,90 @@
+"""This process's totals, as the sidecar is told them, and as a progress bar shows them."""
+
+from __future__ import annotations
+
+import time
+from typing import Callable, Dict, Mapping, Optional, Tuple
+
+from forebay_loader.meter.totals import StallTotals
+from forebay_proxy.wire.protocol.meter import CAUSES
+from forebay_proxy.wire.protocol.meter_body import MeterBody
+
+__all__ = ["OwnTotals", "Postfix"]
+
+SLOWEST_S = 30.0  # a worker that was slow an hour ago is not the slowest now
+POSTFIX_S = 0.5  # a person reads no quicker, and a bar may ask at every step
+RECENT_S = 10.0
+
+
+class Window:
+    """What came in about the last ``seconds``: since one of two earlier values, of which the older is let go."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
+        self._seconds, self._clock = seconds, clock
+        self._older = self._newer = StallTotals()
+        self._newer_at_s = clock()
+
+    def recent(self, totals: StallTotals) -> StallTotals:
+        """Between one and two times ``seconds``; from the beginning on where that is less."""
+        if totals.wall_s < self._older.wall_s:  # a fork's child: it begins anew
+            self._older = self._newer = StallTotals()
+        found = totals.since(self._older)
+        if self._clock() - self._newer_at_s >= self._seconds:
+            self._older, self._newer, self._newer_at_s = self._newer, totals, self._clock()
+        return found
+
+
+class OwnTotals:
+    """``totals`` and ``workers`` (how many this process's loader has; None: not known) as one message."""
+
+    def __init__(
+        self,
+        totals: Callable[[], StallTotals],
+        workers: Callable[[], Optional[int]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._totals, self._workers = totals, workers
+        self._window = Window(SLOWEST_S, clock)
+
+    def __call__(self) -> MeterBody:
+        totals = self._totals()
+        slowest = self._window.recent(totals).slowest
+        return MeterBody(
+            wall_s=totals.wall_s,
+            stall_s=_every_cause(totals.stall_s),
+            steps=totals.steps,
+            reader_wait_s=_every_cause(totals.reader_wait_s),
+            samples=totals.samples,
+            skipped=0,
+            batch_size=totals.batch_size,
+            workers=self._workers(),
+            slowest_worker=None if slowest is None or slowest.worker < 0 else slowest.worker,
+            slowest_shard=None if slowest is None or not slowest.shard else slowest.shard,
+        )
+
+
+class Postfix:
+    """``fb.postfix()``: of the last ten seconds or so."""
+
+    def __init__(self, totals: Callable[[], StallTotals], clock: Callable[[], float] = time.monotonic) -> None:
+        self._totals, self._clock = totals, clock
+        self._window = Window(RECENT_S, clock)
+        self._said: Tuple[float, Dict[str, str]] = float("-inf"), {}
+
+    def __call__(self) -> Dict[str, str]:
+        at_s, said = self._said
+        if self._clock() - at_s >= POSTFIX_S:
+            said = _words(self._window.recent(self._totals()))
+            self._said = self._clock(), said
+        return dict(said)
+
+
+def _words(recent: StallTotals) -> Dict[str, str]:
+    if not recent.wall_s:
+        return {}
+    cause = f" {recent.cause}" if recent.cause and recent.share >= 0.001 else ""
+    return {"stall": f"{100 * recent.share:.1f}%{cause}", "data": f"{recent.data_s:.3f}s"}
+
+
+def _every_cause(seconds: Mapping[str, float]) -> Dict[str, float]:
+    return {cause: seconds.get(cause, 0.0) for cause in CAUSES}

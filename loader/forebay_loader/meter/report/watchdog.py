@@ -1,0 +1,87 @@
+"""Says that no batch comes, and what the worker does whose batch is due. Never ends anything: that is the person's to decide.
+
+A trainer that does not ask for a batch (it validates, or writes a checkpoint) waits for none. What a worker does is told by its page,
+which a thread of that worker writes. Where the page stands still too, the whole process does, or one call keeps its interpreter: then the
+kernel says what it knows.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Callable, Optional
+
+from forebay_loader.base.size_text import size_text
+from forebay_loader.meter.clock.trainer_wait import TrainerWait
+from forebay_loader.meter.page import MAIN
+from forebay_loader.meter.report.process_state import silent_because
+
+__all__ = ["Watchdog"]
+
+SILENT_S = 5.0  # an observer that has not written for so long does not run: it writes every 10 to 20 ms
+_SELDOM = 10  # times ``after_s``: the longest time between two lines
+_MOST_FRAMES = 8
+_WORDS = {
+    "origin": "waits for the origin",
+    "proxy": "waits for the sidecar",
+    "disk": "waits for the cache's disk",
+    "read": "reads the tar",
+    "decode": "decodes",
+    "map": "is in the user's own stages (map)",
+    "collate": "makes the batch (collate)",
+    "transfer": "has nothing to do: the batch is on its way to the trainer",
+    "start": "is being started",
+    "other": "does what nobody can tell",
+}
+
+
+class Watchdog:
+    """One for each training process. ``look`` is asked every second or so. Not for two threads."""
+
+    def __init__(
+        self,
+        after_s: float,
+        silent_s: float = SILENT_S,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        silent: Callable[[int, int], str] = silent_because,
+    ) -> None:
+        self._after_s, self._silent_s = after_s, silent_s
+        self._clock_ns = clock_ns
+        self._silent = silent
+        self._since_ns: Optional[int] = None  # of the wait that was told
+        self._again_s = after_s
+
+    def look(self, waiting: Optional[TrainerWait], rank: int) -> str:
+        """What to say now of the wait, or of its end; "" for nothing. ``waiting`` is None while the trainer waits for no batch."""
+        now_ns = self._clock_ns()
+        if self._since_ns is not None and (waiting is None or waiting.since_ns != self._since_ns):
+            waited_s, self._since_ns = (now_ns - self._since_ns) / 1e9, None
+            return f"rank {rank}: batches come again, after {waited_s:.0f} s"
+        if waiting is None:
+            return ""
+        waited_s = (now_ns - waiting.since_ns) / 1e9
+        if waited_s < (self._again_s if self._since_ns is not None else self._after_s):
+            return ""
+        self._since_ns, self._again_s = waiting.since_ns, waited_s + min(waited_s, _SELDOM * self._after_s)
+        return f"rank {rank}: no batch for {waited_s:.0f} s: {self._doing(waiting, now_ns)}"
+
+    def _doing(self, waiting: TrainerWait, now_ns: int) -> str:
+        page = waiting.page
+        if page is None:
+            return "no worker has said what it does" if waiting.worker < 0 else f"worker {waiting.worker} has not said what it does"
+        who = "this process" if page.worker == MAIN else f"worker {page.worker}"
+        parts = [f"{who} (pid {page.pid}) {_WORDS.get(page.cause, 'has just begun')} since {_ago(page.since_ns, now_ns)}"]
+        parts += [f"shard {page.shard} at {size_text(page.position)}"] if page.shard else []
+        parts.append(f"{size_text(page.bytes)} read in all")
+        if now_ns - page.heartbeat_ns > self._silent_s * 1e9:
+            parts.append(f"silent since {_ago(page.heartbeat_ns, now_ns)}: {self._silent(page.pid, page.start_time)}")
+        return ", ".join(parts) + (f"; at {stack_in_a_line(page.stack)}" if page.stack else "")
+
+
+def _ago(moment_ns: int, now_ns: int) -> str:
+    return f"{max(0.0, (now_ns - moment_ns) / 1e9):.0f} s"
+
+
+def stack_in_a_line(stack: str) -> str:
+    """The innermost frames of a page's stack (``path:line function`` each), the innermost first: ``function (file:line) < …``."""
+    frames = [line.rpartition(" ") for line in reversed(stack.splitlines())]
+    return " < ".join(f"{name} ({place.rpartition('/')[2]})" for place, _, name in frames[:_MOST_FRAMES])

@@ -1,0 +1,83 @@
+"""What a process tells the sidecar of its stalls, and what it is told of the others: by a fake that records, and by a real sidecar."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.fake_proxy import FakeServer, Refuse
+from support.sidecar import running
+
+import forebay_loader as fb
+from forebay_loader.meter.report.meter_client import MeterClient
+from forebay_proxy.wire.protocol.meter import CAUSES
+from forebay_proxy.wire.protocol.meter_body import MeterBody, decode_meter
+
+NAME = "job-1/0/main/7.0"
+
+
+def totals(wall_s: float) -> MeterBody:
+    return MeterBody(wall_s, {**dict.fromkeys(CAUSES, 0.0), "decode": wall_s / 10}, int(wall_s), samples=64 * int(wall_s), workers=4)
+
+
+@pytest.fixture
+def client() -> Iterator[MeterClient]:
+    made = MeterClient()
+    yield made
+    made.close()
+
+
+def test_totals_are_told(client: MeterClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over one connection, each answered before the next."""
+    with FakeServer().running() as server:
+        monkeypatch.setenv("FOREBAY_URL", server.url)
+        assert [client.tell(NAME, totals(10.0)), client.tell(NAME, totals(20.0))] == [True, True]
+        told = server.asked(f"/v1/meter/{NAME}")
+    assert [decode_meter(each.body) for each in told] == [totals(10.0), totals(20.0)]
+    assert len({each.connection for each in told}) == 1
+    assert fb.counters()["meter_sent"] == 2
+
+
+def test_a_sidecar_that_does_not_know_the_path_is_left_alone(
+    client: MeterClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For a minute, with one notice."""
+    with FakeServer().running() as server:
+        server.plan_status = 404
+        monkeypatch.setenv("FOREBAY_URL", server.url)
+        assert [client.tell(NAME, totals(10.0)) for _ in range(3)] == [False] * 3
+        assert len(server.requests) == 1
+    assert [record.getMessage().endswith("of its stalls (HTTP 404)") for record in caplog.records] == [True]
+
+
+def test_without_a_sidecar_nothing_is_told_and_nothing_fails(client: MeterClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None named, one that is gone, one that answers nonsense."""
+    assert client.tell(NAME, totals(1.0)) is False
+    assert client.node("job-1") is None
+    with FakeServer().running() as server:
+        monkeypatch.setenv("FOREBAY_URL", server.url)
+        server.put("/v1/meter/job-1", b'{"ranks": 3}')
+        assert client.node("job-1") is None
+        server.fault("/v1/meter/job-1", Refuse(404))
+        assert client.node("job-1") is None
+    assert client.tell(NAME, totals(1.0)) is False
+    assert client.node("job-1") is None
+
+
+def test_a_real_sidecar_tells_it_all_again(client: MeterClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To rank 0, to whoever scrapes, and to whoever looks."""
+    with running(tmp_path, "--cache-size", "50MB") as sidecar:
+        monkeypatch.setenv("FOREBAY_URL", sidecar.url)
+        for rank, wall_s in ((0, 0.01), (1, 0.01), (0, 0.02)):
+            assert client.tell(f"job-1/{rank}/main/7.0", totals(wall_s))
+        node = client.node("job-1")
+        assert node is not None
+        assert node.ranks == {"job-1/0/main/7.0": totals(0.02), "job-1/1/main/7.0": totals(0.01)}
+        assert node.sidecar is not None
+        assert node.sidecar.lead_bytes is None
+        assert sidecar.metric("forebay_stall_seconds_total", job="job-1", rank="0", cause="decode") == pytest.approx(0.002)
+        assert [row["rank"] for row in sidecar.status()["meters"]] == ["0", "1"]
+        assert "training waited 10 % of the last minute, 100 % of that for decode" in sidecar.status()["verdict"]
+        assert json.loads(sidecar.ask("/v1/meter/other"))["ranks"] == []
