@@ -23,10 +23,10 @@ keys = (
     st.lists(st.one_of(tricky, characters), min_size=1, max_size=40).map("".join).filter(lambda key: not {".", ".."} & set(key.split("/")))
 )
 hosts = st.from_regex(r"[a-z]([a-z0-9-]{0,10}[a-z0-9])?(\.[a-z]{1,5}){0,3}", fullmatch=True)
-http_paths = st.from_regex(r"(/([A-Za-z0-9_~!*(),:@&=+]|%[0-9A-Fa-f]{2}|/|\.tar){0,20}){0,4}", fullmatch=True).filter(
+http_paths = st.from_regex(r"(/([A-Za-z0-9_~!*(),:;@&=+]|%[0-9A-Fa-f]{2}|/|\.tar){0,20}){0,4}", fullmatch=True).filter(
     lambda path: not re.search(r"/(\.|%2e){1,2}(/|$)", path, re.IGNORECASE)
 )
-queries = st.from_regex(r"([A-Za-z0-9_~!*(),:@&=+/?.-]|%[0-9A-Fa-f]{2}){0,30}", fullmatch=True)
+queries = st.from_regex(r"([A-Za-z0-9_~!*(),:;@&=+/?.-]|%[0-9A-Fa-f]{2}){0,30}", fullmatch=True)
 option_values = {
     "endpoint": st.sampled_from(["http://127.0.0.1:9000", "https://s3.example.org", "http://[::1]:1/base"]),
     "profile": st.from_regex(r"[!-~]{1,20}", fullmatch=True),
