@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 
-__all__ = ["COUNTS", "LoaderCounts", "counters"]
+__all__ = ["COUNTS", "SKIPPED", "LoaderCounts", "counters"]
 
 NAMES = (
     "opened",  # shards opened through the sidecar
@@ -45,6 +45,7 @@ NAMES = (
     "video_scanned",  # clips whose motion and sound nobody knew, looked at when they were first used
     "video_replaced",  # of both: those another sample stood in for
 )
+SKIPPED = ("skipped_open", "skipped_read", "skipped_decode", "skipped_map")  # of the names: those that together are all skips
 
 
 class LoaderCounts:

@@ -22,7 +22,7 @@ MAGIC = int.from_bytes(b"fbmeter1", "little")
 # Words at the page's beginning, by their place.
 WORDS = (
     "magic", "sequence", "pid", "start_time", "worker", "rank", "epoch", "cause", "since_ns", "heartbeat_ns", "begun_ns", "settled_ns",
-    "batches", "samples", "bytes", "position", "spans", "completions",
+    "batches", "samples", "bytes", "position", "skipped", "spans", "completions",
 )  # fmt: skip
 AT = {name: place for place, name in enumerate(WORDS)}
 SPENT_AT, WAITED_AT = 24, 40  # a word a cause, and room for more causes
@@ -50,7 +50,8 @@ class PageView:
 
     ``cause``: what the process does now, "" where nobody looked yet, and ``since_ns``. ``heartbeat_ns``: when its observer looked last,
     ``begun_ns``: first, ``settled_ns``: until when its time is booked. ``spent_ns``: its time by cause, in which "transfer" stands for
-    waiting to be asked for a batch. ``waited_ns``: reader wait by cause. ``batches``, ``samples``, ``bytes``: made, and read, so far.
+    waiting to be asked for a batch. ``waited_ns``: reader wait by cause. ``batches``, ``samples``, ``bytes``: made, and read, so far;
+    ``skipped``: shards, files and samples that handlers passed over.
     ``shard``: what it reads, without what proves who asks, and ``position``, the byte it stands at; ``stack``: of Python, where nothing
     has moved for long. ``torn``: its writer died, or was stopped, in the middle of writing.
     """
@@ -68,6 +69,7 @@ class PageView:
     batches: int
     samples: int
     bytes: int
+    skipped: int
     position: int
     spent_ns: Dict[str, int]
     waited_ns: Dict[str, int]

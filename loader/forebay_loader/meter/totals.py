@@ -34,7 +34,7 @@ class StallTotals:
     - ``pending_s``: stall whose cause is not known yet; it moves to ``stall_s`` within moments.
     - ``reader_wait_s``: workers waited for bytes, by cause, summed over workers: hidden by prefetch, no stall.
     - ``steps``: batches that were given; ``samples`` in them; ``batch_size``: samples of the last one, None before.
-    - ``bytes``: read by the workers.
+    - ``bytes``: read by the workers; ``skipped``: shards, files and samples that handlers passed over there.
     - ``workers``: those that were waited for.
     - ``lead_shards``, ``lead_bytes``: how far the prefetch is ahead; None where nobody asked the sidecar.
 
@@ -49,6 +49,7 @@ class StallTotals:
     samples: int = 0
     batch_size: Optional[int] = None
     bytes: int = 0
+    skipped: int = 0
     workers: Tuple[WorkerStall, ...] = ()
     lead_shards: Optional[int] = None
     lead_bytes: Optional[int] = None
@@ -104,6 +105,7 @@ class StallTotals:
             steps=self.steps - earlier.steps,
             samples=self.samples - earlier.samples,
             bytes=self.bytes - earlier.bytes,
+            skipped=self.skipped - earlier.skipped,
             workers=tuple(one for one in workers if one.stall_s > 0),
         )
 
@@ -119,6 +121,7 @@ class StallTotals:
             "samples": self.samples,
             "batch_size": self.batch_size,
             "bytes": self.bytes,
+            "skipped": self.skipped,
             "batch_s": round(self.batch_s, 6),
             "data_s": round(self.data_s, 6),
             "slowest_worker": None if slowest is None else slowest.worker,

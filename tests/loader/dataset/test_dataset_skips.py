@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from support.fake_proxy import FakeServer
+from support.sidecar import wait_until
 from support.tars import expected, tar_shard
 
 import forebay_loader as fb
@@ -321,3 +322,14 @@ def test_the_stage_alone_records_its_own() -> None:
     data = wds.DataPipeline(wds.SimpleShardList(urls), fb.tarfile_to_samples(handler=wds.ignore_and_continue, limits=QUICK))
     assert keys(data) == KEYS[:5]
     assert [(line["stage"], line["shard"], line["epoch"]) for line in listed()] == [("open", "s3://bucket/missing.tar", None)]
+
+
+def test_the_meter_knows_of_skips() -> None:
+    """Of the workers that the trainer waited for, in their sum."""
+    loader = loaded(dataset().map(FailsFor(BAD, KEYS[0]), handler=wds.ignore_and_continue), persistent_workers=True)
+    before = fb.stalls()
+    iterator = iter(loader)
+    assert len(list(iterator)) == len(KEYS) - 2
+    wait_until(lambda: fb.stalls().since(before).skipped == 2)
+    assert fb.stalls().as_json()["skipped"] >= 2
+    del iterator, loader

@@ -40,11 +40,11 @@ def page(file: int, written: PageWriter) -> Iterator[MeterPage]:
 
 def test_what_is_booked_is_seen(written: PageWriter, page: MeterPage) -> None:
     """Its words, its sums by cause, and what it did between two moments."""
-    written.book([(150, READ), (400, DECODE)], 410, [5, *NO_WAIT[1:]], batches=2, bytes=99)
+    written.book([(150, READ), (400, DECODE)], 410, [5, *NO_WAIT[1:]], batches=2, bytes=99, skipped=3)
     written.tell("s3://bucket/a.tar", "")
     found = page.view()
     assert (found.pid, found.worker, found.rank, found.heartbeat_ns, found.settled_ns) == (7, 3, 1, 410, 400)
-    assert (found.batches, found.bytes, found.shard, found.stack, found.torn) == (2, 99, "s3://bucket/a.tar", "", False)
+    assert (found.batches, found.bytes, found.skipped, found.shard, found.stack, found.torn) == (2, 99, 3, "s3://bucket/a.tar", "", False)
     assert {cause: spent for cause, spent in found.spent_ns.items() if spent} == {"read": 50, "decode": 250}
     assert found.waited_ns["origin"] == 5
     assert page.spans(120, 200) == [(120, 150, "read"), (150, 200, "decode")]

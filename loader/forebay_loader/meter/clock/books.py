@@ -22,7 +22,7 @@ class StallBooks:
         self._open: Set[int] = set()  # the passes that are on
         self._open_ns = 0  # since when there is one
         self._stall_ns: Dict[str, int] = {}
-        self._steps = self._samples = self._bytes = 0
+        self._steps = self._samples = self._bytes = self._skipped = 0
         self._batch_size: Optional[int] = None
         self._workers: OrderedDict[int, WorkerStall] = OrderedDict()
         self._pages: Dict[int, SeenPage] = {}
@@ -78,6 +78,7 @@ class StallBooks:
             samples=self._samples,
             batch_size=self._batch_size,
             bytes=self._bytes + sum(page.bytes for page in pages),
+            skipped=self._skipped + sum(page.skipped for page in pages),
             workers=tuple(self._workers.values()),
         )
 
@@ -87,6 +88,7 @@ class StallBooks:
             if not page.look():
                 self._waited_ns = [before + page.waited_ns[at] for at, before in enumerate(self._waited_ns)]
                 self._bytes += page.bytes
+                self._skipped += page.skipped
                 del self._pages[page.pid]
 
 

@@ -19,7 +19,7 @@ class SeenPage:
     def __init__(self, pid: int, page: Optional[MeterPage] = None) -> None:
         self.pid = pid
         self.waited_ns: List[int] = [0] * len(CAUSES)
-        self.bytes = 0
+        self.bytes = self.skipped = 0
         self.alive = True
         self._page = page
         self._own = page is not None
@@ -59,6 +59,7 @@ class SeenPage:
         alive = self._own or (self._name is not None and process_start_time(self.pid) == self._name.start_time)
         if self.found() and self._page is not None:
             view = self._page.view()
-            self.waited_ns, self.bytes = [view.waited_ns[cause] for cause in CAUSES], view.bytes
+            self.waited_ns = [view.waited_ns[cause] for cause in CAUSES]
+            self.bytes, self.skipped = view.bytes, view.skipped
         self.alive = alive
         return alive
