@@ -35,6 +35,7 @@ def main(urls: str) -> None:
         optimizer.step()
         steps, samples = steps + 1, samples + len(pictures)
     print(f"rank {accelerator.process_index}: {steps} steps, {samples} samples", flush=True)
+    accelerator.print(fb.stalls())  # why it was idle, in one sentence
     accelerator.end_training()
 
 

@@ -39,6 +39,8 @@ def main(urls: str) -> None:
             optimizer.step()
             steps, samples = steps + 1, samples + len(pictures)
         print(f"epoch {epoch}, rank {dist.get_rank()}: {steps} steps, {samples} samples", flush=True)
+    if dist.get_rank() == 0:
+        print(fb.stalls())  # why this rank's accelerator was idle, in one sentence
     dist.destroy_process_group()
 
 

@@ -50,7 +50,7 @@ def main(urls: str) -> None:
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     trainer.fit(Colours(), datamodule=Shards(urls))
-    print(f"rank {trainer.global_rank}: {trainer.global_step} steps", flush=True)
+    print(f"rank {trainer.global_rank}: {trainer.global_step} steps; {fb.stalls()}", flush=True)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.fake_proxy import free_port
+from support.fake_proxy import FakeServer, free_port
 from support.lengths import LEFT, LONG
+from support.other_python import clean_environment
 from support.sidecar import Sidecar, environment, forebay, running
 from support.training import popen
 from support.warm_python import python_program
@@ -36,8 +37,16 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def sidecar(tmp_path: Path, shards: str) -> Iterator[Sidecar]:
-    with running(tmp_path, "--cache-size", "200MB", "--file-root", str(Path(shards).parent)) as found:
+def origin(shards: str) -> Iterator[FakeServer]:
+    with FakeServer().running() as server:
+        for path in Path(shards).parent.iterdir():
+            server.put(f"/{path.name}", path.read_bytes())
+        yield server
+
+
+@pytest.fixture
+def sidecar(tmp_path: Path, shards: str, origin: FakeServer) -> Iterator[Sidecar]:
+    with running(tmp_path, "--cache-size", "200MB", "--file-root", str(Path(shards).parent), allow=[origin.url]) as found:
         yield found
 
 
@@ -84,9 +93,11 @@ def test_the_table_names_them() -> None:
 
 def test_plain_ddp(sidecar: Sidecar, shards: str) -> None:
     """Both ranks take as many steps, and together they read every sample once."""
-    found = steps_and_samples(trained("ddp", sidecar, f"pipe:cat {shards}", ranks=RANKS))
+    outputs = trained("ddp", sidecar, f"pipe:cat {shards}", ranks=RANKS)
+    found = steps_and_samples(outputs)
     assert ({steps for steps, _ in found}, sum(samples for _, samples in found)) == ({4}, SHARDS * SAMPLES)
     assert whole(sidecar)
+    assert re.search(r"^stall [\d.]+ % of \d+ s", outputs[0], re.MULTILINE)
 
 
 def test_a_stopped_epoch_goes_on(sidecar: Sidecar, shards: str, tmp_path: Path) -> None:
@@ -132,7 +143,7 @@ def test_as_documented(example: str, tmp_path: Path) -> None:
 @long
 @pytest.mark.skipif(not OTHERS.exists(), reason=f"needs {OTHERS}: scripts/test --long makes it")
 @pytest.mark.parametrize("example", ["open_clip_data", "timm_train"])
-def test_taken_over(example: str, sidecar: Sidecar, shards: str, tmp_path: Path) -> None:
+def test_taken_over(example: str, sidecar: Sidecar, shards: str, origin: FakeServer, tmp_path: Path) -> None:
     """Other people's data code, which names no Forebay: ``forebay run`` leads it to the sidecar, and every sample comes.
 
     Their torchvision is for CUDA: two of its operators are declared before it is imported, which none of this uses.
@@ -142,10 +153,12 @@ def test_taken_over(example: str, sidecar: Sidecar, shards: str, tmp_path: Path)
         f"import sys; sys.path.insert(0, {str(EXAMPLES.parent / 'benchmarks' / 'takeover_programs')!r}); import shim, runpy\n"
         f"if __name__ == '__main__': runpy.run_path({str(EXAMPLES / f'{example}.py')!r}, run_name='__main__')\n"
     )
-    root, _, split = shards.rpartition("/")
-    what = [f"pipe:cat {shards}"] if example == "open_clip_data" else [f"pipe:cat {root}", split]
-    command = ["forebay", "run", "--", str(OTHERS), str(script), *what, str(SHARDS * SAMPLES)]
+    what = [f"pipe:cat {shards}"] if example == "open_clip_data" else [origin.url, Path(shards).name]
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "1", "RANK": "0"}
-    output = told(popen(tmp_path, command, FOREBAY_URL=sidecar.url, **where))
-    assert f"{SHARDS * SAMPLES} samples" in output
+    environ = clean_environment(tmp_path / "run", FOREBAY_URL=sidecar.url, **where)
+    command = [sys.executable, "-P", "-m", "forebay_proxy", "run", "--", str(OTHERS), str(script), *what, str(SHARDS * SAMPLES)]
+    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=PROGRAM_S, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert f"{SHARDS * SAMPLES} samples" in done.stdout
+    assert "0 went direct" in done.stderr
     assert whole(sidecar)
