@@ -38,12 +38,10 @@ def frame_drop(sampler: Sampler, share: float = 0.1) -> Sampler:
 
 
 @dataclass(frozen=True, repr=False)
-class TimeWarpSampler(SpelledSampler):
-    """As ``time_warp`` says."""
+class SamplerAround(SpelledSampler):
+    """Base of what changes the frames of another sampler, by the seed: another one in each epoch in which that is."""
 
-    spelled: ClassVar[str] = "time_warp"
     sampler: Sampler
-    strength: float = 0.3
 
     def at(self, epoch: int) -> Sampler:
         """Around the sampler of ``epoch``."""
@@ -56,6 +54,14 @@ class TimeWarpSampler(SpelledSampler):
     @property
     def draws(self) -> bool:
         return True
+
+
+@dataclass(frozen=True, repr=False)
+class TimeWarpSampler(SamplerAround):
+    """As ``time_warp`` says."""
+
+    spelled: ClassVar[str] = "time_warp"
+    strength: float = 0.3
 
     def __call__(self, info: ClipInfo, seed: int) -> Sampling:
         """As ``time_warp`` says. A function of the frame's number, u + s u (1 - u) of the window: ascending, whatever their order is."""
@@ -69,24 +75,11 @@ class TimeWarpSampler(SpelledSampler):
 
 
 @dataclass(frozen=True, repr=False)
-class FrameDropSampler(SpelledSampler):
+class FrameDropSampler(SamplerAround):
     """As ``frame_drop`` says."""
 
     spelled: ClassVar[str] = "frame_drop"
-    sampler: Sampler
     share: float = 0.1
-
-    def at(self, epoch: int) -> Sampler:
-        """Around the sampler of ``epoch``."""
-        return replace(self, sampler=for_epoch(self.sampler, epoch))
-
-    @property
-    def phased(self) -> bool:
-        return phased(self.sampler)
-
-    @property
-    def draws(self) -> bool:
-        return True
 
     def __call__(self, info: ClipInfo, seed: int) -> Sampling:
         """As ``frame_drop`` says."""
