@@ -133,7 +133,7 @@ class Samples:
         except _NextShard:
             return
         finally:
-            if isinstance(stream, (ShardStream, Descriptor)):
+            if isinstance(stream, (ShardStream, Descriptor, io.BufferedReader)):  # the last: a local file, which webdataset leaves open
                 stream.close()  # views hold the memory they need
         if self._open.sample is before and self._select is None:
             _tell_empty(shard)

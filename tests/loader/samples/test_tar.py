@@ -192,6 +192,13 @@ def test_a_file_is_closed_when_reading_is_given_up() -> None:
     assert held.closed
 
 
+def test_a_local_file_is_closed_too() -> None:
+    """As webdataset's opener gives it: nobody else would before the garbage collector comes."""
+    held = io.BufferedReader(io.BytesIO(PLAIN + END))  # type: ignore[arg-type]
+    assert list(samples_of([{"url": "file:///nas/a.tar", "stream": held}]))
+    assert held.closed
+
+
 def test_no_text_of_ours_holds_what_may_be_secret() -> None:
     """Messages name a shard without the query and the command of its URL."""
     for url in ("https://o/a.tar?token=secret", "pipe:curl -H 'Authorization: secret' https://o/a.tar", "https://u:secret@o/a.tar"):
