@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import json
 import multiprocessing
 import subprocess
 import sys
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import numpy
 import pytest
 from support import torch_video_train
 from support.clip_answers import pictures_of
+from support.clip_shards import numbered_clips
 from support.clips import frame_number, rendered
 from support.fake_proxy import FakeServer
 from support.other_python import clean_environment, other_python
@@ -43,17 +42,6 @@ FOREBAY = f"import sys; sys.path[:0] = {[str(ROOT / 'proxy'), str(ROOT / 'loader
 LONG = {"frames": 300, "gop": 10, "width": 320, "height": 240, "audio": "aac"}
 
 
-def tar_of(first: int, clips: list[bytes]) -> bytes:
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w") as out:
-        for number, clip in enumerate(clips, first):
-            for suffix, content in (("mp4", clip), ("json", json.dumps({"number": number}).encode())):
-                entry = tarfile.TarInfo(f"{number:04}.{suffix}")
-                entry.size = len(content)
-                out.addfile(entry, io.BytesIO(content))
-    return made.getvalue()
-
-
 @pytest.fixture
 def shards(place: Path) -> Path:
     """Shards of three clips of three seconds, and one of two long clips."""
@@ -61,8 +49,8 @@ def shards(place: Path) -> Path:
     found.mkdir()
     clip = rendered(frames=24, audio="aac")
     for shard in range(SHARDS):
-        (found / f"{shard:03}.tar").write_bytes(tar_of(shard * CLIPS, [clip] * CLIPS))
-    (found / "long.tar").write_bytes(tar_of(0, [rendered(**LONG), rendered(**LONG)]))
+        (found / f"{shard:03}.tar").write_bytes(numbered_clips([clip] * CLIPS, shard * CLIPS))
+    (found / "long.tar").write_bytes(numbered_clips([rendered(**LONG)] * 2))
     return found
 
 
@@ -87,7 +75,7 @@ def test_the_code_of_others_runs_unchanged(place: Path, tmp_path_factory: pytest
     clip = rendered(frames=24, audio="aac")
     with FakeServer().running() as origin:
         for shard in range(SHARDS):
-            origin.put(f"/train-{shard:03}.tar", tar_of(shard * CLIPS, [clip] * CLIPS))
+            origin.put(f"/train-{shard:03}.tar", numbered_clips([clip] * CLIPS, shard * CLIPS))
         urls = f"{origin.url}/train-{{000..{SHARDS - 1:03}}}.tar"
         ranks = " & ".join(f"RANK={rank} WORLD_SIZE=2 {python} {torch_video_train.__file__} '{urls}' > {place}/{rank}" for rank in range(2))
         with running(place, "--cache-size", "200MB", allow=[origin.url]) as sidecar:
