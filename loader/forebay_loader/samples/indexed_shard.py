@@ -110,7 +110,7 @@ class IndexedShard:
         key, files = self._ranges.wanted(place(number, len(self)))
         sample: Sample = {"__key__": key, "__url__": self.url}
         for suffix, offset, size in files:
-            sample[suffix] = MemberBytes(self.read, offset, size) if wants(suffix) else self.read(offset, size)
+            sample[suffix] = MemberBytes(self.read, offset, size, self.mapped) if wants(suffix) else self.read(offset, size)
         return sample
 
     def read(self, at: int, size: int, *, sparse: bool = False) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Optional, Protocol, Sequence, Tuple
 
-from forebay_loader.stream.sparse_reads import SEGMENT_BYTES, are_sparse
+from forebay_loader.stream.sparse_reads import SEGMENT_BYTES, SPANS_AT_ONCE, are_sparse
 
 __all__ = ["MemberBytes"]
 
@@ -22,9 +22,11 @@ class MemberBytes:
     once, whole. Of a larger one only what is wanted is asked for, where that is little.
     """
 
-    def __init__(self, read: ReadShard, offset: int, size: int) -> None:
+    def __init__(self, read: ReadShard, offset: int, size: int, here: bool = False) -> None:
+        """``here``: all of the shard is, as a file."""
         self.size = size
         self._read, self._offset = read, offset
+        self._here = here
         self._sparse: Optional[bool] = None  # of what was said to be read next; None: nothing was
 
     def __repr__(self) -> str:
@@ -38,9 +40,11 @@ class MemberBytes:
         sparse = self._lie_sparse([(at, at + size)]) if self._sparse is None else self._sparse
         return self._read(self._offset + at, size, sparse=sparse)
 
-    def expect(self, spans: Sequence[Tuple[int, int]]) -> None:
-        """``spans`` of the member, each (offset, end), ascending, are read next, and no others before it is told anew."""
+    def expect(self, spans: Sequence[Tuple[int, int]]) -> int:
+        """``spans`` of the member, each (offset, end), ascending, are read next, and no others before it is told anew. How many of them to
+        ask for at a time."""
         self._sparse = self._lie_sparse(spans)
+        return 1 if self._here else SPANS_AT_ONCE
 
     def _lie_sparse(self, spans: Sequence[Tuple[int, int]]) -> bool:
         return self.size >= SEGMENT_BYTES and are_sparse(spans, self.size)

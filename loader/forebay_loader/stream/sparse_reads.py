@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import Dict, List, Sequence, Tuple
 
-__all__ = ["SEGMENT_BYTES", "are_sparse", "sparse_header"]
+__all__ = ["SEGMENT_BYTES", "SPANS_AT_ONCE", "are_sparse", "sparse_header"]
 
 SEGMENT_BYTES = 8 << 20  # the sidecar's; where it has others, this only guesses less well
 REQUEST_BYTES = 64 << 10  # what a request costs an origin that is near, in bytes that it could have sent meanwhile: less is not worth one
+
+SPANS_AT_ONCE = 4  # of a clip that is not here: eight groups of pictures then cost two round trips; each may be 4 MiB in memory
 
 
 def are_sparse(spans: Sequence[Tuple[int, int]], length: int) -> bool:

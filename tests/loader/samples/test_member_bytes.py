@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forebay_loader.samples.member_bytes import MemberBytes
-from forebay_loader.stream.sparse_reads import SEGMENT_BYTES
+from forebay_loader.stream.sparse_reads import SEGMENT_BYTES, SPANS_AT_ONCE
 
 
 class Shard:
@@ -44,3 +44,8 @@ def test_a_small_file_shares_its_segment_with_others() -> None:
     member.expect([(0, 10)])
     member.read(0, 10)
     assert shard.asked == [(1000, 10, False)]
+
+
+def test_parts_are_asked_for_together_where_the_shard_is_not_here() -> None:
+    """Of a file that is, one after the other."""
+    assert [MemberBytes(Shard().read, 0, 100, here).expect([(0, 10)]) for here in (True, False)] == [1, SPANS_AT_ONCE]

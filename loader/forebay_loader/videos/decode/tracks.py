@@ -24,17 +24,19 @@ __all__ = ["GAP_BYTES", "ClipTracks", "tracks_of"]
 _COUNTED = "fb.counters()['video_cut'] counts such clips"
 GAP_BYTES = 2 << 10  # between two parts that are wanted, mostly a packet of sound: they cost less than another request
 
-Expect = Callable[[Sequence[Tuple[int, int]]], None]
+Expect = Callable[[Sequence[Tuple[int, int]]], int]
 Sound = Callable[[float, float, ClipTimer], Tuple[Any, int]]
 
 
-def _unheard(spans: Sequence[Tuple[int, int]]) -> None:
+def _unheard(spans: Sequence[Tuple[int, int]]) -> int:
     """What is in memory has come already."""
+    return 1
 
 
 @dataclass(frozen=True)
 class ClipTracks:
-    """The first video track, None without one, and what reads its packets; what is told the spans that are read next; what gives sound
+    """The first video track, None without one, and what reads its packets; what is told the spans that are read next, and says how many
+    of them to ask for at a time; what gives sound
     between two seconds, if there is any: sound that cannot be read raises ``UnsupportedVideo`` there, and ``info`` knows of none."""
 
     info: ClipInfo
@@ -45,7 +47,8 @@ class ClipTracks:
 
 
 def tracks_of(read: ReadPart, length: int, name: str, timer: ClipTimer, expect: Expect = _unheard) -> ClipTracks:
-    """The tracks of a clip of ``length`` bytes, within ``timer``. ``expect`` is told which spans of it are read next.
+    """The tracks of a clip of ``length`` bytes, within ``timer``. ``expect`` is told which spans of it are read next, and says
+    how many to ask for at a time.
 
     Raises ``CorruptVideo``, ``UnsupportedVideo``, ``VideoTimeout``, and what ``read`` raises.
     """
@@ -92,8 +95,8 @@ def _demuxed(data: Buffer, timer: ClipTimer, name: str) -> ClipTracks:
 def _sound(track: Track, read: ReadPart, expect: Expect, begin_s: float, end_s: float, timer: ClipTimer) -> Tuple[Any, int]:
     group = sound_group(track, begin_s, end_s)
     spans = track.byte_spans([group], GAP_BYTES) if group.first < group.end else []
-    expect(spans)
-    return sound_between(track, SpanReader(read, spans), begin_s, end_s, timer)
+    with SpanReader(read, spans, expect(spans)) as parts:
+        return sound_between(track, parts, begin_s, end_s, timer)
 
 
 def _refusing(fault: str) -> Optional[Sound]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, Dict, Optional, Protocol, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Protocol, Sequence, Tuple
 
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.errors import ShardReadError
@@ -14,8 +14,10 @@ from forebay_loader.samples.index_client import source_in
 from forebay_loader.stream.descriptor_request import open_descriptor
 from forebay_loader.stream.shard_descriptor import Descriptor
 from forebay_loader.stream.shard_request import shown
-from forebay_loader.stream.sparse_reads import are_sparse
-from forebay_loader.videos.decode.frames import Buffer
+from forebay_loader.stream.sparse_reads import SPANS_AT_ONCE, are_sparse
+
+if TYPE_CHECKING:
+    from forebay_loader.videos.decode.frames import Buffer  # PyAV, which who only lists clips needs not
 
 __all__ = ["ClipBytes", "FileClip", "MemberClip", "MemoryClip", "ObjectClip"]
 
@@ -36,8 +38,9 @@ class ClipBytes(Protocol):
         """``size`` bytes from ``at``, fewer only at the end."""
         ...
 
-    def expect(self, spans: Spans) -> None:
-        """These are read next, and no others before it is told anew."""
+    def expect(self, spans: Spans) -> int:
+        """These are read next, and no others before it is told anew. How many of them to ask for at a time: 1 where they are here, else
+        ``read`` may be called in that many threads."""
         ...
 
     def close(self) -> None: ...
@@ -59,8 +62,9 @@ class MemoryClip:
     def read(self, at: int, size: int) -> Buffer:
         return memoryview(self._data)[at : at + size]
 
-    def expect(self, spans: Spans) -> None:
+    def expect(self, spans: Spans) -> int:
         """All of it is here."""
+        return 1
 
     def close(self) -> None:
         """Nothing is open."""
@@ -75,7 +79,7 @@ class MemberClip:
         size: int,
         name: str = "",
         shard: str = "",
-        expect: Optional[Callable[[Spans], None]] = None,
+        expect: Optional[Callable[[Spans], int]] = None,
     ) -> None:
         """``expect``: is told as this is."""
         self.name, self.shard = name, shard
@@ -89,9 +93,8 @@ class MemberClip:
         size = min(size, self._size - at)
         return self._read(at, size) if size > 0 else b""
 
-    def expect(self, spans: Spans) -> None:
-        if self._expect is not None:
-            self._expect(spans)
+    def expect(self, spans: Spans) -> int:
+        return 1 if self._expect is None else self._expect(spans)
 
     def close(self) -> None:
         """What reads it belongs to its shard."""
@@ -122,8 +125,9 @@ class FileClip:
             data += more
         return data
 
-    def expect(self, spans: Spans) -> None:
+    def expect(self, spans: Spans) -> int:
         """All of it is here."""
+        return 1
 
     def close(self) -> None:
         file, self._file = self._file, -1
@@ -183,8 +187,9 @@ class ObjectClip:
         COUNTS.add("bytes_proxy", len(data))
         return data
 
-    def expect(self, spans: Spans) -> None:
+    def expect(self, spans: Spans) -> int:
         self._sparse = are_sparse(spans, self.open())
+        return SPANS_AT_ONCE if self._version is not None else 1
 
     def close(self) -> None:
         opened, self._opened, self._version, self._sparse = self._opened, None, None, None

@@ -74,16 +74,15 @@ class ClipSource:
             groups = track.needed(sorted(places))
             with profiled("forebay.video.decode"):
                 spans = track.byte_spans(groups, GAP_BYTES)
-                tracks.expect(spans)
-                read = SpanReader(tracks.read, spans)
-                for number, frame in decoded(track, groups, read, timer, self._threads):
-                    if not len(found):  # made for what a decoder gives: what the header says is nobody's word for it
-                        pictures = Pictures(frame.width, frame.height, track.rotation_deg, self._size)
-                        found = room_for(len(indices), pictures.shape)
-                    first, *others = places[number]
-                    pictures.into(frame, found[first])
-                    for place in others:
-                        found[place] = found[first]
+                with SpanReader(tracks.read, spans, tracks.expect(spans)) as read:
+                    for number, frame in decoded(track, groups, read, timer, self._threads):
+                        if not len(found):  # made for what a decoder gives: what the header says is nobody's word for it
+                            pictures = Pictures(frame.width, frame.height, track.rotation_deg, self._size)
+                            found = room_for(len(indices), pictures.shape)
+                        first, *others = places[number]
+                        pictures.into(frame, found[first])
+                        for place in others:
+                            found[place] = found[first]
         COUNTS.add("video_frames", len(indices))
         return found
 

@@ -11,6 +11,7 @@ from support.fake_proxy import FakeServer, ramp
 
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.errors import ShardChanged, ShardReadError
+from forebay_loader.stream.sparse_reads import SPANS_AT_ONCE
 from forebay_loader.videos.sources.clip_bytes import ClipBytes, FileClip, MemberClip, MemoryClip, ObjectClip
 
 DATA = ramp(10_000)
@@ -97,6 +98,12 @@ def test_little_of_an_object_is_asked_for_alone(proxy: FakeServer) -> None:
     clip.read(0, 10)
     said = [asked.headers.get("Forebay-Sparse", "") for asked in proxy.asked(TARGET) if asked.method == "GET"]
     assert said == ["1", "", "", "1"]
+
+
+def test_only_parts_that_come_from_far_are_asked_for_together(clip: ClipBytes) -> None:
+    """What is here is read part by part."""
+    clip.open()
+    assert clip.expect([(0, 10), (5000, 5010)]) == (SPANS_AT_ONCE if isinstance(clip, ObjectClip) else 1)
 
 
 def test_what_was_expected_ends_with_the_clip(proxy: FakeServer) -> None:
