@@ -9,7 +9,7 @@ workers apart where shards are drawn with replacement, so that several may come 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Mapping, Optional
 
 __all__ = ["EpochDecoder", "EpochStage"]
 
@@ -26,5 +26,8 @@ class EpochDecoder(ABC):
     """What ``fb.WebDataset(…).decode(…)`` asks for a decoder of each pass."""
 
     @abstractmethod
-    def of_pass(self, epoch: int, turn: int, phase: Optional[int], place: int = 0) -> Callable[[str, Any], Any]:
-        """A decoder of one pass: gets a member's suffix and bytes, answers None for what it does not decode."""
+    def of_pass(
+        self, epoch: int, turn: int, phase: Optional[int], place: int = 0, sample: Optional[Callable[[], Mapping[str, Any]]] = None
+    ) -> Callable[[str, Any], Any]:
+        """A decoder of one pass: gets a member's suffix and bytes, answers None for what it does not decode. ``sample`` gives the sample
+        that the member is of."""

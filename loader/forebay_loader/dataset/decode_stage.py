@@ -1,5 +1,5 @@
 """``.decode(…)`` with decoders of clips: webdataset's own stage, made anew for each pass. Its decoders learn neither the pass, by which
-some differ, nor the sample, which their errors should name: both are told here.
+some differ, nor the sample, by which a scan knows clips and which errors should name: both are told here.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class DecodeStage(EpochStage):
 
     def __call__(self, samples: Iterator[Any]) -> Iterator[Any]:
         began = self._began.pop(threading.get_ident(), None)  # None outside fb.WebDataset: its decoders say what they make of that
-        bound = [one.of_pass(*began) if began and isinstance(one, EpochDecoder) else one for one in self._args]
         how, skips = self._how, current()
         handler = RecordedHandler(how["handler"], skips) if skips is not None and passes_over(how.get("handler")) else None
         names = _Names()
+        bound = [one.of_pass(*began, names.sample) if began and isinstance(one, EpochDecoder) else one for one in self._args]
         bound = [names.naming(one) if callable(one) else one for one in bound]
         made: Any = _Stock(lambda: names.noting(samples))
         if handler is None:
@@ -59,6 +59,9 @@ class _Names:
         for sample in samples:
             self._sample = sample if isinstance(sample, Mapping) else {}
             yield sample
+
+    def sample(self) -> Mapping[str, Any]:
+        return self._sample
 
     def naming(self, decoder: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
         """``decoder`` whose errors name clip and shard."""

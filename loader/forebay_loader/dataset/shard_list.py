@@ -65,8 +65,7 @@ class ShardList(EpochStage):
 
     def place(self) -> int:
         """Of this rank and worker among all: each has another one."""
-        world = self.world.resolved()
-        return world.rank + world.size * here_worker().id
+        return self.world.resolved().place()
 
     def _indices(self, epoch: int, turn: int) -> Iterable[int]:
         n, order = len(self.urls), self.order

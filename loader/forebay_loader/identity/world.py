@@ -43,6 +43,10 @@ class World(NamedTuple):
             return self
         return _of_group(None) or (World.here() if self.told_by == ALONE else self)
 
+    def place(self) -> int:
+        """Of the worker that asks, among those of all ranks: each has another one; the main process of rank 0 has 0."""
+        return self.rank + self.size * here_worker().id
+
     def tell_worker(self) -> None:
         """In a DataLoader worker that cannot know: leave the rank where webdataset's own splitters, and reader names, look for it."""
         if self.size < 2 or not in_worker() or ("RANK" in os.environ and "WORLD_SIZE" in os.environ) or _of_group(None) is not None:

@@ -49,7 +49,7 @@ def decoded_sample(sample: Mapping[str, Any], wants: Callable[[str], bool], aske
         if suffix in found:
             continue
         seed = sample_seed(asked.seed, visit.epoch, f"{name}.{suffix}", visit.again)
-        known_as = "" if asked.metadata is None else clip_name(shard_name(str(sample.get("__url__", ""))), f"{name}.{suffix}")
+        known_as = _known_as(sample, f".{suffix}", asked)
         clip = _decoded(_clip_bytes(value, f"{name}.{suffix}", shard), asked, visit.phase, seed, known_as)
         stem = suffix.rpartition(".")[0]
         prefix = f"{stem}." if stem else ""
@@ -58,6 +58,13 @@ def decoded_sample(sample: Mapping[str, Any], wants: Callable[[str], bool], aske
             made.update({f"{prefix}audio": clip.audio, f"{prefix}audio_rate_hz": clip.rate_hz})
         found.update(made)
     return found
+
+
+def _known_as(sample: Mapping[str, Any], key: str, asked: ClipArguments) -> str:
+    """How a scan calls the member of ``sample`` that ends in ``key``, "" where none is asked."""
+    if asked.metadata is None:
+        return ""
+    return clip_name(shard_name(str(sample.get("__url__", ""))), f"{sample.get('__key__', '')}{key}")
 
 
 def _check_names(sample: Mapping[str, Any], kept: Mapping[str, Any], asked: ClipArguments, name: str, shard: str) -> None:
@@ -76,12 +83,15 @@ def _check_names(sample: Mapping[str, Any], kept: Mapping[str, Any], asked: Clip
             taken[key] = f"{name}.{suffix}"
 
 
-def decoded_member(key: str, data: Any, asked: ClipArguments, of: ClipPass) -> Tuple[Any, Any, Dict[str, Any]]:
-    """(frames, audio, info) of a clip in memory, as ``wds.torch_video`` gave them, in numpy."""
+def decoded_member(key: str, data: Any, asked: ClipArguments, of: ClipPass, sample: Mapping[str, Any]) -> Tuple[Any, Any, Dict[str, Any]]:
+    """(frames, audio, info) of a clip in memory, as ``wds.torch_video`` gave them, in numpy.
+
+    ``key``: a dot and its suffix in ``sample``.
+    """
     named = blake2b(data, digest_size=16).hexdigest() if asked.sampling is not None else ""
     visit = of.visit(named)
     seed = sample_seed(asked.seed, visit.epoch, named, visit.again)
-    clip = _decoded(MemoryClip(data, key), asked, visit.phase, seed, named and f"blake2b:{named}")
+    clip = _decoded(MemoryClip(data, key), asked, visit.phase, seed, _known_as(sample, key, asked))
     info: Dict[str, Any] = {"video_fps": clip.info.fps, "video": clip.info, "mask": clip.mask}
     if clip.rate_hz:
         info["audio_fps"] = clip.rate_hz

@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.epoch_stage import EpochDecoder, EpochStage
 from forebay_loader.base.notices import notice_once, warn_node
+from forebay_loader.identity.world import World
 from forebay_loader.meter.skips.recorded_handler import Handler, Place, RecordedHandler
 from forebay_loader.meter.skips.skip_pass import current
 from forebay_loader.meter.skips.skip_watch import lone_pass
@@ -37,6 +38,7 @@ class ClipStage(EpochStage, EpochDecoder):
         self.asked = asked
         self.replaces = replace_corrupt
         self._epochs = Epochs(epoch)  # counts for pipelines that say nothing, over the workers of a DataLoader
+        self._world = World()
         self._handler = handler
         self._began: Dict[int, Began] = {}  # by thread: what is known of its next pass
 
@@ -44,13 +46,15 @@ class ClipStage(EpochStage, EpochDecoder):
         return f"<ClipStage {self.asked.sampling!r}, size {self.asked.size}>"
 
     def __getstate__(self) -> Dict[str, Any]:
-        return {**self.__dict__, "_began": {}}
+        return {**self.__dict__, "_world": self._world.resolved(), "_began": {}}
 
     def begin(self, epoch: int, turn: int, phase: Optional[int] = None, place: int = 0) -> None:
         self._began[threading.get_ident()] = epoch, turn, phase, place
 
-    def of_pass(self, epoch: int, turn: int, phase: Optional[int], place: int = 0) -> Callable[[str, Any], Any]:
-        return partial(self._decode, of=self._pass_of((epoch, turn, phase, place)))
+    def of_pass(
+        self, epoch: int, turn: int, phase: Optional[int], place: int = 0, sample: Optional[Callable[[], Mapping[str, Any]]] = None
+    ) -> Callable[[str, Any], Any]:
+        return partial(self._decode, of=self._pass_of((epoch, turn, phase, place)), sample=sample)
 
     def __call__(self, *given: Any) -> Any:
         """``(samples)`` as a stage, an iterator of samples; ``(key, data)`` as a decoder, None for what is no clip."""
@@ -110,10 +114,12 @@ class ClipStage(EpochStage, EpochDecoder):
     def _pass_of(self, began: Optional[Began]) -> ClipPass:
         """A pass that ``fb.WebDataset`` began; else the next that a pipeline makes, which is an epoch. What ``epoch=`` tells comes first.
 
-        Raises ``ValueError`` for a table of epochs where nothing says which one it is.
+        A pipeline that is not ours does not say how its shards are shared out, and its workers may come to one clip: there each draws for
+        itself. Raises ``ValueError`` for a table of epochs where nothing says which one it is.
         """
         if began is None:
-            return ClipPass(self._epochs.begin(), counted=told_epoch(self._epochs.told) is None)
+            place = self._world.resolved().place()
+            return ClipPass(self._epochs.begin(), place=place, counted=told_epoch(self._epochs.told) is None)
         epoch, turn, phase, place = began
         told = told_epoch(self._epochs.told)
         if told is None and phase is None and getattr(self.asked.sampling, "phased", False):
@@ -164,14 +170,22 @@ class ClipStage(EpochStage, EpochDecoder):
         if owed and first is not None:
             raise first  # not one could be decoded: that is no accident of a clip
 
-    def _decode(self, key: str, data: Any, of: Optional[ClipPass] = None) -> Any:
-        """A decoder's answer for one member: (frames, audio, info), or None."""
+    def _decode(self, key: str, data: Any, of: Optional[ClipPass] = None, sample: Optional[Callable[[], Mapping[str, Any]]] = None) -> Any:
+        """A decoder's answer for one member of what ``sample`` gives: (frames, audio, info), or None.
+
+        Raises ``ValueError`` where a scan is to be asked and nothing tells of which sample the member is.
+        """
         if not self.wants(key):
             return None
+        if self.asked.metadata is not None and sample is None:
+            raise ValueError(
+                "metadata= knows clips by shard and key, and a decoder outside fb.WebDataset is given neither: in a wds.DataPipeline or a "
+                "wds.WebDataset let fb.video(…) be a stage of its own"
+            )
         from forebay_loader.videos.clip_sample import decoded_member  # noqa: PLC0415  # PyAV and numpy
 
         with _counted():
-            return decoded_member(key, data, self.asked, of or self._pass_told())
+            return decoded_member(key, data, self.asked, of or self._pass_told(), sample() if sample is not None else {})
 
 
 def _key(sample: Mapping[str, Any]) -> str:
