@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 from support.clips import rendered
-from support.sidecar import Sidecar, environment, forebay, running, small_segments
+from support.sidecar import Sidecar, environment, forebay, running, small_segments, wait_until
 from support.tarmaking import written
 
+import forebay_loader as fb
 from forebay_loader.videos.metadata.clip_table import ClipTable
 from forebay_loader.videos.metadata.shard_name import shard_name
 from forebay_loader.videos.metadata.table_file import clip_name
@@ -26,14 +27,16 @@ SEGMENT = 1 << 16
 
 @pytest.fixture
 def films(place: Path) -> Path:
-    """Two tars of three clips each, other frames in each; the last of the second is cut. Beside them a clip that lies alone."""
+    """Two tars of three clips each, other frames in each; the last of the second is cut, and one has a suffix in capitals. Beside them a
+    clip that lies alone."""
     found = place / "films"
     found.mkdir()
     for shard in range(2):
         entries: list[tuple[str, bytes]] = []
         for number in range(3):
             clip = rendered(frames=20 + 3 * shard + number, audio="aac" if number else "")
-            entries += [(f"{number}.mp4", clip[: 900 if (shard, number) == (1, 2) else None]), (f"{number}.json", b"{}")]
+            suffix = "MP4" if (shard, number) == (0, 1) else "mp4"
+            entries += [(f"{number}.{suffix}", clip[: 900 if (shard, number) == (1, 2) else None]), (f"{number}.json", b"{}")]
         (found / f"{shard}.tar").write_bytes(written(entries, tarfile.USTAR_FORMAT))
     (found / "alone.webm").write_bytes(rendered(codec="libvpx-vp9", container="webm", frames=30))
     return found
@@ -71,6 +74,51 @@ def test_a_table_of_all_clips(sidecar: Sidecar, films: Path, place: Path) -> Non
     again = forebay(place, *arguments, "--json")
     last = json.loads(again.stdout.splitlines()[-1])
     assert (last["event"], last["scanned"], last["known"], last["failed"]) == ("clips", 0, 6, 1)
+
+
+@pytest.mark.usefixtures("fresh_loader")
+def test_what_was_scanned_is_known_however_a_shard_is_opened(
+    sidecar: Sidecar, films: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its URL or by a command that prints it; as a stage, as a decoder, and by number: no clip is looked at again."""
+    monkeypatch.setenv("FOREBAY_URL", sidecar.url)
+    shard = f"file://{films}/0.tar"
+    assert forebay(place, "index", shard, "--url", sidecar.url, "--video", "set.clips").returncode == 0
+    video = fb.video("adaptive(4)", metadata=place / "set.clips")
+    for url in (shard, f"pipe:cat {films}/0.tar"):
+        assert len(list(fb.WebDataset(url).compose(video))) == 3
+        assert [len(frames) for ((frames, _, _),) in fb.WebDataset(url).decode(video).to_tuple("mp4")] == [4] * 3
+    clips = fb.IndexedShards(shard, video=video)
+    assert [len(clips[number]["video"].motion) for number in range(3)] == [32] * 3
+    clips.close()
+    assert fb.counters()["video_scanned"] == 0
+
+
+def test_a_clip_that_kills_its_decoder_is_passed_over(sidecar: Sidecar, films: Path, place: Path) -> None:
+    """It is named, with the signal, and the others are scanned; the next scan leaves it alone, until it is asked for it."""
+    clip = rendered(frames=200, gop=200)
+    (films / "long.tar").write_bytes(written([(f"{number}.mp4", clip) for number in range(8)], tarfile.USTAR_FORMAT))
+    arguments = ("index", f"file://{films}/long.tar", "--url", sidecar.url, "--video", "a.clips", "--json")
+    command = [sys.executable, "-m", "forebay_proxy", *arguments]
+    with subprocess.Popen(command, cwd=place, env=environment(place), stdout=subprocess.PIPE) as scan:
+        os.kill(wait_until(lambda: decoder_of(scan.pid)), signal.SIGSEGV)
+        assert scan.stdout is not None
+        last = json.loads(scan.stdout.read().splitlines()[-1])
+    assert (last["scanned"], last["failed"]) == (7, 1)
+    assert "the decoder's process died, signal 11" in (place / "a.clips.deaths").read_text()
+    for scanned, failed in ((0, 1), (1, 0)):
+        last = json.loads(forebay(place, *arguments).stdout.splitlines()[-1])
+        assert (last["scanned"], last["known"], last["failed"]) == (scanned, 7, failed)
+        (place / "a.clips.deaths").unlink(missing_ok=True)
+
+
+def decoder_of(command: int) -> int:
+    """A process that decodes for ``command``, 0 while there is none: the scan's server forks it."""
+    below = [command]
+    for _ in range(3):
+        lists = [children for pid in below for children in Path(f"/proc/{pid}/task").glob("*/children")]  # a thread's own each
+        below = [int(child) for children in lists for child in children.read_text().split()]
+    return below[0] if below else 0
 
 
 def test_clips_alone_need_no_count(sidecar: Sidecar, films: Path, place: Path) -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import numpy
 
 from forebay_loader.videos.clip_info import ClipInfo
+from forebay_loader.videos.metadata.measure import Measurable, measured
+from forebay_loader.videos.metadata.scan import ClipToScan, ScanProgress, scan_clips
 
-__all__ = ["PaintedSource"]
+__all__ = ["Opened", "PaintedSource", "look_here", "scan_here"]
+
+Opened = Callable[[], AbstractContextManager[Measurable]]
 
 
 class PaintedSource:
@@ -29,3 +35,14 @@ class PaintedSource:
         self.heard.append((begin_s, end_s))
         times = numpy.arange(round(begin_s * 1000), round(end_s * 1000)) / 1000
         return numpy.where(times >= self.tone_s, 0.5, 0.0)[None], 1000
+
+
+def look_here(opened: Opened, audio: bool) -> ClipInfo:
+    """A scan's look in this process, at the source that ``opened`` gives."""
+    with opened() as source:
+        return measured(source, audio=audio)
+
+
+def scan_here(clips: Iterable[ClipToScan[Opened]], path: Path, **how: Any) -> ScanProgress:
+    """``scan_clips`` in this process, of clips that lie where ``Opened`` says."""
+    return scan_clips(clips, path, look_here, **how)

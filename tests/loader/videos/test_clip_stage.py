@@ -13,11 +13,12 @@ import numpy
 import pytest
 from support.clip_answers import sound_only
 from support.clips import frame_number, rendered
+from support.painted_source import scan_here
 
 import forebay_loader as fb
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.videos.errors import CorruptVideo, VideoTimeout
-from forebay_loader.videos.metadata.scan import ClipToScan, scan_clips
+from forebay_loader.videos.metadata.scan import ClipToScan
 from forebay_loader.videos.metadata.table_file import clip_name
 from forebay_loader.videos.sampling import NoFrames, NotScanned, Sampling, TooFewFrames
 from forebay_loader.videos.sources.choice import source_of
@@ -193,7 +194,7 @@ def test_an_epoch_that_is_told_counts() -> None:
 def test_what_a_scan_knows_is_what_a_sampler_is_told(tmp_path: Path) -> None:
     """And what the sample shows."""
     name = clip_name("s3://b/0.tar", "0.mp4")
-    scan_clips([ClipToScan(name, len(CLIP), "", lambda: source_of(CLIP, size=(32, 32)))], tmp_path / "clips", workers=1)
+    scan_here([ClipToScan(name, len(CLIP), "", lambda: source_of(CLIP, size=(32, 32)))], tmp_path / "clips", workers=1)
     stage = pickle.loads(pickle.dumps(fb.video("adaptive(4, 'motion')", metadata=tmp_path / "clips")))
     (found,) = run(stage, CLIP)
     assert found["video"].motion is not None

@@ -1,8 +1,8 @@
 """``python -m forebay_loader.videos.metadata TABLE``: scans what its stdin names; ``forebay index --video`` starts it.
 
-A process of its own, because it decodes: what a broken clip does to a decoder must not end the command, and the sidecar's side knows no
-decoder. It reads JSON lines, ``{"shard": URL}`` or ``{"clip": URL}``, until they end, and writes JSON lines: ``progress`` as it goes,
-``failed`` for what cannot be read, and ``end`` or ``stopped``. Its exit code is 0 after ``end``.
+A process of its own, because the sidecar's side knows no decoder; it decodes in others still, because what a broken clip does to a
+decoder must not end the scan. It reads JSON lines, ``{"shard": URL}`` or ``{"clip": URL}``, until they end, and writes JSON lines:
+``progress`` as it goes, ``failed`` for what cannot be read, and ``end`` or ``stopped``. Its exit code is 0 after ``end``.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ import argparse
 import json
 import sys
 import time
-from typing import Any, Iterable, Iterator, Optional, TextIO
+from typing import Any, Callable, Iterable, Iterator, Optional, TextIO
 
 from forebay_loader.base.errors import LoaderError
+from forebay_loader.videos.clip_info import ClipInfo
+from forebay_loader.videos.metadata.clip_address import ClipAddress
+from forebay_loader.videos.metadata.decoder_processes import DecoderProcesses
 from forebay_loader.videos.metadata.scan import ClipToScan, ScanProgress, scan_clips
 from forebay_loader.videos.metadata.shard_clips import clips_of_shard, lone_clip
 from forebay_loader.videos.stage import SUFFIXES
@@ -21,6 +24,8 @@ from forebay_loader.videos.stage import SUFFIXES
 __all__ = ["main"]
 
 _EVERY_S = 0.2
+
+Look = Callable[[ClipAddress, bool], ClipInfo]
 
 
 class _Report:
@@ -57,6 +62,13 @@ class _Report:
 
 
 def main(arguments: Optional[list[str]] = None, lines: Iterable[str] = sys.stdin, out: TextIO = sys.stdout) -> int:
+    """The program. Returns its exit code."""
+    with DecoderProcesses() as decoders:
+        return run(arguments, lines, out, decoders.look)
+
+
+def run(arguments: Optional[list[str]], lines: Iterable[str], out: TextIO, look: Look) -> int:
+    """The same with another ``look``."""
     parser = argparse.ArgumentParser(prog="python -m forebay_loader.videos.metadata")
     parser.add_argument("table")
     parser.add_argument("--workers", type=int)
@@ -65,7 +77,7 @@ def main(arguments: Optional[list[str]] = None, lines: Iterable[str] = sys.stdin
     report = _Report(out)
     try:
         clips = _clips(lines, report)
-        done = scan_clips(clips, asked.table, workers=asked.workers, audio=not asked.no_audio, progress=report.progress)
+        done = scan_clips(clips, asked.table, look, workers=asked.workers, audio=not asked.no_audio, progress=report.progress)
     except KeyboardInterrupt:
         return 130
     except OSError as error:  # the table cannot be written, or is none
@@ -75,7 +87,7 @@ def main(arguments: Optional[list[str]] = None, lines: Iterable[str] = sys.stdin
     return 0
 
 
-def _clips(lines: Iterable[str], report: _Report) -> Iterator[ClipToScan]:
+def _clips(lines: Iterable[str], report: _Report) -> "Iterator[ClipToScan[ClipAddress]]":
     """What ``lines`` name. A shard that cannot be read is told, and passed over."""
     for line in lines:
         named = json.loads(line)

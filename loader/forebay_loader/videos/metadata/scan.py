@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Callable, ContextManager, Deque, Iterable, NamedTuple, Optional, Union
+from typing import Any, Callable, Deque, Generic, Iterable, Iterator, NamedTuple, Optional, TypeVar, Union
 
 from forebay_loader.base.errors import LoaderError
 from forebay_loader.videos.clip_info import ClipInfo
 from forebay_loader.videos.metadata.clip_table import ClipTable
-from forebay_loader.videos.metadata.measure import Measurable, measured
+from forebay_loader.videos.metadata.decoder_deaths import DecoderDeaths
+from forebay_loader.videos.metadata.decoder_processes import DecoderDied
 from forebay_loader.videos.metadata.record import ClipRecord, name_in, packed, unpacked
 from forebay_loader.videos.metadata.scan_journal import ScanJournal
 from forebay_loader.videos.metadata.table_file import TableWriter
@@ -21,20 +23,21 @@ __all__ = ["ClipToScan", "ScanProgress", "scan_clips"]
 
 _MOST_HELD = 1 << 30  # bytes of clips in memory, or one clip: films are as long as that
 
+Where = TypeVar("Where")
 
-class ClipToScan(NamedTuple):
+
+class ClipToScan(NamedTuple, Generic[Where]):
     """A clip as a scan is given it.
 
     - ``name``: as ``clip_name`` makes it; ``clip_bytes``: its length; ``version``: of its shard (ETag), "" where there is none.
-    - ``open``: gives its source, closed by ``with``. It is called in the scan's caller, one clip after the other, and what it gives is then
-      used in a thread: what may not be read by two threads, such as a shard, is read here, what may is read there.
-    - ``held_bytes``: what it keeps in memory from then on, until it was looked at.
+    - ``where``: what is handed to ``look``.
+    - ``held_bytes``: what it may keep in memory while it is looked at.
     """
 
     name: str
     clip_bytes: int
     version: str
-    open: Callable[[], ContextManager[Measurable]]
+    where: Where
     held_bytes: int = 0
 
 
@@ -54,8 +57,9 @@ class ScanProgress:
 
 
 def scan_clips(
-    clips: Iterable[ClipToScan],
+    clips: Iterable[ClipToScan[Where]],
     path: Union[str, "os.PathLike[str]"],
+    look: Callable[[Where, bool], ClipInfo],
     *,
     workers: Optional[int] = None,
     audio: bool = True,
@@ -66,28 +70,28 @@ def scan_clips(
     - ``clips``: asked for as they are needed, a few ahead.
     - ``path``: the table; what is found goes to ``PATH.partial`` at once, and to the table when all ended. A scan that was stopped, or
       failed, goes on from there.
-    - ``workers``: threads, the processors of this process by default: decoding holds no lock of Python's.
+    - ``look``: gives what a clip is, its motion, and, where the second argument is True, its sound. It is called in threads.
+    - ``workers``: threads, the processors of this process by default.
     - ``audio``: False leaves the sound unread.
     - ``progress``: called after each clip, in the thread of the caller.
 
-    A clip that cannot be read is passed over and named in ``failed``. A clip of the same name, length and version is known, unless its
-    sound was left unread and is asked for now. Raises what ``clips`` and ``progress`` raise, ``CorruptClipTable`` for another file at
-    ``path``, and ``OSError`` where it cannot be written.
+    A clip that cannot be read is passed over and named in ``failed``; so is one by which a decoder died, then and in later scans
+    (``DecoderDeaths``). A clip of the same name, length and version is known, unless its sound was left unread and is asked for now. Raises
+    what ``clips`` and ``progress`` raise, ``CorruptClipTable`` for another file at ``path``, and ``OSError`` where it cannot be written.
     """
     so_far = _SoFar(path, audio)
     most = 2 * (workers or _processors())
     done = ScanProgress()
     with ThreadPoolExecutor(workers or _processors(), "clip-scan") as pool:
-        waiting: Deque[tuple[ClipToScan, Future[ClipInfo]]] = deque()
+        waiting: Deque[tuple[ClipToScan[Where], Future[ClipInfo]]] = deque()
         try:
             for clip in clips:
-                if so_far.knows(clip):
-                    done.known += 1
+                if _is_past(clip, so_far, done):
                     _tell(progress, done)
                     continue
                 while waiting and (len(waiting) >= most or sum(one.held_bytes for one, _ in waiting) + clip.held_bytes > _MOST_HELD):
                     _take(*waiting.popleft(), so_far, done, progress)
-                waiting.append((clip, _begun(pool, clip, audio)))
+                waiting.append((clip, pool.submit(look, clip.where, audio)))
             while waiting:
                 _take(*waiting.popleft(), so_far, done, progress)
         finally:
@@ -103,6 +107,7 @@ class _SoFar:
     def __init__(self, path: Union[str, "os.PathLike[str]"], audio: bool) -> None:
         self._path = Path(path)
         self._journal = ScanJournal(path)
+        self.deaths = DecoderDeaths(path)
         self._audio = audio
         self._known: dict[str, tuple[int, str]] = {}
         if self._path.exists():
@@ -112,16 +117,17 @@ class _SoFar:
         for data in self._journal.records():
             self._note(unpacked(data))
 
-    def knows(self, clip: ClipToScan) -> bool:
+    def knows(self, clip: ClipToScan[Any]) -> bool:
         return self._known.get(clip.name) == (clip.clip_bytes, clip.version)
 
     def add(self, record: ClipRecord) -> None:
-        self._journal.append(packed(record))
+        with _at(self._journal.path):
+            self._journal.append(packed(record))
         self._note(record)
 
     def end(self) -> None:
         """Write the table: what it held, and what the journal holds, which is newer."""
-        with self._journal.ending() as found, TableWriter(self._path) as writer:
+        with _at(self._path), self._journal.ending() as found, TableWriter(self._path) as writer:
             if self._path.exists():
                 with ClipTable(self._path) as table:
                     for name, mapped in table.records():
@@ -135,24 +141,30 @@ class _SoFar:
             self._known[record.name] = record.clip_bytes, record.version
 
 
-def _begun(pool: ThreadPoolExecutor, clip: ClipToScan, audio: bool) -> "Future[ClipInfo]":
-    """Its measuring, begun; failed at once where it cannot be opened."""
+@contextmanager
+def _at(path: Path) -> Iterator[None]:
+    """A full disk is named: to write to a file that is open raises without its path."""
     try:
-        source = clip.open()
-    except Exception as error:  # told where its turn comes
-        failed: Future[ClipInfo] = Future()
-        failed.set_exception(error)
-        return failed
-    return pool.submit(_measured, source, audio)
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def _measured(source: ContextManager[Measurable], audio: bool) -> ClipInfo:
-    with source as opened:
-        return measured(opened, audio=audio)
+def _is_past(clip: ClipToScan[Any], so_far: _SoFar, done: ScanProgress) -> bool:
+    """Whether ``clip`` need not be looked at, which is counted."""
+    if so_far.knows(clip):
+        done.known += 1
+        return True
+    why = so_far.deaths.of(clip.name, clip.clip_bytes, clip.version)
+    if why:
+        done.failed[clip.name] = why
+    return bool(why)
 
 
 def _take(
-    clip: ClipToScan,
+    clip: ClipToScan[Any],
     future: "Future[ClipInfo]",
     so_far: _SoFar,
     done: ScanProgress,
@@ -160,6 +172,11 @@ def _take(
 ) -> None:
     try:
         info = future.result()
+    except DecoderDied as error:
+        why = f"{error}; it is tried again once {so_far.deaths.path} is removed" if error.by_clip else str(error)
+        if error.by_clip:
+            so_far.deaths.add(clip.name, clip.clip_bytes, clip.version, why)
+        done.failed[clip.name] = why
     except LoaderError as error:  # of this clip, or of its shard; a full disk is the scan's own
         done.failed[clip.name] = str(error)
     except Exception as error:  # what nobody thought of is this clip's all the same: else no scan would get past it

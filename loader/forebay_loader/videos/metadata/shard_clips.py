@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Collection, Iterator
 
 from forebay_loader.samples.indexed_shard import IndexedShard
-from forebay_loader.videos.metadata.measure import LOOK
+from forebay_loader.videos.metadata.clip_address import ClipAddress
 from forebay_loader.videos.metadata.scan import ClipToScan
 from forebay_loader.videos.metadata.shard_name import shard_name
 from forebay_loader.videos.metadata.table_file import clip_name
-from forebay_loader.videos.sources.clip_bytes import MemoryClip, ObjectClip
-from forebay_loader.videos.sources.clip_source import ClipSource
+from forebay_loader.videos.sources.clip_bytes import ObjectClip
 
 __all__ = ["clips_of_shard", "lone_clip"]
 
 
-def clips_of_shard(url: str, suffixes: Collection[str]) -> Iterator[ClipToScan]:
-    """The members of the shard ``url`` that end in one of ``suffixes``, in its order; each is read when it is opened.
+def clips_of_shard(url: str, suffixes: Collection[str]) -> "Iterator[ClipToScan[ClipAddress]]":
+    """The members of the shard ``url`` that end in one of ``suffixes``, in its order; nothing of them is read.
 
     Raises ``ShardReadError`` where the shard has no sample index, ``ProxyUnreachable`` without a sidecar.
     """
@@ -28,17 +26,13 @@ def clips_of_shard(url: str, suffixes: Collection[str]) -> Iterator[ClipToScan]:
             for file in shard.index.files(number):
                 if file.suffix.rpartition(".")[2].lower() in suffixes:
                     member = f"{key}.{file.suffix}"
-                    opened = partial(_member, shard, number, file.suffix, member, shown)
-                    yield ClipToScan(clip_name(shown, member), file.size, shard.etag, opened, file.size)
+                    clip = ClipAddress(url, shard.etag, member, shown, number, file.suffix)
+                    yield ClipToScan(clip_name(shown, member), file.size, shard.etag, clip, file.size)
 
 
-def lone_clip(url: str) -> ClipToScan:
+def lone_clip(url: str) -> "ClipToScan[ClipAddress]":
     """The clip that is the object ``url``. Raises ``ShardReadError``, ``ProxyUnreachable``."""
     clip = ObjectClip(url)
     size, version = clip.open(), clip.etag
     clip.close()
-    return ClipToScan(clip_name(shard_name(url)), size, version, partial(ClipSource, clip, size=LOOK))
-
-
-def _member(shard: IndexedShard, number: int, suffix: str, member: str, shown: str) -> ClipSource:
-    return ClipSource(MemoryClip(shard[number][suffix], member, shown), size=LOOK)
+    return ClipToScan(clip_name(shard_name(url)), size, version, ClipAddress(url, version, clip.name))

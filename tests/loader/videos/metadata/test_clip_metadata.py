@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.clip_infos import steady
-from support.painted_source import PaintedSource
+from support.painted_source import PaintedSource, scan_here
 
 from forebay_loader.base.counters import counters
 from forebay_loader.videos.clip_info import ClipInfo
@@ -19,7 +19,7 @@ from forebay_loader.videos.errors import CorruptVideo
 from forebay_loader.videos.metadata.clip_metadata import ClipMetadata
 from forebay_loader.videos.metadata.clip_table import ClipTable
 from forebay_loader.videos.metadata.record import ClipRecord, CorruptClipTable, packed
-from forebay_loader.videos.metadata.scan import ClipToScan, scan_clips
+from forebay_loader.videos.metadata.scan import ClipToScan
 from forebay_loader.videos.metadata.table_file import TableWriter
 
 INFO = steady(100)
@@ -70,7 +70,7 @@ def test_a_name_of_odd_bytes(path: Path) -> None:
     """As a tar of another century has them: found out, kept, scanned and looked up like any other."""
     odd = "s3://b/1.tar\nclip-\udce9.mp4"
     ClipMetadata(path).completed(INFO, odd, 9, flickers)
-    assert scan_clips([ClipToScan(odd, 9, "", nothing)], path).known == 1
+    assert scan_here([ClipToScan(odd, 9, "", nothing)], path).known == 1
     assert motion(ClipMetadata(path).completed(INFO, odd, 9, nothing)) > 0.1
 
 
@@ -102,7 +102,7 @@ def test_a_clip_in_the_place_of_another(path: Path, other: ClipInfo) -> None:
 def test_sound_that_was_left_unread_is_listened_to(path: Path) -> None:
     """A scan without it leaves samplers by sound without an answer."""
     heard = steady(100, audio_rate_hz=1000)
-    scan_clips([ClipToScan("a", 9, "", lambda: nullcontext(PaintedSource(heard)))], path, audio=False)
+    scan_here([ClipToScan("a", 9, "", lambda: nullcontext(PaintedSource(heard)))], path, audio=False)
     found = ClipMetadata(path).completed(heard, "a", 9, lambda: nullcontext(PaintedSource(heard)))
     assert max(found.audio_energy or [0.0]) > 0.1
 
@@ -110,7 +110,7 @@ def test_sound_that_was_left_unread_is_listened_to(path: Path) -> None:
 def test_a_scan_makes_a_table_of_it(path: Path) -> None:
     """What was found on the way is in the journal of the scan."""
     ClipMetadata(path).completed(INFO, "a", 9, flickers)
-    done = scan_clips([ClipToScan("a", 9, "", nothing)], path)
+    done = scan_here([ClipToScan("a", 9, "", nothing)], path)
     assert (done.known, done.scanned) == (1, 0)
     assert ClipTable(path).find("a", 9) is not None
 

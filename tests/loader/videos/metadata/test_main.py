@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from support.clip_infos import steady
-from support.painted_source import PaintedSource
+from support.painted_source import Opened, PaintedSource, look_here
 
 from forebay_loader.base.errors import ShardReadError
 from forebay_loader.videos.errors import CorruptVideo
@@ -30,7 +30,7 @@ def source(frames: int) -> Iterator[PaintedSource]:
     yield PaintedSource(steady(frames, audio_rate_hz=1000))
 
 
-def clip(name: str, frames: int) -> ClipToScan:
+def clip(name: str, frames: int) -> ClipToScan[Opened]:
     return ClipToScan(name, 100, "", lambda: source(frames))
 
 
@@ -38,7 +38,7 @@ def clip(name: str, frames: int) -> ClipToScan:
 def shards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shard "a" has two clips, "b" a broken one; there is no other. "c" is a clip."""
 
-    def of_shard(url: str, suffixes: Any) -> Iterator[ClipToScan]:
+    def of_shard(url: str, suffixes: Any) -> Iterator[ClipToScan[Opened]]:
         if url not in ("a", "b"):
             raise ShardReadError(f"shard {url}: 404")
         yield from [clip("a\n1", 3), clip("a\n2", 4)] if url == "a" else [clip("b\n1", 0)]
@@ -49,7 +49,7 @@ def shards(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(path: Path, *lines: dict[str, str], more: tuple[str, ...] = ()) -> tuple[int, list[dict[str, Any]]]:
     out = io.StringIO()
-    code = program.main([str(path), *more], [json.dumps(line) for line in lines], out)
+    code = program.run([str(path), *more], [json.dumps(line) for line in lines], out, look_here)  # type: ignore[arg-type]
     return code, [json.loads(line) for line in out.getvalue().splitlines()]
 
 

@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 from support.clip_infos import steady
-from support.painted_source import PaintedSource
+from support.painted_source import Opened, PaintedSource, scan_here
 
 from forebay_loader.base.errors import ShardReadError
 from forebay_loader.videos.errors import CorruptVideo
 from forebay_loader.videos.metadata import scan
 from forebay_loader.videos.metadata.clip_table import ClipTable
+from forebay_loader.videos.metadata.decoder_processes import DecoderDied
 from forebay_loader.videos.metadata.measure import Measurable
 from forebay_loader.videos.metadata.record import CorruptClipTable
-from forebay_loader.videos.metadata.scan import ClipToScan, ScanProgress, scan_clips
+from forebay_loader.videos.metadata.scan import ClipToScan, ScanProgress
 
 
 class Clips:
@@ -29,7 +30,7 @@ class Clips:
         self.broken = broken
         self.version = "v1"
 
-    def some(self, *numbers: int) -> Iterator[ClipToScan]:
+    def some(self, *numbers: int) -> Iterator[ClipToScan[Opened]]:
         for number in numbers:
             yield ClipToScan(f"c{number}", 100 + number, self.version, lambda number=number: self._open(number))  # type: ignore[misc]
 
@@ -51,7 +52,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_every_clip_is_in_the_table(path: Path) -> None:
     """With its motion."""
-    done = scan_clips(Clips().some(*range(20)), path, workers=3)
+    done = scan_here(Clips().some(*range(20)), path, workers=3)
     assert (done.scanned, done.known, done.failed) == (20, 0, {})
     assert done.clip_bytes == sum(range(100, 120))
     table = ClipTable(path)
@@ -61,31 +62,47 @@ def test_every_clip_is_in_the_table(path: Path) -> None:
 
 def test_nothing_is_left_beside_it(path: Path) -> None:
     """The journal ends with the scan."""
-    scan_clips(Clips().some(1, 2), path)
+    scan_here(Clips().some(1, 2), path)
     assert [entry.name for entry in path.parent.glob("*set*")] == ["set.clips"]
 
 
 def test_a_broken_clip_is_named_and_passed_over(path: Path) -> None:
     """The others are scanned, and it is tried again the next time."""
     clips = Clips(c1=CorruptVideo("no picture", "c1", "s3://b/1.tar"))
-    done = scan_clips(clips.some(0, 1, 2), path)
+    done = scan_here(clips.some(0, 1, 2), path)
     assert done.scanned == 2
     assert done.failed == {"c1": "c1 in s3://b/1.tar: no picture"}
     assert ClipTable(path).find("c1") is None
     clips.broken = {}
-    assert scan_clips(clips.some(0, 1, 2), path).scanned == 1
+    assert scan_here(clips.some(0, 1, 2), path).scanned == 1
 
 
 @pytest.mark.parametrize("error", [IndexError("list index out of range"), OSError(5, "Input/output error")])
 def test_an_error_that_nobody_thought_of_is_the_clips(path: Path, error: Exception) -> None:
     """A scan that ended there would end there each time."""
-    done = scan_clips(Clips(c1=error).some(0, 1, 2), path)
+    done = scan_here(Clips(c1=error).some(0, 1, 2), path)
     assert (done.scanned, done.failed) == (2, {"c1": f"{type(error).__name__}: {error}"})
 
     def opened() -> AbstractContextManager[Measurable]:
         raise error
 
-    assert scan_clips([ClipToScan("d", 1, "", opened)], path).failed == {"d": f"{type(error).__name__}: {error}"}
+    assert scan_here([ClipToScan("d", 1, "", opened)], path).failed == {"d": f"{type(error).__name__}: {error}"}
+
+
+@pytest.mark.parametrize("by_clip", [True, False])
+def test_a_clip_that_kills_its_decoder_is_tried_once(path: Path, by_clip: bool) -> None:
+    """Later scans name it again and leave it alone, until the file that says so is removed. One whose process was ended is tried again."""
+    died = DecoderDied("its process died, signal 11")
+    died.by_clip = by_clip
+    clips = Clips(c1=died)
+    first, second = scan_here(clips.some(0, 1, 2), path), scan_here(clips.some(0, 1, 2), path)
+    assert (first.scanned, second.known, second.failed) == (2, 2, first.failed)
+    again = f"; it is tried again once {path}.deaths is removed" if by_clip else ""
+    assert first.failed == {"c1": f"its process died, signal 11{again}"}
+    assert clips.opened.count("c1") == (1 if by_clip else 2)
+    path.with_name("set.clips.deaths").unlink(missing_ok=True)
+    clips.broken = {}
+    assert scan_here(clips.some(1), path).scanned == 1
 
 
 def test_one_that_cannot_be_opened_is_named_too(path: Path) -> None:
@@ -94,15 +111,15 @@ def test_one_that_cannot_be_opened_is_named_too(path: Path) -> None:
     def gone() -> None:
         raise ShardReadError("shard s3://b/1.tar: 404")
 
-    done = scan_clips([ClipToScan("a", 1, "", gone)], path)  # type: ignore[arg-type]
+    done = scan_here([ClipToScan("a", 1, "", gone)], path)  # type: ignore[arg-type]
     assert done.failed == {"a": "shard s3://b/1.tar: 404"}
 
 
 def test_known_clips_are_not_looked_at(path: Path) -> None:
     """Of the same length and version; others of the table stay in it."""
-    scan_clips(Clips().some(0, 1), path)
+    scan_here(Clips().some(0, 1), path)
     clips = Clips()
-    done = scan_clips(clips.some(1, 2), path)
+    done = scan_here(clips.some(1, 2), path)
     assert clips.opened == ["c2"]
     assert (done.scanned, done.known) == (1, 1)
     assert len(ClipTable(path)) == 3
@@ -110,10 +127,10 @@ def test_known_clips_are_not_looked_at(path: Path) -> None:
 
 def test_another_version_is_looked_at_again(path: Path) -> None:
     """Its shard was replaced."""
-    scan_clips(Clips().some(0), path)
+    scan_here(Clips().some(0), path)
     clips = Clips()
     clips.version = "v2"
-    assert scan_clips(clips.some(0), path).scanned == 1
+    assert scan_here(clips.some(0), path).scanned == 1
     assert ClipTable(path).record("c0").version == "v2"  # type: ignore[union-attr]
 
 
@@ -127,9 +144,9 @@ def test_a_stopped_scan_goes_on(path: Path, stop: type[BaseException]) -> None:
 
     first, second = Clips(), Clips()
     with pytest.raises(stop):
-        scan_clips(first.some(*range(50)), path, workers=1, progress=stopped)
+        scan_here(first.some(*range(50)), path, workers=1, progress=stopped)
     assert not path.exists()
-    done = scan_clips(second.some(*range(50)), path)
+    done = scan_here(second.some(*range(50)), path)
     assert done.known == 5
     assert done.known + done.scanned == 50
     assert len(ClipTable(path)) == 50
@@ -144,7 +161,7 @@ def test_it_runs_in_parallel(path: Path) -> None:
         meeting.wait()
         yield PaintedSource(steady(2))
 
-    assert scan_clips([ClipToScan(name, 1, "", source) for name in "ab"], path, workers=2).scanned == 2
+    assert scan_here([ClipToScan(name, 1, "", source) for name in "ab"], path, workers=2).scanned == 2
 
 
 def test_few_clips_are_asked_for_ahead(path: Path) -> None:
@@ -152,13 +169,13 @@ def test_few_clips_are_asked_for_ahead(path: Path) -> None:
     clips, ahead = Clips(), []
     asked = 0
 
-    def counted() -> Iterator[ClipToScan]:
+    def counted() -> Iterator[ClipToScan[Opened]]:
         nonlocal asked
         for clip in clips.some(*range(100)):
             asked += 1
             yield clip
 
-    scan_clips(counted(), path, workers=2, progress=lambda done: ahead.append(asked - done.clips))
+    scan_here(counted(), path, workers=2, progress=lambda done: ahead.append(asked - done.clips))
     assert max(ahead) <= 5
 
 
@@ -182,24 +199,24 @@ def test_what_is_in_memory_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatc
         return source(size)
 
     sizes = (60, 30, 60, 250, 10, 10)
-    clips = [ClipToScan(str(number), size, "", lambda size=size: opened(size), size) for number, size in enumerate(sizes)]  # type: ignore[misc]
-    assert scan_clips(clips, path, workers=4).scanned == len(sizes)
+    clips = [ClipToScan(str(number), size, "", lambda size=size: opened(size), size) for number, size in enumerate(sizes)]
+    assert scan_here(clips, path, workers=4).scanned == len(sizes)
     assert most == 250
 
 
 def test_sound_that_was_left_unread_is_no_reason_to_pass(path: Path) -> None:
     """Whoever scans with it has the clips looked at again; whoever scans without it then has them known."""
     clips = [ClipToScan("a", 1, "v", lambda: nullcontext(PaintedSource(steady(9, audio_rate_hz=1000))))]
-    assert scan_clips(clips, path, audio=False).scanned == 1
-    assert scan_clips(clips, path).scanned == 1
-    assert scan_clips(clips, path, audio=False).known == 1
+    assert scan_here(clips, path, audio=False).scanned == 1
+    assert scan_here(clips, path).scanned == 1
+    assert scan_here(clips, path, audio=False).known == 1
 
 
 def test_another_file_at_its_place_is_not_overwritten(path: Path) -> None:
     """It may be worth more than what is found."""
     path.write_bytes(b"my thesis")
     with pytest.raises(CorruptClipTable, match="is no table of clips"):
-        scan_clips(Clips().some(1), path)
+        scan_here(Clips().some(1), path)
     assert path.read_bytes() == b"my thesis"
 
 
@@ -212,7 +229,7 @@ def test_two_scans_at_once_lose_nothing(path: Path) -> None:
             if progress.clips == meet_after:
                 ends.wait()
 
-        return scan_clips(Clips().some(*range(first, first + 30)), path, workers=1, progress=told)
+        return scan_here(Clips().some(*range(first, first + 30)), path, workers=1, progress=told)
 
     with ThreadPoolExecutor(2) as pool:
         halves = [pool.submit(half, 0, 30), pool.submit(half, 30, 10)]

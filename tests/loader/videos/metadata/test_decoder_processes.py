@@ -1,0 +1,67 @@
+"""A clip that ends its decoder ends no scan: the next one gets a process of its own. With a real decoder: e2e/test_video_index.py."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+
+import pytest
+from support.clip_infos import steady
+
+from forebay_loader.base.errors import LoaderError
+from forebay_loader.videos.metadata.clip_address import ClipAddress
+from forebay_loader.videos.metadata.decoder_processes import DecoderDied, DecoderProcesses
+from forebay_loader.videos.metadata.record import ClipRecord, packed
+
+
+def serves(asked: Connection) -> None:
+    """Ends by the signal, or with the exit code, that a clip is called."""
+    faulthandler.disable()
+    while question := asked.recv_bytes():
+        name = json.loads(question)["name"]
+        if name.startswith("signal "):
+            os.kill(os.getpid(), int(name[7:]))
+        elif name.startswith("exit "):
+            os._exit(int(name[5:]))
+        answers = {"bad": b"-no picture", "wild": b"+\xff\xff"}
+        asked.send_bytes(answers.get(name) or b"+" + packed(ClipRecord(name, 0, "", steady(os.getpid() % 1000 + 2))))
+
+
+@pytest.fixture
+def decoders() -> Iterator[DecoderProcesses]:
+    with DecoderProcesses(multiprocessing.get_context("fork"), serves) as found:
+        yield found
+
+
+def clip(name: str) -> ClipAddress:
+    return ClipAddress("s3://b/0.tar", "v", name)
+
+
+def test_one_process_looks_at_many_clips(decoders: DecoderProcesses) -> None:
+    """An error in between is told as it was said, and what is no record is an error."""
+    first = decoders.look(clip("a"), True)
+    for name, why in (("bad", "no picture"), ("wild", "no record of a clip")):
+        with pytest.raises(LoaderError, match=why):
+            decoders.look(clip(name), True)
+    assert decoders.look(clip("b"), False) == first
+
+
+@pytest.mark.parametrize(
+    ("name", "by_clip"),
+    [
+        *((f"signal {number:d}", number != signal.SIGKILL) for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL)),
+        ("exit code 3", False),
+    ],
+)
+def test_one_that_dies_is_told_and_another_goes_on(decoders: DecoderProcesses, name: str, by_clip: bool) -> None:
+    """By what; who was killed from outside died by no clip."""
+    before = decoders.look(clip("a"), True)
+    with pytest.raises(DecoderDied, match=f"^the decoder's process died, {name}$") as error:
+        decoders.look(clip(name.replace(" code", "")), True)
+    assert error.value.by_clip is by_clip
+    assert decoders.look(clip("a"), True) != before
