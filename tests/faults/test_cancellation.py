@@ -18,7 +18,7 @@ from support.fake_origin import FakeOrigin, reset
 from support.house import SEGMENT, World, building, data_of, reader, shard_of
 
 from forebay_proxy.core.errors import ForebayError
-from forebay_proxy.core.shard import ByteRange
+from forebay_proxy.core.shard import ByteRange, SparseRange
 
 A = "https://o/set/a.tar"
 B = "https://o/set/b.tar"
@@ -98,6 +98,22 @@ async def a_part(world: World, cut: Cut) -> None:
     assert await cut.run(work()) in (None, DATA[A][SEGMENT + 5 : 2 * SEGMENT + 10])
 
 
+async def relayed(world: World, cut: Cut) -> None:
+    """Two parts that pass through memory: the first opens the shard, the second comes when it is open."""
+
+    async def work() -> bytes:
+        found = []
+        for first in (5, SEGMENT + 9):
+            async with world.cache.open(shard_of(A), reader(0), SparseRange(first, first + 99)) as reading:
+                await reading.begin(first, first + 99)
+                found += [bytes(chunk) async for chunk in reading.chunks()]
+        return b"".join(found)
+
+    assert await cut.run(work()) in (None, DATA[A][5:105] + DATA[A][SEGMENT + 9 : SEGMENT + 109])
+    await world.quiet()
+    assert "0 begun" in repr(world.fill.relays), "nobody comes for these any more"
+
+
 async def another_version(world: World, cut: Cut) -> None:
     """The shard was replaced: the old version leaves while the new one comes."""
     await world.get(A, reader(0, "before"))
@@ -131,7 +147,7 @@ async def evicting(world: World, cut: Cut) -> None:
 
 SCENARIOS: dict[Scenario, int] = {  # and the segments there is room for
     cold: 64, alone: 64, warm: 64, proved: 64, making_room: 5, without_room: 1, one_stream: 64, broken: 64, a_part: 64,
-    another_version: 64, warming: 64, evicting: 64,
+    relayed: 64, another_version: 64, warming: 64, evicting: 64,
 }  # fmt: skip
 
 
