@@ -76,6 +76,7 @@ def test_a_table_of_all_clips(sidecar: Sidecar, films: Path, place: Path) -> Non
     assert (last["event"], last["scanned"], last["known"], last["failed"]) == ("clips", 0, 6, 1)
 
 
+@pytest.mark.webdataset
 @pytest.mark.usefixtures("fresh_loader")
 def test_what_was_scanned_is_known_however_a_shard_is_opened(
     sidecar: Sidecar, films: Path, place: Path, monkeypatch: pytest.MonkeyPatch
