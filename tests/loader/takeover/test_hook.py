@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.fake_proxy import FakeServer
 from support.other_python import TAKEOVER, answer_of, clean_environment, other_python
+from support.tars import expected, tar_shard
 
 pytest.importorskip("webdataset")
 
@@ -59,6 +61,23 @@ def test_handlers_are_watched(tmp_path: Path, python: str) -> None:
     code += "all = [w.filters.FilterFunction.__call__, w.DataPipeline.iterator1, t, h]; "
     code += "print(json.dumps([[hasattr(one, '__wrapped__') for one in all], [pickle.loads(pickle.dumps(one)) is one for one in (t, h)]]))"
     assert answer_of(python, code, environment(tmp_path)) == [[True] * 4, [True] * 2]
+
+
+LENIENT = """
+import json, os, warnings
+warnings.simplefilter("ignore")
+import webdataset
+def refuse(sample):
+    raise ValueError(sample["__key__"])
+assert list(webdataset.WebDataset("s3://bucket/000.tar", shardshuffle=False).map(refuse, handler=lambda error: True)) == []
+print(json.dumps([json.loads(line)["key"] for line in open(os.environ["FOREBAY_SKIPS_FILE"])]))"""
+
+
+def test_what_an_unchanged_script_passes_over_is_listed(tmp_path: Path, python: str, proxy: FakeServer) -> None:
+    """By a lambda of its own, in a stage of webdataset's."""
+    proxy.put("/s3/bucket/000.tar", tar_shard(0))
+    environ = environment(tmp_path, FOREBAY_URL=proxy.url, FOREBAY_SKIPS_FILE=str(tmp_path / "skips"))
+    assert answer_of(python, LENIENT, environ) == list(expected(1))
 
 
 @once
