@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from itertools import compress, count
+import sys
+from itertools import compress, repeat
+from operator import length_hint
 from typing import Any, Iterable, Iterator
 
 __all__ = ["Tally"]
 
 
 class Tally:
-    """How many items have passed through ``counting``. Looked at in the thread that reads."""
+    """How many items have passed through ``counting``."""
 
     def __init__(self) -> None:
-        self._numbers = count(1)  # one is drawn for each item; all of them are true
-        self._looks = 0
+        self._left = repeat(True, sys.maxsize)  # one is taken for each item; how many are left is known
 
     def counting(self, items: Iterable[Any]) -> Iterator[Any]:
-        """``items``, all of them: 15 ns each, where a generator takes 60."""
-        return compress(items, self._numbers)
+        """``items``, all of them, at a third of what a generator costs."""
+        return compress(items, self._left)
 
     def now(self) -> int:
-        passed = next(self._numbers) - 1 - self._looks
-        self._looks += 1
-        return passed
+        return sys.maxsize - length_hint(self._left)
