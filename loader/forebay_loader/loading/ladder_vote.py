@@ -34,7 +34,7 @@ class LadderFigures(NamedTuple):
 
 
 class LadderVote:
-    """On ``ballot``; ``own`` where no others vote on it. Each answer is None where a rank has left this iteration, or it ends for all."""
+    """On ``ballot``; ``own`` where no others vote on it. Each answer is None where a rank has left this iteration."""
 
     def __init__(self, ballot: StepVote, *, own: bool) -> None:
         self._ballot = ballot

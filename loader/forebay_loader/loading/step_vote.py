@@ -125,15 +125,12 @@ class StepVote:
             self.post_again()
 
     def aside(self, value: int, *, number: int = 0, digest: int = 0, common: int = 0) -> Optional[VoteResult]:
-        """A vote between two on steps, waited for; every rank that is in this epoch casts it at the same step.
+        """A vote between two on steps, waited for; every rank that is in this epoch casts it at the same step. None where one has left it.
 
-        None where no step follows: a rank has left the epoch, has failed, or has no more batches. What the vote on that step came to stays
-        for ``verdict``.
+        The vote on a step that is on its way is waited for first; what it came to stays for ``verdict``.
         """
         if self._on_its_way or self._kept is not None:
-            self._kept = step = self.settled()
-            if step.last_epoch > self.epoch or step.least <= DONE or not step.fresh:
-                return None
+            self._kept = self.settled()
         kept, vote = self._kept, self._vote
         self._kept, self._vote = None, self._numbers(value, False, number, digest, common)
         self._say(f"a decision behind step {self.voted} of epoch {self.epoch}")

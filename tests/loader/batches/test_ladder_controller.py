@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections.abc import Iterator
@@ -112,16 +113,31 @@ def test_a_trainer_that_waits_does_not_grow() -> None:
     assert set(sizes(LadderController(LADDER), World(data=300.0), 100)) == {32}
 
 
-def test_a_pause_changes_nothing() -> None:
-    """A checkpoint in one window, at any of them, ends at the same size without a rung given back."""
-    for at in range(14):
-        controller, chance, found = LadderController(LADDER), random.Random(1), []
-        for number in range(40):
-            window = World().window(controller.size, chance)
-            controller.decide(window._replace(busy_s=window.busy_s + 20.0) if number == at else window)
-            found.append(controller.size)
-        assert found[-1] == 256
-        assert moves(found) <= 5, at
+def test_what_data_does_not_pay_for_is_tried_ever_more_seldom() -> None:
+    """Data for 495 samples a second, and a step of 32 takes 485 of them: 64 is tried after 8 windows, 16, 32, …"""
+    found = list(sizes(LadderController(LADDER), World(data=495.0), 400))
+    tries = [at for at, (before, after) in enumerate(itertools.pairwise(found)) if (before, after) == (32, 64)]
+    between = [after - before for before, after in itertools.pairwise(tries)]
+    assert len(between) >= 4
+    assert all(1.5 * before < after for before, after in itertools.pairwise(between))
+
+
+def paused(world: World, at: int) -> list[int]:
+    """The size after each of 40 windows, with a checkpoint of 20 s in one."""
+    controller, chance, found = LadderController(LADDER), random.Random(1), []
+    for number in range(40):
+        window = world.window(controller.size, chance)
+        controller.decide(window._replace(busy_s=window.busy_s + 20.0) if number == at else window)
+        found.append(controller.size)
+    return found
+
+
+@pytest.mark.parametrize("at", range(14))
+def test_a_pause_changes_nothing(at: int) -> None:
+    """In any of the windows: it ends at the same size without a rung given back, and what is known not to pay is not tried again."""
+    found = paused(World(), at)
+    assert (found[-1], found) == (256, sorted(found))
+    assert moves(paused(World(fixed=0.0), 20 + at)) == 2
 
 
 def test_another_model_makes_old_figures_void() -> None:
