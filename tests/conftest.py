@@ -41,6 +41,8 @@ _FOREIGN = (
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 LONGEST_ID = 100
 QUOTES = "b'\""
+# OpenCV puts a folder of its own there when a test imports it; no program could be forked for the tests behind that one (support.zygote).
+_LIBRARIES = os.environ.get("LD_LIBRARY_PATH")
 _KEPT = ("FOREBAY_VENV", "FOREBAY_PHOTOGRAPHS", "FOREBAY_APT")
 
 
@@ -267,6 +269,10 @@ def _clean(patch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if (name.startswith(_FOREIGN) and name not in _KEPT) or name.lower() in _PROXIES:
             patch.delenv(name)
+    if _LIBRARIES is None:
+        patch.delenv("LD_LIBRARY_PATH", raising=False)
+    else:
+        patch.setenv("LD_LIBRARY_PATH", _LIBRARIES)
     patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     patch.setenv("NO_GCE_CHECK", "true")
     patch.setenv("AWS_CONFIG_FILE", os.devnull)
