@@ -244,7 +244,7 @@ CASES = [
     Case("forbidden", _calls(create=errno.EACCES), cold=True, down=False, rare=True),
     Case("quota", _calls(allocate=errno.EDQUOT, write=errno.EDQUOT), cold=True, down=False, stored_again=False),
     Case("full", _calls(allocate=errno.ENOSPC, write=errno.ENOSPC), cold=True, down=False, stored_again=False, rare=True),
-    Case("slow", _calls(write=delay(0.1), read=delay(0.03), sync=delay(0.5)), cold=True, down=False, state=False),
+    Case("slow", _calls(write=delay(0.1), read=delay(0.03), sync=delay(0.5)), cold=True, down=False, state=False, akin=True),
     Case("hung", _calls(**dict.fromkeys(_ANY, HANG))),
     Case("write-hung", _calls(write=HANG), cold=True, akin=True),
     Case("punch-hung", _calls(punch=HANG), down=False, state=False, limit=40_000_000),
@@ -252,7 +252,7 @@ CASES = [
     Case("read-only-for-a-while", _calls(**dict.fromkeys(_WRITING, errno.EROFS)), cold=True, akin=True),
     Case("removed", _removed, disk="tmpfs", mended=False),
     Case("emptied", _emptied, disk="tmpfs", mended=False, akin=True),
-    Case("unmounted", _unmounted, disk="ext4", mended=False),
+    Case("unmounted", _unmounted, disk="ext4", mended=False, akin=True),
     Case("files-cut", _cut, disk="tmpfs", down=False, state=False),
     Case("no-inodes", _no_inodes, disk="tmpfs", down=False, state=False, rounds=2, cold=True, before='mount -o remount,nr_inodes=400 "$0"'),
 ]

@@ -140,15 +140,12 @@ def mapped() -> Descriptor:
 @contextmanager
 def no_descriptor_lost(door: FakeDoor) -> Iterator[None]:
     """Nothing stays open but the connection that is kept for the next question, which closes when nobody keeps it."""
-    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     yield
-    gc.collect()
     assert len(CONNECTIONS) <= 1
     CONNECTIONS.clear()
-    gc.collect()
     assert door.empty()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before  # fewer where what an earlier test left was collected meanwhile
 
 
 def test_a_shard_is_mapped(door: FakeDoor) -> None:
@@ -437,13 +434,14 @@ def _endless(client: socket.socket, line: bytes, file: int) -> None:
             client.sendall(b"x" * 1000)
 
 
-@pytest.mark.parametrize("answer", [_short, _bare, _refusing_with_a_descriptor, _nonsense, _silent_end, _half, _two, _endless])
-def test_a_door_in_trouble_is_http(door: FakeDoor, answer: Answer) -> None:
+def test_a_door_in_trouble_is_http(door: FakeDoor) -> None:
     """Counted, with nothing left open."""
-    door.answer = answer
-    with no_descriptor_lost(door):
-        assert open_descriptor(source(), READER) is None
-    assert (counters()["opened"], counters()["door_failed"]) == (0, 1)
+    answers = [_short, _bare, _refusing_with_a_descriptor, _nonsense, _silent_end, _half, _two, _endless]
+    for failed, door.answer in enumerate(answers, 1):
+        DOORS.forget()  # one that failed is left alone for a while
+        with no_descriptor_lost(door):
+            assert open_descriptor(source(), READER) is None, door.answer
+        assert (counters()["opened"], counters()["door_failed"]) == (0, failed), door.answer
 
 
 def test_a_door_that_hangs_is_left_alone_for_a_while(door: FakeDoor, monkeypatch: pytest.MonkeyPatch) -> None:
