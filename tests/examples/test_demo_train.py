@@ -42,6 +42,7 @@ def train(urls: list[str], *options: str) -> dict[str, Any]:
 
 
 @pytest.mark.needs("curl")
+@pytest.mark.usefixtures("warm")
 def test_direct_epoch_counts_every_sample(origin: OriginProcess) -> None:
     """Plain WebDataset over pipe:curl trains on each sample once, and the origin sends each byte once."""
     origin.reset()

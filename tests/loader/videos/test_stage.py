@@ -24,7 +24,7 @@ wds = pytest.importorskip("webdataset")
 pytestmark = pytest.mark.webdataset
 
 URL = "s3://bucket/0.tar"
-STARTS = ordinarily(3, of=4, what="ways that workers of clips start")  # a spawned worker imports torch anew, in each epoch where it ends
+STARTS = ordinarily(3, of=4, what="ways that workers of clips start")
 
 
 @pytest.fixture
@@ -224,6 +224,7 @@ def test_a_clip_that_comes_again_is_drawn_anew(shard: FakeServer, form: Any) -> 
         pytest.param("spawn", False, marks=pytest.mark.once),
     ][:STARTS],
 )
+@pytest.mark.usefixtures("warm_starts")
 def test_epochs_are_counted_over_workers(shard: FakeServer, start: str, persistent: bool) -> None:
     """Of any pipeline, whether workers live for one epoch or for all."""
     torch = pytest.importorskip("torch")

@@ -64,6 +64,7 @@ def sources(tmp_path: Path) -> list[VideoSource]:
     ]
 
 
+@pytest.mark.usefixtures("warm_starts")
 def test_each_source_in_spawned_workers_that_persist(sources: list[VideoSource]) -> None:
     """Two epochs; opened by the parent before, they travel closed all the same."""
     for source in sources:
