@@ -69,20 +69,27 @@ def loader_of(case: str, urls: str, workers: int) -> Any:
 
 
 def train(case: str, urls: str, batches: int, step_s: float, workers: int) -> dict[str, Any]:
-    loader = loader_of(case, urls, workers)
-    before, began_s, stepped_s = None, 0.0, 0.0
-    for number, _ in enumerate(loader):
-        if number == WARM_BATCHES:
-            before, began_s, stepped_s = fb.stalls(), time.perf_counter(), 0.0
+    found = iter(loader_of(case, urls, workers))
+    for _ in range(WARM_BATCHES):
+        next(found)
+    _settled()
+    before, began_s, stepped_s = fb.stalls(), time.perf_counter(), 0.0
+    for _ in range(batches):
+        next(found)
         step_began_s = time.perf_counter()
         time.sleep(step_s)
         stepped_s += time.perf_counter() - step_began_s
-        if number == WARM_BATCHES + batches:
-            break
-    assert before is not None
-    found = fb.stalls().since(before)
     wall_s = time.perf_counter() - began_s
-    return {"wall_s": wall_s, "step_s": stepped_s, "stalls": found.as_json(), "said": str(found)}
+    _settled()
+    stalls = fb.stalls().since(before)
+    return {"wall_s": wall_s, "step_s": stepped_s, "stalls": stalls.as_json(), "said": str(stalls)}
+
+
+def _settled() -> None:
+    """Until the causes of all stalls are known."""
+    until_s = time.monotonic() + 30
+    while fb.stalls().pending_s and time.monotonic() < until_s:
+        time.sleep(0.01)
 
 
 def rounds(urls: str, batches: int, count: int, workers: int) -> list[dict[str, Any]]:

@@ -72,8 +72,8 @@ class Observer:
         """Book the time until ``now_ns``: ``frame`` is where the thread is, ``activity`` what its reading waits for."""
         cause, since_ns = self._found(frame, activity, now_ns)
         number = activity.number if activity is not None else 0
-        for made_ns in self._batches():
-            self._keep(made_ns, self._cause, number)
+        while MADE.unseen:
+            self._keep(MADE.unseen.popleft(), self._cause, number)
         if since_ns > self._last_ns:
             self._keep(since_ns, self._cause, number)
         if cause != self._cause:
@@ -96,15 +96,6 @@ class Observer:
         if waits != UNTOLD and now_ns - activity.since_ns < LEAST_WAIT_NS:
             return _READ, 0  # a copy of what is here
         return waits, activity.since_ns
-
-    def _batches(self) -> "list[int]":
-        """When batches were made since the last look."""
-        found = []
-        while MADE.unseen:
-            number, made_ns = MADE.unseen.popleft()
-            self._page.completed(number, made_ns)
-            found.append(made_ns)
-        return found
 
     def _keep(self, end_ns: int, cause: int, number: int) -> None:
         if end_ns > self._last_ns:

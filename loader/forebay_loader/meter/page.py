@@ -11,7 +11,7 @@ from __future__ import annotations
 import mmap
 import os
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, Tuple
 
 from forebay_proxy.wire.protocol.meter import CAUSE_INDEX, CAUSES
 
@@ -22,13 +22,12 @@ MAGIC = int.from_bytes(b"fbmeter1", "little")
 # Words at the page's beginning, by their place.
 WORDS = (
     "magic", "sequence", "pid", "start_time", "worker", "rank", "epoch", "cause", "since_ns", "heartbeat_ns", "begun_ns", "settled_ns",
-    "batches", "samples", "bytes", "position", "skipped", "spans", "completions",
+    "batches", "samples", "bytes", "position", "skipped", "spans",
 )  # fmt: skip
 AT = {name: place for place, name in enumerate(WORDS)}
 SPENT_AT, WAITED_AT = 24, 40  # a word a cause, and room for more causes
 SPANS_AT, SPANS = 64, 512  # a ring of pairs (end, cause): what the process did until when
-COMPLETIONS_AT, COMPLETIONS = SPANS_AT + 2 * SPANS, 64  # a ring of pairs (number of a batch, when it was made)
-SHARD_AT = 8 * (COMPLETIONS_AT + 2 * COMPLETIONS)  # from here on texts: a word of length, then UTF-8
+SHARD_AT = 8 * (SPANS_AT + 2 * SPANS)  # from here on texts: a word of length, then UTF-8
 SHARD_BYTES = 1024
 STACK_AT = SHARD_AT + SHARD_BYTES
 STACK_BYTES = PAGE_BYTES - STACK_AT
@@ -134,18 +133,6 @@ class MeterPage:
         found.reverse()
         return found
 
-    def completed_ns(self, batch: int, since_ns: int) -> Optional[int]:
-        """When the process had made that batch, if it did so after ``since_ns`` and lately; None if not, as far as is known."""
-        words = self.words
-        head = words[AT["completions"]]
-        for number in range(head - 1, max(head - COMPLETIONS, 0) - 1, -1):
-            at = COMPLETIONS_AT + 2 * (number % COMPLETIONS)
-            if words[at + 1] < since_ns:
-                return None
-            if words[at] == batch:
-                return words[at + 1]
-        return None
-
     def _steady(self) -> Tuple[Tuple[List[int], str, str], bool]:
         found = None
         for _ in range(_TRIES):
@@ -165,6 +152,4 @@ class MeterPage:
         return self._map[at + 8 : at + 8 + length].decode("utf-8", "replace")
 
 
-_SAME = tuple(
-    name for name in WORDS if name not in ("magic", "sequence", "cause", "spans", "completions")
-)  # words that are fields of a view
+_SAME = tuple(name for name in WORDS if name not in ("magic", "sequence", "cause", "spans"))  # words that are fields of a view

@@ -8,8 +8,6 @@ from typing import Iterator, Sequence
 
 from forebay_loader.meter.page import (
     AT,
-    COMPLETIONS,
-    COMPLETIONS_AT,
     MAGIC,
     SHARD_AT,
     SHARD_BYTES,
@@ -55,15 +53,6 @@ class PageWriter:
                 self._span(end_ns, cause)
             self._words[WAITED_AT : WAITED_AT + len(waited_ns)] = array("q", waited_ns)
             self.put(heartbeat_ns=heartbeat_ns, **numbers)
-
-    def completed(self, batch: int, at_ns: int) -> None:
-        """That batch was made at ``at_ns``."""
-        words = self._words
-        number = words[AT["completions"]]
-        at = COMPLETIONS_AT + 2 * (number % COMPLETIONS)
-        with self._writing():
-            words[at], words[at + 1] = batch, at_ns
-            words[AT["completions"]] = number + 1
 
     def tell(self, shard: str, stack: str) -> None:
         """The texts, cut to their room."""

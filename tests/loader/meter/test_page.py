@@ -61,14 +61,6 @@ def test_the_ring_forgets_the_oldest(written: PageWriter, page: MeterPage) -> No
     assert all(one[1] == other[0] for one, other in pairwise(found))
 
 
-def test_a_batch_is_known_by_its_number(written: PageWriter, page: MeterPage) -> None:
-    """That of the present pass: an earlier one had the same numbers."""
-    written.completed(0, 200)
-    written.completed(1, 300)
-    assert (page.completed_ns(0, 100), page.completed_ns(1, 100), page.completed_ns(2, 100)) == (200, 300, None)
-    assert page.completed_ns(0, 250) is None
-
-
 def test_a_long_text_is_cut(written: PageWriter, page: MeterPage) -> None:
     written.tell("é" * 5000, "x" * 50_000)
     found = page.view()

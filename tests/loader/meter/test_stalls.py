@@ -122,7 +122,7 @@ def test_workers_out_of_order() -> None:
 
 
 def test_a_pass_begun_again_by_the_same_workers() -> None:
-    """Batches have the numbers of the first pass again, which was left in the middle: none of them is taken for made."""
+    """Batches have the numbers of the first pass again, which was left in the middle."""
     kept = loader(Numbers(48, 0.01), persistent_workers=True)
     for number, _ in enumerate(kept):
         if number == 3:

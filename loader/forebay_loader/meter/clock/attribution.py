@@ -1,4 +1,8 @@
-"""What the time of a stall went for: pure arithmetic over what the page of the worker says whose batch was due."""
+"""What the time of a stall went for: pure arithmetic over what the page of the worker says whose batch was due.
+
+A worker that makes later batches while the due one is on its way is what the trainer waits for: a faster way would not bring the next one
+sooner. So only the time in which the worker stands idle counts as "transfer".
+"""
 
 from __future__ import annotations
 
@@ -6,30 +10,24 @@ from typing import Dict, List, NamedTuple, Optional
 
 from forebay_loader.meter.page import BookedSpan
 
-__all__ = ["PageAccount", "attributed"]
+__all__ = ["PageAccount", "attributed", "stretched"]
+
+_REST = "other"
 
 
 class PageAccount(NamedTuple):
-    """What a page says of a stall. Times in ns of one clock.
-
-    ``begun_ns``: when the worker could first be seen; ``made_ns``: when it had made the batch that was due, None where that is not known;
-    ``spans``: what it did, adjoining, in order.
-    """
+    """What a page says of a stall: when the worker could first be seen (ns), and what it did, adjoining, in order."""
 
     begun_ns: int
-    made_ns: Optional[int]
     spans: List[BookedSpan]
-
-
-_REST = "other"
 
 
 def attributed(start_ns: int, end_ns: int, told: Optional[PageAccount], *, ended: bool = False) -> Dict[str, int]:
     """The causes of the time from ``start_ns`` to ``end_ns``, in ns; together they are all of it.
 
-    Before the worker could be seen: "start". After the batch was made: "transfer". What no span covers: as the covered part, and "other"
-    where nothing is covered. ``told`` None: there was no page. ``ended``: no batch came, since the pass ended then: what
-    follows the last span is the end of its workers, which counts as their start does.
+    Before the worker could be seen: "start". What no span covers: as the covered part, and "other" where nothing is covered. ``told``
+    None: there was no page. ``ended``: no batch came, since the pass ended then: what follows the last span is the end of its workers,
+    which counts as their start does.
     """
     if end_ns <= start_ns:
         return {}
@@ -41,25 +39,24 @@ def attributed(start_ns: int, end_ns: int, told: Optional[PageAccount], *, ended
         _add(found, "start", end_ns - last_ns)
         end_ns = last_ns
     working_ns = min(max(told.begun_ns, start_ns), end_ns)
-    made_ns = end_ns if told.made_ns is None else min(max(told.made_ns, working_ns), end_ns)
     _add(found, "start", working_ns - start_ns)
-    _add(found, "transfer", end_ns - made_ns)
     covered: Dict[str, int] = {}
     for begins, ends, cause in told.spans:
-        _add(covered, cause, min(ends, made_ns) - max(begins, working_ns))
-    for cause, nanoseconds in _stretched(covered, made_ns - working_ns).items():
+        _add(covered, cause, min(ends, end_ns) - max(begins, working_ns))
+    if sum(covered.values()) != end_ns - working_ns:
+        covered = stretched(covered, end_ns - working_ns)
+    for cause, nanoseconds in covered.items():
         _add(found, cause, nanoseconds)
     return found
 
 
-def _stretched(covered: Dict[str, int], whole: int) -> Dict[str, int]:
-    """``covered``, so that its sum is ``whole``."""
-    known = sum(covered.values())
-    if known == whole:
-        return covered
-    if not known:
+def stretched(covered: Dict[str, int], whole: int) -> Dict[str, int]:
+    """The known causes of ``covered``, so that their sum is ``whole``."""
+    known = {cause: nanoseconds for cause, nanoseconds in covered.items() if cause != _REST}
+    total = sum(known.values())
+    if not total:
         return {_REST: whole}
-    found = {cause: nanoseconds * whole // known for cause, nanoseconds in covered.items()}
+    found = {cause: nanoseconds * whole // total for cause, nanoseconds in known.items()}
     largest = max(found, key=lambda cause: found[cause])
     found[largest] += whole - sum(found.values())
     return found

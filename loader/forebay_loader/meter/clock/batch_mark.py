@@ -1,24 +1,19 @@
-"""The collation of a metered loader: it also says which batch was made, and when. In a worker its first call begins the worker's page."""
+"""The collation of a metered loader: it also says when a batch was made. In a worker its first call begins the worker's page."""
 
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections import deque
-from types import FrameType
-from typing import Any, Callable, Deque, Optional, Tuple
+from typing import Any, Callable, Deque
 
 from forebay_loader.meter.clock.batch_samples import samples_in
 
 __all__ = ["MADE", "BatchMark", "MadeBatches"]
 
-UNNUMBERED = -1
-_FRAMES_UP = 6  # from the collation to the worker's loop there are two; a fetcher of somebody else's may have more
-
 
 class MadeBatches:
-    """How many batches and samples this process has made; and the last batches: each its number in its loader's pass, and when (ns)."""
+    """How many batches and samples this process has made, and when the last ones, in ns."""
 
     def __init__(self) -> None:
         self.renew()
@@ -26,10 +21,10 @@ class MadeBatches:
     def renew(self) -> None:
         self.batches = 0
         self.samples = 0
-        self.unseen: Deque[Tuple[int, int]] = deque(maxlen=64)  # the observer takes them out
+        self.unseen: Deque[int] = deque(maxlen=64)  # the observer takes them out
 
-    def add(self, number: int, samples: int) -> None:
-        self.unseen.append((number, time.monotonic_ns()))
+    def add(self, samples: int) -> None:
+        self.unseen.append(time.monotonic_ns())
         self.batches += 1
         self.samples += samples
 
@@ -62,17 +57,5 @@ class BatchMark:
     def __call__(self, data: Any) -> Any:
         self._begin()
         batch = self._collate(data)
-        MADE.add(_number(sys._getframe(1)), samples_in(batch, batched=self._batched))
+        MADE.add(samples_in(batch, batched=self._batched))
         return batch
-
-
-def _number(frame: Optional[FrameType]) -> int:
-    """The batch's number, as the loop of torch's worker knows it; -1 where another loop runs."""
-    for _ in range(_FRAMES_UP):
-        if frame is None:
-            break
-        if frame.f_code.co_name == "_worker_loop":
-            found = frame.f_locals.get("idx")
-            return found if isinstance(found, int) else UNNUMBERED
-        frame = frame.f_back
-    return UNNUMBERED

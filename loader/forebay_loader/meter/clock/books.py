@@ -14,6 +14,17 @@ __all__ = ["StallBooks"]
 _MOST_WORKERS = 512  # that are told one by one: workers that are begun anew each epoch are others each time
 
 
+class WaitedWorker:
+    """One worker, as the trainer waited for it."""
+
+    __slots__ = ("shard", "stall_ns", "worker")
+
+    def __init__(self, worker: int) -> None:
+        self.worker = worker
+        self.stall_ns = 0
+        self.shard = ""
+
+
 class StallBooks:
     """What is booked; ``totals`` makes values of it."""
 
@@ -24,7 +35,7 @@ class StallBooks:
         self._stall_ns: Dict[str, int] = {}
         self._steps = self._samples = self._bytes = self._skipped = 0
         self._batch_size: Optional[int] = None
-        self._workers: OrderedDict[int, WorkerStall] = OrderedDict()
+        self._workers: OrderedDict[int, WaitedWorker] = OrderedDict()
         self._pages: Dict[int, SeenPage] = {}
         self._waited_ns: List[int] = [0] * len(CAUSES)  # of workers that have ended
 
@@ -46,18 +57,20 @@ class StallBooks:
         self._samples += samples
         self._batch_size = samples
 
-    def stall(self, by_cause: Mapping[str, int], pid: int, worker: int, shard: str) -> None:
-        """The trainer waited for a batch of that worker."""
+    def stall(self, by_cause: Mapping[str, int]) -> None:
+        """The trainer waited."""
         for cause, nanoseconds in by_cause.items():
             self._stall_ns[cause] = self._stall_ns.get(cause, 0) + nanoseconds
-        seconds = sum(by_cause.values()) / 1e9
-        before = self._workers.get(pid)
-        if before is not None:
-            seconds, shard = before.stall_s + seconds, shard or before.shard
-        self._workers[pid] = WorkerStall(pid, worker, seconds, shard)
-        self._workers.move_to_end(pid)
-        if len(self._workers) > _MOST_WORKERS:
-            self._workers.popitem(last=False)
+
+    def waited_for(self, pid: int, worker: int, nanoseconds: int, shard: str) -> None:
+        """It did so for a batch of that worker; ``shard``: what that reads, "" where nobody looked."""
+        known = self._workers.get(pid)
+        if known is None:
+            known = self._workers[pid] = WaitedWorker(worker)
+            if len(self._workers) > _MOST_WORKERS:
+                self._workers.popitem(last=False)
+        known.stall_ns += nanoseconds
+        known.shard = shard or known.shard
 
     def seen(self, page: SeenPage) -> None:
         """A worker's page, whose reader wait counts."""
@@ -79,7 +92,7 @@ class StallBooks:
             batch_size=self._batch_size,
             bytes=self._bytes + sum(page.bytes for page in pages),
             skipped=self._skipped + sum(page.skipped for page in pages),
-            workers=tuple(self._workers.values()),
+            workers=tuple(WorkerStall(pid, one.worker, one.stall_ns / 1e9, one.shard) for pid, one in self._workers.items()),
         )
 
     def _retire(self) -> None:

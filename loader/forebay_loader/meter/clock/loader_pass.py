@@ -6,7 +6,7 @@ of no worker.
 
 from __future__ import annotations
 
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
 from forebay_loader.meter.clock.books import StallBooks
 from forebay_loader.meter.clock.seen_page import SeenPage
@@ -14,27 +14,25 @@ from forebay_loader.meter.process_page import process_page
 
 __all__ = ["LoaderPass", "NextCall"]
 
-NO_BATCH = -1
-
 
 class NextCall(NamedTuple):
-    """``next(loader)`` was called at ``called_ns``: the batches that were asked for, each with its worker, and the one that is due.
+    """``next(loader)`` was called at ``called_ns``; ``worker`` makes the batch that is due, -1: nobody knows, or this process does.
 
-    ``start_ns``: from when on its time is still to be booked.
+    ``start_ns``: from when on its time is still to be booked. ``asked``: the batches that were asked for, each with its worker, where any
+    of them may come.
     """
 
-    start_ns: int
-    asked: Dict[int, int]
-    due: int
     called_ns: int
+    start_ns: int
+    worker: int = -1
+    asked: Mapping[int, int] = {}
 
 
 class LoaderPass:
     """``books`` are those of the process and of the loader."""
 
-    def __init__(self, iterator: Any, books: Tuple[StallBooks, ...], now_ns: int) -> None:
+    def __init__(self, iterator: Any, books: Tuple[StallBooks, ...]) -> None:
         self.books = books
-        self.began_ns = now_ns
         self.alone = getattr(iterator, "_num_workers", 0) == 0  # this process makes its batches itself
         self.batched = bool(getattr(iterator, "_auto_collation", True))
         self.workers = int(getattr(iterator, "_num_workers", 0))
@@ -44,26 +42,22 @@ class LoaderPass:
     def enter(self, iterator: Any, now_ns: int) -> NextCall:
         """``next`` is called."""
         if self.alone:
-            return NextCall(now_ns, {}, NO_BATCH, now_ns)
-        tasks = getattr(iterator, "_task_info", {})
+            return NextCall(now_ns, now_ns)
+        tasks, first = getattr(iterator, "_task_info", {}), getattr(iterator, "_rcvd_idx", 0)
+        due = tasks.get(first)
         status = getattr(iterator, "_workers_status", ())
-        first = getattr(iterator, "_rcvd_idx", 0)
-        asked = {number: task[0] for number, task in tasks.items()}
-        owed = (number for number, task in tasks.items() if number >= first and (len(task) > 1 or _works(status, task[0])))
-        return NextCall(now_ns, asked, min(owed, default=NO_BATCH), now_ns)
-
-    def given(self, iterator: Any, entry: NextCall) -> int:
-        """The number of the batch that ``next`` has given."""
-        if self.alone:
-            return NO_BATCH
+        if due is None or not _gives(due, status):
+            due = next((tasks[number] for number in sorted(tasks) if number > first and _gives(tasks[number], status)), (-1,))
         if getattr(iterator, "_in_order", True):
-            return int(getattr(iterator, "_rcvd_idx", 0)) - 1
-        left = getattr(iterator, "_task_info", {})
-        return next((number for number in entry.asked if number not in left), NO_BATCH)
+            return NextCall(now_ns, now_ns, due[0])
+        return NextCall(now_ns, now_ns, due[0], {number: task[0] for number, task in tasks.items()})
 
-    def worker_of(self, entry: NextCall, number: int) -> int:
-        """The worker that made, or makes, that batch; else the one that was due; -1 where nobody knows, or this process does."""
-        return entry.asked.get(number, entry.asked.get(entry.due, -1))
+    def given_by(self, iterator: Any, call: NextCall) -> int:
+        """The worker whose batch ``next`` has given."""
+        if not call.asked:
+            return call.worker
+        left = getattr(iterator, "_task_info", {})
+        return next((worker for number, worker in call.asked.items() if number not in left), call.worker)
 
     def pid_of(self, worker: int) -> int:
         return self._pids[worker] if 0 <= worker < len(self._pids) else 0
@@ -91,5 +85,6 @@ class LoaderPass:
             self.page_of(worker)
 
 
-def _works(status: Any, worker: int) -> bool:
-    return bool(status[worker]) if 0 <= worker < len(status) else True
+def _gives(task: Any, status: Any) -> bool:
+    """Whether its batch is here, or its worker still makes some."""
+    return len(task) > 1 or not 0 <= task[0] < len(status) or bool(status[task[0]])

@@ -46,13 +46,10 @@ class SeenPage:
         """Until when the worker's time is booked; 0 without a page."""
         return self._page.word("settled_ns") if self._page is not None else 0
 
-    def told(self, start_ns: int, end_ns: int, batch: int, pass_began_ns: int) -> Optional[PageAccount]:
-        """What it says of that time, in which ``batch`` of the pass was waited for; None without a page."""
+    def told(self, start_ns: int, end_ns: int) -> Optional[PageAccount]:
+        """What it says of that time; None without a page."""
         page = self._page
-        if page is None:
-            return None
-        made_ns = page.completed_ns(batch, pass_began_ns) if batch >= 0 else None
-        return PageAccount(page.word("begun_ns"), made_ns, page.spans(start_ns, end_ns))
+        return None if page is None else PageAccount(page.word("begun_ns"), page.spans(start_ns, end_ns))
 
     def look(self) -> bool:
         """Read its sums; whether its process lives, or else could not be asked before."""

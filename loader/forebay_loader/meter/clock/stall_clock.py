@@ -14,10 +14,11 @@ import weakref
 from collections import deque
 from typing import Any, Deque, Dict, NamedTuple, Optional
 
-from forebay_loader.meter.clock.attribution import attributed
+from forebay_loader.meter.clock.attribution import attributed, stretched
 from forebay_loader.meter.clock.batch_samples import samples_in
 from forebay_loader.meter.clock.books import StallBooks
 from forebay_loader.meter.clock.loader_pass import LoaderPass, NextCall
+from forebay_loader.meter.clock.seen_page import SeenPage
 from forebay_loader.meter.clock.trainer_wait import TrainerWait
 from forebay_loader.meter.page_files import sweep_pages
 from forebay_loader.meter.process_page import process_page
@@ -28,19 +29,24 @@ __all__ = ["CLOCK", "NO_BATCH", "StallClock"]
 NO_BATCH = object()
 BRIEF_NS = 500_000  # a stall that short is the handing over of a batch that was there
 PATIENCE_NS = 30_000_000_000  # after that a stall is booked though its worker's page tells nothing: it hangs, or holds the lock
+SETTLE_NS = 250_000_000  # and a quarter of a second is soon enough for those that the page tells of
 LOOK_NS = 1_000_000_000  # after that it is asked whether the worker lives at all
 _MOST_PENDING = 1024
 
 
 class _Stall(NamedTuple):
-    """A stall that is to be booked."""
+    """A stall that is to be booked, or several brief ones of a process that makes its batches itself: ``stall_ns`` of the time between."""
 
     one: LoaderPass
     start_ns: int
     end_ns: int
+    stall_ns: int
     worker: int
-    number: int
-    ended: bool  # there was no batch: the pass has ended
+    ended: bool = False  # there was no batch: the pass has ended
+
+    @property
+    def brief(self) -> bool:
+        return self.stall_ns < self.end_ns - self.start_ns
 
 
 class StallClock:
@@ -56,8 +62,9 @@ class StallClock:
         self._of_loader: weakref.WeakKeyDictionary[Any, StallBooks] = weakref.WeakKeyDictionary()
         self._loaders: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # of iterators, weakly
         self._passes: weakref.WeakKeyDictionary[Any, LoaderPass] = weakref.WeakKeyDictionary()
-        self._now_in: Dict[int, "tuple[Any, NextCall]"] = {}  # by thread: the iterator whose next it is in
+        self._now_in: Dict[int, "tuple[Any, LoaderPass, NextCall]"] = {}  # by thread: the iterator whose next it is in
         self._pending: Deque[_Stall] = deque()
+        self._settled_ns = 0
         self._swept = False
         self.workers: Optional[int] = None  # of the loader that was asked last
 
@@ -77,8 +84,8 @@ class StallClock:
         now_ns = time.monotonic_ns()
         with self._lock:
             one = self._pass(iterator, start_ns)
-            one.began_ns = start_ns
-            self._book(_Stall(one, start_ns, now_ns, -1, -1, True), {"start": now_ns - start_ns})
+            for book in one.books:
+                book.stall({"start": now_ns - start_ns})
 
     def enter(self, iterator: Any) -> bool:
         """``next(iterator)`` is called in this thread; False: within another such call, which is timed already."""
@@ -88,7 +95,7 @@ class StallClock:
         now_ns = time.monotonic_ns()
         with self._lock:
             one = self._pass(iterator, now_ns)
-            self._now_in[thread] = iterator, one.enter(iterator, now_ns)
+            self._now_in[thread] = iterator, one, one.enter(iterator, now_ns)
             self.workers = one.workers
         if one.alone and not process_page.is_begun:
             process_page.begin(self.thread)
@@ -103,34 +110,32 @@ class StallClock:
         now_ns = time.monotonic_ns()
         thread = threading.get_ident()
         with self._lock:
-            _, entry = self._now_in.pop(thread)
-            one = self._passes[iterator]
-            number = entry.due if batch is NO_BATCH else one.given(iterator, entry)
-            self._note(_Stall(one, entry.start_ns, now_ns, one.worker_of(entry, number), number, ended))
+            _, one, call = self._now_in.pop(thread)
+            worker = call.worker if batch is NO_BATCH else one.given_by(iterator, call)
+            self._note(one, call.start_ns, now_ns, worker, ended)
             if batch is not NO_BATCH:
                 samples = samples_in(batch, batched=one.batched)
                 for book in one.books:
                     book.batch(samples)
             if ended:
                 self._close(id(iterator), one, now_ns)
-            self._settle(now_ns)
+            if now_ns - self._settled_ns > SETTLE_NS:
+                self._settle(now_ns)
 
     def totals(self, loader: Any = None) -> StallTotals:
         """Of this process, or of one loader of torch's."""
         now_ns = time.monotonic_ns()
         with self._lock:
-            for thread, (iterator, entry) in tuple(self._now_in.items()):
-                one = self._passes[iterator]
-                worker = one.worker_of(entry, entry.due)
-                self._note(_Stall(one, entry.start_ns, now_ns, worker, entry.due, False))
-                self._now_in[thread] = iterator, entry._replace(start_ns=now_ns)
+            for thread, (iterator, one, call) in tuple(self._now_in.items()):
+                self._note(one, call.start_ns, now_ns, call.worker)
+                self._now_in[thread] = iterator, one, call._replace(start_ns=now_ns)
             for one in tuple(self._passes.values()):
                 one.meet()
             self._settle(now_ns)
             books = self._books if loader is None else self._of_loader.get(loader)
             if books is None:
                 return StallTotals()
-            pending_ns = sum(stall.end_ns - stall.start_ns for stall in self._pending if books in stall.one.books)
+            pending_ns = sum(stall.stall_ns for stall in self._pending if books in stall.one.books)
             return books.totals(now_ns, pending_ns)
 
     def waiting(self) -> Optional[TrainerWait]:
@@ -138,19 +143,13 @@ class StallClock:
         with self._lock:
             if not self._now_in:
                 return None
-            iterator, call = min(self._now_in.values(), key=lambda each: each[1].called_ns)
-            one = self._passes[iterator]
-            worker = one.worker_of(call, call.due)
-            page = one.page_of(worker)
-            return TrainerWait(call.called_ns, worker, page.view() if page is not None else None)
+            _, one, call = min(self._now_in.values(), key=lambda each: each[2].called_ns)
+            page = one.page_of(call.worker)
+            return TrainerWait(call.called_ns, call.worker, page.view() if page is not None else None)
 
     def thread(self) -> Optional[int]:
         """The thread that makes batches in this very process now: what its observer looks at."""
-        for thread, (iterator, _) in tuple(self._now_in.items()):
-            one = self._passes.get(iterator)
-            if one is not None and one.alone:
-                return thread
-        return None
+        return next((thread for thread, (_, one, _) in tuple(self._now_in.items()) if one.alone), None)
 
     def _pass(self, iterator: Any, now_ns: int) -> LoaderPass:
         found = self._passes.get(iterator)
@@ -158,7 +157,7 @@ class StallClock:
             known = self._loaders.get(iterator)
             loader = known() if known is not None else None
             books = self._of_loader.setdefault(loader, StallBooks()) if loader is not None else None
-            found = LoaderPass(iterator, (self._books,) if books is None else (self._books, books), now_ns)
+            found = LoaderPass(iterator, (self._books,) if books is None else (self._books, books))
             self._passes[iterator] = found
             weakref.finalize(iterator, self._gone, id(iterator), found, os.getpid()).atexit = False
         for book in found.books:
@@ -174,14 +173,25 @@ class StallClock:
         for book in of.books:
             book.closed(one, now_ns)
 
-    def _note(self, stall: _Stall) -> None:
-        if stall.end_ns - stall.start_ns < BRIEF_NS and not stall.one.alone:
-            self._book(stall, {"transfer": stall.end_ns - stall.start_ns})
-        else:
-            self._pending.append(stall)
+    def _note(self, one: LoaderPass, start_ns: int, end_ns: int, worker: int, ended: bool = False) -> None:
+        stall_ns = end_ns - start_ns
+        if stall_ns >= BRIEF_NS:
+            page = one.page_of(worker)
+            if page is not None:
+                page.found()  # now: it goes with its worker
+            self._pending.append(_Stall(one, start_ns, end_ns, stall_ns, worker, ended))
+        elif not one.alone:
+            for book in one.books:
+                book.stall({"transfer": stall_ns})
+        elif self._pending and self._pending[-1].brief and self._pending[-1].one is one:
+            last = self._pending.pop()
+            self._pending.append(last._replace(end_ns=end_ns, stall_ns=last.stall_ns + stall_ns))
+        else:  # one ns longer than it was: so it is known for brief
+            self._pending.append(_Stall(one, start_ns - 1, end_ns, stall_ns, worker))
 
     def _settle(self, now_ns: int) -> None:
         """Book what the pages tell by now, the oldest first."""
+        self._settled_ns = now_ns
         left: Deque[_Stall] = deque()
         while self._pending:
             stall = self._pending.popleft()
@@ -192,14 +202,17 @@ class StallClock:
             if not is_told and waits and (now_ns - stall.end_ns < LOOK_NS or page is None or page.look()):
                 left.append(stall)
                 continue
-            told = page.told(stall.start_ns, stall.end_ns, stall.number, stall.one.began_ns) if page is not None and seen else None
-            self._book(stall, attributed(stall.start_ns, stall.end_ns, told, ended=stall.ended))
+            told = page.told(stall.start_ns, stall.end_ns) if page is not None and seen else None
+            by_cause = attributed(stall.start_ns, stall.end_ns, told, ended=stall.ended)
+            self._book(stall, stretched(by_cause, stall.stall_ns) if stall.brief else by_cause, page)
         self._pending = left
 
-    def _book(self, stall: _Stall, by_cause: Dict[str, int]) -> None:
-        page = stall.one.page_of(stall.worker) if stall.worker >= 0 or stall.one.alone else None
+    def _book(self, stall: _Stall, by_cause: Dict[str, int], page: Optional[SeenPage]) -> None:
+        shard = "" if page is None else page.shard
         for book in stall.one.books:
-            book.stall(by_cause, page.pid if page else 0, stall.worker, page.shard if page else "")
+            book.stall(by_cause)
+            if page is not None:
+                book.waited_for(page.pid, stall.worker, stall.stall_ns, shard)
 
 
 CLOCK = StallClock()
