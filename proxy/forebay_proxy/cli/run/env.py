@@ -34,7 +34,8 @@ def env(shell: str, check: str | None, url: str | None) -> int:
 
     On a terminal it says in three lines what it would set; else stdout holds nothing but lines for eval. Exit code 2 when no sidecar is
     running. Limits of this way in: no request headers travel, no plan is announced, one curl process a shard, and WebDataset refuses all of
-    it to a program that sets its utils.enforce_security. 'forebay run' and forebay_loader have fewer.
+    it to a program that sets its utils.enforce_security; and nobody sees what the training waits for (fb.stalls()). 'forebay run' and
+    forebay_loader have fewer.
     """
     sidecar = locate(url, os.environ)
     base = sidecar.address if sidecar.address.startswith("http") else str(sidecar.status()["url"])
