@@ -25,6 +25,14 @@ FRAMEWORKS = ("accelerate_train", "ddp", "lightning_module", "open_clip_data", "
 SHARDS, SAMPLES, RANKS = 4, 24, 2  # a shard for each worker of both ranks
 OTHERS = Path(f"{sys.prefix}-frameworks") / "bin" / "python"  # OpenCLIP and timm with their webdataset
 PROGRAM_S = 240.0
+APART = "-- the next\n"
+ONE_AFTER_THE_OTHER = f"""
+import importlib, os, sys
+for each in sys.argv[2:]:
+    example, os.environ["MASTER_PORT"] = each.split(":")
+    importlib.import_module(example).main(sys.argv[1])
+    print({APART!r}, end="", flush=True)
+"""
 
 if not LONG:
     LEFT.append("the examples of OpenCLIP and timm, and the command lines of all examples")
@@ -57,16 +65,26 @@ def told(process: subprocess.Popen[str]) -> str:
     return output
 
 
-def trained(example: str, sidecar: Sidecar, *arguments: str, ranks: int = 1) -> list[str]:
-    """What each rank of ``examples/EXAMPLE.py ARGUMENTS`` printed. Forked from a process that has imported torch and webdataset."""
-    where = {"FOREBAY_URL": sidecar.url, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
+def begun(arguments: list[str], sidecar: Sidecar, **variables: str) -> subprocess.Popen[str]:
+    """``python ARGUMENTS``, forked from a process that has imported torch and webdataset."""
+    environ = environment(sidecar.directory, FOREBAY_URL=sidecar.url, **variables)
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    begun = [
-        python_program([str(EXAMPLES / f"{example}.py"), *arguments], environment(sidecar.directory, **where, RANK=str(rank)),
-                       sidecar.directory, **pipes)
-        for rank in range(ranks)
-    ]  # fmt: skip
-    return [told(process) for process in begun]
+    return python_program(arguments, environ, sidecar.directory, **pipes)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, shards: str) -> dict[str, list[str]]:
+    """What each rank of the examples with a process group printed. Both examples in one program: a first step imports torch for seconds."""
+    pytest.importorskip("accelerate")
+    groups = {"ddp": str(free_port()), "accelerate_train": str(free_port())}
+    where = {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": str(RANKS), "ACCELERATE_USE_CPU": "true"}
+    folder = str(Path(shards).parent)
+    with running(tmp_path_factory.mktemp("trained"), "--cache-size", "200MB", "--file-root", folder) as sidecar:
+        words = ["-c", ONE_AFTER_THE_OTHER, f"pipe:cat {shards}", *(f"{name}:{port}" for name, port in groups.items())]
+        ranks = [begun(words, sidecar, **where, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in range(RANKS)]
+        outputs = [told(process).split(APART) for process in ranks]
+        assert whole(sidecar)
+    return {name: [output[at] for output in outputs] for at, name in enumerate(groups)}
 
 
 def steps_and_samples(outputs: list[str]) -> list[tuple[int, int]]:
@@ -91,36 +109,27 @@ def test_the_table_names_them() -> None:
     assert set(re.findall(r"examples/(\w+)\.py", table)) == set(FRAMEWORKS)
 
 
-def test_plain_ddp(sidecar: Sidecar, shards: str) -> None:
-    """Both ranks take as many steps, and together they read every sample once."""
-    outputs = trained("ddp", sidecar, f"pipe:cat {shards}", ranks=RANKS)
-    found = steps_and_samples(outputs)
+@pytest.mark.parametrize("example", ["ddp", "accelerate_train"])
+def test_ranks_in_step(trained: dict[str, list[str]], example: str) -> None:
+    """Both ranks take as many steps, together they read every sample once, and the first says why it was idle."""
+    found = steps_and_samples(trained[example])
     assert ({steps for steps, _ in found}, sum(samples for _, samples in found)) == ({4}, SHARDS * SAMPLES)
-    assert whole(sidecar)
-    assert re.search(r"^stall [\d.]+ % of \d+ s", outputs[0], re.MULTILINE)
+    assert re.search(r"^stall [\d.]+ % of \d+ s", trained[example][0], re.MULTILINE)
 
 
 def test_a_stopped_epoch_goes_on(sidecar: Sidecar, shards: str, tmp_path: Path) -> None:
     """With torchdata's StatefulDataLoader: the batches before the stop and those after it are those of a run that was not stopped."""
     urls = f"pipe:cat {shards}"
-    (at_once,) = trained("stateful", sidecar, urls, str(tmp_path / "whole.pt"))
-    (first,) = trained("stateful", sidecar, urls, str(tmp_path / "part.pt"), "3")
-    (rest,) = trained("stateful", sidecar, urls, str(tmp_path / "part.pt"))
+    script = str(EXAMPLES / "stateful.py")
+    at_once = told(begun([script, urls, str(tmp_path / "whole.pt")], sidecar))
+    first = told(begun([script, urls, str(tmp_path / "part.pt"), "3"], sidecar))
+    rest = told(begun([script, urls, str(tmp_path / "part.pt")], sidecar))
     assert _batches(first) + _batches(rest) == _batches(at_once)
     assert (len(_batches(first)), "goes on from" in rest) == (3, True)
 
 
 def _batches(output: str) -> list[str]:
     return [line for line in output.splitlines() if re.match(r"\d{6}-\d{4}", line)]
-
-
-def test_accelerate(sidecar: Sidecar, shards: str) -> None:
-    """It prepares model and optimizer of both ranks, and leaves the loader alone."""
-    pytest.importorskip("accelerate")
-    ranks = RANKS if LONG else 1
-    found = steps_and_samples(trained("accelerate_train", sidecar, f"pipe:cat {shards}", ranks=ranks))
-    assert ({steps for steps, _ in found}, sum(samples for _, samples in found)) == ({4 if LONG else 6}, SHARDS * SAMPLES)
-    assert whole(sidecar)
 
 
 long = pytest.mark.skipif(not LONG, reason="scripts/test --long runs it")
@@ -130,7 +139,7 @@ long = pytest.mark.skipif(not LONG, reason="scripts/test --long runs it")
 @pytest.mark.parametrize("example", ["accelerate_train", "ddp", "lightning_module", "stateful"])
 def test_as_documented(example: str, tmp_path: Path) -> None:
     """The lines of its docstring, typed into a shell, with another folder for the shards."""
-    docstring = ast.get_docstring(ast.parse((EXAMPLES / f"{example}.py").read_text("utf-8"))) or ""
+    docstring = ast.get_docstring(ast.parse((EXAMPLES / f"{example}.py").read_text("utf-8")), clean=False) or ""
     lines = "\n".join(line.strip() for line in docstring.splitlines() if line.startswith("    "))
     script = lines.replace("/tmp/", f"{tmp_path}/").replace("examples/", f"{EXAMPLES}/")
     try:
