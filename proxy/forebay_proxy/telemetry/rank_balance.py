@@ -7,10 +7,11 @@ its time, the mean says 4 %. 1.0 is even; 1.25 is a rank with a quarter more tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["FIGURES", "RankBalance", "RankLoad", "Skew", "rank_balance"]
+__all__ = ["FIGURES", "RankBalance", "RankLoad", "Skew", "balance_of_rows", "rank_balance"]
 
 FIGURES = ("samples", "steps", "stall_s", "reader_wait_s")
 # Below this a mean is noise: two ranks that stalled for 1 ms and for 3 are not out of balance.
@@ -53,11 +54,27 @@ class RankBalance:
         skew = self.skews[figure]
         return 1.0 if figure.endswith("_s") and skew.most < LEAST_S else skew.ratio
 
+    def as_json(self) -> dict[str, Any]:
+        """By figure: most over mean (``ratio``), and the ``rank`` that has most."""
+        return {figure: {"ratio": round(self.ratio(figure), 4), "rank": self.skews[figure].rank} for figure in FIGURES}
+
     def __str__(self) -> str:
         """What is out of balance, for a person: ``"steps 1.10 (rank 3), stall 2.40 (rank 0)"``; or that nothing is."""
         names = [(figure, f"{figure.removesuffix('_s').replace('_', ' ')} {self.ratio(figure):.2f}") for figure in FIGURES]
         told = [f"{name} (rank {self.skews[figure].rank})" for figure, name in names if self.ratio(figure) >= 1.005]
         return ", ".join(told) or "even"
+
+
+def balance_of_rows(rows: Iterable[Mapping[str, Any]]) -> RankBalance | None:
+    """Of the last minute of the processes in ``rows`` (``MeterBoard.rows`` of one job); two processes of a rank count together."""
+    loads = dict[str, RankLoad]()
+    for row in rows:
+        before, lately = loads.get(row["rank"], RankLoad()), row["lately"]
+        loads[row["rank"]] = RankLoad(
+            before.samples + lately["samples"], before.steps + lately["steps"],
+            before.stall_s + sum(lately["stall_s"].values()), before.reader_wait_s + sum(lately["reader_wait_s"].values()),
+        )  # fmt: skip
+    return rank_balance(loads)
 
 
 def rank_balance(loads: Mapping[str, RankLoad]) -> RankBalance | None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay_proxy.telemetry.rank_balance import FIGURES, RankLoad, rank_balance
+from forebay_proxy.telemetry.rank_balance import FIGURES, RankLoad, balance_of_rows, rank_balance
 
 LOADS = st.builds(RankLoad, st.integers(0, 10**9), st.integers(0, 10**7), st.floats(0, 1e6), st.floats(0, 1e6))
 
@@ -46,3 +46,17 @@ def test_one_rank_is_even(figure: str) -> None:
     found = rank_balance({"7": RankLoad(3, 2, 50.0, 9.0)})
     assert found is not None
     assert found.ratio(figure) == 1.0
+
+
+def row(rank: str, steps: int, **stall_s: float) -> dict[str, object]:
+    return {"rank": rank, "lately": {"samples": 8 * steps, "steps": steps, "stall_s": stall_s, "reader_wait_s": {"origin": 2.0}}}
+
+
+def test_the_last_minute_of_a_rank_in_two_processes() -> None:
+    """One that was started anew goes on where the other has ended; causes count together."""
+    found = balance_of_rows([row("0", 10, decode=1.0, map=5.0), row("1", 4), row("1", 6)])
+    assert found is not None
+    assert found.as_json() == {
+        "samples": {"ratio": 1.0, "rank": "0"}, "steps": {"ratio": 1.0, "rank": "0"}, "stall_s": {"ratio": 2.0, "rank": "0"},
+        "reader_wait_s": {"ratio": 1.3333, "rank": "1"},
+    }  # fmt: skip
