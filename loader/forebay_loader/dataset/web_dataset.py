@@ -269,6 +269,7 @@ class WebDataset(compat.WebDataset):
     def _passes(self, epoch: int, place: StreamPosition, most: Optional[int]) -> Iterator[Any]:
         drawn_at = self._shards.place() if self._shards is not None and self._shards.order.resampled else 0
         skips = self._skips.begin(epoch, self.world.resolved())
+        skips.end_with_process()
         try:
             for turn in range(self.repetitions):
                 for stage in self.pipeline:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import multiprocessing
 import os
 import pickle
 import signal
@@ -293,6 +294,22 @@ def test_a_break_has_its_line_too(said: Callable[[], list[str]]) -> None:
     (line,) = said()
     assert line.startswith("forebay: epoch 0, left early: ")
     assert "(" in line
+
+
+KEPT: list[Any] = []
+
+
+def begun_and_kept() -> None:
+    KEPT.append(iter(dataset()))
+    next(KEPT[0])
+
+
+def test_an_iteration_that_nobody_closes_ends_with_its_process(said: Callable[[], list[str]]) -> None:
+    """As a worker's that another thread looks at while it is told to go."""
+    process = multiprocessing.get_context("fork").Process(target=begun_and_kept)
+    process.start()
+    process.join()
+    assert [line[:36] for line in said()] == ["forebay: epoch 0, left early: 0 of 1"]
 
 
 def test_a_killed_worker_leaves_whole_lines() -> None:

@@ -9,10 +9,12 @@ import logging
 import os
 import sys
 import threading
+import weakref
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from multiprocessing import util
 from typing import Any, Deque, Iterable, Iterator, NamedTuple, Optional, Set, Union
 
 from forebay_loader.base.counters import COUNTS
@@ -72,6 +74,8 @@ class SkipPass:
         self._touched: Set[str] = set()
         self._last: Deque[Skip] = deque(maxlen=3)
         self._ended = Standing(SkipCounts())
+        self._exit: Optional[util.Finalize] = None
+        self._is_over = False
         self._refused = ""  # what was raised: no stage may hide it
         self.stages = PassStages()
 
@@ -109,9 +113,15 @@ class SkipPass:
             self._refused = self._told(reason)
             raise TooManySkips(self._refused) from cause
 
+    def end_with_process(self) -> None:
+        """End, left early, with this process at the latest: a worker that is told to go may be looked at by another thread, which keeps
+        its iteration from being closed."""
+        self._exit = util.Finalize(self, _leave, (weakref.ref(self),), exitpriority=10)
+
     def until_end(self, samples: Iterable[Any]) -> Iterator[Any]:
         """``samples``, and then the line of this pass."""
         over = False
+        self.end_with_process()
         try:
             yield from samples
             over = True
@@ -121,8 +131,11 @@ class SkipPass:
 
     def end(self, *, over: bool) -> None:
         """The iteration has ended, ``over`` or left early: the last of the rank's workers logs the line of them all."""
-        if sys.is_finalizing():
-            return  # an iteration that nobody ended: logging may be gone
+        if sys.is_finalizing() or self._is_over:
+            return  # in the former case logging may be gone
+        self._is_over = True
+        if self._exit is not None:
+            self._exit.cancel()
         standing = self._ended = self._row.end(self._own(), over=over)
         if standing.last:
             counts = standing.counts
@@ -158,6 +171,12 @@ class SkipPass:
     def _told(self, reason: str) -> str:
         last = "; ".join(str(skip) for skip in self._last)
         return f"{self._scope}: {reason}. The last here: {last or 'none'}. All are listed in {SKIPS_FILE.path}"
+
+
+def _leave(skips: "weakref.ref[SkipPass]") -> None:
+    found = skips()
+    if found is not None:
+        found.end(over=False)
 
 
 @contextmanager
