@@ -18,8 +18,11 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import Any
 
+from support.lengths import ordinarily
+
 __all__ = ["Cut", "When", "at_each_await"]
 
+MOMENTS = ordinarily(1, of=2, what="moments of each await at which a task is cancelled")
 MOST_AWAITS = 2000  # a scenario that never ends by itself would never end here
 
 
@@ -104,9 +107,14 @@ class _Steps(Coroutine[Any, Any, Any]):
         return waits_for
 
 
-async def at_each_await(when: When = When.WAITING, step: int = 1) -> AsyncIterator[Cut]:
-    """A ``Cut`` for await 1, 2, 3, ... (or each ``step``-th) until one was not reached: the scenario ran to its end undisturbed."""
-    for number in range(1, MOST_AWAITS, step):
+async def at_each_await(when: When | None = None, step: int = 1) -> AsyncIterator[Cut]:
+    """A ``Cut`` for await 1, 2, 3, ... (or each ``step``-th) until one was not reached: the scenario ran to its end undisturbed.
+
+    A test of both moments tries each await at both in a long run, else at one of them, in turn.
+    """
+    first, step = (1, step) if when is None or MOMENTS > 1 else (1 + (when is When.GRANTED), 2)
+    when = when or When.WAITING
+    for number in range(first, MOST_AWAITS, step):
         cut = Cut(number, when)
         yield cut
         if not cut.made:
