@@ -57,6 +57,8 @@ async def test_the_next_sidecar_hears_the_plan(place: Path, origin: ScriptedOrig
     """Ended in the middle of an epoch: the first shard that its successor answers brings it the plan, and no sample is lost or doubled."""
     for name in ("FOREBAY_URL", "FOREBAY_SOCKET"):
         monkeypatch.delenv(name, raising=False)
+    for name in ("CONNECT_S", "SEND_S", "ANSWER_S"):  # a message that is given up leaves the plan for a minute
+        monkeypatch.setattr(f"forebay_loader.plan.plan_client.{name}", 5.0)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(place / "run"))  # both sidecars are found by their run files
     monkeypatch.setenv("FOREBAY_JOB", "job")
     pattern = origin.url(f"/{{000..{COUNT - 1:03d}}}.tar")
