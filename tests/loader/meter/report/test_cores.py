@@ -27,7 +27,8 @@ class Machine:
         self.now_s += seconds
         tick = os.sysconf("SC_CLK_TCK")
         self.files["/proc/stat"] = "cpu  1 2 3 4 5 6 7 8 9 10\n" + "".join(
-            f"cpu{core} {int(busy_s.get(core, 0) * tick)} 0 0 777 33 0 0 0 0 0\n" for core in range(max(allowed()) + 2)
+            f"cpu{core} {int(busy_s.get(core, 0) * tick)} 0 0 777 {int(self.now_s * tick)} 0 0 0 0 0\n"
+            for core in range(max(allowed()) + 2)
         )
         return self.looks.look()
 

@@ -69,6 +69,7 @@ class Asking:
         """The next thing that the watchdog says."""
         until_s = time.monotonic() + UNTIL_S
         while time.monotonic() < until_s:
+            fb.stalls()  # as the sidecar is told while the trainer waits: the wait goes on
             said = self.watchdog.look(CLOCK.waiting(), 0)
             if said:
                 return said
