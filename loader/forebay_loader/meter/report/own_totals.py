@@ -55,7 +55,7 @@ class OwnTotals:
             steps=totals.steps,
             reader_wait_s=_every_cause(totals.reader_wait_s),
             samples=totals.samples,
-            skipped=0,
+            skipped=totals.skipped,
             batch_size=totals.batch_size,
             workers=self._workers(),
             slowest_worker=None if slowest is None or slowest.worker < 0 else slowest.worker,

@@ -1,0 +1,75 @@
+"""The thread of a training process: once, never in a worker, and never the end of a training."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+import pytest
+from support.fake_proxy import FakeServer
+
+from forebay_loader.meter.report.meter_thread import LOG, MeterThread, MeterTicks, say
+from forebay_proxy.wire.protocol.meter import CAUSES
+from forebay_proxy.wire.protocol.meter_body import MeterBody, decode_meter
+
+
+def totals(steps: int = 10) -> MeterBody:
+    return MeterBody(0.5 * steps, dict.fromkeys(CAUSES, 0.01), steps)
+
+
+def ticks_of(totals: object = totals, **how: float) -> MeterTicks:
+    return MeterTicks(totals, lambda: None, **{"line_s": 0.0, "watchdog_s": 0.0, **how})  # type: ignore[arg-type]
+
+
+def test_a_program_without_logging_sees_it_on_stderr(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python itself would drop what is no warning; a program that logs has it in its log, and nowhere else."""
+    monkeypatch.setattr(LOG, "hasHandlers", lambda: False)
+    say(logging.INFO, "stall 3.1 %")
+    assert capfd.readouterr().err == "forebay: stall 3.1 %\n"
+    monkeypatch.setattr(LOG, "level", logging.ERROR)
+    say(logging.INFO, "stall 3.1 %")
+    assert capfd.readouterr().err == ""
+
+
+def test_a_program_that_logs_has_it_in_its_log(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:
+    """By the logger's name."""
+    with caplog.at_level(logging.INFO, "forebay.meter"):
+        say(logging.INFO, "stall 3.1 %")
+    assert [(record.name, record.getMessage()) for record in caplog.records] == [("forebay.meter", "forebay: stall 3.1 %")]
+    assert "forebay: stall" not in capfd.readouterr().err
+
+
+def test_it_begins_once_and_tells_the_last_totals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of a training that was shorter than the time between two messages."""
+    with FakeServer().running() as server:
+        monkeypatch.setenv("FOREBAY_URL", server.url)
+        monkeypatch.setenv("RANK", "3")
+        made: list[MeterTicks] = []
+        thread = MeterThread(lambda: made.append(ticks_of()) or made[-1])  # type: ignore[func-returns-value]
+        before = threading.active_count()
+        thread.begin()
+        thread.begin()
+        assert (len(made), threading.active_count()) == (1, before + 1)
+        thread.end()
+        told = [request for request in server.requests if request.method == "POST"]
+        assert [decode_meter(request.body) for request in told] == [totals()]
+        assert told[0].target.startswith("/v1/meter/job-1/3/main/")
+
+
+def test_a_fault_of_the_meter_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """One notice, and it goes on."""
+
+    def broken() -> MeterBody:
+        raise ZeroDivisionError("of the meter")
+
+    ticks = ticks_of(broken)
+    running = threading.Thread(target=ticks.run)
+    running.start()
+    time.sleep(1.2)
+    ticks.end()
+    running.join(30)
+    assert not running.is_alive()
+    assert [record.getMessage() for record in caplog.records] == [
+        "the meter failed (ZeroDivisionError: of the meter); training is not touched by it"
+    ]
