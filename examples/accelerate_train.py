@@ -1,5 +1,7 @@
 """Accelerate: it prepares model and optimizer; the loader is left as it is, since it shares out the samples and keeps ranks in step.
 
+To try it:
+
     python examples/make_shards.py /tmp/shards
     forebay run --file-root /tmp/shards -- accelerate launch --cpu --num_processes 2 examples/accelerate_train.py \\
         'pipe:cat /tmp/shards/train-{000000..000007}.tar'

@@ -1,7 +1,9 @@
 """Plain DDP: every rank reads its share, all ranks take the same number of steps.
 
-python examples/make_shards.py /tmp/shards
-forebay run --file-root /tmp/shards -- torchrun --nproc-per-node 2 examples/ddp.py 'pipe:cat /tmp/shards/train-{000000..000007}.tar'
+To try it:
+
+    python examples/make_shards.py /tmp/shards
+    forebay run --file-root /tmp/shards -- torchrun --nproc-per-node 2 examples/ddp.py 'pipe:cat /tmp/shards/train-{000000..000007}.tar'
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Lightning: a DataModule whose loader shares out samples by itself, so Lightning puts no sampler of its own in front.
 
-python examples/make_shards.py /tmp/shards
-forebay run --file-root /tmp/shards -- python examples/lightning_module.py 'pipe:cat /tmp/shards/train-{000000..000007}.tar'
+To try it:
+
+    python examples/make_shards.py /tmp/shards
+    forebay run --file-root /tmp/shards -- python examples/lightning_module.py 'pipe:cat /tmp/shards/train-{000000..000007}.tar'
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """A run that is stopped within an epoch and goes on at the very next sample, by torchdata's StatefulDataLoader.
 
-python examples/make_shards.py /tmp/shards
-urls='pipe:cat /tmp/shards/train-{000000..000007}.tar'
-forebay run --file-root /tmp/shards -- python examples/stateful.py "$urls" /tmp/checkpoint.pt 10    # ten steps, then it stops
-forebay run --file-root /tmp/shards -- python examples/stateful.py "$urls" /tmp/checkpoint.pt       # the rest of the epoch
+To try it:
+
+    python examples/make_shards.py /tmp/shards
+    urls='pipe:cat /tmp/shards/train-{000000..000007}.tar'
+    forebay run --file-root /tmp/shards -- python examples/stateful.py "$urls" /tmp/checkpoint.pt 10    # ten steps, then it stops
+    forebay run --file-root /tmp/shards -- python examples/stateful.py "$urls" /tmp/checkpoint.pt       # the rest of the epoch
 """
 
 from __future__ import annotations
