@@ -297,6 +297,20 @@ async def test_a_broken_body_without_identity_is_not_resumed(tmp_path: Path) -> 
             await world.get(A)
 
 
+async def test_what_a_nameless_body_has_passed_comes_with_the_next_one(tmp_path: Path) -> None:
+    """Through memory, which keeps nothing: who asks for its middle is told once, and asks again as the server does for it."""
+    async with building(tmp_path / "c", segments=0, window_unit=4096) as world:
+        data = data_of(3 * SEGMENT)
+        world.origin.put(A, data, identity=False)
+        async with world.opened(A) as first:
+            got = bytearray(await world.taken(first, 2 * SEGMENT))
+            with pytest.raises(VersionLost):
+                await world.get(A, first=SEGMENT, last=SEGMENT + 9)
+            assert await world.get(A, first=SEGMENT, last=SEGMENT + 9) == data[SEGMENT : SEGMENT + 10]
+            await rest(first, got)
+        assert got == data
+
+
 async def test_a_slow_reader_without_identity_gets_one_version_or_an_abort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who stops is waited for a while; who then fell out of the window of a nameless stream may not go on with a body of its own."""
     monkeypatch.setattr("forebay_proxy.transfer.passengers.STOPPED_S", 0.05)

@@ -14,7 +14,7 @@ from forebay_proxy.cache.readers.reader import ShardReader
 from forebay_proxy.cache.resident.facts import ReaderResumed, ReadersLeft
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.cache.versions.tar_check import TarCheck
-from forebay_proxy.core.errors import ShardChanged
+from forebay_proxy.core.errors import ShardChanged, VersionLost
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.cache import OptimalBytes
 from forebay_proxy.core.facts.requests import RequestOutcome
@@ -54,7 +54,7 @@ class ActiveReaders:
         began = self.enter(reading)
         try:
             yield reading
-        except ShardChanged:
+        except (ShardChanged, VersionLost):  # who comes next, or again, opens it anew
             self._fill.outdated(reading.entry)
             raise
         finally:
