@@ -55,7 +55,7 @@ class Case:
 
     @property
     def nameless(self) -> bool:
-        """Whether the sidecar may have learnt of a version that nothing names: only the process that did knows it again."""
+        """Whether the sidecar may have learnt of a version that nothing names: then no later body has the rest of a broken one."""
         answers = (self.how.get("always"), *self.how.get("script", {}).values())
         return not (self.state.etag or self.state.last_modified) or any(isinstance(answer, faults.Nameless) for answer in answers)
 
