@@ -93,12 +93,19 @@ class Entry:
     @property
     def shown_key(self) -> str:
         """The key that clients see in an ETag made here."""
-        return self.key if not self.trust.remade else store_key(self.key, f"remade {self.trust.remade}")
+        key = self.key if not self.version.encoding else store_key(self.key, f"encoded {self.version.encoding}")
+        return key if not self.trust.remade else store_key(key, f"remade {self.trust.remade}")
 
     @property
     def shown_version(self) -> Version:
-        """The version as clients see it: without the origin's validators where bytes that were served under them were wrong."""
-        return self.version if not self.trust.remade else replace(self.version, pin=Pin(), modified="", second_over=False)
+        """The version as clients see it: without the origin's validators where bytes that were served under them were wrong.
+
+        Nor with those of an encoded body, which was not asked for: many origins have the same ones for it as for the plain bytes, and a
+        client that goes on after a restart would get the rest of those.
+        """
+        if not self.trust.remade and not self.version.encoding:
+            return self.version
+        return replace(self.version, pin=Pin(), modified="", second_over=False)
 
     @property
     def last_index(self) -> int | None:

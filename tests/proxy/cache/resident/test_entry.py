@@ -60,6 +60,13 @@ async def test_without_identity_nothing_is_the_same() -> None:
     assert not entry_of(nameless).same_version(nameless)
 
 
+def test_an_encoded_body_is_shown_under_a_name_of_its_own() -> None:
+    """Its origin may have one ETag for it and for the plain bytes: who read the beginning of one must not be given the rest of the other."""
+    shown = [entry_of(version_of(encoding=encoding)) for encoding in ("", "gzip", "br")]
+    assert len({entry.shown_version.etag(entry.shown_key) for entry in shown}) == 3
+    assert shown[0].shown_version.etag(shown[0].shown_key) == '"1"'
+
+
 async def test_what_may_outlive_the_process() -> None:
     """Something with identity and length that is not stale, and whole if it cannot be asked in pieces."""
     assert entry_of().durable
