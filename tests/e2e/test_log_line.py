@@ -22,7 +22,7 @@ class Numbers(data.Dataset):
     def __len__(self):
         return 240
     def __getitem__(self, number):
-        time.sleep(0.02 if os.environ["RANK"] == "1" else 0.0005)
+        time.sleep(0.0005 if os.environ["RANK"] == "0" else 3.5 if number == 120 else 0.02)
         return number
 
 fb.enable()
@@ -35,7 +35,8 @@ print(fb.postfix(), flush=True)
 def test_the_line_is_about_all_ranks_of_the_node(tmp_path: Path) -> None:
     """Rank 1 is slow in its own stages, and rank 0 says so, without any logging set up; metrics, status and the exit's totals agree."""
     with running(tmp_path, "--cache-size", "50MB") as sidecar:
-        told = {"FOREBAY_URL": sidecar.url, "FOREBAY_JOB": "two", "WORLD_SIZE": "2", "FOREBAY_METER_LINE_S": "1"}
+        told = {"FOREBAY_URL": sidecar.url, "FOREBAY_JOB": "two", "WORLD_SIZE": "2"}
+        told |= {"FOREBAY_METER_LINE_S": "1", "FOREBAY_WATCHDOG_S": "1"}
         ranks = [
             python_program(
                 ["-c", TRAIN], environment(tmp_path, **told, RANK=rank), tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -47,6 +48,9 @@ def test_the_line_is_about_all_ranks_of_the_node(tmp_path: Path) -> None:
         assert lines, said
         assert any(" (map " in line and "| slowest rank 1 worker 0 |" in line and "Data (t): 0.0" in line for line in lines), lines
         assert "forebay: stall" not in said[1][1]
+        hung = [line for line in said[1][1].splitlines() if line.startswith("forebay: rank 1: ")]
+        assert any(" no batch for " in line and " is in the user's own stages (map) since " in line for line in hung), said[1]
+        assert any(" batches come again, after " in line for line in hung), said[1]
         assert said[1][0].startswith("{'stall': '")
         assert " map'" in said[1][0]
         wait_until(lambda: sidecar.metric("forebay_rank_steps_total", job="two") == 120)
