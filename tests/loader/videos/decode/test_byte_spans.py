@@ -53,7 +53,7 @@ def test_a_clip_that_ends_early() -> None:
 def test_spans_behind_are_asked_for_meanwhile() -> None:
     """So many at a time: these wait for each other. Then each time one is read another is asked for; none twice."""
     spans = [(at, at + 10) for at in range(0, 1000, 100)]
-    together, reads = threading.Barrier(3, timeout=30), Reads()
+    together, reads = threading.Barrier(3, timeout=10), Reads()
 
     def read(at: int, size: int) -> bytes:
         if at < 300:
