@@ -77,7 +77,6 @@ class Run:
         self.ladder = batches.ladder
         self._batches = iter(batches)
         self._steps: list[tuple[float, int]] = []
-        self.waited_s: list[float] = []
         self.moved_s = 0.0
         self._began = 0.0
 
@@ -87,9 +86,7 @@ class Run:
         self._began = self._began or time.perf_counter()
         until, size = time.perf_counter() + seconds, 0
         while time.perf_counter() < until:
-            asked_s = time.perf_counter()
             keys, _ = next(self._batches)
-            self.waited_s.append(time.perf_counter() - asked_s)
             time.sleep(FIXED_S + EACH_S * len(keys))
             self._steps.append((time.perf_counter() - self._began, len(keys)))
             if size and len(keys) != size:
@@ -117,13 +114,12 @@ def fall_and_rise(far: Far, every: int, seconds: float, highest: int) -> list[Fi
     fast = run.size
     far.rate(SLOW)
     run.go(2 * seconds)
-    slow, waited = run.size, sum(run.waited_s[-20:]) / 20
+    slow = run.size
     far.rate(FAST)
     run.go(3 * seconds)
     return [
         at_least("batch size while the origin is fast", fast, highest),
         at_most("  after it became slow", slow, LADDER[0]),
-        Figure("    a step's wait there", 1e3 * waited, "ms"),
         at_least("  after it became fast again", run.size, LADDER[1]),
         at_least("  smallest of all", min(run.sizes), LADDER[0]),
         Figure("  decisions", len(run.ladder.decisions)),
