@@ -19,6 +19,7 @@ import forebay_loader as fb
 from forebay_loader.meter.stalls import remove
 
 BATCH, WARM_BATCHES = 8, 6
+ROUND_BATCH = 32
 SAMPLE_COST_S, BATCH_COST_S, LOCKED_S = 0.008, 0.08, 0.03
 
 
@@ -58,14 +59,14 @@ def slow_collate(samples: list[Any]) -> Any:
     return samples
 
 
-def loader_of(case: str, urls: str, workers: int) -> Any:
+def loader_of(case: str, urls: str, workers: int, batch: int = BATCH) -> Any:
     data = fb.WebDataset(urls, shardshuffle=False)
     decoder = {"decode": slow_decoder, "locked": locked_decoder}.get(case)
     if decoder is not None:
         data = data.decode(decoder)
     data = data.map(slow_picture if case == "map" else picture).repeat()
     collate = slow_collate if case == "collate" else None
-    return fb.WebLoader(data, batch_size=BATCH, num_workers=workers, collate_fn=collate)
+    return fb.WebLoader(data, batch_size=batch, num_workers=workers, collate_fn=collate)
 
 
 def train(case: str, urls: str, batches: int, step_s: float, workers: int) -> dict[str, Any]:
@@ -97,12 +98,12 @@ def rounds(urls: str, batches: int, count: int, workers: int) -> list[dict[str, 
 
 
 def _round(urls: str, batches: int, workers: int, *, metered: bool) -> dict[str, Any]:
-    loader = loader_of("none", urls, workers)
+    loader = loader_of("none", urls, workers, ROUND_BATCH)
     if not metered:
         remove()
     cpu_s, began_s, samples = _cpu_s(), time.perf_counter(), 0
     for number, _ in enumerate(_ended(loader)):
-        samples += BATCH
+        samples += ROUND_BATCH
         if number == batches:
             break
     return {"samples": samples, "wall_s": time.perf_counter() - began_s, "cpu_s": _cpu_s() - cpu_s}

@@ -29,6 +29,7 @@ from forebay_proxy.wire.protocol.meter import CAUSE_INDEX
 __all__ = ["STEP_S", "Observer"]
 
 STEP_S = 0.02  # 30 us of work each: a seventh of a percent of a core
+SUMS_NS = 200_000_000  # counts are for people, who look less often
 UNTOLD_S = 4.0  # by then a reader has asked whether the sidecar turns at all (``Limits.look_s``)
 STUCK_S = 10.0  # nothing was read or made for so long: the page tells the stack
 _IDLE, _READ, _OTHER = CAUSE_INDEX["transfer"], CAUSE_INDEX["read"], CAUSE_INDEX["other"]
@@ -48,6 +49,7 @@ class Observer:
         self._kept: Deque[_Kept] = deque()
         self._moved: Tuple[int, ...] = ()
         self._moved_ns = now_ns
+        self._summed_ns = now_ns - SUMS_NS
         self._ended = False
 
     def start(self) -> None:
@@ -55,8 +57,9 @@ class Observer:
         threading.Thread(target=self._run, args=(os.getpid(),), name="forebay-meter", daemon=True).start()
 
     def end(self) -> None:
-        """It looks no more."""
+        """It looks no more; what was counted until now is told."""
         self._ended = True
+        self.sum_up(None, time.monotonic_ns())
 
     def _run(self, pid: int) -> None:
         while True:
@@ -115,13 +118,16 @@ class Observer:
                 cause = found if found is not None else PROXY if HUNG.for_s else ORIGIN
             spans.append((end_ns, cause))
             self._kept.popleft()
+        self._page.book(spans, now_ns, ORIGIN if self._cause == UNTOLD else self._cause, self._since_ns)
+        if now_ns - self._summed_ns >= SUMS_NS:
+            self.sum_up(activity, now_ns)
+
+    def sum_up(self, activity: Optional[Activity], now_ns: int) -> None:
+        """Write the counts and sums too; again at the process's end, so that none is lost."""
+        self._summed_ns = now_ns
         counts = COUNTS.snapshot()
-        self._page.book(
-            spans,
-            now_ns,
+        self._page.sums(
             waited_ns(),
-            cause=ORIGIN if self._cause == UNTOLD else self._cause,
-            since_ns=self._since_ns,
             batches=MADE.batches,
             samples=MADE.samples,
             bytes=counts["bytes_proxy"] + counts["bytes_direct"],

@@ -23,6 +23,9 @@ from forebay_loader.meter.page import (
 __all__ = ["PageWriter"]
 
 
+_CAUSE, _SINCE, _HEARTBEAT = AT["cause"], AT["since_ns"], AT["heartbeat_ns"]
+
+
 class PageWriter:
     """Writes ``page``, which is as new: all zero. Not for two threads."""
 
@@ -45,14 +48,19 @@ class PageWriter:
         for name, number in numbers.items():
             self._words[AT[name]] = number
 
-    def book(self, spans: "Sequence[tuple[int, int]]", heartbeat_ns: int, waited_ns: Sequence[int], **numbers: int) -> None:
-        """``spans``: pairs (end, cause's place), adjoining to what was booked before. ``waited_ns``: reader wait so far, a number for each
-        cause. ``numbers``: words of the head."""
+    def book(self, spans: "Sequence[tuple[int, int]]", heartbeat_ns: int, cause: int, since_ns: int) -> None:
+        """``spans``: pairs (end, cause's place), adjoining to what was booked before. ``cause`` and ``since_ns``: what it does now."""
+        words = self._words
         with self._writing():
-            for end_ns, cause in spans:
-                self._span(end_ns, cause)
+            for end_ns, spent_on in spans:
+                self._span(end_ns, spent_on)
+            words[_CAUSE], words[_SINCE], words[_HEARTBEAT] = cause, since_ns, heartbeat_ns
+
+    def sums(self, waited_ns: Sequence[int], **numbers: int) -> None:
+        """``waited_ns``: reader wait so far, a number for each cause; ``numbers``: words of the head."""
+        with self._writing():
             self._words[WAITED_AT : WAITED_AT + len(waited_ns)] = array("q", waited_ns)
-            self.put(heartbeat_ns=heartbeat_ns, **numbers)
+            self.put(**numbers)
 
     def tell(self, shard: str, stack: str) -> None:
         """The texts, cut to their room."""

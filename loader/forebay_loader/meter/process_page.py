@@ -66,11 +66,11 @@ class ProcessPage:
         if name is None:
             raise OSError("/proc does not tell when it started")
         page = create_page(name)
-        util.Finalize(None, remove_page, (name,), exitpriority=0)  # workers end without atexit
         now_ns = time.monotonic_ns()
         writer = PageWriter(page, pid=self.pid, start_time=name.start_time, worker=worker, rank=rank_of(os.environ), now_ns=now_ns)
         observer = Observer(writer, target, now_ns=now_ns)
         observer.start()
+        util.Finalize(None, self.end, exitpriority=0)  # workers end without atexit
         self.page, self._name, self._observer = page, name, observer
 
 

@@ -40,7 +40,8 @@ def page(file: int, written: PageWriter) -> Iterator[MeterPage]:
 
 def test_what_is_booked_is_seen(written: PageWriter, page: MeterPage) -> None:
     """Its words, its sums by cause, and what it did between two moments."""
-    written.book([(150, READ), (400, DECODE)], 410, [5, *NO_WAIT[1:]], batches=2, bytes=99, skipped=3)
+    written.book([(150, READ), (400, DECODE)], 410, DECODE, 150)
+    written.sums([5, *NO_WAIT[1:]], batches=2, bytes=99, skipped=3)
     written.tell("s3://bucket/a.tar", "")
     found = page.view()
     assert (found.pid, found.worker, found.rank, found.heartbeat_ns, found.settled_ns) == (7, 3, 1, 410, 400)
@@ -53,7 +54,7 @@ def test_what_is_booked_is_seen(written: PageWriter, page: MeterPage) -> None:
 def test_the_ring_forgets_the_oldest(written: PageWriter, page: MeterPage) -> None:
     """What is left adjoins, and is right."""
     for number in range(2 * SPANS):
-        written.book([(200 + 10 * number, READ if number % 2 else DECODE)], 0, NO_WAIT)
+        written.book([(200 + 10 * number, READ if number % 2 else DECODE)], 0, READ, 0)
     end = 200 + 10 * (2 * SPANS - 1)
     found = page.spans(100, end)
     assert SPANS - 10 < len(found) < SPANS
@@ -70,7 +71,7 @@ def test_a_long_text_is_cut(written: PageWriter, page: MeterPage) -> None:
 
 def test_a_writer_that_died_half_way_leaves_a_torn_page(written: PageWriter, page: MeterPage) -> None:
     """Reading ends all the same."""
-    written.book([(150, READ)], 160, NO_WAIT)
+    written.book([(150, READ)], 160, READ, 100)
     page_words = written._words
     page_words[AT["sequence"]] += 1
     found = page.view()
