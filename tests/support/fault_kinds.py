@@ -54,10 +54,12 @@ class Case:
     host: str = "127.0.0.1"  # its name for the sidecar: what is learned of one origin is nothing about the others
 
     @property
-    def nameless(self) -> bool:
-        """Whether the sidecar may have learnt of a version that nothing names: then no later body has the rest of a broken one."""
+    def passing(self) -> bool:
+        """Whether the sidecar may have learnt of a version that nothing names, or that is sent once: no later body has the rest of it."""
         answers = (self.how.get("always"), *self.how.get("script", {}).values())
-        return not (self.state.etag or self.state.last_modified) or any(isinstance(answer, faults.Nameless) for answer in answers)
+        return not (self.state.etag or self.state.last_modified) or any(
+            isinstance(answer, faults.Nameless | faults.EncodedOnce) for answer in answers
+        )
 
 
 class _Draw:

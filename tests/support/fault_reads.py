@@ -232,7 +232,7 @@ class Campaign:
     async def _resumed(self, target: str, made: Case, served: Served, chance: random.Random) -> str:
         """Leaves in the middle, and asks for the rest of that very version, as a loader does whose connection broke.
 
-        Of a version without a name nobody may have the rest any more: then, as it is told, it reads from the start.
+        Of some versions nobody may have the rest any more: then, as it is told, it reads from the start.
         """
         begun = await self._restarts.outlived(lambda: get(self._port(), target, leave_after=chance.randrange(1, made.state.length + 2)))
         end = _judged(made, served, begun)
@@ -241,7 +241,7 @@ class Campaign:
         headers = {"Range": f"bytes={len(begun.body)}-", "If-Match": begun.headers.get("etag", "*")}
         rest = await self._restarts.outlived(lambda: get(self._port(), target, headers))
         end = _judged(made, served, rest, len(begun.body))
-        if end == "status 412" and made.nameless:
+        if end == "status 412" and made.passing:
             return await self._read(target, made, served)
         if end == "complete" and rest.status == 206:
             joined = Got(200, {**rest.headers, "etag": begun.headers.get("etag", "")}, begun.body + rest.body, clean=True)

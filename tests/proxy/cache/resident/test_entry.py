@@ -61,7 +61,7 @@ async def test_without_identity_nothing_is_the_same() -> None:
 
 
 def test_an_encoded_body_is_shown_under_a_name_of_its_own() -> None:
-    """Its origin may have one ETag for it and for the plain bytes: who read the beginning of one must not be given the rest of the other."""
+    """Its origin may have one ETag for it and for the plain bytes: who read the beginning of one must not be given the other's rest."""
     shown = [entry_of(version_of(encoding=encoding)) for encoding in ("", "gzip", "br")]
     assert len({entry.shown_version.etag(entry.shown_key) for entry in shown}) == 3
     assert shown[0].shown_version.etag(shown[0].shown_key) == '"1"'
