@@ -221,8 +221,8 @@ def test_a_stage_that_swallows_it_does_not_hide_it() -> None:
                 continue
 
     seen = []
-    with pytest.raises(fb.TooManySkips, match="max_skipped=0"):
-        seen.extend(dataset(max_skipped=0).map(FailsFor(BAD), handler=wds.ignore_and_continue).compose(swallowing))
+    with pytest.raises(fb.TooManySkips, match="max_consecutive_skips=1"):
+        seen.extend(dataset(max_consecutive_skips=1).map(FailsFor(*KEYS[7:9]), handler=wds.ignore_and_continue).compose(swallowing))
     assert keys(seen) == KEYS[:7]
 
 

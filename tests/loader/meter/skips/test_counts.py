@@ -51,6 +51,13 @@ def test_counts_add_up(each: list[SkipCounts]) -> None:
     assert total == SkipCounts(*(sum(column) for column in zip(SkipCounts(), *each, strict=True)))
 
 
+def test_the_first_ten_end_no_run() -> None:
+    """Of either kind, while it goes on."""
+    assert not SkipLimits(0.01).passed(SkipCounts(samples=100, shards=100, decode=10, open=10))
+    assert SkipLimits(0.01).passed(SkipCounts(samples=100, decode=11))
+    assert SkipLimits(0.01).passed(SkipCounts(shards=100, open=11))
+
+
 def test_no_limit_bears_all() -> None:
     """Handlers alone decide, as before."""
     limits = SkipLimits.of(None, None)
