@@ -119,7 +119,7 @@ def fall_and_rise(far: Far, every: int, seconds: float, highest: int) -> list[Fi
     run.go(3 * seconds)
     return [
         at_least("batch size while the origin is fast", fast, highest),
-        at_most("  after it became slow", slow, LADDER[0]),
+        at_most("  after it became slow", slow, LADDER[0] if highest == LADDER[-1] else fast // 2),
         at_least("  after it became fast again", run.size, LADDER[1]),
         at_least("  smallest of all", min(run.sizes), LADDER[0]),
         Figure("  decisions", len(run.ladder.decisions)),
