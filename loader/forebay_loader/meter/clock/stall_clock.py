@@ -145,7 +145,7 @@ class StallClock:
                 return None
             _, one, call = min(self._now_in.values(), key=lambda each: each[2].called_ns)
             page = one.page_of(call.worker)
-            return TrainerWait(call.called_ns, call.worker, page.view() if page is not None else None)
+            return TrainerWait(call.called_ns, call.worker, one.pid_of(call.worker), page.view() if page is not None else None)
 
     def thread(self) -> Optional[int]:
         """The thread that makes batches in this very process now: what its observer looks at."""

@@ -14,10 +14,11 @@ __all__ = ["TrainerWait"]
 class TrainerWait:
     """The trainer is inside ``next(loader)`` since ``since_ns`` (of ``CLOCK_MONOTONIC``), for the batch of ``worker``.
 
-    ``worker`` is -1 where this process makes its batches itself, or none is due; ``page`` is what that worker says of itself, None where it
-    says nothing.
+    ``worker`` is -1 where this process makes its batches itself, or none is due; ``pid`` is its process, 0 where not known; ``page`` what
+    that worker says of itself, None where it says nothing.
     """
 
     since_ns: int
     worker: int
+    pid: int = 0
     page: Optional[PageView] = None

@@ -42,7 +42,7 @@ class Watchdog:
         after_s: float,
         silent_s: float = SILENT_S,
         clock_ns: Callable[[], int] = time.monotonic_ns,
-        silent: Callable[[int, int], str] = silent_because,
+        silent: Callable[[int, Optional[int]], str] = silent_because,
     ) -> None:
         self._after_s, self._silent_s = after_s, silent_s
         self._clock_ns = clock_ns
@@ -67,14 +67,22 @@ class Watchdog:
     def _doing(self, waiting: TrainerWait, now_ns: int) -> str:
         page = waiting.page
         if page is None:
-            return "no worker has said what it does" if waiting.worker < 0 else f"worker {waiting.worker} has not said what it does"
-        who = "this process" if page.worker == MAIN else f"worker {page.worker}"
-        parts = [f"{who} (pid {page.pid}) {_WORDS.get(page.cause, 'has just begun')} since {_ago(page.since_ns, now_ns)}"]
+            return self._unseen(waiting)
+        who = f"{'this process' if page.worker == MAIN else f'worker {page.worker}'} (pid {page.pid})"
+        if now_ns - page.heartbeat_ns > self._silent_s * 1e9:
+            parts = [f"{who} has said nothing for {_ago(page.heartbeat_ns, now_ns)}: {self._silent(page.pid, page.start_time)}"]
+            parts += [f"last seen in {page.cause}"] if page.cause in _WORDS and page.cause != "transfer" else []
+        else:
+            parts = [f"{who} {_WORDS.get(page.cause, 'has just begun')} since {_ago(page.since_ns, now_ns)}"]
         parts += [f"shard {page.shard} at {size_text(page.position)}"] if page.shard else []
         parts.append(f"{size_text(page.bytes)} read in all")
-        if now_ns - page.heartbeat_ns > self._silent_s * 1e9:
-            parts.append(f"silent since {_ago(page.heartbeat_ns, now_ns)}: {self._silent(page.pid, page.start_time)}")
         return ", ".join(parts) + (f"; at {stack_in_a_line(page.stack)}" if page.stack else "")
+
+    def _unseen(self, waiting: TrainerWait) -> str:
+        if waiting.worker < 0:
+            return "no worker has said what it does"
+        because = self._silent(waiting.pid, None) if waiting.pid else ""
+        return f"worker {waiting.worker} (pid {waiting.pid}) has not said what it does{because and f': {because}'}"
 
 
 def _ago(moment_ns: int, now_ns: int) -> str:

@@ -45,7 +45,7 @@ class Trainer:
         for _ in range(seconds):
             self.now_s += 1
             page = self.page and replace(self.page, heartbeat_ns=int(self.now_s * S))
-            waiting = None if self.since_ns is None else TrainerWait(self.since_ns, 2, page)
+            waiting = None if self.since_ns is None else TrainerWait(self.since_ns, 2, 4711, page)
             found.append(self.watchdog.look(waiting, 3))
         return [said for said in found if said]
 
@@ -94,14 +94,17 @@ def test_a_worker_that_says_nothing_is_told_of_by_the_kernel() -> None:
     """Its page stands still: so does what it says; or it has none."""
     trainer = Trainer()
     trainer.asks()
-    waiting = TrainerWait(trainer.since_ns or 0, 2, replace(PAGE, heartbeat_ns=1010 * S, stack=""))
+    waiting = TrainerWait(trainer.since_ns or 0, 2, 4711, replace(PAGE, heartbeat_ns=1010 * S, stack=""))
     trainer.now_s += 60
     said = trainer.watchdog.look(waiting, 0)
-    assert said.endswith("12.3 MB read in all, silent since 50 s: the state of 4711, 99")
+    assert "worker 2 (pid 4711) has said nothing for 50 s: the state of 4711, 99, last seen in map, shard s3://b/train/00017.tar at" in said
     other = Watchdog(60.0, clock_ns=lambda: 1060 * S)
-    assert other.look(TrainerWait(1000 * S, 2, None), 0) == "rank 0: no batch for 60 s: worker 2 has not said what it does"
+    assert (
+        other.look(TrainerWait(1000 * S, 2, os.getpid()), 0)
+        == f"rank 0: no batch for 60 s: worker 2 (pid {os.getpid()}) has not said what it does"
+    )
     other = Watchdog(60.0, clock_ns=lambda: 1060 * S)
-    assert other.look(TrainerWait(1000 * S, -1, None), 0) == "rank 0: no batch for 60 s: no worker has said what it does"
+    assert other.look(TrainerWait(1000 * S, -1), 0) == "rank 0: no batch for 60 s: no worker has said what it does"
 
 
 @pytest.mark.parametrize(
@@ -126,6 +129,7 @@ def test_what_the_kernel_says(program: str, signals: list[signal.Signals], becau
             time.sleep(0.01)
         assert silent_because(made.pid, begun).startswith(because.format(made.pid))
         assert silent_because(made.pid, begun + 1) == "it has ended"
+        assert silent_because(made.pid, None) == ("" if "computes" in because else because.format(made.pid))
     finally:
         os.kill(made.pid, signal.SIGKILL)
         made.wait()

@@ -108,7 +108,7 @@ def test_a_worker_that_is_stopped(tmp_path: Path) -> None:
         while not here.exists():
             time.sleep(0.01)
         os.kill(pids(batches)[0], signal.SIGSTOP)
-        said = trainer.said_of("silent")
+        said = trainer.said_of("said nothing")
         assert said.startswith("rank 0: no batch for ")
         assert f"worker 0 (pid {pids(batches)[0]})" in said
         assert f"it is stopped (SIGSTOP); kill -CONT {pids(batches)[0]} lets it go on" in said
@@ -121,7 +121,7 @@ def test_a_worker_in_a_call_of_c_that_keeps_the_interpreter() -> None:
     """No thread of that worker runs: the kernel tells what it knows."""
     batches = iter(loader(Numbers(lambda: ctypes.PyDLL(None).usleep(2_500_000))))
     with asking(batches) as trainer:
-        said = trainer.said_of("silent")
+        said = trainer.said_of("said nothing")
         assert f"worker 0 (pid {pids(batches)[0]})" in said
         assert "it waits in one call that keeps the interpreter for itself" in said
         assert trainer.said_of("again")
@@ -139,7 +139,7 @@ def test_a_user_function_that_sleeps() -> None:
         said = trainer.said_of(" at ")
         assert f"worker 0 (pid {pids(batches)[0]}) is in the user's own stages (map) since " in said
         assert f"; at slow_step ({Path(__file__).name}:" in said
-        assert "silent" not in said
+        assert "said nothing" not in said
     assert len(trainer.got) == 6
 
 
