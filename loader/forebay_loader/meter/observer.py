@@ -28,7 +28,7 @@ from forebay_proxy.wire.protocol.meter import CAUSE_INDEX
 
 __all__ = ["STEP_S", "Observer"]
 
-STEP_S = 0.02  # 30 us of work each: a seventh of a percent of a core
+STEP_S = 0.02  # 15 us of work each: less than a tenth of a percent of a core
 SUMS_NS = 200_000_000  # counts are for people, who look less often
 UNTOLD_S = 4.0  # by then a reader has asked whether the sidecar turns at all (``Limits.look_s``)
 STUCK_S = 10.0  # nothing was read or made for so long: the page tells the stack
