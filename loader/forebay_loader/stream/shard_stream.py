@@ -127,7 +127,7 @@ class ShardStream(io.BufferedIOBase):
             except Unanswered as trouble:
                 self._order.cope(trouble)
             except NotTaken as reason:
-                self._tell_refused()
+                self._tell_refused(reason)
                 self._order.take_next(str(reason), lost=False)
             except LoaderError as error:
                 if self._order.waits_instead(error):
@@ -211,8 +211,8 @@ class ShardStream(io.BufferedIOBase):
         self._ended = True
         return data
 
-    def _tell_refused(self) -> None:
-        if self._refused is not None and self._order.through_sidecar:
+    def _tell_refused(self, reason: NotTaken) -> None:
+        if self._refused is not None and self._order.through_sidecar and reason.alike:
             self._refused(self._order.scheme)
             self._why_past = f"the sidecar does not serve {self._order.scheme} shards"
 

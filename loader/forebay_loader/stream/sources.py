@@ -29,7 +29,11 @@ _UNSATISFIED = re.compile(r"bytes \*/(\d+)", re.ASCII)
 
 
 class NotTaken(Exception):
-    """This way leads nowhere for this shard, whatever the time; the next one may."""
+    """This way leads nowhere for this shard, whatever the time; the next one may. ``alike``: so it would be for others of its scheme."""
+
+    def __init__(self, reason: str, *, alike: bool = False) -> None:
+        super().__init__(reason)
+        self.alike = alike
 
 
 class ByteSource(Protocol):
@@ -91,9 +95,9 @@ class SidecarSource:
         if reply.status in (412, 416) and progress.position:
             raise ShardChanged(f"shard {self._shown}: {text}", reply.status)
         if scheme == "file":  # only below a configured root; `cat` reads the others as before
-            raise NotTaken(text)
+            raise NotTaken(text, alike=reply.status != 404)  # one file that is absent says nothing of the others
         if scheme == "gs" and reply.status in (401, 403):  # gsutil may be logged in where Google's libraries are not
-            raise NotTaken(text)
+            raise NotTaken(text, alike=True)
         raise ShardReadError(f"shard {self._shown}: {text}", reply.status)
 
 

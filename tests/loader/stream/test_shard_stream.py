@@ -529,6 +529,7 @@ def test_file_outside_the_roots(world: World, tmp_path: object) -> None:
     told: list[str] = []
     source = parse_source(f"pipe:cat {tmp_path}/x.tar")
     assert source is not None
+    world.proxy.fault(f"/file{tmp_path}/x.tar", Refuse(403, "outside"))
     with open_stream(source, READER, limits=QUICK, own_open=own(BODY), refused=told.append) as stream:
         assert stream.read() == BODY
     assert told == ["file"]

@@ -332,8 +332,16 @@ def test_a_refused_file_is_not_a_dead_sidecar(proxy: FakeServer, taken: Path, tm
     """Below no configured root it is left to its command; the summary has one reason for the first of them and for the others."""
     for name in ("a.tar", "b.tar"):
         (tmp_path / name).write_bytes(tar_shard(0))
+        proxy.fault(f"/file{tmp_path}/{name}", Refuse(403, "outside the directories file URLs may read"))
     assert len(keys(stages([f"pipe:cat {tmp_path}/{name}" for name in ("a.tar", "b.tar")]))) == 10
     assert said(taken) == ["", "the sidecar does not serve file shards"]
+
+
+def test_an_absent_file_leaves_the_others_to_the_sidecar(proxy: FakeServer, taken: Path, tmp_path: Path) -> None:
+    """Programs look for files that need not be there, as timm for its ``_info.json``."""
+    proxy.put(f"/file{tmp_path}/b.tar", tar_shard(0))
+    assert len(keys(stages([f"pipe:cat {tmp_path}/{name}" for name in ("a.tar", "b.tar")], handler=wds.ignore_and_continue))) == 5
+    assert len(proxy.asked(f"/file{tmp_path}/b.tar")) == 1
 
 
 def test_pipelines_pickle() -> None:
