@@ -19,7 +19,7 @@ pytestmark = pytest.mark.webdataset
 class Told(EpochDecoder):
     """Answers what it was told."""
 
-    def of_pass(self, epoch: int, turn: int, phase: int | None, place: int = 0) -> Callable[[str, Any], Any]:
+    def of_pass(self, epoch: int, turn: int, phase: int | None, place: int = 0, sample: Any = None) -> Callable[[str, Any], Any]:
         return lambda key, data: (epoch, turn, phase, place) if key == ".clip" else None
 
     def __call__(self, key: str, data: bytes) -> Any:
@@ -51,7 +51,7 @@ def test_the_rest_is_webdatasets() -> None:
 class Bad(EpochDecoder):
     """A clip that cannot be decoded, of which a decoder sees the suffix alone."""
 
-    def of_pass(self, epoch: int, turn: int, phase: int | None, place: int = 0) -> Callable[[str, Any], Any]:
+    def of_pass(self, epoch: int, turn: int, phase: int | None, place: int = 0, sample: Any = None) -> Callable[[str, Any], Any]:
         return self
 
     def __call__(self, key: str, data: bytes) -> Any:

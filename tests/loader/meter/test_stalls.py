@@ -218,13 +218,19 @@ def test_others_may_wrap_it_too() -> None:
         remove()
 
 
-def test_removed_it_is_torchs_own() -> None:
-    kinds = (dataloader._BaseDataLoaderIter, dataloader.DataLoader)
-    install()
-    assert hasattr(kinds[0].__next__, "__wrapped__")
+def test_removed_it_is_as_it_was() -> None:
+    """Torch's own, or what others have made of it before."""
     remove()
-    methods = [method for kind in kinds for method in (kind.__init__, kind.__iter__, vars(kind).get("__next__")) if method is not None]
-    assert [method for method in methods if hasattr(method, "__wrapped__")] == []
+    before = methods_of_loaders()
+    install()
+    assert methods_of_loaders() != before
+    remove()
+    assert methods_of_loaders() == before
+
+
+def methods_of_loaders() -> list[Any]:
+    kinds = (dataloader._BaseDataLoaderIter, dataloader.DataLoader)
+    return [method for kind in kinds for method in (kind.__init__, kind.__iter__, vars(kind).get("__next__"))]
 
 
 def test_it_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
