@@ -40,7 +40,7 @@ def batches(rank: int, urls: str) -> list[int]:
     import webdataset as wds  # noqa: PLC0415
 
     data = fb.WebDataset(urls, nodesplitter=wds.split_by_node, data_parallel=(rank, RANKS), shardshuffle=False)
-    return [len(batch["__key__"]) for batch in DataLoader(data.batched(BATCH), batch_size=None, num_workers=WORKERS)]
+    return [len(keys) for (keys,) in DataLoader(data.to_tuple("__key__").batched(BATCH), batch_size=None, num_workers=WORKERS)]
 
 
 def test_steps_and_losses_are_those_of_real_loaders(

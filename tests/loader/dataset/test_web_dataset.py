@@ -116,7 +116,7 @@ def test_workers(shards: FakeServer, start: str, request: pytest.FixtureRequest)
     if start != "spawn":  # which is the one start from nothing
         request.getfixturevalue("warm_starts")
     assert contents(loaded(dataset(COMMANDS), start)) == expected(SHARDS)
-    names = {request.headers["Forebay-Reader"] for request in shards.requests if request.method == "GET"}
+    names = {request.headers["Forebay-Reader"] for request in shards.requests if request.method == "GET" and ".tar" in request.target}
     assert {name.split("/")[2] for name in names} == {"0", "1"}
     assert {name.split("/")[0] for name in names} == {"job-1"}
 
