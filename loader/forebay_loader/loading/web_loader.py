@@ -26,7 +26,7 @@ from forebay_loader.loading.loader_arguments import LoaderArguments
 from forebay_loader.loading.rank_agreement import FIRST_S, Agreement, agreement_of, site, watched
 from forebay_loader.loading.step_vote import StepVote, group_is_up
 from forebay_loader.loading.worker_start import WorkerInit, start_method
-from forebay_loader.meter.stalls import install, loader_totals
+from forebay_loader.meter.stalls import around, install, loader_totals
 from forebay_loader.meter.totals import StallTotals
 from forebay_loader.samples.index_client import counts_of
 
@@ -122,7 +122,13 @@ class WebLoader(compat.WebLoader):
 
     def __iter__(self) -> Iterator[Any]:
         batches = self._batches()
-        return batches if self.ladder is None else self.ladder.climb(batches, self._ladder_vote)
+        given = batches if self.ladder is None else self.ladder.climb(batches, self._ladder_vote)
+        loader = self.pipeline[0]
+        return around(given, loader, self._own_work, batched=len(self.pipeline) == 1 and bool(getattr(loader, "_auto_collation", False)))
+
+    def _own_work(self) -> str:
+        """What a wait for this loader is for that is none for torch's: other ranks, putting batches together, stages behind it."""
+        return "other" if self._ballot is not None else "collate" if self.ladder is not None else "map"
 
     def _batches(self) -> Iterator[Any]:
         """Of the user's own size, equally many on all ranks."""

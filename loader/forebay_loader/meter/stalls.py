@@ -11,19 +11,20 @@ import functools
 import os
 import sys
 import time
-from typing import Any, Callable
+from typing import Any, Callable, Iterable, Iterator, Optional
 
 from forebay_loader.base.activity import activities
 from forebay_loader.base.notices import notice_once
 from forebay_loader.base.profile_range import profiled
 from forebay_loader.meter.clock.batch_mark import BatchMark
+from forebay_loader.meter.clock.loader_call import LoaderCall
 from forebay_loader.meter.clock.stall_clock import CLOCK, NO_BATCH
 from forebay_loader.meter.process_page import begin_in_worker
 from forebay_loader.meter.report.meter_thread import THREAD
 from forebay_loader.meter.report.own_totals import Postfix
 from forebay_loader.meter.totals import StallTotals
 
-__all__ = ["install", "is_wanted", "loader_totals", "postfix", "remove", "stalls"]
+__all__ = ["around", "install", "is_wanted", "loader_totals", "postfix", "remove", "stalls"]
 
 VARIABLE = "FOREBAY_METER"
 _TORCH = "torch.utils.data.dataloader"
@@ -71,6 +72,31 @@ def loader_totals(loader: Any = None) -> StallTotals:
 
 
 _POSTFIX = Postfix(loader_totals)
+
+
+def around(batches: Iterable[Any], loader: Any, cause: Callable[[], str], *, batched: bool) -> Iterator[Any]:
+    """``batches``, which a loader of ours makes of those of ``loader``, one of torch's. Each is a step.
+
+    What ``loader`` does not take of the time is a stall of ``cause()``. ``batched``: they are collated as ``loader`` does it.
+    """
+    source = iter(batches)
+    try:
+        while True:
+            batch: Any = NO_BATCH
+            call: Optional[LoaderCall] = None
+            try:
+                call = _called(loader)
+                batch = next(source, NO_BATCH)
+            finally:
+                if call is not None:
+                    _answered(call, cause, batch, batched)
+            if batch is NO_BATCH:
+                return
+            yield batch
+            del batch  # it is not kept beyond its step
+    finally:
+        if hasattr(source, "close"):
+            source.close()
 
 
 def is_wanted() -> bool:
@@ -172,6 +198,7 @@ def _entered(iterator: Any, wrapper: Any) -> bool:
         THREAD.begin()
         return CLOCK.enter(iterator) or (not _is_within(wrapper) and _entered_anew(iterator))
     except Exception as error:
+        CLOCK.left()  # or the watchdog would see a wait that never ends
         _fail(error)
         return False
 
@@ -194,6 +221,21 @@ def _is_within(wrapper: Any) -> bool:
 def _left(iterator: Any, batch: Any, ended: bool) -> None:
     try:
         CLOCK.leave(iterator, batch, ended=ended)
+    except Exception as error:
+        _fail(error)
+
+
+def _called(loader: Any) -> Optional[LoaderCall]:
+    try:
+        return CLOCK.call(loader) if _METER.on else None
+    except Exception as error:
+        _fail(error)
+        return None
+
+
+def _answered(call: LoaderCall, cause: Callable[[], str], batch: Any, batched: bool) -> None:
+    try:
+        CLOCK.answered(call, cause(), batch, batched=batched)
     except Exception as error:
         _fail(error)
 

@@ -16,6 +16,8 @@ __all__ = ["FIGURES", "RankBalance", "RankLoad", "Skew", "balance_of_rows", "ran
 FIGURES = ("samples", "steps", "stall_s", "reader_wait_s")
 # Below this a mean is noise: two ranks that stalled for 1 ms and for 3 are not out of balance.
 LEAST_S = 1.0
+# From here on it matters. Totals come every 10 s, so a minute's sums of two ranks may differ by a sixth though the ranks do not.
+PARTS = {"samples": 1.2, "steps": 1.2, "stall_s": 1.5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,11 @@ class RankBalance:
         """Most over mean of ``figure``. Seconds of which ranks have hardly any are even."""
         skew = self.skews[figure]
         return 1.0 if figure.endswith("_s") and skew.most < LEAST_S else skew.ratio
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether ranks part: in samples or steps, or in stall by so much that one rank has most of it."""
+        return any(self.ratio(figure) >= most for figure, most in PARTS.items())
 
     def as_json(self) -> dict[str, Any]:
         """By figure: most over mean (``ratio``), and the ``rank`` that has most."""

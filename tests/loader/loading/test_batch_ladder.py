@@ -64,6 +64,8 @@ def test_every_sample_in_its_order() -> None:
     assert (told, sorted(set(sizes[:-1]))) == ([8, 16], [4, 8, 16])
     assert sizes[:-1] == sorted(sizes[:-1])
     assert sizes[-1] == (1003 - sum(sizes[:-1]))
+    told_of = made.stalls()
+    assert (told_of.steps, told_of.samples, told_of.batch_size) == (len(sizes), 1003, sizes[-1])
 
 
 @pytest.mark.webdataset

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -181,6 +182,19 @@ def test_a_stall_shows_while_it_lasts() -> None:
     after = fb.stalls().total_stall_s - before
     assert during > 0.1
     assert during < after < 1.5 * during
+
+
+def test_totals_are_of_when_they_are_given() -> None:
+    """Not of when they were asked for: wall time that went back would be a meter that began anew, to whoever adds it up."""
+    batches = iter(loader(Numbers(8), num_workers=0))
+    next(batches)
+    found: list[StallTotals] = []
+    asking = threading.Thread(target=lambda: found.append(CLOCK.totals()))
+    with CLOCK._lock:
+        asking.start()
+        time.sleep(0.1)
+    asking.join()
+    assert found[0].wall_s > 0.1
 
 
 def test_a_killed_worker_leaves_no_riddle() -> None:

@@ -17,6 +17,7 @@ from typing import Any, Deque, Dict, NamedTuple, Optional
 from forebay_loader.meter.clock.attribution import attributed, stretched
 from forebay_loader.meter.clock.batch_samples import samples_in
 from forebay_loader.meter.clock.books import StallBooks
+from forebay_loader.meter.clock.loader_call import LoaderCall
 from forebay_loader.meter.clock.loader_pass import LoaderPass, NextCall
 from forebay_loader.meter.clock.seen_page import SeenPage
 from forebay_loader.meter.clock.trainer_wait import TrainerWait
@@ -63,6 +64,7 @@ class StallClock:
         self._loaders: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # of iterators, weakly
         self._passes: weakref.WeakKeyDictionary[Any, LoaderPass] = weakref.WeakKeyDictionary()
         self._now_in: Dict[int, "tuple[Any, LoaderPass, NextCall]"] = {}  # by thread: the iterator whose next it is in
+        self._around: Dict[int, LoaderCall] = {}  # by thread: what called that, where a loader of ours did
         self._pending: Deque[_Stall] = deque()
         self._settled_ns = 0
         self._swept = False
@@ -86,6 +88,9 @@ class StallClock:
             one = self._pass(iterator, start_ns)
             for book in one.books:
                 book.stall({"start": now_ns - start_ns})
+            around = self._around.get(threading.get_ident())
+            if around is not None:
+                around.inner_ns += now_ns - start_ns
 
     def enter(self, iterator: Any) -> bool:
         """``next(iterator)`` is called in this thread; False: within another such call, which is timed already."""
@@ -111,9 +116,13 @@ class StallClock:
         thread = threading.get_ident()
         with self._lock:
             _, one, call = self._now_in.pop(thread)
+            now_ns = max(now_ns, call.start_ns)  # totals were asked for meanwhile
             worker = call.worker if batch is NO_BATCH else one.given_by(iterator, call)
             self._note(one, call.start_ns, now_ns, worker, ended)
-            if batch is not NO_BATCH:
+            around = self._around.get(thread)
+            if around is not None:
+                around.inner_ns += now_ns - call.called_ns
+            elif batch is not NO_BATCH:
                 samples = samples_in(batch, batched=one.batched)
                 for book in one.books:
                     book.batch(samples)
@@ -122,10 +131,32 @@ class StallClock:
             if now_ns - self._settled_ns > SETTLE_NS:
                 self._settle(now_ns)
 
-    def totals(self, loader: Any = None) -> StallTotals:
-        """Of this process, or of one loader of torch's."""
+    def call(self, loader: Any) -> LoaderCall:
+        """A loader of ours that is made around ``loader``, one of torch's, is asked for a batch. In this thread, until ``answered``."""
         now_ns = time.monotonic_ns()
         with self._lock:
+            call = self._around[threading.get_ident()] = LoaderCall(self._books_of(loader), now_ns)
+            for book in call.books:
+                book.opened(id(call), now_ns)
+        return call
+
+    def answered(self, call: LoaderCall, cause: str, batch: Any, *, batched: bool) -> None:
+        """It has given ``batch``, which is a step; or raised (``NO_BATCH``). What torch's loader did not take of the time is of ``cause``."""
+        now_ns = time.monotonic_ns()
+        with self._lock:
+            self._around.pop(threading.get_ident(), None)
+            samples = 0 if batch is NO_BATCH else samples_in(batch, batched=batched)
+            rest_ns = call.rest_ns(now_ns)
+            for book in call.books:
+                book.stall({cause if rest_ns >= BRIEF_NS else "transfer": rest_ns})
+                book.closed(id(call), now_ns)
+                if batch is not NO_BATCH:
+                    book.batch(samples)
+
+    def totals(self, loader: Any = None) -> StallTotals:
+        """Of this process, or of one loader of torch's."""
+        with self._lock:
+            now_ns = time.monotonic_ns()  # here: wall time that went back would be a meter that began anew
             for thread, (iterator, one, call) in tuple(self._now_in.items()):
                 self._note(one, call.start_ns, now_ns, call.worker)
                 self._now_in[thread] = iterator, one, call._replace(start_ns=now_ns)
@@ -136,6 +167,10 @@ class StallClock:
             if books is None:
                 return StallTotals()
             pending_ns = sum(stall.stall_ns for stall in self._pending if books in stall.one.books)
+            for thread, around in tuple(self._around.items()):
+                if books in around.books:
+                    inside = self._now_in.get(thread)
+                    pending_ns += around.rest_ns(now_ns) - (now_ns - inside[2].called_ns if inside is not None else 0)
             return books.totals(now_ns, pending_ns)
 
     def waiting(self) -> Optional[TrainerWait]:
@@ -155,14 +190,15 @@ class StallClock:
         found = self._passes.get(iterator)
         if found is None:
             known = self._loaders.get(iterator)
-            loader = known() if known is not None else None
-            books = self._of_loader.setdefault(loader, StallBooks()) if loader is not None else None
-            found = LoaderPass(iterator, (self._books,) if books is None else (self._books, books))
+            found = LoaderPass(iterator, self._books_of(known() if known is not None else None))
             self._passes[iterator] = found
             weakref.finalize(iterator, self._gone, id(iterator), found, os.getpid()).atexit = False
         for book in found.books:
             book.opened(id(iterator), now_ns)
         return found
+
+    def _books_of(self, loader: Any) -> "tuple[StallBooks, ...]":
+        return (self._books,) if loader is None else (self._books, self._of_loader.setdefault(loader, StallBooks()))
 
     def _gone(self, one: int, of: LoaderPass, pid: int) -> None:
         """An iterator that was left in the middle. No lock is taken: the garbage collector may run anywhere, also within it."""

@@ -30,6 +30,7 @@ def log_line(view: NodeView, cores: Optional[CoreUse] = None) -> str:
     parts = [f"stall {100 * stall_share(body):.1f} %{_causes(body)}", f"{step_times(body)}{_samples(view)}"]
     if stall_share(body) >= NAMED:
         parts += _told("slowest", _slowest(rank, body, len(view.ranks)))
+    parts += _told("uneven:", view.uneven)
     parts += _sidecar(view.sidecar, view.seconds)
     parts += [f"skipped {view.skipped}", *_told("batch", _batch(view))]
     return " | ".join([*parts, *filter(None, [advice(view, cores)])])

@@ -50,12 +50,13 @@ class MeterTicks:
         self._told: Optional[MeterBody] = None
         self._tell_at_s = time.monotonic()
         self._line_at_s = time.monotonic() + line_s
-        self._node = NodeSums({})
+        self._before = NodeSums({}), time.monotonic()  # of the line before: sums, and when
         self._ended = threading.Event()
 
     def run(self) -> None:
         """Until ``end``; then the last totals are told."""
         self._cores.look()
+        self._safely(self._begin_line)
         while not self._ended.wait(TICK_S):
             self._safely(self.look)
         self._safely(self.tell)
@@ -78,9 +79,9 @@ class MeterTicks:
             self._tell_at_s = now_s + self._tell_s
             self.tell(waits=waiting is not None)
         if self._line_s and now_s >= self._line_at_s:
-            seconds, self._line_at_s = self._line_s + now_s - self._line_at_s, now_s + self._line_s
+            self._line_at_s = now_s + self._line_s
             if rank_of(os.environ) == 0:
-                self._write_line(seconds)
+                self._write_line(now_s)
 
     def tell(self, *, waits: bool = False) -> None:
         """Tell the sidecar what is new; a trainer that waits for a batch is told of all the same, or it would seem to have ended."""
@@ -93,10 +94,16 @@ class MeterTicks:
         """``run`` returns soon."""
         self._ended.set()
 
-    def _write_line(self, seconds: float) -> None:
-        node, cores = self._sums(), self._cores.look()
-        before, self._node = self._node, node
-        line = log_line(node.since(before, seconds), cores)
+    def _begin_line(self) -> None:
+        """What the sidecar did before this process was there is none of its first line's."""
+        if self._line_s and rank_of(os.environ) == 0:
+            self._before = self._client.node(ensure_job()) or NodeSums({}), time.monotonic()
+
+    def _write_line(self, now_s: float) -> None:
+        node, cores, (before, before_s) = self._sums(), self._cores.look(), self._before
+        line = log_line(node.since(before, now_s - before_s), cores)
+        if node.sidecar is not None or before.sidecar is None:  # else the next line is about this time too, of all ranks
+            self._before = node, now_s
         if line:
             say(logging.INFO, line)
 

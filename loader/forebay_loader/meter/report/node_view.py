@@ -14,6 +14,9 @@ from forebay_proxy.wire.protocol.meter_body import MeterBody
 
 __all__ = ["NodeSums", "NodeView", "SidecarSums", "read_node"]
 
+UNEVEN = 1.05  # times the mean: ranks with equal steps are within a percent
+FEW_STEPS = 2  # that an interval may have more or less at its ends
+
 
 @dataclass(frozen=True)
 class SidecarSums:
@@ -74,6 +77,23 @@ class NodeView:
     def slowest(self) -> Optional[str]:
         """The rank that waited for the largest part of its time; None without any."""
         return max(self.ranks, key=lambda rank: stall_share(self.ranks[rank]), default=None)
+
+    @property
+    def uneven(self) -> str:
+        """By how much ranks part: the most samples, or steps, a second over the mean, and whose that is; "" where they do not.
+
+        Ranks are heard at different moments, so it is what each did in a second of its own time; a difference of a few steps is none.
+        """
+        said = []
+        for figure, least in (("samples", max([body.batch_size or 0 for body in self.ranks.values()], default=0)), ("steps", 1)):
+            rates = {rank: getattr(body, figure) / body.wall_s for rank, body in self.ranks.items() if body.wall_s > 0}
+            if len(rates) < 2 or not any(rates.values()):
+                continue
+            most = max(rates, key=lambda rank: rates[rank])
+            mean = sum(rates.values()) / len(rates)
+            if rates[most] >= UNEVEN * mean and (rates[most] - mean) * self.ranks[most].wall_s > FEW_STEPS * least:
+                said.append(f"{figure} {rates[most] / mean:.2f} x the mean on rank {most}")
+        return ", ".join(said)
 
 
 def stall_share(body: MeterBody) -> float:

@@ -83,10 +83,11 @@ class RecordedHandler:
         self._row, self._row_at = (self._row + 1 if now == self._row_at else 1), now
         what = place.what if goes_on or place.no != "shard" else "shard"
         then = then or ("continue" if goes_on or place.no == "shard" else "stop")
-        said = shown_source(place.shard) if place.shard else ""
+        shard, key = _text(place.shard), _text(place.key)
+        said = shown_source(shard) if shard else ""
         try:
             self._skips.add(
-                Skip(place.stage, what, said, str(place.key or ""), type(error).__name__, _message(error), place.function, then),
+                Skip(place.stage, what, said, key, type(error).__name__, _message(error), place.function, then),
                 self._row,
                 error,
             )
@@ -140,7 +141,14 @@ def _asking() -> Iterator[None]:
 
 
 def _place_of(frame: Any) -> Place:
-    """Where the function stands that asks its handler."""
+    """Where the function stands that asks its handler. A user's own may have anything under the names that are looked at: never raises."""
+    try:
+        return _told_by(frame)
+    except Exception:
+        return Place("map", "sample", function=frame.f_code.co_name)
+
+
+def _told_by(frame: Any) -> Place:
     name = frame.f_code.co_name
     found = _variables(frame)
     if name == "tar_file_iterator":
@@ -162,6 +170,14 @@ def _variables(frame: Any) -> Dict[str, Any]:
     if type(found) is dict:
         found.clear()  # before Python 3.13 the frame keeps this copy, and with it a sample, its exception and all that leads to
     return kept
+
+
+def _text(value: Any) -> str:
+    """Its text; empty where it is nothing, or has none."""
+    try:
+        return str(value) if value else ""
+    except Exception:  # a user's own; an array, say, is neither true nor false
+        return ""
 
 
 def _message(error: BaseException) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from contextlib import suppress
 from typing import Any, Mapping, Optional
 
 from forebay_loader.base.counters import COUNTS
@@ -51,14 +52,17 @@ class SkipsFile:
         return written
 
     def _write(self, said: Mapping[str, Any]) -> bool:
-        path = self.path
-        if not os.environ.get(VARIABLE) and not os.path.isdir(os.path.dirname(path)):
-            os.mkdir(os.path.dirname(path), mode=0o700)
+        path, named = self.path, bool(os.environ.get(VARIABLE))
+        if not named:
+            with suppress(FileExistsError):  # another worker's first skip comes in the same moment
+                os.mkdir(os.path.dirname(path), mode=0o700)
         descriptor = os.open(path, _FLAGS, 0o600)
         try:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
                 raise PermissionError(f"{path} is no file")
+            if not named and found.st_uid != os.getuid():
+                raise PermissionError(f"{path} is another user's")
             if found.st_size + LINE_BYTES > self._most_bytes:
                 self._say_full(descriptor, said)
                 return False

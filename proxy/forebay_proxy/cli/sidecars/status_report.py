@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from forebay_proxy.cli.output import many
 from forebay_proxy.core.quantities import format_duration, format_size
+from forebay_proxy.telemetry.rank_balance import balance_of_rows
 
 __all__ = ["RESULTS", "error_rows", "failure_lines", "origin_rows", "plan_rows", "rank_rows", "reader_rows", "status_rows"]
 
@@ -44,6 +45,7 @@ def status_rows(status: Table) -> list[Row]:
         ("errors", f"{status['errors']}{', the last ones below' if status.get('recent_errors') else ''}"),
         *_told("log", status.get("log")),
     ]
+    rows += [("ranks", text) for text in _uneven(status.get("meters", ()))]
     rows += [("trouble", text) for text in status.get("troubles", ())]
     for each in status.get("sets", ()):
         rows += [("set", _declared(each)), *(("", line) for line in failure_lines(each))]
@@ -129,6 +131,16 @@ def plan_rows(status: Table) -> list[Row]:
     more = status.get("plans_total", len(rows)) - len(rows)
     unseen = [(f"and {more} more", "", "", "", "", "", "")] if more > 0 else []
     return [("plan of", "set", "epoch", "shard", "rate", "lead", ""), *rows, *unseen] if rows else []
+
+
+def _uneven(meters: Sequence[Table]) -> list[str]:
+    """A line for each job whose ranks were not evenly loaded in the last minute: the most of a figure over its mean, and whose it is."""
+    rows = dict[str, list[Table]]()
+    for each in meters:
+        if each["lately"]["wall_s"]:
+            rows.setdefault(each["job"], []).append(each)
+    balances = {job: balance_of_rows(ranks) for job, ranks in rows.items()}
+    return [f"{job}: uneven, {balance}" for job, balance in balances.items() if balance and balance.is_uneven]
 
 
 def _declared(each: Table) -> str:

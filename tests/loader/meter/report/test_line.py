@@ -51,6 +51,15 @@ def test_nobody_is_slowest_where_nobody_waits() -> None:
     assert "slowest" not in log_line(NodeView({"0": rank(origin=0.03)}, 30.0, 0, SIDECAR))
 
 
+def test_ranks_that_part_are_said() -> None:
+    """The most of what a rank did in a second over the mean; a step more or less at an interval's ends is nothing."""
+    view = NodeView({"0": rank(steps=45), "1": rank(steps=30)}, 30.0, 0, SIDECAR)
+    assert " | uneven: samples 1.20 x the mean on rank 0, steps 1.20 x the mean on rank 0 | lead" in log_line(view)
+    late = NodeView({"0": rank(steps=45), "1": rank(20.0, steps=30)}, 30.0, 0, SIDECAR)
+    few = NodeView({"0": rank(steps=4), "1": rank(steps=3)}, 30.0, 0, SIDECAR)
+    assert [view.uneven for view in (late, few)] == ["", ""]
+
+
 def test_without_a_rank_there_is_no_line() -> None:
     """Between two epochs nobody is metered."""
     assert log_line(NodeView({}, 30.0, 0, SIDECAR)) == ""

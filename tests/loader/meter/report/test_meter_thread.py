@@ -9,7 +9,9 @@ import time
 import pytest
 from support.fake_proxy import FakeServer
 
+from forebay_loader.meter.report.meter_client import MeterClient
 from forebay_loader.meter.report.meter_thread import LOG, MeterThread, MeterTicks, say
+from forebay_loader.meter.report.node_view import NodeSums, SidecarSums
 from forebay_proxy.wire.protocol.meter import CAUSES
 from forebay_proxy.wire.protocol.meter_body import MeterBody, decode_meter
 
@@ -73,3 +75,24 @@ def test_a_fault_of_the_meter_ends_nothing(caplog: pytest.LogCaptureFixture) -> 
     assert [record.getMessage() for record in caplog.records] == [
         "the meter failed (ZeroDivisionError: of the meter); training is not touched by it"
     ]
+
+
+def test_a_line_is_of_its_own_interval(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither of what the sidecar had fetched before this process began; where it did not answer once, the next line is of both intervals."""
+    answers: list[int | None] = [10**12, 10**12 + 30 * 10**6, None, 10**12 + 90 * 10**6]
+
+    def node(client: MeterClient, job: str) -> NodeSums | None:
+        fetched = answers.pop(0)
+        return None if fetched is None else NodeSums({}, SidecarSums("ab", origin_bytes=fetched))
+
+    monkeypatch.setattr(MeterClient, "node", node)
+    told = iter(range(10, 50, 10))
+    ticks = ticks_of(lambda: totals(next(told)), line_s=30.0)
+    began_s = time.monotonic()
+    with caplog.at_level(logging.INFO, "forebay.meter"):
+        ticks._begin_line()
+        for number in (1, 2, 3):
+            ticks._write_line(began_s + 30.0 * number)
+    said = [record.getMessage().partition(" | ")[2] for record in caplog.records]
+    assert ["origin 1.0 MB/s" in line for line in said] == [True, False, True]
+    assert "no sidecar answers" in said[1]

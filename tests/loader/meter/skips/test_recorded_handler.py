@@ -82,6 +82,29 @@ def test_a_skip_is_listed_with_what_why_and_where() -> None:
     }  # fmt: skip
 
 
+class Odd:
+    """As an array is: neither true nor false."""
+
+    def __bool__(self) -> bool:
+        raise ValueError("ambiguous")
+
+
+def test_a_stage_with_odd_variables_goes_on() -> None:
+    """Where a skip was is read from a user's own variables: whatever they hold, the handler's answer counts, and so does the skip."""
+
+    def own(handler: Callable[[Exception], bool]) -> bool:
+        sample, url, fname = {"__url__": Odd(), "__key__": Odd()}, Odd(), Odd()
+        try:
+            raise ValueError("no")
+        except ValueError as error:
+            return handler(error)
+        finally:
+            del sample, url, fname
+
+    assert own(RecordedHandler(lambda _: True, skips())) is True
+    assert [(line["function"], line["shard"], line["key"]) for line in listed()] == [("own", "", "")]
+
+
 def test_a_handler_that_stops_is_listed_so() -> None:
     """The rest of the pass is lost with it."""
     assert len(list(stage(samples(".x.."), RecordedHandler(lambda _: False, skips())))) == 1

@@ -177,8 +177,22 @@ def test_ranks_are_shown_with_why_they_wait(sidecar: FakeSidecar) -> None:
     """The last minute's stall, the causes that are a tenth of it, and where; "-" for what is not known."""
     row = {"job": "train", "rank": "3", "batch_size": 256, "slowest_worker": 1, "slowest_shard": "s3://b/7.tar", "skipped": 2}
     lately = {"wall_s": 60.0, "stall_s": {"decode": 9.0, "origin": 3.0, "map": 0.5, "disk": 0.0}, "steps": 90}
+    lately |= {"samples": 900, "reader_wait_s": {}}
     nothing = {"batch_size": None, "slowest_worker": None, "slowest_shard": None, "lately": {"wall_s": 0.0, "stall_s": {}, "steps": 0}}
     sidecar.status = {**sidecar.status, "meters": [row | {"lately": lately}, row | {"rank": "4"} | nothing]}
     lines = [" ".join(line.split()) for line in invoke("status").stdout.splitlines()]
     at = lines.index("rank stall a step batch worker shard skipped")
+    assert not [line for line in lines if "uneven" in line]  # of one rank alone
     assert lines[at + 1 : at + 3] == ["train 3 20.8 % (decode 72 %, origin 24 %) 0.667 s 256 1 s3://b/7.tar 2", "train 4 - - - - - 2"]
+
+
+def test_ranks_that_part_are_said(sidecar: FakeSidecar) -> None:
+    """By how much, and which rank has most; of a job whose ranks are within a fifth nothing is said."""
+
+    def row(job: str, rank: str, steps: int) -> dict[str, object]:
+        lately = {"wall_s": 60.0, "stall_s": {"decode": 3.0}, "reader_wait_s": {}, "steps": steps, "samples": 8 * steps}
+        return {"job": job, "rank": rank, "batch_size": 8, "slowest_worker": 1, "slowest_shard": None, "skipped": 0, "lately": lately}
+
+    sidecar.status = {**sidecar.status, "meters": [row("a", "0", 90), row("a", "1", 30), row("b", "0", 90), row("b", "1", 80)]}
+    said = [" ".join(line.split()) for line in invoke("status").stdout.splitlines() if line.startswith("ranks ")]
+    assert said == ["ranks a: uneven, samples 1.50 (rank 0), steps 1.50 (rank 0)"]
