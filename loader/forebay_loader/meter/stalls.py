@@ -243,4 +243,5 @@ def _answered(call: LoaderCall, cause: Callable[[], str], batch: Any, batched: b
 def _fail(error: Exception) -> None:
     """A fault of ours: training goes on, the meter does not."""
     _METER.on = False
+    THREAD.stop()  # a line would say that nothing is waited for any more
     notice_once("meter", f"the meter has stopped, training goes on: {type(error).__name__}: {error}")

@@ -77,3 +77,9 @@ def test_what_cannot_be_told(odd: Any, text: str) -> None:
     """Refused at the first batch, long before one is put together."""
     with pytest.raises(ValueError, match=text):
         BatchJoin(SIZE).look(odd)
+
+
+def test_batches_padded_to_lengths_of_their_own() -> None:
+    """They are named, with what to do: torch's own words are of a dimension."""
+    with pytest.raises(ValueError, match=r"these 2 do not fit: .* pad all to one length"):
+        BatchJoin(SIZE)([torch.zeros(4, 7), torch.zeros(4, 9)])

@@ -15,9 +15,11 @@ import forebay_loader as fb
 from forebay_loader.meter.clock.stall_clock import CLOCK
 from forebay_loader.meter.page_files import pages
 from forebay_loader.meter.process_page import process_page
+from forebay_loader.meter.report.meter_thread import THREAD
 from forebay_loader.meter.stalls import install, loader_totals, remove
 from forebay_loader.meter.totals import StallTotals
 
+STOPPED = "the meter has stopped, training goes on: ZeroDivisionError: of the meter"
 torch_data = pytest.importorskip("torch.utils.data")
 dataloader = pytest.importorskip("torch.utils.data.dataloader")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -207,6 +209,21 @@ def test_a_killed_worker_leaves_no_riddle() -> None:
         list(batches)
     found = settled(lambda one: not one.pending_s)
     assert not found.pending_s
+
+
+def test_a_fault_of_the_meter_is_none_of_the_trainings(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """All batches come; it says that it has stopped, and that alone: no line, no watchdog speaks of a wait that nobody times."""
+    stopped: list[bool] = []
+
+    def broken(thread: Callable[[], int | None]) -> None:
+        raise ZeroDivisionError("of the meter")
+
+    monkeypatch.setattr(process_page, "begin", broken)
+    monkeypatch.setattr(THREAD, "stop", lambda: stopped.append(True))
+    assert len(list(loader(Numbers(12), num_workers=0))) == 3
+    assert [record.getMessage() for record in caplog.records if "meter" in record.getMessage()] in ([], [STOPPED])
+    assert stopped == [True]
+    assert CLOCK.waiting() is None
 
 
 def test_others_may_wrap_it_too() -> None:

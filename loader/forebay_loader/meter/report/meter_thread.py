@@ -147,6 +147,11 @@ class MeterThread:
         else:
             atexit.register(self.end)
 
+    def stop(self) -> None:
+        """What would be told from here on is not true any more. Not waited for."""
+        if self._ticks is not None and self._pid == os.getpid():
+            self._ticks.end()
+
     def end(self) -> None:
         """Let it tell the last totals; it is waited for as long as a live sidecar needs for that."""
         if self._ticks is not None and self._thread is not None and self._pid == os.getpid():
