@@ -43,8 +43,8 @@ class BatchJoin:
             return _joined(parts, self._layout)
         except (RuntimeError, ValueError) as error:
             raise ValueError(
-                f"batch_ladder puts batches together, and these {len(parts)} do not fit: {error}. They must be alike but for their first axis: "
-                "where they are padded to the longest of each, pad all to one length, or leave batch_ladder out"
+                f"batch_ladder puts batches together, and these {len(parts)} do not fit: {error}. They must be alike but for their first "
+                "axis: where they are padded to the longest of each, pad all to one length, or leave batch_ladder out"
             ) from error
 
     def _laid_out(self, part: Any, *, top: bool = False) -> Any:

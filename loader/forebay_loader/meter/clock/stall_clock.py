@@ -141,7 +141,7 @@ class StallClock:
         return call
 
     def answered(self, call: LoaderCall, cause: str, batch: Any, *, batched: bool) -> None:
-        """It has given ``batch``, which is a step; or raised (``NO_BATCH``). What torch's loader did not take of the time is of ``cause``."""
+        """It has given ``batch``, which is a step; or raised (``NO_BATCH``). Time that torch's loader did not take is of ``cause``."""
         now_ns = time.monotonic_ns()
         with self._lock:
             self._around.pop(threading.get_ident(), None)

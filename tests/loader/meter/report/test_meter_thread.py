@@ -78,7 +78,7 @@ def test_a_fault_of_the_meter_ends_nothing(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_a_line_is_of_its_own_interval(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Neither of what the sidecar had fetched before this process began; where it did not answer once, the next line is of both intervals."""
+    """Not of what the sidecar had fetched before this process began; where it did not answer once, the next line is of both intervals."""
     answers: list[int | None] = [10**12, 10**12 + 30 * 10**6, None, 10**12 + 90 * 10**6]
 
     def node(client: MeterClient, job: str) -> NodeSums | None:
