@@ -90,20 +90,26 @@ def test_what_is_no_clip(enabled: None, key: str) -> None:
     assert wds.torch_video(key, b"x") is None
 
 
+def installed(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The ``io`` of a torchvision that has nothing in it yet."""
+    parent: Any = types.ModuleType("torchvision")
+    parent.io = types.ModuleType("torchvision.io")
+    monkeypatch.setitem(sys.modules, "torchvision", parent)
+    monkeypatch.setitem(sys.modules, "torchvision.io", parent.io)
+    module._stock.cache_clear()
+    return parent.io
+
+
 def test_a_torchvision_that_decodes_is_left_to_it(monkeypatch: pytest.MonkeyPatch, enabled: None) -> None:
     """Its answer, by webdataset's own function."""
-
-    def read_video(path: str, pts_unit: str) -> Any:
-        return path[-4:], pts_unit
-
-    there = types.ModuleType("torchvision.io")
-    there.read_video = read_video  # type: ignore[attr-defined]
-    parent = types.ModuleType("torchvision")
-    parent.io = there  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "torchvision", parent)
-    monkeypatch.setitem(sys.modules, "torchvision.io", there)
-    module._stock.cache_clear()
+    installed(monkeypatch).read_video = lambda path, pts_unit: (path[-4:], pts_unit)
     assert wds.torch_video(".mp4", CLIP) == (".mp4", "sec")
+
+
+def test_a_torchvision_that_decodes_no_more(monkeypatch: pytest.MonkeyPatch, enabled: None) -> None:
+    """As 0.26 is: the package is there, its function is not."""
+    installed(monkeypatch)
+    assert len(wds.torch_video(".mp4", CLIP)[0]) == 48
 
 
 def test_a_bad_clip_is_an_error(enabled: None) -> None:

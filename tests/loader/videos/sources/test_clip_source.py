@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Sequence
 from functools import partial
@@ -12,6 +13,7 @@ import pytest
 from support.clips import frame_number, rendered
 from support.fake_proxy import FakeServer
 
+import forebay_loader as fb
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.videos.decode.clip_timer import ClipTimer
 from forebay_loader.videos.decode.frames import Buffer
@@ -104,6 +106,30 @@ def test_a_time_limit_is_for_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [len(source.frames([number])) for number in range(0, 60, 6)] == [1] * 10
     with pytest.raises(VideoTimeout, match=r"a\.mp4 in s3://b/0\.tar"):
         source.frames(range(0, 480, 60))
+
+
+class Watched(MemoryClip):
+    """How many threads its process has while it is read."""
+
+    threads = 0
+
+    def read(self, at: int, size: int) -> Buffer:
+        self.threads = max(self.threads, len(os.listdir("/proc/self/task")))
+        return super().read(at, size)
+
+
+def threads_of(threads: int) -> int:
+    """While the second and third group are read, after the first was decoded."""
+    with ClipSource(clip := Watched(rendered(frames=60, gop=10)), threads=threads) as source:
+        source.frames([3, 33, 55])
+    return clip.threads
+
+
+def test_a_decoder_begins_no_thread_unless_it_is_told_to() -> None:
+    """Workers are the parallelism."""
+    before = len(os.listdir("/proc/self/task"))
+    assert threads_of(fb.video("uniform(8)").asked.threads) <= before
+    assert threads_of(3) >= before + 2
 
 
 def test_an_error_names_its_clip_once() -> None:

@@ -13,6 +13,7 @@ lmdb = pytest.importorskip("lmdb", reason="the extra `lmdb` is not installed")
 data = pytest.importorskip("torch.utils.data", reason="torch is not installed")
 
 from support.clips import frame_number, painted, rendered  # noqa: E402 -- needs av
+from support.fake_proxy import FakeServer  # noqa: E402
 
 from forebay_loader.videos.sources.choice import source_of  # noqa: E402
 from forebay_loader.videos.sources.video_source import VideoSource  # noqa: E402
@@ -42,8 +43,9 @@ def as_they_are(batch: Any) -> Any:
 
 
 @pytest.fixture
-def sources(tmp_path: Path) -> list[VideoSource]:
-    """One of each kind that needs no other process: memory, a file, another container, frames decoded before, a live stream, a camera."""
+def sources(tmp_path: Path, proxy: FakeServer) -> list[VideoSource]:
+    """One of each kind: memory, a file, an object of the sidecar, another container, frames decoded before, a live stream, a camera."""
+    proxy.put("/s3/bucket/a.mp4", rendered())
     (tmp_path / "a.mp4").write_bytes(rendered(b_frames=2))
     (tmp_path / "live.ts").write_bytes(rendered(container="mpegts"))
     with lmdb.open(str(tmp_path / "base"), map_size=1 << 24) as base, base.begin(write=True) as transaction:
@@ -57,6 +59,7 @@ def sources(tmp_path: Path) -> list[VideoSource]:
     return [
         source_of(rendered()),
         source_of(tmp_path / "a.mp4"),
+        source_of("s3://bucket/a.mp4"),
         source_of(rendered(container="matroska")),
         source_of(f"lmdb://{tmp_path}/base?clip=a"),
         source_of({"url": str(tmp_path / "live.ts"), "kind": "live"}),
@@ -74,7 +77,7 @@ def test_each_source_in_spawned_workers_that_persist(sources: list[VideoSource])
     )
     for _ in range(2):
         found = sorted(loader, key=lambda one: int(one[0]))
-        assert [numbers for _, numbers, _ in found] == [WANTED] * 5 + [[(48, 64, 3)] * 2]
+        assert [numbers for _, numbers, _ in found] == [WANTED] * 6 + [[(48, 64, 3)] * 2]
         assert not any(", open" in there for _, _, there in found)
     for source in sources:
         source.close()
