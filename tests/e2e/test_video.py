@@ -183,7 +183,8 @@ def test_eight_of_three_hundred_frames_move_a_quarter_of_a_lone_clip(place: Path
     """All of it lies in one segment, of which the origin is asked for no more. Nothing of it is kept, and the frames are right; as they are
     of its file, once all of it is here."""
     clip = noisy_clip(3, 300, 320, 180, gop=10)  # of 3 MB: of one that a request or two bring, all of it comes
-    with FakeServer().running() as origin, running(place, "--cache-size", "200MB", allow=[origin.url]) as sidecar:
+    flags = ["--cache-size", "200MB", "--socket", str(place / "s")]
+    with FakeServer().running() as origin, running(place, *flags, allow=[origin.url]) as sidecar:
         monkeypatch.setenv("FOREBAY_URL", sidecar.url)
         origin.put("/long.mp4", clip)
         url = f"{origin.url}/long.mp4"

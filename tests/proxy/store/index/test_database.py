@@ -17,6 +17,7 @@ from support.stores import make_row, text_of
 
 from forebay_proxy.core.segments import DEFAULT_LAYOUT
 from forebay_proxy.store.index.database import IndexBroken, IndexDatabase, RowDisk, RowRefused
+from forebay_proxy.store.index.row import MAX_ROW_BYTES
 
 ROW = make_row()
 OTHER = make_row("s3://b/1.tar")
@@ -142,7 +143,8 @@ def test_a_file_named_by_a_row_is_not_touched(index: IndexDatabase, tmp_path: Pa
     "columns",
     [
         {"value": "{"}, {"value": "{}"}, {"value": b"{}"}, {"value": 7}, {"value": None}, {"value": 1.5}, {"value": "\x00"},
-        {"value": text_of(ROW)}, {"value": "é"}, {"key": 7}, {"key": b"a" * 64}, {"key": "../../x"}, {"key": None}, {"raw": None},
+        {"value": text_of(ROW)}, {"value": "é"}, {"value": " " * (MAX_ROW_BYTES + 1)},
+        {"key": 7}, {"key": OTHER.key.encode()}, {"key": "../../x"}, {"key": None}, {"raw": None},
         {"raw": 2}, {"mode": 0}, {"mode": None}, {"mode": "1x"}, {"filename": ""},
     ],
 )  # fmt: skip
@@ -174,6 +176,7 @@ def test_the_disk_stores_text_only(tmp_path: Path) -> None:
     for attempt in (
         lambda: disk.put(("a",)), lambda: disk.get(b"x", 0), lambda: disk.get("x", 0), lambda: disk.store({"a": 1}, False),
         lambda: disk.store(b"x", False), lambda: disk.store("x", True), lambda: disk.fetch(4, None, b"x", False),
+        lambda: disk.fetch(4, None, "text", False),
         lambda: disk.fetch(3, "../x", None, False), lambda: disk.fetch(1, "x", "text", False), disk.filename,
     ):  # fmt: skip
         with pytest.raises(RowRefused):
