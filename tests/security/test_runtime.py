@@ -106,8 +106,10 @@ def test_a_sidecar_starts_no_process_and_unpickles_nothing(tmp_path: Path) -> No
 def test_no_source_turns_tls_verification_off() -> None:
     """No ``ssl=False``, no ``verify=False``, no unverified context, no host name unchecked."""
     found = []
+    words = ("ssl", "verif", "check_hostname", "CERT_")  # a source without one of these has none of what is looked for
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        text = path.read_text("utf-8")
+        for node in ast.walk(ast.parse(text)) if any(word in text for word in words) else ():
             if isinstance(node, ast.keyword) and node.arg in ("ssl", "verify", "verify_ssl", "check_hostname", "use_ssl"):
                 found += [f"{path.name}:{node.value.lineno}"] * (isinstance(node.value, ast.Constant) and node.value.value in (False, None))
             if isinstance(node, ast.Attribute | ast.Name):
@@ -169,7 +171,8 @@ def test_every_client_session_leaves_bodies_folded() -> None:
     calls = [
         (path.name, {word.arg: word.value for word in node.keywords})
         for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if "ClientSession" in (text := path.read_text("utf-8"))
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Call)
         and (node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")) == "ClientSession"
     ]
