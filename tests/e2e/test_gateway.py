@@ -88,6 +88,7 @@ def test_the_endpoint_in_three_positions(
     assert counted["sent"] == 2 * counted["origin"]
 
 
+@pytest.mark.once  # how both versions rewrite a command is told by test_ways_in.py
 def test_the_environment_alone(place: Path, rados_gateway: S3Server, bucket: str) -> None:
     """eval "$(forebay env)" and stock WebDataset: all three positions are rewritten, and arrive."""
     urls = [position.format(endpoint=rados_gateway.url, path=f"{bucket}/{key}") for position in POSITIONS for key in KEYS]

@@ -52,7 +52,7 @@ def taken(samples: Any, count: int) -> list[int]:
     return [int(next(samples)["txt"]) for _ in range(count)]
 
 
-@pytest.mark.parametrize("how", ["kill", "terminate"])
+@pytest.mark.parametrize("how", [pytest.param("kill", marks=pytest.mark.once), "terminate"])
 async def test_the_next_sidecar_hears_the_plan(place: Path, origin: ScriptedOrigin, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """Ended in the middle of an epoch: the first shard that its successor answers brings it the plan, and no sample is lost or doubled."""
     for name in ("FOREBAY_URL", "FOREBAY_SOCKET"):

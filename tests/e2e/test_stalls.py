@@ -51,6 +51,7 @@ def test_a_slow_stage_is_named(place: Path, origin: ScriptedOrigin, case: str) -
     assert share_of(trained(place, origin, case, 8, 0.005), case) > 0.8
 
 
+@pytest.mark.once
 def test_a_slow_origin_is_named(place: Path, origin: ScriptedOrigin) -> None:
     """Though every byte comes through the sidecar."""
     found = trained(place, origin, "none", 10, 0.005, "--no-prefetch", bytes_per_s=3e6)
@@ -58,6 +59,7 @@ def test_a_slow_origin_is_named(place: Path, origin: ScriptedOrigin) -> None:
     assert "origin" in found["said"]
 
 
+@pytest.mark.once
 def test_a_slow_trainer_is_not_kept_waiting(place: Path, origin: ScriptedOrigin) -> None:
     """And whatever its workers wait for is no stall."""
     found = trained(place, origin, "none", 10, 0.1)

@@ -109,7 +109,7 @@ def test_run(place: Path, origin: Nginx) -> None:
 
 @pytest.mark.parametrize(
     ("dataset", "prelude"),
-    [(DATASET, IMPORT), (STAGES, f"{IMPORT}\nfb.enable()"), (STOCK, f"{IMPORT}\nfb.enable()")],
+    [pytest.param(DATASET, IMPORT, marks=pytest.mark.once), (STAGES, f"{IMPORT}\nfb.enable()"), (STOCK, f"{IMPORT}\nfb.enable()")],
     ids=["WebDataset", "ahead", "enable"],
 )
 def test_in_code(place: Path, origin: Nginx, dataset: str, prelude: str) -> None:

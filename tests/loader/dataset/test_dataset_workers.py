@@ -81,6 +81,7 @@ def test_a_fresh_epoch_each_time(workers: int, stay: bool) -> None:
             assert shard_order(keys) == epoch_order(SHARDS, 3, epoch)
 
 
+@pytest.mark.once  # what travels into a started worker of 0.2.86 is told by test_spawned_workers_are_told_everything
 def test_a_fresh_epoch_in_started_workers() -> None:
     """The count reaches workers that inherit nothing."""
     loading = loader(fb.WebDataset(PATTERN, shardshuffle=SHARDS), start="forkserver")
@@ -170,7 +171,7 @@ def test_a_splitter_of_the_users_is_told(shards: FakeServer) -> None:
     assert sorted(shard_order(list(loader(made, 1, "forkserver")))) == [1, 3, 5]
 
 
-@pytest.mark.parametrize("start", ["fork", "forkserver"])
+@pytest.mark.parametrize("start", ["fork", pytest.param("forkserver", marks=pytest.mark.once)])
 def test_an_explicit_pipeline_is_told_too(start: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """webdataset's own split_by_node in a worker without RANK: the stage that opens shards brought the rank along."""
     found: list[str] = []
