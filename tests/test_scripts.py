@@ -104,7 +104,7 @@ def test_leaves():
 needs_pool = pytest.mark.skipif(importlib.util.find_spec("xdist") is None, reason="needs pytest-xdist: scripts/test installs it")
 
 
-@pytest.mark.parametrize("pool", [(), pytest.param(("-n", "2"), marks=needs_pool)], ids=["alone", "in a worker"])
+@pytest.mark.parametrize("pool", [(), pytest.param(("-n", "1"), marks=needs_pool)], ids=["alone", "in a worker"])
 def test_what_a_test_leaves_running_is_told_and_ended(tmp_path: Path, pool: tuple[str, ...]) -> None:
     """Even in a session of its own and without a parent; it is named and killed, and the run ends."""
     done = pool_of(tmp_path, LEAVING, *pool)
@@ -178,7 +178,7 @@ def test_a_thread_that_stays_costs_a_worker_no_result(tmp_path: Path) -> None:
     """What failed is told, with its reason; the worker does not wait for the thread."""
     stays = "import threading, time\n\ndef test_stays():\n    threading.Thread(target=time.sleep, args=(600,)).start()\n"
     stays += "\n\ndef test_wrong():\n    assert 1 == 2, 'the reason'\n"
-    done = pool_of(tmp_path, stays, "-n", "2", "--dist", "loadgroup")
+    done = pool_of(tmp_path, stays, "-n", "1", "--dist", "loadgroup")
     assert done.returncode == 1
     assert "the reason" in done.stdout
     assert re.search("^1 failed, 1 passed, 1 error|1 error", done.stdout, re.MULTILINE), done.stdout

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.lengths import ordinarily
 from support.sidecar import Sidecar, environment, running, small_segments, start, wait_until
 from support.verbs import verb
 from support.warm_python import python_program, warm_workers
@@ -20,6 +21,7 @@ from support.zygote import zygote
 
 from forebay_proxy.wire.protocol.version import VERSION
 
+STARTED = ordinarily(1, of=2, what="programs that forked ones are compared with, of each sort")
 FACTS = ("PPid", "Uid", "Gid", "Groups", "Umask", "NSpid", "SigBlk", "SigIgn", "SigCgt", "CapEff", "CapBnd", "NoNewPrivs")
 
 
@@ -67,7 +69,7 @@ def test_the_kernel_sees_no_difference(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "real"),
     [(number, False) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL, signal.SIGQUIT)]
-    + [(number, True) for number in (signal.SIGINT, signal.SIGQUIT)],
+    + [(number, True) for number in (signal.SIGINT, signal.SIGQUIT)][:STARTED],
 )
 def test_it_ends_as_a_program_does(tmp_path: Path, number: signal.Signals, real: bool) -> None:
     """By each signal with the code of a program, and then it is gone."""
@@ -96,7 +98,7 @@ def test_each_has_its_own_environment(tmp_path: Path) -> None:
             assert sidecar.status()["cache"]["capacity_bytes"] == (70_000_000 if environ else 90_000_000)
 
 
-@pytest.mark.parametrize("real", [True, False])
+@pytest.mark.parametrize("real", [False, True][:STARTED])
 def test_segments_are_as_small_as_was_asked(tmp_path: Path, real: bool) -> None:
     """A shard of 300 kB is five segments of 64 KiB."""
     (shard := tmp_path / "a.tar").write_bytes(b"x" * 300_000)
@@ -115,7 +117,7 @@ def test_what_imports_and_libraries_read_takes_a_start(tmp_path: Path, name: str
     assert zygote({**usual, name: "another"}) is None
 
 
-@pytest.mark.parametrize("name", ["PYTHONHASHSEED", "PYTHONPATH"])
+@pytest.mark.parametrize("name", ["PYTHONHASHSEED", "PYTHONPATH"][:STARTED])
 def test_another_environment_starts_the_program(tmp_path: Path, name: str) -> None:
     """As ``start`` is used: nobody has to think of it. And the next one is forked again."""
     value = {"PYTHONHASHSEED": "1", "PYTHONPATH": environment(tmp_path)["PYTHONPATH"]}[name]

@@ -18,7 +18,7 @@ from forebay_proxy.core.segments import SEGMENT_BYTES
 
 pytestmark = [pytest.mark.needs("nginx")]
 
-LIMIT = ordinarily(50, of=200, what="MB of a cache at its bound") * 1_000_000
+LIMIT = ordinarily(25, of=200, what="MB of a cache at its bound") * 1_000_000
 SHRINK = 200_000_000 // LIMIT  # shards and segments too: as many come and go
 SIZES = [size // SHRINK for size in (3_000_000, 8 << 20, 20_000_000, 33_000_001, 60_000_000, 90_000_000)]
 

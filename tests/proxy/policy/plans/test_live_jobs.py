@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 from support.house import FakeClock, shard_of
+from support.lengths import ordinarily
 
 from forebay_proxy.core.errors import CacheFull
 from forebay_proxy.core.events import Events
@@ -145,9 +147,12 @@ def set_of(folder: str, leaf: str) -> tuple[list[Shard], str]:
     ], f"https://o/{folder}/{leaf}-{{000..059}}.tar"
 
 
-@pytest.mark.parametrize("folder", ["same", "other"])
-@pytest.mark.parametrize("told", ["pattern", "list", "plan without a set", "reader's name", "nothing"])
-@pytest.mark.parametrize("epochs", [1, 2, 1.5])
+TOLD = ("pattern", "list", "plan without a set", "reader's name", "nothing")
+FINISHED = [*itertools.product((1, 2, 1.5), TOLD, ("same", "other"))]
+CASES = ordinarily(10, of=len(FINISHED), what="jobs that end before another begins")  # every third has each that is told in both folders
+
+
+@pytest.mark.parametrize(("epochs", "told", "folder"), FINISHED[:: len(FINISHED) // CASES])
 def test_a_finished_jobs_bytes_leave_before_what_a_live_job_reads(folder: str, told: str, epochs: float) -> None:
     """From its second epoch on a lone job fetches D - C, whatever was read before, and how far. (A loader opens a shard before it announces
     any: that one may count for the epoch before, and another one stays in its place.)"""
