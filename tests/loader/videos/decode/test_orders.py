@@ -80,6 +80,14 @@ def test_what_ffmpeg_reads_and_does_not_write(name: str) -> None:
     check(BY_HAND[name]())
 
 
+def test_frames_that_are_held_back_for_long() -> None:
+    """Of H.264 in ASF whose header keeps silent about it: its decoder guesses too few, and drops what comes later."""
+    pyramid = {"x264-params": "scenecut=0:b-pyramid=normal:b-adapt=0:bframes=7:ref=6:threads=1"}
+    silent = without_usability_information(rendered(frames=48, gop=24, b_frames=7, codec_options=pyramid))
+    with source_of(remuxed(silent, "asf", lambda *_: True)) as source:
+        assert [frame_number(picture) for picture in source.frames(range(source.open().frames))] == list(range(48))
+
+
 @pytest.mark.parametrize(
     ("codec", "container"),
     [
