@@ -114,7 +114,7 @@ def test_the_whole_of_it_is_what_next_took() -> None:
 def test_without_workers_its_own_page_tells() -> None:
     """The process that makes its batches itself is looked at while it does."""
     found = steady(iter(loader(Numbers(60, 0.01), num_workers=0)))
-    assert share(found, "map") > 0.9
+    assert share(found, "map") > 0.8
     assert found.slowest_worker == -1
 
 
