@@ -129,7 +129,9 @@ class Search:
 
     def hits(self) -> list[str]:
         words = canaries()
-        return [f"{word.decode()} in {place}" for place, content in self.places.items() for word in words if word in content]
+        encoded = [word for word in words if b"CANARY" not in word]  # the others are looked for one by one only where there is any
+        found = ((place, content, words if b"CANARY" in content else encoded) for place, content in self.places.items())
+        return [f"{word.decode()} in {place}" for place, content, some in found for word in some if word in content]
 
 
 def ask(
