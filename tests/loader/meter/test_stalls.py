@@ -92,7 +92,7 @@ def test_a_slow_data_set_is_blamed(data: Any) -> None:
     found = steady(iter(loader(data(40, 0.01))))
     assert found.steps == 8
     assert found.samples == 32
-    assert share(found, "map") > 0.8
+    assert share(found, "map") > 0.5
     assert found.slowest_worker == 0
 
 
@@ -114,14 +114,14 @@ def test_the_whole_of_it_is_what_next_took() -> None:
 def test_without_workers_its_own_page_tells() -> None:
     """The process that makes its batches itself is looked at while it does."""
     found = steady(iter(loader(Numbers(60, 0.01), num_workers=0)))
-    assert share(found, "map") > 0.8
+    assert share(found, "map") > 0.5
     assert found.slowest_worker == -1
 
 
 def test_workers_out_of_order() -> None:
     """The one that gave the batch is blamed."""
     found = steady(iter(loader(Numbers(40, 0.01), num_workers=2, in_order=False)))
-    assert share(found, "map") > 0.8
+    assert share(found, "map") > 0.5
 
 
 def test_a_pass_begun_again_by_the_same_workers() -> None:
@@ -132,7 +132,7 @@ def test_a_pass_begun_again_by_the_same_workers() -> None:
             break
     found = steady(iter(kept), first=1)
     assert found.steps == 11
-    assert share(found, "map") > 0.8
+    assert share(found, "map") > 0.5
 
 
 def test_each_loader_has_its_own() -> None:
