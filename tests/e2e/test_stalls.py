@@ -39,25 +39,24 @@ def trained(place: Path, origin: ScriptedOrigin, case: str, batches: int, step_s
 
 
 def share_of(found: dict[str, Any], cause: str) -> float:
+    """More than half is more than all others together; benchmarks/stalls.py asks for nine tenths, of longer runs."""
     stalls = found["stalls"]
     total_s = sum(stalls["stall_s"].values()) + stalls["pending_s"]
-    assert total_s == pytest.approx(found["wall_s"] - found["step_s"], rel=0.05), found["said"]
+    assert total_s == pytest.approx(found["wall_s"] - found["step_s"], rel=0.05, abs=0.05), found["said"]
     return float(stalls["stall_s"].get(cause, 0.0) / total_s)
 
 
 @pytest.mark.parametrize("case", ["decode", "collate"])
 def test_a_slow_stage_is_named(place: Path, origin: ScriptedOrigin, case: str) -> None:
     """Its share of the stall is nearly all, and the stall is all that no step took."""
-    assert (
-        share_of(trained(place, origin, case, 8, 0.005), case) > 0.5
-    )  # more than all others together; benchmarks/stalls.py asks for 0.9 of longer runs
+    assert share_of(trained(place, origin, case, 8, 0.005), case) > 0.5
 
 
 @pytest.mark.once
 def test_a_slow_origin_is_named(place: Path, origin: ScriptedOrigin) -> None:
     """Though every byte comes through the sidecar."""
     found = trained(place, origin, "none", 10, 0.005, "--no-prefetch", bytes_per_s=3e6)
-    assert share_of(found, "origin") > 0.5  # more than all others together; benchmarks/stalls.py asks for 0.9 of longer runs
+    assert share_of(found, "origin") > 0.5
     assert "origin" in found["said"]
 
 
