@@ -19,6 +19,7 @@ from multiprocessing import context, current_process, reduction
 from typing import Any, Iterator, Optional
 
 from forebay_loader.base.argument_types import check_epoch
+from forebay_loader.base.live_process import lives
 from forebay_loader.base.shared_memory import nameless_file, training_pid
 from forebay_loader.plan.plan_subject import told_epoch
 
@@ -167,7 +168,7 @@ def _start_of(worker: Any, own: dict[str, Any]) -> list[Any]:
         # was made long after the first one of a set, once that one is gone.
         if start[_SEED] != seed or start[_BITS] & bit:
             continue
-        if abs(place - start[_PLACE]) < int(worker.num_workers) or _lives(start[_PID]):
+        if abs(place - start[_PLACE]) < int(worker.num_workers) or lives(start[_PID]):
             start[_BITS] |= bit
             return start
     start = [seed, bit, place, os.getpid(), []]
@@ -181,16 +182,6 @@ def _place(worker_id: int) -> int:
     """
     identity = current_process()._identity
     return int(identity[-1]) - worker_id if identity else 0
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # it is somebody's
-        return True
-    return True
 
 
 class _File:

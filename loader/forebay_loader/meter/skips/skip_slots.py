@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from multiprocessing import context, reduction
 from typing import Any, Iterator, NamedTuple
 
+from forebay_loader.base.live_process import lives
 from forebay_loader.base.shared_memory import nameless_file, training_pid
 from forebay_loader.meter.skips.counts import SkipCounts
 
@@ -45,7 +46,7 @@ class _Row(NamedTuple):
 
     @property
     def over(self) -> bool:
-        return self.state != READING or not _lives(self.pid)
+        return self.state != READING or not lives(self.pid)
 
 
 class Standing(NamedTuple):
@@ -173,7 +174,7 @@ def _is_free(row: _Row, owner: int, epoch: int, worker: int) -> bool:
     if not row.over:
         return False
     if row.owner != owner:
-        return not _lives(row.owner)
+        return not lives(row.owner)
     return abs(row.epoch - epoch) > 1 or (row.epoch, row.worker) == (epoch, worker)  # the latter: somebody set the epoch back
 
 
@@ -182,13 +183,3 @@ def _sum(rows: "list[_Row]") -> SkipCounts:
     for row in rows:
         total = total.plus(row.counts)
     return total
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # it is somebody's
-        return True
-    return True

@@ -66,7 +66,7 @@ def test_a_fault_of_the_meter_ends_nothing(caplog: pytest.LogCaptureFixture) -> 
         raise ZeroDivisionError("of the meter")
 
     ticks = ticks_of(broken)
-    running = threading.Thread(target=ticks.run)
+    running = threading.Thread(target=ticks.run, daemon=True)
     running.start()
     time.sleep(1.2)
     ticks.end()
