@@ -1,0 +1,43 @@
+"""Numbers in a state: there and back, small, and named where they are damaged."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.lengths import examples
+
+from forebay_loader.resume.arrays import packed, unpacked
+
+
+@given(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=50))
+@settings(max_examples=examples(100))
+def test_there_and_back(numbers: list[int]) -> None:
+    """Each number, in its order."""
+    assert list(unpacked(packed(numbers), "refs")) == numbers
+
+
+def test_little_endian_whatever_the_machine() -> None:
+    """A state travels between machines: its bytes are part of the format."""
+    assert packed([1, 256]) == "AQAAAAABAAA="
+
+
+def test_how_small() -> None:
+    """A buffer of 5,000 samples is 27 kB of text."""
+    assert len(packed(range(5000))) == 26_668
+
+
+@pytest.mark.parametrize("text", ["AQAAAAABAAA", "AQAA", "AQ A", "é", None, 7, ["AQAAAA=="]])
+def test_damaged_text_is_named(text: Any) -> None:
+    """Cut, half a number, no base64, no text: ``ValueError`` with the field and what stands there."""
+    with pytest.raises(ValueError, match=re.escape(f"damaged: its 'refs' holds no base64 text of int32 numbers but {text!r}")):
+        unpacked(text, "refs")
+
+
+def test_a_count_beyond_int32() -> None:
+    """An error in words, not a number that wraps around."""
+    with pytest.raises(ValueError, match="up to 2,147,483,647 in each worker's pass"):
+        packed([2**31])
