@@ -70,7 +70,7 @@ class BudgetStage:
     def __init__(self, budget: BatchBudget, sizes: SampleSizes, collate: Optional[Collate], *, partial: bool) -> None:
         self.budget = budget
         self._sizes = sizes
-        self._collate = collate
+        self.collate = collate
         self._partial = partial
         self._pass: Optional[_BudgetPass] = None  # the one that was begun last, in this process
         self._resumed: Optional[Mapping[str, Any]] = None
@@ -104,7 +104,7 @@ class BudgetStage:
     def _given(self, begun: _BudgetPass) -> Iterator[Any]:
         while begun.due:
             samples = [waited.sample for waited in begun.due[0]]
-            batch = samples if self._collate is None else self._collate(samples)
+            batch = samples if self.collate is None else self.collate(samples)
             begun.give()
             yield batch
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib
 from bisect import bisect_left
 from collections.abc import Mapping as MappingABC
-from typing import Any, Iterable, Mapping, Sequence, Union
+from typing import Any, Iterable, Mapping, Optional, Sequence, Union
 
 from forebay_loader.base.argument_types import whole
 
-__all__ = ["PadCollation", "padded"]
+__all__ = ["PadCollation", "padded", "padding_of"]
 
 Field = Union[str, int]
 
@@ -39,6 +39,17 @@ def padded(*fields: Field, value: Any = 0, edges: Sequence[int] = ()) -> PadColl
     for edge in edges:
         whole("edges", edge, "lengths from 1", least=1)
     return PadCollation(fields, value, tuple(sorted(edges)))
+
+
+def padding_of(*pipelines: Any) -> Optional[PadCollation]:
+    """What pads the batches that come out of ``pipelines``, each the input of the next; None where none of ours does."""
+    found = None
+    for pipeline in pipelines:
+        for stage in getattr(pipeline, "pipeline", ()):
+            given = (*getattr(stage, "args", ()), *(getattr(stage, "kw", None) or {}).values())  # of webdataset's .batched
+            for each in (getattr(stage, "collate", None), getattr(stage, "collate_fn", None), *given):
+                found = each if isinstance(each, PadCollation) else found
+    return found
 
 
 class PadCollation:
@@ -71,6 +82,22 @@ class PadCollation:
         if isinstance(samples[0], MappingABC):
             return {**columns, **masks}
         return (*(columns[place] for place in range(len(names))), *(masks[f"{field}_mask"] for field in self._fields))
+
+    def fills(self, batch: Any) -> dict[Field, Any]:
+        """What fills each padded column of a batch, and its mask, by name or place; empty where the batch is not as this made it."""
+        if isinstance(batch, MappingABC):
+            masks: dict[Field, Field] = {field: f"{field}_mask" for field in self._fields}
+        elif isinstance(batch, (list, tuple)):
+            batch, masks = dict(enumerate(batch)), {field: len(batch) - len(self._fields) + at for at, field in enumerate(self._fields)}
+        else:
+            return {}
+        found: dict[Field, Any] = {}
+        for field, mask in masks.items():
+            real, shape = getattr(batch.get(mask), "dtype", ""), getattr(batch.get(field), "shape", None)
+            if shape is None or "bool" not in str(real) or tuple(batch[mask].shape) != tuple(shape[:2]):
+                return {}
+            found |= {field: self._fills.get(field, 0), mask: False}
+        return found
 
     def _padded(self, name: Field, values: list[Any]) -> tuple[Any, Any]:
         numpy = importlib.import_module("numpy")

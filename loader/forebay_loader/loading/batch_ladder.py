@@ -12,13 +12,15 @@ from itertools import chain, islice
 from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence
 
 from forebay_loader.base.notices import log
-from forebay_loader.batches.batch_join import BatchJoin
+from forebay_loader.batches.batch_join import ALIKE, BatchJoin
 from forebay_loader.batches.ladder_controller import LadderController, StepsWindow
+from forebay_loader.batches.pad import PadCollation
 from forebay_loader.loading.ladder_vote import LadderVote
 
 __all__ = ["BatchLadder"]
 
 FORMAT = 1
+EARLY = 2  # steps, after which an error would lose training
 MOST_DECISIONS = 100  # that are remembered
 
 
@@ -89,8 +91,13 @@ class BatchLadder:
         self._steps, self._window = int(state_dict["steps"]), StepsWindow()
         self.decisions = [dict(one) for one in state_dict["decisions"]]
 
-    def climb(self, batches: Iterable[Any], vote: Callable[[], Optional[LadderVote]]) -> Iterator[Any]:
-        """The samples of ``batches`` in batches of the size that is decided on; the last may be smaller. ``vote`` is asked for once."""
+    def climb(
+        self, batches: Iterable[Any], vote: Callable[[], Optional[LadderVote]], padding: Optional[PadCollation] = None
+    ) -> Iterator[Any]:
+        """The samples of ``batches`` in batches of the size that is decided on; the last may be smaller. ``vote`` is asked for once.
+
+        ``padding``: what has padded them. ``ValueError`` for batches that cannot be put together.
+        """
         source = iter(batches)
         try:
             first = list(islice(source, 1))  # before the ranks speak of sizes: it is there that they find each other
@@ -99,7 +106,7 @@ class BatchLadder:
             self._begin()
             again = chain(first, source)
             del first  # a batch is not kept beyond its step
-            yield from self._climb(again, BatchJoin(self._controller.ladder[0]))
+            yield from self._climb(again, BatchJoin(self._controller.ladder[0], padding))
         finally:
             if hasattr(source, "close"):
                 source.close()  # now: it tells the other ranks
@@ -116,19 +123,48 @@ class BatchLadder:
             stall_s = self._clock() - asked_s
             if not parts:
                 return
-            join.look(parts[0])
-            batch = parts[0] if len(parts) == 1 else join(parts)
-            self._steps += 1
             self._given += len(parts)
             whole = len(parts) == parts_wanted and not first
+            made = self._together(join, parts)
+            whole = whole and len(made) == 1
             del parts
-            yield batch
-            del batch
+            while made:
+                self._steps += 1
+                yield made.pop(0)
             if whole:
                 steps, busy_s, stalls_s = self._window
                 working_s = self._clock() - asked_s - stall_s  # putting together included: it is a price of the size
                 self._window = StepsWindow(steps + 1, busy_s + working_s, stalls_s + stall_s)
             first = False
+
+    def _together(self, join: BatchJoin, parts: list[Any]) -> list[Any]:
+        """One batch; ``parts``, from the user's own size on, where they do not go together and no other rank has to take as many steps."""
+        join.look(parts[0])
+        if len(parts) == 1:
+            self._check(join, parts[0])
+            return parts[:]
+        try:
+            return [join(parts)]
+        except ValueError as error:
+            if self._vote is not None or self._steps < EARLY:
+                raise
+            self._grow_no_more(str(error))
+            self._adopt(0, "batches do not fit together")
+            self._tell()
+            return parts[:]
+
+    def _check(self, join: BatchJoin, batch: Any) -> None:
+        """Batches that cannot be put together are an error before anything was trained, and later the end of growing, not of the run."""
+        grows = self._controller.rung == 0 < self._controller.ceiling
+        differs = join.differs(batch) if grows else ""
+        if differs and self._steps < EARLY:
+            raise ValueError(f"batch_ladder puts batches together, and these do not fit: {differs}. {ALIKE}")
+        if differs:
+            self._grow_no_more(f"{differs}. {ALIKE}")
+
+    def _grow_no_more(self, why: str) -> None:
+        self._controller.limit(0)
+        log.warning("batch size stays at %d from step %d on: %s", self._controller.ladder[0], self._steps, why)
 
     def _begin(self) -> None:
         self._given, self._apart = 0, False

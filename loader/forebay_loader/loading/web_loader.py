@@ -17,6 +17,7 @@ from webdataset.pipeline import DataPipeline
 
 from forebay_loader.base.errors import StepsError
 from forebay_loader.batches.budget_stage import has_budget
+from forebay_loader.batches.pad import padding_of
 from forebay_loader.dataset.sample_shares import ShareCounts, counts_by_url, shareable, shared_out
 from forebay_loader.dataset.with_length import with_length
 from forebay_loader.identity.world import World
@@ -122,7 +123,7 @@ class WebLoader(compat.WebLoader):
 
     def __iter__(self) -> Iterator[Any]:
         batches = self._batches()
-        given = batches if self.ladder is None else self.ladder.climb(batches, self._ladder_vote)
+        given = batches if self.ladder is None else self.ladder.climb(batches, self._ladder_vote, padding_of(self._dataset, self))
         loader = self.pipeline[0]
         return around(given, loader, self._own_work, batched=len(self.pipeline) == 1 and bool(getattr(loader, "_auto_collation", False)))
 

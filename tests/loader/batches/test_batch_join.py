@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from forebay_loader.batches.batch_join import BatchJoin
+from forebay_loader.batches.pad import padded
 
 numpy = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
@@ -83,3 +84,33 @@ def test_batches_padded_to_lengths_of_their_own() -> None:
     """They are named, with what to do: torch's own words are of a dimension."""
     with pytest.raises(ValueError, match=r"these 2 do not fit: .* pad all to one length"):
         BatchJoin(SIZE)([torch.zeros(4, 7), torch.zeros(4, 9)])
+
+
+@pytest.mark.parametrize("make", [torch.tensor, numpy.array], ids=["tensor", "array"])
+@pytest.mark.parametrize("kind", [dict, tuple])
+def test_what_fb_padded_made_is_padded_on(make: Any, kind: Any) -> None:
+    """As one batch of all samples: with the value that fills, and False in the mask."""
+    samples = [kind(enumerate([make([n] * (n + 1)), make(n)])) if kind is dict else (make([n] * (n + 1)), make(n)) for n in range(8)]
+    pad = padded(0, value=-1, edges=(3, 6))
+    made = BatchJoin(SIZE, pad)([pad(samples[:4]), pad(samples[4:])])
+    assert plain(made) == plain(pad(samples))
+    assert [type(each) for each in (made.values() if kind is dict else made)] == [type(make([0]))] * 3
+
+
+def test_only_what_fb_padded_made_is_padded_on() -> None:
+    """A batch without the mask was made otherwise: what fills it nobody knows."""
+    parts = [(torch.zeros(4, 7), torch.zeros(4)), (torch.zeros(4, 9), torch.zeros(4))]
+    with pytest.raises(ValueError, match=r"these 2 do not fit: .* let fb\.padded do it"):
+        BatchJoin(SIZE, padded(0))(parts)
+
+
+def test_how_a_batch_differs() -> None:
+    """Told for the column, unless it is padded by a known hand, and not for the first axis."""
+    join, pad = BatchJoin(SIZE), padded("x")
+    join.look({"x": torch.zeros(4, 7), "y": ["a"] * 4})
+    assert join.differs({"x": torch.zeros(2, 7), "y": ["a"] * 2}) == ""
+    assert join.differs({"x": torch.zeros(4, 9), "y": ["a"] * 4}) == "x has the shape (·, 9) in one batch, and (·, 7) in another"
+    assert join.differs({"y": ["a"] * 4}) == "x has the shape of no array in one batch, and (·, 7) in another"
+    known = BatchJoin(SIZE, pad)
+    known.look(pad([{"x": torch.zeros(n)} for n in (1, 2, 3, 4)]))
+    assert known.differs(pad([{"x": torch.zeros(n)} for n in (5, 6, 7, 8)])) == ""

@@ -173,6 +173,56 @@ def test_batches_of_another_size() -> None:
         next(iter(loader(100, Clock(), batch=8)))
 
 
+def lengths(count: int, of: Any, collate: Any, **how: Any) -> Any:
+    """Sequences of ``of(number)`` entries, in batches of 4 that ``collate`` makes; it may grow to 8 and 16."""
+    clock = Clock()
+    data = wds.DataPipeline(lambda: ((torch.full((of(n),), n), n) for n in range(count)), wds.batched(4, collation_fn=collate))
+    made = fb.WebLoader(data, batch_size=None, batch_ladder=(4, 8, 16), batch_ladder_steps=5, **how)
+    made.ladder._clock = clock
+    return made, clock
+
+
+def to_the_longest(samples: list[Any]) -> Any:
+    return torch.nn.utils.rnn.pad_sequence([sample for sample, _ in samples], batch_first=True), [number for _, number in samples]
+
+
+def trained_numbers(made: Any, clock: Clock) -> tuple[list[int], list[int]]:
+    """What was trained on, and in batches of which sizes."""
+    found, sizes = [], []
+    for batch in made:
+        found += list(map(int, batch[1]))
+        sizes.append(clock.trained(batch[0]))
+    return found, sizes
+
+
+@pytest.mark.webdataset
+def test_padded_batches_grow() -> None:
+    """Each padded to its own longest by fb.padded: they are padded on, and nothing is lost."""
+    found, sizes = trained_numbers(*lengths(400, lambda n: 1 + n % 97, fb.padded(0)))
+    assert found == list(range(400))
+    assert set(sizes) >= {4, 8, 16}
+
+
+def test_unlike_batches_are_refused_before_training() -> None:
+    """Padded by somebody else: said at the second batch, with what to do, and not at the first growth."""
+    batches = iter(lengths(400, lambda n: 1 + n, to_the_longest)[0])
+    assert len(next(batches)[1]) == 4
+    with pytest.raises(ValueError, match=r"0 has the shape \(·, 8\) in one batch, and \(·, 4\) in another\. .*fb\.padded"):
+        next(batches)
+
+
+@pytest.mark.parametrize("odd", [40, 399], ids=["before it grows", "when it has grown"])
+def test_unlike_batches_later_end_no_run(odd: int, caplog: pytest.LogCaptureFixture) -> None:
+    """From then on the batches are of the user's own size; every sample comes once."""
+    told: list[int] = []
+    found, sizes = trained_numbers(*lengths(480, lambda n: 3 if n == odd else 2, to_the_longest, on_batch_size=told.append))
+    assert found == list(range(480))
+    assert sizes[-1] == 4
+    assert (told[-1:] or [4]) == [4]
+    assert (max(sizes) > 4) == (odd == 399)
+    assert [record.getMessage() for record in caplog.records if "batch size stays at 4" in record.getMessage()]
+
+
 def test_several_ranks_and_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks that cannot agree do not begin."""
     monkeypatch.setenv("RANK", "1")
