@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.fake_proxy import FakeServer
+from support.tars import tar_shard
 from support.warm_python import warm_workers
 
 from forebay_loader.base.counters import COUNTS
@@ -78,6 +79,22 @@ def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
     with FakeServer().running() as server:
         monkeypatch.setenv("FOREBAY_URL", server.url)
         yield server
+
+
+@pytest.fixture
+def shards(proxy: FakeServer, request: pytest.FixtureRequest) -> FakeServer:
+    """A sidecar with the tar shards that the module's names tell: SHARDS of five samples, or SIZES of the samples of each; SAMPLE_BYTES."""
+    told = vars(request.module)
+    for number, samples in enumerate(told.get("SIZES") or [5] * told["SHARDS"]):
+        proxy.put(f"/s3/bucket/{number:03d}.tar", tar_shard(number, samples=samples, size=told.get("SAMPLE_BYTES", 3000)))
+    return proxy
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No job tells a rank, nor a seed."""
+    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "WDS_SEED"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture

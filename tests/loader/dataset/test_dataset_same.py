@@ -30,9 +30,7 @@ pytestmark = [pytest.mark.webdataset, pytest.mark.filterwarnings("ignore::Resour
 
 
 @pytest.fixture(autouse=True)
-def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "WDS_SEED"):
-        monkeypatch.delenv(name, raising=False)
+def quiet(alone: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     opened = weakref.WeakSet[Any]()
 
     def noted(*args: Any, **kwargs: Any) -> Any:

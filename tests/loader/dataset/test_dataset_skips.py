@@ -24,20 +24,13 @@ from forebay_loader.meter.skips.skips_file import SKIPS_FILE
 wds = pytest.importorskip("webdataset")
 torch = pytest.importorskip("torch")
 
-pytestmark = [pytest.mark.webdataset, pytest.mark.usefixtures("warm_starts")]
+pytestmark = [pytest.mark.webdataset, pytest.mark.usefixtures("warm_starts", "shards")]
 
 SHARDS = 4
 PATTERN = f"s3://bucket/{{000..{SHARDS - 1:03d}}}.tar"
 QUICK = fb.Limits(resume_s=0.3, open_s=0.1, pause_s=0.01, jitter_s=0.0)
 KEYS = list(expected(SHARDS))
 BAD = KEYS[7]  # in shard 001
-
-
-@pytest.fixture(autouse=True)
-def shards(proxy: FakeServer) -> FakeServer:
-    for number in range(SHARDS):
-        proxy.put(f"/s3/bucket/{number:03d}.tar", tar_shard(number))
-    return proxy
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from support.fake_proxy import FakeServer
-from support.tars import expected, tar_shard
+from support.tars import expected
 
 import forebay_loader as fb
 from forebay_loader.dataset.order import epoch_order
@@ -22,25 +22,17 @@ wds = pytest.importorskip("webdataset")
 torch = pytest.importorskip("torch")
 
 SHARDS = 6
+SAMPLE_BYTES = 10
 PATTERN = f"s3://bucket/{{000..{SHARDS - 1:03d}}}.tar"
 pytestmark = [
     pytest.mark.webdataset,
-    pytest.mark.usefixtures("warm_starts"),
+    pytest.mark.usefixtures("warm_starts", "shards", "alone"),
     pytest.mark.filterwarnings("ignore:.*with_length", "ignore::DeprecationWarning"),
 ]
 
 
 @pytest.fixture(autouse=True)
-def shards(proxy: FakeServer) -> FakeServer:
-    for number in range(SHARDS):
-        proxy.put(f"/s3/bucket/{number:03d}.tar", tar_shard(number, size=10))
-    return proxy
-
-
-@pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "WDS_SEED"):
-        monkeypatch.delenv(name, raising=False)
+def quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         yield

@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 from support.fake_proxy import FakeServer
-from support.tars import tar_shard
 
 import forebay_loader as fb
 
 wds = pytest.importorskip("webdataset")
-pytestmark = [pytest.mark.webdataset, pytest.mark.each_python]
+pytestmark = [pytest.mark.webdataset, pytest.mark.each_python, pytest.mark.usefixtures("shards")]
 
 SHARDS = 6
 SAMPLES = 5 * SHARDS
@@ -36,13 +35,6 @@ class Probe:
 
     def __call__(self, source: Any) -> Iterator[Any]:
         yield from source
-
-
-@pytest.fixture(autouse=True)
-def shards(proxy: FakeServer) -> FakeServer:
-    for number in range(SHARDS):
-        proxy.put(f"/s3/bucket/{number:03d}.tar", tar_shard(number))
-    return proxy
 
 
 @pytest.fixture(autouse=True)

@@ -25,21 +25,15 @@ wds = pytest.importorskip("webdataset")
 pytest.importorskip("numpy.random")  # torchdata's forked workers would import it, beside threads that this process has and they do not
 stateful = pytest.importorskip("torchdata.stateful_dataloader")
 
-pytestmark = pytest.mark.webdataset
+pytestmark = [pytest.mark.webdataset, pytest.mark.usefixtures("shards")]
 
 SHARDS = 8
+SAMPLE_BYTES = 30
 SAMPLES = 5 * SHARDS
 PATTERN = f"s3://bucket/{{000..{SHARDS - 1:03d}}}.tar"
 LISTED = [PATTERN.replace("{000..007}", f"{number:03d}") for number in range(SHARDS)]
 OVER = 10**6  # batches: more than there are
 Made = Callable[[], Any]
-
-
-@pytest.fixture(autouse=True)
-def shards(proxy: FakeServer) -> FakeServer:
-    for number in range(SHARDS):
-        proxy.put(f"/s3/bucket/{number:03d}.tar", tar_shard(number, size=30))
-    return proxy
 
 
 def shuffled(**how: Any) -> Any:

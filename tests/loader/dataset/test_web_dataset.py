@@ -31,14 +31,6 @@ PATTERN = f"s3://bucket/{{000..{SHARDS - 1:03d}}}.tar"
 COMMANDS = [f"pipe:aws s3 cp s3://bucket/{n:03d}.tar -" for n in range(SHARDS)]
 
 
-@pytest.fixture
-def shards(proxy: FakeServer) -> FakeServer:
-    """A sidecar with tar shards in it."""
-    for number in range(SHARDS):
-        proxy.put(f"/s3/bucket/{number:03d}.tar", tar_shard(number))
-    return proxy
-
-
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
     """webdataset 1.x warns where shardshuffle is not set; this is not about that."""

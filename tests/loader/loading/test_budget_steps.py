@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fake_proxy import FakeServer
 from support.ranks import run_ranks
-from support.tars import tar_shard
 
 import forebay_loader as fb
 
@@ -16,19 +14,11 @@ wds = pytest.importorskip("webdataset")
 pytest.importorskip("torch")
 
 SIZES = (9, 2, 7, 1, 8, 3)  # samples of the shards
+SAMPLE_BYTES = 10
 ALL = {f"{shard:03d}-{n:03d}" for shard, size in enumerate(SIZES) for n in range(size)}
 COUNTS = {f"{number:03d}.tar": size for number, size in enumerate(SIZES)}
 PATTERN = f"s3://bucket/{{000..{len(SIZES) - 1:03d}}}.tar"
-pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-@pytest.fixture(autouse=True)
-def shards(proxy: FakeServer, monkeypatch: pytest.MonkeyPatch) -> FakeServer:
-    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "WDS_SEED"):
-        monkeypatch.delenv(name, raising=False)
-    for number, samples in enumerate(SIZES):
-        proxy.put(f"/s3/bucket/{number:03d}.tar", tar_shard(number, samples=samples, size=10))
-    return proxy
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("shards", "alone")]
 
 
 def key(sample: dict[str, Any]) -> str:

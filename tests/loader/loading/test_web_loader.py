@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fake_proxy import FakeServer
-from support.tars import expected, tar_shard
+from support.tars import expected
 
 import forebay_loader as fb
 
@@ -23,17 +22,9 @@ loading = pytest.importorskip("forebay_loader.loading.web_loader")
 forking = pytest.importorskip("forebay_loader.loading.worker_start")
 
 SHARDS = 4
+SAMPLE_BYTES = 10
 PATTERN = f"s3://bucket/{{000..{SHARDS - 1:03d}}}.tar"
-pytestmark = [pytest.mark.webdataset, pytest.mark.filterwarnings("ignore")]
-
-
-@pytest.fixture(autouse=True)
-def shards(proxy: FakeServer, monkeypatch: pytest.MonkeyPatch) -> FakeServer:
-    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "WDS_SEED"):
-        monkeypatch.delenv(name, raising=False)
-    for number in range(SHARDS):
-        proxy.put(f"/s3/bucket/{number:03d}.tar", tar_shard(number, size=10))
-    return proxy
+pytestmark = [pytest.mark.webdataset, pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("shards", "alone")]
 
 
 def key(sample: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import forebay_loader as fb
+from forebay_loader.base.live_process import lives
 from forebay_loader.meter.clock.stall_clock import CLOCK
 from forebay_loader.meter.page_files import pages
 from forebay_loader.meter.process_page import process_page
@@ -22,17 +23,7 @@ from forebay_loader.meter.totals import StallTotals
 STOPPED = "the meter has stopped, training goes on: ZeroDivisionError: of the meter"
 torch_data = pytest.importorskip("torch.utils.data")
 dataloader = pytest.importorskip("torch.utils.data.dataloader")
-pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-@pytest.fixture(autouse=True)
-def metered() -> Iterator[None]:
-    CLOCK.renew()
-    install()
-    yield
-    remove()
-    process_page.end()
-    CLOCK.renew()
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("metered")]
 
 
 class Numbers(torch_data.Dataset):  # type: ignore[misc, name-defined]
@@ -285,12 +276,4 @@ def test_a_fork_of_a_metered_process_has_no_page() -> None:
 def test_workers_take_their_pages_along() -> None:
     """None is left when they have ended."""
     list(loader(Numbers(8), num_workers=2))
-    assert {name.pid for name in pages()} <= {os.getpid(), *(name.pid for name in pages() if name.pid != os.getpid() and _lives(name.pid))}
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    assert {name.pid for name in pages()} <= {os.getpid(), *(name.pid for name in pages() if name.pid != os.getpid() and lives(name.pid))}

@@ -26,7 +26,7 @@ from forebay_proxy.wire.commands.gopen_rules import gopen_rewrite
 wds = pytest.importorskip("webdataset")
 from webdataset import cache, shardlists, tariterators  # noqa: E402  # it is there
 
-pytestmark = [pytest.mark.webdataset, pytest.mark.each_python]
+pytestmark = [pytest.mark.webdataset, pytest.mark.each_python, pytest.mark.usefixtures("shards")]
 
 SHARDS = 5
 URLS = f"s3://bucket/{{000..{SHARDS - 1:03d}}}.tar"
@@ -62,13 +62,6 @@ def taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     fb.disable()
     gopen_module().gopen_schemes.clear()
     gopen_module().gopen_schemes.update(schemes)  # here, not by monkeypatch: that would come after and put ours back
-
-
-@pytest.fixture(autouse=True)
-def shards(proxy: FakeServer) -> FakeServer:
-    for number in range(SHARDS):
-        proxy.put(f"/s3/bucket/{number:03d}.tar", tar_shard(number))
-    return proxy
 
 
 def keys(data: Any) -> list[str]:

@@ -19,25 +19,17 @@ from support.tars import tar_shard
 import forebay_loader as fb
 from forebay_loader.meter import observer
 from forebay_loader.meter.clock.stall_clock import CLOCK
-from forebay_loader.meter.process_page import process_page
 from forebay_loader.meter.report.watchdog import Watchdog
-from forebay_loader.meter.stalls import install, remove
 
 torch_data = pytest.importorskip("torch.utils.data")
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("metered")]
 
 AFTER_S, SILENT_S, UNTIL_S = 0.5, 0.5, 60.0
 
 
 @pytest.fixture(autouse=True)
-def metered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def soon_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observer, "STUCK_S", 0.2)  # workers are forked, and have it too
-    CLOCK.renew()
-    install()
-    yield
-    remove()
-    process_page.end()
-    CLOCK.renew()
 
 
 class Numbers(torch_data.Dataset):  # type: ignore[misc, name-defined]
