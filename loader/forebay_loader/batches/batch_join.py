@@ -146,17 +146,17 @@ def _axes(part: Any, layout: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple
     """Of each column: where it is, and its axes but for the first; None for what has none, or is not there."""
     if isinstance(layout, (dict, list)):
         for name, each in layout.items() if isinstance(layout, dict) else enumerate(layout):
-            inner = (
-                part.get(name)
-                if isinstance(part, MappingABC)
-                else part[name]
-                if isinstance(part, (list, tuple)) and name < len(part)
-                else None
-            )
-            yield from _axes(inner, each, (*path, name))
+            yield from _axes(_entry(part, name), each, (*path, name))
         return
     shape = getattr(part, "shape", None)
     yield path, None if shape is None else tuple(shape[1:])
+
+
+def _entry(part: Any, name: Any) -> Any:
+    """None where it is not there."""
+    if isinstance(part, MappingABC):
+        return part.get(name)
+    return part[name] if isinstance(part, (list, tuple)) and name < len(part) else None
 
 
 def _shown(axes: Optional[tuple[int, ...]]) -> str:

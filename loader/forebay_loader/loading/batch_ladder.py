@@ -108,6 +108,8 @@ class BatchLadder:
             del first  # a batch is not kept beyond its step
             yield from self._climb(again, BatchJoin(self._controller.ladder[0], padding))
         finally:
+            if self._vote is not None and not self._apart:
+                self._vote.leave()
             if hasattr(source, "close"):
                 source.close()  # now: it tells the other ranks
 

@@ -12,10 +12,12 @@ from hashlib import blake2b
 from typing import NamedTuple, Optional, Sequence
 
 from forebay_loader.base.errors import StepsError
+from forebay_loader.base.notices import log
 from forebay_loader.loading.step_vote import StepVote
 
 __all__ = ["LadderFigures", "LadderStart", "LadderVote"]
 
+_LEFT = -1  # of a rank that has left the iteration, where ranks do not vote on steps
 _NO_WORD = 1 << 40  # of a rank that leaves a number to others, where the least counts
 
 
@@ -51,7 +53,7 @@ class LadderVote:
             self._ballot.begin()
         told = blake2b(repr((tuple(ladder), every)).encode(), digest_size=7).digest()
         said = self._ballot.aside(self._rank_0s(rung), common=steps + 1, digest=int.from_bytes(told, "big") + 1)
-        if said is None:
+        if said is None or said.least == _LEFT:
             return None
         if not said.same:
             raise StepsError(
@@ -60,13 +62,24 @@ class LadderVote:
         return LadderStart(said.least, said.alike)
 
     def figures(self, ceiling: int, stall_us: int) -> Optional[LadderFigures]:
-        said = self._ballot.aside(ceiling, number=stall_us)
-        return None if said is None else LadderFigures(said.least, said.number)
+        try:
+            said = self._ballot.aside(ceiling, number=stall_us)
+        except StepsError as error:
+            if not self._own:
+                raise
+            log.warning("the batch size stays as it is until the next iteration: %s", error)  # ranks that need no vote may end apart
+            return None
+        return None if said is None or said.least == _LEFT else LadderFigures(said.least, said.number)
 
     def decided(self, rung: int) -> Optional[int]:
         """What rank 0 says; ``rung`` of any other rank is not heard."""
         said = self._ballot.aside(self._rank_0s(rung))
-        return None if said is None else said.least
+        return None if said is None or said.least == _LEFT else said.least
+
+    def leave(self) -> None:
+        """This rank leaves an iteration in which ranks were together: the others do not wait for it. Ranks that vote on steps know."""
+        if self._own:
+            self._ballot.leave(_LEFT)
 
     def _rank_0s(self, value: int) -> int:
         return value if self.decides else _NO_WORD

@@ -96,10 +96,6 @@ class StepVote:
         self._say(f"step {self.voted} of epoch {self.epoch}")
         self._send()
 
-    def post_again(self) -> None:
-        """The same vote once more: some rank was still in an earlier epoch."""
-        self._send()
-
     def verdict(self) -> VoteResult:
         """What the vote on its way came to. Raises ``StepsError``, which names who is missing, after ``timeout_s`` at the latest."""
         if self._kept is not None:
@@ -122,7 +118,7 @@ class StepVote:
             said = self.verdict()
             if said.last_epoch > self.epoch or said.first_epoch == self.epoch:
                 return said
-            self.post_again()
+            self._send()  # the same vote once more: some rank was still in an earlier epoch
 
     def aside(self, value: int, *, number: int = 0, digest: int = 0, common: int = 0) -> Optional[VoteResult]:
         """A vote between two on steps, waited for; every rank that is in this epoch casts it at the same step. None where one has left it.
@@ -138,6 +134,14 @@ class StepVote:
         said = self.settled()
         self._kept, self._vote = kept, vote
         return None if said.last_epoch > self.epoch else said
+
+    def leave(self, value: int) -> None:
+        """Vote ``value``, without waiting, in the place of all votes aside that the others cast in this epoch: this rank has left it."""
+        if self._line is None or not self._line.is_ours or self._on_its_way or self._broken:
+            return
+        self.tell("left the loop")
+        self._vote = self._numbers(value, False, 0, 0, 0)
+        self._send()
 
     def last_word(self, wait_s: float = LAST_WORD_S) -> None:
         """Give the vote on its way a moment to reach the others: this rank is about to fail, and perhaps to end."""

@@ -54,6 +54,11 @@ class VoteGroup:
         self._work = work
 
     @property
+    def is_ours(self) -> bool:
+        """Whether this process made it: a forked child must not vote."""
+        return self._pid == os.getpid()
+
+    @property
     def done(self) -> bool:
         """Whether no vote is on its way."""
         return self._work is None or bool(self._work.is_completed())
@@ -66,7 +71,7 @@ class VoteGroup:
     def close(self) -> None:
         """Give the group back, with its threads, unless a vote is still on its way."""
         self._left = True
-        if self not in _OPEN or self._pid != os.getpid() or not self.done:
+        if self not in _OPEN or not self.is_ours or not self.done:
             return
         _OPEN.remove(self)
         gloo, self._gloo = self._gloo, None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -274,6 +275,31 @@ def test_ranks_that_left_apart_agree_again(fixed: bool, tmp_path: Path) -> None:
     assert ends[0].value[0][2] == ends[1].value[0][2]
     left = [len(end.value[0][1]) for end in ends]
     assert left == [4, 13] if fixed else left[0] == 4 < left[1]
+
+
+def uneven(rank: int, *, stays: bool) -> tuple[list[int], float]:
+    """Samples of two iterations without votes on steps, of which rank 0 has a fourth; the longest wait for a batch, seconds."""
+    clock, steps, longest_s = Clock(), [], 0.0
+    made = loader(400 if rank else 100, clock, equal_steps=False, steps_timeout_s=20.0)
+    for _ in range(2):
+        steps.append(0)
+        asked_s = time.monotonic()
+        for batch in made:
+            longest_s = max(longest_s, time.monotonic() - asked_s)
+            steps[-1] += clock.trained(batch)
+            asked_s = time.monotonic()
+    if stays:
+        torch.distributed.barrier()
+    return steps, longest_s
+
+
+@pytest.mark.parametrize("stays", [True, False], ids=["its process stays", "its process ends"])
+def test_ranks_with_unequal_numbers_of_batches(stays: bool, tmp_path: Path) -> None:
+    """Nobody waits for a rank that has no more: the others go on at their size, and all decide together in the next iteration."""
+    ends = run_ranks(2, lambda rank: uneven(rank, stays=stays), tmp_path)
+    assert not [end.error for end in ends if end.error or end.hung]
+    assert [end.value[0] for end in ends] == [[100, 100], [400, 400]]
+    assert max(end.value[1] for end in ends) < 15  # who waits for it, waits for steps_timeout_s
 
 
 def test_ranks_with_different_ladders(tmp_path: Path) -> None:
