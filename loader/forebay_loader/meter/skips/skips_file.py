@@ -2,7 +2,8 @@
 
 A line is one ``write`` to a file that is only appended to, and shorter than a page, so that lines of several processes do not mix and a
 process that is killed leaves none that is half. Nothing is kept open, and no thread is needed. The file is bounded: the first skips say
-best what began to go wrong, so what comes once it is full is only counted. The file itself says so in its last line.
+best what began to go wrong, so what comes once it is full is only counted. The file itself says so in its last line. Who begins one removes
+the oldest of those that ended trainings have left.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Mapping, Optional
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.notices import notice_once
 from forebay_loader.identity.reader_name import ensure_job
+from forebay_loader.meter.skips.skips_sweep import PREFIX, SUFFIX, note_writer, sweep
 from forebay_proxy.wire.protocol.runfile import private_directory, runtime_directory
 
 __all__ = ["SKIPS_FILE", "SkipsFile"]
@@ -33,12 +35,13 @@ class SkipsFile:
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most_bytes = most_bytes
         self._full_pid = 0  # the process that said so in the file
+        self._noted = 0, ""  # the process whose training is known to write which file
 
     @property
     def path(self) -> str:
         """Where it is, or would be."""
         named = os.environ.get(VARIABLE)
-        return named or os.path.join(private_directory() or runtime_directory({}), f"forebay-skips-{ensure_job()}.jsonl")
+        return named or os.path.join(private_directory() or runtime_directory({}), f"{PREFIX}{ensure_job()}{SUFFIX}")
 
     def append(self, said: Mapping[str, Any]) -> bool:
         """Write one line; whether it was written. What is not is counted, and the first time said aloud. Never raises ``OSError``."""
@@ -56,6 +59,7 @@ class SkipsFile:
         if not named:
             with suppress(FileExistsError):  # another worker's first skip comes in the same moment
                 os.mkdir(os.path.dirname(path), mode=0o700)
+            self._note(path)
         descriptor = os.open(path, _FLAGS, 0o600)
         try:
             found = os.fstat(descriptor)
@@ -70,6 +74,15 @@ class SkipsFile:
             return os.write(descriptor, line) == len(line)
         finally:
             os.close(descriptor)
+
+    def _note(self, path: str) -> None:
+        """This training writes ``path``; if it is the first to do so, others may have to go."""
+        if self._noted == (os.getpid(), path):
+            return
+        self._noted = os.getpid(), path
+        note_writer(path)
+        if not os.path.exists(path):
+            sweep(os.path.dirname(path), keep=path)
 
     def _say_full(self, descriptor: int, said: Mapping[str, Any]) -> None:
         if self._full_pid == os.getpid():
