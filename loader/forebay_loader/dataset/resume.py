@@ -48,6 +48,10 @@ class StreamPosition:
         self._drawing = drawing
         self._drawn = [int(stage.epoch) for stage in drawing]
 
+    def repeats(self) -> bool:
+        """Whether samples are read again that were yielded before the resume."""
+        return self.passed < self._before
+
     def state(self) -> dict[str, Any]:
         """Plain values, for any way of keeping them."""
         yielded = max(self.passed, self._before)  # while samples that were yielded before are read again, the position stays

@@ -270,6 +270,7 @@ class WebDataset(compat.WebDataset):
         drawn_at = self._shards.place() if self._shards is not None and self._shards.order.resampled else 0
         skips = self._skips.begin(epoch, self.world.resolved())
         skips.end_with_process()
+        skips.stages.repeats = place.repeats
         try:
             for turn in range(self.repetitions):
                 for stage in self.pipeline:

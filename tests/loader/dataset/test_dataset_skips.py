@@ -292,6 +292,30 @@ def test_a_break_has_its_line_too(said: Callable[[], list[str]]) -> None:
 KEPT: list[Any] = []
 
 
+def test_what_a_resume_reads_again_is_booked_once(said: Callable[[], list[str]]) -> None:
+    """Not listed or counted anew, but of the epoch's line and limits; what comes after it is all of these."""
+    bad = [KEYS[1], KEYS[3], KEYS[9]]
+
+    def made(**how: Any) -> Any:
+        return dataset(**how).map(FailsFor(*bad), handler=wds.ignore_and_continue)
+
+    first = made()
+    samples = iter(first)
+    assert [next(samples)["__key__"] for _ in range(4)] == [KEYS[at] for at in (0, 2, 4, 5)]
+    state = first.state_dict()
+    samples.close()
+    assert ([line["key"] for line in listed()], fb.counters()["skipped_map"]) == (bad[:2], 2)
+    again = made()
+    again.load_state_dict(state)
+    assert keys(again) == [key for key in KEYS[6:] if key not in bad]
+    assert ([line["key"] for line in listed()], fb.counters()["skipped_map"]) == (bad, 3)
+    assert f"epoch 0: 3 of {len(KEYS)} samples skipped (3 map)" in said()[-1]
+    bounded = made(max_skipped=2)
+    bounded.load_state_dict(state)
+    with pytest.raises(fb.TooManySkips, match="3 skips, and max_skipped=2"):
+        list(bounded)
+
+
 def begun_and_kept() -> None:
     KEPT.append(iter(dataset()))
     next(KEPT[0])

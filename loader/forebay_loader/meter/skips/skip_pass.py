@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from multiprocessing import util
-from typing import Any, Deque, Iterable, Iterator, NamedTuple, Optional, Set, Union
+from typing import Any, Callable, Deque, Iterable, Iterator, NamedTuple, Optional, Set, Union
 
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.errors import TooManySkips
@@ -55,11 +55,12 @@ class SkipScope(NamedTuple):
 
 @dataclass
 class PassStages:
-    """What the stages of a pass do: read shards at all; have its samples, and its shards, counted."""
+    """What the stages of a pass do: read shards at all; have its samples, and its shards, counted; read again what was read before."""
 
     reads: bool = False
     samples: bool = False
     shards: bool = False
+    repeats: Callable[[], bool] = bool
 
 
 class SkipPass:
@@ -106,8 +107,9 @@ class SkipPass:
         """Count and list ``skip``, the ``in_a_row``-th on end in its stage. Raises ``TooManySkips`` beyond the limits."""
         self._last.append(skip)
         self._count(skip)
-        COUNTS.add(f"skipped_{skip.stage}")
-        SKIPS_FILE.append({**self._who(), **skip._asdict()})
+        if not self.stages.repeats():  # it was counted and listed by the run that this one goes on from
+            COUNTS.add(f"skipped_{skip.stage}")
+            SKIPS_FILE.append({**self._who(), **skip._asdict()})
         reason = self._limits.passed(self._row.standing(self._own())) or self._limits.passed_in_a_row(in_a_row)
         if reason:
             self._refused = self._told(reason)
