@@ -14,8 +14,9 @@ pytest.importorskip("webdataset")
 
 # What is called, or made, by a user; the others are errors and results.
 CALLED = (
-    "IndexedShard", "IndexedShards", "Limits", "WebDataset", "WebLoader", "ahead", "batched", "by_epoch", "counters", "disable", "enable",
-    "padded", "postfix", "sidecar", "stalls", "status", "tarfile_to_samples", "video", "worker_init",
+    "IndexedShard", "IndexedShards", "Limits", "WebDataset", "WebLoader", "ahead", "batched", "by_epoch", "counters", "describe_state",
+    "disable", "enable", "load_state", "merge_states", "padded", "postfix", "save_state", "sidecar",
+    "stalls", "status", "tarfile_to_samples", "video", "worker_init",
 )  # fmt: skip
 RAISED = ("LoaderError", "ProxyUnreachable", "ShardChanged", "ShardReadError", "StepsError", "TarFault", "TooManySkips", "VideoError")
 

@@ -14,8 +14,9 @@ ROOT = Path(__file__).parents[1]
 
 LOADER = {
     "IndexedShard", "IndexedShards", "Limits", "LoaderError", "ProxyUnreachable", "ShardChanged", "ShardReadError", "StepsError",
-    "TarFault", "TooManySkips", "VideoError", "WebDataset", "WebLoader", "ahead", "batched", "by_epoch", "counters", "disable", "enable",
-    "padded", "postfix", "sidecar", "stalls", "status", "tarfile_to_samples", "video", "worker_init",
+    "TarFault", "TooManySkips", "VideoError", "WebDataset", "WebLoader", "ahead", "batched", "by_epoch", "counters", "describe_state",
+    "disable", "enable", "load_state", "merge_states", "padded", "postfix", "save_state", "sidecar",
+    "stalls", "status", "tarfile_to_samples", "video", "worker_init",
 }  # fmt: skip
 VERBS = {
     "serve", "run", "env", "warm", "status", "ls", "evict", "verify", "plan", "doctor", "takeover", "config", "index",

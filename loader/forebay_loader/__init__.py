@@ -21,6 +21,9 @@ from forebay_loader.identity.reader_name import ensure_job
 from forebay_loader.meter.skips import stock_stages
 from forebay_loader.meter.stalls import install, postfix, remove, stalls
 from forebay_loader.plan.ahead import ahead
+from forebay_loader.resume.description import describe_state
+from forebay_loader.resume.merge import merge_states
+from forebay_loader.resume.state_file import load_state, save_state
 from forebay_loader.samples.faults import TarFault
 from forebay_loader.session.sidecar import sidecar
 from forebay_loader.session.status import status
@@ -54,10 +57,14 @@ __all__ = [
     "batched",
     "by_epoch",
     "counters",
+    "describe_state",
     "disable",
     "enable",
+    "load_state",
+    "merge_states",
     "padded",
     "postfix",
+    "save_state",
     "sidecar",
     "stalls",
     "status",

@@ -1,0 +1,195 @@
+"""The states of all ranks as one that belongs to no world: which samples of the epoch are done, so that any other world reads the rest."""
+
+from __future__ import annotations
+
+from typing import Any, Iterable, Iterator, Mapping, Sequence, Union
+
+from forebay_loader.resume.done_ranges import Range, consumed, joined
+from forebay_loader.resume.state_parts import FORMAT, RankPart, WorkerPart, rank_part
+
+__all__ = ["merge_states"]
+
+Done = dict[str, Union[str, list[list[int]]]]
+_OWN = ("rank", "worker")  # of what a state is made of: these are of its place in the world
+_REFUSED = "these states cannot be merged"
+
+
+def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The states of all ranks of one world as one, which goes on in a world of any size: other ranks, other workers.
+
+    Example::
+
+        states = [fb.load_state(f"step-1000/rank-{rank}.json") for rank in range(4)]
+        fb.save_state(fb.merge_states(states), "step-1000/merged.json")
+
+    - ``states``: one ``state_dict()`` of each rank, taken after the same step: of ``fb.WebLoader``, of torchdata's ``StatefulDataLoader``,
+      or of an ``fb.WebDataset`` that is read without workers.
+
+    Each rank of the new world loads the result. What it has not read yet of the epoch comes exactly once over all ranks, in the order of
+    seed and epoch; samples that waited in shuffle buffers are read again.
+
+    Raises ``TypeError`` for what is no list of states. Raises ``ValueError`` where a rank or a worker is missing or there twice, for states
+    of different epochs or data sets, and where nothing can be shared out: shards drawn with replacement (``resampled=True``), ranks that
+    each read everything, ``resume="replay"``, ``with_epoch(n)`` on the data set.
+    """
+    if isinstance(states, (str, bytes, Mapping)) or not isinstance(states, Iterable):
+        raise TypeError(f"merge_states takes a list of states, one of each rank; got {type(states).__name__}")
+    ranks = [rank_part(state) for state in states]
+    if not ranks:
+        raise ValueError(f"{_REFUSED}: the list is empty. Give the state of each rank")
+    _check_world(ranks)
+    parts = [part for rank in ranks for part in rank.workers]
+    known = [part for part in parts if part.state is not None]
+    made_of = _alike("what their data sets are made of", ((part.where, _common(part.made_of)) for part in known)) if known else {}
+    _check_kind(made_of)
+    epoch = _alike("epoch", ((f"rank {rank.rank}", rank.epoch) for rank in ranks))
+    over = all(rank.over for rank in ranks)
+    if not over:
+        _check_ended(ranks)
+    turn = _alike("pass within the epoch", ((part.where, int(part.state.get("turn", 0))) for part in known if part.state)) if known else 0
+    by_pieces = any("SharedOut" in str(stage) or "shares of" in str(stage) for stage in made_of.get("stages") or ())
+    return {
+        "format": FORMAT,
+        "kind": "merged",
+        "epoch": epoch,
+        "turn": turn or 0,
+        "over": over,
+        "size": len(ranks),
+        "workers": len(ranks[0].workers),
+        "made_of": made_of,
+        "done": _done(known, [rank.done for rank in ranks], by_pieces=by_pieces),
+        "etags": _etags(known),
+    }
+
+
+class _Shard:
+    """What is done of one shard, by whomever."""
+
+    def __init__(self) -> None:
+        self.ranges: list[Sequence[int]] = []
+        self.total: int | None = None
+        self.whole = False
+
+    def told(self) -> Union[str, list[list[int]], None]:
+        ranges = joined(self.ranges)
+        if self.whole or (self.total is not None and ranges == joined([(0, self.total)])):
+            return "all"
+        return [list(each) for each in ranges] or None
+
+    def add(self, done: Union[str, Iterable[Sequence[int]]]) -> None:
+        if done == "all":
+            self.whole = True
+        else:
+            self.ranges.extend(each for each in done if not isinstance(each, str))
+
+
+def _done(parts: Sequence[WorkerPart], before: Iterable[Mapping[str, Any]], *, by_pieces: bool) -> Done:
+    shards: dict[int, _Shard] = {}
+    readers: dict[int, WorkerPart] = {}
+    for done in (*before, *(part.done for part in parts)):
+        for name, told in done.items():
+            shards.setdefault(int(name), _Shard()).add(told)
+    for part in parts:
+        found = consumed(part.state or {}, part.since, by_pieces=by_pieces)
+        for shard in found.begun:
+            other = readers.setdefault(shard, part)
+            if other is not part:
+                raise ValueError(
+                    f"{_REFUSED}: {other.where} and {part.where} both read all of shard {shard} of the list, so nothing is shared out "
+                    "between them. Where every rank reads everything, each goes on with a state of its own, in a world of any size"
+                )
+        _add(shards, found.ranges, found.totals)
+    told = ((shard, shards[shard].told()) for shard in sorted(shards))
+    return {str(shard): each for shard, each in told if each is not None}
+
+
+def _add(shards: dict[int, _Shard], ranges: Mapping[int, Sequence[Range]], totals: Mapping[int, int]) -> None:
+    for shard, each in ranges.items():
+        shards.setdefault(shard, _Shard()).add(each)
+    for shard, total in totals.items():
+        shards.setdefault(shard, _Shard()).total = total
+
+
+def _etags(parts: Iterable[WorkerPart]) -> dict[str, str]:
+    """By shard. Raises ``ValueError`` where two workers read different versions of one."""
+    found: dict[str, tuple[str, str]] = {}
+    for part in parts:
+        for shard, etag in part.etags():
+            where, before = found.setdefault(str(shard), (part.where, etag))
+            if before != etag:
+                raise ValueError(
+                    f"{_REFUSED}: {where} read version {before} of shard {shard} of the list, and {part.where} version {etag}: it changed "
+                    "in between, and the numbers of its samples with it. Begin the epoch again"
+                )
+    return {shard: etag for shard, (_, etag) in sorted(found.items(), key=lambda one: int(one[0]))}
+
+
+def _alike(what: str, told: Iterable[tuple[str, Any]]) -> Any:
+    """The value that all of them say. Raises ``ValueError`` with the first two that differ."""
+    first: tuple[str, Any] | None = None
+    for where, value in told:
+        if first is None:
+            first = where, value
+        elif value != first[1]:
+            was, now = _difference(first[1], value)
+            raise ValueError(
+                f"{_REFUSED}: {what} is {was} on {first[0]} and {now} on {where}. Take the states of all ranks after the same step"
+            )
+    return None if first is None else first[1]
+
+
+def _difference(one: Any, other: Any) -> tuple[Any, Any]:
+    """Of two dictionaries what differs."""
+    if not isinstance(one, Mapping) or not isinstance(other, Mapping):
+        return one, other
+    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+    return {name: one.get(name) for name in names}, {name: other.get(name) for name in names}
+
+
+def _common(made_of: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in made_of.items() if name not in _OWN}
+
+
+def _check_world(ranks: Sequence[RankPart]) -> None:
+    size = _alike("the number of ranks", ((f"rank {rank.rank}", rank.size) for rank in ranks))
+    there = [rank.rank for rank in ranks]
+    twice = sorted({rank for rank in there if there.count(rank) > 1})
+    missing = sorted(set(range(size)).difference(there))
+    if twice:
+        raise ValueError(
+            f"{_REFUSED}: {_of_ranks(twice)} is there more than once. Give one state of each of the {size} data-parallel ranks, though "
+            "several processes may read the same"
+        )
+    if missing:
+        raise ValueError(f"{_REFUSED}: of {size} ranks {_of_ranks(missing)} is missing. What it has read would be read again")
+    _alike("the number of workers", ((f"rank {rank.rank}", len(rank.workers)) for rank in ranks))
+
+
+def _check_ended(ranks: Sequence[RankPart]) -> None:
+    """Raise ``ValueError`` where a rank that has ended the epoch no longer says what it read, and another goes on."""
+    for rank in ranks:
+        if rank.over and all(part.state is None for part in rank.workers):
+            raise ValueError(
+                f"{_REFUSED}: rank {rank.rank} has ended epoch {rank.epoch}, and others have not. Take the states of all ranks after the "
+                "same step"
+            )
+
+
+def _of_ranks(ranks: Sequence[int]) -> str:
+    return f"rank {', '.join(map(str, ranks[:8]))}{' …' if len(ranks) > 8 else ''}"
+
+
+def _check_kind(made_of: Mapping[str, Any]) -> None:
+    """Raise ``ValueError`` for a data set whose epoch is no set of samples that ranks share out."""
+    for why, advice in _unshared(made_of):
+        raise ValueError(f"{_REFUSED}: {why}. {advice}")
+
+
+def _unshared(made_of: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    same = "Go on with as many ranks and workers, each with its own state"
+    if "resampled=True" in str(made_of.get("order")):
+        yield "shards are drawn with replacement, by each rank and worker for itself, without an epoch that could be shared out", same
+    if made_of and made_of.get("shards") is None:
+        yield "shards come from a source of their own, whose order is not known here", same
+    if made_of.get("passes", 1) not in (1, [1, 0], [1, -1], None):
+        yield "with_epoch(n) or repeat(n) on the data set counts what each worker yields, so an epoch is no set of samples", same

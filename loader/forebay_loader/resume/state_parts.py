@@ -1,0 +1,166 @@
+"""A state taken apart: of which rank of how many it is, and where each of its workers stands. Knows each form that a state comes in."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Iterator, Mapping, NamedTuple, Optional
+
+from forebay_loader.resume.arrays import unpacked
+
+__all__ = ["FORMAT", "RankPart", "WorkerPart", "check_format", "is_state", "rank_part", "states_in"]
+
+FORMAT = 2
+_PLACE = re.compile(r"(\d+) of (\d+)")
+_DEEPEST = 8  # of what a state is looked for in: torchdata's holds a worker's five levels down
+
+
+class WorkerPart(NamedTuple):
+    """One worker's ``state``, None where nothing of it was handed out; and what was handed out ``since``."""
+
+    where: str
+    state: Optional[Mapping[str, Any]]
+    since: Mapping[str, Any]
+
+    @property
+    def made_of(self) -> Mapping[str, Any]:
+        return dict((self.state or {}).get("made_of", {}))
+
+    @property
+    def over(self) -> bool:
+        return bool((self.state or {}).get("over") or self.since.get("over"))
+
+    @property
+    def done(self) -> Mapping[str, Any]:
+        """What was done before the pass began: of the merged state that it goes on from."""
+        return dict((self.state or {}).get("done") or {})
+
+    def etags(self) -> Iterator[tuple[int, str]]:
+        """The shards whose version is known, by their place in the list."""
+        state = self.state or {}
+        shards = unpacked(state.get("shards", ""), "shards")
+        for item, etag in (state.get("etags") or {}).items():
+            if not 0 <= int(item) < len(shards):
+                raise ValueError(f"the state is damaged: it tells the version of shard {item} of a pass that has begun {len(shards)}")
+            yield shards[int(item)], str(etag)
+
+
+class RankPart(NamedTuple):
+    """``rank`` of ``size``, its epoch and whether that is over, what was done before it began, and its ``workers``, all of them."""
+
+    rank: int
+    size: int
+    epoch: int
+    over: bool
+    done: Mapping[str, Any]
+    workers: list[WorkerPart]
+
+
+def check_format(state: Any, what: str = "this") -> None:
+    """Raise ``ValueError`` where ``state`` is none of ours, or of another format."""
+    if not isinstance(state, Mapping) or not is_state(state):
+        found = sorted(map(str, state))[:6] if isinstance(state, Mapping) else type(state).__name__
+        raise ValueError(f"{what} is no state of fb.WebLoader or fb.WebDataset: it holds {found}")
+    version = state["format"]
+    if version == FORMAT:
+        return
+    if isinstance(version, int) and 0 < version < FORMAT:
+        raise ValueError(
+            f"{what} is a state of format {version}, written by an older Forebay, which tells how much was yielded and not which samples; "
+            f"this one reads format {FORMAT}. set_epoch({state['epoch']}) begins its epoch again"
+        )
+    raise ValueError(f"{what} is a state of format {version!r}, and this Forebay reads {FORMAT}: a newer one wrote it, or it is damaged")
+
+
+def is_state(found: Mapping[str, Any]) -> bool:
+    """Whether a dictionary looks like a state of ours, of whatever format: a checkpoint may have an epoch and a format of its own."""
+    return "format" in found and "epoch" in found and ("made_of" in found or "kind" in found)
+
+
+def states_in(found: Any, path: str = "", deep: int = 0) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The states in a checkpoint's dictionary, in torchdata's state, or ``found`` itself, each with where it is; none within another."""
+    if not isinstance(found, Mapping):
+        return
+    if is_state(found):
+        yield path, found
+    elif deep < _DEEPEST:
+        for name, value in found.items():
+            yield from states_in(value, f"{path}.{name}" if path else str(name), deep + 1)
+
+
+def rank_part(state: Any) -> RankPart:
+    """One rank's ``state`` taken apart. Raises ``ValueError`` for what is none, or cannot be taken apart."""
+    if isinstance(state, Mapping) and not is_state(state):
+        return _of_workers([each for _, each in states_in(_stateful(state))])
+    check_format(state)
+    kind = state.get("kind")
+    if kind == "merged":
+        raise ValueError("this state is merged already: every rank of the new world loads it as it is")
+    try:
+        return _of_loader(state) if kind == "loader" else _of_workers([state])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"the state is damaged: {type(error).__name__} {error} where its parts were looked for") from None
+
+
+def _stateful(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The state of torchdata's ``StatefulDataLoader``."""
+    steps = state.get("_steps_since_snapshot", 0)
+    if steps:
+        raise ValueError(
+            f"this state of StatefulDataLoader is {steps} steps behind its loader: snapshot_every_n_steps=1, which is the default, keeps up"
+        )
+    return state
+
+
+def _of_workers(states: list[Mapping[str, Any]]) -> RankPart:
+    """Of states that each name their rank and worker themselves."""
+    if not states:
+        check_format({})
+    parts: dict[int, WorkerPart] = {}
+    world: Optional[tuple[int, int, int]] = None
+    for state in states:
+        check_format(state)
+        rank, size = _place(state, "rank")
+        worker, workers = _place(state, "worker")
+        if world is not None and world != (rank, size, workers):
+            raise ValueError(f"one state holds workers of rank {world[0]} of {world[1]} and of rank {rank} of {size}: which rank is it of?")
+        world = rank, size, workers
+        parts[worker] = _part(rank, worker, state, {})
+    assert world is not None
+    rank, size, workers = world
+    missing = [worker for worker in range(workers) if worker not in parts]
+    if missing:
+        raise ValueError(
+            f"this is the state of worker {', '.join(map(str, parts))} of {workers} on rank {rank}, and that of worker "
+            f"{', '.join(map(str, missing))} is missing: fb.WebLoader and StatefulDataLoader give those of all workers together"
+        )
+    each = [parts[worker] for worker in range(workers)]
+    return RankPart(rank, size, int(states[0]["epoch"]), all(part.over for part in each), {}, each)
+
+
+def _of_loader(state: Mapping[str, Any]) -> RankPart:
+    rank = int(state["rank"])
+    workers = max(1, int(state["workers"]))  # 0: the process that trains reads
+    entries = {int(entry["worker"]): entry for entry in state["states"]}
+    parts = [_part(rank, worker, entries.get(worker, {}).get("state"), entries.get(worker, {})) for worker in range(workers)]
+    over = bool(state.get("over")) or all(part.over for part in parts)
+    return RankPart(rank, int(state["size"]), int(state["epoch"]), over, state.get("done") or {}, parts)
+
+
+def _part(rank: int, worker: int, state: Any, since: Mapping[str, Any]) -> WorkerPart:
+    where = f"rank {rank}, worker {worker}"
+    if state is None:
+        return WorkerPart(where, None, since)
+    check_format(state, where)
+    if state.get("resume") == "replay" or "read" not in state:
+        raise ValueError(
+            f'{where} has a state of resume="replay", which counts outputs and does not say which samples they were made of: it goes on in '
+            "the same world only, unmerged"
+        )
+    return WorkerPart(where, state, since)
+
+
+def _place(state: Mapping[str, Any], name: str) -> tuple[int, int]:
+    found = _PLACE.fullmatch(str(state.get("made_of", {}).get(name)))
+    if found is None:
+        raise ValueError(f"the state is damaged: it does not say its {name} as '0 of 4' but {state.get('made_of', {}).get(name)!r}")
+    return int(found[1]), int(found[2])
