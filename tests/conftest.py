@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import os
 import resource
 import shutil
@@ -81,7 +82,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What was imported and collected stays until the end: a test that collects garbage, or forks, need not visit it."""
+    """What was imported and collected stays until the end: a test that collects garbage, or forks, need not visit it.
+
+    torch's workers seed numpy, which imports its generators only then: in each worker that is forked, 20 ms, and where the collector closes
+    a file amid that, and the warning of it imports too, Python 3.11 fails with a KeyError (python/cpython#106176) and the worker ends.
+    """
+    if "numpy" in sys.modules:
+        importlib.import_module("numpy.random")
     gc.enable()
     gc.collect()
     gc.freeze()

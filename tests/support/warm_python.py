@@ -22,7 +22,7 @@ from support.zygote import Zygote, kept_zygote
 
 __all__ = ["python_program", "warm_workers"]
 
-_IMPORTED = ("torch.utils.data", "torch.distributed", "webdataset", "numpy")
+_IMPORTED = ("torch.utils.data", "torch.distributed", "webdataset", "numpy.random")
 _WORKERS = ("from multiprocessing.spawn import", "from multiprocessing.forkserver import")
 
 
