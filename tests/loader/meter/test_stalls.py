@@ -145,6 +145,33 @@ def test_the_clock_stands_between_two_passes() -> None:
     assert fb.stalls().wall_s == before.wall_s
 
 
+def left_early(made: Any) -> None:
+    for _ in zip(range(2), made, strict=False):
+        pass
+
+
+@pytest.mark.parametrize("asked", [True, False], ids=["somebody asks meanwhile", "nobody asks"])
+def test_the_clock_stands_when_a_kept_iterator_is_left(asked: bool) -> None:
+    """Persistent workers stay with the loader: its loop was left all the same, and no batch is waited for until the next one."""
+    kept = loader(Numbers(48), persistent_workers=True)
+    before_s = time.monotonic()
+    left_early(kept)
+    looped_s = time.monotonic() - before_s
+    first = fb.stalls() if asked else None
+    time.sleep(0.5)
+    if first is not None:
+        assert fb.stalls().wall_s == first.wall_s
+    before_s = time.monotonic()
+    left_early(kept)
+    looped_s += time.monotonic() - before_s
+    assert loader_totals(kept).wall_s <= looped_s
+    held = iter(kept)
+    next(held)
+    walled_s = fb.stalls().wall_s
+    time.sleep(0.2)
+    assert fb.stalls().wall_s >= walled_s + 0.2  # a step is under way
+
+
 def test_what_is_raised_comes_through() -> None:
     """And is timed all the same; the next call is timed anew."""
 

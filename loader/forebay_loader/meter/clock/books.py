@@ -46,10 +46,15 @@ class StallBooks:
         self._open.add(one)
 
     def closed(self, one: int, now_ns: int) -> None:
+        """It is over since ``now_ns``, which may be before what was told of already: that stays."""
         if one in self._open:
+            self._walled(now_ns)
             self._open.remove(one)
-            if not self._open:
-                self._wall_ns += now_ns - self._open_ns
+
+    def _walled(self, now_ns: int) -> None:
+        if self._open and now_ns > self._open_ns:
+            self._wall_ns += now_ns - self._open_ns
+            self._open_ns = now_ns
 
     def batch(self, samples: int) -> None:
         """A batch was given."""
@@ -81,9 +86,9 @@ class StallBooks:
         self._retire()
         pages = tuple(self._pages.values())
         waited_ns = {name: self._waited_ns[at] + sum(page.waited_ns[at] for page in pages) for name, at in CAUSE_INDEX.items()}
-        wall_ns = self._wall_ns + (now_ns - self._open_ns if self._open else 0)
+        self._walled(now_ns)
         return StallTotals(
-            wall_s=wall_ns / 1e9,
+            wall_s=self._wall_ns / 1e9,
             stall_s=_seconds(self._stall_ns),
             pending_s=pending_ns / 1e9,
             reader_wait_s=_seconds(waited_ns),

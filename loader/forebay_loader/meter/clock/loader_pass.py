@@ -36,6 +36,7 @@ class LoaderPass:
         self.alone = getattr(iterator, "_num_workers", 0) == 0  # this process makes its batches itself
         self.batched = bool(getattr(iterator, "_auto_collation", True))
         self.workers = int(getattr(iterator, "_num_workers", 0))
+        self.answered_ns = 0  # when it was last asked for a batch, and had answered
         self._pids: Tuple[int, ...] = tuple(worker.pid for worker in getattr(iterator, "_workers", ()))
         self._pages: Dict[int, SeenPage] = {}
 

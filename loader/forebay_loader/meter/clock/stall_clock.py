@@ -17,6 +17,7 @@ from typing import Any, Deque, Dict, NamedTuple, Optional
 from forebay_loader.meter.clock.attribution import attributed, stretched
 from forebay_loader.meter.clock.batch_samples import samples_in
 from forebay_loader.meter.clock.books import StallBooks
+from forebay_loader.meter.clock.kept_iterator import kept_alone
 from forebay_loader.meter.clock.loader_call import LoaderCall
 from forebay_loader.meter.clock.loader_pass import LoaderPass, NextCall
 from forebay_loader.meter.clock.seen_page import SeenPage
@@ -85,6 +86,7 @@ class StallClock:
         """``iter(loader)``, called at ``start_ns``, has returned ``iterator``: a new one, or one that begins again."""
         now_ns = time.monotonic_ns()
         with self._lock:
+            self._leave_off(iterator)
             one = self._pass(iterator, start_ns)
             for book in one.books:
                 book.stall({"start": now_ns - start_ns})
@@ -119,6 +121,7 @@ class StallClock:
             now_ns = max(now_ns, call.start_ns)  # totals were asked for meanwhile
             worker = call.worker if batch is NO_BATCH else one.given_by(iterator, call)
             self._note(one, call.start_ns, now_ns, worker, ended)
+            one.answered_ns = now_ns
             around = self._around.get(thread)
             if around is not None:
                 around.inner_ns += now_ns - call.called_ns
@@ -162,6 +165,9 @@ class StallClock:
                 self._now_in[thread] = iterator, one, call._replace(start_ns=now_ns)
             for one in tuple(self._passes.values()):
                 one.meet()
+            for known in tuple(self._loaders.values()):
+                if (keeper := known()) is not None and kept_alone(keeper):
+                    self._leave_off(keeper._iterator)
             self._settle(now_ns)
             books = self._books if loader is None else self._of_loader.get(loader)
             if books is None:
@@ -204,6 +210,12 @@ class StallClock:
         """An iterator that was left in the middle. No lock is taken: the garbage collector may run anywhere, also within it."""
         if pid == os.getpid():
             self._close(one, of, time.monotonic_ns())
+
+    def _leave_off(self, iterator: Any) -> None:
+        """Its pass, if one is on, was left in the middle: it ended with the last batch."""
+        one = self._passes.get(iterator)
+        if one is not None:
+            self._close(id(iterator), one, one.answered_ns)
 
     def _close(self, one: int, of: LoaderPass, now_ns: int) -> None:
         for book in of.books:
