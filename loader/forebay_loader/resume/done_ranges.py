@@ -50,7 +50,7 @@ def joined(ranges: Iterable[Sequence[int]]) -> list[Range]:
 
 def held_refs(state: Mapping[str, Any]) -> set[int]:
     """The ordinals that wait in the buffers of a worker's ``state``."""
-    return {ref for buffer in state.get("buffers", ()) for ref in unpacked(buffer["refs"], "refs")}
+    return {ref for buffer in state.get("buffers", ()) for ref in unpacked(buffer.get("refs", ""), "refs")}
 
 
 def consumed(state: Mapping[str, Any], since: Mapping[str, Any], *, by_pieces: bool = False) -> Consumed:

@@ -46,9 +46,10 @@ def test_any_row_of_worlds_reads_each_sample_once(data: MadeSet, row: list[tuple
 def one_state(**more: Any) -> dict[str, Any]:
     """Of the only worker of the only rank: shard 2 of six samples and shard 0 of four are behind it, of shard 1 two were read."""
     state = {
-        "format": 2, "epoch": 1, "turn": 0, "over": False, "stripe": [0, 1], "read": 12, "buffers": [{"refs": packed([3, 11]), "rng": ""}],
+        "format": 2, "epoch": 1, "turn": 0, "over": False, "stripe": [0, 1], "read": 12,
+        "buffers": [{"refs": packed([3, 11]), "rng": ""}, {"count": 2}],
         "shards": packed([2, 0, 1]), "firsts": packed([0, 0, 0]), "ordinals": packed([0, 6, 10]), "etags": {"2": '"b"'},
-        "made_of": {"shards": 4, "rank": "0 of 1", "worker": "0 of 1", "stages": []},
+        "made_of": {"shards": 4, "rank": "0 of 1", "worker": "0 of 1", "stages": [], "passes": "1 of -1 each"},
     }  # fmt: skip
     return {**state, **more}
 
@@ -144,7 +145,7 @@ REFUSED: dict[str, tuple[Callable[[list[dict[str, Any]]], Any], str]] = {
     "data sets differ": (lambda states: first(states)["made_of"].update(shards=7), "is {'shards': 7} on rank 0, worker 0 and {"),
     "drawn with replacement": (lambda states: of_all(states, order="ShardOrder(resampled=True)"), "shards are drawn with replacement"),
     "a source of its own": (lambda states: of_all(states, shards=None), "shards come from a source of their own"),
-    "samples are counted": (lambda states: of_all(states, passes=[10**9, 50]), "with_epoch(n) or repeat(n) on the data set"),
+    "samples are counted": (lambda states: of_all(states, passes="9 of 50 each"), "with_epoch(n) or repeat(n) on the data set"),
     "replay": (lambda states: first(states).update(resume="replay"), 'rank 0, worker 0 has a state of resume="replay"'),
     "nothing is shared": (lambda states: first(states).update(shards=states[1]["states"][0]["state"]["shards"]), "both read all of shard"),
     "another version": (
