@@ -15,7 +15,7 @@ MOST_ATTRIBUTES, MOST_METHODS = 12, 20
 ATTRIBUTES = {
     "Settings": 32,  # one a flag, a variable and a key of the settings file
     "Usage": 25,  # one a level that /v1/status and the metrics show
-    "PageView": 20,  # one a word, or a text, of a page of the meter
+    "PageView": 14,  # one a word, or a text, of a page of the meter
     "Arguments": 26,  # one an argument of wds.WebDataset
     "Row": 14,  # one a field of an index row
     "SimulatedOutcome": 13,  # one a figure of a replay

@@ -76,7 +76,6 @@ class Activities:
 
     def __init__(self) -> None:
         self.by_thread: Dict[int, Activity] = {}
-        self.epoch = -1  # that this process reads, where a data set of ours knows it
         self.on_first: List[Callable[[], None]] = []  # called when a thread of this process reads for the first time
 
     def __repr__(self) -> str:

@@ -17,7 +17,6 @@ from webdataset.filters import detshuffle as stock_detshuffle
 from webdataset.handlers import reraise_exception
 from webdataset.pipeline import DataPipeline
 
-from forebay_loader.base.activity import activities
 from forebay_loader.base.epoch_stage import EpochDecoder, EpochStage
 from forebay_loader.base.notices import notice_once
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
@@ -251,7 +250,7 @@ class WebDataset(compat.WebDataset):
         if resumed is not None:
             self._check(resumed)  # again: stages may have been added
         # At once, not at the first sample: workers that are begun together are counted together.
-        epoch = activities.epoch = self._epochs.begin(None if resumed is None else resumed.epoch)
+        epoch = self._epochs.begin(None if resumed is None else resumed.epoch)
         if resumed is not None:
             resumed.redraw(self._drawing)
         most = self.nsamples if self.repetitions != 1 and self.nsamples > 0 else None

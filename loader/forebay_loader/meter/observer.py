@@ -20,7 +20,7 @@ from typing import Callable, Deque, Optional, Tuple
 
 from forebay_loader.base.activity import LEAST_WAIT_NS, NOTHING, ORIGIN, PROXY, UNTOLD, Activity, activities, waited_ns
 from forebay_loader.base.counters import COUNTS, SKIPPED
-from forebay_loader.meter.clock.batch_mark import MADE
+from forebay_loader.meter.batch_mark import MADE
 from forebay_loader.meter.frame_causes import ASKING, cause_of, stack_of
 from forebay_loader.meter.page_writer import PageWriter
 from forebay_loader.transport.hung_sidecar import HUNG
@@ -128,11 +128,8 @@ class Observer:
         counts = COUNTS.snapshot()
         self._page.sums(
             waited_ns(),
-            batches=MADE.batches,
-            samples=MADE.samples,
             bytes=counts["bytes_proxy"] + counts["bytes_direct"],
             skipped=sum(map(counts.__getitem__, SKIPPED)),
-            epoch=activities.epoch,
             position=0 if activity is None else activity.at,
         )
 

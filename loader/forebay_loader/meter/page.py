@@ -2,7 +2,7 @@
 
 One thread of its process writes it (``PageWriter``), any number of processes read it. Its numbers are whole 64-bit words, each stored in
 one step, and a sequence number is odd while several of them change. So a reader has them of one moment, or tries again; where the writer
-died in the middle, it gets what is there, ``torn``: each number by itself is right. Times are of ``CLOCK_MONOTONIC``, in nanoseconds: one
+died in the middle, it gets what is there: each number by itself is right. Times are of ``CLOCK_MONOTONIC``, in nanoseconds: one
 clock for all processes of a machine.
 """
 
@@ -18,14 +18,14 @@ from forebay_proxy.wire.protocol.meter import CAUSE_INDEX, CAUSES
 __all__ = ["BookedSpan", "MeterPage", "PageView", "WrongPage"]
 
 PAGE_BYTES = 16 * 1024
-MAGIC = int.from_bytes(b"fbmeter1", "little")
+MAGIC = int.from_bytes(b"fbmeter2", "little")
 # Words at the page's beginning, by their place.
 WORDS = (
-    "magic", "sequence", "pid", "start_time", "worker", "rank", "epoch", "cause", "since_ns", "heartbeat_ns", "begun_ns", "settled_ns",
-    "batches", "samples", "bytes", "position", "skipped", "spans",
+    "magic", "sequence", "pid", "start_time", "worker", "cause", "since_ns", "heartbeat_ns", "begun_ns", "settled_ns", "bytes", "position",
+    "skipped", "spans",
 )  # fmt: skip
 AT = {name: place for place, name in enumerate(WORDS)}
-SPENT_AT, WAITED_AT = 24, 40  # a word a cause, and room for more causes
+WAITED_AT = 24  # a word a cause, and room for more causes
 SPANS_AT, SPANS = 64, 512  # a ring of pairs (end, cause): what the process did until when
 SHARD_AT = 8 * (SPANS_AT + 2 * SPANS)  # from here on texts: a word of length, then UTF-8
 SHARD_BYTES = 1024
@@ -34,7 +34,6 @@ STACK_BYTES = PAGE_BYTES - STACK_AT
 _OVERTAKEN = 8  # of the ring's oldest: they may be written anew while they are read
 _TRIES = 64  # a writer is done within microseconds, unless it is not running now
 MAIN = -1  # the worker's number of a process that is none
-UNKNOWN = -1
 
 BookedSpan = Tuple[int, int, str]  # from, until (ns), cause
 
@@ -45,36 +44,29 @@ class WrongPage(ValueError):
 
 @dataclass(frozen=True)
 class PageView:
-    """What a page says at one moment. ``worker`` is -1 for a process that is no worker, ``rank`` and ``epoch`` -1 where not known.
+    """What a page says at one moment. ``worker`` is -1 for a process that is no worker.
 
-    ``cause``: what the process does now, "" where nobody looked yet, and ``since_ns``. ``heartbeat_ns``: when its observer looked last,
-    ``begun_ns``: first, ``settled_ns``: until when its time is booked. ``spent_ns``: its time by cause, in which "transfer" stands for
-    waiting to be asked for a batch. ``waited_ns``: reader wait by cause. ``batches``, ``samples``, ``bytes``: made, and read, so far;
-    ``skipped``: shards, files and samples that handlers passed over.
+    ``cause``: what the process does now ("transfer": it waits to be asked for a batch; "": nobody looked yet), and ``since_ns``.
+    ``heartbeat_ns``: when its observer looked last, ``begun_ns``: first, ``settled_ns``: until when its time is booked. ``waited_ns``:
+    reader wait by cause. ``bytes``: read so far; ``skipped``: shards, files and samples that handlers passed over.
     ``shard``: what it reads, without what proves who asks, and ``position``, the byte it stands at; ``stack``: of Python, where nothing
-    has moved for long. ``torn``: its writer died, or was stopped, in the middle of writing.
+    has moved for long.
     """
 
     pid: int
     start_time: int
     worker: int
-    rank: int
-    epoch: int
     cause: str
     since_ns: int
     heartbeat_ns: int
     begun_ns: int
     settled_ns: int
-    batches: int
-    samples: int
     bytes: int
     skipped: int
     position: int
-    spent_ns: Dict[str, int]
     waited_ns: Dict[str, int]
     shard: str
     stack: str
-    torn: bool
 
 
 class MeterPage:
@@ -95,17 +87,15 @@ class MeterPage:
 
     def view(self) -> PageView:
         """All of it, but for the rings."""
-        (head, shard, stack), torn = self._steady()
+        head, shard, stack = self._steady()
         word = {name: head[at] for name, at in AT.items()}
         cause = word["cause"]
         return PageView(
             **{name: word[name] for name in _SAME},
             cause=CAUSES[cause] if 0 <= cause < len(CAUSES) else "",
-            spent_ns={name: head[SPENT_AT + at] for name, at in CAUSE_INDEX.items()},
             waited_ns={name: head[WAITED_AT + at] for name, at in CAUSE_INDEX.items()},
             shard=shard,
             stack=stack,
-            torn=torn,
         )
 
     def word(self, name: str) -> int:
@@ -133,14 +123,14 @@ class MeterPage:
         found.reverse()
         return found
 
-    def _steady(self) -> Tuple[Tuple[List[int], str, str], bool]:
-        found = None
+    def _steady(self) -> Tuple[List[int], str, str]:
+        found = self._once()
         for _ in range(_TRIES):
             before = self.words[AT["sequence"]]
             found = self._once()
             if before % 2 == 0 and self.words[AT["sequence"]] == before:
-                return found, False
-        return found or self._once(), True
+                break
+        return found
 
     def _once(self) -> Tuple[List[int], str, str]:
         return self.words[:SPANS_AT].tolist(), self._text(SHARD_AT, SHARD_BYTES), self._text(STACK_AT, STACK_BYTES)

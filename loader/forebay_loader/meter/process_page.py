@@ -11,7 +11,6 @@ from multiprocessing import util
 from typing import Callable, Optional
 
 from forebay_loader.base.notices import notice_once
-from forebay_loader.identity.reader_name import rank_of
 from forebay_loader.meter.observer import Observer
 from forebay_loader.meter.page import MAIN, MeterPage
 from forebay_loader.meter.page_files import PageName, create_page, remove_page
@@ -34,8 +33,8 @@ class ProcessPage:
 
     @property
     def is_begun(self) -> bool:
-        """Whether it was, or could not be."""
-        return self.pid == os.getpid()
+        """Whether it was, or could not be. A fork's child is at 0 again."""
+        return self.pid != 0
 
     def begin(self, target: Callable[[], Optional[int]], worker: int = MAIN) -> None:
         """Once; where no page can be made, or no thread, one notice: what this process does is not told then."""
@@ -67,7 +66,7 @@ class ProcessPage:
             raise OSError("/proc does not tell when it started")
         page = create_page(name)
         now_ns = time.monotonic_ns()
-        writer = PageWriter(page, pid=self.pid, start_time=name.start_time, worker=worker, rank=rank_of(os.environ), now_ns=now_ns)
+        writer = PageWriter(page, pid=self.pid, start_time=name.start_time, worker=worker, now_ns=now_ns)
         observer = Observer(writer, target, now_ns=now_ns)
         observer.start()
         util.Finalize(None, self.end, exitpriority=0)  # workers end without atexit

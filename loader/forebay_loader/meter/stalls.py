@@ -11,13 +11,13 @@ import functools
 import os
 import sys
 import time
-from typing import Any, Callable, Iterable, Iterator, Optional
+from typing import Any, Callable, Iterable, Iterator
 
 from forebay_loader.base.activity import activities
 from forebay_loader.base.notices import notice_once
-from forebay_loader.base.profile_range import profiled
-from forebay_loader.meter.clock.batch_mark import BatchMark
-from forebay_loader.meter.clock.loader_call import LoaderCall
+from forebay_loader.base.profile_range import is_profiled, profiled
+from forebay_loader.meter.batch_mark import BatchMark
+from forebay_loader.meter.clock.loader_pass import LoaderCall
 from forebay_loader.meter.clock.stall_clock import CLOCK, NO_BATCH
 from forebay_loader.meter.process_page import begin_in_worker
 from forebay_loader.meter.report.meter_thread import THREAD
@@ -79,16 +79,16 @@ def around(batches: Iterable[Any], loader: Any, cause: Callable[[], str], *, bat
 
     What ``loader`` does not take of the time is a stall of ``cause()``. ``batched``: they are collated as ``loader`` does it.
     """
-    source = iter(batches)
+    source, call = iter(batches), CLOCK.around(loader)
     try:
         while True:
             batch: Any = NO_BATCH
-            call: Optional[LoaderCall] = None
+            is_timed = False
             try:
-                call = _called(loader)
+                is_timed = _called(call)
                 batch = next(source, NO_BATCH)
             finally:
-                if call is not None:
+                if is_timed:
                     _answered(call, cause, batch, batched)
             if batch is NO_BATCH:
                 return
@@ -151,7 +151,10 @@ def _timed(stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
             return stock(self)
         batch, ended = NO_BATCH, False
         try:
-            with profiled("forebay.next"):
+            if is_profiled():
+                with profiled("forebay.next"):
+                    batch = stock(self)
+            else:
                 batch = stock(self)
             return batch
         except StopIteration:
@@ -171,7 +174,7 @@ def _marked(stock: Callable[..., None]) -> Callable[..., None]:
         try:
             install()  # what was imported since
             CLOCK.created(loader, self)
-            self._collate_fn = BatchMark(self._collate_fn, begin_in_worker, batched=bool(self._auto_collation))
+            self._collate_fn = BatchMark(self._collate_fn, begin_in_worker)
         except Exception as error:
             _fail(error)
 
@@ -198,13 +201,13 @@ def _entered(iterator: Any, wrapper: Any) -> bool:
         THREAD.begin()
         return CLOCK.enter(iterator) or (not _is_within(wrapper) and _entered_anew(iterator))
     except Exception as error:
-        CLOCK.left()  # or the watchdog would see a wait that never ends
+        CLOCK.forget_call()  # or the watchdog would see a wait that never ends
         _fail(error)
         return False
 
 
 def _entered_anew(iterator: Any) -> bool:
-    CLOCK.left()  # a KeyboardInterrupt came between the call and the clock
+    CLOCK.forget_call()  # a KeyboardInterrupt came between the call and the clock
     return CLOCK.enter(iterator)
 
 
@@ -225,12 +228,14 @@ def _left(iterator: Any, batch: Any, ended: bool) -> None:
         _fail(error)
 
 
-def _called(loader: Any) -> Optional[LoaderCall]:
+def _called(call: LoaderCall) -> bool:
+    if not _METER.on:
+        return False
     try:
-        return CLOCK.call(loader) if _METER.on else None
+        CLOCK.call(call)
     except Exception as error:
         _fail(error)
-        return None
+    return _METER.on
 
 
 def _answered(call: LoaderCall, cause: Callable[[], str], batch: Any, batched: bool) -> None:

@@ -10,7 +10,7 @@ from types import FrameType
 import pytest
 
 from forebay_loader.base.activity import ORIGIN, UNTOLD, Activity
-from forebay_loader.meter.clock.batch_mark import MADE
+from forebay_loader.meter.batch_mark import MADE
 from forebay_loader.meter.observer import UNTOLD_S, Observer
 from forebay_loader.meter.page import PAGE_BYTES, MeterPage
 from forebay_loader.meter.page_writer import PageWriter
@@ -39,13 +39,16 @@ class Watched:
         self.page = MeterPage(file, writable=True)
         os.close(file)
         self.activity = Activity()
-        self.observer = Observer(PageWriter(self.page, pid=1, start_time=1, worker=0, rank=0, now_ns=0), lambda: None, now_ns=0)
+        self.observer = Observer(PageWriter(self.page, pid=1, start_time=1, worker=0, now_ns=0), lambda: None, now_ns=0)
 
     def look(self, frame: FrameType | None, now_ms: float) -> None:
         self.observer.look(frame, self.activity, int(now_ms * MS))
 
     def spent(self) -> dict[str, float]:
-        return {cause: spent / MS for cause, spent in self.page.view().spent_ns.items() if spent}
+        found: dict[str, float] = {}
+        for begins_ns, ends_ns, cause in self.page.spans(0, self.page.word("settled_ns")):
+            found[cause] = found.get(cause, 0) + (ends_ns - begins_ns) / MS
+        return found
 
 
 @pytest.fixture
@@ -113,7 +116,7 @@ def test_the_stack_is_told_when_nothing_moves(watched: Watched) -> None:
     watched.look(DECODING, 20)
     watched.look(DECODING, 11_000)
     assert "/webdataset/autodecode.py" in watched.page.view().stack
-    MADE.add(8)
+    MADE.add()
     watched.look(DECODING, 11_020)
     assert watched.page.view().stack == ""
 

@@ -21,7 +21,7 @@ def directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def begun(name: PageName) -> PageWriter:
-    return PageWriter(create_page(name), pid=name.pid, start_time=name.start_time, worker=0, rank=0, now_ns=1)
+    return PageWriter(create_page(name), pid=name.pid, start_time=name.start_time, worker=0, now_ns=1)
 
 
 def own() -> PageName:

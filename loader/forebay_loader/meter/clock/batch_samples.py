@@ -1,9 +1,13 @@
-"""How many samples a batch holds: told where the loader made it, guessed where it passes on what its data set had batched already."""
+"""How many samples a batch holds: told where the loader made it, guessed where it passes on what its data set had batched already.
+
+Asked at each step, so the kinds that batches are made of come first: the general ones (``Mapping``, any sequence) take ten times as long.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Optional
+from itertools import islice
+from typing import Any, Iterable, Optional
 
 __all__ = ["samples_in"]
 
@@ -16,26 +20,38 @@ def samples_in(batch: Any, *, batched: bool) -> int:
     """``batched``: the loader collated it. Else a batch is what has entries, all of one length and none of them a single value."""
     if batched:
         return _leading(batch, _DEPTH) or 1
-    if isinstance(batch, Mapping):
-        entries = list(batch.values())[:_MOST_ENTRIES]
+    entries: Iterable[Any]
+    if type(batch) is dict or (not isinstance(batch, (list, tuple)) and isinstance(batch, Mapping)):
+        entries = batch.values()
     elif isinstance(batch, (list, tuple)):
-        entries = list(batch[:_MOST_ENTRIES])
+        entries = batch
     else:
         return _rows(batch) or 1
-    lengths = {_rows(entry) for entry in entries}
-    return (lengths.pop() or 1) if len(lengths) == 1 else 1
+    first: Optional[int] = None
+    for entry in islice(entries, _MOST_ENTRIES):
+        rows = _rows(entry)
+        if rows is None or (first is not None and rows != first):
+            return 1
+        first = rows
+    return first or 1
 
 
 def _leading(value: Any, depth: int) -> Optional[int]:
     rows = _shape(value)
     if rows is not None or not depth:
         return rows
-    if isinstance(value, Mapping):
-        return next((found for entry in value.values() if (found := _leading(entry, depth - 1))), None)
-    if isinstance(value, (list, tuple)) and value:
-        if isinstance(value[0], _SINGLE):
-            return len(value)
-        return next((found for entry in value if (found := _leading(entry, depth - 1))), len(value))
+    if isinstance(value, (list, tuple)):
+        if not value:
+            return None
+        return len(value) if isinstance(value[0], _SINGLE) else _leading_of(value, depth - 1) or len(value)
+    return _leading_of(value.values(), depth - 1) if isinstance(value, Mapping) else None
+
+
+def _leading_of(entries: Iterable[Any], depth: int) -> Optional[int]:
+    for entry in entries:
+        found = _leading(entry, depth)
+        if found:
+            return found
     return None
 
 

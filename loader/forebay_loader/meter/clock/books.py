@@ -9,9 +9,19 @@ from forebay_loader.meter.clock.seen_page import SeenPage
 from forebay_loader.meter.totals import StallTotals, WorkerStall
 from forebay_proxy.wire.protocol.meter import CAUSE_INDEX, CAUSES
 
-__all__ = ["StallBooks"]
+__all__ = ["BriefSums", "StallBooks"]
 
 _MOST_WORKERS = 512  # that are told one by one: workers that are begun anew each epoch are others each time
+
+
+class BriefSums:
+    """What calls of ``next`` gave, and took where that needs no attribution: ``stall_ns`` of the time from ``start_ns`` to ``end_ns``."""
+
+    __slots__ = ("batch_size", "end_ns", "samples", "stall_ns", "start_ns", "steps")
+
+    def __init__(self) -> None:
+        self.steps = self.samples = self.batch_size = 0
+        self.stall_ns = self.start_ns = self.end_ns = 0
 
 
 class WaitedWorker:
@@ -30,7 +40,7 @@ class StallBooks:
 
     def __init__(self) -> None:
         self._wall_ns = 0
-        self._open: Set[int] = set()  # the passes that are on
+        self._open: Set[object] = set()  # the passes that are on
         self._open_ns = 0  # since when there is one
         self._stall_ns: Dict[str, int] = {}
         self._steps = self._samples = self._bytes = self._skipped = 0
@@ -39,13 +49,13 @@ class StallBooks:
         self._pages: Dict[int, SeenPage] = {}
         self._waited_ns: List[int] = [0] * len(CAUSES)  # of workers that have ended
 
-    def opened(self, one: int, now_ns: int) -> None:
+    def opened(self, one: object, now_ns: int) -> None:
         """A pass over a loader is on."""
         if not self._open:
             self._open_ns = now_ns
         self._open.add(one)
 
-    def closed(self, one: int, now_ns: int) -> None:
+    def closed(self, one: object, now_ns: int) -> None:
         """It is over since ``now_ns``, which may be before what was told of already: that stays."""
         if one in self._open:
             self._walled(now_ns)
@@ -56,11 +66,11 @@ class StallBooks:
             self._wall_ns += now_ns - self._open_ns
             self._open_ns = now_ns
 
-    def batch(self, samples: int) -> None:
-        """A batch was given."""
-        self._steps += 1
+    def given(self, steps: int, samples: int, batch_size: int) -> None:
+        """Batches were given, the last one of that size."""
+        self._steps += steps
         self._samples += samples
-        self._batch_size = samples
+        self._batch_size = batch_size
 
     def stall(self, by_cause: Mapping[str, int]) -> None:
         """The trainer waited."""

@@ -1,4 +1,5 @@
-"""One iterator of torch's ``DataLoader``, as far as the meter has to know it: which batch is due, and which worker makes it.
+"""One iterator of torch's ``DataLoader``, as far as the meter has to know it: which batch is due, which worker makes it, and the call of
+``next`` that is on.
 
 It looks at what torch keeps under names of its own, the same ones since torch 1.2. Where one is missing nothing fails: the stall is then
 of no worker.
@@ -6,69 +7,88 @@ of no worker.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
+from dataclasses import dataclass
+from typing import Any, Dict, Mapping, Optional, Tuple
 
-from forebay_loader.meter.clock.books import StallBooks
+from forebay_loader.meter.clock.books import BriefSums, StallBooks
 from forebay_loader.meter.clock.seen_page import SeenPage
+from forebay_loader.meter.page import PageView
 from forebay_loader.meter.process_page import process_page
 
-__all__ = ["LoaderPass", "NextCall"]
+__all__ = ["LoaderCall", "LoaderPass", "TrainerWait"]
 
 
-class NextCall(NamedTuple):
-    """``next(loader)`` was called at ``called_ns``; ``worker`` makes the batch that is due, -1: nobody knows, or this process does.
+@dataclass(frozen=True)
+class TrainerWait:
+    """The trainer is inside ``next(loader)`` since ``since_ns`` (of ``CLOCK_MONOTONIC``), for the batch of ``worker``.
 
-    ``start_ns``: from when on its time is still to be booked. ``asked``: the batches that were asked for, each with its worker, where any
-    of them may come.
+    ``worker`` is -1 where this process makes its batches itself, or none is due; ``pid`` is its process, 0 where not known; ``page`` what
+    that worker says of itself, None where it says nothing.
     """
 
-    called_ns: int
-    start_ns: int
-    worker: int = -1
-    asked: Mapping[int, int] = {}
+    since_ns: int
+    worker: int
+    pid: int = 0
+    page: Optional[PageView] = None
 
 
 class LoaderPass:
-    """``books`` are those of the process and of the loader."""
+    """``books`` are those of the process and of the loader.
+
+    Of the call of ``next`` that is on, or was last: ``called_ns``; ``start_ns``, from when on its time is still to be booked, or when it
+    answered; ``worker``, who makes the batch that is due (-1: nobody knows, or this process does). ``brief`` is what calls took that need
+    no attribution.
+    """
 
     def __init__(self, iterator: Any, books: Tuple[StallBooks, ...]) -> None:
         self.books = books
-        self.alone = getattr(iterator, "_num_workers", 0) == 0  # this process makes its batches itself
         self.batched = bool(getattr(iterator, "_auto_collation", True))
-        self.workers = int(getattr(iterator, "_num_workers", 0))
-        self.answered_ns = 0  # when it was last asked for a batch, and had answered
+        self.workers = int(getattr(iterator, "_num_workers", 0))  # 0: this process makes its batches itself
+        self.is_open = False
+        self.called_ns = self.start_ns = 0
+        self.worker = -1
+        self.brief = BriefSums()
+        self._in_order = bool(getattr(iterator, "_in_order", True))
+        self._asked: Mapping[int, int] = {}  # batches, each with its worker, where any of them may come
         self._pids: Tuple[int, ...] = tuple(worker.pid for worker in getattr(iterator, "_workers", ()))
         self._pages: Dict[int, SeenPage] = {}
 
-    def enter(self, iterator: Any, now_ns: int) -> NextCall:
-        """``next`` is called."""
-        if self.alone:
-            return NextCall(now_ns, now_ns)
-        tasks, first = getattr(iterator, "_task_info", {}), getattr(iterator, "_rcvd_idx", 0)
-        due = tasks.get(first)
-        status = getattr(iterator, "_workers_status", ())
-        if due is None or not _gives(due, status):
-            due = next((tasks[number] for number in sorted(tasks) if number > first and _gives(tasks[number], status)), (-1,))
-        if getattr(iterator, "_in_order", True):
-            return NextCall(now_ns, now_ns, due[0])
-        return NextCall(now_ns, now_ns, due[0], {number: task[0] for number, task in tasks.items()})
+    def close(self, now_ns: int) -> None:
+        """No batch is asked for any more."""
+        self.is_open = False
+        for book in self.books:
+            book.closed(self, now_ns)
 
-    def given_by(self, iterator: Any, call: NextCall) -> int:
+    def find_due(self, iterator: Any) -> None:
+        """``next`` is called: whose batch is due?"""
+        try:
+            tasks = iterator._task_info
+            task = tasks.get(iterator._rcvd_idx)
+            status = iterator._workers_status
+            if task is None or (len(task) == 1 and not status[task[0]]):
+                task = _next_due(tasks, iterator._rcvd_idx, status)
+            self.worker = task[0]
+            if not self._in_order:
+                self._asked = {number: one[0] for number, one in tasks.items()}
+        except (AttributeError, IndexError, TypeError):  # another torch's
+            self.worker = -1
+
+    def given_by(self, iterator: Any) -> int:
         """The worker whose batch ``next`` has given."""
-        if not call.asked:
-            return call.worker
+        if not self._asked:
+            return self.worker
         left = getattr(iterator, "_task_info", {})
-        return next((worker for number, worker in call.asked.items() if number not in left), call.worker)
+        return next((worker for number, worker in self._asked.items() if number not in left), self.worker)
 
     def pid_of(self, worker: int) -> int:
         return self._pids[worker] if 0 <= worker < len(self._pids) else 0
 
     def page_of(self, worker: int) -> Optional[SeenPage]:
-        """The page of a worker, or of this process where it is alone. Whether it is there already, it says itself."""
+        """The page of a worker, or of this process where it has none. Whether it is there already, it says itself."""
         found = self._pages.get(worker)
         if found is not None:
             return found
-        if self.alone:
+        if not self.workers:
             if process_page.page is None:
                 return None
             found = SeenPage(process_page.pid, process_page.page)
@@ -86,6 +106,25 @@ class LoaderPass:
             self.page_of(worker)
 
 
-def _gives(task: Any, status: Any) -> bool:
-    """Whether its batch is here, or its worker still makes some."""
-    return len(task) > 1 or not 0 <= task[0] < len(status) or bool(status[task[0]])
+class LoaderCall:
+    """``next`` of a loader that is made around torch's: it may ask that several times, and do more behind it. One for each iteration of it.
+
+    Called at ``start_ns``; ``inner_ns`` of its time is torch's loader's, and booked there. ``books`` are those of process and loader.
+    """
+
+    def __init__(self, books: Tuple[StallBooks, ...]) -> None:
+        self.books = books
+        self.start_ns = self.inner_ns = 0
+
+    def rest_ns(self, now_ns: int) -> int:
+        """What it has taken until now besides."""
+        return max(0, now_ns - self.start_ns - self.inner_ns)
+
+
+def _next_due(tasks: Mapping[int, Any], first: int, status: Any) -> Any:
+    """The first task from there on whose batch is here, or whose worker still makes some."""
+    for number in sorted(tasks):
+        task = tasks[number]
+        if number >= first and (len(task) > 1 or not 0 <= task[0] < len(status) or status[task[0]]):
+            return task
+    return (-1,)

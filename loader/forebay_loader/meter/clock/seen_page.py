@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import List, Optional
+from typing import List, NamedTuple, Optional
 
-from forebay_loader.meter.clock.attribution import PageAccount
-from forebay_loader.meter.page import MeterPage, PageView
+from forebay_loader.meter.page import BookedSpan, MeterPage, PageView
 from forebay_loader.meter.page_files import PageName, open_page
 from forebay_proxy.wire.protocol.meter import CAUSES
 from forebay_proxy.wire.protocol.runfile import process_start_time
 
-__all__ = ["SeenPage"]
+__all__ = ["PageAccount", "SeenPage"]
+
+
+class PageAccount(NamedTuple):
+    """What a page says of a stall: when the worker could first be seen (ns), and what it did, adjoining, in order."""
+
+    begun_ns: int
+    spans: List[BookedSpan]
 
 
 class SeenPage:

@@ -17,8 +17,8 @@ from typing import Callable, Optional
 from forebay_loader.base.notices import notice_once
 from forebay_loader.identity.reader_name import ensure_job, rank_of
 from forebay_loader.identity.world import in_worker
+from forebay_loader.meter.clock.loader_pass import TrainerWait
 from forebay_loader.meter.clock.stall_clock import CLOCK
-from forebay_loader.meter.clock.trainer_wait import TrainerWait
 from forebay_loader.meter.report.cores import CoreLooks
 from forebay_loader.meter.report.line import log_line
 from forebay_loader.meter.report.meter_client import MeterClient
@@ -131,8 +131,8 @@ class MeterThread:
         self._pid = 0
 
     def begin(self) -> None:
-        """Unless it runs already in this process: a fork's child begins its own, and knows nothing of its parent's."""
-        if self._pid == os.getpid():
+        """Unless it runs already in this process. Asked at each step."""
+        if self._pid:
             return
         self._pid = os.getpid()
         self._ticks = ticks = self._make()
@@ -146,6 +146,10 @@ class MeterThread:
             notice_once("meter-thread", f"neither the log line nor the watchdog runs: {error}")
         else:
             atexit.register(self.end)
+
+    def forked(self) -> None:
+        """In a child, which begins its own, and knows nothing of its parent's."""
+        self._pid = 0
 
     def stop(self) -> None:
         """What would be told from here on is not true any more. Not waited for."""
@@ -167,6 +171,7 @@ def _made() -> Optional[MeterTicks]:
 
 
 THREAD = MeterThread(_made)
+os.register_at_fork(after_in_child=THREAD.forked)
 
 
 def _name() -> str:

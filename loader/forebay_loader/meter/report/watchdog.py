@@ -11,11 +11,11 @@ import time
 from typing import Callable, Optional
 
 from forebay_loader.base.size_text import size_text
-from forebay_loader.meter.clock.trainer_wait import TrainerWait
+from forebay_loader.meter.clock.loader_pass import TrainerWait
 from forebay_loader.meter.page import MAIN
-from forebay_loader.meter.report.process_state import silent_because
+from forebay_proxy.wire.protocol.runfile import process_start_time
 
-__all__ = ["Watchdog"]
+__all__ = ["Watchdog", "silent_because"]
 
 SILENT_S = 5.0  # an observer that has not written for so long does not run: it writes every 10 to 20 ms
 _SELDOM = 10  # times ``after_s``: the longest time between two lines
@@ -32,6 +32,34 @@ _WORDS = {
     "start": "is being started",
     "other": "does what nobody can tell",
 }
+# By the letter that the kernel gives a process's state.
+_STATES = {
+    "R": "it computes in one call that keeps the interpreter for itself: there is no newer Python stack",
+    "S": "it waits in one call that keeps the interpreter for itself: there is no newer Python stack",
+    "D": "it waits inside the kernel, for a disk or a network file system",
+    "T": "it is stopped (SIGSTOP); kill -CONT {pid} lets it go on",
+    "t": "a debugger holds it",
+    "Z": "it has ended",
+    "X": "it has ended",
+}
+
+
+def silent_because(pid: int, start_time: Optional[int]) -> str:
+    """Why process ``pid``, begun at ``start_time`` (in the kernel's ticks), writes nothing any more, in words. Never raises.
+
+    ``start_time`` None: one that has written nothing yet; "" where that may still be its start.
+    """
+    begun = process_start_time(pid)
+    if begun is None or start_time not in (None, begun):
+        return "it has ended"
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state = file.read().rpartition(b")")[2].split()[0].decode("ascii", "replace")
+    except (OSError, IndexError):
+        return "it has ended"
+    if start_time is None and state in "RS":
+        return ""
+    return _STATES.get(state, f"its state is {state}").format(pid=pid)
 
 
 class Watchdog:

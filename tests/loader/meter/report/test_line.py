@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay_loader.meter.report.cores import CoreUse
-from forebay_loader.meter.report.line import log_line
+from forebay_loader.meter.report.line import advice, log_line
 from forebay_loader.meter.report.node_view import NodeSums, NodeView, SidecarSums, read_node, stall_share
 from forebay_proxy.wire.protocol.meter import CAUSES
 from forebay_proxy.wire.protocol.meter_body import MeterBody
@@ -131,3 +132,31 @@ def test_a_sidecar_that_began_anew_counts_from_there() -> None:
     assert sidecar is not None
     assert sidecar.sent_bytes == 10
     assert NodeSums({}).since(before, 30.0).sidecar is None
+
+
+def of_workers(workers: int | None = 4, ranks: int = 1, **stall_s: float) -> NodeView:
+    body = MeterBody(100.0, {**dict.fromkeys(CAUSES, 0.0), **stall_s}, 100, workers=workers)
+    return NodeView({str(rank): body for rank in range(ranks)}, 100.0, 0, SidecarSums("ab", origin_bytes=41_000_000_000))
+
+
+@pytest.mark.parametrize(
+    ("seen", "cores", "said"),
+    [
+        (of_workers(decode=21.9), CoreUse(16, 0.4), "workers 4 -> 6 would pay: cores idle 40 %"),
+        (of_workers(map=70.0), CoreUse(16, 0.4), "workers 4 -> 10 would pay: cores idle 40 %"),  # 14 are wanted, and 6 cores are idle
+        (of_workers(decode=21.9), CoreUse(16, 0.04), "more workers would not pay: 0.6 of 16 cores idle"),
+        (of_workers(decode=21.9, ranks=8), CoreUse(16, 0.4), "more workers would not pay: 6.4 of 16 cores idle"),  # and 8 ranks want them
+        (of_workers(0, decode=60.0), CoreUse(4, 0.75), "workers 0 -> 2 would pay: cores idle 75 %"),
+        (of_workers(origin=30.0), CoreUse(16, 0.9), "more workers would not pay: the origin gives 410.0 MB/s"),
+        (of_workers(disk=30.0, read=5.0), CoreUse(16, 0.9), "more workers would not pay: they wait for the cache's disk"),
+        (of_workers(decode=1.0), CoreUse(16, 0.9), ""),
+        (of_workers(transfer=30.0), CoreUse(16, 0.9), ""),
+        (of_workers(start=30.0), CoreUse(16, 0.9), ""),
+        (of_workers(decode=30.0), None, ""),
+        (of_workers(None, decode=30.0), CoreUse(16, 0.9), ""),
+        (NodeView(), CoreUse(16, 0.9), ""),
+    ],
+)
+def test_what_is_advised(seen: NodeView, cores: CoreUse | None, said: str) -> None:
+    """By what the slowest rank's workers did, and by what is left of the cores."""
+    assert advice(seen, cores) == said

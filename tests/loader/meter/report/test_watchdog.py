@@ -11,17 +11,16 @@ from dataclasses import replace
 
 import pytest
 
-from forebay_loader.meter.clock.trainer_wait import TrainerWait
+from forebay_loader.meter.clock.loader_pass import TrainerWait
 from forebay_loader.meter.page import PageView
-from forebay_loader.meter.report.process_state import silent_because
-from forebay_loader.meter.report.watchdog import Watchdog
+from forebay_loader.meter.report.watchdog import Watchdog, silent_because
 from forebay_proxy.wire.protocol.runfile import process_start_time
 
 S = 10**9
 PAGE = PageView(
-    pid=4711, start_time=99, worker=2, rank=3, epoch=0, cause="map", since_ns=940 * S, heartbeat_ns=0, begun_ns=0, settled_ns=0,
-    batches=7, samples=7, bytes=12_300_000, position=4_100_000, skipped=0, spent_ns={}, waited_ns={}, shard="s3://b/train/00017.tar",
-    stack="/home/a b/train.py:7 <module>\n/venv/webdataset/filters.py:31 map\n/home/a b/train.py:33 slow", torn=False,
+    pid=4711, start_time=99, worker=2, cause="map", since_ns=940 * S, heartbeat_ns=0, begun_ns=0, settled_ns=0,
+    bytes=12_300_000, position=4_100_000, skipped=0, waited_ns={}, shard="s3://b/train/00017.tar",
+    stack="/home/a b/train.py:7 <module>\n/venv/webdataset/filters.py:31 map\n/home/a b/train.py:33 slow",
 )  # fmt: skip
 
 

@@ -1,0 +1,131 @@
+"""What the time of a stall went for, told by the page of the worker whose batch was due.
+
+A page tells of a moment up to a step of the observer later, so a stall stands in a queue until its worker's time is settled to its end.
+What it went for is pure arithmetic then. A worker that makes later batches while the due one is on its way is what the trainer waits for: a
+faster way would not bring the next one sooner. So only the time in which the worker stands idle counts as "transfer".
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Deque, Dict, NamedTuple, Optional
+
+from forebay_loader.meter.clock.books import StallBooks
+from forebay_loader.meter.clock.loader_pass import LoaderPass
+from forebay_loader.meter.clock.seen_page import PageAccount
+
+__all__ = ["Stall", "StallQueue", "attributed", "stretched"]
+
+PATIENCE_NS = 30_000_000_000  # after that a stall is booked though its worker's page tells nothing: it hangs, or holds the lock
+LOOK_NS = 1_000_000_000  # after that it is asked whether the worker lives at all
+_MOST = 1024
+_REST = "other"
+
+
+class Stall(NamedTuple):
+    """A wait for a batch of ``worker``: all of the time from ``start_ns`` to ``end_ns``, or ``stall_ns`` of it in several short waits."""
+
+    one: LoaderPass
+    start_ns: int
+    end_ns: int
+    stall_ns: int
+    worker: int
+    ended: bool = False  # there was no batch: the pass has ended
+
+
+class StallQueue:
+    """Stalls that are to be booked. Callers hold the clock's lock."""
+
+    def __init__(self) -> None:
+        self._waiting: Deque[Stall] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, stall: Stall) -> None:
+        page = stall.one.page_of(stall.worker)
+        if page is not None:
+            page.found()  # now: it goes with its worker
+        self._waiting.append(stall)
+
+    def stall_ns(self, books: StallBooks) -> int:
+        """What is not booked yet, of these books'."""
+        return sum(stall.stall_ns for stall in self._waiting if books in stall.one.books)
+
+    def settle(self, now_ns: int) -> None:
+        """Book what the pages tell by now, the oldest first."""
+        left: Deque[Stall] = deque()
+        while self._waiting:
+            stall = self._waiting.popleft()
+            waits = now_ns - stall.end_ns < PATIENCE_NS and len(self._waiting) + len(left) < _MOST
+            if waits and not _is_told(stall, now_ns):
+                left.append(stall)
+            else:
+                _book(stall)
+        self._waiting = left
+
+
+def _is_told(stall: Stall, now_ns: int) -> bool:
+    """Whether its worker's page tells all of it, or will tell no more."""
+    page = stall.one.page_of(stall.worker)
+    if page is None or (page.found() and page.settled_ns() >= stall.end_ns):
+        return True
+    return now_ns - stall.end_ns >= LOOK_NS and not page.look()
+
+
+def _book(stall: Stall) -> None:
+    page = stall.one.page_of(stall.worker)
+    told = page.told(stall.start_ns, stall.end_ns) if page is not None and page.found() else None
+    by_cause = attributed(stall.start_ns, stall.end_ns, told, ended=stall.ended)
+    if stall.stall_ns < stall.end_ns - stall.start_ns:
+        by_cause = stretched(by_cause, stall.stall_ns)
+    shard = "" if page is None else page.shard
+    for book in stall.one.books:
+        book.stall(by_cause)
+        if page is not None:
+            book.waited_for(page.pid, stall.worker, stall.stall_ns, shard)
+
+
+def attributed(start_ns: int, end_ns: int, told: Optional[PageAccount], *, ended: bool = False) -> Dict[str, int]:
+    """The causes of the time from ``start_ns`` to ``end_ns``, in ns; together they are all of it.
+
+    Before the worker could be seen: "start". What no span covers: as the covered part, and "other" where nothing is covered. ``told``
+    None: there was no page. ``ended``: no batch came, since the pass ended then: what follows the last span is the end of its workers,
+    which counts as their start does.
+    """
+    if end_ns <= start_ns:
+        return {}
+    if told is None:
+        return {"start" if ended else _REST: end_ns - start_ns}
+    found: Dict[str, int] = {}
+    if ended:
+        last_ns = min(max([start_ns, *(ends for _, ends, _ in told.spans)]), end_ns)
+        _add(found, "start", end_ns - last_ns)
+        end_ns = last_ns
+    working_ns = min(max(told.begun_ns, start_ns), end_ns)
+    _add(found, "start", working_ns - start_ns)
+    covered: Dict[str, int] = {}
+    for begins, ends, cause in told.spans:
+        _add(covered, cause, min(ends, end_ns) - max(begins, working_ns))
+    if sum(covered.values()) != end_ns - working_ns:
+        covered = stretched(covered, end_ns - working_ns)
+    for cause, nanoseconds in covered.items():
+        _add(found, cause, nanoseconds)
+    return found
+
+
+def stretched(covered: Dict[str, int], whole: int) -> Dict[str, int]:
+    """The known causes of ``covered``, so that their sum is ``whole``."""
+    known = {cause: nanoseconds for cause, nanoseconds in covered.items() if cause != _REST}
+    total = sum(known.values())
+    if not total:
+        return {_REST: whole}
+    found = {cause: nanoseconds * whole // total for cause, nanoseconds in known.items()}
+    largest = max(found, key=lambda cause: found[cause])
+    found[largest] += whole - sum(found.values())
+    return found
+
+
+def _add(to: Dict[str, int], cause: str, nanoseconds: int) -> None:
+    if nanoseconds > 0:
+        to[cause] = to.get(cause, 0) + nanoseconds
