@@ -34,13 +34,14 @@ _MAKING = threading.local()  # .skips: of the pipeline that is being put togethe
 
 
 class SkipScope(NamedTuple):
-    """Who reads, as lines and messages say it. ``epoch`` None: nobody knows; ``size``: of the world."""
+    """Who reads, as lines and messages say it. ``epoch`` None: nobody knows; ``size``: of the world; ``behind`` a loader or not."""
 
     epoch: Optional[int]
     rank: int
     size: int
     worker: int
     workers: int
+    behind: bool = False
 
     @classmethod
     def alone(cls) -> SkipScope:
@@ -50,7 +51,9 @@ class SkipScope(NamedTuple):
 
     def __str__(self) -> str:
         rank = f"rank {self.rank}, " if self.size > 1 else ""
-        return f"{rank}epoch {self.epoch}" if self.epoch is not None else f"{rank}worker {self.worker}, a pass"
+        if self.epoch is not None:
+            return f"{rank}epoch {self.epoch}"
+        return f"{rank}{'behind a loader' if self.behind else f'worker {self.worker}'}, a pass"
 
 
 @dataclass
@@ -82,6 +85,11 @@ class SkipPass:
 
     def __repr__(self) -> str:
         return f"<SkipPass {self._scope}: {self._own()}>"
+
+    @property
+    def behind(self) -> bool:
+        """Whether it is of what a loader has given."""
+        return self._scope.behind
 
     def counting(self, samples: Iterable[Any]) -> Iterator[Any]:
         """``samples``, counted as read."""

@@ -33,9 +33,12 @@ class SkipWatch:
         return SkipPass(_limits(*self._asked), scope, self._slots.take(epoch, worker.id, worker.workers))
 
 
-def lone_pass() -> SkipPass:
-    """A pass of a pipeline that is not ours: it counts in this process alone, within the limits of the environment."""
-    return SkipPass(_limits(), SkipScope.alone(), LoneRow())
+def lone_pass(*, behind: bool = False) -> SkipPass:
+    """A pass of a pipeline that is not ours: it counts in this process alone, within the limits of the environment.
+
+    ``behind``: of what a ``DataLoader`` gives.
+    """
+    return SkipPass(_limits(), SkipScope.alone()._replace(behind=behind), LoneRow())
 
 
 def _limits(most: Union[int, float, None] = None, in_a_row: Optional[int] = None) -> SkipLimits:

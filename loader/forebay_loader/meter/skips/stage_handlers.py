@@ -6,10 +6,10 @@ import inspect
 from functools import lru_cache
 from typing import Any, Callable, Iterator, Optional, Tuple
 
-from forebay_loader.meter.skips.recorded_handler import RecordedHandler, passes_over
+from forebay_loader.meter.skips.recorded_handler import Handler, RecordedHandler, passes_over
 from forebay_loader.meter.skips.skip_pass import SkipPass
 
-__all__ = ["recorded_stage"]
+__all__ = ["has_handler", "recorded_stage"]
 
 
 def recorded_stage(stage: Any, data: Any, skips: SkipPass) -> Optional[Iterator[Any]]:
@@ -17,20 +17,31 @@ def recorded_stage(stage: Any, data: Any, skips: SkipPass) -> Optional[Iterator[
 
     ``stage`` is a ``FilterFunction`` of webdataset's: a function of ``data`` with the arguments it was given.
     """
-    found = getattr(stage, "f", None), getattr(stage, "args", None), getattr(stage, "kw", None)
-    function, args, named = found
+    found = _asked(stage)
+    if found is None:
+        return None
+    given, at = found
+    handler = RecordedHandler(given, skips)
+    if "handler" in stage.kw:
+        return handler.counting(stage.f(data, *stage.args, **{**stage.kw, "handler": handler}))
+    return handler.counting(stage.f(data, *stage.args[:at], handler, *stage.args[at + 1 :], **stage.kw))
+
+
+def has_handler(stage: Any) -> bool:
+    """Whether ``stage`` has one that passes something over, and is not recorded yet."""
+    return _asked(stage) is not None
+
+
+def _asked(stage: Any) -> Optional[Tuple[Handler, int]]:
+    """That handler, and its place among the arguments where it was not given by name."""
+    function, args, named = getattr(stage, "f", None), getattr(stage, "args", None), getattr(stage, "kw", None)
     if not callable(function) or not isinstance(args, tuple) or not isinstance(named, dict):
         return None
     takes, at = _handler_place(function)
     given = named.get("handler") if "handler" in named else args[at] if 0 <= at < len(args) else None
     if not takes or not callable(given) or isinstance(given, RecordedHandler) or not passes_over(given):
         return None
-    handler = RecordedHandler(given, skips)
-    if "handler" in named:
-        named = {**named, "handler": handler}
-    else:
-        args = (*args[:at], handler, *args[at + 1 :])
-    return handler.counting(function(data, *args, **named))
+    return given, at
 
 
 @lru_cache(maxsize=256)

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, List, Tuple
 from forebay_loader.meter.skips.recorded_handler import note_stray, passes_over, recorded
 from forebay_loader.meter.skips.skip_pass import SkipPass, current, making
 from forebay_loader.meter.skips.skip_watch import lone_pass
-from forebay_loader.meter.skips.stage_handlers import recorded_stage
+from forebay_loader.meter.skips.stage_handlers import has_handler, recorded_stage
 
 __all__ = ["give_back", "put_in_place", "take", "take_early"]
 
@@ -92,6 +92,8 @@ def _stage(stock: Callable[..., Any]) -> Callable[..., Any]:
         name = getattr(self.f, "__name__", "")
         if skips is not None and not skips.stages.samples and skips.stages.reads and name not in (*_OPENS, *_GIVES_SAMPLES):
             data = skips.counting(data)  # of a reader that a user wrote
+        if skips is not None and skips.behind and not skips.stages.samples and has_handler(self):
+            data = skips.counting(data)  # that a loader gave
         made = recorded_stage(self, data, skips or lone_pass())
         made = stock(self, data) if made is None else made
         return made if skips is None else _read(made, name, skips)
@@ -104,14 +106,20 @@ def _pass(stock: Callable[..., Any]) -> Callable[..., Any]:
     def iterator1(self: Any) -> Any:
         if not _REPLACED or current() is not None:  # the latter: fb.WebDataset's own
             return stock(self)
-        skips = lone_pass()
+        skips = lone_pass(behind=_is_loader(self))
         with making(skips):
             source = stock(self)
-        if not skips.stages.reads:
+        if not skips.stages.reads and not skips.stages.samples:
             return source
         return skips.until_end(source if skips.stages.samples else skips.counting(source))
 
     return iterator1
+
+
+def _is_loader(pipeline: Any) -> bool:
+    """Whether its stages take what a ``DataLoader`` gives: webdataset's ``WebLoader``."""
+    first = next(iter(getattr(pipeline, "pipeline", ())), None)
+    return hasattr(first, "dataset") and hasattr(first, "num_workers")
 
 
 def _opener(stock: Callable[..., Any]) -> Callable[..., Any]:

@@ -117,6 +117,35 @@ def test_the_limit_of_the_environment_ends_a_stock_pipeline(monkeypatch: pytest.
         list(pipeline())
 
 
+def behind(**how: Any) -> Any:
+    """A stage with a handler behind webdataset's own loader, as OpenCLIP has them."""
+    data = wds.DataPipeline(wds.SimpleShardList(URLS), wds.split_by_worker, wds.tarfile_to_samples())
+    return wds.WebLoader(data, batch_size=None, **how).map(dict).map(refuses_third, handler=wds.ignore_and_continue)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_stages_behind_a_stock_loader_pass_over_has_its_line(workers: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Of what the loader gave, in the training process; the workers have lines of their own."""
+    pytest.importorskip("torch")
+    fb.enable()
+    with caplog.at_level(logging.INFO, "forebay_loader"):
+        assert keys(behind(num_workers=workers)) == KEYS[:2] + KEYS[3:]
+    assert [(line["function"], line["key"]) for line in listed()] == [("map", KEYS[2])]
+    lines = [text.partition("; see")[0] for text in caplog.messages if text.startswith("forebay:")]
+    assert lines[-1] == f"forebay: behind a loader, a pass: 1 of {len(KEYS)} samples skipped (1 map); in 1 shard"
+    assert lines[:-1] == [f"forebay: worker 0, a pass: 0 of {len(KEYS)} samples skipped"] * (workers == 0)
+
+
+def test_a_share_is_judged_behind_a_stock_loader_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the limit is a share, somebody must count what comes to the stage."""
+    pytest.importorskip("torch")
+    monkeypatch.setenv("FOREBAY_MAX_SKIPPED", "0.09")
+    monkeypatch.setattr("forebay_loader.meter.skips.counts.FIRST", 0)
+    fb.enable()
+    with pytest.raises(fb.TooManySkips, match=r"behind a loader, a pass: 1 of .* samples skipped"):
+        list(behind(num_workers=0))
+
+
 def test_our_data_set_is_recorded_once_though_enabled() -> None:
     """By its own way alone."""
     fb.enable()
