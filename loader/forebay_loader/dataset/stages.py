@@ -15,6 +15,7 @@ from forebay_loader.identity.reader_name import ensure_job
 from forebay_loader.meter.skips.recorded_handler import Handler, Place, RecordedHandler, asked
 from forebay_loader.meter.skips.skip_pass import SkipPass, current
 from forebay_loader.meter.skips.skip_watch import lone_pass
+from forebay_loader.meter.stage_ranges import ranged
 from forebay_loader.plan.ahead import Ahead
 from forebay_loader.samples.open_sample import reraise
 from forebay_loader.samples.tar import check_rule, samples_of
@@ -121,7 +122,7 @@ class TarSamples:
         if skips is not None:
             skips.stages.reads = True
             samples = self.read(self.opened(data, skips), skips)
-            return skips.counting(samples) if self.counts else samples
+            return skips.counting(samples) if self.counts else iter(samples)
         skips = lone_pass()
         return skips.until_end(skips.counting(self.read(self.opened(data, skips), skips)))
 
@@ -129,10 +130,10 @@ class TarSamples:
         """Each of ``data`` as it is, with its open ``stream``."""
         return self._opening(data, skips)
 
-    def read(self, opened: Iterable[dict[str, Any]], skips: SkipPass) -> Iterator[dict[str, Any]]:
+    def read(self, opened: Iterable[dict[str, Any]], skips: SkipPass) -> Iterable[dict[str, Any]]:
         """The samples of what is open."""
         handler = RecordedHandler(self._opening.handler or reraise, skips)
-        return samples_of(opened, handler=handler, markers=ends_with_shards(), **self._files)
+        return ranged("read", samples_of(opened, handler=handler, markers=ends_with_shards(), **self._files))
 
     @property
     def views(self) -> bool:

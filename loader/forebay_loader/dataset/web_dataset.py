@@ -33,6 +33,7 @@ from forebay_loader.meter.skips.recorded_handler import Handler
 from forebay_loader.meter.skips.skip_pass import current, making
 from forebay_loader.meter.skips.skip_watch import SkipWatch
 from forebay_loader.meter.skips.stage_handlers import recorded_stage
+from forebay_loader.meter.stage_ranges import staged
 from forebay_loader.meter.stalls import install
 from forebay_loader.plan.ahead import Ahead
 from forebay_loader.plan.epochs import Epochs
@@ -242,7 +243,8 @@ class WebDataset(compat.WebDataset):
             return f(*args, **kwargs)
         skips = current()
         made = recorded_stage(f, args[0], skips) if args and skips is not None else None
-        return super().invoke(f, *args, **kwargs) if made is None else made
+        made = super().invoke(f, *args, **kwargs) if made is None else made
+        return staged(f, made) if args else made
 
     def __iter__(self) -> Iterator[Any]:
         self.world.resolved().tell_worker()  # a splitter of the user's own may ask

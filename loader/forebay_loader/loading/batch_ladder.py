@@ -12,6 +12,7 @@ from itertools import chain, islice
 from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence
 
 from forebay_loader.base.notices import log
+from forebay_loader.base.profile_range import profiled
 from forebay_loader.batches.batch_join import ALIKE, BatchJoin
 from forebay_loader.batches.ladder_controller import LadderController, StepsWindow
 from forebay_loader.batches.pad import PadCollation
@@ -146,7 +147,8 @@ class BatchLadder:
             self._check(join, parts[0])
             return parts[:]
         try:
-            return [join(parts)]
+            with profiled("forebay.collate"):
+                return [join(parts)]
         except ValueError as error:
             if self._vote is not None or self._steps < EARLY:
                 raise

@@ -18,6 +18,7 @@ from typing import Any, Iterator, NamedTuple, Optional
 
 from forebay_loader.base.errors import StepsError
 from forebay_loader.base.notices import log
+from forebay_loader.base.profile_range import profiled
 from forebay_loader.loading.rank_agreement import Agreement
 from forebay_loader.loading.vote_group import LAST_WORD_S, VoteGroup
 
@@ -104,7 +105,8 @@ class StepVote:
         if self._broken:
             raise StepsError(self._broken)
         try:
-            said = self._waited()
+            with profiled("forebay.vote"):
+                said = self._waited()
         except RuntimeError as error:
             self._broken = self._explained(error)
             raise StepsError(self._broken) from None

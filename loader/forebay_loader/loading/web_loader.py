@@ -27,6 +27,7 @@ from forebay_loader.loading.loader_arguments import LoaderArguments
 from forebay_loader.loading.rank_agreement import FIRST_S, Agreement, agreement_of, site, watched
 from forebay_loader.loading.step_vote import StepVote, group_is_up
 from forebay_loader.loading.worker_start import WorkerInit, start_method
+from forebay_loader.meter.stage_ranges import RangedStages
 from forebay_loader.meter.stalls import around, install, loader_totals
 from forebay_loader.meter.totals import StallTotals
 from forebay_loader.samples.index_client import counts_of
@@ -39,7 +40,7 @@ _POSITIONAL = tuple(
 )[2:]
 
 
-class WebLoader(compat.WebLoader):
+class WebLoader(RangedStages, compat.WebLoader):
     """``wds.WebLoader(dataset, …)``: torch's ``DataLoader`` with fluent stages, whose ranks take equally many steps.
 
     Example::

@@ -7,6 +7,8 @@ import time
 from collections import deque
 from typing import Any, Callable, Deque, Tuple
 
+from forebay_loader.base.profile_range import profiled
+
 __all__ = ["MADE", "BatchMark", "MadeBatches"]
 
 
@@ -48,6 +50,7 @@ class BatchMark:
 
     def __call__(self, data: Any) -> Any:
         self._begin()
-        batch = self._collate(data)
+        with profiled("forebay.collate"):
+            batch = self._collate(data)
         MADE.add()
         return batch
