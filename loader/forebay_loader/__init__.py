@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from forebay_loader.base.counters import counters
-from forebay_loader.base.errors import LoaderError, ProxyUnreachable, ShardChanged, ShardReadError, StepsError, TooManySkips
+from forebay_loader.base.errors import LoaderError, NotResumable, ProxyUnreachable, ShardChanged, ShardReadError, StepsError, TooManySkips
 from forebay_loader.base.timeouts import Limits
 from forebay_loader.batches.budget_stage import batched
 from forebay_loader.batches.pad import padded
@@ -44,6 +44,7 @@ __all__ = [
     "IndexedShards",
     "Limits",
     "LoaderError",
+    "NotResumable",
     "ProxyUnreachable",
     "ShardChanged",
     "ShardReadError",

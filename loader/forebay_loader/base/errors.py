@@ -7,7 +7,7 @@ shard's URL to ``args``, and that URL may hold a token.
 
 from __future__ import annotations
 
-__all__ = ["LoaderError", "ProxyUnreachable", "ShardChanged", "ShardReadError", "StepsError", "TooManySkips"]
+__all__ = ["LoaderError", "NotResumable", "ProxyUnreachable", "ShardChanged", "ShardReadError", "StepsError", "TooManySkips"]
 
 
 class LoaderError(OSError):
@@ -46,6 +46,11 @@ class ShardChanged(ShardReadError):
 class StepsError(RuntimeError):
     """The ranks cannot take the same number of steps: no agreement, a rank that failed, or a rank that is missing. Not an ``OSError``: no
     handler of webdataset's may pass it over."""
+
+
+class NotResumable(RuntimeError):
+    """Nobody can tell where this pipeline stands, so it has no exact state: says which part of it that is, and what resumes all the same.
+    Not an ``OSError``: no handler of webdataset's may pass it over."""
 
 
 class TooManySkips(RuntimeError):

@@ -67,7 +67,7 @@ class Resumed:
         if state.get("format") != FORMAT:
             raise ValueError(f"{_REFUSED}: it is of format {state.get('format')!r}, and this version knows {FORMAT}. {_ADVICE}")
         self.epoch = int(state["epoch"])
-        self.yielded = int(state["yielded"])
+        self.yielded = int(state["yielded"]) + int(state.get("drop", 0))  # and what a loader has handed out since
         self.over = bool(state["over"])
         self._drawn: list[int] = list(state["drawn"])
         self._made_of = dict(state["made_of"])

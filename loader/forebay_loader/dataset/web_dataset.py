@@ -28,7 +28,7 @@ from forebay_loader.dataset.stages import ShardOpenings, TarSamples
 from forebay_loader.dataset.webdataset_compat import POSITIONAL, file_cache, group_of, listed, node_stage, stock_source
 from forebay_loader.dataset.with_length import with_length
 from forebay_loader.identity.reader_name import ensure_job
-from forebay_loader.identity.world import World, in_worker
+from forebay_loader.identity.world import World, in_worker, take_role
 from forebay_loader.meter.skips.recorded_handler import Handler
 from forebay_loader.meter.skips.skip_pass import current, making
 from forebay_loader.meter.skips.skip_watch import SkipWatch
@@ -204,6 +204,11 @@ class WebDataset(compat.WebDataset):
             )
         return self._place.state()
 
+    @property
+    def place(self) -> Optional[StreamPosition]:
+        """Where the iteration stands that was begun last in this process; another object for each."""
+        return self._place
+
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """The next iteration goes on where ``state_dict`` was taken: it reads its epoch anew and leaves out what was yielded.
 
@@ -247,6 +252,7 @@ class WebDataset(compat.WebDataset):
         return staged(f, made) if args else made
 
     def __iter__(self) -> Iterator[Any]:
+        take_role()
         self.world.resolved().tell_worker()  # a splitter of the user's own may ask
         resumed, self._resumed = self._resumed, None
         if resumed is not None:

@@ -13,7 +13,7 @@ from typing import Any, Mapping, NamedTuple, Optional
 
 from forebay_loader.base.argument_types import rank_of
 
-__all__ = ["Worker", "World", "here_worker", "in_worker"]
+__all__ = ["Worker", "World", "here_worker", "in_worker", "loader_worker", "play", "take_role"]
 
 _PAIRS = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"))
 ALONE = "nothing"
@@ -72,10 +72,38 @@ class Worker(NamedTuple):
 def here_worker(environ: Optional[Mapping[str, str]] = None) -> Worker:
     """Who this process is, as webdataset finds it: ``WORKER`` and ``NUM_WORKERS``, else the DataLoader's worker info."""
     environ = os.environ if environ is None else environ
-    if "WORKER" in environ and "NUM_WORKERS" in environ:
+    if _ROLES.now is None and "WORKER" in environ and "NUM_WORKERS" in environ:
         return Worker(int(environ["WORKER"]), int(environ["NUM_WORKERS"]))
+    return loader_worker()
+
+
+def loader_worker() -> Worker:
+    """Who this process is to its DataLoader: the role that it plays, else what torch's worker info says."""
+    if _ROLES.now is not None:
+        return _ROLES.now
     info = _worker_info()
     return Worker() if info is None else Worker(int(info.id), int(info.num_workers))
+
+
+def play(worker: Worker) -> None:
+    """Be ``worker`` from now to the end of the data set's next iteration: one that goes on has torch begin with its first worker, whoever's
+    turn it was. Order and shares are the role's; torch's own number stays what readers are named by."""
+    _ROLES.now = _ROLES.coming = worker
+
+
+def take_role() -> None:
+    """An iteration of a data set begins: it is of the role that waits for it, or of none."""
+    _ROLES.now, _ROLES.coming = _ROLES.coming, None
+
+
+class _Roles:
+    """Of this process: the role it has ``now``, and the one that its next iteration takes."""
+
+    now: Optional[Worker] = None
+    coming: Optional[Worker] = None
+
+
+_ROLES = _Roles()
 
 
 def in_worker() -> bool:

@@ -40,9 +40,12 @@ _NONE = object()
 Pass = Callable[[], Iterable[Any]]
 
 
-def exactly(begin: Pass, n: int) -> Iterator[Any]:
-    """``n`` batches: of one pass, or of as many as it takes. Raises ``StepsError`` if a pass has none."""
-    given = 0
+def exactly(begin: Pass, n: int, given: int = 0) -> Iterator[Any]:
+    """``n`` batches: of one pass, or of as many as it takes. Raises ``StepsError`` if a pass has none.
+
+    ``given`` of them were handed out before, by passes of which the first one here is the rest.
+    """
+    rest = given > 0
     while given < n:
         before = given
         for batch in begin():
@@ -50,8 +53,9 @@ def exactly(begin: Pass, n: int) -> Iterator[Any]:
             yield batch
             if given == n:
                 return
-        if given == before:
+        if given == before and not rest:
             raise StepsError(f"{n} batches an epoch were asked for, and a whole pass over the data has none: is this rank's share empty?")
+        rest = False
 
 
 class StepOpening(NamedTuple):
@@ -71,12 +75,14 @@ def in_step(
     digest: int = 0,
     common: int = 0,
     said: Optional[Said] = None,
+    fresh: bool = True,
 ) -> Iterator[Any]:
     """The batches of ``begin()`` for as long as every rank has one; or, with ``repeat``, passes until every rank has had its all.
 
     A first vote compares ``number``, ``digest`` and ``common``, in which no rank may differ, and before the first of all ``said``, which
     has the values for a message. ``opened`` hears the result before ``begin`` is called, and says whether shares are equal now. The next
-    batch is taken, and voted on, before the last one is handed over: the vote travels while the trainer works.
+    batch is taken, and voted on, before the last one is handed over: the vote travels while the trainer works. Not ``fresh``: a state says
+    that this rank had come to the end of its own already.
     """
     epoch = ballot.begin()
     if said is not None and epoch == 1:
@@ -88,11 +94,11 @@ def in_step(
     ballot.words.look()  # every rank has spoken before it voted
     if not verdict.alike:
         raise StepsError(
-            "ranks have shuffled shards with different seeds or epoch=, or have lists of different lengths: some would be read twice, "
-            "others by nobody. Give all ranks the same list, seed and epoch"
+            "ranks have shuffled shards with different seeds or epoch=, have lists of different lengths, or go on from states of different "
+            "steps: some would be read twice, others by nobody. Give all ranks the same list, seed, epoch and checkpoint"
         )
     equal = opened(StepOpening(verdict.number, verdict.same))
-    mine = _Ahead(begin, repeat=repeat and not equal)
+    mine = _Ahead(begin, repeat=repeat and not equal, fresh=fresh)
     given = 0
     try:
         mine.pull()
@@ -115,14 +121,14 @@ def in_step(
 class _Ahead:
     """The one batch that is at hand before it is needed. A failure to get it is kept, too, until it is due."""
 
-    def __init__(self, begin: Pass, *, repeat: bool) -> None:
+    def __init__(self, begin: Pass, *, repeat: bool, fresh: bool = True) -> None:
         self._begin, self._repeat = begin, repeat
         self._batches = iter(begin())
         self._batch: Any = _NONE
-        self._taken = 0
+        self._taken = 0 if fresh else 1  # batches, or a pass that had some
         self.error: Optional[BaseException] = None
         self.ended = False
-        self.fresh = True  # in its first pass
+        self.fresh = fresh  # in its first pass
 
     def pull(self) -> None:
         """Get the next batch, or the end, or the failure. A pass is begun again only when its first batch is due: perhaps it never is."""
@@ -240,10 +246,10 @@ def shared_order(dataset: Any) -> Optional[tuple[int, Optional[int], Optional[in
     return len(source), source.order.seed if shuffled else None, told_epoch(source.epochs.told) if shuffled else None
 
 
-def common_order(dataset: Any) -> int:
-    """A positive number for the order that ranks share out among them; 0 where none of ours is."""
-    order = shared_order(dataset)
-    return 0 if order is None else int.from_bytes(blake2b(repr(order).encode(), digest_size=7).digest(), "big") + 1
+def common_order(dataset: Any, place: tuple[int, ...] = ()) -> int:
+    """A positive number for the order that ranks share out among them, and for the ``place`` in it that a state says; 0 for neither."""
+    order = (shared_order(dataset), *place)
+    return 0 if order == (None,) else int.from_bytes(blake2b(repr(order).encode(), digest_size=7).digest(), "big") + 1
 
 
 def said_of(dataset: Any, world: World, batches: int = 0) -> Said:

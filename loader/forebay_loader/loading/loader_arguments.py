@@ -28,12 +28,14 @@ class LoaderArguments:
     batch_ladder: Optional[Sequence[int]]
     on_batch_size: Optional[Callable[[int], Any]]
     batch_ladder_steps: int
+    snapshot_every: int
 
     def __post_init__(self) -> None:
         if self.equal_steps not in ("auto", True, False):
             raise ValueError(f"equal_steps is {self.equal_steps!r}; it can be 'auto', True or False")
         if self.batches_per_epoch is not None:
             whole("batches_per_epoch", self.batches_per_epoch, "a number of batches, at least one", least=1)
+        whole("snapshot_every", self.snapshot_every, "a number of batches, or 0 for no state", least=0)
         if not isinstance(self.steps_timeout_s, (int, float)) or not self.steps_timeout_s > 0:
             raise TypeError(f"steps_timeout_s takes a number of seconds above 0; got {self.steps_timeout_s!r}")
         if self.counts is not None and not callable(self.counts) and not isinstance(self.counts, MappingABC):

@@ -12,7 +12,6 @@ import weakref
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 from torch.utils.data import DataLoader, IterableDataset
-from webdataset import compat
 from webdataset.pipeline import DataPipeline
 
 from forebay_loader.base.errors import StepsError
@@ -22,9 +21,13 @@ from forebay_loader.dataset.sample_shares import ShareCounts, counts_by_url, sha
 from forebay_loader.dataset.with_length import with_length
 from forebay_loader.identity.world import World
 from forebay_loader.loading import equal_steps as steps
+from forebay_loader.loading.handover import Handover
 from forebay_loader.loading.ladder_vote import LadderVote
 from forebay_loader.loading.loader_arguments import LoaderArguments
+from forebay_loader.loading.loader_progress import LoaderProgress
+from forebay_loader.loading.loader_start import LoaderStart
 from forebay_loader.loading.rank_agreement import FIRST_S, Agreement, agreement_of, site, watched
+from forebay_loader.loading.resumable_loader import ResumableLoader
 from forebay_loader.loading.step_vote import StepVote, group_is_up
 from forebay_loader.loading.worker_start import WorkerInit, start_method
 from forebay_loader.meter.stage_ranges import RangedStages
@@ -40,7 +43,7 @@ _POSITIONAL = tuple(
 )[2:]
 
 
-class WebLoader(RangedStages, compat.WebLoader):
+class WebLoader(RangedStages, ResumableLoader):
     """``wds.WebLoader(dataset, …)``: torch's ``DataLoader`` with fluent stages, whose ranks take equally many steps.
 
     Example::
@@ -59,6 +62,8 @@ class WebLoader(RangedStages, compat.WebLoader):
       ranks; ``ladder`` is what it decides with. Off without it.
     - ``on_batch_size``: gets each new size before its first batch, on every rank: the place to set the learning rate.
     - ``batch_ladder_steps``: after how many steps it is decided again.
+    - ``snapshot_every``: after how many batches a worker says where it stands, for ``state_dict``; what came since is read again on resume.
+      0 keeps no state.
 
     Raises ``TypeError`` and ``ValueError`` for arguments, ``fb.StepsError`` while it is read, where ranks do not agree in time or read
     different things.
@@ -77,17 +82,22 @@ class WebLoader(RangedStages, compat.WebLoader):
         batch_ladder: Optional[Sequence[int]] = None,
         on_batch_size: Optional[Callable[[int], Any]] = None,
         batch_ladder_steps: int = 50,
+        snapshot_every: int = 50,
         **how: Any,
     ) -> None:
         self._asked = LoaderArguments(
-            equal_steps, batches_per_epoch, tail, group, counts, steps_timeout_s, batch_ladder, on_batch_size, batch_ladder_steps
-        )
+            equal_steps, batches_per_epoch, tail, group, counts, steps_timeout_s, batch_ladder, on_batch_size, batch_ladder_steps,
+            snapshot_every,
+        )  # fmt: skip
         self._counted: Optional[dict[str, int]] = None
         self._world = _world_of(dataset, group)
         self._site = site()
         install()
         dataset = shareable(dataset, drop=tail == "drop") if equal_steps else dataset
-        DataPipeline.__init__(self, _data_loader(dataset, self._world, *positional, **how))
+        how = _by_name(positional, how)
+        handover = Handover(int(how.get("num_workers") or 0))
+        DataPipeline.__init__(self, _data_loader(dataset, self._world, handover, how))
+        self._keep_state(snapshot_every, handover)
         self._alone()
         if batches_per_epoch is not None:
             self.with_epoch(int(batches_per_epoch))
@@ -99,6 +109,7 @@ class WebLoader(RangedStages, compat.WebLoader):
         self._began: Optional[tuple[int, int, int]] = None  # passes of this iteration, its first epoch, how often one was set before
         self._settled = False  # workers run that will not hear of counts any more
         self.ladder = self._asked.ladder()  # of batch sizes, where one was given
+        self._progress = self._progress_from(LoaderStart(0))
 
     def compose(self, *stages: Any) -> Any:
         made: Any = super().compose(*stages)
@@ -123,12 +134,18 @@ class WebLoader(RangedStages, compat.WebLoader):
         return self.nsamples if self.repetitions == sys.maxsize and self.nsamples > 0 else 0
 
     def __iter__(self) -> Iterator[Any]:
-        batches = self._batches()
+        progress = self._begin_progress()
+        batches = progress.pulled(self._batches())
         if len(self.pipeline) == 1 and self.ladder is None and self._ballot is None and self._words is None:
-            return batches  # what torch's loader takes is all there is to time, and that times itself
+            return progress.handed_out(batches)  # what torch's loader takes is all there is to time, and that times itself
         given = batches if self.ladder is None else self.ladder.climb(batches, self._ladder_vote, padding_of(self._dataset, self))
         loader = self.pipeline[0]
-        return around(given, loader, self._own_work, batched=len(self.pipeline) == 1 and bool(getattr(loader, "_auto_collation", False)))
+        return around(
+            progress.handed_out(given),
+            loader,
+            self._own_work,
+            batched=len(self.pipeline) == 1 and bool(getattr(loader, "_auto_collation", False)),
+        )
 
     def _own_work(self) -> str:
         """What a wait for this loader is for that is none for torch's: other ranks, putting batches together, stages behind it."""
@@ -137,12 +154,11 @@ class WebLoader(RangedStages, compat.WebLoader):
     def _batches(self) -> Iterator[Any]:
         """Of the user's own size, equally many on all ranks."""
         if self._asked.equal_steps is False:
-            return iter(super().__iter__())
+            return self._stock()
         if self._fixed:
-            self._align()
-            return self._watched(steps.exactly(self._pass, self._fixed), FIRST_S)
+            return self._watched(steps.exactly(self._pass, self._fixed, self._progress.start.made), FIRST_S)
         if not self._may_differ:
-            batches = iter(super().__iter__())
+            batches = self._stock()
             return self._watched(batches, 0.0) if steps.is_endless(self._dataset) else batches
         counts = self._known()
         if group_is_up():
@@ -151,7 +167,7 @@ class WebLoader(RangedStages, compat.WebLoader):
             self._refuse()
         else:
             self._share(counts)
-        return iter(super().__iter__())
+        return self._stock()
 
     def _watched(self, batches: Iterator[Any], wait_s: float) -> Iterator[Any]:
         """``batches``; where there is a process group, other ranks must say the same of theirs."""
@@ -161,18 +177,19 @@ class WebLoader(RangedStages, compat.WebLoader):
         if self._words is None:
             self._words = agreement_of(self._asked.group, self._site)
             if self._words is not None:
-                self._words.say(steps.said_of(self._dataset, world, self._fixed))
+                self._words.say(steps.said_of(self._dataset, world, self._fixed - self._progress.start.made if self._fixed else 0))
         return batches if self._words is None or self._words.decided else watched(batches, self._words, wait_s)
 
     def _voted(self, counts: Optional[dict[str, int]]) -> Iterator[Any]:
-        self._check_group()
+        _check_group(self._world.resolved(), self._asked.group)
         if self._ballot is None:
             self._ballot = ballot = StepVote(self._asked.group, self._asked.steps_timeout_s)
             weakref.finalize(self, ballot.close).atexit = False
         epochs, shares = self._epochs, shared_out(self._dataset)
         number = epochs.upcoming()[0] if epochs is not None else 0
         digest = shares.digest(counts, getattr(self.pipeline[0], "num_workers", 0)) if shares is not None else 0
-        common = steps.common_order(self._dataset)
+        start = self._progress.start
+        common = steps.common_order(self._dataset, (start.epoch, start.made, start.passes) if start.midway else ())
 
         def opened(said: steps.StepOpening) -> bool:
             if epochs is not None and said.number != number:
@@ -181,17 +198,25 @@ class WebLoader(RangedStages, compat.WebLoader):
 
         repeat = self._asked.tail == "repeat"
         said = steps.said_of(self._dataset, self._world.resolved())
-        return steps.in_step(super().__iter__, self._ballot, opened, repeat=repeat, number=number, digest=digest, common=common, said=said)
+        fresh = start.passes < self.repetitions
+        return steps.in_step(
+            self._stock, self._ballot, opened, repeat=repeat, number=number, digest=digest, common=common, said=said, fresh=fresh
+        )
 
     def _share(self, counts: Optional[dict[str, int]]) -> bool:
         """Let the data set read shares of samples, if ``counts`` tell how; whether it does. Workers that stay keep what they began with."""
         shares = shared_out(self._dataset)
         if shares is None:
             return False
+        start = self._progress.start
+        if start.midway:
+            self._settled = False  # workers begin anew
+            counts = _as_before(start, counts)
         if not self._settled:
             shares.by_samples(counts)
             self._settled = bool(getattr(self.pipeline[0], "persistent_workers", False))
-        return shares.counted
+        self._progress.counted = bool(shares.counted)
+        return self._progress.counted
 
     def _known(self) -> Optional[dict[str, int]]:
         """The samples of every shard, if all of them are counted. Asked anew at each epoch until they are: the first one may count them."""
@@ -245,44 +270,63 @@ class WebLoader(RangedStages, compat.WebLoader):
             f"{way}all init_process_group first, or say with_epoch(n), batches_per_epoch=n, or equal_steps=False"
         )
 
-    def _check_group(self) -> None:
-        world, ranks = self._world.resolved(), World.here(None, self._asked.group)
-        if ranks.size != world.size:
-            raise StepsError(
-                f"the data set is read as {world}, and the process group has {ranks.size} ranks: name the group whose ranks share the "
-                "data, fb.WebLoader(group=…), or say equal_steps=False"
-            )
-
-    @property
-    def _epochs(self) -> Any:
-        """What counts the data set's epochs, if anything of ours does."""
-        found = getattr(self._dataset, "_epochs", None)
-        return found if found is not None and found.told is None else None
-
     def _align(self) -> None:
         """Set the data set's epoch right, if the last iteration of this rank began more passes than one: other ranks had others."""
-        epochs = self._epochs
-        if epochs is None:
-            return
-        upcoming = epochs.upcoming()
-        if self._began is not None:
+        if self._began is not None and self._epochs is not None:
             passes, first, sets = self._began
-            if passes > 1 and sets == upcoming[1]:
-                epochs.set(first + 1)
-                upcoming = epochs.upcoming()
-        self._began = (0, *upcoming)
+            if passes > 1 and sets == self._epochs.upcoming()[1]:
+                self._epochs.set(first + 1)
+
+    def _begin_progress(self) -> LoaderProgress:
+        aligned = bool(self._fixed and self._asked.equal_steps is not False)
+        if aligned:
+            self._align()
+        progress = super()._begin_progress()
+        if aligned and self._epochs is not None:
+            self._began = progress.start.passes, progress.start.first, self._epochs.upcoming()[1]
+        return progress
+
+    def _upcoming(self, said: Mapping[str, Any]) -> int:
+        if self._began is not None and self._began[0] > 1 and self._epochs is not None:
+            return self._began[1] + 1  # as ``_align`` will set it
+        return super()._upcoming(said)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_ballot": None, "_words": None, "_began": None, "_world": self._world.resolved()}
 
 
-def _data_loader(dataset: Any, world: World, *positional: Any, **how: Any) -> Any:
-    """torch's ``DataLoader``, whose workers know what this process knows."""
+def _check_group(world: World, group: Any) -> None:
+    ranks = World.here(None, group)
+    if ranks.size != world.size:
+        raise StepsError(
+            f"the data set is read as {world}, and the process group has {ranks.size} ranks: name the group whose ranks share the "
+            "data, fb.WebLoader(group=…), or say equal_steps=False"
+        )
+
+
+def _as_before(start: LoaderStart, counts: Optional[dict[str, int]]) -> Optional[dict[str, int]]:
+    """What shares are made of in the rest of an epoch: of what they were made of before."""
+    if start.merged is not None or not start.counted:
+        return None
+    if counts is None:
+        raise ValueError(
+            "the state that was loaded cannot be resumed: ranks had shares of samples, and the samples of the shards are not counted now. "
+            f"{steps.EXACT}, or counts= does; fb.merge_states([…]) of all ranks' states goes on without counts"
+        )
+    return counts
+
+
+def _by_name(positional: Sequence[Any], how: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of torch's ``DataLoader``."""
     if len(positional) > len(_POSITIONAL):
         raise TypeError(f"WebLoader() takes {len(_POSITIONAL)} arguments by position after the data set, {len(positional)} were given")
-    how = {**dict(zip(_POSITIONAL, positional)), **how}  # noqa: B905  # strict= is not of 3.9
+    return {**dict(zip(_POSITIONAL, positional)), **how}  # noqa: B905  # strict= is not of 3.9
+
+
+def _data_loader(dataset: Any, world: World, handover: Handover, how: dict[str, Any]) -> Any:
+    """torch's ``DataLoader``, whose workers know what this process knows."""
     if how.get("num_workers"):
-        how["worker_init_fn"] = WorkerInit(how.get("worker_init_fn"), world)
+        how["worker_init_fn"] = WorkerInit(how.get("worker_init_fn"), world, handover)
         if how.get("multiprocessing_context") is None:
             how["multiprocessing_context"] = start_method(dataset, how["worker_init_fn"], how.get("collate_fn"))
     return DataLoader(dataset, **how)

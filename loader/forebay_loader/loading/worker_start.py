@@ -9,17 +9,20 @@ from typing import Any, Callable, Optional
 from forebay_loader.base.notices import notice_once
 from forebay_loader.dataset.with_length import picklable_length
 from forebay_loader.identity.world import World
+from forebay_loader.loading.handover import Handover
 from forebay_loader.stream.webdataset_openers import enable, enabled
 
 __all__ = ["WorkerInit", "start_method"]
 
 
 class WorkerInit:
-    """``worker_init_fn`` of every worker: what ``fb.worker_init`` does where the parent is enabled, then the user's own function."""
+    """``worker_init_fn`` of every worker: what ``fb.worker_init`` does where the parent is enabled, then the user's own function, then the
+    state that the loader goes on from."""
 
-    def __init__(self, own: Optional[Callable[[int], Any]], world: World) -> None:
+    def __init__(self, own: Optional[Callable[[int], Any]], world: World, handover: Optional[Handover] = None) -> None:
         self._own = own
         self._world = world
+        self._handover = handover
         self._limits = enabled()
 
     def __call__(self, worker_id: int) -> None:
@@ -28,9 +31,11 @@ class WorkerInit:
             enable(limits=self._limits)
         if self._own is not None:
             self._own(worker_id)
+        if self._handover is not None:
+            self._handover.to_worker()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_own": self._own, "_world": self._world.resolved(), "_limits": enabled()}
+        return {"_own": self._own, "_handover": self._handover, "_world": self._world.resolved(), "_limits": enabled()}
 
 
 def start_method(dataset: Any, *others: Any) -> Optional[str]:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any, Iterable, Optional
 
+from forebay_loader.base.carried import Carried
+
 __all__ = ["samples_in"]
 
 _SINGLE = (str, bytes, int, float, bool, type(None))
@@ -18,6 +20,8 @@ _DEPTH = 4
 
 def samples_in(batch: Any, *, batched: bool) -> int:
     """``batched``: the loader collated it. Else a batch is what has entries, all of one length and none of them a single value."""
+    if isinstance(batch, Carried):
+        batch = batch.batch
     if batched:
         return _leading(batch, _DEPTH) or 1
     entries: Iterable[Any]

@@ -1,0 +1,144 @@
+"""How far one iteration of a loader is: what was handed out, and what must be said of it to go on from there.
+
+Batches pass four places: they come from torch's loader (``batches``), out of the last stage (``outputs``), through the ranks' vote, which
+takes one more than is handed out (``pulled``), and to the trainer (``handed_out``), who may fetch some that it has not seen.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from contextlib import contextmanager
+from typing import Any, Deque, Iterable, Iterator, NamedTuple, Optional
+
+from forebay_loader.base.errors import NotResumable
+from forebay_loader.loading.loader_start import LoaderStart
+from forebay_loader.loading.pass_books import PassBooks
+
+__all__ = ["SEEN", "LoaderProgress"]
+
+SEEN = 8  # batches that a trainer may have fetched and not seen
+
+
+class _Position(NamedTuple):
+    """After ``given`` batches, in which there are ``made`` outputs: ``books``, of the pass after ``passes`` others, were ``at`` then."""
+
+    given: int
+    made: int
+    books: Optional[PassBooks] = None
+    at: int = 0
+    passes: int = 0
+
+
+class LoaderProgress:
+    """Of an iteration over a DataLoader with ``workers``, which goes on from ``start``."""
+
+    def __init__(self, workers: int, start: LoaderStart) -> None:
+        self.start = start
+        self.passes = start.passes  # before the next one
+        self.over = False
+        self.counted = start.counted  # ranks have shares of samples
+        self._workers = workers
+        self._books: Optional[PassBooks] = None
+        self._made = self._pulled = start.made
+        self._ahead: Deque[_Position] = deque()  # after outputs that were not handed out yet
+        self._handed: Deque[_Position] = deque([_Position(start.given, start.made)], SEEN + 1)
+        self._lock = threading.Lock()  # a trainer's thread may fetch while another one saves
+
+    def __repr__(self) -> str:
+        return f"<LoaderProgress of epoch {self.start.epoch}, {self._handed[-1].given} batches handed out>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, of a loader that is pickled, has handed out nothing."""
+        return LoaderProgress, (self._workers, self.start)
+
+    @property
+    def begun(self) -> bool:
+        """Whether a pass was begun in this iteration."""
+        return self._books is not None
+
+    def batches(self, carried: Iterable[Any], epoch: int) -> Iterator[Any]:
+        """The batches of one pass over torch's loader, as the workers made them. ``epoch`` is what it is of, until its first one tells."""
+        books = PassBooks(self._workers, epoch, None if self.begun else self.start)
+        self._books, self.passes = books, self.passes + 1
+        return self._noted(carried, books)
+
+    def _noted(self, carried: Iterable[Any], books: PassBooks) -> Iterator[Any]:
+        for one in carried:
+            with self._lock:
+                oldest = self._handed[0]
+                books.took(one, oldest.at if oldest.books is books else 0)
+            batch = one.batch
+            del one
+            yield batch
+            del batch  # it is not kept beyond its step
+
+    def outputs(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """What comes out of the last stage in one pass."""
+        with _closed(batches) as source:
+            for batch in source:
+                with self._lock:
+                    self._made += 1
+                    at = 0 if self._books is None else self._books.at
+                    self._ahead.append(_Position(0, self._made, self._books, at, self.passes - 1))
+                yield batch
+                del batch
+
+    def pulled(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Outputs on their way to the trainer, of which a batch ladder may put several together."""
+        with _closed(batches) as source:
+            for batch in source:
+                self._pulled += 1
+                yield batch
+                del batch
+
+    def handed_out(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """What the trainer gets."""
+        with _closed(batches) as source:
+            for batch in source:
+                self._hand()
+                yield batch
+                del batch
+            self.over = True
+
+    def position(self, seen: Optional[int]) -> dict[str, Any]:
+        """Of the state after ``seen`` batches of the epoch; without, after all that were handed out, and after the epoch's end.
+
+        ``ValueError`` for a number that is not among the last ones, ``NotResumable`` where the data set said that it has no state.
+        """
+        with self._lock:
+            given = self._handed[-1].given if seen is None else seen
+            found = next((one for one in self._handed if one.given == given), None)
+            if found is None:
+                raise ValueError(
+                    f"seen={seen}, and {self._handed[-1].given} batches of this epoch were handed out: only the states after the last "
+                    f"{SEEN} are kept, here from seen={self._handed[0].given} on"
+                )
+            if found.books is not None and found.books.why:
+                raise NotResumable(found.books.why)
+            return {"over": self.over and seen is None, **self._said(found)}
+
+    def _said(self, found: _Position) -> dict[str, Any]:
+        start, books = self.start, found.books
+        known = {"given": found.given, "made": found.made, "first": start.first, "counted": self.counted}
+        if books is None:
+            return {**known, "epoch": start.epoch, "passes": start.passes, "next": start.next, "states": list(start.states)}
+        return {**known, "epoch": books.epoch, "passes": found.passes, "next": books.turn(found.at), "states": books.states(found.at)}
+
+    def _hand(self) -> None:
+        with self._lock:
+            found = _Position(0, self._pulled)
+            while self._ahead and self._ahead[0].made <= self._pulled:
+                found = self._ahead.popleft()
+            self._handed.append(found._replace(given=self._handed[-1].given + 1))
+
+
+@contextmanager
+def _closed(batches: Iterable[Any]) -> Iterator[Iterator[Any]]:
+    """``batches`` are ended with who reads them: it tells other ranks that this one has left."""
+    source = iter(batches)
+    try:
+        yield source
+    finally:
+        if hasattr(source, "close"):
+            source.close()

@@ -1,0 +1,66 @@
+"""What a loader's state says of the iteration to come, read and checked where it is loaded."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, NamedTuple, Optional, Sequence
+
+from forebay_loader.identity.world import World
+
+__all__ = ["FORMAT", "LoaderStart", "start_of"]
+
+FORMAT = 2
+_REFUSED = "the state that was loaded cannot be resumed"
+_ADVICE = "set_epoch(n) of the data set, without a state, begins epoch n from its start"
+
+
+class LoaderStart(NamedTuple):
+    """Where an iteration begins: after ``given`` of its batches, ``made`` before batch sizes changed, in the pass that comes after
+    ``passes`` others, the first of which was of ``first``. ``next`` is the worker whose turn it is, ``states`` has one entry for each that
+    has handed out a batch. ``counted``: ranks have shares of samples. ``merged``: of all ranks, for any number of them.
+    """
+
+    epoch: int
+    given: int = 0
+    made: int = 0
+    passes: int = 0
+    first: int = 0
+    next: int = 0
+    states: Sequence[Mapping[str, Any]] = ()
+    counted: Optional[bool] = None
+    ladder: Optional[Mapping[str, Any]] = None
+    merged: Optional[Mapping[str, Any]] = None
+
+    @property
+    def midway(self) -> bool:
+        """Whether anything of the epoch has been handed out."""
+        return bool(self.given or self.made or self.states or self.merged)
+
+
+def start_of(state: Mapping[str, Any], world: World, workers: int) -> LoaderStart:
+    """Raises ``ValueError`` for what is not the state of a loader of this rank with so many workers."""
+    kind = state.get("kind", "a data set's")
+    if state.get("format") != FORMAT or kind not in ("loader", "merged"):
+        raise ValueError(
+            f"{_REFUSED}: it is {kind} of format {state.get('format')!r}, and a loader takes its own state_dict(), or what "
+            f"fb.merge_states(…) makes of all ranks', of format {FORMAT}. {_ADVICE}"
+        )
+    if kind == "merged":
+        return _merged(state)
+    was = (int(state["rank"]), int(state["size"]), int(state["workers"]))
+    if was != (world.rank, world.size, workers):
+        raise ValueError(
+            f"{_REFUSED}: it is of rank {was[0]} of {was[1]} with {was[2]} workers, and this is rank {world.rank} of {world.size} with "
+            f"{workers}. fb.merge_states([…]) of the states of all {was[1]} ranks can be loaded on any number of ranks and workers"
+        )
+    if state["over"]:
+        # What comes is an epoch of its own: nothing of the one before is needed but how large its batches were.
+        return LoaderStart(int(state["upcoming"]), first=int(state["upcoming"]), ladder=state.get("ladder"))
+    names = ("epoch", "given", "made", "passes", "first", "next", "states", "counted")
+    return LoaderStart(**{name: state[name] for name in names}, ladder=state.get("ladder"), merged=state.get("merged"))
+
+
+def _merged(state: Mapping[str, Any]) -> LoaderStart:
+    epoch = int(state["epoch"])
+    if state.get("over"):
+        return LoaderStart(epoch + 1, first=epoch + 1)
+    return LoaderStart(epoch, first=epoch, merged=state)

@@ -1,0 +1,207 @@
+"""``fb.WebLoader.state_dict``: stopped after any batch, the loader goes on with the batches that would have come.
+
+Each "new process" is a new loader, and a state is what JSON makes of it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.fake_proxy import FakeServer
+from support.lengths import LONG, ordinarily
+from support.tars import tar_shard
+
+import forebay_loader as fb
+
+wds = pytest.importorskip("webdataset")
+torch = pytest.importorskip("torch")
+
+pytestmark = [pytest.mark.webdataset, pytest.mark.filterwarnings("ignore")]
+
+SIZES = (7, 3, 9, 1, 6, 4)  # samples of each shard: workers end at different times
+LISTED = [f"s3://bucket/{number:03d}.tar" for number in range(len(SIZES))]
+EPOCHS = 3
+
+
+class Case(NamedTuple):
+    """A pipeline and its loader."""
+
+    workers: int = 0
+    buffer: int = 5
+    batch: int = 2
+    partial: bool = True
+    collated: bool = False  # by torch, of single samples
+    persistent: bool = False
+    every: int = 2
+    fixed: int = 0  # batches an epoch
+
+    def loader(self, **how: Any) -> Any:
+        data = fb.WebDataset(LISTED, shardshuffle=True, seed=3).shuffle(self.buffer, initial=3).to_tuple("__key__")
+        given = {"num_workers": self.workers, "persistent_workers": self.persistent, "snapshot_every": self.every, **how}
+        if self.collated:
+            made = fb.WebLoader(data, batch_size=self.batch, drop_last=not self.partial, **given)
+        else:
+            made = fb.WebLoader(data.batched(self.batch, partial=self.partial), batch_size=None, **given)
+        return made.with_epoch(self.fixed) if self.fixed else made
+
+
+@pytest.fixture(autouse=True)
+def shards(proxy: FakeServer) -> FakeServer:
+    for number, samples in enumerate(SIZES):
+        proxy.put(f"/s3/bucket/{number:03d}.tar", tar_shard(number, samples=samples, size=10))
+    return proxy
+
+
+def keys(batch: Any) -> list[str]:
+    (found,) = batch
+    return list(found)
+
+
+def whole(loader: Any, epochs: int = EPOCHS) -> list[list[list[str]]]:
+    return [[keys(batch) for batch in loader] for _ in range(epochs)]
+
+
+def stopped(loader: Any, epoch: int, after: int) -> tuple[list[list[str]], dict[str, Any]]:
+    """What came of ``epoch`` in its first ``after`` batches, and the state then, as a checkpoint keeps it."""
+    whole(loader, epoch)
+    seen = []
+    iterator = iter(loader)
+    while len(seen) < after:
+        seen.append(keys(next(iterator)))
+    return seen, json.loads(json.dumps(loader.state_dict()))
+
+
+def resumed(case: Case, state: dict[str, Any]) -> Any:
+    made = case.loader()
+    made.load_state_dict(state)
+    return made
+
+
+def goes_on(case: Case, epoch: int, share: float) -> None:
+    """Stopped after that share of the batches of ``epoch``, what comes is the rest of it, and then the next one."""
+    expected = whole(case.loader())
+    after = round(share * len(expected[epoch]))
+    before, state = stopped(case.loader(), epoch, after)
+    assert state["given"] == after
+    loader = resumed(case, state)
+    found = whole(loader, EPOCHS - epoch)
+    assert [before + found[0], *found[1:]] == expected[epoch:]
+
+
+CASES = st.builds(
+    Case,
+    workers=st.just(0),
+    persistent=st.just(False),
+    buffer=st.integers(1, 40),
+    batch=st.integers(1, 5),
+    partial=st.booleans(),
+    collated=st.booleans(),
+    every=st.integers(1, 6),
+    fixed=st.sampled_from([0, 0, 4, 17]),
+)
+STOPS = {"epoch": st.integers(0, EPOCHS - 1), "share": st.floats(0, 1)}
+REPEATED = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@settings(REPEATED, max_examples=ordinarily(5, of=150, what="pipelines that go on in the training process"))
+@given(case=CASES, **STOPS)
+def test_it_goes_on_in_the_training_process(case: Case, epoch: int, share: float) -> None:
+    """Whatever the buffer, the batches, the snapshots and the place."""
+    goes_on(case, epoch, share)
+
+
+@settings(REPEATED, max_examples=50)
+@given(case=st.builds(Case._replace, CASES, workers=st.integers(1, 3), persistent=st.booleans()), **STOPS)
+@pytest.mark.skipif(not LONG, reason="50 sets of workers are started in scripts/test --long; four of them below")
+def test_it_goes_on_in_workers(case: Case, epoch: int, share: float) -> None:
+    """The same, in one to three workers, which may stay."""
+    goes_on(case, epoch, share)
+
+
+@pytest.mark.parametrize(
+    ("case", "epoch", "share"),
+    [
+        (Case(3), 0, 0.4),  # another worker than the first one's turn
+        pytest.param(Case(2, persistent=True), 1, 0.7, marks=pytest.mark.once),
+        pytest.param(Case(2, collated=True, partial=False), 1, 0.9, marks=pytest.mark.once),  # one worker has ended
+        pytest.param(Case(2, fixed=17), 1, 0.8, marks=pytest.mark.once),  # in the second of the passes that make the epoch
+    ],
+)
+def test_whose_turn_it_was_is_whose_turn_it_is(case: Case, epoch: int, share: float) -> None:
+    """Workers take turns on, as they would have."""
+    goes_on(case, epoch, share)
+
+
+def test_before_the_first_batch_and_after_the_last() -> None:
+    """A state that nothing was handed out of begins its epoch; behind the last one comes the next epoch."""
+    case = Case(fixed=4)
+    expected = whole(case.loader())
+    loader = case.loader()
+    assert whole(resumed(case, loader.state_dict())) == expected
+    whole(loader, 1)
+    state = loader.state_dict()
+    assert (state["over"], state["upcoming"], state["given"]) == (True, 1, 4)
+    assert whole(resumed(case, state), 2) == expected[1:]
+    again = resumed(case, state)
+    assert whole(resumed(case, again.state_dict()), 2) == expected[1:]
+
+
+def test_what_was_fetched_and_not_seen_comes_again() -> None:
+    """One of the last eight states; not one before, nor one to come. A number is never behind the epoch's end."""
+    case = Case(buffer=12, every=3)
+    (expected,) = whole(case.loader(), 1)
+    loader = case.loader()
+    for _ in zip(range(12), loader, strict=False):
+        pass
+    for seen in range(4, 13):
+        assert whole(resumed(case, loader.state_dict(seen=seen)), 1) == [expected[seen:]]
+    for seen in (3, 13):
+        with pytest.raises(ValueError, match=f"seen={seen}, and 12 batches of this epoch .* from seen=4 on"):
+            loader.state_dict(seen=seen)
+    whole(loader, 1)
+    assert whole(resumed(case, loader.state_dict(seen=len(expected))), 1) == [[]]
+
+
+def test_a_state_of_other_ranks_or_workers_is_refused() -> None:
+    """With both worlds named, and what can be done about it; so are the state of a data set, and that of another data set."""
+    _, state = stopped(Case().loader(), 0, 3)
+    for other in ({"size": 4, "rank": 1}, {"workers": 2}):
+        with pytest.raises(ValueError, match=r"of rank . of . with . workers, and this is rank 0 of 1 with 0\. fb\.merge_states"):
+            Case().loader().load_state_dict({**state, **other})
+    with pytest.raises(ValueError, match="it is a data set's of format 2, and a loader takes its own"):
+        Case().loader().load_state_dict(state["states"][0]["state"] | {"format": 2})
+    with pytest.raises(ValueError, match="it is of another data set or split: stages was"):
+        whole(resumed(Case(buffer=6), state), 1)
+
+
+def test_no_state_where_none_is_kept() -> None:
+    """Of another data set NotResumable, which says of which; with snapshot_every=0 an empty one, which may be loaded."""
+    other = fb.WebLoader(wds.DataPipeline(wds.SimpleShardList(LISTED), fb.tarfile_to_samples()), batch_size=None)
+    with pytest.raises(fb.NotResumable, match=r"is a webdataset\.pipeline\.DataPipeline, which does not say where it stands"):
+        other.state_dict()
+    silent = Case(every=0).loader()
+    assert silent.state_dict() == {}
+    silent.load_state_dict({})
+    assert whole(silent) == whole(Case().loader())
+    with pytest.raises(ValueError, match="snapshot_every=0, which keeps no state"):
+        silent.load_state_dict(Case().loader().state_dict())
+
+
+def test_the_size_that_a_batch_ladder_has_come_to_is_kept() -> None:
+    """And where it stands is counted in batches of the user's own size."""
+    case = Case(buffer=12)
+    (expected,) = whole(case.loader(), 1)
+    loader = case.loader(batch_ladder=(2, 4), on_batch_size=lambda size: None)
+    loader.ladder.load_state_dict({**loader.ladder.state_dict(), "controller": {**loader.ladder.state_dict()["controller"], "rung": 1}})
+    given = [keys(batch) for _, batch in zip(range(3), loader, strict=False)]
+    state = json.loads(json.dumps(loader.state_dict()))
+    assert (state["given"], state["made"], [len(batch) for batch in given]) == (3, 6, [4, 4, 4])
+    after = case.loader(batch_ladder=(2, 4))
+    after.load_state_dict(state)
+    found = [keys(batch) for batch in after]
+    assert len(found[0]) == 4
+    assert [key for batch in given + found for key in batch] == [key for batch in expected for key in batch]
