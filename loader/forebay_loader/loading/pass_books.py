@@ -13,7 +13,7 @@ from forebay_loader.resume.arrays import packed, unpacked
 __all__ = ["PassBooks"]
 
 
-class _Entry(NamedTuple):
+class _WorkerEntry(NamedTuple):
     """``batches`` of one worker that hold ``outputs`` of its data set; the last of them is the ``at``-th of the pass. ``state`` is that
     after them. ``taken`` are the ordinals of their samples, and the items that were begun: (shard, first, ordinal).
     """
@@ -35,12 +35,12 @@ class PassBooks:
         self.at = 0  # batches that came
         self.epoch = epoch
         self.why = ""  # nothing can be resumed
-        self._logs: list[Deque[_Entry]] = [deque() for _ in range(max(1, workers))]
+        self._logs: list[Deque[_WorkerEntry]] = [deque() for _ in range(max(1, workers))]
         self._first = 0 if start is None else start.next
         for one in () if start is None else start.states:
             log = self._logs[one["worker"]]
-            log.append(_Entry(0, 0, 0, None, one["state"]))
-            log.append(_Entry(0, one["since"], one["outputs"], _taken(one), None))
+            log.append(_WorkerEntry(0, 0, 0, None, one["state"]))
+            log.append(_WorkerEntry(0, one["since"], one["outputs"], _taken(one), None))
 
     def __repr__(self) -> str:
         return f"<PassBooks of epoch {self.epoch}, {self.at} batches, {sum(map(len, self._logs))} entries>"
@@ -49,7 +49,7 @@ class PassBooks:
         """The next batch came. Nobody will ask for less than the first ``oldest`` batches any more."""
         self.at += 1
         log = self._logs[carried.worker]
-        log.append(_Entry(self.at, 1, carried.outputs, carried.taken, carried.state))
+        log.append(_WorkerEntry(self.at, 1, carried.outputs, carried.taken, carried.state))
         self.why = self.why or carried.why
         if carried.state is not None:
             self.epoch = int(carried.state["epoch"])
@@ -67,19 +67,19 @@ class PassBooks:
         return [one for one in found if one is not None]
 
 
-def _forget(log: Deque[_Entry], oldest: int) -> None:
+def _forget(log: Deque[_WorkerEntry], oldest: int) -> None:
     """What comes before the last state that could be asked for."""
     states = [number for number, entry in enumerate(log) if entry.state is not None and entry.at <= oldest]
     for _ in range(states[-1] if states else 0):
         log.popleft()
 
 
-def _last(log: Deque[_Entry], at: int) -> int:
+def _last(log: Deque[_WorkerEntry], at: int) -> int:
     return next((entry.at for entry in reversed(log) if entry.at <= at), 0)
 
 
-def _state(worker: int, log: Deque[_Entry], at: int) -> Optional[dict[str, Any]]:
-    since: list[_Entry] = []
+def _state(worker: int, log: Deque[_WorkerEntry], at: int) -> Optional[dict[str, Any]]:
+    since: list[_WorkerEntry] = []
     for entry in reversed(log):
         if entry.at > at:
             continue
@@ -89,7 +89,7 @@ def _state(worker: int, log: Deque[_Entry], at: int) -> Optional[dict[str, Any]]
     return None
 
 
-def _since(entries: Sequence[_Entry]) -> dict[str, Any]:
+def _since(entries: Sequence[_WorkerEntry]) -> dict[str, Any]:
     found: dict[str, Any] = {"since": sum(one.batches for one in entries), "outputs": sum(one.outputs for one in entries)}
     if any(one.taken is not None for one in entries):
         taken = [one.taken for one in entries if one.taken is not None]
