@@ -18,7 +18,10 @@ CALLED = (
     "disable", "enable", "load_state", "merge_states", "padded", "postfix", "save_state", "sidecar",
     "stalls", "status", "tarfile_to_samples", "video", "worker_init",
 )  # fmt: skip
-RAISED = ("LoaderError", "ProxyUnreachable", "ShardChanged", "ShardReadError", "StepsError", "TarFault", "TooManySkips", "VideoError")
+RAISED = (
+    "LoaderError", "NotResumable", "ProxyUnreachable", "ShardChanged", "ShardReadError", "StepsError", "TarFault", "TooManySkips",
+    "VideoError",
+)  # fmt: skip
 
 
 def test_no_name_is_left_out() -> None:

@@ -6,7 +6,7 @@ from array import array
 from collections import deque
 from typing import Any, Deque, Mapping, NamedTuple, Optional, Sequence
 
-from forebay_loader.base.carried import Carried
+from forebay_loader.base.carrier import Carried
 from forebay_loader.loading.loader_start import LoaderStart
 from forebay_loader.resume.arrays import packed, unpacked
 

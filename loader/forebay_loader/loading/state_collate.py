@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-from forebay_loader.base.carried import Carried
+from forebay_loader.base.carrier import Carried
 from forebay_loader.base.errors import NotResumable
 from forebay_loader.identity.world import loader_worker
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any, Iterable, Optional
 
-from forebay_loader.base.carried import Carried
+from forebay_loader.base.carrier import Carried
 
 __all__ = ["samples_in"]
 
