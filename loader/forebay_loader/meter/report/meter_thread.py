@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+from dataclasses import replace
 from typing import Callable, Optional
 
 from forebay_loader.base.notices import notice_once
@@ -100,10 +101,13 @@ class MeterTicks:
             self._before = self._client.node(ensure_job()) or NodeSums({}), time.monotonic()
 
     def _write_line(self, now_s: float) -> None:
-        node, cores, (before, before_s) = self._sums(), self._cores.look(), self._before
+        cores, (before, before_s) = self._cores.look(), self._before
+        node = self._sums().after(before)
         line = log_line(node.since(before, now_s - before_s), cores)
-        if node.sidecar is not None or before.sidecar is None:  # else the next line is about this time too, of all ranks
+        if node.sidecar is not None or before.sidecar is None:
             self._before = node, now_s
+        else:  # the next line is about this time too, of all ranks
+            self._before = replace(before, skipped=node.skipped), before_s
         if line:
             say(logging.INFO, line)
 

@@ -6,7 +6,7 @@ counts from its own beginning.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Mapping, Optional
 
 from forebay_proxy.wire.protocol.meter import CAUSES
@@ -16,6 +16,8 @@ __all__ = ["NodeSums", "NodeView", "SidecarSums", "read_node"]
 
 UNEVEN = 1.05  # times the mean: ranks with equal steps are within a percent
 FEW_STEPS = 2  # that an interval may have more or less at its ends
+MOST_KEPT = 1024  # processes whose skips are known one by one; those unheard for longest are one sum
+_OTHERS = ""
 
 
 @dataclass(frozen=True)
@@ -47,10 +49,22 @@ class SidecarSums:
 
 @dataclass(frozen=True)
 class NodeSums:
-    """The totals of the processes of this node, by their names (``job/rank/main/opener``), and of the sidecar; None: none answers."""
+    """The totals of the processes of this node, by their names (``job/rank/main/opener``), and of the sidecar; None: none answers.
+
+    ``skipped``: of processes that were heard of before, too, the one heard last at the end.
+    """
 
     ranks: Mapping[str, MeterBody]
     sidecar: Optional[SidecarSums] = None
+    skipped: Mapping[str, int] = field(default_factory=dict)
+
+    def after(self, earlier: NodeSums, most: int = MOST_KEPT) -> NodeSums:
+        """With what was skipped by processes that only ``earlier`` knows: one that is silent has skipped it all the same."""
+        known = {**earlier.skipped, **{name: body.skipped for name, body in earlier.ranks.items() if name not in earlier.skipped}}
+        for name, body in self.ranks.items():
+            known[name] = max(known.pop(name, 0), body.skipped)
+        others = known.pop(_OTHERS, 0) + sum(known.pop(name) for name in list(known)[: max(0, len(known) - most)])
+        return replace(self, skipped={**({_OTHERS: others} if others else {}), **known})
 
     def since(self, earlier: NodeSums, seconds: float) -> NodeView:
         """What came in ``seconds``. Processes of one rank, as after a restart, are one; one that told nothing new is left out."""
@@ -59,14 +73,14 @@ class NodeSums:
             grown = body.since(earlier.ranks.get(name))
             if grown.wall_s > 0:
                 found[name.split("/")[1]] = grown
-        skipped = sum(body.skipped for body in self.ranks.values())
+        skipped = sum(self.after(earlier).skipped.values())
         sidecar = self.sidecar and self.sidecar.since(earlier.sidecar)
         return NodeView(found, seconds, skipped, sidecar)
 
 
 @dataclass(frozen=True)
 class NodeView:
-    """What came in ``seconds``: of each rank, by its number, and of the sidecar. ``skipped``: since the beginning, of all ranks."""
+    """What came in ``seconds``: of each rank, by its number, and of the sidecar. ``skipped``: ever, of all ranks heard of."""
 
     ranks: Mapping[str, MeterBody] = field(default_factory=dict)
     seconds: float = 0.0

@@ -118,11 +118,25 @@ def page(rows: dict[str, float], instance: str = "ab", sent_bytes: int = 0) -> d
 
 
 def test_a_line_is_of_what_came_since_the_one_before() -> None:
-    """A rank that is new counts from its beginning, one that told nothing new is not in it; skipped samples are those of all time."""
+    """A rank that is new counts from its beginning, one that told nothing new is not in it; skipped samples are those of all time,
+    also of ranks that are silent now."""
     before, after = read_node(page({"0": 60, "1": 50, "2": 9}, sent_bytes=100)), read_node(page({"0": 90, "1": 50, "3": 5}, sent_bytes=150))
     view = after.since(before, 30.0)
     assert {name: (body.wall_s, body.steps) for name, body in view.ranks.items()} == {"0": (30, 30), "3": (5, 5)}
-    assert (view.skipped, view.sidecar and view.sidecar.sent_bytes) == (3, 50)
+    assert (view.skipped, view.sidecar and view.sidecar.sent_bytes) == (4, 50)
+
+
+def test_what_was_skipped_never_falls() -> None:
+    """Whoever is silent, speaks again, or begins anew; beyond a number of processes the silent ones are one sum."""
+    names = [["0", "1"], ["0"], [], ["1", "2"], ["3"], ["0", "3"]]
+    sums, said = NodeSums({}), []
+    for at, ranks in enumerate(names):
+        bodies = {f"job/{name}/main/1.0": replace(rank(), skipped=10 ** int(name) * (at + 1)) for name in ranks}
+        node = NodeSums(bodies).after(sums, most=3)
+        said.append(node.since(sums, 30.0).skipped)
+        sums = node
+    assert said == [11, 12, 12, 2 + 40 + 400, 2 + 40 + 400 + 5000, 6 + 40 + 400 + 6000 + 2]  # at last rank 0 counts once more
+    assert len(sums.skipped) == 4
 
 
 def test_a_sidecar_that_began_anew_counts_from_there() -> None:

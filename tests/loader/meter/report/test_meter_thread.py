@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 from support.fake_proxy import FakeServer
@@ -96,3 +97,18 @@ def test_a_line_is_of_its_own_interval(monkeypatch: pytest.MonkeyPatch, caplog: 
     said = [record.getMessage().partition(" | ")[2] for record in caplog.records]
     assert ["origin 1.0 MB/s" in line for line in said] == [True, False, True]
     assert "no sidecar answers" in said[1]
+
+
+def test_a_rank_that_is_silent_has_skipped_what_it_skipped(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Also where the sidecar, which knew of it, does not answer."""
+    answers: list[NodeSums | None] = [NodeSums({}, SidecarSums()), None, None]
+    answers.insert(1, NodeSums({"job/1/main/1.0": replace(totals(), skipped=7)}, SidecarSums()))
+    monkeypatch.setattr(MeterClient, "node", lambda client, job: answers.pop(0))
+    told = iter(range(10, 50, 10))
+    ticks = ticks_of(lambda: totals(next(told)), line_s=30.0)
+    began_s = time.monotonic()
+    with caplog.at_level(logging.INFO, "forebay.meter"):
+        ticks._begin_line()
+        for number in (1, 2, 3):
+            ticks._write_line(began_s + 30.0 * number)
+    assert ["| skipped 7" in record.getMessage() for record in caplog.records] == [True] * 3
