@@ -95,13 +95,14 @@ class IndexedShard:
         opened = self._held()
         if opened is not None:  # no object for a file; whoever selects files has opened none
             sample: Sample = {"__key__": index.key(number), "__url__": self.url}
-            suffixes, ids, offsets, sizes, first = index.suffixes, index.suffix_ids, index.offsets, index.sizes, index.firsts[number]
+            suffixes, offsets, files = index.suffixes, index.offsets, slice(index.firsts[number], index.firsts[number + 1])
             try:
-                for at in range(first, index.firsts[number + 1]):
-                    sample[suffixes[ids[at]]] = opened.at(offsets[at], sizes[at])
+                found = opened.parts(list(zip(offsets[files], index.sizes[files])))  # noqa: B905  # strict= is not of 3.9
             except OSError as error:
-                opened.give_up(offsets[first], error)
+                opened.give_up(offsets[files.start], error)
             else:
+                for suffix, data in zip(index.suffix_ids[files], found):  # noqa: B905
+                    sample[suffixes[suffix]] = data
                 return sample
         return self._ranges.one(number)
 

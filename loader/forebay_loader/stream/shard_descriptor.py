@@ -18,7 +18,7 @@ import io
 import os
 import weakref
 from collections import deque
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
 
 from forebay_loader.base.activity import DISK, here
 from forebay_loader.base.counters import COUNTS
@@ -122,14 +122,20 @@ class Descriptor(io.BufferedIOBase):
 
     def at(self, at: int, size: int) -> bytes:
         """``size`` bytes from ``at``, all of which the shard has. Raises ``OSError`` where they cannot be read."""
+        return self.parts([(at, size)])[0]
+
+    def parts(self, spans: Sequence[Tuple[int, int]]) -> List[bytes]:
+        """The bytes of each of ``spans``, (where, how many); a sample's files. Raises ``OSError``. One wait for all: they lie together."""
         self._check_open()
-        activity = here()
-        activity.wait(DISK, self.name, at)
+        activity, file, found = here(), self._file, []
+        activity.wait(DISK, self.name, spans[0][0] if spans else 0)
         try:
-            data = os.pread(self._file, size, at)
-            while len(data) < size:  # the kernel gives 2 GiB at most
-                data += os.pread(self._file, size - len(data), at + len(data)) or file_ends(at + len(data), self.size)
-            return data
+            for at, size in spans:
+                data = os.pread(file, size, at)
+                while len(data) < size:  # the kernel gives 2 GiB at most
+                    data += os.pread(file, size - len(data), at + len(data)) or file_ends(at + len(data), self.size)
+                found.append(data)
+            return found
         finally:
             activity.over()
 

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from support.fake_proxy import FakeServer
 
+from forebay_loader.base.activity import NOTHING, here
 from forebay_loader.base.counters import counters
 from forebay_loader.stream import descriptor_request
 from forebay_loader.stream.descriptor_request import open_descriptor
@@ -189,6 +190,16 @@ def test_values_outlive_the_map(door: FakeDoor) -> None:
         found.close()
         assert (copy, bytes(piece)) == (DATA[:100], DATA[100:200])
         del piece
+
+
+def test_the_parts_of_a_sample_are_one_wait(door: FakeDoor) -> None:
+    """To mark each of its small files costs as much as to read it."""
+    with mapped() as found:
+        before = here().number
+        assert found.parts([(0, 5), (700, 3), (9, 0)]) == [DATA[:5], DATA[700:703], b""]
+        assert found.at(5, 4) == DATA[5:9]
+        assert here().number == before + 2
+        assert here().cause == NOTHING
 
 
 def test_a_closed_map_gives_nothing(door: FakeDoor) -> None:
