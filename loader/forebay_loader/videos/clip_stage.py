@@ -11,6 +11,7 @@ from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.epoch_stage import EpochDecoder, EpochStage
 from forebay_loader.base.notices import notice_once, warn_node
 from forebay_loader.identity.world import World
+from forebay_loader.meter.skips.numbered_skips import NumberedSkips
 from forebay_loader.meter.skips.recorded_handler import Handler, Place, RecordedHandler
 from forebay_loader.meter.skips.skip_pass import current
 from forebay_loader.meter.skips.skip_watch import lone_pass
@@ -40,6 +41,7 @@ class ClipStage(EpochStage, EpochDecoder):
         self._epochs = Epochs(epoch)  # counts for pipelines that say nothing, over the workers of a DataLoader
         self._world = World()
         self._handler = handler
+        self._numbered = NumberedSkips()
         self._began: Dict[int, Began] = {}  # by thread: what is known of its next pass
 
     def __repr__(self) -> str:
@@ -94,17 +96,22 @@ class ClipStage(EpochStage, EpochDecoder):
 
     def by_number(self, sample: Callable[[int], Sample], number: int, count: int) -> Sample:
         """Sample ``number`` of ``count`` with its clips decoded. Where it cannot be, and ``replaces``, the next that can."""
+        self._numbered.asked()
+        wanted = sample(number)
         try:
-            return self.decoded(sample(number))
+            return self.decoded(wanted)
         except VideoError as error:
             if not self._replaces(error):
                 raise
-            why: Exception = error
+            first = why = error
         for other in (*range(number + 1, count), *range(number)):
             try:
-                return self.replaced(sample(other), _key(sample(number)), str(why))
+                found = self.replaced(sample(other), _key(wanted), str(why))
             except VideoError as error:
                 why = error
+                continue
+            self._numbered.replaced(first, Place("decode", "sample", wanted.get("__url__", ""), _key(wanted), "video"))
+            return found
         raise why
 
     def _replaces(self, error: Exception) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import pickle
 import weakref
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from support.painted_source import scan_here
 
 import forebay_loader as fb
 from forebay_loader.base.counters import COUNTS
+from forebay_loader.meter.skips.skips_file import SKIPS_FILE
 from forebay_loader.videos.errors import CorruptVideo, VideoTimeout
 from forebay_loader.videos.metadata.scan import ClipToScan
 from forebay_loader.videos.metadata.table_file import clip_name
@@ -247,6 +249,26 @@ def test_batches_that_do_not_shrink() -> None:
     ]  # fmt: skip
     assert found[0]["frames"] is not found[1]["frames"]
     assert COUNTS.snapshot()["video_replaced"] == 3
+
+
+def test_replaced_by_number_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a pipeline replaces: once for each that was asked for, by its own name, and within the limits of the environment."""
+    clips = [CLIP, BAD, BAD, CLIP]
+
+    def numbered(number: int) -> dict[str, Any]:
+        return sample(str(number), mp4=clips[number])
+
+    stage = pickle.loads(pickle.dumps(fb.video("uniform(2)", replace_corrupt=True)))
+    assert [stage.by_number(numbered, number, 4)["__key__"] for number in range(4)] == ["0", "3", "3", "3"]
+    with open(SKIPS_FILE.path) as file:
+        lines = [json.loads(line) for line in file]
+    assert [(line["key"], line["stage"], line["then"]) for line in lines] == [("1", "decode", "replaced"), ("2", "decode", "replaced")]
+    assert all(line["message"].startswith(f"{line['key']}.mp4") for line in lines)
+    assert COUNTS.snapshot()["skipped_decode"] == 2
+    monkeypatch.setenv("FOREBAY_MAX_SKIPPED", "1")
+    limited = fb.video("uniform(2)", replace_corrupt=True)
+    with pytest.raises(fb.TooManySkips, match="2 skips, and max_skipped=1"):
+        [limited.by_number(numbered, number, 4) for number in range(4)]
 
 
 def test_bad_ones_at_the_begin_are_not_kept() -> None:
