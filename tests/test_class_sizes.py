@@ -16,7 +16,7 @@ ATTRIBUTES = {
     "Settings": 32,  # one a flag, a variable and a key of the settings file
     "Usage": 25,  # one a level that /v1/status and the metrics show
     "PageView": 14,  # one a word, or a text, of a page of the meter
-    "Arguments": 26,  # one an argument of wds.WebDataset
+    "Arguments": 27,  # one an argument of wds.WebDataset
     "Row": 14,  # one a field of an index row
     "SimulatedOutcome": 13,  # one a figure of a replay
     "Track": 17,  # one a fact of a film's track, in the order of its boxes

@@ -23,6 +23,7 @@ from forebay_loader.meter.stalls import install, postfix, remove, stalls
 from forebay_loader.plan.ahead import ahead
 from forebay_loader.resume.description import describe_state
 from forebay_loader.resume.merge import merge_states
+from forebay_loader.resume.sample_draws import rng
 from forebay_loader.resume.state_file import load_state, save_state
 from forebay_loader.samples.faults import TarFault
 from forebay_loader.session.sidecar import sidecar
@@ -65,6 +66,7 @@ __all__ = [
     "merge_states",
     "padded",
     "postfix",
+    "rng",
     "save_state",
     "sidecar",
     "stalls",

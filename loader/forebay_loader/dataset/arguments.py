@@ -11,6 +11,7 @@ from forebay_loader.base.timeouts import Limits
 
 __all__ = ["UNUSED", "Arguments", "with_positional"]
 
+RESUMES = ("exact", "replay")
 UNUSED = ("repeat", "cache_size", "cache_dir", "url_to_name", "verbose")  # the sidecar keeps the copies; webdataset ignores the other two
 
 
@@ -44,6 +45,7 @@ class Arguments:
     limits: Limits
     max_skipped: Union[int, float, None]
     max_consecutive_skips: Optional[int]
+    resume: str
 
     def __post_init__(self) -> None:
         """``TypeError`` for a value of a wrong kind; arguments that a stage checks itself are left to the stage."""
@@ -51,6 +53,8 @@ class Arguments:
             _ = self._asks_shuffle
         except (TypeError, ValueError):
             raise TypeError(f"shardshuffle takes True, False, None or a number; got {self.shardshuffle!r}") from None
+        if self.resume not in RESUMES:
+            raise ValueError(f"resume takes {' or '.join(map(repr, RESUMES))}; got {self.resume!r}")
         check_reading(self.handler, self.select_files, self.rename_files, self.limits)
 
     @property

@@ -22,6 +22,8 @@ __all__ = ["DecodeStage"]
 class DecodeStage(EpochStage):
     """``args`` and ``how`` are those of ``wds.WebDataset.decode``."""
 
+    state_kind = "one"  # a sample for a sample
+
     def __init__(self, args: Sequence[Any], how: Mapping[str, Any]) -> None:
         self._args = tuple(args)
         self._how = dict(how)

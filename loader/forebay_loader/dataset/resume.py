@@ -1,8 +1,9 @@
 """Where an iteration of a data set stands, so that another process can go on there: torchdata's ``StatefulDataLoader`` asks for it.
 
-The epoch and the number of yielded samples say what comes next. The order is a function of seed and epoch, so the resumed iteration goes
-through its epoch again and leaves out the samples that were yielded. A state is refused if its order is drawn by the clock or its data are
-others: samples would be lost and others read twice, without an error.
+The order is a function of seed and epoch. So the shards that were begun, the samples read, and those that wait in buffers say what comes
+next, and the resumed iteration enters its epoch there. By ``resume="replay"`` it goes through its epoch again and leaves out what was
+yielded. A state is refused if its order is drawn by the clock or its data are others: samples would be lost and others read twice, without
+an error.
 """
 
 from __future__ import annotations
@@ -11,81 +12,155 @@ import os
 import random
 import re
 import threading
+import time
 from hashlib import blake2b
 from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence
 
-from webdataset import filters
-
 from forebay_loader.base.epoch_stage import EpochStage
+from forebay_loader.base.errors import NotResumable
+from forebay_loader.base.notices import log
 from forebay_loader.identity.world import World, here_worker
+from forebay_loader.resume.cursor import Cursor, cursor_here
+from forebay_loader.resume.known_stages import kind_of, name_of, untold
+from forebay_loader.resume.pass_state import PassState, Ranges, ranges_of, whole_of
+from forebay_loader.resume.sample_buffer import SampleBuffer
+from forebay_loader.resume.sample_draws import draw_for
+from forebay_loader.resume.taken_samples import Taken, TakenSamples
 
-__all__ = ["Resumed", "SampleShuffle", "StreamPosition", "made_of", "undetermined"]
+__all__ = ["Resumed", "SampleShuffle", "StreamPosition", "made_of", "undetermined", "untold_of"]
 
-FORMAT = 1
-_DRAWN = ("_shuffle", "_rsample")  # webdataset's stages that draw by time and pid
+FORMAT = 2  # 1 had the epoch and how much was yielded, as a replay still has
+_UNLISTED = "its shards come from a source of their own, whose order is not known here"
 _NAMES = 64
 _URL = re.compile(r"://[^/\s'\"?#]*([^\s'\"?#]*)")
 _END = object()
 _REFUSED = "the state that was loaded cannot be resumed"
 _ADVICE = "set_epoch(n) without a state begins epoch n from its start"
+_OF_ONE_WORLD = ("rank", "worker")
+_OF_ANY_WORLD = ("shards", "their names", "order")
+_MERGE = "fb.merge_states makes of the states of all ranks one that any number of ranks and workers goes on from; "
+_NOT_EXACT = "this pipeline has no exact state"
+_REPLAY = "fb.WebDataset(…, resume='replay') resumes it by running the epoch again up to there; or move that stage to the loader, behind it"
 
 
 class StreamPosition:
     """One iteration: its ``epoch``, and how many samples were yielded, those before the resume included.
 
     ``drawing`` are webdataset's stages that count their passes by themselves, ``most`` is what the iteration yields at most.
+    ``untold`` says why its state cannot be exact, "" where it is, and is None where a replay is asked for.
     """
 
     def __init__(
-        self, epoch: int, made_of: Mapping[str, Any], drawing: Sequence[Any], most: Optional[int], resumed: Optional[Resumed]
+        self,
+        epoch: int,
+        made_of: Mapping[str, Any],
+        drawing: Sequence[Any],
+        most: Optional[int],
+        resumed: Optional[Resumed],
+        untold: Optional[str],
     ) -> None:
         self.epoch = epoch
-        self.passed = 0
+        self.passed = resumed.yielded if resumed is not None and resumed.exact else 0
         self.over = resumed is not None and resumed.over
         self._most = most
-        self._before = 0 if resumed is None else resumed.yielded
+        self._before = 0 if resumed is None else resumed.yielded + resumed.drop
         self._made_of = dict(made_of)
         self._drawing = drawing
         self._drawn = [int(stage.epoch) for stage in drawing]
+        self._untold = untold  # None: a replay is asked for
+        self._resumed = resumed
+        self._cursor: Optional[Cursor] = None  # of the turn that was begun last
+        self._taken: Optional[TakenSamples] = None
+
+    def begin(self, cursor: Cursor, *, asked: bool) -> None:
+        """A pass of this iteration begins; ``asked``: somebody looks at what it takes."""
+        self._cursor = cursor
+        self._taken = TakenSamples(cursor) if asked else None
+        if self._untold is not None:
+            self._drawn = [int(stage.epoch) for stage in self._drawing]
+
+    def noting(self, samples: Iterator[Any], key: str) -> Iterator[Any]:
+        """``samples``, counted where a state asks for it. What makes them draws by ``key``."""
+        draw_for(key)
+        for self.passed, sample in enumerate(samples, self.passed + 1):  # noqa: B020
+            if self._taken is not None:
+                self._taken.note()
+            yield sample
+            draw_for(key)  # this thread may have pulled from another data set meanwhile
+
+    @property
+    def turn(self) -> int:
+        """The number of the pass that was begun last."""
+        return 0 if self._cursor is None else self._cursor.turn
+
+    def look(self) -> Taken:
+        """What was given since the last look, in the pass that was begun last; nothing at the first look."""
+        if self._taken is None:
+            self._taken = None if self._cursor is None else TakenSamples(self._cursor)
+            return Taken.nothing()
+        return self._taken.look()
 
     def repeats(self) -> bool:
         """Whether samples are read again that were yielded before the resume."""
         return self.passed < self._before
 
     def state(self) -> dict[str, Any]:
-        """Plain values, for any way of keeping them."""
+        """Plain values, for any way of keeping them. Raises ``NotResumable``."""
+        if self._cursor is None and self._resumed is not None and self._before:
+            return self._resumed.told
         yielded = max(self.passed, self._before)  # while samples that were yielded before are read again, the position stays
         over = self.over or self.passed == self._most
         drawn = [int(stage.epoch) for stage in self._drawing] if over else self._drawn
-        return {"format": FORMAT, "epoch": self.epoch, "yielded": yielded, "over": over, "made_of": self._made_of, "drawn": drawn}
+        found = {"format": FORMAT, "epoch": self.epoch, "yielded": yielded, "over": over, "made_of": self._made_of, "drawn": drawn}
+        if self._untold is None:
+            return {**found, "resume": "replay"}
+        why = self._untold or ("" if self._cursor is None else self._cursor.shards.strange)
+        if why:
+            raise NotResumable(f"{_NOT_EXACT}: {why}. {_REPLAY}")
+        where = Cursor() if self._cursor is None else self._cursor
+        return {**found, "resume": "exact", **where.state()}
 
 
 class Resumed:
-    """What a state says of the iteration to come, in the process that loaded it."""
+    """What a state says of the iteration to come, in the process that loaded it; ``listed`` is how many shards the data set has."""
 
-    def __init__(self, state: Mapping[str, Any]) -> None:
-        if state.get("format") != FORMAT:
-            raise ValueError(f"{_REFUSED}: it is of format {state.get('format')!r}, and this version knows {FORMAT}. {_ADVICE}")
-        self.epoch = int(state["epoch"])
-        self.yielded = int(state["yielded"]) + int(state.get("drop", 0))  # and what a loader has handed out since
-        self.over = bool(state["over"])
-        self._drawn: list[int] = list(state["drawn"])
-        self._made_of = dict(state["made_of"])
+    def __init__(self, state: Mapping[str, Any], listed: int, *, replays: bool) -> None:
+        if not isinstance(state, Mapping) or state.get("format") not in (1, FORMAT):
+            found = state.get("format") if isinstance(state, Mapping) else type(state).__name__
+            raise ValueError(f"{_REFUSED}: it is of format {found!r}, and this version knows {FORMAT}. {_ADVICE}")
+        self.merged = state.get("kind") == "merged"
+        if "kind" in state and not self.merged:
+            raise ValueError(f"{_REFUSED}: it is that of a {state['kind']}, which fb.WebLoader's load_state_dict takes. {_ADVICE}")
+        self.epoch = whole_of(state, "epoch")
+        self.yielded = 0 if self.merged else whole_of(state, "yielded")
+        self.drop = whole_of(state, "drop") if "drop" in state else 0
+        self.over = state.get("over") is True
+        drawn, made = state.get("drawn", []), state.get("made_of")
+        if not isinstance(drawn, list) or not all(type(one) is int for one in drawn) or not isinstance(made, Mapping):
+            raise ValueError(f"{_REFUSED}: it is damaged: what it says of the data set, 'made_of' and 'drawn', cannot be read. {_ADVICE}")
+        self._drawn: list[int] = drawn
         self._pid = os.getpid()
+        self.told = dict(state)
+        self.exact = self.merged or (state.get("resume") == "exact" and not replays)
+        self.turn = whole_of(state, "turn") if self.exact else 0
+        self.done = _done(state.get("done"), listed)
+        self.place = PassState.of(state, listed) if self.exact and not self.merged and self.yielded else None
 
     def check(self, made_of: Mapping[str, Any], undetermined: str) -> None:
         """Raise ``ValueError`` where going on from here would lose samples or read some twice."""
-        if self._pid != os.getpid():
+        if self._pid != os.getpid() and not self.merged:
             raise ValueError(
                 f"{_REFUSED}: it was loaded in another process than reads; torchdata's StatefulDataLoader loads it in each worker"
             )
-        if not self.yielded:
+        if not self.yielded and not self.merged:
             return
         if undetermined:
             raise ValueError(f"{_REFUSED}: {undetermined}. {_ADVICE}")
-        other = [f"{name} was {was!r} and is {made_of.get(name)!r}" for name, was in self._made_of.items() if made_of.get(name) != was]
+        told = {name: was for name, was in self.told["made_of"].items() if not self.merged or name in _OF_ANY_WORLD}
+        other = [f"{name} was {was!r} and is {made_of.get(name)!r}" for name, was in told.items() if made_of.get(name) != was]
         if other:
-            raise ValueError(f"{_REFUSED}: it is of another data set or split: {'; '.join(other)}. {_ADVICE}")
+            way = _MERGE if [name for name in _OF_ONE_WORLD if made_of.get(name) != told.get(name)] and not self.merged else ""
+            raise ValueError(f"{_REFUSED}: it is of another data set or split: {'; '.join(other)}. {way}{_ADVICE}")
 
     def redraw(self, drawing: Sequence[Any]) -> None:
         """Let stages that count their passes by themselves count on from there."""
@@ -96,14 +171,31 @@ class Resumed:
         """What of the epoch's ``samples`` had not been yielded. Raises ``ValueError`` where there are fewer than that."""
         if self.over:
             return
-        for at in range(self.yielded):
+        gone, began = self.drop if self.exact else self.yielded + self.drop, time.monotonic()
+        for at in range(gone):
             if next(samples, _END) is _END:
-                raise ValueError(f"{_REFUSED}: it had yielded {self.yielded} of epoch {self.epoch}, which has {at} now. {_ADVICE}")
+                were = self.yielded + self.drop
+                now = at + (self.yielded if self.exact else 0)
+                raise ValueError(f"{_REFUSED}: it had yielded {were} of epoch {self.epoch}, which has {now} now. {_ADVICE}")
+        if not self.exact and gone:
+            seconds = time.monotonic() - began
+            log.warning("forebay: resumed by replay: %d outputs of epoch %d were made again, in %.1f s", gone, self.epoch, seconds)
         yield from samples
 
 
-def made_of(urls: Optional[Sequence[str]], order: Any, world: World, stages: Iterable[Any]) -> dict[str, Any]:
-    """What must be the same for a state to mean the same."""
+def _done(value: Any, listed: int) -> dict[int, Ranges]:
+    """What a merged state says of each shard; no ranges where all of it was read."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(str(shard).isdigit() and int(shard) < listed for shard in value):
+        raise ValueError(f"{_REFUSED}: it is damaged: its 'done' names no shards of a list of {listed}. {_ADVICE}")
+    return {int(shard): [] if ranges == "all" else ranges_of(ranges, f"shard number {shard}") for shard, ranges in value.items()}
+
+
+def made_of(
+    urls: Optional[Sequence[str]], order: Any, world: World, stages: Iterable[Any], passes: tuple[int, int] = (1, -1)
+) -> dict[str, Any]:
+    """What must be the same for a state to mean the same. ``passes``: how many an iteration makes, and what it yields at most."""
     worker = here_worker()
     return {
         "shards": None if urls is None else len(urls),
@@ -112,17 +204,24 @@ def made_of(urls: Optional[Sequence[str]], order: Any, world: World, stages: Ite
         "rank": f"{world.rank} of {world.size}",
         "worker": f"{worker.id} of {worker.workers}",
         "stages": [_sized(stage) for stage in stages],
+        "passes": f"{passes[0]} of {passes[1]} each",
     }
 
 
-def undetermined(listed: bool, stages: Iterable[Any]) -> str:
+def undetermined(listed: bool, stages: Sequence[Any]) -> str:
     """Why nobody can tell in which order samples come; "" where seed and epoch tell."""
     if not listed:
-        return "its shards come from a source of their own, whose order is not known here"
+        return _UNLISTED
     for stage in stages:
-        if _name(stage) in _DRAWN and getattr(stage, "kw", {}).get("seed") is None:
-            return f"its stage {_name(stage)[1:]} draws by the clock; .shuffle(n) of fb.WebDataset, and seed=, draw the same again"
+        if kind_of(stage) == "shuffle" and getattr(stage, "kw", {}).get("rng") is not None:
+            return f"its stage {name_of(stage)} draws from your own generator; .shuffle(n) of fb.WebDataset, and seed=, draw the same again"
     return ""
+
+
+def untold_of(listed: bool, stages: Sequence[Any]) -> str:
+    """Why the state of a data set of ``stages`` cannot be exact; "" where it is."""
+    reading = [at for at, stage in enumerate(stages) if getattr(stage, "reads_shards", False)]
+    return untold(stages[reading[-1] + 1 :]) if listed and reading else _UNLISTED
 
 
 def _names(urls: Sequence[str]) -> str:
@@ -157,7 +256,9 @@ def _name(stage: Any) -> str:
 
 
 class SampleShuffle(EpochStage):
-    """``.shuffle(n)``: webdataset's own buffer, drawn from by seed, epoch, rank and worker instead of by the clock."""
+    """``.shuffle(n)``: webdataset's buffer, drawn from by seed, epoch, rank and worker instead of by the clock."""
+
+    state_kind = "shuffle"
 
     def __init__(self, seed: Any, world: World, buffer: Mapping[str, Any]) -> None:
         self._seed = seed
@@ -173,10 +274,8 @@ class SampleShuffle(EpochStage):
 
     def __call__(self, data: Iterator[Any]) -> Iterator[Any]:
         epoch, turn = self._began.pop(threading.get_ident(), (0, 0))
-        worker = here_worker()
-        key = f"samples/{self._seed}/{epoch}/{turn}/{self._world.resolved().rank}/{worker.id}"
-        shuffled: Iterator[Any] = filters._shuffle(data, rng=random.Random(key), **self.buffer)  # noqa: S311  # an order, no secret
-        return shuffled
+        key = f"samples/{self._seed}/{epoch}/{turn}/{self._world.resolved().rank}/{here_worker().id}"
+        return SampleBuffer(random.Random(key), cursor_here() or Cursor(), **self.buffer).shuffled(data)  # noqa: S311  # an order, no secret
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_world": self._world.resolved(), "_began": {}}

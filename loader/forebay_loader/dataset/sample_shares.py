@@ -19,8 +19,9 @@ from forebay_loader.identity.world import here_worker
 from forebay_loader.meter.skips.skip_pass import SkipPass, current
 from forebay_loader.meter.skips.skip_watch import lone_pass
 from forebay_loader.plan.known_lists import lists_shards
+from forebay_loader.resume.begun_shards import ITEM, LISTED
+from forebay_loader.resume.cursor import Cursor, cursor_here
 from forebay_loader.samples.faults import named
-from forebay_loader.samples.indexed_stream import indexed_samples
 
 __all__ = ["ShareCounts", "SharePiece", "SharedOut", "counts_by_url", "piece", "ranges", "shareable", "shared_out"]
 
@@ -93,13 +94,16 @@ def shared_out(dataset: Any) -> Optional[SharedOut]:
 
 
 @lists_shards
-def _ranged(row: list[dict[str, Any]], wanted: Iterable[tuple[int, int, int]]) -> Iterator[dict[str, Any]]:
+def _ranged(row: list[tuple[dict[str, Any], int, int]], wanted: Iterable[tuple[int, int, int]]) -> Iterator[dict[str, Any]]:
     for at, first, stop in wanted:
-        yield {**row[at], "samples": (first, stop)}
+        item, begins, _ = row[at]
+        yield {**item, "samples": (begins + first, begins + stop)}
 
 
 class SharedOut:
     """From shards to this worker's samples: by shards through ``stages``, until ``by_samples`` has told the counts of all of them."""
+
+    reads_shards = True  # what follows gets samples
 
     def __init__(self, stages: tuple[NodeSplit, WorkerSplit, TarSamples, FairShare], shards: ShardList, *, drop: bool) -> None:
         self.stages = stages
@@ -135,23 +139,29 @@ class SharedOut:
         if self._counts is None:
             nodes, workers, tars, fair = self.stages
             return fair(tars(workers(nodes(data))))
-        samples = self._samples(self._split(data, self._counts), current() or lone_pass())
+        skips, cursor = current() or lone_pass(), cursor_here()
+        samples = self._samples(self._split(data, self._counts, cursor), skips, cursor)
+        if cursor is not None:
+            samples = cursor.counting(samples)
         return FairShare(None, self._shards, empty_check=self.stages[3].empty_check)(samples)
 
-    def _split(self, data: Iterable[dict[str, Any]], known: Mapping[str, int]) -> Iterator[dict[str, Any]]:
-        world, worker, row = self.stages[0].world.resolved(), here_worker(), list(data)
-        counts = [known[item["url"]] for item in row]
+    def _split(self, data: Iterable[dict[str, Any]], known: Mapping[str, int], cursor: Optional[Cursor]) -> Iterator[dict[str, Any]]:
+        world, worker = self.stages[0].world.resolved(), here_worker()
+        done = {} if cursor is None else cursor.done
+        row = [(item, *part) for item in data for part in _left_of(known[item["url"]], done.get(item.get(LISTED, -1), ()))]
+        counts = [stop - first for _, first, stop in row]
         wanted = piece(sum(counts), world.rank * worker.workers + worker.id, world.size * worker.workers, drop=self._drop)
         return _ranged(row, ranges(counts, wanted))
 
-    def _samples(self, data: Iterable[dict[str, Any]], skips: SkipPass) -> Iterator[dict[str, Any]]:
+    def _samples(self, data: Iterable[dict[str, Any]], skips: SkipPass, cursor: Optional[Cursor]) -> Iterator[dict[str, Any]]:
         """Of each shard those ``samples`` that its item names: found by its index where it is in memory, else by reading up to them."""
         tars = self.stages[2]
-        for opened in tars.opened(data, skips):
+        for opened in tars.opened(data, skips, cursor):
             first, stop = opened.pop("samples")
+            if cursor is not None:
+                first = max(first, cursor.entered(opened[ITEM]))
             last = stop == (self._counts or {}).get(opened["url"])
-            found = indexed_samples(opened, first, None if last else stop) if first and not tars.views else None
-            samples = islice(tars.read([opened], skips), first, None) if found is None else found
+            samples = tars.samples(opened, first, None if last else stop, skips)
             yield from islice(samples, stop - first)
             beyond = last and next(samples, None) is not None
             del samples  # it lets go of the shard now
@@ -162,3 +172,14 @@ class SharedOut:
                     f"shard {named(opened['stream'], opened['url'])}: holds more than the {stop} samples that it was counted with, which "
                     "nobody would read: has it changed? Run `forebay index` again, or mend what counts= says"
                 )
+
+
+def _left_of(count: int, done: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The parts of ``count`` samples that are in none of the ranges ``done``."""
+    first = 0
+    for start, stop in done:
+        if first < min(start, count):
+            yield first, min(start, count)
+        first = stop
+    if first < count:
+        yield first, count

@@ -6,7 +6,9 @@ Each is a plain stage, so that a user's own splitter can replace it. All stages 
 from __future__ import annotations
 
 import os
+import sys
 import threading
+from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Iterable, Iterator, Optional, Sequence
@@ -18,11 +20,14 @@ from forebay_loader.identity.world import World, here_worker
 from forebay_loader.meter.skips.skip_pass import current
 from forebay_loader.plan.epochs import Epochs
 from forebay_loader.plan.known_lists import lists_shards, passes_shards_on
+from forebay_loader.resume.begun_shards import LISTED
+from forebay_loader.resume.cursor import Cursor, cursor_here
 
 __all__ = ["FairShare", "NodeSplit", "ShardList", "ShardOrder", "WorkerSplit"]
 
 Item = dict[str, Any]
 _NOTHING = object()
+_LAST = sys.maxsize
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,10 @@ class ShardList(EpochStage):
         if order.resampled:
             step = self.world.resolved().size * here_worker().workers
             return resampled_order(n, order.seed, epoch, turn, first=self.place(), step=step)
-        return epoch_order(n, order.seed, epoch, turn) if order.shuffled else range(n)
+        found = epoch_order(n, order.seed, epoch, turn) if order.shuffled else range(n)
+        cursor = cursor_here()
+        whole = set() if cursor is None else {shard for shard, ranges in cursor.done.items() if not ranges}
+        return [shard for shard in found if shard not in whole] if whole else found  # before they are split: what is left is split evenly
 
     def __getstate__(self) -> dict[str, Any]:
         return {"urls": self.urls, "order": self.order, "epochs": self.epochs, "world": self.world.resolved()}
@@ -84,7 +92,7 @@ class ShardList(EpochStage):
 @lists_shards
 def _listed(urls: Sequence[str], indices: Iterable[int]) -> Iterator[Item]:
     for index in indices:
-        yield {"url": urls[index]}
+        yield {"url": urls[index], LISTED: index}
 
 
 @passes_shards_on
@@ -146,18 +154,25 @@ class FairShare:
     A stripe costs no origin bytes: the sidecar fetches a shard once for all of them.
     """
 
+    reads_shards = True  # what follows gets samples
+
     def __init__(self, split: Optional[WorkerSplit], shards: ShardList, *, empty_check: bool) -> None:
         self._split = split
         self._shards = shards
         self.empty_check = empty_check
 
     def __call__(self, samples: Iterable[Any]) -> Iterator[Any]:
-        shared = self._share(samples, Part([0]) if self._split is None else self._split.part())
+        shared = self._share(samples, Part([0]) if self._split is None else self._split.part(), cursor_here())
         skips = current()
         return shared if skips is None else skips.counting(shared)
 
-    def _share(self, samples: Iterable[Any], part: Part) -> Iterator[Any]:
+    def _share(self, samples: Iterable[Any], part: Part, cursor: Optional[Cursor]) -> Iterator[Any]:
         given = iter(samples)
+        if cursor is not None:
+            cursor.stripe = part.stripe, part.stripes
+            if cursor.done or cursor.began is not None:  # nothing may be left
+                yield from _rest(given, part, cursor)
+                return
         first = next(given, _NOTHING)
         if first is _NOTHING:
             self._tell_empty(part)
@@ -181,3 +196,21 @@ class FairShare:
         if self.empty_check:
             raise ValueError(f"{text}; {advice}. empty_check=False turns this error into a warning")
         notice_once(f"empty-{os.getpid()}", f"{text}; {advice}")
+
+
+def _rest(samples: Iterator[Any], part: Part, cursor: Cursor) -> Iterator[Any]:
+    """This worker's stripe of what is left of a pass."""
+    if not cursor.done:
+        yield from islice(samples, (part.stripe - cursor.read) % part.stripes, None, part.stripes) if part.stripes > 1 else samples
+        return
+    for sample in samples:
+        ordinal = cursor.last()
+        if ordinal % part.stripes == part.stripe and not _is_done(cursor, ordinal):
+            yield sample
+
+
+def _is_done(cursor: Cursor, ordinal: int) -> bool:
+    shard, number = cursor.place(ordinal)
+    ranges = cursor.done.get(shard, ())
+    at = bisect_right(ranges, (number, _LAST)) - 1
+    return at >= 0 and ranges[at][0] <= number < ranges[at][1]

@@ -5,20 +5,26 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
-from functools import lru_cache
+import weakref
+from functools import lru_cache, partial
+from itertools import chain, islice
 from typing import Any, Callable, Iterable, Iterator, Optional
 
 from forebay_loader.base.argument_types import check_reading
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
 from forebay_loader.dataset.local_copies import copied
+from forebay_loader.dataset.shard_entry import entered_at, first_left
 from forebay_loader.identity.reader_name import ensure_job
 from forebay_loader.meter.skips.recorded_handler import Handler, Place, RecordedHandler, asked
 from forebay_loader.meter.skips.skip_pass import SkipPass, current
 from forebay_loader.meter.skips.skip_watch import lone_pass
 from forebay_loader.meter.stage_ranges import ranged
 from forebay_loader.plan.ahead import Ahead
+from forebay_loader.resume.begun_shards import ITEM
+from forebay_loader.resume.cursor import Cursor, cursor_here
+from forebay_loader.samples.faults import named
 from forebay_loader.samples.open_sample import reraise
-from forebay_loader.samples.tar import check_rule, samples_of
+from forebay_loader.samples.tar import Samples, check_rule
 from forebay_loader.stream.missing_sidecar import Expected
 from forebay_loader.stream.webdataset_openers import gopen_module, open_source, source_of
 
@@ -71,13 +77,25 @@ class ShardOpenings:
         self.handler = handler
         self._cache = cache
         self._ahead = ahead
-        self._limits = limits
+        self.limits = limits
         self._expected = Expected()
 
-    def __call__(self, data: Iterable[Any], skips: Optional[SkipPass] = None) -> Iterator[dict[str, Any]]:
-        """``skips`` is the pass that this is part of."""
+    def __call__(self, data: Iterable[Any], skips: Optional[SkipPass] = None, cursor: Optional[Cursor] = None) -> Iterator[dict[str, Any]]:
+        """``skips`` is the pass that this is part of, and ``cursor`` says where that stands."""
         skips = skips or lone_pass()
-        return skips.opening(self._opened(self._ahead(data), skips))  # at once: it tells a worker its rank before a splitter asks
+        if cursor is None:
+            return skips.opening(self._opened(self._ahead(data), skips))  # at once: it tells a worker its rank before a splitter asks
+        items = cursor.taking(self._ahead(cursor.left(data)))
+        return skips.opening(_noted(self._opened(items, skips), cursor))
+
+    @property
+    def copies(self) -> bool:
+        """Whether samples name a copy of their shard."""
+        return self._cache is not None
+
+    def reopened(self, item: dict[str, Any]) -> dict[str, Any]:
+        """``item`` with an open stream, announced to nobody. Raises what opening raises."""
+        return self._open(item)
 
     def _opened(self, data: Iterable[Any], skips: SkipPass) -> Iterator[dict[str, Any]]:
         handler = None if self.handler is None else RecordedHandler(self.handler, skips)
@@ -99,8 +117,8 @@ class ShardOpenings:
         source = source_of(sample["url"])
         if source is None:
             return _stock_open(sample)
-        self._expected.check(source, self._limits)
-        stream = open_source(source, self._limits)
+        self._expected.check(source, self.limits)
+        stream = open_source(source, self.limits)
         if self._cache is None:
             return {**sample, "stream": stream}
         stream, path = copied(self._cache, sample["url"], stream)
@@ -109,6 +127,8 @@ class ShardOpenings:
 
 class TarSamples:
     """``ShardOpenings``, then the tars' samples. ``handler`` serves opening, reading and grouping; ``files`` goes to ``samples_of``."""
+
+    reads_shards = True  # what follows gets samples
 
     def __init__(self, opening: ShardOpenings, files: dict[str, Any]) -> None:
         check_rule(files.get("on_tar_fault", "raise"))
@@ -121,19 +141,77 @@ class TarSamples:
         skips = current()
         if skips is not None:
             skips.stages.reads = True
-            samples = self.read(self.opened(data, skips), skips)
+            samples = self._of_pass(data, skips, cursor_here())
             return skips.counting(samples) if self.counts else iter(samples)
         skips = lone_pass()
         return skips.until_end(skips.counting(self.read(self.opened(data, skips), skips)))
 
-    def opened(self, data: Iterable[Any], skips: SkipPass) -> Iterator[dict[str, Any]]:
-        """Each of ``data`` as it is, with its open ``stream``."""
-        return self._opening(data, skips)
+    def _of_pass(self, data: Iterable[Any], skips: SkipPass, cursor: Optional[Cursor]) -> Iterator[dict[str, Any]]:
+        opened = self.opened(data, skips, cursor)
+        if cursor is None:
+            return self.read(opened, skips)
+        if cursor.done:
+            return cursor.counting(self._in_parts(opened, skips, cursor))
+        if cursor.began is None:
+            return cursor.counting(self.read(opened, skips, cursor))
+        first = islice(opened, 1)  # the shard that was begun when the state was taken: it alone is entered in its middle
+        return cursor.counting(chain(self._in_parts(first, skips, cursor), self.read(opened, skips, cursor)))
 
-    def read(self, opened: Iterable[dict[str, Any]], skips: SkipPass) -> Iterable[dict[str, Any]]:
+    def opened(self, data: Iterable[Any], skips: SkipPass, cursor: Optional[Cursor] = None) -> Iterator[dict[str, Any]]:
+        """Each of ``data`` as it is, with its open ``stream``."""
+        return self._opening(data, skips, cursor)
+
+    def read(self, opened: Iterable[dict[str, Any]], skips: SkipPass, cursor: Optional[Cursor] = None) -> Iterator[dict[str, Any]]:
         """The samples of what is open."""
         handler = RecordedHandler(self._opening.handler or reraise, skips)
-        return ranged("read", samples_of(opened, handler=handler, markers=ends_with_shards(), **self._files))
+        reading = Samples(handler, self._files.get("select_files"), self._files.get("rename_files"), ends_with_shards(), *self._how)
+        if cursor is not None:
+            cursor.waits = partial(_waits, weakref.ref(reading))
+        return iter(ranged("read", reading.read(opened)))
+
+    def _in_parts(self, opened: Iterable[dict[str, Any]], skips: SkipPass, cursor: Cursor) -> Iterator[dict[str, Any]]:
+        """What is open, each from the sample on with which it is entered."""
+        for one in opened:
+            start = cursor.entered(one[ITEM])
+            if not start and cursor.done:
+                start = first_left(cursor.done.get(cursor.shards.items.shards[one[ITEM]], ()))
+                cursor.skipped(start)
+            yield from self.samples(one, start, None, skips, sure=True)
+
+    def samples(
+        self, opened: dict[str, Any], start: int, stop: Optional[int], skips: SkipPass, *, sure: bool = False
+    ) -> Iterator[dict[str, Any]]:
+        """Samples ``start`` to ``stop`` of one open shard: by its index where there is one, else by reading up to them.
+
+        Where ``sure`` of them, raises ``ValueError`` if it has not even ``start``, and there is no handler that may pass some over.
+        """
+        found = entered_at(opened, start, stop, self._opening.limits) if start and self.plain else None
+        if found is not None:
+            yield from found
+            return
+        samples = self.read([opened], skips)
+        for at in range(start):
+            if next(samples, None) is None:
+                if sure and self._opening.handler is None:
+                    raise ValueError(
+                        f"shard {named(opened['stream'], opened['url'])}: is to be gone on with at sample {start}, and has {at}: has it "
+                        "changed? Bring back what it was; or set_epoch(n) without a state begins epoch n from its start"
+                    )
+                return
+        yield from samples if stop is None else islice(samples, stop - start)
+
+    @property
+    def plain(self) -> bool:
+        """Whether its samples are those that an index numbers, as ``bytes``."""
+        return not self.views and not self.selects
+
+    @property
+    def opening(self) -> ShardOpenings:
+        return self._opening
+
+    @property
+    def _how(self) -> tuple[str, bool]:
+        return str(self._files.get("on_tar_fault", "raise")), self.views
 
     @property
     def views(self) -> bool:
@@ -143,6 +221,19 @@ class TarSamples:
     def selects(self) -> bool:
         """Whether some members, and so perhaps whole samples, are left out."""
         return self._files.get("select_files") is not None or self._files.get("rename_files") is not None
+
+
+def _waits(reading: "weakref.ref[Samples]") -> bool:
+    """Whether ``reading``, whose handler leads to the pass that asks, holds a sample back."""
+    found = reading()
+    return found is not None and found.waits()
+
+
+def _noted(opened: Iterator[dict[str, Any]], cursor: Cursor) -> Iterator[dict[str, Any]]:
+    """``opened``; a shard that is another than when the state was taken is no fault for a handler."""
+    for one in opened:
+        cursor.shards.opened(one)
+        yield one
 
 
 def ends_with_shards() -> bool:

@@ -22,13 +22,14 @@ from forebay_loader.base.notices import notice_once
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
 from forebay_loader.dataset.arguments import Arguments, with_positional
 from forebay_loader.dataset.decode_stage import DecodeStage
-from forebay_loader.dataset.resume import Resumed, SampleShuffle, StreamPosition, made_of, undetermined
+from forebay_loader.dataset.resume import Resumed, SampleShuffle, StreamPosition, made_of, undetermined, untold_of
+from forebay_loader.dataset.samples_again import PassAgain
 from forebay_loader.dataset.shard_list import FairShare, NodeSplit, ShardList, ShardOrder, WorkerSplit
 from forebay_loader.dataset.stages import ShardOpenings, TarSamples
 from forebay_loader.dataset.webdataset_compat import POSITIONAL, file_cache, group_of, listed, node_stage, stock_source
 from forebay_loader.dataset.with_length import with_length
 from forebay_loader.identity.reader_name import ensure_job
-from forebay_loader.identity.world import World, in_worker, take_role
+from forebay_loader.identity.world import World, here_worker, in_worker, take_role
 from forebay_loader.meter.skips.recorded_handler import Handler
 from forebay_loader.meter.skips.skip_pass import current, making
 from forebay_loader.meter.skips.skip_watch import SkipWatch
@@ -38,6 +39,9 @@ from forebay_loader.meter.stalls import install
 from forebay_loader.plan.ahead import Ahead
 from forebay_loader.plan.epochs import Epochs
 from forebay_loader.plan.plan_subject import set_of, told_epoch
+from forebay_loader.resume.cursor import Cursor, cursor_here, putting_together
+from forebay_loader.resume.known_stages import kept_stage
+from forebay_loader.resume.taken_samples import Taken
 from forebay_loader.videos.torch_video import torch_video
 
 __all__ = ["WebDataset"]
@@ -87,6 +91,7 @@ class WebDataset(compat.WebDataset):
     - ``max_skipped``: how much handlers may pass over in an epoch of a rank: a number, or a share such as 0.001 of its samples, and of its
       shards; ``FOREBAY_MAX_SKIPPED`` or any without.
     - ``max_consecutive_skips``: how much one stage may in a row, a number; ``FOREBAY_MAX_CONSECUTIVE_SKIPS``, or 1000 with ``max_skipped``.
+    - ``resume``: "exact", or "replay" to run an epoch again up to where a state was taken; docs/resume.md has what each asks for.
 
     Raises ``TypeError`` and ``ValueError`` for arguments and empty lists here; while it is read ``fb.ProxyUnreachable`` (no sidecar was
     ever named), ``fb.ShardReadError``, ``fb.ShardChanged`` and ``fb.TarFault``, each naming the shard and the next step, and
@@ -122,6 +127,7 @@ class WebDataset(compat.WebDataset):
         limits: Limits = DEFAULT_LIMITS,
         max_skipped: Union[int, float, None] = None,
         max_consecutive_skips: Optional[int] = None,
+        resume: str = "exact",
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "positional", "__class__")}
         DataPipeline.__init__(self)
@@ -138,6 +144,8 @@ class WebDataset(compat.WebDataset):
         self._shards: Optional[ShardList] = None
         self._place: Optional[StreamPosition] = None  # of the iteration that was begun last, in this process
         self._resumed: Optional[Resumed] = None  # what the next one goes on from
+        self._replays = asked.resume == "replay"
+        self._is_asked = False  # whether somebody looks at which samples are taken
         found = listed(asked.urls)
         splitter = node_stage(nodes, self.world, asked.draws)
         tars = self._tar_stage(asked, set_of(asked.urls if found is None or isinstance(asked.urls, str) else found))
@@ -195,7 +203,8 @@ class WebDataset(compat.WebDataset):
     def state_dict(self) -> dict[str, Any]:
         """Where the iteration stands that was begun last in this process (in a DataLoader, ask its ``StatefulDataLoader``).
 
-        The epoch, how much was yielded, and what the data set was made of. ``RuntimeError`` where none was begun.
+        Plain values: the epoch, the shards that were begun, the samples that wait in buffers, and what the data set was made of.
+        ``RuntimeError`` where none was begun, ``fb.NotResumable`` where a stage is not known whose samples nobody could find again.
         """
         if self._place is None:
             raise RuntimeError(
@@ -210,25 +219,34 @@ class WebDataset(compat.WebDataset):
         return self._place
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """The next iteration goes on where ``state_dict`` was taken: it reads its epoch anew and leaves out what was yielded.
+        """The next iteration goes on where ``state_dict`` was taken; of ``fb.merge_states``, with this worker's part of what is left.
 
-        ``ValueError`` where that would lose samples: of other shards, another seed or split, or with an order that is drawn by the clock.
+        ``ValueError`` where that would lose samples: of other shards, another seed or split, or with an order that is drawn by the clock;
+        and for a state that is damaged.
         """
-        resumed = Resumed(state_dict)
+        resumed = Resumed(state_dict, 0 if self._shards is None else len(self._shards), replays=self._replays)
         self._check(resumed)
-        if resumed.yielded or in_worker():
+        if resumed.yielded or resumed.drop or resumed.merged or in_worker():
             self._resumed = resumed
         else:
             self._epochs.set(resumed.epoch)
             resumed.redraw(self._drawing)
 
+    def taken(self) -> Taken:
+        """What the iteration gave in this process since it was asked last, for loaders that keep its state: which samples, by the numbers
+        that its state has for them, and which shards it began. They are kept from the first call on."""
+        self._is_asked = True
+        return Taken.nothing() if self._place is None else self._place.look()
+
     def _check(self, resumed: Resumed) -> None:
         resumed.check(self._made_of(), undetermined(self._shards is not None, self.pipeline))
+        if resumed.merged and self._shards is not None and self._shards.order.resampled:
+            raise ValueError("shards that are drawn without end resume on the same ranks and workers only, from states that are not merged")
 
     def _made_of(self) -> dict[str, Any]:
         shards = self._shards
         urls, order = (None, None) if shards is None else (shards.urls, shards.order)
-        return made_of(urls, order, self.world.resolved(), self.pipeline)
+        return made_of(urls, order, self.world.resolved(), self.pipeline, (self.repetitions, self.nsamples))
 
     def listed(self, batchsize: int, partial: bool = True) -> Any:
         """Lists of ``batchsize`` samples, without collation; the last may be shorter if ``partial``."""
@@ -246,6 +264,10 @@ class WebDataset(compat.WebDataset):
         ``IterableDataset`` takes 20 ms."""
         if isinstance(f, _STAGES):
             return f(*args, **kwargs)
+        cursor = cursor_here()
+        kept = kept_stage(f, args[0], cursor) if args and cursor is not None and cursor.reads else None
+        if kept is not None:
+            return staged(f, kept)
         skips = current()
         made = recorded_stage(f, args[0], skips) if args and skips is not None else None
         made = super().invoke(f, *args, **kwargs) if made is None else made
@@ -262,10 +284,11 @@ class WebDataset(compat.WebDataset):
         if resumed is not None:
             resumed.redraw(self._drawing)
         most = self.nsamples if self.repetitions != 1 and self.nsamples > 0 else None
-        self._place = StreamPosition(epoch, self._made_of(), self._drawing, most, resumed)
-        samples = self._passes(epoch, self._place, most)
+        untold = None if self._replays else untold_of(self._shards is not None, self.pipeline)
+        self._place = StreamPosition(epoch, self._made_of(), self._drawing, most, resumed, untold)
+        samples = self._passes(epoch, self._place, most, resumed if resumed is not None and resumed.exact else None)
         if most is not None:
-            samples = islice(samples, most)
+            samples = islice(samples, max(0, most - self._place.passed))
         return samples if resumed is None else resumed.rest(samples)
 
     @property
@@ -273,31 +296,48 @@ class WebDataset(compat.WebDataset):
         """webdataset's stages that count their passes by themselves."""
         return [stage for stage in self.pipeline if isinstance(stage, stock_detshuffle)]
 
-    def _passes(self, epoch: int, place: StreamPosition, most: Optional[int]) -> Iterator[Any]:
+    def _put_together(self, cursor: Cursor, again: PassAgain) -> Iterator[Any]:
+        """``iterator1``, where each stage that held samples can have them again."""
+        samples: Iterator[Any] = self.invoke(self.pipeline[0])
+        for at, stage in enumerate(self.pipeline[1:], 1):
+            cursor.again = again.before(at)
+            samples = self.invoke(stage, samples)
+        return samples
+
+    def _passes(self, epoch: int, place: StreamPosition, most: Optional[int], resumed: Optional[Resumed]) -> Iterator[Any]:
         drawn_at = self._shards.place() if self._shards is not None and self._shards.order.resampled else 0
-        skips = self._skips.begin(epoch, self.world.resolved())
+        skips, first = self._skips.begin(epoch, self.world.resolved()), 0 if resumed is None else resumed.turn
         skips.end_with_process()
         skips.stages.repeats = place.repeats
         try:
-            for turn in range(self.repetitions):
+            for turn in range(first, self.repetitions):
+                on = resumed if turn == first else None
+                cursor = self._cursor(epoch, turn, on)
+                place.begin(cursor, asked=self._is_asked)
+                told = epoch, turn, _phase(self, self._shards, epoch, turn), drawn_at
                 for stage in self.pipeline:
                     if isinstance(stage, EpochStage):
-                        stage.begin(epoch, turn, self._phase(epoch, turn), drawn_at)
+                        stage.begin(*told)
                 before = place.passed
-                with making(skips):
-                    samples = self.iterator1()
-                for place.passed, sample in enumerate(samples, before + 1):  # counted where a state asks for it
-                    yield sample
-                if place.passed == before:
+                with making(skips), putting_together(cursor):
+                    samples = self._put_together(cursor, PassAgain(self, cursor, skips, told))
+                yield from place.noting(samples, f"{self.seed}/{epoch}/{turn}" if turn else f"{self.seed}/{epoch}")
+                if place.passed == before and on is None:
                     break  # 0.2.86 would try again for ever
             place.over = True
         finally:
             skips.end(over=place.over or place.passed == most)
         skips.judge()
 
-    def _phase(self, epoch: int, turn: int) -> Optional[int]:
-        """How far training is, as ``base.epoch_stage`` says."""
-        if told_epoch(self._epochs.told) is not None or (self.repetitions != 1 and self.nsamples > 0):
-            return epoch
-        endless = self.repetitions == sys.maxsize or (self._shards is not None and self._shards.order.resampled)
-        return None if endless else epoch * int(self.repetitions) + turn
+    def _cursor(self, epoch: int, turn: int, resumed: Optional[Resumed]) -> Cursor:
+        urls = () if self._shards is None else self._shards.urls
+        key = f"{self.seed}/{epoch}/{turn}/{self.world.resolved().rank}/{here_worker().id}"
+        return Cursor(urls, turn, key) if resumed is None else Cursor(urls, turn, key, resumed.place, resumed.done)
+
+
+def _phase(dataset: WebDataset, shards: Optional[ShardList], epoch: int, turn: int) -> Optional[int]:
+    """How far training is, as ``base.epoch_stage`` says."""
+    if told_epoch(dataset._epochs.told) is not None or (dataset.repetitions != 1 and dataset.nsamples > 0):
+        return epoch
+    endless = dataset.repetitions == sys.maxsize or (shards is not None and shards.order.resampled)
+    return None if endless else epoch * int(dataset.repetitions) + turn

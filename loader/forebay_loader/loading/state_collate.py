@@ -27,7 +27,8 @@ class StateCollate:
         self._every = every
         self._batched = batched
         self._place: Any = None  # of the iteration that is being counted
-        self._made = 0  # batches of it
+        self._turn = 0  # its pass
+        self._made = 0  # batches of that
         self._worker = 0
 
     def __repr__(self) -> str:
@@ -40,8 +41,8 @@ class StateCollate:
         outputs = len(data) if self._batched else 1
         batch = self._collate(data)
         place = self._dataset.place
-        if place is not self._place:
-            self._place, self._made, self._worker = place, 0, loader_worker().id
+        if place is not self._place or place.turn != self._turn:  # what is taken is told by pass
+            self._place, self._turn, self._made, self._worker = place, place.turn, 0, loader_worker().id
         self._made += 1
         taken = self._dataset.taken() if hasattr(self._dataset, "taken") else None
         if self._made != 1 and self._made % self._every:

@@ -93,6 +93,10 @@ class Samples:
         self._views = views
         self._open = OpenSample(self._handler)
 
+    def waits(self) -> bool:
+        """Whether a sample is held back: files of the next shard may belong to it."""
+        return self._open.sample is not None
+
     def read(self, sources: Iterable[Dict[str, Any]]) -> Iterator[Sample]:
         for source in sources:
             url = source["url"]

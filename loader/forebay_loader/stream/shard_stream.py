@@ -89,6 +89,11 @@ class ShardStream(io.BufferedIOBase):
         """Whether every byte of the announced length has arrived."""
         return self._progress.complete
 
+    @property
+    def etag(self) -> str:
+        """Of the version that is read; "" while nobody has told."""
+        return self._progress.etag
+
     def read(self, size: Optional[int] = -1) -> bytes:
         if size is not None and 0 <= size <= len(self._chunk) - self._at:  # the common case: tarfile asks for 10 KiB at a time
             start, self._at = self._at, self._at + size

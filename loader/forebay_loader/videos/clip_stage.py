@@ -50,6 +50,11 @@ class ClipStage(EpochStage, EpochDecoder):
     def __getstate__(self) -> Dict[str, Any]:
         return {**self.__dict__, "_world": self._world.resolved(), "_began": {}}
 
+    @property
+    def state_kind(self) -> str:
+        """What takes the place of a clip that cannot be decoded depends on those before it, and of these no state tells."""
+        return "" if self.replaces else "one"
+
     def begin(self, epoch: int, turn: int, phase: Optional[int] = None, place: int = 0) -> None:
         self._began[threading.get_ident()] = epoch, turn, phase, place
 

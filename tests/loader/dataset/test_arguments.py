@@ -17,7 +17,7 @@ pytestmark = pytest.mark.webdataset
 def asked(**how: Any) -> Arguments:
     """Everything at its default but this."""
     usual: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fields(Arguments)) | {"limits": Limits()}
-    return Arguments(**{**usual, "resampled": False, "detshuffle": False, **how})
+    return Arguments(**{**usual, "resampled": False, "detshuffle": False, "resume": "exact", **how})
 
 
 @pytest.mark.parametrize(

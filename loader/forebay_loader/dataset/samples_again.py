@@ -1,0 +1,235 @@
+"""Samples that a stage held when a state was taken: read again by shard and number, and put through what lies before that stage.
+
+Each is read when its turn comes. By its index a shard gives one sample without those before it, from its file or by ranges of it; one
+without an index is read up to the last that is wanted, and those wanted are kept until they are asked for.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from functools import partial
+from typing import Any, Callable, Iterable, Iterator, Optional
+
+from forebay_loader.base.epoch_stage import EpochStage
+from forebay_loader.base.shown_shard import shown_shard
+from forebay_loader.dataset.sample_shares import SharedOut
+from forebay_loader.dataset.shard_entry import indexed_shard
+from forebay_loader.dataset.stages import TarSamples
+from forebay_loader.meter.skips.recorded_handler import Place, RecordedHandler
+from forebay_loader.meter.skips.skip_pass import SkipPass, making
+from forebay_loader.resume.begun_shards import version_of
+from forebay_loader.resume.cursor import Cursor, putting_together
+from forebay_loader.resume.known_stages import PASSED, kind_of
+from forebay_loader.resume.pass_state import refs_of
+from forebay_loader.resume.sample_buffer import LOST
+from forebay_loader.samples.indexed_shard import IndexedShard
+
+__all__ = ["PassAgain", "ShardsAgain", "StagesAgain"]
+
+MOST_OPEN = 32  # shards at a time: a descriptor each
+_GONE = "bring that shard back as it was, or let resume='replay' run the epoch again"
+
+
+class ShardsAgain:
+    """Samples of the shards that ``cursor``'s pass began before its state was taken, as ``tars`` reads them."""
+
+    def __init__(self, cursor: Cursor, tars: TarSamples, skips: SkipPass) -> None:
+        self._begun = cursor.shards
+        self._tars = tars
+        self._handler = None if tars.opening.handler is None else RecordedHandler(tars.opening.handler, skips)
+        self._skips = skips
+        self._open: OrderedDict[int, IndexedShard] = OrderedDict()
+        self._without: set[int] = set()  # items whose shards have no index: read in full
+        self._kept: dict[tuple[int, int], Any] = {}
+        self._wanted: dict[int, dict[int, int]] = {}  # item -> number of a sample -> how often it is wanted
+        for buffer in () if cursor.began is None else cursor.began.buffers:
+            for ordinal in refs_of(buffer):
+                item, number = cursor.shards.place(ordinal)
+                numbers = self._wanted.setdefault(item, {})
+                numbers[number] = numbers.get(number, 0) + 1
+
+    def __repr__(self) -> str:
+        return f"<ShardsAgain {sum(map(len, self._wanted.values()))} samples of {len(self._wanted)} shards>"
+
+    def sample(self, ordinal: int) -> Any:
+        """The sample of ``ordinal``; ``LOST`` where the handler passes over what prevents that. Raises what reading raises, and
+        ``ValueError`` where its shard is another now."""
+        item, number = self._begun.place(ordinal)
+        try:
+            found = self._found(item, number)
+        except ValueError:
+            raise
+        except Exception as error:
+            if self._handler is None or not self._handler.at(error, Place("read", "file", self._begun.url(item), str(number))):
+                raise
+            found = LOST
+        self._count_off(item, number)
+        return found
+
+    def _found(self, item: int, number: int) -> Any:
+        if (item, number) in self._kept:
+            return self._kept[item, number]
+        shard = self._indexed(item)
+        if shard is None:
+            self._read(item)
+            return self._kept[item, number]
+        if number >= len(shard):
+            raise self._short(item, number, len(shard))
+        return shard[number]
+
+    def _indexed(self, item: int) -> Optional[IndexedShard]:
+        found = self._open.get(item)
+        if found is not None:
+            self._open.move_to_end(item)
+            return found
+        found = indexed_shard(self._begun.url(item), self._tars.opening.limits) if self._can_index(item) else None
+        if found is None:
+            self._without.add(item)
+            return None
+        try:
+            self._begun.check_version(item, found.etag)
+        except BaseException:
+            found.close()
+            raise
+        self._open[item] = found
+        if len(self._open) > MOST_OPEN:
+            self._open.popitem(last=False)[1].close()
+        return found
+
+    def _can_index(self, item: int) -> bool:
+        return item not in self._without and self._tars.plain and not self._tars.opening.copies
+
+    def _read(self, item: int) -> None:
+        """Keep all that is wanted of a shard without an index."""
+        shards, wanted = self._begun, self._wanted.get(item, {})
+        opened = self._tars.opening.reopened({"url": shards.url(item)})
+        shards.check_version(item, version_of(opened["stream"]))
+        last, count = max(wanted), 0
+        samples = self._tars.read([opened], self._skips)
+        for number, sample in enumerate(samples):
+            count = number + 1
+            if number in wanted:
+                self._kept[item, number] = sample
+            if number == last:
+                break
+        del samples  # it lets go of the shard now
+        if not self._tars.views:
+            opened["stream"].close()
+        if count <= last:
+            if self._handler is None:
+                raise self._short(item, last, count)
+            self._kept.update({(item, number): LOST for number in wanted if number >= count})  # it said to go on
+
+    def _short(self, item: int, number: int, count: int) -> ValueError:
+        return ValueError(
+            f"shard {shown_shard(self._begun.url(item))}: its sample {number} was in a buffer when the state was taken, and it has "
+            f"{count} now: {_GONE}"
+        )
+
+    def _count_off(self, item: int, number: int) -> None:
+        numbers = self._wanted.get(item, {})
+        numbers[number] = numbers.get(number, 1) - 1
+        if numbers[number] < 1:
+            del numbers[number]
+            self._kept.pop((item, number), None)
+        if not numbers:
+            self._wanted.pop(item, None)
+            shard = self._open.pop(item, None)
+            if shard is not None:
+                shard.close()
+
+
+class StagesAgain:
+    """Samples read again, as they come out of the stages before the one that held them. ``put`` makes these stages behind what it is
+    given."""
+
+    def __init__(self, shards: ShardsAgain, put: Callable[[Iterator[Any]], Iterator[Any]]) -> None:
+        self._shards = shards
+        self._put = put
+        self._waiting: list[Any] = []
+        self._made: Optional[Iterator[Any]] = None
+
+    def __repr__(self) -> str:
+        return f"<StagesAgain behind {self._shards!r}>"
+
+    def one(self, ordinal: int) -> Any:
+        """What was made of the sample of ``ordinal``. ``LOST``, and errors, as of ``ShardsAgain``; ``ValueError`` where a stage leaves it
+        out now."""
+        sample = self._shards.sample(ordinal)
+        if sample is LOST:
+            return LOST
+        if self._made is None:
+            self._made = self._put(self._feed())
+        self._waiting.append(sample)
+        try:
+            return next(self._made)
+        except _LeftOut:
+            self._made, name = None, sample.get("__key__", "?") if isinstance(sample, dict) else "?"
+            raise ValueError(
+                f"sample {name} was in a buffer when the state was taken, and a stage before it leaves it out now: what .map and .select "
+                "are given must make the same of a sample each time; resume='replay' runs the epoch again"
+            ) from None
+
+    def batch(self, ordinals: Iterable[int]) -> Any:
+        """The one batch that was made of the samples of ``ordinals``."""
+        samples = [sample for sample in map(self._shards.sample, ordinals) if sample is not LOST]
+        made = list(self._put(iter(samples)))
+        if len(made) != 1:
+            raise ValueError(
+                f"{len(samples)} samples were one batch when the state was taken, and are {len(made)} now: what .map and .select are given "
+                "must make the same of a sample each time; resume='replay' runs the epoch again"
+            )
+        return made[0]
+
+    def _feed(self) -> Iterator[Any]:
+        while True:
+            if not self._waiting:
+                raise _LeftOut
+            yield self._waiting.pop()
+
+
+class PassAgain:
+    """What was held in one pass of ``dataset``, that goes on where ``cursor`` says. ``told``: what its stages are told of the pass."""
+
+    def __init__(self, dataset: Any, cursor: Cursor, skips: SkipPass, told: tuple[int, int, Optional[int], int]) -> None:
+        self._dataset = weakref.ref(dataset)  # whose iteration, which holds it, all this is of: a cycle otherwise
+        self._pipeline = list(dataset.pipeline)
+        self._skips = skips
+        self._told = told
+        reading = [at for at, stage in enumerate(dataset.pipeline) if getattr(stage, "reads_shards", False)]
+        self._behind = reading[-1] + 1
+        tars = next((tars for tars in map(_tars, dataset.pipeline) if tars is not None), None)
+        self._shards = ShardsAgain(cursor, tars, skips) if tars is not None and cursor.began is not None else None
+
+    def __repr__(self) -> str:
+        return f"<PassAgain {self._shards!r}>"
+
+    def before(self, at: int) -> Optional[StagesAgain]:
+        """What stage ``at`` of the pipeline was given; None in a pass that begins."""
+        if self._shards is None or at < self._behind:
+            return None
+        return StagesAgain(self._shards, partial(self._put, self._pipeline[self._behind : at]))
+
+    def _put(self, stages: list[Any], samples: Iterator[Any]) -> Iterator[Any]:
+        dataset, cursor = self._dataset(), Cursor()
+        assert dataset is not None
+        cursor.reads = True
+        with making(self._skips), putting_together(cursor):
+            for stage in stages:
+                if kind_of(stage) in PASSED:
+                    continue
+                if isinstance(stage, EpochStage):
+                    stage.begin(*self._told)
+                samples = dataset.invoke(stage, samples)
+        return samples
+
+
+def _tars(stage: Any) -> Optional[TarSamples]:
+    if isinstance(stage, TarSamples):
+        return stage
+    return stage.stages[2] if isinstance(stage, SharedOut) else None
+
+
+class _LeftOut(BaseException):
+    """A stage asks for another sample: it gave none for the last. No handler of a stage's may see it."""

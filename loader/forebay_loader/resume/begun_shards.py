@@ -1,0 +1,127 @@
+"""The shards that a pass began, in order, and where their samples stand in the row of all that it read."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from bisect import bisect_right
+from typing import Any, Iterator, Mapping, NamedTuple, Optional, Sequence
+
+from forebay_loader.base.shown_shard import shown_shard
+from forebay_loader.plan.known_lists import passes_shards_on
+from forebay_loader.resume.pass_state import PassState
+
+__all__ = ["ITEM", "LISTED", "BegunShards", "Items", "left", "version_of"]
+
+ITEM = "item"  # an item's number in the pass, in what an opener gives
+LISTED = "listed"  # its shard's number in the list of the data set
+_OURS = '"fb-'  # an ETag that the sidecar made, for an origin that gives none
+
+
+class Items(NamedTuple):
+    """Of each shard begun: its number in the list, the number of its first sample, and the ordinal of that one."""
+
+    shards: "array[int]"
+    firsts: "array[int]"
+    ordinals: "array[int]"
+
+    def since(self, count: int) -> Items:
+        return Items(self.shards[count:], self.firsts[count:], self.ordinals[count:])
+
+
+class BegunShards:
+    """Those of one pass over the list ``urls``; ``began``: what it goes on from."""
+
+    def __init__(self, urls: Sequence[str], began: Optional[PassState]) -> None:
+        self.items = Items(array("i"), array("i"), array("i"))
+        self._etags: dict[int, str] = {}
+        self._urls = urls
+        self._numbers: dict[str, int] = {}
+        if began is not None:
+            self.items = Items(began.shards[:], began.firsts[:], began.ordinals[:])
+            self._etags = dict(began.etags)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} shards begun>"
+
+    def __len__(self) -> int:
+        return len(self.items.shards)
+
+    def begin(self, item: Any, ordinal: int) -> None:
+        """``item`` is opened next, and its first sample will be ``ordinal``."""
+        self.items.shards.append(self.number(item))
+        self.items.firsts.append(item["samples"][0] if isinstance(item, dict) and "samples" in item else 0)
+        self.items.ordinals.append(ordinal)
+
+    def number(self, item: Any) -> int:
+        """In the list: as the list itself says, else of the last shard of its name; -1 where there is none."""
+        if isinstance(item, dict) and LISTED in item:
+            return int(item[LISTED])
+        if not self._numbers:
+            self._numbers = {url: at for at, url in enumerate(self._urls)}
+        return self._numbers.get(str(item.get("url") if isinstance(item, dict) else item), -1)
+
+    def place(self, ordinal: int) -> tuple[int, int]:
+        """(item, number of the sample in its shard)."""
+        _, firsts, ordinals = self.items
+        item = bisect_right(ordinals, ordinal) - 1
+        return item, ordinal - ordinals[item] + firsts[item]
+
+    def url(self, item: int) -> str:
+        return self._urls[self.items.shards[item]]
+
+    def etags_from(self, ordinal: int) -> dict[str, str]:
+        """Of all items from that of ``ordinal`` on, as far as they have one."""
+        oldest = max(0, self.place(ordinal)[0]) if len(self) else 0
+        return {str(item): self._etags[item] for item in range(oldest, len(self)) if item in self._etags}
+
+    def opened(self, opened: Mapping[str, Any]) -> None:
+        """``opened`` has a stream now. Raises ``ValueError`` as ``check_version``."""
+        item, etag = opened[ITEM], version_of(opened["stream"])
+        self.check_version(item, etag)
+        if etag:
+            self._etags[item] = etag
+
+    def check_version(self, item: int, etag: str) -> None:
+        """Raise ``ValueError`` where the shard of ``item`` had another version than ``etag`` when the state was taken."""
+        was = self._etags.get(item, "")
+        if was and etag and was != etag and was.startswith(_OURS) == etag.startswith(_OURS):
+            raise ValueError(
+                f"shard {shown_shard(self.url(item))} has changed: the state that was loaded was taken in its version {was}, and it is "
+                f"{etag} now, so nobody can tell which of its samples are left. Bring that version back; or set_epoch(n) without a state "
+                "begins epoch n from its start"
+            )
+
+    @property
+    def strange(self) -> str:
+        """A shard that is not of the list, by which nobody could find it again; "" where there is none."""
+        at = next((at for at, shard in enumerate(self.items.shards) if shard < 0), -1)
+        return f"shard {at + 1} of its pass is not in the list" if at >= 0 else ""
+
+
+@passes_shards_on
+def left(items: Iterator[Any], begun: BegunShards, count: int) -> Iterator[Any]:
+    """Of ``items`` the last of the ``count`` that were begun, and what follows. Raises ``ValueError`` where these are others."""
+    for at, was in enumerate(begun.items.shards[:count]):
+        item = next(items, None)
+        found = -1 if item is None else begun.number(item)
+        if found != was:
+            raise ValueError(
+                f"the state that was loaded cannot be resumed: shard {at + 1} of its pass was number {was} of the list and is "
+                f"{'none' if item is None else f'number {found}'} now; does a splitter of your own give others?"
+            )
+        if at == count - 1:
+            yield item
+    yield from items
+
+
+def version_of(stream: Any) -> str:
+    """What tells versions of an opened shard apart: its ETag, of a file its length and when it was changed last; "" where nothing does."""
+    etag = getattr(stream, "etag", "")
+    if isinstance(etag, str) and etag:
+        return etag
+    try:
+        facts = os.fstat(stream.fileno())
+    except (AttributeError, OSError, ValueError):
+        return ""
+    return f"file-{facts.st_size}-{facts.st_mtime_ns}" if facts.st_size else ""

@@ -1,0 +1,187 @@
+"""Where one pass of one worker stands: which shards it began, which samples it read, and which of these a stage still holds.
+
+A pipeline is pulled, in one thread: when it has given something, every stage of it is suspended behind what it gave. So no sample has to
+carry a tag. The reader numbers its samples in the order in which it gives them (their *ordinals*, before stripes are taken), and each
+stage that holds samples or puts them together says of which ordinals its last output was made. What lies between gives one for one, or
+leaves some out, and changes nothing in that. The numbers cost a sample no step of Python but where a stage holds it.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from contextlib import contextmanager
+from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Protocol, Sequence, Union
+
+from forebay_loader.meter.skips.tally import Tally
+from forebay_loader.resume.arrays import packed
+from forebay_loader.resume.begun_shards import ITEM, BegunShards, left
+from forebay_loader.resume.pass_state import PassState, Ranges
+
+__all__ = ["Again", "Cursor", "Holder", "Made", "cursor_here", "putting_together"]
+
+Made = Union[int, "array[int]"]  # the ordinals that an output was made of
+_PIPELINE = threading.local()  # .cursor: of the pipeline that is being put together in this thread
+
+
+class Holder(Protocol):
+    """A stage that holds samples while its output is looked at, or counts them."""
+
+    def state(self) -> dict[str, Any]:
+        """Plain values, and arrays of ordinals: "refs" of samples that were not given yet, "given" of others that it needs."""
+
+
+class Again(Protocol):
+    """Makes again what a stage was given when the state was taken that is gone on from."""
+
+    def one(self, ordinal: int) -> Any: ...
+
+    def batch(self, ordinals: Iterable[int]) -> Any: ...
+
+
+class ReadCount:
+    """How many samples were read, those before the resume included: the next ordinal."""
+
+    def __init__(self, before: int) -> None:
+        self._before = before
+        self._tally = Tally()
+
+    def __repr__(self) -> str:
+        return f"<ReadCount {self.now()}>"
+
+    def counting(self, samples: Iterable[Any]) -> Iterator[Any]:
+        return self._tally.counting(samples)
+
+    def now(self) -> int:
+        return self._before + self._tally.now()
+
+    def last(self) -> int:
+        return self._before + self._tally.now() - 1
+
+    def skipped(self, samples: int) -> None:
+        self._before += samples
+
+
+class Cursor:
+    """One pass over shards of the list ``urls``. ``key`` is what its draws are seeded with; ``began``: what it goes on from; ``done``: the
+    samples of a shard that are left out, all of them where there are no ranges.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str] = (),
+        turn: int = 0,
+        key: str = "",
+        began: Optional[PassState] = None,
+        done: Optional[Mapping[int, Ranges]] = None,
+    ) -> None:
+        self.turn = turn
+        self.key = key
+        self.began = began
+        self.done = done or {}
+        self.shards = BegunShards(urls, began)
+        self.stripe = (0, 1) if began is None else began.stripe
+        self.holders: list[Holder] = []
+        self._reading = ReadCount(0 if began is None else began.read)
+        self.made: Callable[[], Made] = self._reading.last  # of what the last output of the stages so far was made; no cycle through this
+        self.reads = False  # whether the stages so far read shards: what comes before passes shards on
+        self.waits: Callable[[], bool] = _never  # whether the reader holds a sample back while it opens the next shard
+        self.again: Optional[Again] = None  # for the stage that is put together now
+
+    def __repr__(self) -> str:
+        return f"<Cursor at sample {self.read}, {len(self.shards)} shards begun>"
+
+    @property
+    def read(self) -> int:
+        """The next ordinal."""
+        return self._reading.now()
+
+    def last(self) -> int:
+        """The ordinal of the sample that was read last."""
+        return self._reading.last()
+
+    def counting(self, samples: Iterable[Any]) -> Iterator[Any]:
+        """``samples``, which are all that the reader gives, and in its order."""
+        self.reads = True
+        return self._reading.counting(samples)
+
+    def skipped(self, samples: int) -> None:
+        """The reader left out so many: they count as read."""
+        self._reading.skipped(samples)
+
+    def left(self, items: Iterable[Any]) -> Iterator[Any]:
+        """Of the ``items`` of the whole pass those that are not behind: what follows announces what will be read."""
+        given = iter(items)
+        return given if self.began is None else left(given, self.shards, len(self.began.shards))
+
+    def taking(self, items: Iterable[Any]) -> Iterator[dict[str, Any]]:
+        """``items``, each noted just before it is opened."""
+        begun = len(self.shards) > 0  # the first of them was, when the state was taken
+        for item in items:
+            if not begun:
+                self.shards.begin(item, self.read + self.waits())
+            begun = False
+            yield {**(item if isinstance(item, dict) else {"url": item}), ITEM: len(self.shards) - 1}
+
+    def entered(self, item: int) -> int:
+        """The number of the sample with which ``item``, which is opened now, is gone on with; 0 from its start."""
+        if self.began is not None and item == len(self.began.shards) - 1:
+            return self.began.entered
+        return 0
+
+    def hold(self, holder: Holder, made: Optional[Callable[[], Made]] = None) -> Optional[Mapping[str, Any]]:
+        """``holder`` is the next stage that has a state, and ``made`` tells of its outputs. What it held in the state gone on from."""
+        at = len(self.holders)
+        self.holders.append(holder)
+        if made is not None:
+            self.made = made
+        if self.began is None:
+            return None
+        if at >= len(self.began.buffers):
+            raise ValueError(
+                f"the state is damaged: it tells of {len(self.began.buffers)} stages that hold samples, and there are more here"
+            )
+        return self.began.buffers[at]
+
+    def place(self, ordinal: int) -> tuple[int, int]:
+        """(number of the shard in the list, number of the sample in it)."""
+        item, number = self.shards.place(ordinal)
+        return self.shards.items.shards[item], number
+
+    def state(self) -> dict[str, Any]:
+        """Plain values, as ``PassState`` reads them."""
+        buffers = [holder.state() for holder in self.holders]
+        oldest = min(
+            (min(value) for buffer in buffers for value in buffer.values() if isinstance(value, array) and value), default=self.last()
+        )
+        shards, firsts, ordinals = map(packed, self.shards.items)
+        found = {"turn": self.turn, "stripe": list(self.stripe), "shards": shards, "firsts": firsts, "ordinals": ordinals}
+        found |= {"read": self.read, "etags": self.shards.etags_from(oldest), "buffers": [_plain(buffer) for buffer in buffers]}
+        if self.done:
+            found["done"] = {str(shard): [list(one) for one in ranges] or "all" for shard, ranges in self.done.items()}
+        return found
+
+
+def _plain(buffer: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: packed(value) if isinstance(value, array) else value for name, value in buffer.items()}
+
+
+def _never() -> bool:
+    return False
+
+
+@contextmanager
+def putting_together(cursor: Optional[Cursor]) -> Iterator[None]:
+    """The stages that are put together meanwhile, in this thread, are of this pass."""
+    outer = cursor_here()
+    _PIPELINE.cursor = cursor
+    try:
+        yield
+    finally:
+        _PIPELINE.cursor = outer
+
+
+def cursor_here() -> Optional[Cursor]:
+    """Of the pass whose pipeline is being put together in this thread."""
+    found: Optional[Cursor] = getattr(_PIPELINE, "cursor", None)
+    return found

@@ -1,0 +1,144 @@
+"""Stages that put samples together, take batches apart, count or draw, so written that their state is a few numbers.
+
+``FullBatches`` gives a batch as soon as it is full. webdataset's waits for the sample behind it, which is then in no batch and in no state.
+"""
+
+from __future__ import annotations
+
+from array import array
+from hashlib import blake2b
+from itertools import count
+from typing import Any, Callable, Iterable, Iterator, Optional
+
+from forebay_loader.resume.cursor import Cursor, Made
+from forebay_loader.resume.pass_state import refs_of, whole_of
+
+__all__ = ["BatchRows", "FullBatches", "SeededPart", "StreamSlice"]
+
+Spread = Callable[[Iterable[Any]], Iterator[Any]]
+
+
+class FullBatches:
+    """``wds.batched``: the same batches. It holds nothing while its output is looked at."""
+
+    def __init__(self, batchsize: int, collate: Optional[Callable[[list[Any]], Any]], cursor: Cursor, *, partial: bool) -> None:
+        self._size = batchsize
+        self._collate = collate
+        self._partial = partial
+        self._upstream = cursor.made
+        self._made = array("i")
+        cursor.made = self._of_last
+
+    def __repr__(self) -> str:
+        return f"<FullBatches of {self._size}>"
+
+    def _of_last(self) -> Made:
+        return self._made
+
+    def batches(self, data: Iterable[Any]) -> Iterator[Any]:
+        batch: list[Any] = []
+        made = array("i")
+        for sample in data:
+            batch.append(sample)
+            _note(made, self._upstream())
+            if len(batch) >= self._size:
+                self._made, made = made, array("i")
+                yield batch if self._collate is None else self._collate(batch)
+                batch = []
+        if batch and self._partial:
+            self._made = made
+            yield batch if self._collate is None else self._collate(batch)
+
+
+class BatchRows:
+    """``wds.unbatched`` and ``wds.unlisted``: the rows of each batch."""
+
+    def __init__(self, spread: Spread, cursor: Cursor) -> None:
+        self._spread = spread
+        self._upstream = cursor.made
+        self._again = cursor.again
+        held = cursor.hold(self, self._of_last)
+        self._refs = array("i") if held is None else refs_of(held)
+        self._given = 0 if held is None else whole_of(held, "rows")
+
+    def __repr__(self) -> str:
+        return f"<BatchRows {self._given} of {len(self._refs)}>"
+
+    def state(self) -> dict[str, Any]:
+        return {"kind": "rows", "given": self._refs[: self._given], "refs": self._refs[self._given :], "rows": self._given}
+
+    def _of_last(self) -> Made:
+        return self._refs[min(self._given, len(self._refs)) - 1]
+
+    def rows(self, data: Iterable[Any]) -> Iterator[Any]:
+        if self._given < len(self._refs) and self._again is not None:
+            gone = self._given
+            for at, row in enumerate(self._spread(iter([self._again.batch(self._refs)])), 1):
+                if at > gone:
+                    self._given = at
+                    yield row
+        for batch in data:
+            made = self._upstream()
+            self._refs = made if isinstance(made, array) else array("i", [made])
+            for self._given, row in enumerate(self._spread(iter([batch])), 1):  # noqa: B020  # where a state asks for it
+                yield row
+            self._given = len(self._refs)
+
+
+class StreamSlice:
+    """``wds.slice``: of ``data`` what ``itertools.islice`` gives."""
+
+    def __init__(self, args: tuple[Any, ...], cursor: Cursor) -> None:
+        place = slice(*args)
+        self._start = place.start or 0
+        self._stop = place.stop
+        self._step = place.step or 1
+        held = cursor.hold(self)
+        self._taken = 0 if held is None else whole_of(held, "taken")
+
+    def __repr__(self) -> str:
+        return f"<StreamSlice at {self._taken}>"
+
+    def state(self) -> dict[str, Any]:
+        return {"kind": "slice", "refs": array("i"), "taken": self._taken}
+
+    def part(self, data: Iterable[Any]) -> Iterator[Any]:
+        given = iter(data)
+        for at in count(self._taken):
+            if self._stop is not None and at >= self._stop:
+                return
+            try:
+                sample = next(given)
+            except StopIteration:
+                return
+            self._taken = at + 1
+            if at >= self._start and (at - self._start) % self._step == 0:
+                yield sample
+
+
+class SeededPart:
+    """``wds.rsample``: a share of the samples, drawn by ``key`` and where each lies in its shard instead of by the clock."""
+
+    def __init__(self, share: float, key: str, cursor: Cursor) -> None:
+        self._below = int(share * (1 << 64))
+        self._key = key
+        self._cursor = cursor
+        self._upstream = cursor.made
+
+    def __repr__(self) -> str:
+        return f"<SeededPart {self._below / (1 << 64):.3g}>"
+
+    def part(self, data: Iterable[Any]) -> Iterator[Any]:
+        for sample in data:
+            made = self._upstream()
+            shard, number = self._cursor.place(made if isinstance(made, int) else made[0])
+            told = f"{self._key}/{shard}/{number}".encode()
+            if int.from_bytes(blake2b(told, digest_size=8).digest(), "big") < self._below:
+                yield sample
+
+
+def _note(made: "array[int]", more: Made) -> None:
+    if isinstance(more, int):
+        made.append(more)
+    else:
+        made.extend(more)

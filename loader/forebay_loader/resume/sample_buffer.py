@@ -1,0 +1,87 @@
+"""The buffer of ``.shuffle(n)``: webdataset's, draw for draw, which knows of each sample in it where it came from.
+
+Its state is a number for each sample and where its generator stands. What a buffer that goes on held is read again sample by sample, each
+when its turn comes: the first batch after a resume waits for its own samples, not for a whole buffer of them.
+"""
+
+from __future__ import annotations
+
+import random
+from array import array
+from typing import Any, Iterable, Iterator, Mapping, Optional
+
+from forebay_loader.resume.cursor import Cursor
+from forebay_loader.resume.pass_state import drawn_by, draws_of, refs_of
+
+__all__ = ["LOST", "SampleBuffer"]
+
+LOST = object()  # instead of a sample that could not be read again, and that a handler passed over
+_NOTHING = object()
+_UNREAD = object()  # a slot whose sample was not read again yet
+
+
+class SampleBuffer:
+    """One pass of one stage. ``rng`` draws; the rest is what ``wds.shuffle`` takes."""
+
+    def __init__(self, rng: random.Random, cursor: Cursor, bufsize: int = 1000, initial: int = 100, handler: Any = None) -> None:
+        self._rng = rng
+        self._size = bufsize
+        self._initial = min(initial, bufsize)
+        self._again = cursor.again
+        self._upstream = cursor.made
+        held = cursor.hold(self, self._made)
+        self._refs = array("i") if held is None else refs_of(held)
+        self._samples: list[Any] = [_UNREAD] * len(self._refs)
+        self._last = -1
+        self._ended = _ended(held)
+        if held is not None:
+            drawn_by(rng, held.get("rng"))
+
+    def __repr__(self) -> str:
+        return f"<SampleBuffer {len(self._samples)}/{self._size}>"
+
+    def state(self) -> dict[str, Any]:
+        return {"kind": "shuffle", "refs": self._refs, "rng": draws_of(self._rng), "ended": self._ended}
+
+    def _made(self) -> int:
+        return self._last
+
+    def shuffled(self, data: Iterable[Any]) -> Iterator[Any]:
+        """``data`` in the order of ``wds.shuffle``."""
+        samples, refs, upstream, size, initial = self._samples, self._refs, self._upstream, self._size, self._initial
+        given = iter(() if self._ended else data)
+        try:
+            for sample in given:
+                samples.append(sample)
+                refs.append(upstream())  # type: ignore[arg-type]  # where it is no number, no state is asked for: the stage is not known
+                if len(samples) < size:
+                    more = next(given, _NOTHING)
+                    if more is not _NOTHING:
+                        samples.append(more)
+                        refs.append(upstream())  # type: ignore[arg-type]
+                if len(samples) >= initial:
+                    found = self._drawn()
+                    if found is not LOST:
+                        yield found
+            self._ended = True
+            while samples:
+                found = self._drawn()
+                if found is not LOST:
+                    yield found
+        finally:
+            samples.clear()  # of a pass that was left early: a state needs the numbers alone
+
+    def _drawn(self) -> Any:
+        samples, refs = self._samples, self._refs
+        at = self._rng.randint(0, len(samples) - 1)
+        found, self._last = samples[at], refs[at]
+        samples[at], refs[at] = samples[-1], refs[-1]
+        samples.pop()
+        refs.pop()
+        if found is _UNREAD:
+            return LOST if self._again is None else self._again.one(self._last)
+        return found
+
+
+def _ended(held: Optional[Mapping[str, Any]]) -> bool:
+    return held is not None and held.get("ended") is True

@@ -1,0 +1,108 @@
+"""An iteration broken off anywhere goes on with exactly what would have come, whatever its stages hold; in one process, of files."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.lengths import examples
+from support.tars import tar_shard
+
+import forebay_loader as fb
+
+wds = pytest.importorskip("webdataset")
+
+pytestmark = pytest.mark.webdataset
+
+COUNTS = (4, 2, 7, 3, 9, 2)  # samples of each shard; 0.2.86 takes one that comes twice in a row for a fault
+ENDLESS = 60  # outputs of what never ends
+Made = Callable[[], Any]
+
+
+@pytest.fixture(scope="module")
+def urls(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder: Path = tmp_path_factory.mktemp("shards")
+    for number, samples in enumerate(COUNTS):
+        (folder / f"{number:03d}.tar").write_bytes(tar_shard(number, samples, size=20))
+    return [str(folder / f"{number:03d}.tar") for number in range(len(COUNTS))]
+
+
+def key(sample: Any) -> str:
+    return str(sample["__key__"])
+
+
+def length(sample: Any) -> int:
+    return int(key(sample)[-1]) + 1
+
+
+def keys(samples: list[Any]) -> list[str]:
+    return list(map(key, samples))
+
+
+SOURCES: dict[str, dict[str, Any]] = {
+    "shuffled": {"shardshuffle": True},
+    "as listed": {"shardshuffle": False},
+    "drawn without end": {"resampled": True},
+    "webdataset's buffer of shards": {"shardshuffle": 3, "detshuffle": True},
+    "some files": {"shardshuffle": True, "select_files": lambda name: "2." not in name},
+}
+PIPELINES: dict[str, Callable[[Any], Any]] = {
+    "nothing held": lambda data: data.map(key),
+    "two buffers, a filter between": lambda data: data.shuffle(5).select(lambda one: length(one) != 3).shuffle(6, initial=2).map(key),
+    "partial batches": lambda data: data.shuffle(7, initial=3).map(key).batched(3, collation_fn=list),
+    "full batches": lambda data: data.shuffle(7).map(key).batched(4, collation_fn=list, partial=False),
+    "rows of batches": lambda data: data.shuffle(7, initial=3).map(key).listed(4).map(list).unlisted(),
+    "batches of rows": lambda data: data.shuffle(7, initial=3).map(key).listed(4).unlisted().listed(3),
+    "passes of an epoch": lambda data: data.shuffle(7, initial=3).map(key).with_epoch(43),
+    "two passes": lambda data: data.shuffle(4).map(key).repeat(2),
+    "stock stages that draw": lambda data: data.compose(wds.shuffle(6)).rsample(0.7).map(key),
+    "a slice": lambda data: data.compose(wds.detshuffle(6)).slice(2, 15, 2).map(key),
+}
+
+
+def first(outputs: Any) -> list[Any]:
+    return list(islice(outputs, ENDLESS))
+
+
+@functools.cache
+def uninterrupted(source: str, pipeline: str, urls: tuple[str, ...]) -> tuple[list[Any], list[Any]]:
+    """Two epochs."""
+    data = PIPELINES[pipeline](fb.WebDataset(list(urls), **SOURCES[source]))
+    return first(data), first(data)
+
+
+def kept(data: Any) -> dict[str, Any]:
+    """Its state, as a checkpoint keeps it."""
+    state: dict[str, Any] = json.loads(json.dumps(data.state_dict()))
+    return state
+
+
+@given(st.sampled_from(sorted(SOURCES)), st.sampled_from(sorted(PIPELINES)), st.integers(0, 10**6), st.integers(0, 5))
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_comes_is_what_would_have_come(urls: list[str], source: str, pipeline: str, stop: int, further: int) -> None:
+    """Broken off anywhere in its first epoch, and again soon after; the second epoch too."""
+    made = lambda: PIPELINES[pipeline](fb.WebDataset(urls, **SOURCES[source]))  # noqa: E731
+    whole, second = uninterrupted(source, pipeline, tuple(urls))
+    stop = 1 + stop % len(whole)
+    data = made()
+    outputs = iter(data)
+    assert list(islice(outputs, stop)) == whole[:stop]
+    data, outputs = resumed(made, kept(data))
+    found = list(islice(outputs, further))
+    data, outputs = resumed(made, kept(data))
+    assert (found + first(outputs))[: len(whole) - stop] == whole[stop:]
+    if len(whole) < ENDLESS:
+        assert first(data) == second
+
+
+def resumed(made: Made, state: dict[str, Any]) -> tuple[Any, Iterator[Any]]:
+    data = made()
+    data.load_state_dict(state)
+    return data, iter(data)
