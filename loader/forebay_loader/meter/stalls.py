@@ -79,22 +79,23 @@ def around(batches: Iterable[Any], loader: Any, cause: Callable[[], str], *, bat
 
     What ``loader`` does not take of the time is a stall of ``cause()``. ``batched``: they are collated as ``loader`` does it.
     """
-    source, call = iter(batches), CLOCK.around(loader)
+    source, call = iter(batches), CLOCK.around(loader, cause, batched=batched)
     try:
         while True:
             batch: Any = NO_BATCH
             is_timed = False
             try:
-                is_timed = _called(call)
+                is_timed = _METER.on and _called(call)
                 batch = next(source, NO_BATCH)
             finally:
                 if is_timed:
-                    _answered(call, cause, batch, batched)
+                    _answered(call, batch)
             if batch is NO_BATCH:
                 return
             yield batch
             del batch  # it is not kept beyond its step
     finally:
+        call.over()
         if hasattr(source, "close"):
             source.close()
 
@@ -229,8 +230,6 @@ def _left(iterator: Any, batch: Any, ended: bool) -> None:
 
 
 def _called(call: LoaderCall) -> bool:
-    if not _METER.on:
-        return False
     try:
         CLOCK.call(call)
     except Exception as error:
@@ -238,9 +237,9 @@ def _called(call: LoaderCall) -> bool:
     return _METER.on
 
 
-def _answered(call: LoaderCall, cause: Callable[[], str], batch: Any, batched: bool) -> None:
+def _answered(call: LoaderCall, batch: Any) -> None:
     try:
-        CLOCK.answered(call, cause(), batch, batched=batched)
+        CLOCK.answered(call, batch)
     except Exception as error:
         _fail(error)
 

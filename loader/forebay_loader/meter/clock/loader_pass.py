@@ -7,15 +7,18 @@ of no worker.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, Mapping, Optional, Tuple
 
 from forebay_loader.meter.clock.books import BriefSums, StallBooks
 from forebay_loader.meter.clock.seen_page import SeenPage
 from forebay_loader.meter.page import PageView
 from forebay_loader.meter.process_page import process_page
 
-__all__ = ["LoaderCall", "LoaderPass", "TrainerWait"]
+__all__ = ["Left", "LoaderCall", "LoaderPass", "TrainerWait"]
+
+Left = Deque[Tuple[Any, int]]  # passes and calls whose iterators are gone, and since when (ns)
 
 
 @dataclass(frozen=True)
@@ -109,16 +112,61 @@ class LoaderPass:
 class LoaderCall:
     """``next`` of a loader that is made around torch's: it may ask that several times, and do more behind it. One for each iteration of it.
 
-    Called at ``start_ns``; ``inner_ns`` of its time is torch's loader's, and booked there. ``books`` are those of process and loader.
+    Called at ``start_ns`` (0: not now); ``inner_ns`` of its time is torch's loader's, and booked there. ``books`` are those of process and
+    loader. The loader may give samples, so a call adds to sums, without a lock: only the thread that reads adds, and they never fall.
+    What is new in them is booked when somebody asks. Time behind torch's loader is of ``cause()``. ``batched``: as of ``samples_in``.
     """
 
-    def __init__(self, books: Tuple[StallBooks, ...]) -> None:
+    def __init__(self, books: Tuple[StallBooks, ...], cause: Callable[[], str], left: Left, *, batched: bool) -> None:
         self.books = books
+        self.batched = batched
+        self.is_open = False
         self.start_ns = self.inner_ns = 0
+        self.sums = CallSums()
+        self._cause, self._left = cause, left
+        self._booked = CallSums()
 
-    def rest_ns(self, now_ns: int) -> int:
-        """What it has taken until now besides."""
-        return max(0, now_ns - self.start_ns - self.inner_ns)
+    def over(self) -> None:
+        """Its iteration is. No lock is taken: the garbage collector may run anywhere, also within it."""
+        self.start_ns = 0
+        if self.is_open:
+            self._left.append((self, time.monotonic_ns()))
+
+    def end(self, now_ns: int) -> None:
+        """It is, and was at ``now_ns``."""
+        self.book()
+        for book in self.books:
+            book.closed(self, now_ns)
+
+    def book(self) -> None:
+        """Book what is new."""
+        told, self._booked = self._booked, self.sums.copy()
+        now = self._booked
+        for book in self.books:
+            if now.steps > told.steps:
+                book.given(now.steps - told.steps, now.samples - told.samples, now.batch_size)
+            if now.brief_ns > told.brief_ns:
+                book.stall({"transfer": now.brief_ns - told.brief_ns})
+            if now.long_ns > told.long_ns:
+                book.stall({self._cause(): now.long_ns - told.long_ns})
+
+    def long_ns(self, now_ns: int, brief_ns: int, inside_ns: int) -> int:
+        """What the call that is on, if any, has taken besides torch's loader, which is inside ``next`` for ``inside_ns``; 0 where brief."""
+        start_ns = self.start_ns
+        rest_ns = now_ns - start_ns - self.inner_ns - inside_ns
+        return rest_ns if start_ns and rest_ns >= brief_ns else 0
+
+
+class CallSums:
+    """Of calls so far: what was given, the last batch's size, and the time of those that were ``brief``, and of the ``long`` ones."""
+
+    __slots__ = ("batch_size", "brief_ns", "long_ns", "samples", "steps")
+
+    def __init__(self, steps: int = 0, samples: int = 0, batch_size: int = 0, brief_ns: int = 0, long_ns: int = 0) -> None:
+        self.steps, self.samples, self.batch_size, self.brief_ns, self.long_ns = steps, samples, batch_size, brief_ns, long_ns
+
+    def copy(self) -> CallSums:
+        return CallSums(self.steps, self.samples, self.batch_size, self.brief_ns, self.long_ns)
 
 
 def _next_due(tasks: Mapping[int, Any], first: int, status: Any) -> Any:

@@ -12,12 +12,12 @@ import threading
 import time
 import weakref
 from collections import deque
-from typing import Any, Deque, Dict, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Optional, Set, Tuple
 
 from forebay_loader.meter.clock.batch_samples import samples_in
 from forebay_loader.meter.clock.books import BriefSums, StallBooks
 from forebay_loader.meter.clock.kept_iterator import kept_alone
-from forebay_loader.meter.clock.loader_pass import LoaderCall, LoaderPass, TrainerWait
+from forebay_loader.meter.clock.loader_pass import Left, LoaderCall, LoaderPass, TrainerWait
 from forebay_loader.meter.clock.stall_queue import Stall, StallQueue
 from forebay_loader.meter.page_files import sweep_pages
 from forebay_loader.meter.process_page import process_page
@@ -46,7 +46,8 @@ class StallClock:
         self._of_loader: weakref.WeakKeyDictionary[Any, StallBooks] = weakref.WeakKeyDictionary()
         self._loaders: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # of iterators, weakly
         self._passes: Set[LoaderPass] = set()
-        self._left: Deque[Tuple[LoaderPass, int]] = deque()  # whose iterators are gone, and since when
+        self._calls: Set[LoaderCall] = set()
+        self._left: Left = deque()  # whose iterators are gone, and since when
         self._now_in: Dict[int, LoaderPass] = {}  # by thread: whose next it is in
         self._around: Dict[int, LoaderCall] = {}  # by thread: what called that, where a loader of ours did
         self._queue = StallQueue()
@@ -73,7 +74,7 @@ class StallClock:
             for book in one.books:
                 book.stall({"start": now_ns - start_ns})
             around = self._around.get(threading.get_ident())
-            if around is not None:
+            if around is not None and around.start_ns:
                 around.inner_ns += now_ns - start_ns
 
     def enter(self, iterator: Any) -> bool:
@@ -101,6 +102,8 @@ class StallClock:
         now_ns = time.monotonic_ns()
         thread = threading.get_ident()
         one, around = self._now_in[thread], self._around.get(thread)
+        if around is not None and not around.start_ns:  # a loader of ours that is between two calls
+            around = None
         samples = 0 if batch is NO_BATCH or around is not None else samples_in(batch, batched=one.batched)
         with self._lock:
             del self._now_in[thread]
@@ -118,31 +121,37 @@ class StallClock:
             if now_ns - self._settled_ns > SETTLE_NS:
                 self._settle(now_ns)
 
-    def around(self, loader: Any) -> LoaderCall:
-        """Of one iteration of a loader of ours that is made around ``loader``, one of torch's."""
+    def around(self, loader: Any, cause: Callable[[], str], *, batched: bool) -> LoaderCall:
+        """Of one iteration of a loader of ours that is made around ``loader``, one of torch's. Its own time is of ``cause()``."""
         with self._lock:
-            return LoaderCall(self._books_of(loader))
+            return LoaderCall(self._books_of(loader), cause, self._left, batched=batched)
 
     def call(self, call: LoaderCall) -> None:
         """It is asked for a batch: in this thread, until ``answered``."""
-        call.start_ns, call.inner_ns = time.monotonic_ns(), 0
-        with self._lock:
-            self._around[threading.get_ident()] = call
-            for book in call.books:
-                book.opened(call, call.start_ns)
+        if not call.is_open:
+            with self._lock:
+                call.is_open = True
+                self._calls.add(call)
+                for book in call.books:
+                    book.opened(call, time.monotonic_ns())
+        self._around[threading.get_ident()] = call
+        call.inner_ns = 0
+        call.start_ns = time.monotonic_ns()
 
-    def answered(self, call: LoaderCall, cause: str, batch: Any, *, batched: bool) -> None:
-        """It has given ``batch``, which is a step; or raised (``NO_BATCH``). Time that torch's loader did not take is of ``cause``."""
-        now_ns = time.monotonic_ns()
-        samples = 0 if batch is NO_BATCH else samples_in(batch, batched=batched)
-        with self._lock:
-            self._around.pop(threading.get_ident(), None)
-            rest_ns = call.rest_ns(now_ns)
-            for book in call.books:
-                book.stall({cause if rest_ns >= BRIEF_NS else "transfer": rest_ns})
-                book.closed(call, now_ns)
-                if batch is not NO_BATCH:
-                    book.given(1, samples, samples)
+    def answered(self, call: LoaderCall, batch: Any) -> None:
+        """It has given ``batch``, which is a step; or raised (``NO_BATCH``)."""
+        rest_ns, sums = time.monotonic_ns() - call.start_ns - call.inner_ns, call.sums
+        if rest_ns < BRIEF_NS:
+            call.start_ns = 0
+            sums.brief_ns += rest_ns
+        else:
+            with self._lock:  # who asks meanwhile has it once
+                call.start_ns = 0
+                sums.long_ns += rest_ns
+        if batch is not NO_BATCH:
+            sums.batch_size = samples_in(batch, batched=call.batched)
+            sums.samples += sums.batch_size
+            sums.steps += 1
 
     def totals(self, loader: Any = None) -> StallTotals:
         """Of this process, or of one loader of torch's."""
@@ -165,7 +174,7 @@ class StallClock:
             for thread, around in tuple(self._around.items()):
                 if books in around.books:
                     inside = self._now_in.get(thread)
-                    pending_ns += around.rest_ns(now_ns) - (now_ns - inside.called_ns if inside is not None else 0)
+                    pending_ns += around.long_ns(now_ns, BRIEF_NS, now_ns - inside.called_ns if inside is not None else 0)
             return books.totals(now_ns, pending_ns)
 
     def waiting(self) -> Optional[TrainerWait]:
@@ -205,8 +214,14 @@ class StallClock:
     def _forget_left(self) -> None:
         while self._left:
             one, gone_ns = self._left.popleft()
-            self._close(one, gone_ns)
-            self._passes.discard(one)
+            if isinstance(one, LoaderPass):
+                self._close(one, gone_ns)
+                self._passes.discard(one)
+            else:
+                one.end(gone_ns)
+                self._calls.discard(one)
+                for thread in [thread for thread, around in tuple(self._around.items()) if around is one]:
+                    del self._around[thread]
 
     def _leave_off(self, iterator: Any) -> None:
         """Its pass, if one is on, was left in the middle: it ended with the last batch."""
@@ -245,11 +260,13 @@ class StallClock:
         self._settled_ns = now_ns
         for one in self._passes:
             self._fold(one)
+        for call in self._calls:
+            call.book()
         self._forget_left()
         self._queue.settle(now_ns)
 
 
-def _gone(one: LoaderPass, left: "Deque[Tuple[LoaderPass, int]]", pid: int) -> None:
+def _gone(one: LoaderPass, left: Left, pid: int) -> None:
     """An iterator that was left in the middle. No lock is taken: the garbage collector may run anywhere, also within it."""
     if pid == os.getpid():
         left.append((one, time.monotonic_ns()))
