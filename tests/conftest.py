@@ -23,8 +23,6 @@ from support.lengths import LEFT, examples
 from support.pool import Measured, grouped, processor_s
 from support.zygote import allow_zygotes, close_zygotes
 
-gc.disable()  # until all is imported and collected, of which hardly anything is garbage
-
 # The machine is shared: how long an example takes says nothing about the code.
 hypothesis.settings.register_profile("shared machine", deadline=None, max_examples=examples(100))
 hypothesis.settings.load_profile("shared machine")
@@ -52,6 +50,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.disable()  # until all is imported and collected, of which hardly anything is garbage
+    _STARTERS.clear()  # a worker has imported this before it was forked
+    _STARTERS.add(os.getpid())
     allow_zygotes()
     config.addinivalue_line("markers", "xdist_group(name): tests of one name run in one worker, one after the other")
     if config.option.measured and not hasattr(config, "workerinput"):  # workers report to the one who writes
@@ -190,7 +191,7 @@ def _alive(threads: list[threading.Thread], within_s: float) -> list[threading.T
 # has started itself; who began the pool looks again, for what a worker that died has left.
 _MOST = resource.getrlimit(resource.RLIMIT_MSGQUEUE)[1]
 _MARKS = _MOST if _MOST != resource.RLIM_INFINITY else 1 << 20  # no mark is the limit itself, which all others have
-_STARTERS = {os.getpid()}
+_STARTERS = set[int]()
 _OF_PYTHON = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")  # which live as long as the process they belong to
 
 
@@ -248,6 +249,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     session.config.stash[_SESSION] = session
     if _MARKS > 1:
         resource.setrlimit(resource.RLIMIT_MSGQUEUE, (_mark(os.getpid()), _MOST))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
+    from support.warm_pool import fork_workers  # noqa: PLC0415 -- which needs xdist's own parts
+
+    fork_workers(config)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -17,7 +17,7 @@ from support.lengths import ordinarily
 from support.sidecar import Sidecar, environment, running, small_segments, start, wait_until
 from support.verbs import verb
 from support.warm_python import python_program, warm_workers
-from support.zygote import zygote
+from support.zygote import Zygote, zygote
 
 from forebay_proxy.wire.protocol.version import VERSION
 
@@ -233,3 +233,21 @@ def test_no_worker_is_warm_behind_it() -> None:
         pass
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.apply(_seen)[0] is False
+
+
+def test_a_worker_of_a_pool_has_been_forked(request: pytest.FixtureRequest) -> None:
+    """From a process that had collected before; it has the environment of the one that asked."""
+    if not hasattr(request.config, "workerinput"):
+        pytest.skip("not in a pool of workers (-n)")
+    assert Path("/proc/self/cmdline").read_bytes().split(b"\0")[3] == b"tests"
+    assert "OPENBLAS_NUM_THREADS" not in os.environ
+
+
+def test_tests_that_leave_a_file_open_when_they_are_imported_are_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Workers would all have it, and write into whatever gets its number."""
+    (tmp_path / "test_a.py").write_text("import os\nos.memfd_create('left')\n")
+    parent = Zygote(("tests", str(tmp_path), "."))
+    with pytest.raises(AssertionError, match="ended with 1"):
+        parent.start(["-c", "pass"], os.environ, tmp_path)
+    assert re.search(r"leaves open what all their workers would share: \d+ \(/memfd:left", capfd.readouterr().err)
+    parent.close()

@@ -36,11 +36,11 @@ _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 _PR_SET_CHILD_SUBREAPER = 36
 _PROGRAM = Path(__file__).with_name("zygote_program.py")
 _KEPT = 2  # parents at a time: of sidecars, and of Python programs
-_ASK_S = 120.0
+_ASK_S = 600.0  # the first answer comes when all is imported, which may have to be compiled first
 
 
 # What every test finds: tests/conftest.py takes the rest away, support.sidecar the last.
-_USUAL = {name: value for name, value in os.environ.items() if not name.startswith("SSL_CERT_") and name != "PYTHONDONTWRITEBYTECODE"}
+_USUAL: dict[str, str] = {}
 
 
 def _is_late(name: str) -> bool:
@@ -69,7 +69,9 @@ class Zygote:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.settimeout(_ASK_S)
         with theirs:
-            command = [sys.executable, "-P", str(_PROGRAM), str(theirs.fileno()), *kind]
+            # a worker of tests hands its interpreter's flags on to the processes that it spawns, which are started without this one
+            flags = [] if kind[0] == "tests" else ["-P"]
+            command = [sys.executable, *flags, str(_PROGRAM), str(theirs.fileno()), *kind]
             self._process = subprocess.Popen(
                 command, env=self._environ, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
             )
@@ -111,6 +113,8 @@ class Zygote:
             try:
                 socket.send_fds(self._socket, [told], list(files.values()))
                 answer = self._socket.recv(1024)
+            except ConnectionError:  # it ended before it had read that
+                answer = b""
             finally:
                 _adopt_orphans(False)
         assert answer, f"what forks programs has ended with {self._process.wait(_ASK_S)}"
@@ -127,9 +131,13 @@ _allowed = False
 
 
 def allow_zygotes() -> None:
-    """In a run of tests, from now on; a benchmark measures the program itself."""
+    """In a run of tests, from now on, with the environment as it is; a benchmark measures the program itself."""
     global _allowed  # noqa: PLW0603
     _allowed = True
+    _USUAL.clear()  # of the process that has imported this, and forked a worker of tests
+    _USUAL.update(os.environ)
+    for name in [name for name in _USUAL if name.startswith("SSL_CERT_") or name == "PYTHONDONTWRITEBYTECODE"]:
+        del _USUAL[name]
 
 
 def zygote(environ: Mapping[str, str]) -> Zygote | None:

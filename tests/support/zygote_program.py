@@ -2,6 +2,7 @@
 
     python -P zygote_program.py SOCKET forebay             children are ``forebay ARGUMENTS``
     python -P zygote_program.py SOCKET python [MODULES]    children are ``python ARGUMENTS``: -c, -m or SCRIPT, and theirs
+    python zygote_program.py SOCKET tests FOLDER [PATHS]   the same, and pytest has imported what it collects there
 
 What is ordered comes in one message: words, environment, directory, and descriptors with the numbers they are to have. The answer is the
 child's process id; or what is wrong with the order, and then nothing was forked.
@@ -141,6 +142,26 @@ def _be_python(orders: socket.socket, *modules: str) -> None:
     _end_with(lambda: _run(sys.argv[1:]))
 
 
+def _be_tests(orders: socket.socket, folder: str, *paths: str) -> None:
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # as above
+    os.chdir(folder)
+    pytest = importlib.import_module("pytest")
+    before = _open_files()
+    pytest.main(["--collect-only", "-qq", "--capture=no", "-p", "no:cacheprovider", *paths])  # a worker will tell what cannot be
+    if left := _open_files() - before:
+        sys.exit(f"to import tests leaves open what all their workers would share: {', '.join(sorted(left))}")
+    _wait_for_orders(orders)
+    _end_with(lambda: _run(sys.argv[1:]))
+
+
+def _open_files() -> set[str]:
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the folder's own, which was open while it was read
+            found.add(f"{number} ({os.readlink(f'/proc/self/fd/{number}')})")
+    return found
+
+
 def _end_with(program: Callable[[], object]) -> NoReturn:
     """As it ends, threads and files in order, but for taking every module apart: so end those that multiprocessing forks."""
     code: object = 0
@@ -185,7 +206,9 @@ def _run(arguments: list[str]) -> None:
 def _main() -> None:
     number, kind, *others = sys.argv[1:]
     sys.argv[1:] = []
-    {"forebay": _be_forebay, "python": _be_python}[kind](socket.socket(fileno=int(number)), *others)
+    if not sys.flags.safe_path:
+        del sys.path[0]  # this folder, whose names are no modules
+    {"forebay": _be_forebay, "python": _be_python, "tests": _be_tests}[kind](socket.socket(fileno=int(number)), *others)
 
 
 if __name__ == "__main__":

@@ -58,9 +58,9 @@ KNOWN = {
     "OpenCLIP's shuffle": [listed(), OpenClips(), shardlists.split_by_node],
     "ResampledShards": [shardlists.ResampledShards(URLS)],
     "MultiShardSample": [lambda: shardlists.MultiShardSample.__iter__(_Spec())],
-    "ours": [ours(), NodeSplit(ONE, named=True), WorkerSplit()],
-    "ours, shuffled": [ours(ShardOrder(3, shuffled=True)), NodeSplit(ONE, named=True), WorkerSplit()],
-    "ours, resampled": [ours(ShardOrder(3, resampled=True))],
+    "ours": [lambda: iter(ours()), NodeSplit(ONE, named=True), WorkerSplit()],
+    "ours, shuffled": [lambda: iter(ours(ShardOrder(3, shuffled=True))), NodeSplit(ONE, named=True), WorkerSplit()],
+    "ours, resampled": [lambda: iter(ours(ShardOrder(3, resampled=True)))],
 }
 
 UNKNOWN = {
