@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,7 @@ make_shards = pytest.importorskip("make_shards", reason="needs Pillow, as the ex
 pytest.importorskip("torch")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-FRAMEWORKS = ("accelerate_train", "ddp", "lightning_module", "open_clip_data", "stateful", "timm_train")
+FRAMEWORKS = ("accelerate_train", "ddp", "lightning_module", "open_clip_data", "resume", "stateful", "timm_train")
 SHARDS, SAMPLES, RANKS = 4, 24, 2  # a shard for each worker of both ranks
 OTHERS = Path(f"{sys.prefix}-frameworks") / "bin" / "python"  # OpenCLIP and timm with their webdataset
 PROGRAM_S = 240.0
@@ -128,6 +130,58 @@ def test_a_stopped_epoch_goes_on(sidecar: Sidecar, shards: str, tmp_path: Path) 
     assert (len(_batches(first)), "goes on from" in rest) == (3, True)
 
 
+@dataclass
+class KilledRun:
+    """Its checkpoints, what it printed until it was killed, and what one prints that is not."""
+
+    words: list[str]
+    folder: Path
+    before: list[str]
+    whole: list[str]
+    sidecar: Sidecar
+
+    def again(self, *, ranks: int, tmp_path: Path) -> list[list[str]]:
+        """What the ranks of a new run print, each with a copy of the checkpoints."""
+        folder = str(shutil.copytree(self.folder, tmp_path / "checkpoints"))
+        programs = [begun([*self.words, folder], self.sidecar, RANK=str(rank), WORLD_SIZE=str(ranks)) for rank in range(ranks)]
+        return [_steps(told(program)) for program in programs]
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory, shards: str) -> Iterator[KilledRun]:
+    """A run of the example that is killed behind its fourth step, one after its checkpoint."""
+    folder = tmp_path_factory.mktemp("killed")
+    with running(tmp_path_factory.mktemp("sidecar"), "--cache-size", "200MB", "--file-root", str(Path(shards).parent)) as sidecar:
+        words = [str(EXAMPLES / "resume.py"), f"pipe:cat {shards}"]
+        whole = _steps(told(begun([*words, str(folder / "whole")], sidecar)))
+        process = begun([*words, str(folder / "part")], sidecar)
+        assert process.stdout is not None
+        before = [process.stdout.readline().rstrip() for _ in range(4)]
+        process.kill()
+        process.communicate()
+        yield KilledRun(words, folder / "part", before, whole, sidecar)
+
+
+def test_a_killed_run_goes_on(killed: KilledRun, tmp_path: Path) -> None:
+    """``kill -9`` of the trainer: behind its last checkpoint come the very batches of a run that was not killed."""
+    assert killed.before == killed.whole[:4]
+    assert killed.again(ranks=1, tmp_path=tmp_path) == [killed.whole[3:]]
+
+
+def test_a_killed_run_goes_on_with_two_ranks(killed: KilledRun, tmp_path: Path) -> None:
+    """Together they read what one rank had not, and nothing twice."""
+    rest = [key for rank in killed.again(ranks=2, tmp_path=tmp_path) for line in rank for key in _keys(line)]
+    assert sorted(rest) == sorted(key for line in killed.whole[3:] for key in _keys(line))
+
+
+def _keys(line: str) -> list[str]:
+    return line.partition(": ")[2].split()
+
+
+def _steps(output: str) -> list[str]:
+    return [line for line in output.splitlines() if line.startswith("step ")]
+
+
 def _batches(output: str) -> list[str]:
     return [line for line in output.splitlines() if re.match(r"\d{6}-\d{4}", line)]
 
@@ -136,7 +190,7 @@ long = pytest.mark.skipif(not LONG, reason="scripts/test --long runs it")
 
 
 @long
-@pytest.mark.parametrize("example", ["accelerate_train", "ddp", "lightning_module", "stateful"])
+@pytest.mark.parametrize("example", ["accelerate_train", "ddp", "lightning_module", "resume", "stateful"])
 def test_as_documented(example: str, tmp_path: Path) -> None:
     """The lines of its docstring, typed into a shell, with another folder for the shards."""
     docstring = ast.get_docstring(ast.parse((EXAMPLES / f"{example}.py").read_text("utf-8")), clean=False) or ""
@@ -146,7 +200,7 @@ def test_as_documented(example: str, tmp_path: Path) -> None:
         output = told(popen(tmp_path, ["sh", "-ec", script], FOREBAY_CACHE_SIZE="200MB"))
     finally:  # a sidecar waits a minute for its next user
         forebay(tmp_path, "stop")
-    assert re.search(r"\d+ steps", output.partition("written")[2]), output
+    assert re.search(r"\d+ steps|step \d+:", output.partition("written")[2]), output
 
 
 @long

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Iterable, Iterator, Mapping, Union
+from typing import Any, Iterable, Iterator, Mapping, Sequence, Union
 
 from forebay_loader.base.size_text import size_text
 from forebay_loader.resume.done_ranges import Range, consumed, held_refs
-from forebay_loader.resume.state_parts import WorkerPart, check_format, is_state, rank_part, states_in
+from forebay_loader.resume.state_parts import WorkerPart, check_format, is_state, rank_part, replays, states_in
 
 __all__ = ["describe_state"]
 
@@ -44,11 +44,7 @@ def _named(state: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _lines(state: Mapping[str, Any]) -> Iterator[str]:
-    if state.get("format") == 1 or state.get("resume") == "replay":
-        given = _many(int(state.get("yielded", 0)), "output")
-        yield f"epoch {state.get('epoch')}: {given} of it were given; it is resumed by reading them again"
-        yield _size(state)
-    elif state.get("kind") == "merged":
+    if state.get("kind") == "merged":
         yield from _merged_lines(state)
     else:
         yield from _rank_lines(state)
@@ -68,18 +64,26 @@ def _merged_lines(state: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _rank_lines(state: Mapping[str, Any]) -> Iterator[str]:
-    rank = rank_part(state)
+    rank = rank_part(state, exact=False)
     known = [part for part in rank.workers if part.state is not None]
     given = f", {_many(int(state['given']), 'batch')} handed out" if "given" in state else ""
     over = " (over)" if rank.over else ""
     yield f"epoch {rank.epoch}{over}, rank {rank.rank} of {rank.size}, {_many(len(rank.workers), 'worker')}{given}"
+    if any(replays(part.state) for part in known):
+        outputs = sum(int((part.state or {}).get("yielded", 0)) + int(part.since.get("outputs", 0)) for part in known)
+        yield f"{_many(outputs, 'output')} of its workers' data sets: resumed by replay, which makes them again"
+    else:
+        yield from _exact_lines(known)
+    yield _size(state)
+
+
+def _exact_lines(known: Sequence[WorkerPart]) -> Iterator[str]:
     ended, begun, samples = _reading(known)
     made_of = known[0].made_of if known else {}
     yield f"{_shards(ended, begun, made_of)}; {_many(samples, 'sample')} done"
     held = sum(len(held_refs(part.state or {})) for part in known)
     buffers = sum(len((part.state or {}).get("buffers", ())) for part in known)
     yield f"{_many(held, 'sample')} in {_many(buffers, 'buffer')}: they are read again"
-    yield _size(state)
 
 
 def _reading(parts: Iterable[WorkerPart]) -> tuple[int, int, int]:

@@ -7,7 +7,7 @@ from typing import Any, Iterator, Mapping, NamedTuple, Optional
 
 from forebay_loader.resume.arrays import unpacked
 
-__all__ = ["FORMAT", "RankPart", "WorkerPart", "check_format", "is_state", "rank_part", "states_in"]
+__all__ = ["FORMAT", "RankPart", "WorkerPart", "check_format", "is_state", "rank_part", "replays", "states_in"]
 
 FORMAT = 2
 _PLACE = re.compile(r"(\d+) of (\d+)")
@@ -76,6 +76,11 @@ def is_state(found: Mapping[str, Any]) -> bool:
     return "format" in found and "epoch" in found and ("made_of" in found or "kind" in found)
 
 
+def replays(state: Any) -> bool:
+    """Whether a worker's state counts outputs, and does not say of which samples they were made."""
+    return isinstance(state, Mapping) and "kind" not in state and (state.get("resume") == "replay" or "read" not in state)
+
+
 def states_in(found: Any, path: str = "", deep: int = 0) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The states in a checkpoint's dictionary, in torchdata's state, or ``found`` itself, each with where it is; none within another."""
     if not isinstance(found, Mapping):
@@ -87,16 +92,18 @@ def states_in(found: Any, path: str = "", deep: int = 0) -> Iterator[tuple[str, 
             yield from states_in(value, f"{path}.{name}" if path else str(name), deep + 1)
 
 
-def rank_part(state: Any) -> RankPart:
-    """One rank's ``state`` taken apart. Raises ``ValueError`` for what is none, or cannot be taken apart."""
+def rank_part(state: Any, *, exact: bool = True) -> RankPart:
+    """One rank's ``state`` taken apart. Raises ``ValueError`` for what is none, or cannot be taken apart; where it must be ``exact``, also
+    for workers that resume by replay."""
     if isinstance(state, Mapping) and not is_state(state):
-        return _of_workers([each for _, each in states_in(_stateful(state))])
-    check_format(state)
+        return _of_workers([each for _, each in states_in(_stateful(state))], exact=exact)
+    if exact or not replays(state):
+        check_format(state)
     kind = state.get("kind")
     if kind == "merged":
         raise ValueError("this state is merged already: every rank of the new world loads it as it is")
     try:
-        return _of_loader(state) if kind == "loader" else _of_workers([state])
+        return _of_loader(state, exact=exact) if kind == "loader" else _of_workers([state], exact=exact)
     except (KeyError, TypeError) as error:
         raise ValueError(f"the state is damaged: {type(error).__name__} {error} where its parts were looked for") from None
 
@@ -111,20 +118,21 @@ def _stateful(state: Mapping[str, Any]) -> Mapping[str, Any]:
     return state
 
 
-def _of_workers(states: list[Mapping[str, Any]]) -> RankPart:
+def _of_workers(states: list[Mapping[str, Any]], *, exact: bool) -> RankPart:
     """Of states that each name their rank and worker themselves."""
     if not states:
         check_format({})
     parts: dict[int, WorkerPart] = {}
     world: Optional[tuple[int, int, int]] = None
     for state in states:
-        check_format(state)
+        if exact or not replays(state):
+            check_format(state)
         rank, size = _place(state, "rank")
         worker, workers = _place(state, "worker")
         if world is not None and world != (rank, size, workers):
             raise ValueError(f"one state holds workers of rank {world[0]} of {world[1]} and of rank {rank} of {size}: which rank is it of?")
         world = rank, size, workers
-        parts[worker] = _part(rank, worker, state, {})
+        parts[worker] = _part(rank, worker, state, {}, exact=exact)
     assert world is not None
     rank, size, workers = world
     missing = [worker for worker in range(workers) if worker not in parts]
@@ -137,25 +145,24 @@ def _of_workers(states: list[Mapping[str, Any]]) -> RankPart:
     return RankPart(rank, size, int(states[0]["epoch"]), all(part.over for part in each), {}, each)
 
 
-def _of_loader(state: Mapping[str, Any]) -> RankPart:
+def _of_loader(state: Mapping[str, Any], *, exact: bool) -> RankPart:
     rank = int(state["rank"])
     workers = max(1, int(state["workers"]))  # 0: the process that trains reads
     entries = {int(entry["worker"]): entry for entry in state["states"]}
-    parts = [_part(rank, worker, entries.get(worker, {}).get("state"), entries.get(worker, {})) for worker in range(workers)]
+    parts = [_part(rank, each, entries.get(each, {}).get("state"), entries.get(each, {}), exact=exact) for each in range(workers)]
     over = bool(state.get("over")) or all(part.over for part in parts)
     return RankPart(rank, int(state["size"]), int(state["epoch"]), over, state.get("done") or {}, parts)
 
 
-def _part(rank: int, worker: int, state: Any, since: Mapping[str, Any]) -> WorkerPart:
+def _part(rank: int, worker: int, state: Any, since: Mapping[str, Any], *, exact: bool) -> WorkerPart:
     where = f"rank {rank}, worker {worker}"
-    if state is None:
-        return WorkerPart(where, None, since)
-    check_format(state, where)
-    if state.get("resume") == "replay" or "read" not in state:
-        raise ValueError(
-            f'{where} has a state of resume="replay", which counts outputs and does not say which samples they were made of: it goes on in '
-            "the same world only, unmerged"
-        )
+    if state is not None and exact:
+        check_format(state, where)
+        if replays(state):
+            raise ValueError(
+                f'{where} has a state of resume="replay", which counts outputs and does not say of which samples: it goes on '
+                "in the same world only, unmerged"
+            )
     return WorkerPart(where, state, since)
 
 

@@ -68,9 +68,14 @@ def test_of_a_merged_state() -> None:
 
 
 def test_of_a_replay() -> None:
-    """What it counts; of an older format too."""
-    for state in ({**WORKER, "format": 1, "yielded": 1}, {**WORKER, "resume": "replay", "yielded": 1}):
-        assert lines(state)[0] == "epoch 1: 1 output of it were given; it is resumed by reading them again"
+    """What it counts; of an older format, and in a loader, too."""
+    for name, value in (("format", 1), ("resume", "replay")):
+        state = {**WORKER, "yielded": 1, name: value}
+        if value == 1:
+            del state["read"]
+        assert lines(state)[1] == "1 output of its workers' data sets: resumed by replay, which makes them again"
+        held = {**LOADER, "states": [{"worker": at, "state": state, "outputs": 4} for at in range(2)]}
+        assert lines(held)[1].startswith("10 outputs of its workers' data sets")
 
 
 def test_of_a_checkpoint() -> None:
