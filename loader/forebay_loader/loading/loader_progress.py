@@ -9,10 +9,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from contextlib import contextmanager
-from typing import Any, Deque, Iterable, Iterator, NamedTuple, Optional
+from typing import Any, Callable, Deque, Iterable, Iterator, NamedTuple, Optional
 
 from forebay_loader.base.errors import NotResumable
 from forebay_loader.loading.loader_start import LoaderStart
+from forebay_loader.loading.main_stages import HeldRows
 from forebay_loader.loading.pass_books import PassBooks
 
 __all__ = ["SEEN", "LoaderProgress"]
@@ -21,13 +22,21 @@ SEEN = 8  # batches that a trainer may have fetched and not seen
 
 
 class _Position(NamedTuple):
-    """After ``given`` batches, in which there are ``made`` outputs: ``books``, of the pass after ``passes`` others, were ``at`` then."""
+    """After ``given`` batches, in which there are ``made`` outputs: ``books``, of the pass after ``passes`` others, were ``at`` then.
+
+    Stages in the training process may have ``held`` some rows back: workers begin again behind batch ``behind``.
+    """
 
     given: int
     made: int
     books: Optional[PassBooks] = None
     at: int = 0
     passes: int = 0
+    held: Optional[HeldRows] = None
+
+    @property
+    def behind(self) -> int:
+        return self.at if self.held is None else self.held.snapshot.at
 
 
 class LoaderProgress:
@@ -43,6 +52,7 @@ class LoaderProgress:
         self._made = self._pulled = start.made
         self._ahead: Deque[_Position] = deque()  # after outputs that were not handed out yet
         self._handed: Deque[_Position] = deque([_Position(start.given, start.made)], SEEN + 1)
+        self._why = ""
         self._lock = threading.Lock()  # a trainer's thread may fetch while another one saves
 
     def __repr__(self) -> str:
@@ -67,20 +77,31 @@ class LoaderProgress:
         for one in carried:
             with self._lock:
                 oldest = self._handed[0]
-                books.took(one, oldest.at if oldest.books is books else 0)
+                books.took(one, oldest.behind if oldest.books is books else 0)
             batch = one.batch
             del one
             yield batch
             del batch  # it is not kept beyond its step
 
-    def outputs(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """What comes out of the last stage in one pass."""
+    @property
+    def at(self) -> int:
+        """Batches of the pass that came from torch's loader."""
+        return 0 if self._books is None else self._books.at
+
+    @property
+    def epoch(self) -> int:
+        """Of the pass."""
+        return self.start.epoch if self._books is None else self._books.epoch
+
+    def outputs(self, batches: Iterable[Any], held: Optional[Callable[[], HeldRows]] = None, why: str = "") -> Iterator[Any]:
+        """What comes out of the last stage in one pass. ``held`` tells what the stages hold, ``why`` why nobody can."""
+        self._why = why
         with _closed(batches) as source:
             for batch in source:
                 with self._lock:
                     self._made += 1
-                    at = 0 if self._books is None else self._books.at
-                    self._ahead.append(_Position(0, self._made, self._books, at, self.passes - 1))
+                    kept = None if held is None else held()
+                    self._ahead.append(_Position(0, self._made, self._books, self.at, self.passes - 1, kept))
                 yield batch
                 del batch
 
@@ -114,16 +135,21 @@ class LoaderProgress:
                     f"seen={seen}, and {self._handed[-1].given} batches of this epoch were handed out: only the states after the last "
                     f"{SEEN} are kept, here from seen={self._handed[0].given} on"
                 )
-            if found.books is not None and found.books.why:
-                raise NotResumable(found.books.why)
+            why = self._why or ("" if found.books is None else found.books.why)
+            if why and found.books is not None:
+                raise NotResumable(f"this loader cannot go on exactly: {why}" if self._why else why)
             return {"over": self.over and seen is None, **self._said(found)}
 
     def _said(self, found: _Position) -> dict[str, Any]:
         start, books = self.start, found.books
-        known = {"given": found.given, "made": found.made, "first": start.first, "counted": self.counted}
+        said: dict[str, Any] = {"given": found.given, "made": found.made, "first": start.first, "counted": self.counted}
         if books is None:
-            return {**known, "epoch": start.epoch, "passes": start.passes, "next": start.next, "states": list(start.states)}
-        return {**known, "epoch": books.epoch, "passes": found.passes, "next": books.turn(found.at), "states": books.states(found.at)}
+            said |= {"epoch": start.epoch, "passes": start.passes, "next": start.next, "states": list(start.states)}
+            return said if start.stages is None else {**said, "stages": start.stages}
+        handed = None if found.held is None else found.held.handed
+        said |= {"epoch": books.epoch, "passes": found.passes, "next": books.turn(found.behind)}
+        said["states"] = books.states(found.behind, found.at, handed)
+        return said if found.held is None else {**said, "stages": found.held.state()}
 
     def _hand(self) -> None:
         with self._lock:

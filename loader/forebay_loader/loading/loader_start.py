@@ -28,6 +28,7 @@ class LoaderStart(NamedTuple):
     states: Sequence[Mapping[str, Any]] = ()
     counted: Optional[bool] = None
     ladder: Optional[Mapping[str, Any]] = None
+    stages: Optional[Mapping[str, Any]] = None
     merged: Optional[Mapping[str, Any]] = None
 
     @property
@@ -56,7 +57,9 @@ def start_of(state: Mapping[str, Any], world: World, workers: int) -> LoaderStar
         # What comes is an epoch of its own: nothing of the one before is needed but how large its batches were.
         return LoaderStart(int(state["upcoming"]), first=int(state["upcoming"]), ladder=state.get("ladder"))
     names = ("epoch", "given", "made", "passes", "first", "next", "states", "counted")
-    return LoaderStart(**{name: state[name] for name in names}, ladder=state.get("ladder"), merged=state.get("merged"))
+    return LoaderStart(
+        **{name: state[name] for name in names}, ladder=state.get("ladder"), stages=state.get("stages"), merged=state.get("merged")
+    )
 
 
 def _merged(state: Mapping[str, Any]) -> LoaderStart:

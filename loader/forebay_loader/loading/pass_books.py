@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from typing import Any, Deque, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Deque, Mapping, NamedTuple, Optional, Sequence
 
 from forebay_loader.base.carrier import Carried
 from forebay_loader.loading.loader_start import LoaderStart
 from forebay_loader.resume.arrays import packed, unpacked
 
 __all__ = ["PassBooks"]
+
+_COLUMNS = ("shards", "firsts", "ordinals")
+Handed = Callable[[int, "array[int]"], "array[int]"]
 
 
 class _WorkerEntry(NamedTuple):
@@ -37,10 +40,12 @@ class PassBooks:
         self.why = ""  # nothing can be resumed
         self._logs: list[Deque[_WorkerEntry]] = [deque() for _ in range(max(1, workers))]
         self._first = 0 if start is None else start.next
+        self._told = [(0, 0)] * len(self._logs)  # ordinals and shards that each worker will tell again: its data set draws them again
         for one in () if start is None else start.states:
-            log = self._logs[one["worker"]]
+            log, taken = self._logs[one["worker"]], _taken(one)
             log.append(_WorkerEntry(0, 0, 0, None, one["state"]))
-            log.append(_WorkerEntry(0, one["since"], one["outputs"], _taken(one), None))
+            log.append(_WorkerEntry(0, one["since"], one["outputs"], taken, None))
+            self._told[one["worker"]] = (0, 0) if taken is None else (len(taken[0]), len(taken[1]))
 
     def __repr__(self) -> str:
         return f"<PassBooks of epoch {self.epoch}, {self.at} batches, {sum(map(len, self._logs))} entries>"
@@ -48,8 +53,11 @@ class PassBooks:
     def took(self, carried: Carried, oldest: int) -> None:
         """The next batch came. Nobody will ask for less than the first ``oldest`` batches any more."""
         self.at += 1
+        taken, told = carried.taken, self._told[carried.worker]
+        if taken is not None and any(told):
+            taken, self._told[carried.worker] = (taken[0][told[0] :], taken[1][told[1] :]), (0, 0)
         log = self._logs[carried.worker]
-        log.append(_WorkerEntry(self.at, 1, carried.outputs, carried.taken, carried.state))
+        log.append(_WorkerEntry(self.at, 1, carried.outputs, taken, carried.state))
         self.why = self.why or carried.why
         if carried.state is not None:
             self.epoch = int(carried.state["epoch"])
@@ -61,9 +69,12 @@ class PassBooks:
         last = {_last(log, at): worker for worker, log in enumerate(self._logs)}
         return (last[max(last)] + 1) % len(self._logs) if max(last) else self._first
 
-    def states(self, at: int) -> list[dict[str, Any]]:
-        """Of each worker that has handed out any of the first ``at`` batches: its last state before, and what it has handed out since."""
-        found = (_state(worker, log, at) for worker, log in enumerate(self._logs))
+    def states(self, at: int, upto: int, handed: Optional[Handed] = None) -> list[dict[str, Any]]:
+        """Of each worker that has handed out any of the first ``at`` batches: its last state before, and what it has handed out since.
+
+        Workers begin again behind ``at``; the trainer has had samples of batches up to ``upto``: those that ``handed`` leaves of them.
+        """
+        found = (_state(worker, log, at, upto, handed) for worker, log in enumerate(self._logs))
         return [one for one in found if one is not None]
 
 
@@ -78,30 +89,36 @@ def _last(log: Deque[_WorkerEntry], at: int) -> int:
     return next((entry.at for entry in reversed(log) if entry.at <= at), 0)
 
 
-def _state(worker: int, log: Deque[_WorkerEntry], at: int) -> Optional[dict[str, Any]]:
+def _state(worker: int, log: Deque[_WorkerEntry], at: int, upto: int, handed: Optional[Handed]) -> Optional[dict[str, Any]]:
     since: list[_WorkerEntry] = []
     for entry in reversed(log):
-        if entry.at > at:
+        if entry.at > upto:
             continue
-        if entry.state is not None:
-            return {"worker": worker, "state": dict(entry.state), **_since(since[::-1])}
+        if entry.at <= at and entry.state is not None:
+            return {"worker": worker, "state": dict(entry.state), **_since(since[::-1], at, handed)}
         since.append(entry)
     return None
 
 
-def _since(entries: Sequence[_WorkerEntry]) -> dict[str, Any]:
-    found: dict[str, Any] = {"since": sum(one.batches for one in entries), "outputs": sum(one.outputs for one in entries)}
-    if any(one.taken is not None for one in entries):
-        taken = [one.taken for one in entries if one.taken is not None]
-        items = [item for _, begun in taken for item in begun]
-        found["handed"] = packed([ordinal for ordinals, _ in taken for ordinal in ordinals])
-        for place, name in enumerate(("shards", "firsts", "ordinals")):
-            found[name] = packed([item[place] for item in items])
+def _since(entries: Sequence[_WorkerEntry], at: int, handed: Optional[Handed]) -> dict[str, Any]:
+    gone = [one for one in entries if one.at <= at]
+    found: dict[str, Any] = {"since": sum(one.batches for one in gone), "outputs": sum(one.outputs for one in gone)}
+    told = [(one.at, one.taken) for one in entries if one.taken is not None]
+    if told:
+        parts = [taken[0] if number <= at or handed is None else handed(number, taken[0]) for number, taken in told]
+        items = [item for _, taken in told for item in taken[1]]
+        found["samples"] = sum(len(one.taken[0]) for one in gone if one.taken is not None)
+        found["handed"] = packed(ordinal for part in parts for ordinal in part)
+        found["items"] = sum(len(one.taken[1]) for one in gone if one.taken is not None)
+        for place, name in enumerate(_COLUMNS):
+            found[name] = packed(item[place] for item in items)
     return found
 
 
 def _taken(entry: Mapping[str, Any]) -> Optional[Sequence[Any]]:
+    """What its batches before were made of, which are drawn again; those behind are read again and tell it anew."""
     if "handed" not in entry:
         return None
-    columns = [unpacked(entry[name], name) if name in entry else array("i") for name in ("shards", "firsts", "ordinals")]
-    return unpacked(entry["handed"], "handed"), list(zip(*columns))  # noqa: B905  # strict= is not of 3.9
+    columns = [unpacked(entry[name], name) for name in _COLUMNS]
+    items = list(zip(*columns))  # noqa: B905  # strict= is not of 3.9
+    return unpacked(entry["handed"], "handed")[: int(entry["samples"])], items[: int(entry["items"])]

@@ -6,6 +6,7 @@ Every batch comes from its worker with what the data set says of it (``StateColl
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import islice
 from typing import Any, Iterator, Mapping, Optional
 
@@ -17,6 +18,7 @@ from forebay_loader.identity.world import World
 from forebay_loader.loading.handover import Handover
 from forebay_loader.loading.loader_progress import LoaderProgress
 from forebay_loader.loading.loader_start import FORMAT, LoaderStart, start_of
+from forebay_loader.loading.main_stages import MainStages, holds_rows, untold_main
 from forebay_loader.loading.state_collate import StateCollate
 from forebay_loader.plan.plan_subject import told_epoch
 
@@ -89,10 +91,19 @@ class ResumableLoader(compat.WebLoader):
             return iter(super().iterator1())
         progress = self._progress
         source = self._workers_of(progress, self._handover)
+        stages = self.pipeline[1:]
+        why, start = untold_main(stages), None if progress.begun else progress.start.stages
         batches = progress.batches(source, self._counted_epoch())
-        for stage in self.pipeline[1:]:
+        if holds_rows(stages) and not why:
+            main = MainStages(stages, partial(self._drawn_by, progress), lambda: progress.at, self._every, start)
+            return progress.outputs(main.outputs(batches, self.invoke), main.held)
+        for stage in stages:
             batches = self.invoke(stage, batches)
-        return progress.outputs(batches)
+        return progress.outputs(batches, why=why)
+
+    def _drawn_by(self, progress: LoaderProgress) -> str:
+        """What a buffer of the loader draws by."""
+        return f"loader/{self.pipeline[0].dataset.seed}/{progress.epoch}/{progress.passes}/{self._world.resolved().rank}"
 
     def _stock(self) -> Iterator[Any]:
         """What webdataset's loader yields; of an iteration that goes on from a state, the rest."""

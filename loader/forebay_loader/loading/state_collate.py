@@ -30,6 +30,7 @@ class StateCollate:
         self._turn = 0  # its pass
         self._made = 0  # batches of that
         self._worker = 0
+        dataset.taken()  # from the first call on it is noted
 
     def __repr__(self) -> str:
         return f"<StateCollate of {self._collate!r}, a state every {self._every} batches>"
@@ -44,7 +45,7 @@ class StateCollate:
         if place is not self._place or place.turn != self._turn:  # what is taken is told by pass
             self._place, self._turn, self._made, self._worker = place, place.turn, 0, loader_worker().id
         self._made += 1
-        taken = self._dataset.taken() if hasattr(self._dataset, "taken") else None
+        taken = self._dataset.taken()
         if self._made != 1 and self._made % self._every:
             return Carried(batch, self._worker, outputs, None, taken)
         try:

@@ -6,6 +6,8 @@ Each "new process" is a new loader, and a state is what JSON makes of it.
 from __future__ import annotations
 
 import json
+import random
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
@@ -27,6 +29,23 @@ LISTED = [f"s3://bucket/{number:03d}.tar" for number in range(len(SIZES))]
 EPOCHS = 3
 
 
+BEHIND: dict[str, Callable[[Any], Any]] = {
+    "": lambda made: made,
+    "shuffled": lambda made: made.unbatched().shuffle(9, initial=4).batched(3),
+    "put together": lambda made: made.unbatched().map(copied).batched(4, partial=False),
+    "batches shuffled": lambda made: made.shuffle(3),
+    "rows": lambda made: made.unbatched().select(is_wanted).shuffle(8, seed=5),
+}
+
+
+def copied(row: Any) -> Any:
+    return tuple(row)
+
+
+def is_wanted(row: tuple[str]) -> bool:
+    return not row[0].endswith("-002")
+
+
 class Case(NamedTuple):
     """A pipeline and its loader."""
 
@@ -38,6 +57,7 @@ class Case(NamedTuple):
     persistent: bool = False
     every: int = 2
     fixed: int = 0  # batches an epoch
+    main: str = ""  # what comes behind torch's loader
 
     def loader(self, **how: Any) -> Any:
         data = fb.WebDataset(LISTED, shardshuffle=True, seed=3).shuffle(self.buffer, initial=3).to_tuple("__key__")
@@ -46,6 +66,7 @@ class Case(NamedTuple):
             made = fb.WebLoader(data, batch_size=self.batch, drop_last=not self.partial, **given)
         else:
             made = fb.WebLoader(data.batched(self.batch, partial=self.partial), batch_size=None, **given)
+        made = BEHIND[self.main](made)
         return made.with_epoch(self.fixed) if self.fixed else made
 
 
@@ -58,7 +79,7 @@ def shards(proxy: FakeServer) -> FakeServer:
 
 def keys(batch: Any) -> list[str]:
     (found,) = batch
-    return list(found)
+    return [found] if isinstance(found, str) else list(found)
 
 
 def whole(loader: Any, epochs: int = EPOCHS) -> list[list[list[str]]]:
@@ -102,6 +123,7 @@ CASES = st.builds(
     collated=st.booleans(),
     every=st.integers(1, 6),
     fixed=st.sampled_from([0, 0, 4, 17]),
+    main=st.sampled_from([*BEHIND]),
 )
 STOPS = {"epoch": st.integers(0, EPOCHS - 1), "share": st.floats(0, 1)}
 REPEATED = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -112,6 +134,18 @@ REPEATED = settings(deadline=None, suppress_health_check=[HealthCheck.function_s
 def test_it_goes_on_in_the_training_process(case: Case, epoch: int, share: float) -> None:
     """Whatever the buffer, the batches, the snapshots and the place."""
     goes_on(case, epoch, share)
+
+
+@pytest.mark.parametrize("main", [name for name in BEHIND if name])
+def test_what_stages_of_the_training_process_hold(main: str) -> None:
+    """Rows in their buffer, and in the batch that is being taken apart; a state taken again where it was loaded is as good."""
+    case = Case(main=main, every=3)
+    (expected,) = whole(case.loader(), 1)
+    for after in range(0, len(expected) - 1, 3):
+        before, state = stopped(case.loader(), 0, after)
+        again = resumed(case, state)
+        more = [keys(batch) for _, batch in zip(range(2), again, strict=False)]
+        assert before + more + whole(resumed(case, json.loads(json.dumps(again.state_dict()))), 1)[0] == expected
 
 
 @settings(REPEATED, max_examples=50)
@@ -129,6 +163,7 @@ def test_it_goes_on_in_workers(case: Case, epoch: int, share: float) -> None:
         pytest.param(Case(2, persistent=True), 1, 0.7, marks=pytest.mark.once),
         pytest.param(Case(2, collated=True, partial=False), 1, 0.9, marks=pytest.mark.once),  # one worker has ended
         pytest.param(Case(2, fixed=17), 1, 0.8, marks=pytest.mark.once),  # in the second of the passes that make the epoch
+        pytest.param(Case(2, main="shuffled"), 0, 0.6, marks=pytest.mark.once),
     ],
 )
 def test_whose_turn_it_was_is_whose_turn_it_is(case: Case, epoch: int, share: float) -> None:
@@ -205,3 +240,17 @@ def test_the_size_that_a_batch_ladder_has_come_to_is_kept() -> None:
     found = [keys(batch) for batch in after]
     assert len(found[0]) == 4
     assert [key for batch in given + found for key in batch] == [key for batch in expected for key in batch]
+
+
+def test_what_may_hold_rows_unseen_is_named() -> None:
+    """A stage of one's own behind the loader, or a known one where it cannot be known: training goes on, and only a state is refused."""
+    for behind, name in (
+        (lambda made: made.compose(lambda rows: rows), "<lambda>"),
+        (lambda made: made.unbatched().shuffle(3).shuffle(3), "shuffle"),
+        (lambda made: made.shuffle(3, rng=random.Random(1)), "shuffle"),
+    ):
+        loader = behind(Case().loader())
+        loader.state_dict()
+        next(iter(loader))
+        with pytest.raises(fb.NotResumable, match=f"cannot go on exactly: its stage {name}, in the training process"):
+            loader.state_dict()

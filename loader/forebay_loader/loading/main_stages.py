@@ -1,0 +1,248 @@
+"""The stages behind torch's loader, in the training process, so that what they hold can be told: ``unbatched().shuffle(n).batched(m)``.
+
+What passes them is numbered: the rows of the batches, or, where none are taken apart, the batches. The shuffle's buffer is a number for
+each row in it. To go on, workers read again from the oldest batch that has a row in the buffer: rows that were handed out are dropped,
+those of the buffer take their places in it, and what comes behind goes its way. Between two snapshots outputs are drawn again and left out.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+from array import array
+from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence
+
+from webdataset import filters
+
+from forebay_loader.meter.stage_ranges import staged
+from forebay_loader.resume.arrays import packed, unpacked
+from forebay_loader.resume.known_stages import kind_of, name_of
+from forebay_loader.resume.pass_state import drawn_by, draws_of
+
+__all__ = ["HeldRows", "MainStages", "holds_rows", "untold_main"]
+
+_PLACES = {"rows": 1, "shuffle": 2, "batch": 3}
+_NOTHING = object()
+Invoke = Callable[[Any, Any], Any]
+Spread = Callable[[Iterable[Any]], Iterator[Any]]
+
+
+class _RowSnapshot(NamedTuple):
+    """``read`` rows had come, of which ``refs`` were in the buffer, and ``draws`` was where it stood. All rows before ``row``, the first of
+    the batch that comes after the first ``at``, had been handed out.
+    """
+
+    at: int
+    row: int
+    read: int
+    refs: "array[int]"
+    draws: Any
+
+    def state(self) -> dict[str, Any]:
+        rng = random.Random()  # noqa: S311  # an order, no secret
+        if self.draws is not None:
+            rng.setstate(self.draws)
+        draws = "" if self.draws is None else draws_of(rng)
+        return {"row": self.row, "read": self.read, "refs": packed(self.refs), "rng": draws}
+
+
+class HeldRows(NamedTuple):
+    """After an output, the ``skip``-th behind ``snapshot``: ``read`` rows had come, ``refs`` were in the buffer. ``batches`` are the first
+    rows of those that may have some left, by the batch's number in the pass.
+    """
+
+    snapshot: _RowSnapshot
+    skip: int
+    read: int
+    refs: "array[int]"
+    batches: Sequence["tuple[int, int]"]
+    whole: bool  # batches are not taken apart
+
+    def state(self) -> dict[str, Any]:
+        return {**self.snapshot.state(), "skip": self.skip}
+
+    def handed(self, at: int, ordinals: "array[int]") -> "array[int]":
+        """Of the samples of the ``at``-th batch those that were handed out."""
+        rest = [(number, first) for number, first in self.batches if number >= at]
+        if not rest or rest[0][0] != at:
+            return ordinals if not self.batches or at < self.batches[0][0] else array("i")
+        first, stop, held = rest[0][1], min(self.read, rest[1][1] if len(rest) > 1 else self.read), set(self.refs)
+        if self.whole:
+            return array("i") if first in held or first >= stop else ordinals
+        return array("i", [ordinal for row, ordinal in enumerate(ordinals, first) if row < stop and row not in held])
+
+
+class MainStages:
+    """One pass of ``stages``, known ones, with a snapshot every ``every`` outputs; ``start`` is a state of theirs that they go on from.
+
+    ``key`` tells what the buffer is drawn by, ``at`` how many batches came so far: both are asked for when some have come.
+    """
+
+    def __init__(
+        self, stages: Sequence[Any], key: Callable[[], str], at: Callable[[], int], every: int, start: Optional[Mapping[str, Any]] = None
+    ) -> None:
+        self._stages = stages
+        self._key = key
+        self._at = at
+        self._every = every
+        self._start = start
+        self._read = 0 if start is None else int(start["row"])  # rows that came
+        self._now = -1  # the row that passes
+        self._refs = array("i")
+        self._rng: Optional[random.Random] = None
+        self._batches: list[tuple[int, int]] = []
+        self._last: Optional[tuple[_RowSnapshot, int]] = None  # the last snapshot, and how many outputs came since
+
+    def __repr__(self) -> str:
+        return f"<MainStages at row {self._read}, {len(self._refs)} in the buffer>"
+
+    def outputs(self, batches: Iterable[Any], invoke: Invoke) -> Iterator[Any]:
+        """What they make of ``batches``; what was handed out before is left out."""
+        data: Iterator[Any] = iter(batches)
+        kinds = [kind_of(stage) for stage in self._stages]
+        if "rows" not in kinds:
+            data = self._rows(data, None)
+        for stage, kind in zip(self._stages, kinds):  # noqa: B905  # strict= is not of 3.9
+            if kind == "rows":
+                data = self._rows(data, stage.f)
+            elif kind == "shuffle":
+                data = self._shuffled(data, **_given(stage))
+            elif kind == "batch":
+                data = _full(data, **_given(stage))
+            else:
+                data = iter(invoke(stage, data))
+                continue
+            data = iter(staged(stage, data))
+        return data if self._start is None else self._rest(data, int(self._start["skip"]))
+
+    def held(self) -> HeldRows:
+        """What is held now, just after an output."""
+        snapshot, skip = self._last or (None, 0)
+        if snapshot is None or skip + 1 >= self._every:
+            snapshot, skip = self._snapshot(), -1
+        self._last = snapshot, skip + 1
+        whole = not any(kind_of(stage) == "rows" for stage in self._stages)
+        return HeldRows(snapshot, skip + 1, self._read, self._refs[:], tuple(self._batches), whole)
+
+    def _snapshot(self) -> _RowSnapshot:
+        oldest = min(self._refs, default=self._read - 1)  # a batch whose last row has come is read again for nothing, and does no harm
+        while len(self._batches) > 1 and self._batches[1][1] <= oldest:
+            del self._batches[0]
+        number, first = self._batches[0]
+        return _RowSnapshot(number - 1, first, self._read, self._refs[:], None if self._rng is None else self._rng.getstate())
+
+    def _rest(self, outputs: Iterator[Any], skip: int) -> Iterator[Any]:
+        for _ in range(skip):
+            if next(outputs, _NOTHING) is _NOTHING:
+                return
+            self.held()
+        yield from outputs
+
+    def _rows(self, batches: Iterator[Any], spread: Optional[Spread]) -> Iterator[Any]:
+        """The rows of ``batches``, or these themselves, but for those that were handed out before."""
+        start = self._start
+        below, wanted = (0, set()) if start is None else (int(start["read"]), set(unpacked(start["refs"], "refs")))
+        for batch in batches:
+            self._batches.append((self._at(), self._read))
+            for row in [batch] if spread is None else spread(iter([batch])):
+                self._now = self._read
+                self._read += 1
+                if self._now >= below or self._now in wanted:
+                    yield row
+
+    def _shuffled(
+        self, data: Iterator[Any], bufsize: int = 1000, initial: int = 100, rng: Any = None, seed: Any = None, handler: Any = None
+    ) -> Iterator[Any]:
+        """``data`` as ``wds.shuffle`` shuffles it."""
+        first = next(data, _NOTHING)  # before the key is asked for: it is of the epoch that the first batch tells
+        self._rng = rng = random.Random(self._key() if seed is None else seed)  # noqa: S311  # an order, no secret
+        given, rows, refs = _again(first, data), [], self._refs
+        if self._start is not None:
+            drawn_by(rng, self._start["rng"])
+            rows = self._refilled(given)
+        for row in given:
+            rows.append(row)
+            refs.append(self._now)
+            if len(rows) < bufsize:
+                more = next(given, _NOTHING)
+                if more is not _NOTHING:
+                    rows.append(more)
+                    refs.append(self._now)
+            if len(rows) >= min(initial, bufsize):
+                yield self._drawn(rng, rows)
+        while rows:
+            yield self._drawn(rng, rows)
+
+    def _refilled(self, given: Iterator[Any]) -> list[Any]:
+        """The rows that the buffer held."""
+        assert self._start is not None
+        self._refs.extend(unpacked(self._start["refs"], "refs"))
+        places = {ref: place for place, ref in enumerate(self._refs)}
+        rows: list[Any] = [None] * len(places)
+        for came in range(len(places)):
+            row = next(given, _NOTHING)
+            if row is _NOTHING:
+                raise ValueError(
+                    f"the state that was loaded cannot be resumed: {len(places)} rows were in the shuffle buffer of the loader, and "
+                    f"{came} of them come again: a stage before it gives others than it did"
+                )
+            rows[places[self._now]] = row
+        return rows
+
+    def _drawn(self, rng: random.Random, rows: list[Any]) -> Any:
+        place, refs = rng.randint(0, len(rows) - 1), self._refs
+        found = rows[place]
+        rows[place], refs[place] = rows[-1], refs[-1]
+        rows.pop()
+        refs.pop()
+        return found
+
+
+def holds_rows(stages: Iterable[Any]) -> bool:
+    """Whether any of these stages holds something while its output is looked at."""
+    return any(kind_of(stage) in _PLACES for stage in stages)
+
+
+def untold_main(stages: Iterable[Any]) -> str:
+    """Why nobody can tell what these stages of a loader hold; "" where it is known."""
+    last = 0
+    for stage in stages:
+        kind, name = kind_of(stage), name_of(stage)
+        if kind == "one":
+            continue
+        if kind == "shuffle" and (hasattr(stage, "bufsize") or _given(stage).get("rng") is not None):
+            return f"its stage {name}, in the training process, draws from a generator that is not the loader's own"
+        if _PLACES.get(kind, 0) <= last:
+            return (
+                f"its stage {name}, in the training process, may hold rows back unseen. Known there are stages that give one for one, and "
+                "unbatched(), shuffle(n) and batched(m), each at most once, in that order"
+            )
+        last = _PLACES[kind]
+    return ""
+
+
+def _again(first: Any, data: Iterator[Any]) -> Iterator[Any]:
+    if first is not _NOTHING:
+        yield first
+        del first
+        yield from data
+
+
+def _full(
+    data: Iterable[Any], batchsize: int = 20, collation_fn: Any = filters.default_collation_fn, partial: bool = True
+) -> Iterator[Any]:
+    """``wds.batched``, which gives a batch as soon as it is full."""
+    batch: list[Any] = []
+    for row in data:
+        batch.append(row)
+        if len(batch) >= batchsize:
+            yield batch if collation_fn is None else collation_fn(batch)
+            batch = []
+    if batch and partial:
+        yield batch if collation_fn is None else collation_fn(batch)
+
+
+def _given(stage: Any) -> dict[str, Any]:
+    """The arguments that a stage of webdataset's was given, by name."""
+    order = list(inspect.signature(stage.f).parameters)[1:]
+    return {**dict(zip(order, stage.args)), **stage.kw}  # noqa: B905  # strict= is not of 3.9
