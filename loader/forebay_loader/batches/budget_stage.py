@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from itertools import chain
 from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence, Union
 
 from forebay_loader.base.shown_shard import shown_shard
@@ -9,6 +11,9 @@ from forebay_loader.batches.batch_budget import BatchBudget
 from forebay_loader.batches.budget_buckets import BudgetBuckets
 from forebay_loader.batches.pad import PadCollation
 from forebay_loader.batches.sample_size import Length, SampleSizes, named_sample
+from forebay_loader.resume.cursor import Again, Made, cursor_here
+from forebay_loader.resume.pass_state import refs_of, whole_of
+from forebay_loader.resume.sample_buffer import LOST
 
 __all__ = ["BudgetStage", "Collate", "batched", "has_budget"]
 
@@ -67,6 +72,8 @@ def has_budget(pipeline: Any) -> bool:
 class BudgetStage:
     """Samples in, batches out. It can be pickled where ``length`` and ``collate`` can."""
 
+    state_kind = "budget"  # of what waits in it fb.WebDataset keeps the state, and reads it again
+
     def __init__(self, budget: BatchBudget, sizes: SampleSizes, collate: Optional[Collate], *, partial: bool) -> None:
         self.budget = budget
         self._sizes = sizes
@@ -88,15 +95,31 @@ class BudgetStage:
 
     def __call__(self, samples: Iterable[Any]) -> Iterator[Any]:
         resumed, self._resumed = self._resumed, None
+        cursor, held = cursor_here(), None
+        made = (lambda: -1) if cursor is None else cursor.made
         self._pass = begun = _BudgetPass(self.budget, resumed)
-        return self._batches(begun, samples)
+        if cursor is not None:
+            held = cursor.hold(begun, begun.of_last)
+        if cursor is None or held is None or cursor.again is None:
+            return self._batches(begun, samples, made)
+        return chain(self._waited(begun, held, cursor.again), self._batches(begun, samples, made))
 
-    def _batches(self, begun: _BudgetPass, samples: Iterable[Any]) -> Iterator[Any]:
+    def _waited(self, begun: _BudgetPass, held: Mapping[str, Any], again: Again) -> Iterator[Any]:
+        """What waited when the state was taken that is gone on from waits again; some of it is a batch that was due."""
+        refs = refs_of(held)
+        begun.go_on(whole_of(held, "taken", len(refs)) - len(refs), whole_of(held, "batches"))
+        for ordinal in refs:
+            sample = again.one(ordinal)
+            if sample is not LOST:
+                begun.add(sample, self._sizes(sample), ordinal)
+                yield from self._given(begun)
+
+    def _batches(self, begun: _BudgetPass, samples: Iterable[Any], made: Callable[[], Any]) -> Iterator[Any]:
         for sample in samples:
             size = self._sizes(sample)
             if self.budget.oversize == "raise" and (excess := self.budget.excess(size)):
                 raise ValueError(f"{named_sample(sample)}: a batch of it alone has {excess}. oversize='alone' makes it one all the same")
-            begun.add(sample, size)
+            begun.add(sample, size, made())
             yield from self._given(begun)
         begun.end(partial=self._partial)
         yield from self._given(begun)
@@ -115,7 +138,7 @@ class BudgetStage:
         """
         if self._pass is None:
             raise RuntimeError("no pass of these batches was begun in this process, so nobody here knows where it stands")
-        return {"format": FORMAT, "made_of": self.made_of, **self._pass.state()}
+        return {"format": FORMAT, "made_of": self.made_of, **self._pass.named()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """The next pass goes on where ``state_dict`` was taken. What it reads must begin with the samples that waited, in the order of the
@@ -135,13 +158,14 @@ class _Waits(NamedTuple):
     key: Optional[str]
     shard: Optional[str]
     sample: Any
+    ordinal: Any  # of which samples of its pass it was made
 
     @classmethod
-    def of(cls, sample: Any) -> _Waits:
+    def of(cls, sample: Any, ordinal: Any) -> _Waits:
         if not isinstance(sample, Mapping):
-            return cls(None, None, sample)
+            return cls(None, None, sample, ordinal)
         url = sample.get("__url__")
-        return cls(sample.get("__key__"), None if url is None else shown_shard(url), sample)
+        return cls(sample.get("__key__"), None if url is None else shown_shard(url), sample, ordinal)
 
 
 class _BudgetPass:
@@ -153,9 +177,14 @@ class _BudgetPass:
         self._again: list[Mapping[str, Any]] = list(resumed["waiting"]) if resumed else []  # what must come first
         self._taken = int(resumed["taken"]) - len(self._again) if resumed else 0
         self._given = int(resumed["given"]) if resumed else 0
+        self._last = array("i")
 
-    def add(self, sample: Any, size: Any) -> None:
-        one = _Waits.of(sample)
+    def go_on(self, taken: int, given: int) -> None:
+        """So many were taken, and are waited for no more, and so many batches were given."""
+        self._taken, self._given = taken, given
+
+    def add(self, sample: Any, size: Any, ordinal: Any) -> None:
+        one = _Waits.of(sample, ordinal)
         if self._again:
             told = self._again.pop(0)
             if (told["key"], told["shard"]) != (one.key, one.shard):
@@ -175,10 +204,24 @@ class _BudgetPass:
 
     def give(self) -> None:
         """The first batch that is due is handed over now."""
+        self._last = array("i", [one.ordinal for one in self.due[0] if isinstance(one.ordinal, int)])
         del self.due[0]
         self._given += 1
 
+    def of_last(self) -> Made:
+        """The samples of the batch that was given last."""
+        return self._last
+
     def state(self) -> dict[str, Any]:
-        waiting = [one for batch in self.due for one in batch] + self._buckets.waiting
-        named = [{"key": one.key, "shard": one.shard} for one in waiting]
+        """Of what fb.WebDataset keeps: what waits, by the numbers of its pass."""
+        refs = array("i", [one.ordinal for one in self._waiting if isinstance(one.ordinal, int)])
+        return {"kind": "budget", "refs": refs, "taken": self._taken, "batches": self._given}
+
+    @property
+    def _waiting(self) -> list[_Waits]:
+        return [one for batch in self.due for one in batch] + self._buckets.waiting
+
+    def named(self) -> dict[str, Any]:
+        """What waits, by its names."""
+        named = [{"key": one.key, "shard": one.shard} for one in self._waiting]
         return {"taken": self._taken + len(self._again), "given": self._given, "waiting": [*named, *map(dict, self._again)]}

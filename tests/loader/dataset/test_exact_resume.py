@@ -63,6 +63,7 @@ PIPELINES: dict[str, Callable[[Any], Any]] = {
     "passes of an epoch": lambda data: data.shuffle(7, initial=3).map(key).with_epoch(43),
     "two passes": lambda data: data.shuffle(4).map(key).repeat(2),
     "stock stages that draw": lambda data: data.compose(wds.shuffle(6)).rsample(0.7).map(key),
+    "batches within a budget": lambda data: data.shuffle(5).compose(fb.batched(max_samples=3, buckets=(2, 4), length=length, collate=keys)),
     "a slice": lambda data: data.compose(wds.detshuffle(6)).slice(2, 15, 2).map(key),
 }
 
