@@ -19,6 +19,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from support.huge_pages import collapse
 from support.lengths import LEFT, examples
 from support.pool import Measured, grouped, processor_s
 from support.zygote import allow_zygotes, close_zygotes
@@ -82,7 +83,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     return (yield)
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """What was imported and collected stays until the end: a test that collects garbage, or forks, need not visit it.
 
     torch's workers seed numpy, which imports its generators only then: in each worker that is forked, 20 ms, and where the collector closes
@@ -93,6 +94,8 @@ def pytest_collection_finish() -> None:
     gc.enable()
     gc.collect()
     gc.freeze()
+    if hasattr(session.config, "workerinput"):  # it takes as long as forty forks
+        collapse()
 
 
 @pytest.hookimpl(wrapper=True)
