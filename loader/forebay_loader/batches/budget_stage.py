@@ -99,7 +99,7 @@ class BudgetStage:
         made = (lambda: -1) if cursor is None else cursor.made
         self._pass = begun = _BudgetPass(self.budget, resumed)
         if cursor is not None:
-            held = cursor.hold(begun, begun.of_last)
+            held = cursor.hold("budget", begun, begun.of_last)
         if cursor is None or held is None or cursor.again is None:
             return self._batches(begun, samples, made)
         return chain(self._waited(begun, held, cursor.again), self._batches(begun, samples, made))

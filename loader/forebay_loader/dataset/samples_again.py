@@ -104,7 +104,11 @@ class ShardsAgain:
         """Keep all that is wanted of a shard without an index."""
         shards, wanted = self._begun, self._wanted.get(item, {})
         opened = self._tars.opening.reopened({"url": shards.url(item)})
-        shards.check_version(item, version_of(opened["stream"]))
+        try:
+            shards.check_version(item, version_of(opened["stream"]))
+        except ValueError:
+            opened["stream"].close()
+            raise
         last, count = max(wanted), 0
         samples = self._tars.read([opened], self._skips)
         for number, sample in enumerate(samples):

@@ -193,6 +193,7 @@ class TarSamples:
         for at in range(start):
             if next(samples, None) is None:
                 if sure and self._opening.handler is None:
+                    opened["stream"].close()
                     raise ValueError(
                         f"shard {named(opened['stream'], opened['url'])}: is to be gone on with at sample {start}, and has {at}: has it "
                         "changed? Bring back what it was; or set_epoch(n) without a state begins epoch n from its start"
@@ -232,7 +233,11 @@ def _waits(reading: "weakref.ref[Samples]") -> bool:
 def _noted(opened: Iterator[dict[str, Any]], cursor: Cursor) -> Iterator[dict[str, Any]]:
     """``opened``; a shard that is another than when the state was taken is no fault for a handler."""
     for one in opened:
-        cursor.shards.opened(one)
+        try:
+            cursor.shards.opened(one)
+        except ValueError:
+            one["stream"].close()
+            raise
         yield one
 
 

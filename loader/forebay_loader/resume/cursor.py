@@ -129,8 +129,9 @@ class Cursor:
             return self.began.entered
         return 0
 
-    def hold(self, holder: Holder, made: Optional[Callable[[], Made]] = None) -> Optional[Mapping[str, Any]]:
-        """``holder`` is the next stage that has a state, and ``made`` tells of its outputs. What it held in the state gone on from."""
+    def hold(self, kind: str, holder: Holder, made: Optional[Callable[[], Made]] = None) -> Optional[Mapping[str, Any]]:
+        """``holder``, a ``kind``, is the next stage that has a state, and ``made`` tells of its outputs. What it held in the state gone on
+        from. Raises ``ValueError`` where that is of another stage."""
         at = len(self.holders)
         self.holders.append(holder)
         if made is not None:
@@ -141,7 +142,10 @@ class Cursor:
             raise ValueError(
                 f"the state is damaged: it tells of {len(self.began.buffers)} stages that hold samples, and there are more here"
             )
-        return self.began.buffers[at]
+        held = self.began.buffers[at]
+        if held.get("kind") != kind:
+            raise ValueError(f"the state is damaged: buffer {at + 1} is of a {held.get('kind')!r}, and the stage here is a {kind!r}")
+        return held
 
     def place(self, ordinal: int) -> tuple[int, int]:
         """(number of the shard in the list, number of the sample in it)."""

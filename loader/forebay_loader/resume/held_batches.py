@@ -57,7 +57,7 @@ class BatchRows:
         self._spread = spread
         self._upstream = cursor.made
         self._again = cursor.again
-        held = cursor.hold(self, self._of_last)
+        held = cursor.hold("rows", self, self._of_last)
         self._refs = array("i") if held is None else refs_of(held)
         self._given = 0 if held is None else whole_of(held, "rows")
 
@@ -93,7 +93,7 @@ class StreamSlice:
         self._start = place.start or 0
         self._stop = place.stop
         self._step = place.step or 1
-        held = cursor.hold(self)
+        held = cursor.hold("slice", self)
         self._taken = 0 if held is None else whole_of(held, "taken")
 
     def __repr__(self) -> str:

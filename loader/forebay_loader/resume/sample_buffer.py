@@ -17,6 +17,7 @@ __all__ = ["LOST", "SampleBuffer"]
 
 LOST = object()  # instead of a sample that could not be read again, and that a handler passed over
 _NOTHING = object()
+_UNTOLD = -1  # of a batch, which a buffer cannot have again: nobody gets a state of that
 _UNREAD = object()  # a slot whose sample was not read again yet
 
 
@@ -29,7 +30,7 @@ class SampleBuffer:
         self._initial = min(initial, bufsize)
         self._again = cursor.again
         self._upstream = cursor.made
-        held = cursor.hold(self, self._made)
+        held = cursor.hold("shuffle", self, self._made)
         self._refs = array("i") if held is None else refs_of(held)
         self._samples: list[Any] = [_UNREAD] * len(self._refs)
         self._last = -1
@@ -53,12 +54,14 @@ class SampleBuffer:
         try:
             for sample in given:
                 samples.append(sample)
-                refs.append(upstream())  # type: ignore[arg-type]  # where it is no number, no state is asked for: the stage is not known
+                made = upstream()
+                refs.append(made if type(made) is int else _UNTOLD)
                 if len(samples) < size:
                     more = next(given, _NOTHING)
                     if more is not _NOTHING:
                         samples.append(more)
-                        refs.append(upstream())  # type: ignore[arg-type]
+                        made = upstream()
+                        refs.append(made if type(made) is int else _UNTOLD)
                 if len(samples) >= initial:
                     found = self._drawn()
                     if found is not LOST:

@@ -1,0 +1,187 @@
+"""What an exact state refuses: stages that nobody can see through, shards that are others now, values that no state has."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import re
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.tars import tar_shard
+
+import forebay_loader as fb
+from forebay_loader.resume.arrays import packed
+
+wds = pytest.importorskip("webdataset")
+
+pytestmark = pytest.mark.webdataset
+
+SHARDS, SAMPLES = 4, 6
+
+
+@pytest.fixture
+def urls(tmp_path: Path) -> list[str]:
+    for number in range(SHARDS):
+        (tmp_path / f"{number}.tar").write_bytes(tar_shard(number, SAMPLES, size=20))
+    return [str(tmp_path / f"{number}.tar") for number in range(SHARDS)]
+
+
+def key(sample: Any) -> str:
+    return str(sample["__key__"])
+
+
+def made(urls: list[str], **how: Any) -> Any:
+    return fb.WebDataset(urls, shardshuffle=False, **how).shuffle(8, initial=8).map(key)
+
+
+def state_after(data: Any, outputs: int) -> dict[str, Any]:
+    given = iter(data)
+    list(islice(given, outputs))
+    state: dict[str, Any] = json.loads(json.dumps(data.state_dict()))
+    return state
+
+
+def rest(data: Any, state: dict[str, Any]) -> list[str]:
+    data.load_state_dict(state)
+    return list(data)
+
+
+def held_back(samples: Iterator[Any]) -> Iterator[Any]:
+    """A stage as users write them."""
+    last = next(samples)
+    for sample in samples:
+        yield last
+        last = sample
+    yield last
+
+
+OPAQUE: dict[str, Callable[[Any], Any]] = {
+    "held_back is not known here": lambda data: data.compose(held_back),
+    "Cached is not known here": lambda data: data.mcached(),
+    "shuffle draws from a generator of your own": lambda data: data.shuffle(3, rng=random.Random(1)),
+    "SampleShuffle comes behind batches": lambda data: data.listed(2).shuffle(3),
+    "SampleShuffle comes behind the rows of batches": lambda data: data.listed(2).unlisted().shuffle(3),
+}
+
+
+@pytest.mark.parametrize("words", OPAQUE)
+def test_a_stage_that_is_not_seen_through(urls: list[str], words: str) -> None:
+    """It is named, and what resumes all the same is said."""
+    data = OPAQUE[words](fb.WebDataset(urls, shardshuffle=False))
+    with pytest.raises(fb.NotResumable, match=f"stage {words}.*resume='replay'"):
+        state_after(data, 2)
+
+
+def test_replay_goes_on_behind_such_a_stage(urls: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    """By running the epoch again; and a line says what that cost."""
+    replayed = lambda: made(urls, resume="replay").compose(held_back)  # noqa: E731
+    whole = list(replayed())
+    state = state_after(replayed(), 7)
+    assert "shards" not in state
+    with caplog.at_level(logging.WARNING):
+        assert rest(replayed(), state) == whole[7:]
+    assert "7 outputs of epoch 0 were made again" in caplog.text
+
+
+def test_a_state_of_before_is_replayed(urls: list[str]) -> None:
+    """Format 1, as it was kept until now: the epoch and how much had come."""
+    state = state_after(made(urls), 9)
+    before = {name: state[name] for name in ("epoch", "yielded", "over", "drawn")}
+    made_of = {name: was for name, was in state["made_of"].items() if name != "passes"}
+    assert rest(made(urls), {**before, "format": 1, "made_of": made_of}) == list(made(urls))[9:]
+
+
+def test_an_exact_state_is_replayed_where_that_is_asked(urls: list[str]) -> None:
+    assert rest(made(urls, resume="replay"), state_after(made(urls), 9)) == list(made(urls))[9:]
+
+
+def with_buffer(**what: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda state: {**state, "buffers": [{**state["buffers"][0], **what}]}
+
+
+DAMAGED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "no dictionary": (lambda state: [state], "format 'list'"),
+    "of another format": (lambda state: {**state, "format": 3}, "format 3, and this version knows 2"),
+    "of a loader": (lambda state: {**state, "kind": "loader"}, "fb.WebLoader's load_state_dict takes"),
+    "no base64": (lambda state: {**state, "shards": "*"}, "'shards' holds no base64 text"),
+    "no text": (lambda state: {**state, "ordinals": [0, 6]}, "'ordinals' holds no base64 text"),
+    "half a number": (lambda state: {**state, "firsts": "AAA="}, "'firsts' holds no base64 text"),
+    "lost": (lambda state: {name: value for name, value in state.items() if name != "shards"}, "'shards' holds no base64 text"),
+    "a shard less": (lambda state: {**state, "firsts": packed([0])}, "the first samples of 1"),
+    "beyond the list": (lambda state: {**state, "shards": packed([0, 1, 9])}, "shard number 9, of a list of 4"),
+    "a negative shard": (lambda state: {**state, "shards": packed([0, 1, -1])}, "shard number -1"),
+    "samples that go back": (lambda state: {**state, "ordinals": packed([0, 9, 3])}, "do not follow each other"),
+    "a negative first": (lambda state: {**state, "firsts": packed([0, 0, -2])}, "do not follow each other"),
+    "a negative place": (lambda state: {**state, "read": -1}, "'read' is no whole number from 0, but -1"),
+    "a place in words": (lambda state: {**state, "read": "7"}, "'read' is no whole number from 0, but '7'"),
+    "true for a number": (lambda state: {**state, "turn": True}, "'turn' is no whole number"),
+    "a negative epoch": (lambda state: {**state, "epoch": -2}, "'epoch' is no whole number from 0, but -2"),
+    "a stripe alone": (lambda state: {**state, "stripe": [0]}, "'stripe' is no pair"),
+    "a stripe of none": (lambda state: {**state, "stripe": [0, 0]}, "'stripe' is no whole number from 1"),
+    "etags in a list": (lambda state: {**state, "etags": []}, "'etags' are no dictionary"),
+    "an etag of nothing": (lambda state: {**state, "etags": {"77": "x"}}, "'77'"),
+    "buffers of words": (lambda state: {**state, "buffers": ["x"]}, "'buffers' are no list of dictionaries"),
+    "a buffer less": (lambda state: {**state, "buffers": []}, "tells of 0 stages that hold samples"),
+    "a reference beyond": (with_buffer(refs=packed([99])), "sample 99 waits in a buffer"),
+    "a negative reference": (with_buffer(refs=packed([-5])), "sample -5 waits in a buffer"),
+    "half a generator": (with_buffer(rng=packed([1, 2])), "'rng' has 2 words"),
+    "no generator": (with_buffer(rng=None), "'rng' holds no base64 text"),
+    "another stage's": (with_buffer(kind="slice"), "buffer 1 is of a 'slice', and the stage here is a 'shuffle'"),
+    "made of nothing": (lambda state: {**state, "made_of": None}, "'made_of' and 'drawn', cannot be read"),
+    "drawn in words": (lambda state: {**state, "drawn": "x"}, "'made_of' and 'drawn', cannot be read"),
+    "other shards begun": (lambda state: {**state, "shards": packed([0, 3, 2])}, "shard 2 of its pass was number 3"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGED)
+def test_a_damaged_state_is_named(urls: list[str], what: str) -> None:
+    """Each a ``ValueError`` that says what cannot be, when it is loaded or before the first sample."""
+    damage, words = DAMAGED[what]
+    state = damage(state_after(made(urls), 9))
+    with pytest.raises(ValueError, match=re.escape(words)):
+        rest(made(urls), state)
+
+
+def changed(url: str) -> None:
+    Path(url).write_bytes(tar_shard(9, SAMPLES + 1, size=20))
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize("handler", [None, wds.ignore_and_continue])
+def test_a_shard_that_has_changed(urls: list[str], number: int, handler: Any) -> None:
+    """The one in which it stopped, and those of which samples wait: named, and not for a handler to pass over."""
+    state = state_after(made(urls, handler=handler), 9)
+    changed(urls[number])
+    with pytest.raises(ValueError, match=rf"{number}\.tar has changed: the state that was loaded was taken in its version"):
+        rest(made(urls, handler=handler), state)
+
+
+def test_a_shard_that_is_behind_may_change(urls: list[str]) -> None:
+    """Nothing of it is left."""
+    data = fb.WebDataset(urls, shardshuffle=False).map(key)
+    state = state_after(data, 2 * SAMPLES + 1)
+    changed(urls[0])
+    assert len(rest(fb.WebDataset(urls, shardshuffle=False).map(key), state)) == 2 * SAMPLES - 1
+
+
+def test_a_shard_that_is_gone(urls: list[str]) -> None:
+    """An error; and what a handler passes over is missing, and nothing else."""
+    whole = list(made(urls))
+    state = state_after(made(urls, handler=wds.ignore_and_continue), 9)
+    os.unlink(urls[1])
+    with pytest.raises(FileNotFoundError):
+        rest(made(urls), state)
+    found = rest(made(urls, handler=wds.ignore_and_continue), state)
+    assert sorted(found) == sorted(one for one in whole[9:] if not one.startswith("001"))
+
+
+def test_another_world_is_sent_to_merge(urls: list[str]) -> None:
+    state = state_after(made(urls), 9)
+    with pytest.raises(ValueError, match=r"rank was '0 of 1' and is '1 of 2'.*fb\.merge_states makes"):
+        rest(made(urls, data_parallel=(1, 2), nodesplitter=wds.split_by_node), state)
