@@ -203,6 +203,7 @@ def test_as_documented(example: str, tmp_path: Path) -> None:
     assert re.search(r"\d+ steps|step \d+:", output.partition("written")[2]), output
 
 
+# 8 and 15 seconds of a processor, 5 of them for imports, and an environment of 142 MB: too much for the ordinary run.
 @long
 @pytest.mark.skipif(not OTHERS.exists(), reason=f"needs {OTHERS}: scripts/test --long makes it")
 @pytest.mark.parametrize("example", ["open_clip_data", "timm_train"])

@@ -292,28 +292,37 @@ def test_a_break_has_its_line_too(said: Callable[[], list[str]]) -> None:
 KEPT: list[Any] = []
 
 
-def test_what_a_resume_reads_again_is_booked_once(said: Callable[[], list[str]]) -> None:
-    """Not listed or counted anew, but of the epoch's line and limits; what comes after it is all of these."""
-    bad = [KEYS[1], KEYS[3], KEYS[9]]
+def stopped_and_resumed(resume: str, bad: list[str], **how: Any) -> Any:
+    """A data set that goes on after four samples of another one, behind two that were passed over."""
 
     def made(**how: Any) -> Any:
-        return dataset(**how).map(FailsFor(*bad), handler=wds.ignore_and_continue)
+        return dataset(resume=resume, **how).map(FailsFor(*bad), handler=wds.ignore_and_continue)
 
     first = made()
     samples = iter(first)
     assert [next(samples)["__key__"] for _ in range(4)] == [KEYS[at] for at in (0, 2, 4, 5)]
     state = first.state_dict()
     samples.close()
-    assert ([line["key"] for line in listed()], fb.counters()["skipped_map"]) == (bad[:2], 2)
-    again = made()
+    again = made(**how)
     again.load_state_dict(state)
+    return again
+
+
+@pytest.mark.parametrize(("resume", "line"), [("replay", f"3 of {len(KEYS)} samples"), ("exact", f"1 of {len(KEYS) - 6} samples")])
+def test_what_a_resume_reads_again_is_booked_once(resume: str, line: str, said: Callable[[], list[str]]) -> None:
+    """Not listed or counted anew; but where the whole epoch is read, its line is of all of it."""
+    bad = [KEYS[1], KEYS[3], KEYS[9]]
+    again = stopped_and_resumed(resume, bad)
+    assert ([each["key"] for each in listed()], fb.counters()["skipped_map"]) == (bad[:2], 2)
     assert keys(again) == [key for key in KEYS[6:] if key not in bad]
-    assert ([line["key"] for line in listed()], fb.counters()["skipped_map"]) == (bad, 3)
-    assert f"epoch 0: 3 of {len(KEYS)} samples skipped (3 map)" in said()[-1]
-    bounded = made(max_skipped=2)
-    bounded.load_state_dict(state)
+    assert ([each["key"] for each in listed()], fb.counters()["skipped_map"]) == (bad, 3)
+    assert f"epoch 0: {line} skipped" in said()[-1]
+
+
+def test_a_replayed_epoch_is_within_its_limits() -> None:
+    """All of it, as if it had not been stopped."""
     with pytest.raises(fb.TooManySkips, match="3 skips, and max_skipped=2"):
-        list(bounded)
+        list(stopped_and_resumed("replay", [KEYS[1], KEYS[3], KEYS[9]], max_skipped=2))
 
 
 def begun_and_kept() -> None:
