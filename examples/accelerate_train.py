@@ -16,6 +16,7 @@ import webdataset as wds
 from accelerate import Accelerator
 
 import forebay_loader as fb
+from every_rank import EveryRank
 
 BATCH, WORKERS, CLASSES = 16, 2, 4
 
@@ -25,6 +26,7 @@ def main(urls: str) -> None:
     dataset = fb.WebDataset(urls, shardshuffle=True, nodesplitter=wds.split_by_node).shuffle(100)
     dataset = dataset.decode("torchrgb").to_tuple("jpg", "cls").batched(BATCH)
     loader = fb.WebLoader(dataset, batch_size=None, num_workers=WORKERS)
+    accelerator.register_for_checkpointing(EveryRank(loader))  # save_state and load_state go on with the batch that was due
 
     network = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(3, CLASSES))
     model, optimizer = accelerator.prepare(network, torch.optim.SGD(network.parameters(), lr=0.5))

@@ -16,6 +16,7 @@ import torch
 import webdataset as wds
 
 import forebay_loader as fb
+from every_rank import LightningRanks
 
 BATCH, WORKERS, RANKS, CLASSES = 16, 2, 2, 4
 
@@ -25,12 +26,13 @@ class Shards(lightning.LightningDataModule):
 
     def __init__(self, urls: str) -> None:
         super().__init__()
-        self.urls = urls
+        self.urls, self.ranks = urls, LightningRanks()
+        self.state_dict, self.load_state_dict = self.ranks.state_dict, self.ranks.load_state_dict  # a checkpoint has the loaders' states
 
     def train_dataloader(self) -> Any:
         dataset = fb.WebDataset(self.urls, shardshuffle=True, nodesplitter=wds.split_by_node).shuffle(100)
         dataset = dataset.decode("torchrgb").to_tuple("jpg", "cls").batched(BATCH)
-        return fb.WebLoader(dataset, batch_size=None, num_workers=WORKERS)
+        return self.ranks.batches(fb.WebLoader(dataset, batch_size=None, num_workers=WORKERS), self.trainer)
 
 
 class Colours(lightning.LightningModule):
@@ -47,10 +49,8 @@ class Colours(lightning.LightningModule):
 
 
 def main(urls: str) -> None:
-    trainer = lightning.Trainer(
-        accelerator="cpu", devices=RANKS, strategy="ddp", max_epochs=1, use_distributed_sampler=False, logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-    )  # fmt: skip
+    trainer = lightning.Trainer(accelerator="cpu", devices=RANKS, strategy="ddp", max_epochs=1, use_distributed_sampler=False, logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)  # fmt: skip
     trainer.fit(Colours(), datamodule=Shards(urls))
     print(f"rank {trainer.global_rank}: {trainer.global_step} steps; {fb.stalls()}", flush=True)
 
