@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[3]
 SIZES = (7, 3, 9, 1, 6, 4)
 
 pytest.importorskip("webdataset")
+pytestmark = pytest.mark.once  # what one version tells enough about
 
 
 def trained(trainer: str, folder: Path) -> dict[str, Any]:
