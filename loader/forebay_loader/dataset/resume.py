@@ -117,7 +117,7 @@ class StreamPosition:
         why = self._untold or ("" if self._cursor is None else self._cursor.shards.strange)
         if why:
             raise NotResumable(f"{_NOT_EXACT}: {why}. {_REPLAY}")
-        where = Cursor() if self._cursor is None else self._cursor
+        where = self._cursor or Cursor(done=None if self._resumed is None else self._resumed.done)
         return {**found, "resume": "exact", **where.state()}
 
 
@@ -161,6 +161,12 @@ class Resumed:
         if other:
             way = _MERGE if [name for name in _OF_ONE_WORLD if made_of.get(name) != told.get(name)] and not self.merged else ""
             raise ValueError(f"{_REFUSED}: it is of another data set or split: {'; '.join(other)}. {way}{_ADVICE}")
+
+    @property
+    def begins(self) -> Optional[int]:
+        """The epoch that the next iteration is of; None where it says nothing of that: a merged state is loaded once, and every worker
+        that the process starts since has it, those of later epochs too."""
+        return self.epoch if self._pid == os.getpid() else None
 
     def redraw(self, drawing: Sequence[Any]) -> None:
         """Let stages that count their passes by themselves count on from there."""

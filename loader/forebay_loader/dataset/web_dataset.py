@@ -226,7 +226,9 @@ class WebDataset(compat.WebDataset):
         """
         resumed = Resumed(state_dict, 0 if self._shards is None else len(self._shards), replays=self._replays)
         self._check(resumed)
-        if resumed.yielded or resumed.drop or resumed.merged or in_worker():
+        if resumed.merged and not in_worker():
+            self._epochs.set(resumed.epoch)
+        if resumed.yielded or resumed.drop or resumed.merged or resumed.done or in_worker():
             self._resumed = resumed
         else:
             self._epochs.set(resumed.epoch)
@@ -280,7 +282,9 @@ class WebDataset(compat.WebDataset):
         if resumed is not None:
             self._check(resumed)  # again: stages may have been added
         # At once, not at the first sample: workers that are begun together are counted together.
-        epoch = self._epochs.begin(None if resumed is None else resumed.epoch)
+        epoch = self._epochs.begin(None if resumed is None else resumed.begins)
+        if resumed is not None and resumed.epoch != epoch:
+            resumed = None
         if resumed is not None:
             resumed.redraw(self._drawing)
         most = self.nsamples if self.repetitions != 1 and self.nsamples > 0 else None

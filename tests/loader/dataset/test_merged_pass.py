@@ -1,0 +1,103 @@
+"""What is left of an epoch, read by another number of ranks: from ``fb.merge_states``, each sample once over all of them."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.lengths import examples
+from support.tars import tar_shard
+
+import forebay_loader as fb
+
+wds = pytest.importorskip("webdataset")
+
+pytestmark = pytest.mark.webdataset
+
+COUNTS = (4, 2, 7, 3, 9, 2, 5)
+KEYS = sorted(f"{shard:03d}-{number:03d}" for shard, count in enumerate(COUNTS) for number in range(count))
+
+
+@pytest.fixture(scope="module")
+def urls(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder: Path = tmp_path_factory.mktemp("shards")
+    for number, samples in enumerate(COUNTS):
+        (folder / f"{number}.tar").write_bytes(tar_shard(number, samples, size=20))
+    return [str(folder / f"{number}.tar") for number in range(len(COUNTS))]
+
+
+def rank_of(urls: list[str], rank: int, size: int, buffer: int = 4) -> Any:
+    data = fb.WebDataset(urls, shardshuffle=True, nodesplitter=wds.split_by_node, data_parallel=(rank, size), empty_check=False)
+    return data.shuffle(buffer).map(lambda sample: sample["__key__"])
+
+
+def world(urls: list[str], size: int, stops: list[int], state: dict[str, Any] | None) -> tuple[list[str], dict[str, Any]]:
+    """What ``size`` ranks give, each as many samples as its stop says, and the merged state of them all."""
+    found, states = [], []
+    for rank in range(size):
+        data = rank_of(urls, rank, size)
+        if state is not None:
+            data.load_state_dict(json.loads(json.dumps(state)))
+        given = iter(data)
+        found += islice(given, stops[rank])
+        states.append(data.state_dict())
+    return found, fb.merge_states(states)
+
+
+STOPS = st.lists(st.integers(0, 9), min_size=4, max_size=4)
+
+
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4), STOPS, STOPS)
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_nothing_twice_and_nothing_missing(urls: list[str], first: int, then: int, last: int, stops: list[int], more: list[int]) -> None:
+    """Over three worlds, whatever waited in their buffers."""
+    found, state = world(urls, first, stops, None)
+    again, state = world(urls, then, more, state)
+    rest, _ = world(urls, last, [10**6] * last, state)
+    assert sorted(found + again + rest) == KEYS
+
+
+def test_the_epoch_behind_it_is_a_whole_one(urls: list[str]) -> None:
+    """A merged state is of one epoch; whoever read nothing of it has a state too."""
+    _, state = world(urls, 2, [5, 0], None)
+    data = rank_of(urls, 0, 1)
+    data.load_state_dict(state)
+    assert len(list(data)) == len(KEYS) - 5
+    assert sorted(data) == KEYS
+
+
+@pytest.mark.once
+def test_loaded_before_workers_start(urls: list[str]) -> None:
+    """By the process that only holds a ``DataLoader``; workers of the next epoch, which are started from it too, read all."""
+    pytest.importorskip("torch")
+    from torch.utils.data import DataLoader  # noqa: PLC0415  # where there is torch
+
+    found, state = world(urls, 2, [5, 3], None)
+    data = rank_of(urls, 0, 1)
+    data.load_state_dict(state)
+    loader = DataLoader(data, batch_size=None, num_workers=2)
+    assert sorted(found + list(loader)) == KEYS
+    assert sorted(loader) == KEYS
+
+
+def test_draws_without_end_are_not_merged(urls: list[str]) -> None:
+    """Their rest is no set: they resume on the same ranks only."""
+    _, state = world(urls, 1, [5], None)
+    data = fb.WebDataset(urls, resampled=True)
+    state["made_of"] = data._made_of()
+    with pytest.raises(ValueError, match="drawn without end resume on the same ranks and workers only"):
+        data.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    "done", ["all", {"0": [[3, 1]]}, {"0": [[0, 2], [1, 3]]}, {"99": "all"}, {"x": "all"}, {"0": 7}, {"0": [["a", 2]]}]
+)
+def test_a_damaged_merged_state(urls: list[str], done: Any) -> None:
+    _, state = world(urls, 1, [5], None)
+    with pytest.raises(ValueError, match="damaged"):
+        rank_of(urls, 0, 1).load_state_dict({**state, "done": done})
