@@ -3,20 +3,19 @@
     python benchmarks/stalls.py [--quick] [--json] [--case NAME …]
 
 A real sidecar, an origin in this process, a training with two workers in a process of its own (tests/support/stall_trainer.py). Held: the
-named cause has 90 % of the stall, and the whole stall is within 5 % of the wall time less the steps'. At last what metering costs: passes
-over a warm set with no step at all, metered and not in turn, in one process, by processor time. Needs gcc (a library makes the disk slow).
+named cause has 90 % of the stall, and the whole stall is within 5 % of the wall time less the steps'. Needs gcc (a library makes the disk
+slow). What metering costs: benchmarks/stalls_cost.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ SHARDS, SAMPLES, SAMPLE_BYTES = 24, 40, 64_000
 STEP_S = 0.005
 SLOW_ORIGIN_BYTES_S = 2e6  # of each connection
 SLOW_READ_S = 0.04
-LEAST_SHARE, MOST_OFF, MOST_COST = 90.0, 5.0, 1.0
+LEAST_SHARE, MOST_OFF = 90.0, 5.0
 
 
 @dataclass(frozen=True)
@@ -63,17 +62,15 @@ CASES = (
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a third of the batches, and of the rounds that show the cost")
+    parser.add_argument("--quick", action="store_true", help="a third of the batches")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
-    parser.add_argument("--case", action="append", choices=[*(case.name for case in CASES), "cost"], help="only these")
+    parser.add_argument("--case", action="append", choices=[case.name for case in CASES], help="only these")
     given = parser.parse_args()
-    wanted = set(given.case or [*(case.name for case in CASES), "cost"])
+    wanted = set(given.case or [case.name for case in CASES])
     found: list[Figure] = []
     for case in CASES:
         if case.name in wanted:
             found += figures(case, case.batches // (3 if given.quick else 1), told=not given.json)
-    if "cost" in wanted:
-        found += cost(10 if given.quick else 30)
     print(
         as_json("stalls", f"python benchmarks/stalls.py{' --quick' if given.quick else ''}", found)
         if given.json
@@ -99,17 +96,9 @@ def figures(case: Case, batches: int, *, told: bool) -> list[Figure]:
     ]
 
 
-def cost(count: int) -> list[Figure]:
-    """What metering costs where nothing but loading is done: the best metered passes against the best of the others. Other programs of the
-    machine only add to a pass."""
-    with _stage(Case("cost", "")) as (place, urls, variables):
-        rounds = _train(place, variables, "rounds", urls, "500", str(count))
-    seconds = {metered: [one["cpu_s"] / one["samples"] for one in rounds[2:] if one["metered"] == metered] for metered in (True, False)}
-    on, off = (statistics.mean(sorted(seconds[metered])[: max(2, len(seconds[metered]) // 3)]) for metered in (True, False))
-    return [
-        Figure("cost: a sample takes, not metered", round(1e6 * off, 1), "us of a processor"),
-        at_most("cost: metering, of a processor", round(100 * (on / off - 1), 2), MOST_COST, "%"),
-    ]
+def warm_set() -> AbstractContextManager[tuple[Path, str, Mapping[str, str]]]:
+    """Where to work, a set's pattern that a sidecar has whole, and variables of a training."""
+    return _stage(Case("warm", ""))
 
 
 @contextmanager
