@@ -1,113 +1,102 @@
 """A training whose meter is turned on and off in short blocks: ``python switched_trainer.py CASE URLS QUADS [--null] [--added-us N]``.
 
-Blocks come in fours (on, off, off, on). Prints one line of JSON: {"blocks": [{"on", "cpu_s", "wall_s"}, …], "tick_cpu_s"}: processor time
-of trainer and workers and wall time, a batch; and what the thread that is awake once a second takes in a second.
-
-Its workers import this file too, and have the same switch: one byte that all see, and a lock that the trainer holds while it is off. Who
-waits for a lock takes no processor time.
+Blocks come in fours (on, off, off, on). Prints one line of JSON: {"blocks": [{"on", "cpu_s", "wall_s"}, …], "looks_cpu_s", "tick_cpu_s"}:
+processor time of trainer and workers, and wall time, a batch; what the threads that look take in a second, and what the one does that is
+awake once a second: those run in all blocks. Its workers import this file too, and have the same switch.
 """
 
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 import mmap
 import multiprocessing
 import os
 import statistics
-import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 import forebay_loader as fb
 from forebay_loader.base.activity import Activity
-from forebay_loader.meter import observer
 from forebay_loader.meter.batch_mark import BatchMark
+from forebay_loader.meter.observer import Observer
 from forebay_loader.meter.report import meter_thread
-from forebay_loader.meter.stalls import install, remove
-
-SETTLE_BATCHES = 4  # after the switch was turned: batches that were made before are taken first
-NULL = "--null" in sys.argv  # nothing is metered, on or off
+from forebay_loader.meter.stalls import install
 
 
 @dataclass(frozen=True)
 class Case:
-    """``batches`` of a block: enough for some looks of a worker's thread, few enough for hundreds of blocks."""
+    """``batches`` of a block: what takes some ten milliseconds, before the machine has changed its mind.
+
+    ``first``: not measured, after the switch was turned: those that were made before.
+    """
 
     workers: int
     step_s: float
+    first: int
     batches: int
 
 
-CASES = {"step": Case(2, 0.005, 16), "ready": Case(2, 0.0, 150), "alone": Case(0, 0.0, 16)}
+CASES = {"step": Case(2, 0.005, 3, 6), "ready": Case(2, 0.0, 8, 40), "alone": Case(0, 0.0, 1, 5)}
 
 
 class Switch:
-    """One byte that all processes see, and a lock that the trainer holds while it is off: who waits for it takes no processor time."""
+    """One byte that trainer and workers see."""
 
     def __init__(self, path: str) -> None:
-        self._path = path
-        self._file = os.open(path, os.O_RDWR)
-        self._map = mmap.mmap(self._file, 1)
+        self.path = path
+        with open(path, "r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 1)
 
     @property
     def on(self) -> bool:
         return self._map[0] == 1
 
     def turn(self, *, on: bool) -> None:
-        """By the trainer."""
-        if not on:
-            fcntl.flock(self._file, fcntl.LOCK_EX)
         self._map[0] = int(on)
-        if on:
-            fcntl.flock(self._file, fcntl.LOCK_UN)
-
-    def wait(self) -> None:
-        """Until it is on."""
-        file = os.open(self._path, os.O_RDWR)  # a description of its own: locks are of those
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH)
-        finally:
-            os.close(file)
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
-        if not self.on:
-            self.wait()
 
 
 SWITCH = Switch(os.environ["FOREBAY_BENCHMARK_SWITCH"])
 
 
-def switched(stock: Callable[[BatchMark, Any], Any]) -> Callable[[BatchMark, Any], Any]:
-    """The collation's mark, and with it the notes of what reading waits for, from the next batch on."""
-    notes = {name: getattr(Activity, name) for name in ("wait", "over", "tell")}
-    before = [True]
-
-    def collate(mark: BatchMark, data: Any) -> Any:
-        on = SWITCH.on and not NULL
-        if on != before[0]:
-            before[0] = on
-            for name, note in notes.items():
-                setattr(Activity, name, note if on else _nothing)
-        return stock(mark, data) if on else mark._collate(data)
-
-    return collate
+def switched(metered: Callable[..., Any], stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Either: what chooses costs both alike, and no class changes while it is measured."""
+    return lambda *given: metered(*given) if SWITCH.on else stock(*given)
 
 
-def _nothing(*_: Any) -> None:
-    """In place of a note."""
+def put_switch() -> None:
+    """Into the parts of the meter that any process has."""
+    run = Observer._run
+
+    def told(looking: Observer, pid: int) -> None:
+        with open(f"{SWITCH.path}.{pid}", "w", encoding="ascii") as file:
+            file.write(str(threading.get_native_id()))
+        run(looking, pid)
+
+    Observer._run = told  # type: ignore[method-assign]
+    BatchMark.__call__ = switched(BatchMark.__call__, lambda mark, data: mark._collate(data))  # type: ignore[method-assign]
+    for name in ("wait", "over", "tell"):
+        setattr(Activity, name, switched(getattr(Activity, name), lambda *_: None))
 
 
-observer.time = SimpleNamespace(sleep=SWITCH.sleep, monotonic_ns=time.monotonic_ns)  # type: ignore[attr-defined]
-BatchMark.__call__ = switched(BatchMark.__call__)  # type: ignore[method-assign]
+def put_switch_into_next() -> None:
+    """Of torch's loaders, which are metered."""
+    kind: Any = _BaseDataLoaderIter
+    metered = kind.__next__
+    kind.__next__ = switched(metered, metered.__wrapped__)
+    kind.__next__.__forebay_meter__ = True  # it is not wrapped again
+
+
+put_switch()
 
 
 def picture(sample: dict[str, Any]) -> Any:
@@ -154,20 +143,20 @@ def spin(seconds: float) -> None:
         pass
 
 
-def blocks(case: Case, batches: Iterator[Any], step: Callable[[], object], quads: int, added_s: float) -> Iterator[dict[str, Any]]:
+def blocks(
+    case: Case, batches: Iterator[Any], step: Callable[[], object], quads: int, *, null: bool, added_s: float
+) -> Iterator[dict[str, Any]]:
     clocks = [_clock_of(one.pid) for one in multiprocessing.active_children() if one.pid]
     for number in range(4 * quads):
         on = number % 4 in (0, 3)
-        SWITCH.turn(on=on and not NULL)
-        (install if on and not NULL else remove)()
+        SWITCH.turn(on=on and not null)
         costs = (lambda: (step(), spin(added_s))) if on and added_s else step
-        _read(batches, costs, SETTLE_BATCHES)
+        _read(batches, costs, case.first)
         before_s, began_s = _cpu_s(clocks), time.perf_counter()
         _read(batches, costs, case.batches)
         wall_s, cpu_s = time.perf_counter() - began_s, _cpu_s(clocks) - before_s
         yield {"on": on, "cpu_s": cpu_s / case.batches, "wall_s": wall_s / case.batches}
     SWITCH.turn(on=True)
-    install()
 
 
 def _read(batches: Iterator[Any], step: Callable[[], object], count: int) -> None:
@@ -183,6 +172,16 @@ def _cpu_s(clocks: Sequence[int]) -> float:
 def _clock_of(pid: int) -> int:
     """The processor time of another process, as the kernel numbers such clocks."""
     return (~pid << 3) | 2
+
+
+def _looks_s() -> float:
+    """Processor time of the threads that look, in workers or here, until now."""
+    total_ns = 0
+    for pid in [os.getpid(), *(one.pid for one in multiprocessing.active_children())]:
+        with suppress(FileNotFoundError):
+            thread = Path(f"{SWITCH.path}.{pid}").read_text("ascii")
+            total_ns += int(Path(f"/proc/{pid}/task/{thread}/schedstat").read_text("ascii").split()[0])
+    return total_ns / 1e9
 
 
 def _tick_s() -> float:
@@ -212,10 +211,13 @@ def main() -> None:
     meter_thread.THREAD._pid = os.getpid()  # it is timed by itself
     SWITCH.turn(on=True)
     install()
+    put_switch_into_next()
     batches, step = batches_of(given.case, case.workers, given.urls), step_of(case.step_s)
     _read(batches, step, 30)
-    found = list(blocks(case, batches, step, given.quads, given.added_us / 1e6))
-    print(json.dumps({"blocks": found, "tick_cpu_s": _tick_s()}), flush=True)
+    before_s, began_s = _looks_s(), time.perf_counter()
+    found = list(blocks(case, batches, step, given.quads, null=given.null, added_s=given.added_us / 1e6))
+    looks_s = (_looks_s() - before_s) / (time.perf_counter() - began_s)
+    print(json.dumps({"blocks": found, "looks_cpu_s": looks_s, "tick_cpu_s": _tick_s()}), flush=True)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,8 @@ class Activity:
 
     def wait(self, cause: int, shard: str, at: int) -> None:
         """A wait begins; one that was on is over."""
-        self.over()
+        if self.cause != NOTHING:
+            self.over()
         self.shard = shard
         self.at = at
         self.number += 1

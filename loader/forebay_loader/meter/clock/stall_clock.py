@@ -28,7 +28,7 @@ __all__ = ["CLOCK", "NO_BATCH", "StallClock"]
 NO_BATCH = object()
 BRIEF_NS = 500_000  # a stall that short is the handing over of a batch that was there
 # Where no worker is waited for, calls are told together what they went for: the observer does not look more often than that anyhow.
-BRIEF_ALONE_NS = 20_000_000
+BRIEF_ALONE_NS = 40_000_000
 SETTLE_NS = 250_000_000  # soon enough for a person, and for the ring of a page
 _KNOWN = "_forebay_pass"  # of an iterator of torch's: what we know of it
 
@@ -104,12 +104,13 @@ class StallClock:
         one, around = self._now_in[thread], self._around.get(thread)
         if around is not None and not around.start_ns:  # a loader of ours that is between two calls
             around = None
-        samples = 0 if batch is NO_BATCH or around is not None else samples_in(batch, batched=one.batched)
+        is_step = batch is not NO_BATCH and around is None
+        samples = samples_in(batch, batched=one.batched) if is_step else 0
         with self._lock:
             del self._now_in[thread]
             if around is not None:
                 around.inner_ns += now_ns - one.called_ns
-            elif batch is not NO_BATCH:
+            elif is_step:
                 brief = one.brief
                 brief.steps += 1
                 brief.samples += samples
@@ -242,7 +243,8 @@ class StallClock:
             brief.stall_ns += stall_ns
             brief.end_ns = now_ns
         else:
-            self._fold(one)
+            if not one.workers:
+                self._fold(one)  # the oldest first
             self._queue.add(Stall(one, one.start_ns, now_ns, stall_ns, worker, ended))
 
     def _fold(self, one: LoaderPass) -> None:
