@@ -1,23 +1,28 @@
 """A training whose meter is turned on and off in short blocks: ``python switched_trainer.py CASE URLS QUADS [--null] [--added-us N]``.
 
-Blocks come in fours (on, off, off, on). Prints one line of JSON: {"blocks": [{"on", "cpu_s", "wall_s"}, …], "looks_cpu_s", "tick_cpu_s"}:
-processor time of trainer and workers, and wall time, a batch; what the threads that look take in a second, and what the one does that is
-awake once a second: those run in all blocks. Its workers import this file too, and have the same switch.
+Blocks come in fours (on, off, off, on). Prints one line of JSON: {"next": [[block, ns], …], "made": [[block, ns], …], "walls": [ns, …],
+"batch_cpu_s", "batch_wall_s", "looks_cpu_s", "tick_cpu_s"}: processor time of each call of ``next``, and of the worker for each batch that
+it made; wall time of each block; of all processes together, a batch; what the threads that look take in a second, and what the one does
+that is awake once a second: those run in all blocks. Workers import this file too, and have the same switch.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import mmap
 import multiprocessing
 import os
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
+from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
@@ -50,22 +55,50 @@ CASES = {"step": Case(2, 0.005, 3, 6), "ready": Case(2, 0.0, 8, 40), "alone": Ca
 
 
 class Switch:
-    """One byte that trainer and workers see."""
+    """The number of a block, that trainer and workers see."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         with open(path, "r+b") as file:
-            self._map = mmap.mmap(file.fileno(), 1)
+            self._block = memoryview(mmap.mmap(file.fileno(), 4)).cast("i")
+        self.null = "--null" in sys.argv or os.environ.get("FOREBAY_BENCHMARK_NULL") == "1"
+
+    @property
+    def block(self) -> int:
+        return self._block[0]
+
+    @block.setter
+    def block(self, number: int) -> None:
+        self._block[0] = number
 
     @property
     def on(self) -> bool:
-        return self._map[0] == 1
-
-    def turn(self, *, on: bool) -> None:
-        self._map[0] = int(on)
+        return self._block[0] % 4 in (0, 3) and not self.null
 
 
 SWITCH = Switch(os.environ["FOREBAY_BENCHMARK_SWITCH"])
+
+
+class Made:
+    """What this worker's main thread took of a processor for each batch that was made within one block."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[int, int]] = []
+        self._before = -1, 0
+
+    def add(self) -> None:
+        block, now_ns = SWITCH.block, time.thread_time_ns()
+        if self._before[0] == -1:
+            util.Finalize(None, self._tell, exitpriority=1)
+        elif self._before[0] == block:
+            self.batches.append((block, now_ns - self._before[1]))
+        self._before = block, now_ns
+
+    def _tell(self) -> None:
+        Path(f"{SWITCH.path}.{os.getpid()}.made").write_text(json.dumps(self.batches), "ascii")
+
+
+MADE = Made()
 
 
 def switched(metered: Callable[..., Any], stock: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,7 +116,14 @@ def put_switch() -> None:
         run(looking, pid)
 
     Observer._run = told  # type: ignore[method-assign]
-    BatchMark.__call__ = switched(BatchMark.__call__, lambda mark, data: mark._collate(data))  # type: ignore[method-assign]
+    collate = switched(BatchMark.__call__, lambda mark, data: mark._collate(data))
+
+    def noted(mark: BatchMark, data: Any) -> Any:
+        batch = collate(mark, data)
+        MADE.add()
+        return batch
+
+    BatchMark.__call__ = noted  # type: ignore[method-assign]
     for name in ("wait", "over", "tell"):
         setattr(Activity, name, switched(getattr(Activity, name), lambda *_: None))
 
@@ -143,26 +183,25 @@ def spin(seconds: float) -> None:
         pass
 
 
-def blocks(
-    case: Case, batches: Iterator[Any], step: Callable[[], object], quads: int, *, null: bool, added_s: float
-) -> Iterator[dict[str, Any]]:
-    clocks = [_clock_of(one.pid) for one in multiprocessing.active_children() if one.pid]
-    for number in range(4 * quads):
-        on = number % 4 in (0, 3)
-        SWITCH.turn(on=on and not null)
-        costs = (lambda: (step(), spin(added_s))) if on and added_s else step
-        _read(batches, costs, case.first)
-        before_s, began_s = _cpu_s(clocks), time.perf_counter()
-        _read(batches, costs, case.batches)
-        wall_s, cpu_s = time.perf_counter() - began_s, _cpu_s(clocks) - before_s
-        yield {"on": on, "cpu_s": cpu_s / case.batches, "wall_s": wall_s / case.batches}
-    SWITCH.turn(on=True)
-
-
-def _read(batches: Iterator[Any], step: Callable[[], object], count: int) -> None:
-    for _ in range(count):
-        next(batches)
-        step()
+def blocks(case: Case, batches: Iterator[Any], step: Callable[[], object], count: int, added_s: float) -> tuple[list[Any], list[int]]:
+    """(of each call of ``next`` its block and its processor time, of each block its wall time), in ns."""
+    calls, walls = [], []
+    for number in range(count):
+        SWITCH.block = number
+        added = added_s if number % 4 in (0, 3) else 0.0
+        for at in range(case.first + case.batches):
+            if at == case.first:
+                began_ns = time.perf_counter_ns()
+            before_ns = time.thread_time_ns()
+            next(batches)
+            if added:
+                spin(added)
+            after_ns = time.thread_time_ns()
+            if at >= case.first:
+                calls.append((number, after_ns - before_ns))
+            step()
+        walls.append(time.perf_counter_ns() - began_ns)
+    return calls, walls
 
 
 def _cpu_s(clocks: Sequence[int]) -> float:
@@ -208,16 +247,30 @@ def main() -> None:
     given = parser.parse_args()
     case = CASES[given.case]
     torch.set_num_threads(1)
+    if given.null:
+        os.environ["FOREBAY_BENCHMARK_NULL"] = "1"  # for workers
     meter_thread.THREAD._pid = os.getpid()  # it is timed by itself
-    SWITCH.turn(on=True)
     install()
     put_switch_into_next()
     batches, step = batches_of(given.case, case.workers, given.urls), step_of(case.step_s)
-    _read(batches, step, 30)
-    before_s, began_s = _looks_s(), time.perf_counter()
-    found = list(blocks(case, batches, step, given.quads, null=given.null, added_s=given.added_us / 1e6))
-    looks_s = (_looks_s() - before_s) / (time.perf_counter() - began_s)
-    print(json.dumps({"blocks": found, "looks_cpu_s": looks_s, "tick_cpu_s": _tick_s()}), flush=True)
+    for _ in range(30):
+        next(batches)
+    clocks = [_clock_of(one.pid) for one in multiprocessing.active_children() if one.pid]
+    cpu_s, looks_s, began_s, count = _cpu_s(clocks), _looks_s(), time.perf_counter(), 4 * given.quads
+    calls, walls = blocks(case, batches, step, count, given.added_us / 1e6)
+    wall_s, looks_s, cpu_s = time.perf_counter() - began_s, _looks_s() - looks_s, _cpu_s(clocks) - cpu_s
+    read = count * (case.first + case.batches)
+    del batches  # its workers end, and tell
+    gc.collect()
+    told = [json.loads(path.read_text("ascii")) for path in Path(SWITCH.path).parent.glob("*.made")] if case.workers else []
+    said = {
+        "next": calls,
+        "made": list(chain.from_iterable(told)),
+        "walls": walls,
+        "batch_cpu_s": cpu_s / read,
+        "batch_wall_s": wall_s / read,
+    }
+    print(json.dumps({**said, "looks_cpu_s": looks_s / wall_s, "tick_cpu_s": _tick_s()}), flush=True)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from forebay_proxy.wire.protocol.meter import CAUSE_INDEX
 __all__ = ["STEP_S", "Observer"]
 
 STEP_S = 0.04  # a look takes a processor from its worker for 15 us on a quiet machine, for 90 us where caches are always cold
-BOOK_NS = 250_000_000  # while nothing changes; whoever waits for the page asks four times a second
+BOOK_NS = 200_000_000  # whoever waits for the page asks four times a second
 SUMS_NS = 1_000_000_000  # counts are for people, who look less often
 UNTOLD_S = 4.0  # by then a reader has asked whether the sidecar turns at all (``Limits.look_s``)
 STUCK_S = 10.0  # nothing was read or made for so long: the page tells the stack
@@ -51,7 +51,7 @@ class Observer:
         self._moved: Tuple[int, ...] = ()
         self._moved_ns = now_ns
         self._summed_ns = now_ns - SUMS_NS
-        self._same_ns = now_ns  # until then it was known to do what it did
+        self._booked_ns = now_ns
         self._ended = False
 
     def start(self) -> None:
@@ -61,7 +61,9 @@ class Observer:
     def end(self) -> None:
         """It looks no more; what was counted until now is told."""
         self._ended = True
-        self.sum_up(None, time.monotonic_ns())
+        now_ns = time.monotonic_ns()
+        self._book(None, now_ns)
+        self.sum_up(None, now_ns)
 
     def _run(self, pid: int) -> None:
         while True:
@@ -70,17 +72,16 @@ class Observer:
                 return
             thread = self._target()
             frame = None if thread is None else sys._current_frames().get(thread)
-            self.look(frame, None if thread is None else activities.by_thread.get(thread), time.monotonic_ns())
+            activity, now_ns = None if thread is None else activities.by_thread.get(thread), time.monotonic_ns()
+            self.look(frame, activity, now_ns)
+            if now_ns - self._booked_ns >= BOOK_NS:
+                self.book(frame, activity, now_ns)
             del frame  # it would keep what the function holds until the next look
 
     def look(self, frame: Optional[FrameType], activity: Optional[Activity], now_ns: int) -> None:
-        """Book the time until ``now_ns``: ``frame`` is where the thread is, ``activity`` what its reading waits for."""
+        """Note what the time until ``now_ns`` went for: ``frame`` is where the thread is, ``activity`` what its reading waits for."""
         cause, since_ns = self._found(frame, activity, now_ns)
-        if cause == self._cause and cause >= 0 and now_ns - self._last_ns < BOOK_NS and not MADE.unseen and not self._kept:
-            self._same_ns = now_ns
-            return
         number = activity.number if activity is not None else 0
-        self._keep(self._same_ns, self._cause, number)
         while MADE.unseen:
             self._keep(MADE.unseen.popleft(), self._cause, number)
         if since_ns > self._last_ns:
@@ -88,6 +89,10 @@ class Observer:
         if cause != self._cause:
             self._cause, self._since_ns = cause, max(since_ns, self._last_ns)
         self._keep(now_ns, cause, number)
+
+    def book(self, frame: Optional[FrameType], activity: Optional[Activity], now_ns: int) -> None:
+        """Write the page."""
+        self._booked_ns = now_ns
         self._book(activity, now_ns)
         self._tell(frame, activity, now_ns)
 
