@@ -17,7 +17,7 @@ from forebay_proxy.wire.protocol.runfile import process_start_time
 
 __all__ = ["Watchdog", "silent_because"]
 
-SILENT_S = 5.0  # an observer that has not written for so long does not run: it writes every 10 to 20 ms
+SILENT_S = 5.0  # an observer that has not written for so long does not run: it writes five times a second
 _SELDOM = 10  # times ``after_s``: the longest time between two lines
 _MOST_FRAMES = 8
 _WORDS = {
