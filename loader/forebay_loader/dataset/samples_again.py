@@ -9,16 +9,17 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from functools import partial
-from typing import Any, Callable, Iterable, Iterator, Optional
+from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional
 
 from forebay_loader.base.epoch_stage import EpochStage
 from forebay_loader.base.shown_shard import shown_shard
 from forebay_loader.dataset.sample_shares import SharedOut
 from forebay_loader.dataset.shard_entry import indexed_shard
+from forebay_loader.dataset.shards_ahead import ShardsAhead
 from forebay_loader.dataset.stages import TarSamples
 from forebay_loader.meter.skips.recorded_handler import Place, RecordedHandler
 from forebay_loader.meter.skips.skip_pass import SkipPass, making
-from forebay_loader.resume.begun_shards import version_of
+from forebay_loader.resume.begun_shards import BegunShards, version_of
 from forebay_loader.resume.cursor import Cursor, putting_together
 from forebay_loader.resume.known_stages import PASSED, kind_of
 from forebay_loader.resume.pass_state import refs_of
@@ -31,6 +32,26 @@ MOST_OPEN = 32  # shards at a time: a descriptor each
 _GONE = "bring that shard back as it was, or let resume='replay' run the epoch again"
 
 
+class _Entered(NamedTuple):
+    """A shard that is open: by its index, or to be read from its start."""
+
+    shard: Optional[IndexedShard]
+    opened: dict[str, Any]
+
+    def close(self) -> None:
+        if self.shard is not None:
+            self.shard.close()
+        elif hasattr(self.opened["stream"], "close"):
+            self.opened["stream"].close()
+
+
+def _entered(begun: BegunShards, tars: TarSamples, item: int) -> _Entered:
+    """It may be called in a thread of its own."""
+    url, opening = begun.url(item), tars.opening
+    shard = indexed_shard(url, opening.limits) if tars.plain and not opening.copies else None
+    return _Entered(shard, {} if shard is not None else opening.reopened({"url": url}))
+
+
 class ShardsAgain:
     """Samples of the shards that ``cursor``'s pass began before its state was taken, as ``tars`` reads them."""
 
@@ -41,6 +62,8 @@ class ShardsAgain:
         self._skips = skips
         self._open: OrderedDict[int, IndexedShard] = OrderedDict()
         self._without: set[int] = set()  # items whose shards have no index: read in full
+        self._opened: dict[int, dict[str, Any]] = {}  # of these, what is open and not read yet
+        self._ahead: Optional[ShardsAhead[_Entered]] = None
         self._kept: dict[tuple[int, int], Any] = {}
         self._wanted: dict[int, dict[int, int]] = {}  # item -> number of a sample -> how often it is wanted
         for buffer in () if cursor.began is None else cursor.began.buffers:
@@ -51,6 +74,13 @@ class ShardsAgain:
 
     def __repr__(self) -> str:
         return f"<ShardsAgain {sum(map(len, self._wanted.values()))} samples of {len(self._wanted)} shards>"
+
+    def expect(self, ordinals: Iterable[int]) -> None:
+        """These will be asked for, in about this order: their shards are opened ahead."""
+        if self._ahead is None:
+            items = [self._begun.place(ordinal)[0] for ordinal in ordinals]
+            self._ahead = ShardsAhead(items, partial(_entered, self._begun, self._tars))  # which must not hold this
+            weakref.finalize(self, self._ahead.close).atexit = False
 
     def sample(self, ordinal: int) -> Any:
         """The sample of ``ordinal``; ``LOST`` where the handler passes over what prevents that. Raises what reading raises, and
@@ -83,9 +113,13 @@ class ShardsAgain:
         if found is not None:
             self._open.move_to_end(item)
             return found
-        found = indexed_shard(self._begun.url(item), self._tars.opening.limits) if self._can_index(item) else None
+        if item in self._without:
+            return None
+        entered = _entered(self._begun, self._tars, item) if self._ahead is None else self._ahead.take(item)
+        found = entered.shard
         if found is None:
             self._without.add(item)
+            self._opened[item] = entered.opened
             return None
         try:
             self._begun.check_version(item, found.etag)
@@ -97,13 +131,10 @@ class ShardsAgain:
             self._open.popitem(last=False)[1].close()
         return found
 
-    def _can_index(self, item: int) -> bool:
-        return item not in self._without and self._tars.plain and not self._tars.opening.copies
-
     def _read(self, item: int) -> None:
         """Keep all that is wanted of a shard without an index."""
         shards, wanted = self._begun, self._wanted.get(item, {})
-        opened = self._tars.opening.reopened({"url": shards.url(item)})
+        opened = self._opened.pop(item, None) or self._tars.opening.reopened({"url": shards.url(item)})
         try:
             shards.check_version(item, version_of(opened["stream"]))
         except ValueError:
@@ -156,6 +187,9 @@ class StagesAgain:
 
     def __repr__(self) -> str:
         return f"<StagesAgain behind {self._shards!r}>"
+
+    def expect(self, ordinals: Iterable[int]) -> None:
+        self._shards.expect(ordinals)
 
     def one(self, ordinal: int) -> Any:
         """What was made of the sample of ``ordinal``. ``LOST``, and errors, as of ``ShardsAgain``; ``ValueError`` where a stage leaves it

@@ -34,6 +34,9 @@ class Holder(Protocol):
 class Again(Protocol):
     """Makes again what a stage was given when the state was taken that is gone on from."""
 
+    def expect(self, ordinals: Iterable[int]) -> None:
+        """These will be asked for, in about this order."""
+
     def one(self, ordinal: int) -> Any: ...
 
     def batch(self, ordinals: Iterable[int]) -> Any: ...

@@ -18,6 +18,7 @@ __all__ = ["LOST", "SampleBuffer"]
 LOST = object()  # instead of a sample that could not be read again, and that a handler passed over
 _NOTHING = object()
 _UNTOLD = -1  # of a batch, which a buffer cannot have again: nobody gets a state of that
+_LOOKED = 2  # as many draws as twice what it held say which shards are needed first; those of the others are opened when they are needed
 _UNREAD = object()  # a slot whose sample was not read again yet
 
 
@@ -51,6 +52,8 @@ class SampleBuffer:
         """``data`` in the order of ``wds.shuffle``."""
         samples, refs, upstream, size, initial = self._samples, self._refs, self._upstream, self._size, self._initial
         given = iter(() if self._ended else data)
+        if refs and self._again is not None:
+            self._again.expect(self._coming())
         try:
             for sample in given:
                 samples.append(sample)
@@ -73,6 +76,25 @@ class SampleBuffer:
                     yield found
         finally:
             samples.clear()  # of a pass that was left early: a state needs the numbers alone
+
+    def _coming(self) -> list[int]:
+        """What it will give of that which it held, in this order, as long as ``data`` does not end."""
+        rng, held, most = random.Random(), [*self._refs], len(self._refs)  # noqa: S311
+        rng.setstate(self._rng.getstate())
+        found: list[int] = []
+        for _ in range(_LOOKED * most + self._initial):
+            if not self._ended:
+                held.extend((-1, -1) if len(held) + 1 < self._size else (-1,))
+                if len(held) < self._initial:
+                    continue
+            if not held or len(found) == most:
+                break
+            at = rng.randint(0, len(held) - 1)
+            held[at], ref = held[-1], held[at]
+            held.pop()
+            if ref >= 0:
+                found.append(ref)
+        return found
 
     def _drawn(self) -> Any:
         samples, refs = self._samples, self._refs
