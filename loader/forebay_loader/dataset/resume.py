@@ -24,7 +24,7 @@ from forebay_loader.resume.cursor import Cursor, cursor_here
 from forebay_loader.resume.known_stages import kind_of, name_of, untold
 from forebay_loader.resume.pass_state import PassState, Ranges, ranges_of, whole_of
 from forebay_loader.resume.sample_buffer import SampleBuffer
-from forebay_loader.resume.sample_draws import draw_for
+from forebay_loader.resume.sample_draws import draw_for, drawn_for
 from forebay_loader.resume.taken_samples import Taken, TakenSamples
 
 __all__ = ["Resumed", "SampleShuffle", "StreamPosition", "made_of", "undetermined", "untold_of"]
@@ -82,11 +82,14 @@ class StreamPosition:
     def noting(self, samples: Iterator[Any], key: str) -> Iterator[Any]:
         """``samples``, counted where a state asks for it. What makes them draws by ``key``."""
         draw_for(key)
-        for self.passed, sample in enumerate(samples, self.passed + 1):  # noqa: B020
-            if self._taken is not None:
-                self._taken.note()
-            yield sample
-            draw_for(key)  # this thread may have pulled from another data set meanwhile
+        try:
+            for self.passed, sample in enumerate(samples, self.passed + 1):  # noqa: B020
+                if self._taken is not None:
+                    self._taken.note()
+                yield sample
+                draw_for(key)  # this thread may have pulled from another data set meanwhile
+        finally:
+            drawn_for(key)
 
     @property
     def turn(self) -> int:

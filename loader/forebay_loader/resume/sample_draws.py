@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["draw_for", "rng"]
+__all__ = ["draw_for", "drawn_for", "rng"]
 
 _PASS = threading.local()  # .key: of the pass that this thread pulls from
 
@@ -42,3 +42,9 @@ def rng(sample: Any) -> random.Random:
 def draw_for(key: str) -> None:
     """What this thread pulls next is of the pass ``key``."""
     _PASS.key = key
+
+
+def drawn_for(key: str) -> None:
+    """The pass ``key`` is over, or was left; another that this thread pulls from by now goes on."""
+    if getattr(_PASS, "key", None) is key:
+        _PASS.key = None
