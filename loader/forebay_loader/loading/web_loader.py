@@ -160,7 +160,7 @@ class WebLoader(RangedStages, ResumableLoader):
         if not self._may_differ:
             batches = self._stock()
             return self._watched(batches, 0.0) if steps.is_endless(self._dataset) else batches
-        counts = self._known()
+        counts = None if self._progress.start.merged is not None else self._known()
         if group_is_up():
             return self._voted(counts)
         if counts is None or self._uneven:
@@ -189,10 +189,11 @@ class WebLoader(RangedStages, ResumableLoader):
         number = epochs.upcoming()[0] if epochs is not None else 0
         digest = shares.digest(counts, getattr(self.pipeline[0], "num_workers", 0)) if shares is not None else 0
         start = self._progress.start
-        common = steps.common_order(self._dataset, (start.epoch, start.made, start.passes) if start.midway else ())
+        begun = start.epoch - (start.passes if epochs is not None else 0)  # ranks may have come to other passes of the same steps
+        common = steps.common_order(self._dataset, (begun, start.made) if start.midway else ())
 
         def opened(said: steps.StepOpening) -> bool:
-            if epochs is not None and said.number != number:
+            if epochs is not None and said.number != number and not start.midway:
                 epochs.set(said.number)
             return self._share(counts if said.same else None) and not self._uneven
 

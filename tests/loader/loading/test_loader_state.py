@@ -6,7 +6,10 @@ Each "new process" is a new loader, and a state is what JSON makes of it.
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import random
+import signal
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -254,3 +257,20 @@ def test_what_may_hold_rows_unseen_is_named() -> None:
         next(iter(loader))
         with pytest.raises(fb.NotResumable, match=f"cannot go on exactly: its stage {name}, in the training process"):
             loader.state_dict()
+
+
+@pytest.mark.once
+def test_a_killed_worker_costs_no_batch() -> None:
+    """``kill -9``: the loader raises, and its state is where the last batch was handed out."""
+    case = Case(2, buffer=12)
+    expected = whole(case.loader())
+    loader = case.loader()
+    before = []
+    with pytest.raises(RuntimeError, match=r"DataLoader worker .* (killed|exited unexpectedly)"):  # noqa: PT012 -- wherever it notices
+        for batch in loader:
+            before.append(keys(batch))
+            if len(before) == 3:
+                os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
+    assert 3 <= len(before) < len(expected[0])
+    rest = whole(resumed(case, loader.state_dict()), 2)
+    assert [before + rest[0], rest[1]] == expected[:2]
