@@ -120,7 +120,8 @@ class StreamPosition:
         why = self._untold or ("" if self._cursor is None else self._cursor.shards.strange)
         if why:
             raise NotResumable(f"{_NOT_EXACT}: {why}. {_REPLAY}")
-        where = self._cursor or Cursor(done=None if self._resumed is None else self._resumed.done)
+        on = self._resumed
+        where = self._cursor or (Cursor() if on is None else Cursor(done=on.done, etags=on.done_etags))
         return {**found, "resume": "exact", **where.state()}
 
 
@@ -148,6 +149,14 @@ class Resumed:
         self.turn = whole_of(state, "turn") if self.exact else 0
         self.done = _done(state.get("done"), listed)
         self.place = PassState.of(state, listed) if self.exact and not self.merged and self.yielded else None
+
+    @property
+    def done_etags(self) -> dict[int, str]:
+        """The versions of shards that were done in part by other passes, by their numbers in the list. Raises ``ValueError``."""
+        value = self.told.get("etags" if self.merged else "done_etags") or {}
+        if not isinstance(value, Mapping) or not all(str(shard).isdigit() and isinstance(etag, str) for shard, etag in value.items()):
+            raise ValueError(f"{_REFUSED}: it is damaged: its versions of shards that are done in part cannot be read. {_ADVICE}")
+        return {int(shard): etag for shard, etag in value.items()}
 
     def check(self, made_of: Mapping[str, Any], undetermined: str) -> None:
         """Raise ``ValueError`` where going on from here would lose samples or read some twice."""

@@ -336,7 +336,9 @@ class WebDataset(compat.WebDataset):
     def _cursor(self, epoch: int, turn: int, resumed: Optional[Resumed]) -> Cursor:
         urls = () if self._shards is None else self._shards.urls
         key = f"{self.seed}/{epoch}/{turn}/{self.world.resolved().rank}/{here_worker().id}"
-        return Cursor(urls, turn, key) if resumed is None else Cursor(urls, turn, key, resumed.place, resumed.done)
+        if resumed is None:
+            return Cursor(urls, turn, key)
+        return Cursor(urls, turn, key, resumed.place, resumed.done, resumed.done_etags)
 
 
 def _phase(dataset: WebDataset, shards: Optional[ShardList], epoch: int, turn: int) -> Optional[int]:

@@ -30,9 +30,11 @@ class Items(NamedTuple):
 
 
 class BegunShards:
-    """Those of one pass over the list ``urls``; ``began``: what it goes on from."""
+    """Those of one pass over the list ``urls``; ``began``: what it goes on from; ``etags``: of shards, by their numbers in the list, that
+    were read in part by other passes."""
 
-    def __init__(self, urls: Sequence[str], began: Optional[PassState]) -> None:
+    def __init__(self, urls: Sequence[str], began: Optional[PassState], etags: Optional[Mapping[int, str]] = None) -> None:
+        self.parted = dict(etags or {})
         self.items = Items(array("i"), array("i"), array("i"))
         self._etags: dict[int, str] = {}
         self._urls = urls
@@ -49,7 +51,10 @@ class BegunShards:
 
     def begin(self, item: Any, ordinal: int) -> None:
         """``item`` is opened next, and its first sample will be ``ordinal``."""
-        self.items.shards.append(self.number(item))
+        number = self.number(item)
+        if number in self.parted:
+            self._etags[len(self)] = self.parted[number]
+        self.items.shards.append(number)
         self.items.firsts.append(item["samples"][0] if isinstance(item, dict) and "samples" in item else 0)
         self.items.ordinals.append(ordinal)
 

@@ -67,7 +67,7 @@ class ReadCount:
 
 class Cursor:
     """One pass over shards of the list ``urls``. ``key`` is what its draws are seeded with; ``began``: what it goes on from; ``done``: the
-    samples of a shard that are left out, all of them where there are no ranges.
+    samples of a shard that are left out, all of them where there are no ranges; ``etags``: of such shards.
     """
 
     def __init__(
@@ -77,12 +77,13 @@ class Cursor:
         key: str = "",
         began: Optional[PassState] = None,
         done: Optional[Mapping[int, Ranges]] = None,
+        etags: Optional[Mapping[int, str]] = None,
     ) -> None:
         self.turn = turn
         self.key = key
         self.began = began
         self.done = done or {}
-        self.shards = BegunShards(urls, began)
+        self.shards = BegunShards(urls, began, etags)
         self.stripe = (0, 1) if began is None else began.stripe
         self.holders: list[Holder] = []
         self._reading = ReadCount(0 if began is None else began.read)
@@ -165,6 +166,7 @@ class Cursor:
         found = {"turn": self.turn, "stripe": list(self.stripe), "shards": shards, "firsts": firsts, "ordinals": ordinals}
         found |= {"read": self.read, "etags": self.shards.etags_from(oldest), "buffers": [_plain(buffer) for buffer in buffers]}
         if self.done:
+            found["done_etags"] = {str(shard): etag for shard, etag in self.shards.parted.items()}
             found["done"] = {str(shard): [list(one) for one in ranges] or "all" for shard, ranges in self.done.items()}
         return found
 

@@ -48,6 +48,7 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         _check_ended(ranks)
     turn = _alike("pass within the epoch", ((part.where, int(part.state.get("turn", 0))) for part in known if part.state)) if known else 0
     by_pieces = any("SharedOut" in str(stage) or "shares of" in str(stage) for stage in made_of.get("stages") or ())
+    done = _done(known, [rank.done for rank in ranks], by_pieces=by_pieces)
     return {
         "format": FORMAT,
         "kind": "merged",
@@ -57,8 +58,8 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "size": len(ranks),
         "workers": len(ranks[0].workers),
         "made_of": made_of,
-        "done": _done(known, [rank.done for rank in ranks], by_pieces=by_pieces),
-        "etags": _etags(known),
+        "done": done,
+        "etags": _etags(ranks, {shard for shard, told in done.items() if told != "all"}),
     }
 
 
@@ -110,18 +111,24 @@ def _add(shards: dict[int, _Shard], ranges: Mapping[int, Sequence[Range]], total
         shards.setdefault(shard, _Shard()).total = total
 
 
-def _etags(parts: Iterable[WorkerPart]) -> dict[str, str]:
-    """By shard. Raises ``ValueError`` where two workers read different versions of one."""
+def _etags(ranks: Iterable[RankPart], parted: set[str]) -> dict[str, str]:
+    """Of the shards that are done in part. Raises ``ValueError`` where two workers read different versions of one."""
     found: dict[str, tuple[str, str]] = {}
-    for part in parts:
-        for shard, etag in part.etags():
-            where, before = found.setdefault(str(shard), (part.where, etag))
-            if before != etag:
-                raise ValueError(
-                    f"{_REFUSED}: {where} read version {before} of shard {shard} of the list, and {part.where} version {etag}: it changed "
-                    "in between, and the numbers of its samples with it. Begin the epoch again"
-                )
-    return {shard: etag for shard, (_, etag) in sorted(found.items(), key=lambda one: int(one[0]))}
+    for where, shard, etag in _versions(ranks):
+        first, before = found.setdefault(shard, (where, etag))
+        if before != etag:
+            raise ValueError(
+                f"{_REFUSED}: {first} read version {before} of shard {shard} of the list, and {where} version {etag}: it changed in "
+                "between, and the numbers of its samples with it. Begin the epoch again"
+            )
+    return {shard: etag for shard, (_, etag) in sorted(found.items(), key=lambda one: int(one[0])) if shard in parted}
+
+
+def _versions(ranks: Iterable[RankPart]) -> Iterator[tuple[str, str, str]]:
+    for rank in ranks:
+        yield from ((f"rank {rank.rank}", shard, etag) for shard, etag in rank.etags.items())
+        for part in rank.workers:
+            yield from ((part.where, str(shard), etag) for shard, etag in part.etags())
 
 
 def _alike(what: str, told: Iterable[tuple[str, Any]]) -> Any:

@@ -37,6 +37,7 @@ class WorkerPart(NamedTuple):
     def etags(self) -> Iterator[tuple[int, str]]:
         """The shards whose version is known, by their place in the list."""
         state = self.state or {}
+        yield from ((int(shard), str(etag)) for shard, etag in (state.get("done_etags") or {}).items())
         shards = unpacked(state.get("shards", ""), "shards")
         for item, etag in (state.get("etags") or {}).items():
             if not 0 <= int(item) < len(shards):
@@ -45,13 +46,15 @@ class WorkerPart(NamedTuple):
 
 
 class RankPart(NamedTuple):
-    """``rank`` of ``size``, its epoch and whether that is over, what was done before it began, and its ``workers``, all of them."""
+    """``rank`` of ``size``, its epoch and whether that is over; ``done`` and ``etags`` of what was read before it began; all its
+    ``workers``."""
 
     rank: int
     size: int
     epoch: int
     over: bool
     done: Mapping[str, Any]
+    etags: Mapping[str, str]
     workers: list[WorkerPart]
 
 
@@ -142,7 +145,7 @@ def _of_workers(states: list[Mapping[str, Any]], *, exact: bool) -> RankPart:
             f"{', '.join(map(str, missing))} is missing: fb.WebLoader and StatefulDataLoader give those of all workers together"
         )
     each = [parts[worker] for worker in range(workers)]
-    return RankPart(rank, size, int(states[0]["epoch"]), all(part.over for part in each), {}, each)
+    return RankPart(rank, size, int(states[0]["epoch"]), all(part.over for part in each), {}, {}, each)
 
 
 def _of_loader(state: Mapping[str, Any], *, exact: bool) -> RankPart:
@@ -151,7 +154,9 @@ def _of_loader(state: Mapping[str, Any], *, exact: bool) -> RankPart:
     entries = {int(entry["worker"]): entry for entry in state["states"]}
     parts = [_part(rank, each, entries.get(each, {}).get("state"), entries.get(each, {}), exact=exact) for each in range(workers)]
     over = bool(state.get("over")) or all(part.over for part in parts)
-    return RankPart(rank, int(state["size"]), int(state["epoch"]), over, state.get("done") or {}, parts)
+    return RankPart(
+        rank, int(state["size"]), int(state["epoch"]), over, state.get("done") or {}, (state.get("merged") or {}).get("etags") or {}, parts
+    )
 
 
 def _part(rank: int, worker: int, state: Any, since: Mapping[str, Any], *, exact: bool) -> WorkerPart:

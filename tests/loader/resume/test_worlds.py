@@ -123,6 +123,17 @@ def test_of_another_data_set() -> None:
         _ = batches.load_state_dict(merged) or next(iter(batches))
 
 
+def test_a_shard_that_changed_is_refused(shards: FakeServer) -> None:
+    """Its samples have other numbers now: the shard and both versions are named."""
+    merged = fb.merge_states(read(2, 0, None, [3, 3])[1])
+    again = fb.merge_states(read(3, 0, merged, [1, 1, 1])[1])
+    for number, count in enumerate(COUNTS):
+        shards.put(f"/s3/bucket/{number:03d}.tar", tar_shard(number, samples=count, size=21))
+    for state in (merged, again):
+        with pytest.raises(ValueError, match=r"shard s3://bucket/0\d\d\.tar has changed"):
+            read(1, 0, state, [None])
+
+
 @pytest.mark.skipif(not LONG, reason="scripts/test --long runs it")
 @given(
     st.lists(st.tuples(st.integers(1, 4), st.integers(0, 2)), min_size=2, max_size=4),
