@@ -24,16 +24,22 @@ from forebay_proxy.wire.commands.sources import Source, parse_source
 from forebay_proxy.wire.protocol.fd import decode_answer, encode_request
 
 SIZE = (8 << 20) * 2 + 12_345
+APART = 1_009
 READER = "job/0/0/1.1"
 
 
+@pytest.fixture(scope="module")
+def chance() -> memoryview:
+    return memoryview(os.urandom(SIZE + 5 * APART))
+
+
 @pytest.fixture
-def shards(place: Path) -> Path:
+def shards(place: Path, chance: memoryview) -> Path:
     """A directory of six different shards, which the sidecar may read."""
     found = place / "shards"
     found.mkdir()
     for number in range(6):
-        (found / f"{number}.tar").write_bytes(os.urandom(SIZE))
+        (found / f"{number}.tar").write_bytes(chance[number * APART :][:SIZE])  # no byte is where another shard has it
     return found
 
 
