@@ -55,7 +55,8 @@ def pytest_configure(config: pytest.Config) -> None:
     _STARTERS.clear()  # a worker has imported this before it was forked
     _STARTERS.add(os.getpid())
     allow_zygotes()
-    # pytest 9.1 forgets the fixtures of a folder that it comes back to (pytest-dev/pytest#14635): of `tests/a/x tests/y tests/a/z`, z would run without those of a.
+    # pytest 9.1 forgets the fixtures of a folder that it comes back to (pytest-dev/pytest#14635): of `tests/a/x tests/y tests/a/z`, z
+    # would run without those of a.
     config.args.sort(key=lambda path: path.partition("::")[0].split("/"))
     config.addinivalue_line("markers", "xdist_group(name): tests of one name run in one worker, one after the other")
     if config.option.measured and not hasattr(config, "workerinput"):  # workers report to the one who writes
