@@ -104,6 +104,10 @@ class FakeReading:
                 yield chunk
             position = stop
 
+    def pieces(self) -> AsyncGenerator[bytes | memoryview, None]:
+        """As ``chunks``: nothing lies in a file here."""
+        return self.chunks()
+
     async def _stop_at(self, position: int) -> None:
         if position == self._shard.held_at:
             self._shard.reached.set()

@@ -27,7 +27,7 @@ from forebay_proxy.core.errors import (
 from forebay_proxy.core.facts.requests import RequestOutcome
 from forebay_proxy.core.http_range import RangeRequest
 from forebay_proxy.core.shard import Shard, Version, shown
-from forebay_proxy.server.http.body_writer import BodyWriter, cut
+from forebay_proxy.server.http.body_writer import BodyWriter, Stretch, cut
 from forebay_proxy.server.http.connection import asks
 from forebay_proxy.server.http.framing import credential_headers, reader_of
 from forebay_proxy.server.http.problem import SERVER, MethodNotAllowed
@@ -85,6 +85,10 @@ class RouteReader(Protocol):
 
     def chunks(self) -> AsyncIterator[Chunk]:
         """Those bytes in order. A chunk is used up when the next is asked for. Ends only at a proven end, else raises ``ShardError``."""
+        ...
+
+    def pieces(self) -> AsyncIterator[Chunk | Stretch]:
+        """The same, partly as what lies in a file; the first is a chunk. What was not sent of a stretch comes again."""
         ...
 
 
@@ -169,8 +173,8 @@ async def _stream(
     request: web.BaseRequest, shard: Shard, answer: ShardResponse, reading: RouteReader, record: RequestRecord, told: ShardRecord,
     own: Mapping[str, str],
 ) -> web.StreamResponse:  # fmt: skip
-    async with closing(reading.chunks()) as chunks:
-        counted = _counted(chunks, shard, answer.length)
+    async with closing(reading.pieces() if answer.length is not None else reading.chunks()) as pieces:
+        counted = _counted(pieces, shard, answer.length, told)
         first = await anext(counted, b"")
         record.answered(answer.status)
         response = web.StreamResponse(
@@ -180,7 +184,10 @@ async def _stream(
             writer = await response.prepare(request)
             assert writer is not None
             body_writer = BodyWriter(writer, chunked=answer.length is None)
-            await _copy(first, counted, body_writer, told, reading)
+            try:
+                await _copy(first, counted, body_writer, told, reading)
+            finally:
+                body_writer.close()
         except (ClientGone, ConnectionError):
             _end_early(request, record, "client_gone")
         except ShardError as error:
@@ -190,28 +197,41 @@ async def _stream(
         return response
 
 
-async def _copy(first: Chunk, chunks: AsyncIterator[Chunk], body_writer: BodyWriter, told: ShardRecord, reading: RouteReader) -> None:
+async def _copy(
+    first: Chunk | Stretch, pieces: AsyncIterator[Chunk | Stretch], body_writer: BodyWriter, told: ShardRecord, reading: RouteReader
+) -> None:
     """A chunk counts once all of it is sent, as a hit too: bytes that were read from the store for a client that left do not count as
     hits.
     """
-    chunk: Chunk | None = first
-    while chunk is not None:
-        await body_writer.send(chunk)
-        told.bytes_sent += len(chunk)
+    piece: Chunk | Stretch | None = first
+    while piece is not None:
+        if isinstance(piece, bytes | memoryview):
+            await body_writer.send(piece)
+            told.bytes_sent += len(piece)
+        else:
+            await _sent(piece, body_writer, told)
         told.hit_bytes = reading.tally.hit_bytes
-        chunk = await anext(chunks, None)
+        piece = await anext(pieces, None)
 
 
-async def _counted(chunks: AsyncIterator[Chunk], shard: Shard, promised: int | None) -> AsyncIterator[Chunk]:
-    """``chunks``, held to the length the header promises: whatever went wrong before, no wrong body looks right."""
-    count = 0
-    async for chunk in chunks:
-        count += len(chunk)
-        if promised is not None and count > promised:
+async def _sent(stretch: Stretch, body_writer: BodyWriter, told: ShardRecord) -> None:
+    before = len(stretch)
+    try:
+        await body_writer.send_stretch(stretch)
+    finally:
+        told.bytes_sent += before - len(stretch)
+
+
+async def _counted(
+    pieces: AsyncIterator[Chunk | Stretch], shard: Shard, promised: int | None, told: ShardRecord
+) -> AsyncIterator[Chunk | Stretch]:
+    """``pieces``, held to the length the header promises: whatever went wrong before, no wrong body looks right."""
+    async for piece in pieces:
+        if promised is not None and told.bytes_sent + len(piece) > promised:
             raise OriginError(shard.name, f"more than the {promised} bytes promised came")
-        yield chunk
-    if promised is not None and count < promised:
-        raise TruncatedShard(shard.name, f"{count} of {promised} bytes came")
+        yield piece
+    if promised is not None and told.bytes_sent < promised:
+        raise TruncatedShard(shard.name, f"{told.bytes_sent} of {promised} bytes came")
 
 
 def _end_early(request: web.BaseRequest, record: RequestRecord, reason: str, cause: str = "") -> None:

@@ -14,13 +14,15 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["Abilities", "Reserve", "allocate", "nameless", "probe", "punch", "punch_from_tail"]
+__all__ = ["FOLIO_BYTES", "Abilities", "Reserve", "allocate", "nameless", "probe", "punch", "punch_from_tail"]
 
 _KEEP_SIZE = 0x01
 _PUNCH_HOLE = 0x02
 _UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.ENODEV, errno.EINVAL})
 _PUNCH_BYTES = 8 * 2**20  # freed in one call: a file system's journal is held no longer than for a segment
-_TAIL_ROUNDING = 2**16  # a punch up to the end of the file must pass it, or the last block is zeroed and kept
+# The largest folio there is with pages of 4 KiB. A punch that cuts a folio zeroes its part in place, and a socket may hold these very pages
+# (``page_cache``): so a piece begins and ends where no folio can lie across, and one up to the end of the file passes that.
+FOLIO_BYTES = 2**21
 _PROBE_BYTES = 256 * 1024  # a multiple of every block size in use; 64 KiB blocks exist
 _RESERVE_NAME = "reserve"
 _RESERVE_BYTES = (
@@ -35,6 +37,7 @@ class Abilities:
     allocate: bool
     punch: bool
     lock: bool = True  # a shared flock of one descriptor keeps another from an exclusive one
+    send: bool = False  # pages of a shard file may be handed to sockets, see ``page_cache``
 
 
 def _find() -> Callable[[int, int, int, int], int] | None:
@@ -61,10 +64,13 @@ def punch(fd: int, offset: int, length: int) -> None:
 
 
 def punch_from_tail(fd: int, offset: int, length: int) -> None:
-    """As ``punch``, in pieces from the tail on. A range up to the end of the file frees its last block too. Raises OSError."""
+    """As ``punch``, in pieces from the tail on. A range up to the end of the file frees its last block too. Raises OSError.
+
+    No piece cuts a folio, unless the range itself does.
+    """
     end = offset + length
     if end >= os.fstat(fd).st_size:
-        end = -(-end // _TAIL_ROUNDING) * _TAIL_ROUNDING
+        end = _up(end)
     for first, past in reversed(_pieces(fd, offset, end)):
         punch(fd, first, past - first)
 
@@ -75,14 +81,19 @@ def _pieces(fd: int, offset: int, end: int) -> list[tuple[int, int]]:
     """
     pieces, size = list[tuple[int, int]](), os.fstat(fd).st_size
     while offset < end:
-        data = min(end, _next(fd, offset, os.SEEK_DATA, end))
-        hole = _next(fd, data, os.SEEK_HOLE, end)
-        hole = min(end, hole) if data < hole < size else end  # beyond the file's end: see ``_TAIL_ROUNDING``
+        found = min(end, _next(fd, offset, os.SEEK_DATA, end))
+        data = max(offset, found // FOLIO_BYTES * FOLIO_BYTES)
+        hole = _next(fd, found, os.SEEK_HOLE, end)
+        hole = min(end, _up(hole)) if found < hole < size else end  # beyond the file's end: see ``FOLIO_BYTES``
         if data > offset:
             pieces.append((offset, data))
         pieces += ((first, min(hole, first + _PUNCH_BYTES)) for first in range(data, hole, _PUNCH_BYTES))
         offset = hole
     return pieces
+
+
+def _up(offset: int) -> int:
+    return -(-offset // FOLIO_BYTES) * FOLIO_BYTES
 
 
 def _next(fd: int, offset: int, kind: int, end: int) -> int:

@@ -136,3 +136,21 @@ def test_probe_of_a_file_system_that_refuses_locks(directory: int, monkeypatch: 
 
     monkeypatch.setattr("fcntl.flock", refuse)
     assert not fallocate.probe(directory).lock
+
+
+def test_no_piece_of_a_punch_cuts_a_folio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel zeroes the part of a folio that a punch leaves, in place: a socket may hold these very pages."""
+    fd, folio = os.open(tmp_path / "file", os.O_CREAT | os.O_RDWR), fallocate.FOLIO_BYTES
+    punched: list[tuple[int, int]] = []
+    monkeypatch.setattr(fallocate, "punch", lambda fd, first, length: punched.append((first, first + length)))
+    try:
+        os.ftruncate(fd, 9 * folio + 5)
+        for first in (folio + 4096, 5 * folio - 4096, 9 * folio):  # data between holes
+            os.pwrite(fd, b"x" * 4096 if first < 9 * folio else b"x" * 5, first)
+        fallocate.punch_from_tail(fd, folio, 8 * folio + 5)
+    finally:
+        os.close(fd)
+    assert all(first % folio == 0 and end % folio == 0 for first, end in punched)
+    assert sorted(punched)[0][0] == folio
+    assert sorted(punched)[-1][1] == 10 * folio
+    assert all(one[1] == other[0] for one, other in zip(sorted(punched), sorted(punched)[1:], strict=False))
