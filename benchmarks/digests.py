@@ -90,7 +90,7 @@ def run(directory: Path, size: int, rounds: int) -> dict[str, dict[str, float]]:
             for kind in KINDS[number % len(KINDS) :] + KINDS[: number % len(KINDS)]:
                 touch_memory(directory, size + size // 4)
                 before = mine.cpu_s()
-                _, took = curl(f"{mine.url}/{urls[kind].replace('://', '/')}/{number}.tar")
+                _, took, _ = curl(f"{mine.url}/{urls[kind].replace('://', '/')}/{number}.tar")
                 seconds[kind].append(took)
                 cpu[kind].append(mine.cpu_s() - before)
     gigabytes = size / 1e9

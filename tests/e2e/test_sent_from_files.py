@@ -17,6 +17,7 @@ from forebay_proxy.app.service import serve
 from forebay_proxy.app.shutdown import Shutdown
 from forebay_proxy.app.status import ServiceInfo
 from forebay_proxy.config.settings import load
+from forebay_proxy.server.http import shard_route
 
 SIZE = (20 << 20) + 12_345  # three segments, the last of which ends within a page
 DATA = os.urandom(SIZE)
@@ -37,6 +38,12 @@ async def sidecar(place: Path, cache_size: str) -> AsyncIterator[tuple[int, Scri
         finally:
             ending.asked.set()
             await asyncio.wait_for(running, 60)
+
+
+@pytest.fixture(autouse=True)
+def any_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only many at once."""
+    monkeypatch.setattr(shard_route, "MANY_BODIES", 1)
 
 
 @pytest.fixture
@@ -77,6 +84,24 @@ async def test_a_hit_is_sent_from_its_file(tmp_path: Path, sent: list[int]) -> N
         head = await talk(port, request("HEAD", where))
         same = await talk(port, request("GET", where, {"If-None-Match": whole.headers["etag"]}))
         assert (head.status, head.body, same.status, same.body, sum(sent)) == (200, b"", 304, b"", 0)
+
+
+async def test_few_bodies_are_copied(tmp_path: Path, sent: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is as fast for them; what is sent otherwise depends on how many there are now, not when they began."""
+    monkeypatch.setattr(shard_route, "MANY_BODIES", 2)
+    async with sidecar(tmp_path, "64MiB") as (port, origin):
+        origin.put("/a.bin", DATA)
+        where = target(origin, "/a.bin")
+        await talk(port, request("GET", where))
+        sent.clear()  # the start tried it
+        assert (await talk(port, request("GET", where))).body == DATA
+        assert sent == []
+        both = await asyncio.gather(*(talk(port, request("GET", where)) for _ in range(2)))
+        assert [reply.body for reply in both] == [DATA, DATA]
+        assert sum(sent) > 0
+        sent.clear()
+        await talk(port, request("GET", where))
+        assert sent == []
 
 
 async def test_many_readers_of_a_cache_too_small_get_the_origins_bytes(tmp_path: Path, sent: list[int]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -104,7 +104,7 @@ class FakeReading:
                 yield chunk
             position = stop
 
-    def pieces(self) -> AsyncGenerator[bytes | memoryview, None]:
+    def pieces(self, stretches: Callable[[], bool]) -> AsyncGenerator[bytes | memoryview, None]:
         """As ``chunks``: nothing lies in a file here."""
         return self.chunks()
 

@@ -8,7 +8,7 @@ whose flight met a failing disk, goes on with a fetch of its own.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager
 from typing import Protocol, cast
 
@@ -117,11 +117,11 @@ class ShardReader:
 
         Ends normally only at the range's or the shard's proven end; raises ``ShardError``.
         """
-        return cast(AsyncIterator[bytes | memoryview], self.pieces(stretches=False))
+        return cast(AsyncIterator[bytes | memoryview], self.pieces(lambda: False))
 
-    async def pieces(self, *, stretches: bool = True) -> AsyncIterator[bytes | memoryview | FileStretch]:
-        """As ``chunks``. With ``stretches`` what lies in the file may come as one, never first; what was not sent of it comes next."""
-        copied = FIRST_BYTES if stretches else MOST_BYTES
+    async def pieces(self, stretches: Callable[[], bool]) -> AsyncIterator[bytes | memoryview | FileStretch]:
+        """As ``chunks``. While ``stretches``, what lies in the file may come as one, never first; what was not sent of it comes next."""
+        copied = FIRST_BYTES if stretches() else MOST_BYTES
         while self._end is None or self.position < self._end:
             try:
                 if not await self._reach():
@@ -141,8 +141,9 @@ class ShardReader:
                 self._place.handed_at = time.monotonic()
             yield data
             self._place.handed_at = None
-            if stretches:
-                copied = stretch.copied if stretch is not None else 0
+            copied = stretch.copied if stretch is not None else 0
+            if not copied and not stretches():
+                copied = MOST_BYTES
         await self._compared()
         if self.position == self.entry.shown_version.length:  # of a shard whose length was not known only the end itself can be kept back
             await self._pass_seal(self._index_of(max(0, self.position - 1)))

@@ -7,7 +7,7 @@ code repeat such a request by themselves. After it, only cutting the connection 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Protocol, TypeVar
@@ -87,11 +87,14 @@ class RouteReader(Protocol):
         """Those bytes in order. A chunk is used up when the next is asked for. Ends only at a proven end, else raises ``ShardError``."""
         ...
 
-    def pieces(self) -> AsyncIterator[Chunk | Stretch]:
-        """The same, partly as what lies in a file; the first is a chunk. What was not sent of a stretch comes again."""
+    def pieces(self, stretches: Callable[[], bool]) -> AsyncIterator[Chunk | Stretch]:
+        """The same; while ``stretches``, partly as what lies in a file, never first. What was not sent of a stretch comes again."""
         ...
 
 
+# From so many bodies at once on they are sent from their files. A copy leaves the bytes in the processor's cache for the client: up to then
+# it costs no more, and for one reader less (measured on two busy cores).
+MANY_BODIES = 8
 REOPENED = 2  # a shard that changes, or breaks, a third time before its first byte is not worth waiting for
 
 
@@ -110,6 +113,7 @@ class ShardRoute:
         self._cache = cache
         self._own = {"Server": SERVER, **({INSTANCE: instance} if instance else {})}
         self._pass_headers = frozenset(name.lower() for name in pass_headers)
+        self._bodies = 0  # on their way
 
     async def answer(self, request: web.BaseRequest, record: RequestRecord, via: str = "") -> web.StreamResponse:
         """``via``: the sidecars the request has passed. Raises the ``ForebayError`` that says why not, as long as no header is out."""
@@ -140,9 +144,12 @@ class ShardRoute:
                 return web.Response(status=answer.status, headers=answer.headers)  # no byte was come by, so no Cache-Status either
             _refuse_old_client(request, shard, answer)
             told.outcome = await reading.begin(answer.first, answer.last)
+            self._bodies += 1
             try:
-                return await _stream(request, shard, answer, reading, record, told, self._own)
-            finally:  # a disk that fails on the way makes it a bypass
+                return await _stream(request, shard, answer, reading, record, told, self._own, lambda: self._bodies >= MANY_BODIES)
+            finally:
+                self._bodies -= 1
+                # a disk that fails on the way makes it a bypass
                 told.outcome, told.waited_s = reading.tally.outcome, reading.tally.waited_s
 
     def _shard(self, request: web.BaseRequest) -> Shard:
@@ -171,9 +178,9 @@ def _refuse_old_client(request: web.BaseRequest, shard: Shard, answer: ShardResp
 
 async def _stream(
     request: web.BaseRequest, shard: Shard, answer: ShardResponse, reading: RouteReader, record: RequestRecord, told: ShardRecord,
-    own: Mapping[str, str],
+    own: Mapping[str, str], many: Callable[[], bool],
 ) -> web.StreamResponse:  # fmt: skip
-    async with closing(reading.pieces() if answer.length is not None else reading.chunks()) as pieces:
+    async with closing(reading.pieces(many) if answer.length is not None else reading.chunks()) as pieces:
         counted = _counted(pieces, shard, answer.length, told)
         first = await anext(counted, b"")
         record.answered(answer.status)

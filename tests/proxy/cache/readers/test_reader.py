@@ -251,7 +251,7 @@ async def test_what_is_stored_is_sent_from_its_file(tmp_path: Path) -> None:
 
 
 async def handed(reading: ShardReader, client: Client) -> AsyncIterator[Any]:
-    async for piece in reading.pieces():
+    async for piece in reading.pieces(lambda: True):
         client.hand(piece)
         yield piece
 
@@ -266,7 +266,7 @@ async def test_a_stretch_whose_segment_is_no_longer_the_readers_is_not_sent(tmp_
         with Client() as client:
             async with world.opened(A) as reading:
                 done = False
-                async for piece in reading.pieces():
+                async for piece in reading.pieces(lambda: True):
                     client.hand(piece)
                     if isinstance(piece, FileStretch) and not done:
                         done = True
