@@ -60,29 +60,37 @@ class BatchRows:
         held = cursor.hold("rows", self, self._of_last)
         self._refs = array("i") if held is None else refs_of(held)
         self._given = 0 if held is None else whole_of(held, "rows")
+        self._rows = self._given + 1 if self._refs else 0  # of a batch that is gone on with some are left
 
     def __repr__(self) -> str:
-        return f"<BatchRows {self._given} of {len(self._refs)}>"
+        return f"<BatchRows {self._given} of {self._rows}>"
 
     def state(self) -> dict[str, Any]:
-        return {"kind": "rows", "given": self._refs[: self._given], "refs": self._refs[self._given :], "rows": self._given}
+        if self._given >= self._rows:
+            return {"kind": "rows", "given": array("i"), "refs": array("i"), "rows": 0}
+        given = self._behind(self._given)
+        return {"kind": "rows", "given": self._refs[:given], "refs": self._refs[given:], "rows": self._given}
+
+    def _behind(self, rows: int) -> int:
+        """How many samples of the batch are in its first ``rows``: a function in ``.map`` may make several rows of a sample, or fewer."""
+        return -(-rows * len(self._refs) // max(1, self._rows))
 
     def _of_last(self) -> Made:
-        return self._refs[min(self._given, len(self._refs)) - 1]
+        return self._refs[max(0, self._behind(self._given) - 1)]
 
     def rows(self, data: Iterable[Any]) -> Iterator[Any]:
-        if self._given < len(self._refs) and self._again is not None:
-            gone = self._given
-            for at, row in enumerate(self._spread(iter([self._again.batch(self._refs)])), 1):
-                if at > gone:
-                    self._given = at
-                    yield row
+        if self._refs and self._again is not None:
+            yield from self._of_batch(self._again.batch(self._refs), self._given)
         for batch in data:
             made = self._upstream()
             self._refs = made if isinstance(made, array) else array("i", [made])
-            for self._given, row in enumerate(self._spread(iter([batch])), 1):  # noqa: B020  # where a state asks for it
-                yield row
-            self._given = len(self._refs)
+            yield from self._of_batch(batch, 0)
+
+    def _of_batch(self, batch: Any, gone: int) -> Iterator[Any]:
+        rows = list(self._spread(iter([batch])))  # at once: which row is its last tells whether it has to be made again
+        self._rows = len(rows)
+        for self._given in range(gone + 1, len(rows) + 1):  # where a state asks for it
+            yield rows[self._given - 1]
 
 
 class StreamSlice:

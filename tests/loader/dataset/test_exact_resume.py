@@ -103,6 +103,18 @@ def test_what_comes_is_what_would_have_come(urls: list[str], source: str, pipeli
         assert first(data) == second
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_samples_that_became_several_rows(urls: list[str], size: int) -> None:
+    """Wherever it is broken off: also between two rows of one sample."""
+    grown = lambda batch: [f"{one}/{row}" for one in batch for row in range(3)]  # noqa: E731
+    made = lambda: fb.WebDataset(urls, shardshuffle=True).shuffle(5).map(key).listed(size).map(grown).unlisted()  # noqa: E731
+    whole = list(made())
+    for stop in range(1, len(whole) + 1):
+        data = made()
+        assert list(islice(data, stop)) == whole[:stop]
+        assert list(resumed(made, kept(data))[1]) == whole[stop:]
+
+
 def resumed(made: Made, state: dict[str, Any]) -> tuple[Any, Iterator[Any]]:
     data = made()
     data.load_state_dict(state)
