@@ -149,7 +149,9 @@ class LoaderProgress:
         handed = None if found.held is None else found.held.handed
         said |= {"epoch": books.epoch, "passes": found.passes, "next": books.turn(found.behind)}
         said["states"] = books.states(found.behind, found.at, handed)
-        return said if found.held is None else {**said, "stages": found.held.state()}
+        if found.held is None:
+            return said
+        return {**said, "unstated": books.unstated(found.behind, found.at, handed), "stages": found.held.state()}
 
     def _hand(self) -> None:
         with self._lock:

@@ -77,6 +77,20 @@ class PassBooks:
         found = (_state(worker, log, at, upto, handed) for worker, log in enumerate(self._logs))
         return [one for one in found if one is not None]
 
+    def unstated(self, at: int, upto: int, handed: Optional[Handed] = None) -> list[dict[str, Any]]:
+        """Of each worker that begins again from its start, for it had no state behind the first ``at`` batches: what the trainer has had of
+        it all the same. Workers need none of it; whoever makes one state of all ranks' does."""
+        found = (_unstated(worker, log, at, upto, handed) for worker, log in enumerate(self._logs))
+        return [one for one in found if one is not None]
+
+
+def _unstated(worker: int, log: Deque[_WorkerEntry], at: int, upto: int, handed: Optional[Handed]) -> Optional[dict[str, Any]]:
+    had = [one for one in log if one.at <= upto]
+    first = next((one.state for one in log if one.state is not None), None)
+    if not had or first is None or any(one.at <= at and one.state is not None for one in had):
+        return None
+    return {"worker": worker, "first": dict(first), **_since(had, at, handed)}
+
 
 def _forget(log: Deque[_WorkerEntry], oldest: int) -> None:
     """What comes before the last state that could be asked for."""

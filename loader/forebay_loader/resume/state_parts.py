@@ -151,12 +151,21 @@ def _of_workers(states: list[Mapping[str, Any]], *, exact: bool) -> RankPart:
 def _of_loader(state: Mapping[str, Any], *, exact: bool) -> RankPart:
     rank = int(state["rank"])
     workers = max(1, int(state["workers"]))  # 0: the process that trains reads
-    entries = {int(entry["worker"]): entry for entry in state["states"]}
+    entries = {int(entry["worker"]): {**entry, "state": _at_start(entry["first"])} for entry in state.get("unstated", ())}
+    entries.update({int(entry["worker"]): entry for entry in state["states"]})
     parts = [_part(rank, each, entries.get(each, {}).get("state"), entries.get(each, {}), exact=exact) for each in range(workers)]
     over = bool(state.get("over")) or all(part.over for part in parts)
     return RankPart(
         rank, int(state["size"]), int(state["epoch"]), over, state.get("done") or {}, (state.get("merged") or {}).get("etags") or {}, parts
     )
+
+
+def _at_start(first: Mapping[str, Any]) -> dict[str, Any]:
+    """The state of a worker before its ``first`` one, when it had read nothing."""
+    listed = unpacked(first["shards"], "shards") if not replays(first) else ()
+    etags = {str(listed[int(item)]): etag for item, etag in (first.get("etags") or {}).items() if 0 <= int(item) < len(listed)}
+    nothing = {"read": 0, "shards": "", "firsts": "", "ordinals": "", "buffers": [], "over": False, "etags": {}}
+    return {**first, **({} if replays(first) else nothing), "done_etags": {**(first.get("done_etags") or {}), **etags}}
 
 
 def _part(rank: int, worker: int, state: Any, since: Mapping[str, Any], *, exact: bool) -> WorkerPart:

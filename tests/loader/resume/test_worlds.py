@@ -106,6 +106,27 @@ def test_shares_of_samples_are_merged_too(shards: FakeServer) -> None:
     assert sorted(given + rest) == KEYS
 
 
+@pytest.mark.parametrize("steps", [1, 4, 7])
+def test_rows_in_a_buffer_of_the_training_process_are_not_lost(steps: int) -> None:
+    """Of stages on the loader, only what has left the last one is done."""
+
+    def mixed(rank: int, size: int) -> Any:
+        return loader(rank, size, 0).unbatched().shuffle(9, initial=5).batched(4)
+
+    given, states = [], []
+    for rank in range(2):
+        iterator = iter(batches := mixed(rank, 2))
+        given += [key for _ in range(steps) for key in keys(next(iterator))]
+        states.append(batches.state_dict())
+    merged = fb.merge_states(json.loads(json.dumps(states)))
+    for rank in range(3):
+        batches = mixed(rank, 3)
+        batches.load_state_dict(merged)
+        given += [key for batch in batches for key in keys(batch)]
+    assert twice(given) == []
+    assert sorted(given) == KEYS
+
+
 def test_a_state_of_another_world_is_refused() -> None:
     """As it is, unmerged: the error names both worlds and what makes it go on."""
     _, states = read(2, 0, None, [2, 2])
