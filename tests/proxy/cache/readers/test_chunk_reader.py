@@ -100,12 +100,13 @@ async def test_what_is_stored_is_sent_from_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "why", ["faulty", "given wrong bytes", "gone", "doubtful", "failed", "another file", "not written", "landed and gone"]
+    "why", ["faulty", "given wrong bytes", "leaving", "gone", "doubtful", "failed", "another file", "not written", "landed and gone"]
 )
 async def test_what_must_not_be_read_is_not_sent(tmp_path: Path, why: str) -> None:
     """``from_file`` raises for it, or reads what is there."""
     async with large(tmp_path) as (world, chunks, sock):
         entry, flight = world.entry(A), None
+        checksum = entry.segments.sums[1]
         if why in ("failed", "another file", "not written", "landed and gone"):
             flight = Flight(LARGE, 2 * LARGE, 0.0)
             flight.on_disk.end, flight.on_disk.file = 2 * LARGE, entry.stored.file
@@ -114,6 +115,8 @@ async def test_what_must_not_be_read_is_not_sent(tmp_path: Path, why: str) -> No
             entry.in_use.fault = OriginError(A, "no")
         elif why == "given wrong bytes":
             chunks.found_wrong(1)
+        elif why == "leaving":  # its bytes are still in the file
+            entry.segments.sums[1] = 0
         elif why == "gone":
             await world.reclaimer.discard(entry, 1)
         elif why == "doubtful":
@@ -132,6 +135,8 @@ async def test_what_must_not_be_read_is_not_sent(tmp_path: Path, why: str) -> No
         assert chunks.send_now(1, LARGE, LARGE + 1000, flight, sock.fileno()) is None
         entry.segments.unverified.clear()
         entry.in_use.fault = None
+        if why == "leaving":
+            entry.segments.sums[1] = checksum
 
 
 async def test_one_buffer_serves_all_chunks(tmp_path: Path) -> None:
