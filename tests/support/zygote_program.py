@@ -147,7 +147,7 @@ def _be_tests(orders: socket.socket, folder: str, *paths: str) -> None:
     os.chdir(folder)
     pytest = importlib.import_module("pytest")
     before = _open_files()
-    pytest.main(["--collect-only", "-qq", "--capture=no", "-p", "no:cacheprovider", *paths])  # a worker will tell what cannot be
+    pytest.main(["--collect-only", "-qq", "-n0", "--capture=no", "-p", "no:cacheprovider", *paths])  # a worker will tell what cannot be
     if left := _open_files() - before:
         sys.exit(f"to import tests leaves open what all their workers would share: {', '.join(sorted(left))}")
     _wait_for_orders(orders)
