@@ -274,3 +274,16 @@ def test_a_killed_worker_costs_no_batch() -> None:
     assert 3 <= len(before) < len(expected[0])
     rest = whole(resumed(case, loader.state_dict()), 2)
     assert [before + rest[0], rest[1]] == expected[:2]
+
+
+@pytest.mark.once
+@pytest.mark.skipif(not LONG, reason="spawned workers import torch for seconds; scripts/test --long starts them")
+def test_spawned_workers_take_their_turns_too() -> None:
+    """The state reaches them by pickle, and so does what their batches carry."""
+    case = Case(2, main="shuffled")
+    (expected,) = whole(case.loader(), 1)
+    loader = case.loader(multiprocessing_context="spawn")
+    before = [keys(batch) for _, batch in zip(range(3), loader, strict=False)]
+    after = case.loader(multiprocessing_context="spawn")
+    after.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    assert before + whole(after, 1)[0] == expected
