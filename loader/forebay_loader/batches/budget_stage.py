@@ -102,7 +102,8 @@ class BudgetStage:
             held = cursor.hold("budget", begun, begun.of_last)
         if cursor is None or held is None or cursor.again is None:
             return self._batches(begun, samples, made)
-        return chain(self._waited(begun, held, cursor.again), self._batches(begun, samples, made))
+        begun.ended = held.get("ended") is True
+        return chain(self._waited(begun, held, cursor.again), self._batches(begun, () if begun.ended else samples, made))
 
     def _waited(self, begun: _BudgetPass, held: Mapping[str, Any], again: Again) -> Iterator[Any]:
         """What waited when the state was taken that is gone on from waits again; some of it is a batch that was due."""
@@ -121,6 +122,7 @@ class BudgetStage:
                 raise ValueError(f"{named_sample(sample)}: a batch of it alone has {excess}. oversize='alone' makes it one all the same")
             begun.add(sample, size, made())
             yield from self._given(begun)
+        begun.ended = True
         begun.end(partial=self._partial)
         yield from self._given(begun)
 
@@ -178,6 +180,7 @@ class _BudgetPass:
         self._taken = int(resumed["taken"]) - len(self._again) if resumed else 0
         self._given = int(resumed["given"]) if resumed else 0
         self._last = array("i")
+        self.ended = False  # what it takes from
 
     def go_on(self, taken: int, given: int) -> None:
         """So many were taken, and are waited for no more, and so many batches were given."""
@@ -215,7 +218,7 @@ class _BudgetPass:
     def state(self) -> dict[str, Any]:
         """Of what fb.WebDataset keeps: what waits, by the numbers of its pass."""
         refs = array("i", [one.ordinal for one in self._waiting if isinstance(one.ordinal, int)])
-        return {"kind": "budget", "refs": refs, "taken": self._taken, "batches": self._given}
+        return {"kind": "budget", "refs": refs, "taken": self._taken, "batches": self._given, "ended": self.ended}
 
     @property
     def _waiting(self) -> list[_Waits]:

@@ -7,7 +7,7 @@ import inspect
 import os
 import weakref
 from functools import lru_cache, partial
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, Callable, Iterable, Iterator, Optional
 
 from forebay_loader.base.argument_types import check_reading
@@ -22,9 +22,8 @@ from forebay_loader.meter.stage_ranges import ranged
 from forebay_loader.plan.ahead import Ahead
 from forebay_loader.resume.begun_shards import ITEM
 from forebay_loader.resume.cursor import Cursor, cursor_here
-from forebay_loader.samples.faults import named
 from forebay_loader.samples.open_sample import reraise
-from forebay_loader.samples.tar import Samples, check_rule
+from forebay_loader.samples.tar import Samples, SampleStart, check_rule
 from forebay_loader.stream.missing_sidecar import Expected
 from forebay_loader.stream.webdataset_openers import gopen_module, open_source, source_of
 
@@ -150,12 +149,9 @@ class TarSamples:
         opened = self.opened(data, skips, cursor)
         if cursor is None:
             return self.read(opened, skips)
-        if cursor.done:
-            return cursor.counting(self._in_parts(opened, skips, cursor))
-        if cursor.began is None:
-            return cursor.counting(self.read(opened, skips, cursor))
-        first = islice(opened, 1)  # the shard that was begun when the state was taken: it alone is entered in its middle
-        return cursor.counting(chain(self._in_parts(first, skips, cursor), self.read(opened, skips, cursor)))
+        if cursor.done or cursor.began is not None:
+            opened = self._entered(opened, cursor)
+        return cursor.counting(self.read(opened, skips, cursor))
 
     def opened(self, data: Iterable[Any], skips: SkipPass, cursor: Optional[Cursor] = None) -> Iterator[dict[str, Any]]:
         """Each of ``data`` as it is, with its open ``stream``."""
@@ -169,37 +165,25 @@ class TarSamples:
             cursor.waits = partial(_waits, weakref.ref(reading))
         return iter(ranged("read", reading.read(opened)))
 
-    def _in_parts(self, opened: Iterable[dict[str, Any]], skips: SkipPass, cursor: Cursor) -> Iterator[dict[str, Any]]:
-        """What is open, each from the sample on with which it is entered."""
+    def _entered(self, opened: Iterable[dict[str, Any]], cursor: Cursor) -> Iterator[dict[str, Any]]:
+        """What is open, each told with which sample it is entered."""
         for one in opened:
             start = cursor.entered(one[ITEM])
             if not start and cursor.done:
                 start = first_left(cursor.done.get(cursor.shards.items.shards[one[ITEM]], ()))
                 cursor.skipped(start)
-            yield from self.samples(one, start, None, skips, sure=True)
+            yield self._at(one, start, None, sure=self._opening.handler is None) if start else one
 
-    def samples(
-        self, opened: dict[str, Any], start: int, stop: Optional[int], skips: SkipPass, *, sure: bool = False
-    ) -> Iterator[dict[str, Any]]:
-        """Samples ``start`` to ``stop`` of one open shard: by its index where there is one, else by reading up to them.
+    def samples(self, opened: dict[str, Any], start: int, stop: Optional[int], skips: SkipPass) -> Iterator[dict[str, Any]]:
+        """Samples ``start`` to ``stop`` of one open shard: by its index where there is one, else by reading up to them."""
+        samples = self.read([self._at(opened, start, stop)], skips)
+        return samples if stop is None else islice(samples, stop - start)
 
-        Where ``sure`` of them, raises ``ValueError`` if it has not even ``start``, and there is no handler that may pass some over.
-        """
-        found = entered_at(opened, start, stop, self._opening.limits) if start and self.plain else None
-        if found is not None:
-            yield from found
-            return
-        samples = self.read([opened], skips)
-        for at in range(start):
-            if next(samples, None) is None:
-                if sure and self._opening.handler is None:
-                    opened["stream"].close()
-                    raise ValueError(
-                        f"shard {named(opened['stream'], opened['url'])}: is to be gone on with at sample {start}, and has {at}: has it "
-                        "changed? Bring back what it was; or set_epoch(n) without a state begins epoch n from its start"
-                    )
-                return
-        yield from samples if stop is None else islice(samples, stop - start)
+    def _at(self, opened: dict[str, Any], start: int, stop: Optional[int], *, sure: bool = False) -> dict[str, Any]:
+        if not start:
+            return opened
+        enter = partial(entered_at, dict(opened), start, stop, self._opening.limits) if self.plain else None
+        return {**opened, "start": SampleStart(start, enter, sure)}
 
     @property
     def plain(self) -> bool:

@@ -19,7 +19,8 @@ Spread = Callable[[Iterable[Any]], Iterator[Any]]
 
 
 class FullBatches:
-    """``wds.batched``: the same batches. It holds nothing while its output is looked at."""
+    """``wds.batched``: the same batches. It holds nothing while its output is looked at, but knows of the end: where a handler ended what
+    comes before, the last batch would not be the last of a pass that goes on."""
 
     def __init__(self, batchsize: int, collate: Optional[Callable[[list[Any]], Any]], cursor: Cursor, *, partial: bool) -> None:
         self._size = batchsize
@@ -27,10 +28,14 @@ class FullBatches:
         self._partial = partial
         self._upstream = cursor.made
         self._made = array("i")
-        cursor.made = self._of_last
+        held = cursor.hold("batch", self, self._of_last)
+        self._ended = held is not None and held.get("ended") is True
 
     def __repr__(self) -> str:
         return f"<FullBatches of {self._size}>"
+
+    def state(self) -> dict[str, Any]:
+        return {"kind": "batch", "refs": array("i"), "ended": self._ended}
 
     def _of_last(self) -> Made:
         return self._made
@@ -38,13 +43,14 @@ class FullBatches:
     def batches(self, data: Iterable[Any]) -> Iterator[Any]:
         batch: list[Any] = []
         made = array("i")
-        for sample in data:
+        for sample in () if self._ended else data:
             batch.append(sample)
             _note(made, self._upstream())
             if len(batch) >= self._size:
                 self._made, made = made, array("i")
                 yield batch if self._collate is None else self._collate(batch)
                 batch = []
+        self._ended = True
         if batch and self._partial:
             self._made = made
             yield batch if self._collate is None else self._collate(batch)

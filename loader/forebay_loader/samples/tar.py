@@ -18,7 +18,7 @@ import io
 import sys
 import tarfile
 import zlib
-from typing import Any, Callable, Dict, Iterable, Iterator, Optional
+from typing import Any, Callable, Dict, Iterable, Iterator, NamedTuple, Optional
 
 from forebay_loader.base.notices import notice_once, warn_node
 from forebay_loader.meter.skips.recorded_handler import Handler, Place, RecordedHandler, asked
@@ -33,7 +33,7 @@ from forebay_proxy.wire.tar.header import ENCODING, EXPECTED, HEADER, TIMES, blo
 from forebay_proxy.wire.tar.members import BadTar, Member, Walk
 from forebay_proxy.wire.tar.sample_name import RESERVED, is_meta
 
-__all__ = ["Samples", "TarFault", "check_rule", "samples_of"]
+__all__ = ["SampleStart", "Samples", "TarFault", "check_rule", "samples_of"]
 
 # Asking for an index costs what walking 200 headers does; once it is known to this process, nothing.
 INDEX_FROM_BYTES = 4 << 20
@@ -66,6 +66,15 @@ def check_rule(on_tar_fault: str) -> None:
     """Raise ``ValueError`` unless it is "raise" or "warn"."""
     if on_tar_fault not in RULES:
         raise ValueError(f"on_tar_fault is {on_tar_fault!r}; it can be {' or '.join(map(repr, RULES))}")
+
+
+class SampleStart(NamedTuple):
+    """Where a source is entered: at sample ``number``. ``enter`` gives its samples from there on, None where it cannot. ``sure``: it had
+    that many, and no handler that may have passed some over."""
+
+    number: int
+    enter: Optional[Callable[[], Optional[Iterator[Sample]]]]
+    sure: bool
 
 
 class _NextShard(Exception):
@@ -103,7 +112,8 @@ class Samples:
             try:
                 assert isinstance(source, dict)
                 assert "stream" in source
-                yield from self._shard(source["stream"], url, source.get("local_path"))
+                samples = self._shard(source["stream"], url, source.get("local_path"))
+                yield from self._entered(samples, source) if "start" in source else samples
             except LeaveReading as leave:
                 if leave.error is not None:
                     raise leave.error from None
@@ -115,6 +125,35 @@ class Samples:
             if self._markers:  # also behind a shard given up, where webdataset has no marker and would join two shards' files in one sample
                 yield from self._open.flush()
         yield from self._open.flush()
+
+    def _entered(self, samples: Iterator[Sample], source: Dict[str, Any]) -> Iterator[Sample]:
+        """The samples of ``source`` from its "start" on. Raises ``ValueError`` where it is sure to have them, and has not."""
+        start: SampleStart = source["start"]
+        found = start.enter() if start.enter is not None else None
+        if found is not None:
+            yield from self._open.flush()
+            yield from found
+            return
+        passed, whole = 0, False
+        while not whole:
+            try:
+                sample = next(samples, None)
+            except Exception:  # the handler's, in whose hands the sample that is open would be given after all
+                if passed < start.number:
+                    next(self._open.flush(), None)
+                raise
+            if sample is None:
+                whole, sample = True, next(self._open.flush(), None) if passed < start.number else None
+            if sample is None:
+                break
+            passed += 1
+            if passed > start.number:
+                yield sample
+        if passed < start.number and start.sure:
+            raise ValueError(
+                f"shard {named(source['stream'], source['url'])}: is to be gone on with at sample {start.number}, and has {passed}: has it "
+                "changed? Bring back what it was; or set_epoch(n) without a state begins epoch n from its start"
+            )
 
     def _shard(self, stream: Any, url: Any, local_path: Any) -> Iterator[Sample]:
         known = self._known(stream, url, local_path)

@@ -181,6 +181,40 @@ def test_a_shard_that_is_gone(urls: list[str]) -> None:
     assert sorted(found) == sorted(one for one in whole[9:] if not one.startswith("001"))
 
 
+def stops(sample: Any) -> str:
+    if key(sample) == "002-003":
+        raise ValueError("enough")
+    return key(sample)
+
+
+HANDLED: dict[str, Callable[[list[str]], Any]] = {
+    "a shard that is cut": lambda urls: fb.WebDataset(urls, wds.ignore_and_stop, shardshuffle=False).map(key),
+    "in batches": lambda urls: fb.WebDataset(urls, wds.ignore_and_stop, shardshuffle=False).map(key).batched(4, collation_fn=list),
+    "a function": lambda urls: fb.WebDataset(urls, wds.ignore_and_continue, shardshuffle=False).map(stops, handler=wds.ignore_and_continue),
+    "a function ends": lambda urls: (
+        fb.WebDataset(urls, wds.ignore_and_continue, shardshuffle=False)
+        .map(stops, handler=wds.ignore_and_stop)
+        .batched(4, collation_fn=list)
+    ),
+    "what is in a budget ends": lambda urls: (
+        fb.WebDataset(urls, wds.ignore_and_continue, shardshuffle=False)
+        .map_dict(bin=len)
+        .map(lambda sample: {"key": stops(sample)}, handler=wds.ignore_and_stop)
+        .compose(fb.batched(max_samples=4, collate=lambda batch: [one["key"] for one in batch]))
+    ),
+}
+
+
+@pytest.mark.parametrize("how", HANDLED)
+def test_what_a_handler_passes_over_or_ends(urls: list[str], how: str) -> None:
+    """The second shard is cut, and a function fails in the third: what comes is what would have come, wherever it was broken off."""
+    whole = Path(urls[1]).read_bytes()
+    Path(urls[1]).write_bytes(whole[: 3 * len(whole) // 5])
+    expected = list(HANDLED[how](urls))
+    for stop in range(1, len(expected) + 1):
+        assert rest(HANDLED[how](urls), state_after(HANDLED[how](urls), stop)) == expected[stop:], stop
+
+
 def test_another_world_is_sent_to_merge(urls: list[str]) -> None:
     state = state_after(made(urls), 9)
     with pytest.raises(ValueError, match=r"rank was '0 of 1' and is '1 of 2'.*fb\.merge_states makes"):
