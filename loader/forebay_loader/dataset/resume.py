@@ -37,7 +37,7 @@ _END = object()
 _REFUSED = "the state that was loaded cannot be resumed"
 _ADVICE = "set_epoch(n) without a state begins epoch n from its start"
 _OF_ONE_WORLD = ("rank", "worker")
-_OF_ANY_WORLD = ("shards", "their names", "order")
+_OF_ANY_WORLD = ("shards", "their names", "order", "files")
 _MERGE = "fb.merge_states makes of the states of all ranks one that any number of ranks and workers goes on from; "
 _NOT_EXACT = "this pipeline has no exact state"
 _REPLAY = "fb.WebDataset(…, resume='replay') resumes it by running the epoch again up to there; or move that stage to the loader, behind it"
@@ -223,6 +223,7 @@ def made_of(
         "worker": f"{worker.id} of {worker.workers}",
         "stages": [_sized(stage) for stage in stages],
         "passes": f"{passes[0]} of {passes[1]} each",
+        "files": "some" if any(getattr(stage, "selects", False) for stage in stages) else "all",
     }
 
 

@@ -59,7 +59,7 @@ class ShardsAgain:
         self._begun = cursor.shards
         self._tars = tars
         self._handler = None if tars.opening.handler is None else RecordedHandler(tars.opening.handler, skips)
-        self._skips = skips
+        self.skips = skips
         self._open: OrderedDict[int, IndexedShard] = OrderedDict()
         self._without: set[int] = set()  # items whose shards have no index: read in full
         self._opened: dict[int, dict[str, Any]] = {}  # of these, what is open and not read yet
@@ -141,7 +141,7 @@ class ShardsAgain:
             opened["stream"].close()
             raise
         last, count = max(wanted), 0
-        samples = self._tars.read([opened], self._skips)
+        samples = self._tars.read([opened], self.skips)
         for number, sample in enumerate(samples):
             count = number + 1
             if number in wanted:
@@ -192,17 +192,24 @@ class StagesAgain:
         self._shards.expect(ordinals)
 
     def one(self, ordinal: int) -> Any:
-        """What was made of the sample of ``ordinal``. ``LOST``, and errors, as of ``ShardsAgain``; ``ValueError`` where a stage leaves it
-        out now."""
+        """What was made of the sample of ``ordinal``. ``LOST``, and errors, as of ``ShardsAgain``; ``LOST`` too where a stage's handler
+        passes it over, and ``ValueError`` where a stage leaves it out by itself now."""
         sample = self._shards.sample(ordinal)
         if sample is LOST:
             return LOST
         if self._made is None:
             self._made = self._put(self._feed())
         self._waiting.append(sample)
+        before = self._shards.skips.passed_over()
         try:
             return next(self._made)
+        except StopIteration:  # what a handler ended
+            self._made = None
+            return LOST
         except _LeftOut:
+            if self._shards.skips.passed_over() > before:
+                self._made = None
+                return LOST
             self._made, name = None, sample.get("__key__", "?") if isinstance(sample, dict) else "?"
             raise ValueError(
                 f"sample {name} was in a buffer when the state was taken, and a stage before it leaves it out now: what .map and .select "

@@ -96,8 +96,10 @@ class PassState:
             _etags(state.get("etags"), len(shards)),
             _buffers(state),
         )
+        held = array("i")
         for buffer in found.buffers:
-            found.check(refs_of(buffer))
+            held += refs_of(buffer)
+        found.check(held)
         return found
 
     def check(self, refs: array[int]) -> None:
@@ -106,6 +108,8 @@ class PassState:
         wrong = [ref for ref in refs if not first <= ref < self.read]
         if wrong:
             raise ValueError(f"the state is damaged: sample {wrong[0]} waits in a buffer, and those read are {first} to {self.read - 1}")
+        if len(set(refs)) < len(refs):
+            raise ValueError("the state is damaged: a sample waits twice in its buffers")
 
     @property
     def entered(self) -> int:

@@ -129,6 +129,7 @@ DAMAGED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "buffers of words": (lambda state: {**state, "buffers": ["x"]}, "'buffers' are no list of dictionaries"),
     "a buffer less": (lambda state: {**state, "buffers": []}, "tells of 0 stages that hold samples"),
     "a reference beyond": (with_buffer(refs=packed([99])), "sample 99 waits in a buffer"),
+    "a reference twice": (with_buffer(refs=packed([3, 4, 3])), "a sample waits twice"),
     "a negative reference": (with_buffer(refs=packed([-5])), "sample -5 waits in a buffer"),
     "half a generator": (with_buffer(rng=packed([1, 2])), "'rng' has 2 words"),
     "no generator": (with_buffer(rng=None), "'rng' holds no base64 text"),
@@ -213,6 +214,34 @@ def test_what_a_handler_passes_over_or_ends(urls: list[str], how: str) -> None:
     expected = list(HANDLED[how](urls))
     for stop in range(1, len(expected) + 1):
         assert rest(HANDLED[how](urls), state_after(HANDLED[how](urls), stop)) == expected[stop:], stop
+
+
+def test_other_files_are_other_samples(urls: list[str]) -> None:
+    """Numbers of samples mean others where some are left out whole."""
+    state = state_after(made(urls), 9)
+    with pytest.raises(ValueError, match="files was 'all' and is 'some'"):
+        rest(made(urls, select_files=str.isascii), state)
+
+
+@pytest.mark.parametrize("handler", [None, wds.ignore_and_continue, wds.ignore_and_stop])
+def test_a_function_that_makes_another_of_a_sample(urls: list[str], handler: Any) -> None:
+    """One that fails where it did not fail before: an error, or what its handler passes over, which is missing."""
+
+    def piped(fails: bool) -> Any:
+        given: dict[str, Any] = {} if handler is None else {"handler": handler}
+        data = fb.WebDataset(urls, shardshuffle=False)
+        return data.map(lambda sample: 1 // (not fails or key(sample) not in waiting) and key(sample), **given).shuffle(8, initial=8)
+
+    waiting: list[str] = []
+    whole = list(piped(False))
+    state = state_after(piped(False), 9)
+    read = [f"{shard:03d}-{number:03d}" for shard in range(SHARDS) for number in range(SAMPLES)][: state["read"]]
+    waiting += [one for one in read if one not in whole[:9]][:2]
+    if handler is None:
+        with pytest.raises(ZeroDivisionError):
+            rest(piped(True), state)
+    else:
+        assert sorted(rest(piped(True), state)) == sorted(set(whole[9:]) - set(waiting))
 
 
 def test_another_world_is_sent_to_merge(urls: list[str]) -> None:

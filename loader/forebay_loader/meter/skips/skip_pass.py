@@ -100,6 +100,10 @@ class SkipPass:
         """How many have been read by this process."""
         return self._read.now()
 
+    def passed_over(self) -> int:
+        """How much handlers have passed over in this process."""
+        return self._counts.all
+
     def opening(self, shards: Iterable[Any]) -> Iterator[Any]:
         """``shards`` as an opener gives them, counted."""
         self.stages.shards = True
