@@ -126,9 +126,13 @@ class ResumableLoader(compat.WebLoader):
             epoch = self._counted_epoch()
             start = LoaderStart(epoch, first=epoch)
         elif self._epochs is not None:
-            self._epochs.set(start.epoch)
+            self._epochs.set(start.epoch + self._is_complete(start))
         self._progress = self._progress_from(start)
         return self._progress
+
+    def _is_complete(self, start: LoaderStart) -> bool:
+        """Whether all batches of an iteration were handed out, though its end was not seen: no pass will be begun that counts its epoch."""
+        return start.midway and self.repetitions != 1 and 0 < self.nsamples <= start.made
 
     def _progress_from(self, start: LoaderStart) -> LoaderProgress:
         return LoaderProgress(0 if self._handover is None else self._handover.workers, start)

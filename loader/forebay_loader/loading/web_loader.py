@@ -284,7 +284,8 @@ class WebLoader(RangedStages, ResumableLoader):
             self._align()
         progress = super()._begin_progress()
         if aligned and self._epochs is not None:
-            self._began = progress.start.passes, progress.start.first, self._epochs.upcoming()[1]
+            start = progress.start
+            self._began = start.passes + self._is_complete(start), start.first, self._epochs.upcoming()[1]
         return progress
 
     def _upcoming(self, said: Mapping[str, Any]) -> int:

@@ -190,6 +190,13 @@ def test_before_the_first_batch_and_after_the_last() -> None:
     assert whole(resumed(case, again.state_dict()), 2) == expected[1:]
 
 
+@pytest.mark.parametrize("fixed", [4, 40])
+def test_behind_the_last_batch_of_an_epoch_of_so_many(fixed: int) -> None:
+    """Its end was not seen, nothing of it is left, and what comes behind is the next one: also where it was made of several passes."""
+    goes_on(Case(fixed=fixed), 0, 1.0)
+    goes_on(Case(fixed=fixed), 1, 1.0)
+
+
 def test_what_was_fetched_and_not_seen_comes_again() -> None:
     """One of the last eight states; not one before, nor one to come. A number is never behind the epoch's end."""
     case = Case(buffer=12, every=3)
