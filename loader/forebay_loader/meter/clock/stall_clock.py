@@ -28,7 +28,7 @@ __all__ = ["CLOCK", "NO_BATCH", "StallClock"]
 NO_BATCH = object()
 BRIEF_NS = 500_000  # a stall that short is the handing over of a batch that was there
 # Where no worker is waited for, calls are told together what they went for: the observer does not look more often than that anyhow.
-BRIEF_ALONE_NS = 80_000_000
+BRIEF_ALONE_NS = 40_000_000
 SETTLE_NS = 250_000_000  # soon enough for a person, and for the ring of a page
 _KNOWN = "_forebay_pass"  # of an iterator of torch's: what we know of it
 
