@@ -403,7 +403,7 @@ def test_a_worker_fails(stay: bool, tmp_path: Path) -> None:
     ends = run_ranks(2, rank_of, tmp_path)
     assert not [end.error for end in ends if end.error]
     assert ends[0].value[0][0].startswith("ValueError: Caught ValueError in DataLoader worker process 0.")
-    assert ends[1].value[0] == ["StepsError: rank 0 failed while it read step 3 of epoch 1"]  # webdataset lists a sample late
+    assert ends[1].value[0] == ["StepsError: rank 0 failed while it read step 4 of epoch 1"]
     assert len(ends[0].value) == len(ends[1].value) == 2
 
 
