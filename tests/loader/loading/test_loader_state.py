@@ -225,6 +225,28 @@ def test_a_state_of_other_ranks_or_workers_is_refused() -> None:
         whole(resumed(Case(buffer=6), state), 1)
 
 
+def test_a_damaged_state_is_refused_where_it_is_loaded() -> None:
+    """Field by field, in words: no state is half read."""
+    _, state = stopped(Case().loader(), 0, 3)
+    wrong = [
+        {name: "x"}
+        for name in ("rank", "size", "workers", "epoch", "given", "made", "passes", "first", "next", "states", "counted", "stages")
+    ]
+    wrong += [
+        {"states": []},
+        {"next": 1},
+        {"over": True},
+        {"states": [{**state["states"][0], "worker": 1}]},
+        {"states": state["states"] * 2},
+    ]
+    for fields in wrong:
+        with pytest.raises(ValueError, match="the state is damaged: "):
+            Case().loader().load_state_dict({**state, **fields})
+    for name in ("rank", "given", "next", "states"):
+        with pytest.raises(ValueError, match=f"the state is damaged: its '{name}' "):
+            Case().loader().load_state_dict({key: value for key, value in state.items() if key != name})
+
+
 def test_no_state_where_none_is_kept() -> None:
     """Of another data set NotResumable, which says of which; with snapshot_every=0 an empty one, which may be loaded."""
     other = fb.WebLoader(wds.DataPipeline(wds.SimpleShardList(LISTED), fb.tarfile_to_samples()), batch_size=None)
