@@ -16,6 +16,7 @@ from support.lengths import examples
 from support.tars import tar_shard
 
 import forebay_loader as fb
+from forebay_loader.dataset.sample_shares import shareable, shared_out
 
 wds = pytest.importorskip("webdataset")
 
@@ -119,3 +120,35 @@ def resumed(made: Made, state: dict[str, Any]) -> tuple[Any, Iterator[Any]]:
     data = made()
     data.load_state_dict(state)
     return data, iter(data)
+
+
+def broken_off_everywhere(made: Made) -> None:
+    whole = list(made())
+    assert whole
+    for stop in range(1, len(whole) + 1):
+        data = made()
+        outputs = iter(data)
+        list(islice(outputs, stop))
+        assert list(resumed(made, kept(data))[1]) == whole[stop:], stop
+
+
+@pytest.mark.parametrize("worker", range(4))
+def test_stripes_of_a_shard(urls: list[str], monkeypatch: pytest.MonkeyPatch, worker: int) -> None:
+    """Three shards for four workers: two share one, sample by sample, and each goes on with its own."""
+    monkeypatch.setenv("WORKER", str(worker))
+    monkeypatch.setenv("NUM_WORKERS", "4")
+    broken_off_everywhere(lambda: fb.WebDataset(urls[2:5], shardshuffle=True).map(key).shuffle(2))
+
+
+@pytest.mark.parametrize("rank", range(2))
+def test_shares_of_samples(urls: list[str], rank: int) -> None:
+    """A share begins, and ends, in the middle of a shard."""
+    counts = dict(zip(urls, COUNTS, strict=True))
+
+    def made() -> Any:
+        data = fb.WebDataset(urls, shardshuffle=True, nodesplitter=wds.split_by_node, data_parallel=(rank, 2)).map(key).shuffle(3)
+        data = shareable(data, drop=False)
+        shared_out(data).by_samples(counts)  # type: ignore[union-attr]  # it is shareable
+        return data
+
+    broken_off_everywhere(made)
