@@ -171,7 +171,7 @@ class TarSamples:
             start = cursor.entered(one[ITEM])
             if not start and cursor.done:
                 start = first_left(cursor.done.get(cursor.shards.items.shards[one[ITEM]], ()))
-                cursor.skipped(start)
+                cursor.shards.items.firsts[one[ITEM]] = start  # its ordinals begin there: a sample may still wait that has one before them
             yield self._at(one, start, None, sure=self._opening.handler is None) if start else one
 
     def samples(self, opened: dict[str, Any], start: int, stop: Optional[int], skips: SkipPass) -> Iterator[dict[str, Any]]:

@@ -61,9 +61,6 @@ class ReadCount:
     def last(self) -> int:
         return self._before + self._tally.now() - 1
 
-    def skipped(self, samples: int) -> None:
-        self._before += samples
-
 
 class Cursor:
     """One pass over shards of the list ``urls``. ``key`` is what its draws are seeded with; ``began``: what it goes on from; ``done``: the
@@ -108,10 +105,6 @@ class Cursor:
         """``samples``, which are all that the reader gives, and in its order."""
         self.reads = True
         return self._reading.counting(samples)
-
-    def skipped(self, samples: int) -> None:
-        """The reader left out so many: they count as read."""
-        self._reading.skipped(samples)
 
     def left(self, items: Iterable[Any]) -> Iterator[Any]:
         """Of the ``items`` of the whole pass those that are not behind: what follows announces what will be read."""

@@ -115,5 +115,5 @@ def _ended(items: _Items, over: int | None) -> Iterator[Range]:
     """The samples of each shard behind whose end the worker is: the next one has begun, or the pass was ``over`` at that ordinal."""
     stops: list[int | None] = [*items.ordinals[1:], over]
     for shard, first, start, stop in zip(*items, stops):  # noqa: B905  # strict= is not of 3.9
-        if stop is not None and not first:
-            yield shard, stop - start
+        if stop is not None:
+            yield shard, first + stop - start

@@ -134,6 +134,7 @@ class Samples:
             yield from self._open.flush()
             yield from found
             return
+        yield from self._open.flush()  # of the shard before: counted here, it would be one of those to be left out
         passed, whole = 0, False
         while not whole:
             try:
