@@ -189,7 +189,7 @@ class _File:
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        weakref.finalize(self, os.close, descriptor)
+        weakref.finalize(self, os.close, descriptor).atexit = False  # what is still read at exit may ask
 
     @contextmanager
     def changed(self) -> Iterator[dict[str, Any]]:

@@ -96,8 +96,7 @@ class SkipSlots:
     """The rows of one data set."""
 
     def __init__(self) -> None:
-        self._descriptor = nameless_file("forebay-skips")
-        weakref.finalize(self, os.close, self._descriptor)
+        self._keep(nameless_file("forebay-skips"))
 
     def take(self, epoch: int, worker: int, workers: int) -> SharedRow:
         """A row for an iteration that begins now."""
@@ -136,8 +135,11 @@ class SkipSlots:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         handed = state["file"]
-        self._descriptor = nameless_file("forebay-skips") if handed is None else os.dup(handed.detach())
-        weakref.finalize(self, os.close, self._descriptor)
+        self._keep(nameless_file("forebay-skips") if handed is None else os.dup(handed.detach()))
+
+    def _keep(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        weakref.finalize(self, os.close, descriptor).atexit = False  # passes that are still under way end at exit, and need it
 
     def _of(self, epoch: int) -> "list[_Row]":
         owner = training_pid()

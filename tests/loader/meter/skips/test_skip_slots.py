@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 
 from forebay_loader.meter.skips.counts import SkipCounts
 from forebay_loader.meter.skips.skip_slots import SkipSlots
 
 ONE = SkipCounts(samples=10, decode=1)
+LEFT_OPEN = """
+from forebay_loader.identity.world import World
+from forebay_loader.meter.skips.skip_watch import SkipWatch
+
+reading = SkipWatch().begin(0, World())
+reading.end_with_process()
+"""
 
 
 def in_child(body: object) -> int:
@@ -79,3 +88,9 @@ def test_rows_of_another_training_process_are_not_counted() -> None:
     in_child(lambda: slots.take(0, 0, 1).put(ONE))
     assert slots.take(0, 0, 1).place == 0
     assert slots.standing(0).counts == SkipCounts()
+
+
+def test_a_pass_that_is_left_open_ends_with_its_process_in_silence() -> None:
+    """Its rows are there as long as passes are."""
+    ended = subprocess.run([sys.executable, "-c", LEFT_OPEN], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
