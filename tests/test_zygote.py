@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import zygote as zygotes
 from support.lengths import ordinarily
 from support.sidecar import Sidecar, environment, running, small_segments, start, wait_until
 from support.verbs import verb
@@ -241,6 +242,16 @@ def test_a_worker_of_a_pool_has_been_forked(request: pytest.FixtureRequest) -> N
         pytest.skip("not in a pool of workers (-n)")
     assert Path("/proc/self/cmdline").read_bytes().split(b"\0")[3] == b"tests"
     assert "OPENBLAS_NUM_THREADS" not in os.environ
+
+
+def test_a_worker_says_nothing_of_what_was_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is still held where PYTHONUNBUFFERED is not set: the pool would take it for the worker's answer."""
+    monkeypatch.delitem(zygotes._USUAL, "PYTHONUNBUFFERED", raising=False)
+    (tmp_path / "test_a.py").write_text("def test_a(): pass\n")
+    parent = Zygote(("tests", str(tmp_path), "."))
+    with parent.start(["-c", "print(1)"], os.environ, tmp_path, stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.communicate()[0] == "1\n"
+    parent.close()
 
 
 def test_tests_that_leave_a_file_open_when_they_are_imported_are_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -38,6 +38,8 @@ def _wait_for_orders(orders: socket.socket) -> tuple[list[str], list[int]]:
 
     What it starts as a sidecar, [] for itself, and the bytes of its segments, [] for the product's own.
     """
+    sys.stdout.flush()  # what was said here, and is still held, each child would say again, into a stream of its own
+    sys.stderr.flush()
     gc.collect()
     gc.freeze()  # a collection in a child would visit, and so copy, all that was imported
     try:
