@@ -24,7 +24,7 @@ from typing import Any
 
 from support.scripted_answers import Answer, Body, Change, Fault, Reply, Seen, Served
 
-__all__ = ["ScriptedOrigin", "in_a_thread"]
+__all__ = ["ScriptedOrigin", "abort", "in_a_thread"]
 
 _WRITE_BYTES = 1 << 18
 _ACCEPTING_TURNS = 4  # of asyncio: it takes the connection, makes a transport, tells of it, begins its handler
@@ -132,7 +132,7 @@ class ScriptedOrigin:
         finally:
             del self._tasks[task]
             self.open_connections -= 1
-            writer.transport.abort()
+            abort(writer)
             await self._tell()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: int, ahead: bytes) -> bytes | None:
@@ -243,4 +243,11 @@ async def _end(how: Reply, writer: asyncio.StreamWriter) -> None:
 def _reset(writer: asyncio.StreamWriter) -> None:
     with suppress(OSError):
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
-    writer.transport.abort()
+    abort(writer)
+
+
+def abort(writer: asyncio.StreamWriter) -> None:
+    """Close it at once, unless it is closed."""
+    # asyncio forgets to note that a transport is gone which was closed while it still held bytes, and sent them: it has no loop then.
+    with suppress(AttributeError):
+        writer.transport.abort()

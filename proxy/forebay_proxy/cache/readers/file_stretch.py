@@ -13,9 +13,11 @@ from forebay_proxy.cache.readers.chunk_reader import ChunkReader
 from forebay_proxy.cache.readers.reader_lease import ReaderPlace
 from forebay_proxy.transfer.flights import Flight
 
-__all__ = ["FIRST_BYTES", "LEAST_BYTES", "MOST_BYTES", "FileStretch"]
+__all__ = ["FIRST_BYTES", "LEAST_BYTES", "MOST_BYTES", "TURN_BYTES", "FileStretch"]
 
-MOST_BYTES = 2**20  # sent in one turn of the loop, while the others wait
+MOST_BYTES = 2**20  # copied in one turn of the loop, while the others wait
+# Sent in one turn: half a millisecond. Fewer cost more looks and turns a byte; more, and the first byte of 64 readers comes a third later.
+TURN_BYTES = 2 * 2**20
 LEAST_BYTES = 64 * 1024  # fewer are copied as fast as looked for
 FIRST_BYTES = 64 * 1024
 NUDGE_BYTES = 16 * 1024  # as ``body_writer`` leaves with the transport
@@ -52,7 +54,7 @@ class FileStretch:
 
     def send(self, sock: int) -> bool:
         """Have the socket take what it takes at once, a turn's worth at most; whether all of that was taken. Raises ConnectionError."""
-        end, sent = min(self.end, self.position + MOST_BYTES), None
+        end, sent = min(self.end, self.position + TURN_BYTES), None
         if self._place.segment == self._index:  # else the reader has rested since, and holds nothing
             sent = self._chunk_reader.send_now(self._index, self.position, end, self._flight, sock)
         if sent:

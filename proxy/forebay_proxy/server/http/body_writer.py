@@ -28,7 +28,11 @@ __all__ = ["BodyWriter", "Stretch", "cut"]
 # What is left with the transport when the socket is full: it comes back once the kernel has sent a third of its buffer (hundreds of
 # kilobytes), so the size of this piece matters only in that it is copied.
 _NUDGE_BYTES = 16 * 1024
-_LAST_BYTES = 2**20  # of a stretch: behind them comes what may not be there yet
+_LAST_BYTES = 2 * 2**20  # of a stretch, its last turn: behind them comes what may not be there yet
+# For pages of files, which cost no copy: the more of them a socket holds, the more of the kernel's sending is done where the client reads
+# (measured with 64 readers: a fifth less processor time than with half of it; twice as much takes it further down, and rates with it).
+# Where ``net.core.wmem_max`` is smaller, as it was by default before Linux 6.18, the kernel takes that.
+_STRETCH_BUFFER_BYTES = 2 * 2**20
 _RESET_AT_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER on, 0 s
 
 
@@ -54,6 +58,7 @@ class BodyWriter:
         self._writer = writer
         self._chunked = chunked
         self._corked = False
+        self._wide = False  # the socket's buffer is one for stretches
 
     async def send(self, data: bytes | memoryview) -> None:
         """Return when the kernel has all of ``data``; its buffer may then be used again. Raises ``ClientGone``."""
@@ -75,6 +80,7 @@ class BodyWriter:
         while stretch:
             transport = self._transport()
             sock = transport.get_extra_info("socket")
+            self._widen(sock)
             self._cork(sock, corked=stretch.goes_on and len(stretch) > _LAST_BYTES)
             try:
                 if not stretch.send(sock.fileno()):
@@ -83,6 +89,12 @@ class BodyWriter:
                 transport.abort()
                 raise ClientGone("the client closed its connection") from error
             await asyncio.sleep(0)
+
+    def _widen(self, sock: socket.socket) -> None:
+        """It stays so for what else goes over the connection, which is the same client's."""
+        if not self._wide:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _STRETCH_BUFFER_BYTES)
+            self._wide = True
 
     def _cork(self, sock: socket.socket, *, corked: bool) -> None:
         """Whether the kernel keeps what does not fill a packet: the next bytes do, at once. The kernel waits 0.2 s for them at most.

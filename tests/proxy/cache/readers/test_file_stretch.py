@@ -8,8 +8,9 @@ from typing import cast
 import pytest
 
 from forebay_proxy.cache.readers.chunk_reader import ChunkReader
-from forebay_proxy.cache.readers.file_stretch import MOST_BYTES, NUDGE_BYTES, FileStretch
+from forebay_proxy.cache.readers.file_stretch import MOST_BYTES, NUDGE_BYTES, TURN_BYTES, FileStretch
 from forebay_proxy.cache.readers.reader_lease import ReaderPlace
+from forebay_proxy.server.http import body_writer
 
 
 class Scripted:
@@ -27,19 +28,19 @@ class Scripted:
         return taken
 
 
-def stretch_of(chunks: Scripted, moved: list[int], place: ReaderPlace | None = None, size: int = 2 * MOST_BYTES + 5) -> FileStretch:
+def stretch_of(chunks: Scripted, moved: list[int], place: ReaderPlace | None = None, size: int = 2 * TURN_BYTES + 5) -> FileStretch:
     place = place or ReaderPlace(segment=3)
     return FileStretch(cast(ChunkReader, chunks), place, None, 100, 100 + size, moved.append, goes_on=True)
 
 
 def test_a_stretch_is_sent_a_turn_at_a_time() -> None:
     """The loop's other readers have theirs between."""
-    chunks, moved = Scripted(MOST_BYTES, MOST_BYTES, 5), list[int]()
+    chunks, moved = Scripted(TURN_BYTES, TURN_BYTES, 5), list[int]()
     stretch = stretch_of(chunks, moved)
     while stretch:
         assert stretch.send(9)
-    assert moved == [MOST_BYTES, MOST_BYTES, 5]
-    assert chunks.asked[1] == (3, 100 + MOST_BYTES, 100 + 2 * MOST_BYTES)
+    assert moved == [TURN_BYTES, TURN_BYTES, 5]
+    assert chunks.asked[1] == (3, 100 + TURN_BYTES, 100 + 2 * TURN_BYTES)
     assert stretch.copied == 0
 
 
@@ -50,7 +51,7 @@ def test_a_full_socket_is_given_a_small_chunk_next(taken: int) -> None:
     stretch = stretch_of(Scripted(taken), moved)
     assert not stretch.send(9)
     assert sum(moved) == taken
-    assert len(stretch) == 2 * MOST_BYTES + 5 - taken
+    assert len(stretch) == 2 * TURN_BYTES + 5 - taken
     assert stretch.copied == NUDGE_BYTES
 
 
@@ -78,3 +79,8 @@ def test_a_client_that_left_is_the_writers_matter() -> None:
     with pytest.raises(ConnectionError):
         stretch_of(Scripted(BrokenPipeError()), moved).send(9)
     assert moved == []
+
+
+def test_the_end_of_a_stretch_is_its_last_turn() -> None:
+    """The writer keeps nothing back there: a longer turn would leave its rest corked."""
+    assert body_writer._LAST_BYTES == TURN_BYTES

@@ -214,7 +214,7 @@ async def test_a_stretch_that_goes_on_is_corked_and_its_end_is_not(tmp_path: Pat
         assert request.transport is not None
         left.append(request.transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_CORK))
 
-    stretch = FileOf(tmp_path / "file", 3 * MIB // 2, turn=MIB // 4, goes_on=True)
+    stretch = FileOf(tmp_path / "file", 3 * MIB, turn=MIB // 2, goes_on=True)
     cut_off = FileOf(tmp_path / "other", 3 * MIB, turn=1, goes_on=True)
     cut_off._turn = 3 * MIB
     async with served(handle) as (reader, _):
@@ -223,6 +223,25 @@ async def test_a_stretch_that_goes_on_is_corked_and_its_end_is_not(tmp_path: Pat
     assert stretch.corked[-4:] == [0] * 4
     assert cut_off.corked[0] == 1
     assert left == [0]
+
+
+async def test_a_stretch_finds_room_in_the_socket(tmp_path: Path) -> None:
+    """What is copied takes the kernel's memory, and keeps to the smaller buffer."""
+    sizes: list[int] = []
+
+    async def handle(request: web.BaseRequest, response: web.StreamResponse) -> None:
+        assert request.transport is not None
+        sock, body_writer = request.transport.get_extra_info("socket"), BodyWriter(request.writer, chunked=False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * 1024)
+        await body_writer.send(b"x")
+        sizes.append(sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF))
+        await body_writer.send_stretch(FileOf(tmp_path / "file", 1000))
+        sizes.append(sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF))
+
+    async with served(handle) as (reader, _):
+        await reader.read(-1)
+    assert sizes[0] == 2 * 64 * 1024
+    assert sizes[1] > sizes[0]
 
 
 async def test_a_client_that_leaves_in_a_stretch_is_gone() -> None:
