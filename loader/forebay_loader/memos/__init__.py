@@ -1,0 +1,1 @@
+"""What an expensive stage made is kept, and made once. Needs the extra ``memo``."""
