@@ -44,6 +44,14 @@ NAMES = (
     "video_timeout",  # clips that took longer than their time limit
     "video_scanned",  # clips whose motion and sound nobody knew, looked at when they were first used
     "video_replaced",  # of both: those another sample stood in for
+    "memo_hits",  # results that were kept, and were given instead of making them
+    "memo_made",  # results that were made, because they were not kept
+    "memo_kept",  # of whichever process made them: written by this one
+    "memo_dropped",  # results that were not kept, for the queue to the writer was full
+    "memo_no_room",  # results that were not kept, for nothing that is needed later could leave
+    "memo_evicted",  # kept results that left for others
+    "memo_damaged",  # kept results that were not as they were written: made again
+    "memo_off",  # stores that this process gave up: full, or failing
 )
 SKIPPED = ("skipped_open", "skipped_read", "skipped_decode", "skipped_map")  # of the names: those that together are all skips
 

@@ -16,6 +16,8 @@ from webdataset import filters
 from forebay_loader.memos.errors import MemoRefused
 from forebay_loader.memos.fingerprint import fingerprint_of
 
+pytestmark = pytest.mark.once  # of webdataset it takes the class of its stages, which both have
+
 HEAD = "import logging\nimport numpy\nlog = logging.getLogger(__name__)\nSIZE = 3\ndef other(x):\n    return x + 1\n"
 BODY = "def made(sample, *, by=2):\n    log.info('x')\n    return numpy.full(SIZE, other(len(sample) * by))\n"
 

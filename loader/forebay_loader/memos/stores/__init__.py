@@ -1,0 +1,1 @@
+"""Where entries lie: four formats behind one protocol."""

@@ -1,0 +1,171 @@
+"""Entries in LMDB: one mapped B-tree, or several of at most some 16 GB, by a hash of the key.
+
+A reader needs no lock and sees what was committed; a writer that is killed leaves the last commit. The map grows as it fills, up to the
+store's size, which so is a bound that LMDB itself holds. No readahead: entries are wanted in no order of the file.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import threading
+from contextlib import contextmanager
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+
+import lmdb
+
+from forebay_loader.memos.entry import KEY_BYTES, key_in, unpacked
+from forebay_loader.memos.errors import MemoError
+from forebay_loader.memos.kept_value import KeptValue
+from forebay_loader.memos.stores.memo_store import StoreFull
+
+__all__ = ["LmdbStore", "parts_of"]
+
+_FIRST_MAP = 64 << 20
+_PART = 16 << 30  # no file of hundreds of GB: one can be looked at, copied and removed
+_MOST_PARTS = 64
+_MAGIC = 0xBEEFC0DE
+_HEAD = struct.Struct("=16x I I 8x 8x I")  # a page's head; magic, version, address, map size, size of a page
+_TURN = b"turn"
+_IN_PAGE = 2000  # a longer value has pages of its own
+
+
+def parts_of(size_bytes: int) -> int:
+    """How many files a store of that size has."""
+    return max(1, min(_MOST_PARTS, -(-size_bytes // _PART)))
+
+
+class LmdbStore:
+    """In ``folder``, of at most ``size_bytes`` on the disk in ``parts`` files. A process opens it once, and not over a fork."""
+
+    def __init__(self, folder: str, size_bytes: int, parts: int) -> None:
+        self._most = max(1 << 20, size_bytes // parts // mmap.PAGESIZE * mmap.PAGESIZE)
+        self._moving = threading.Lock()  # the map moves when it grows: no transaction of this process may be open then
+        self._parts: List[Any] = []
+        with _mapped():
+            for number in range(parts):
+                self._parts.append(self._opened(os.path.join(folder, f"{number:02}.mdb")))
+
+    def _opened(self, path: str) -> Any:
+        _check_head(path)
+        size = max(min(_FIRST_MAP, self._most), os.path.getsize(path) if os.path.exists(path) else 0)
+        try:
+            part = lmdb.open(path, size, subdir=False, mode=0o600, readahead=False, meminit=False, max_readers=1024)
+        except lmdb.Error as error:
+            if not isinstance(error, (lmdb.VersionMismatchError, lmdb.InvalidError)) and "data format" not in str(error):
+                raise
+            raise MemoError(f"{path} is an LMDB of another version, or none ({error}): remove it, what is in it is made again") from error
+        part.reader_check()
+        return part
+
+    def _part(self, key: bytes) -> Any:
+        return self._parts[key[-1] % len(self._parts)]
+
+    def get(self, key: bytes) -> Optional[KeptValue]:
+        with _mapped(), self._moving, self._begun(self._part(key)) as transaction:
+            found = transaction.get(key)
+            return None if found is None else unpacked(key, found)
+
+    def put(self, entries: Sequence[bytes]) -> None:
+        def put(part: Any, entry: bytes) -> None:
+            part.put(key_in(entry), entry)
+
+        with _mapped():
+            self._written([(key_in(entry), entry) for entry in entries], put)
+
+    def drop(self, keys: Sequence[bytes]) -> None:
+        with _mapped():
+            self._written([(key, key) for key in keys], lambda part, key: part.delete(key))
+
+    def _written(self, changes: Sequence[Tuple[bytes, bytes]], change: Callable[[Any, bytes], Any]) -> None:
+        """One commit a part; each is done whole or not at all."""
+        by_part: Dict[Any, List[bytes]] = {}
+        for key, value in changes:
+            by_part.setdefault(self._part(key), []).append(value)
+        for part, values in by_part.items():
+            turned = False
+            while True:
+                try:
+                    with part.begin(write=True) as transaction:
+                        for value in values:
+                            change(transaction, value)
+                    break
+                except lmdb.MapResizedError:  # by the writer before us
+                    self._resize(part, 0)
+                except lmdb.MapFullError:
+                    now = part.info()["map_size"]
+                    if now < self._most:
+                        self._resize(part, min(2 * now, self._most))
+                    elif turned:
+                        raise StoreFull(f"the memo's LMDB has grown to its limit of {self._most} bytes") from None
+                    else:
+                        turned = _turn(part)
+
+    def _resize(self, part: Any, size: int) -> None:
+        with self._moving:
+            part.set_mapsize(size)
+
+    def entries(self) -> Iterator[Tuple[bytes, int]]:
+        with _mapped():
+            for part in self._parts:
+                found: List[Tuple[bytes, int]] = []
+                with self._moving, self._begun(part) as transaction:
+                    found += [(bytes(key), taken(len(value))) for key, value in transaction.cursor() if len(key) == KEY_BYTES]
+                yield from found
+
+    @contextmanager
+    def _begun(self, part: Any) -> Iterator[Any]:
+        """A transaction to read in. Another process may have let the map grow since the last."""
+        try:
+            transaction = part.begin(buffers=True)
+        except lmdb.MapResizedError:
+            part.set_mapsize(0)
+            transaction = part.begin(buffers=True)
+        with transaction:
+            yield transaction
+
+    def close(self) -> None:
+        for part in self._parts:
+            part.close()
+        self._parts = []
+
+
+def _turn(part: Any) -> bool:
+    """What a commit freed may be written to by the next but one."""
+    part.reader_check()  # one that died inside a transaction would hold it back too
+    with part.begin(write=True) as transaction:
+        transaction.put(_TURN, os.urandom(8))
+    return True
+
+
+def taken(length: int) -> int:
+    """What a value takes: pages of its own, or a place in one."""
+    return length + 64 if length < _IN_PAGE else -(-(length + 16) // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+def _check_head(path: str) -> None:
+    """LMDB tells another size of a page by reading what is not there. Raises ``MemoError``."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(_HEAD.size)
+    except FileNotFoundError:
+        return
+    if not head:
+        return
+    magic, _, page = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, 0, 0)
+    if magic != _MAGIC:
+        raise MemoError(f"{path} is no LMDB of this machine's kind: remove it, what is in it is made again")
+    if page != mmap.PAGESIZE:
+        raise MemoError(f"{path} has pages of {page} bytes, and this machine has {mmap.PAGESIZE}: remove it, or give another folder")
+
+
+@contextmanager
+def _mapped() -> Iterator[None]:
+    """LMDB's errors as those of a store."""
+    try:
+        yield
+    except (lmdb.MapFullError, lmdb.DiskError) as error:
+        raise StoreFull(str(error)) from error
+    except lmdb.Error as error:
+        raise OSError(f"LMDB: {error}") from error

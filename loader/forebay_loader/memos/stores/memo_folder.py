@@ -1,0 +1,62 @@
+"""The folder of a store: private, and marked with what lies in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from typing import Any, Dict
+
+from forebay_loader.memos.errors import MemoError
+
+__all__ = ["FORMAT", "default_folder", "take_folder"]
+
+FORMAT = 1
+_MARK = "memo.json"
+
+
+def default_folder(kind: str) -> str:
+    """``$XDG_CACHE_HOME/forebay-memo/KIND``, or that below ``~/.cache``."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(base, "forebay-memo", kind)
+
+
+def take_folder(path: str, made: Dict[str, Any]) -> Dict[str, Any]:
+    """Make the folder, or look whether it is one of ours; what its mark says, which is ``made`` in a new one.
+
+    ``made`` has the ``store``. Raises ``MemoError`` for a folder of somebody else's, of another store or format; ``OSError``.
+    """
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    state = os.stat(path)
+    if state.st_uid != os.geteuid() or stat.S_IMODE(state.st_mode) & 0o022:
+        raise MemoError(f"the folder {path} belongs to another user, or others may write to it: give fb.memo(…, folder=…)")
+    mark = os.path.join(path, _MARK)
+    if not os.path.exists(mark):
+        if any(not name.startswith(f".{_MARK}") for name in os.listdir(path)) and not os.path.exists(mark):
+            raise MemoError(f"the folder {path} holds other files: give fb.memo(…, folder=…) an empty one, or one that is not there yet")
+        _write(mark, {"format": FORMAT, **made})
+    try:
+        with open(mark, encoding="utf-8") as file:
+            found = json.load(file)
+        told = (found["format"], found["store"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise MemoError(f"{mark} is damaged: remove the folder, what is in it is made again") from error
+    if told != (FORMAT, made["store"]):
+        raise MemoError(
+            f"the folder {path} is that of a store {told[1]!r} of format {told[0]!r}, and not of {made['store']!r}, {FORMAT}: "
+            "give fb.memo(…, folder=…) another one, or remove it"
+        )
+    return dict(found)
+
+
+def _write(mark: str, told: Dict[str, Any]) -> None:
+    """By whichever process comes first: the link fails where there is one."""
+    mine = os.path.join(os.path.dirname(mark), f".{_MARK}.{os.getpid()}")
+    with open(mine, "w", encoding="utf-8") as file:
+        json.dump(told, file)
+    try:
+        os.link(mine, mark)
+    except FileExistsError:
+        pass
+    finally:
+        os.unlink(mine)
