@@ -169,6 +169,8 @@ class Resumed:
         if undetermined:
             raise ValueError(f"{_REFUSED}: {undetermined}. {_ADVICE}")
         told = {name: was for name, was in self.told["made_of"].items() if not self.merged or name in _OF_ANY_WORLD}
+        if str(self.told["made_of"].get("passes", "1 of")).partition(" ")[0] != "1":
+            told["passes"] = self.told["made_of"]["passes"]  # those behind the one it is in come after what is left of that
         other = [f"{name} was {was!r} and is {made_of.get(name)!r}" for name, was in told.items() if made_of.get(name) != was]
         if other:
             way = _MERGE if [name for name in _OF_ONE_WORLD if made_of.get(name) != told.get(name)] and not self.merged else ""

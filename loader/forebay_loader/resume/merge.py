@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Iterable, Iterator, Mapping, Sequence, Union
 
 from forebay_loader.resume.done_ranges import Range, consumed, joined
-from forebay_loader.resume.state_parts import FORMAT, RankPart, WorkerPart, rank_part
+from forebay_loader.resume.state_parts import FORMAT, RankPart, WorkerPart, counts_outputs, rank_part
 
 __all__ = ["merge_states"]
 
@@ -25,12 +25,12 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     - ``states``: one ``state_dict()`` of each rank, taken after the same step: of ``fb.WebLoader``, of torchdata's ``StatefulDataLoader``,
       or of an ``fb.WebDataset`` that is read without workers.
 
-    Each rank of the new world loads the result. What it has not read yet of the epoch comes exactly once over all ranks, in the order of
+    A rank may have ended the epoch before the others. Each rank of the new world loads the result. What it has not read yet of the epoch comes exactly once over all ranks, in the order of
     seed and epoch; samples that waited in shuffle buffers are read again.
 
     Raises ``TypeError`` for what is no list of states. Raises ``ValueError`` where a rank or a worker is missing or there twice, for states
-    of different epochs or data sets, and where nothing can be shared out: shards drawn with replacement (``resampled=True``), ranks that
-    each read everything, ``resume="replay"``, ``with_epoch(n)`` on the data set.
+    of different epochs, passes of ``repeat(n)`` or data sets, and where nothing can be shared out: shards drawn with replacement
+    (``resampled=True``), ranks that each read everything, ``resume="replay"``, ``with_epoch(n)`` on the data set.
     """
     if isinstance(states, (str, bytes, Mapping)) or not isinstance(states, Iterable):
         raise TypeError(f"merge_states takes a list of states, one of each rank; got {type(states).__name__}")
@@ -43,17 +43,16 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     made_of = _alike("what their data sets are made of", ((part.where, _common(part.made_of)) for part in known)) if known else {}
     _check_kind(made_of)
     epoch = _alike("epoch", ((f"rank {rank.rank}", rank.epoch) for rank in ranks))
+    _check_told(ranks)
     over = all(rank.over for rank in ranks)
-    if not over:
-        _check_ended(ranks)
-    turn = _alike("pass within the epoch", ((part.where, int(part.state.get("turn", 0))) for part in known if part.state)) if known else 0
+    turn = _alike("pass within the epoch", _turns(ranks)) or 0
     by_pieces = any("SharedOut" in str(stage) or "shares of" in str(stage) for stage in made_of.get("stages") or ())
-    done = _done(known, [rank.done for rank in ranks], by_pieces=by_pieces)
+    done = _done(known, [rank.done for rank in ranks if rank.turn == turn], by_pieces=by_pieces)
     return {
         "format": FORMAT,
         "kind": "merged",
         "epoch": epoch,
-        "turn": turn or 0,
+        "turn": turn,
         "over": over,
         "size": len(ranks),
         "workers": len(ranks[0].workers),
@@ -172,14 +171,23 @@ def _check_world(ranks: Sequence[RankPart]) -> None:
     _alike("the number of workers", ((f"rank {rank.rank}", len(rank.workers)) for rank in ranks))
 
 
-def _check_ended(ranks: Sequence[RankPart]) -> None:
-    """Raise ``ValueError`` where a rank that has ended the epoch no longer says what it read, and another goes on."""
+def _check_told(ranks: Sequence[RankPart]) -> None:
+    """Raise ``ValueError`` where a rank that has read something does not say what. One that ended before it could, for there was nothing for
+    it to read, has nothing to say."""
     for rank in ranks:
-        if rank.over and all(part.state is None for part in rank.workers):
-            raise ValueError(
-                f"{_REFUSED}: rank {rank.rank} has ended epoch {rank.epoch}, and others have not. Take the states of all ranks after the "
-                "same step"
-            )
+        if rank.given and all(part.state is None for part in rank.workers):
+            raise ValueError(f"{_REFUSED}: rank {rank.rank} handed out {rank.given} batches, and none of its workers says where it stands")
+
+
+def _turns(ranks: Iterable[RankPart]) -> Iterator[tuple[str, int]]:
+    """Which pass of the epoch each worker is in. One that has not said anything yet is in the first that was left, or has nothing to read
+    and has ended."""
+    for rank in ranks:
+        for part in rank.workers:
+            if part.state is not None:
+                yield part.where, int(part.state.get("turn", 0))
+            elif not rank.over:
+                yield part.where, rank.turn
 
 
 def _of_ranks(ranks: Sequence[int]) -> str:
@@ -198,5 +206,5 @@ def _unshared(made_of: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "shards are drawn with replacement, by each rank and worker for itself, without an epoch that could be shared out", same
     if made_of and made_of.get("shards") is None:
         yield "shards come from a source of their own, whose order is not known here", same
-    if not str(made_of.get("passes", "1 of")).startswith("1 of"):
-        yield "with_epoch(n) or repeat(n) on the data set counts what each worker yields, so an epoch is no set of samples", same
+    if counts_outputs(str(made_of.get("passes", ""))):
+        yield "with_epoch(n) on the data set counts what each worker yields, so an epoch is no set of samples", same

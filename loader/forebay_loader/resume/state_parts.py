@@ -7,7 +7,7 @@ from typing import Any, Iterator, Mapping, NamedTuple, Optional
 
 from forebay_loader.resume.arrays import unpacked
 
-__all__ = ["FORMAT", "RankPart", "WorkerPart", "check_format", "is_state", "rank_part", "replays", "states_in"]
+__all__ = ["FORMAT", "RankPart", "WorkerPart", "check_format", "counts_outputs", "is_state", "rank_part", "replays", "states_in"]
 
 FORMAT = 2
 _PLACE = re.compile(r"(\d+) of (\d+)")
@@ -46,8 +46,8 @@ class WorkerPart(NamedTuple):
 
 
 class RankPart(NamedTuple):
-    """``rank`` of ``size``, its epoch and whether that is over; ``done`` and ``etags`` of what was read before it began; all its
-    ``workers``."""
+    """``rank`` of ``size``, its epoch and whether that is over; ``done`` and ``etags`` of what was read before it began, in pass ``turn``
+    of the epoch; the batches that it has ``given`` since, as far as it counts them; all its ``workers``."""
 
     rank: int
     size: int
@@ -56,6 +56,8 @@ class RankPart(NamedTuple):
     done: Mapping[str, Any]
     etags: Mapping[str, str]
     workers: list[WorkerPart]
+    turn: int = 0
+    given: int = 0
 
 
 def check_format(state: Any, what: str = "this") -> None:
@@ -93,6 +95,13 @@ def states_in(found: Any, path: str = "", deep: int = 0) -> Iterator[tuple[str, 
     elif deep < _DEEPEST:
         for name, value in found.items():
             yield from states_in(value, f"{path}.{name}" if path else str(name), deep + 1)
+
+
+def counts_outputs(passes: str) -> bool:
+    """Whether an epoch of these ``passes``, as a state tells them ("2 of -1 each"), is so many outputs of each worker's, and no set of
+    samples."""
+    times, _, each = passes.partition(" of ")
+    return times not in ("", "1") and not each.startswith(("-1 ", "0 "))
 
 
 def rank_part(state: Any, *, exact: bool = True) -> RankPart:
@@ -155,9 +164,9 @@ def _of_loader(state: Mapping[str, Any], *, exact: bool) -> RankPart:
     entries.update({int(entry["worker"]): entry for entry in state["states"]})
     parts = [_part(rank, each, entries.get(each, {}).get("state"), entries.get(each, {}), exact=exact) for each in range(workers)]
     over = bool(state.get("over")) or all(part.over for part in parts)
-    return RankPart(
-        rank, int(state["size"]), int(state["epoch"]), over, state.get("done") or {}, (state.get("merged") or {}).get("etags") or {}, parts
-    )
+    merged, given = state.get("merged") or {}, int(state.get("given", 0))
+    began = state.get("done") or {}, merged.get("etags") or {}, parts, int(merged.get("turn", 0)), given
+    return RankPart(rank, int(state["size"]), int(state["epoch"]), over, *began)
 
 
 def _at_start(first: Mapping[str, Any]) -> dict[str, Any]:

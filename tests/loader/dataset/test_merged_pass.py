@@ -36,11 +36,13 @@ def rank_of(urls: list[str], rank: int, size: int, buffer: int = 4) -> Any:
     return data.shuffle(buffer).map(lambda sample: sample["__key__"])
 
 
-def world(urls: list[str], size: int, stops: list[int], state: dict[str, Any] | None) -> tuple[list[str], dict[str, Any]]:
+def world(
+    urls: list[str], size: int, stops: list[int], state: dict[str, Any] | None, passes: int = 1
+) -> tuple[list[str], dict[str, Any]]:
     """What ``size`` ranks give, each as many samples as its stop says, and the merged state of them all."""
     found, states = [], []
     for rank in range(size):
-        data = rank_of(urls, rank, size)
+        data = rank_of(urls, rank, size).repeat(passes)
         if state is not None:
             data.load_state_dict(json.loads(json.dumps(state)))
         given = iter(data)
@@ -69,6 +71,24 @@ def test_the_epoch_behind_it_is_a_whole_one(urls: list[str]) -> None:
     data.load_state_dict(state)
     assert len(list(data)) == len(KEYS) - 5
     assert sorted(data) == KEYS
+
+
+@pytest.mark.parametrize(("stop", "turn"), [(2, 0), (20, 1)])
+def test_passes_of_an_epoch(urls: list[str], stop: int, turn: int) -> None:
+    """Stopped where all ranks are in the first of two, or in the second: what is left of that is read, and then the one behind it."""
+    found, state = world(urls, 2, [stop, stop], None, 2)
+    assert state["turn"] == turn
+    again, state = world(urls, 3, [2, 2, 3], state, 2)
+    rest, _ = world(urls, 1, [10**6], state, 2)
+    assert sorted(found + again + rest) == sorted(KEYS * 2)
+
+
+def test_ranks_in_different_passes(urls: list[str]) -> None:
+    """What one has read of the second is read by another in the first: refused; so are fewer passes than were begun."""
+    with pytest.raises(ValueError, match="pass within the epoch is 1 on rank 0, worker 0 and 0 on rank 1"):
+        world(urls, 2, [20, 2], None, 2)
+    with pytest.raises(ValueError, match="passes was '2 of -1 each' and is '1 of -1 each'"):
+        world(urls, 1, [1], world(urls, 2, [20, 20], None, 2)[1])
 
 
 @pytest.mark.once

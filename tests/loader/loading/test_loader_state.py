@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.fake_proxy import FakeServer
 from support.lengths import LONG, ordinarily
 from support.tars import tar_shard
 
@@ -28,7 +27,7 @@ torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.webdataset, pytest.mark.filterwarnings("ignore")]
 
 SIZES = (7, 3, 9, 1, 6, 4)  # samples of each shard: workers end at different times
-LISTED = [f"s3://bucket/{number:03d}.tar" for number in range(len(SIZES))]
+LISTED: list[str] = []  # of files: by the hundreds of passes of the long run, a server of Python's would cost minutes
 EPOCHS = 3
 
 
@@ -73,11 +72,12 @@ class Case(NamedTuple):
         return made.with_epoch(self.fixed) if self.fixed else made
 
 
-@pytest.fixture(autouse=True)
-def shards(proxy: FakeServer) -> FakeServer:
+@pytest.fixture(autouse=True, scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("bucket")
     for number, samples in enumerate(SIZES):
-        proxy.put(f"/s3/bucket/{number:03d}.tar", tar_shard(number, samples=samples, size=10))
-    return proxy
+        (folder / f"{number:03d}.tar").write_bytes(tar_shard(number, samples=samples, size=10))
+    LISTED[:] = sorted(str(path) for path in folder.iterdir())
 
 
 def keys(batch: Any) -> list[str]:
@@ -133,6 +133,7 @@ STOPS = {"epoch": st.integers(0, EPOCHS - 1), "share": st.floats(0, 1)}
 REPEATED = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
+@pytest.mark.timeout(1100)  # of all 150, beside other tests
 @settings(REPEATED, max_examples=ordinarily(5, of=150, what="pipelines that go on in the training process"))
 @given(case=CASES, **STOPS)
 def test_it_goes_on_in_the_training_process(case: Case, epoch: int, share: float) -> None:
@@ -152,6 +153,7 @@ def test_what_stages_of_the_training_process_hold(main: str) -> None:
         assert before + more + whole(resumed(case, json.loads(json.dumps(again.state_dict()))), 1)[0] == expected
 
 
+@pytest.mark.timeout(1100)
 @settings(REPEATED, max_examples=50)
 @given(case=st.builds(Case._replace, CASES, workers=st.integers(1, 3), persistent=st.booleans()), **STOPS)
 @pytest.mark.skipif(not LONG, reason="50 sets of workers are started in scripts/test --long; four of them below")

@@ -141,11 +141,11 @@ REFUSED: dict[str, tuple[Callable[[list[dict[str, Any]]], Any], str]] = {
     "workers differ": (lambda states: states[1].update(workers=2), "the number of workers is 1 on rank 0 and 2 on rank 1"),
     "epochs differ": (lambda states: states[1].update(epoch=5), "epoch is 0 on rank 0 and 5 on rank 1"),
     "turns differ": (lambda states: first(states).update(turn=1), "pass within the epoch is 1 on rank 0, worker 0 and 0 on rank 1"),
-    "one rank has ended": (lambda states: states[0].update(over=True, states=[]), "rank 0 has ended epoch 0, and others have not"),
+    "nobody says what was read": (lambda states: states[0].update(given=3, states=[]), "rank 0 handed out 3 batches, and none of its"),
     "data sets differ": (lambda states: first(states)["made_of"].update(shards=7), "is {'shards': 7} on rank 0, worker 0 and {"),
     "drawn with replacement": (lambda states: of_all(states, order="ShardOrder(resampled=True)"), "shards are drawn with replacement"),
     "a source of its own": (lambda states: of_all(states, shards=None), "shards come from a source of their own"),
-    "samples are counted": (lambda states: of_all(states, passes="9 of 50 each"), "with_epoch(n) or repeat(n) on the data set"),
+    "samples are counted": (lambda states: of_all(states, passes="9 of 50 each"), "with_epoch(n) on the data set counts"),
     "replay": (lambda states: first(states).update(resume="replay"), 'rank 0, worker 0 has a state of resume="replay"'),
     "nothing is shared": (lambda states: first(states).update(shards=states[1]["states"][0]["state"]["shards"]), "both read all of shard"),
     "another version": (

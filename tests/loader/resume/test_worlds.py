@@ -84,6 +84,21 @@ def test_four_ranks_then_two_then_three(worlds: tuple[tuple[int, int], ...]) -> 
     assert sorted(given) == KEYS
 
 
+def test_ranks_that_end_apart() -> None:
+    """Some have read all that was theirs, and of the last world some had nothing to read: what the others left comes once."""
+    state, given, ended = None, [], []
+    for size, steps in ((4, [2, None, 3, None]), (2, [None, 3]), (3, [None, 1, None]), (3, [1, 1, 1])):
+        handed, states = read(size, 0, state, steps, batch=2)
+        given += handed
+        ended.append([(one["over"], bool(one["given"])) for one in states])
+        state = fb.merge_states(states)
+        assert not state["over"]
+    assert ended[0] == [(False, True), (True, True)] * 2
+    assert (True, False) in ended[-1]
+    given += read(1, 0, state, [None])[0]
+    assert sorted(given) == KEYS
+
+
 def test_the_next_epoch_is_whole() -> None:
     """After the rest of the merged one: another order, all samples."""
     _, states = read(2, 0, None, [3, 3])
@@ -155,6 +170,7 @@ def test_a_shard_that_changed_is_refused(shards: FakeServer) -> None:
             read(1, 0, state, [None])
 
 
+@pytest.mark.timeout(1100)
 @pytest.mark.skipif(not LONG, reason="scripts/test --long runs it")
 @given(
     st.lists(st.tuples(st.integers(1, 4), st.integers(0, 2)), min_size=2, max_size=4),
