@@ -36,7 +36,8 @@ class Carried:
         return f"<Carried from worker {self.worker}{', with its state' if self.state is not None else ''}>"
 
     def __reduce__(self) -> "tuple[Any, ...]":
-        return Carried, (self.batch, self.worker, self.outputs, self.state, self.taken, self.why)
+        taken = None if self.taken is None else tuple(self.taken)  # no class of its own to look up in the training process
+        return Carried, (self.batch, self.worker, self.outputs, self.state, taken, self.why)
 
     def pin_memory(self, device: Any = None) -> Carried:
         """What torch's pinning thread asks of things that it does not know: the same, with its batch in pinned memory."""

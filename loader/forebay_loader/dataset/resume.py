@@ -27,7 +27,7 @@ from forebay_loader.resume.sample_buffer import SampleBuffer
 from forebay_loader.resume.sample_draws import draw_for, drawn_for
 from forebay_loader.resume.taken_samples import Taken, TakenSamples
 
-__all__ = ["Resumed", "SampleShuffle", "StreamPosition", "made_of", "undetermined", "untold_of"]
+__all__ = ["Resumed", "SampleShuffle", "StreamPosition", "made_of", "undetermined", "untold_class", "untold_of"]
 
 FORMAT = 2  # 1 had the epoch and how much was yielded, as a replay still has
 _UNLISTED = "its shards come from a source of their own, whose order is not known here"
@@ -117,9 +117,10 @@ class StreamPosition:
         found = {"format": FORMAT, "epoch": self.epoch, "yielded": yielded, "over": over, "made_of": self._made_of, "drawn": drawn}
         if self._untold is None:
             return {**found, "resume": "replay"}
-        why = self._untold or ("" if self._cursor is None else self._cursor.shards.strange)
+        strange = "" if self._cursor is None else self._cursor.shards.strange
+        why = self._untold or (f"{strange}. {_REPLAY}" if strange else "")
         if why:
-            raise NotResumable(f"{_NOT_EXACT}: {why}. {_REPLAY}")
+            raise NotResumable(f"{_NOT_EXACT}: {why}")
         on = self._resumed
         where = self._cursor or (Cursor() if on is None else Cursor(done=on.done, etags=on.done_etags))
         return {**found, "resume": "exact", **where.state()}
@@ -240,9 +241,23 @@ def undetermined(listed: bool, stages: Sequence[Any]) -> str:
 
 
 def untold_of(listed: bool, stages: Sequence[Any]) -> str:
-    """Why the state of a data set of ``stages`` cannot be exact; "" where it is."""
+    """Why the state of a data set of ``stages`` cannot be exact, and what resumes all the same; "" where it is."""
     reading = [at for at, stage in enumerate(stages) if getattr(stage, "reads_shards", False)]
-    return untold(stages[reading[-1] + 1 :]) if listed and reading else _UNLISTED
+    why = untold(stages[reading[-1] + 1 :]) if listed and reading else _UNLISTED
+    return f"{why}. {_REPLAY}" if why else ""
+
+
+def untold_class(kind: type, ours: type) -> str:
+    """Why a data set of class ``kind``, made from ``ours``, cannot say where it stands: what its own ``__iter__`` does with the samples is
+    not seen, nor how many it gave. "" where it says of itself that these are one for one."""
+    for each in kind.__mro__[: kind.__mro__.index(ours)]:
+        if "__iter__" in vars(each) and vars(each).get("state_kind") != "one":
+            return (
+                f"its class {each.__qualname__} has an __iter__ of its own, which may hold samples back or leave some out unseen. If it "
+                "gives one for each, before it asks for the next, say so in the class: state_kind = 'one'; else make a stage of it, "
+                ".compose(generator)"
+            )
+    return ""
 
 
 def _names(urls: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ from forebay_loader.base.notices import notice_once
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
 from forebay_loader.dataset.arguments import Arguments, with_positional
 from forebay_loader.dataset.decode_stage import DecodeStage
-from forebay_loader.dataset.resume import Resumed, SampleShuffle, StreamPosition, made_of, undetermined, untold_of
+from forebay_loader.dataset.resume import Resumed, SampleShuffle, StreamPosition, made_of, undetermined, untold_class, untold_of
 from forebay_loader.dataset.samples_again import PassAgain
 from forebay_loader.dataset.shard_list import FairShare, NodeSplit, ShardList, ShardOrder, WorkerSplit
 from forebay_loader.dataset.stages import ShardOpenings, TarSamples
@@ -288,7 +288,9 @@ class WebDataset(compat.WebDataset):
         if resumed is not None:
             resumed.redraw(self._drawing)
         most = self.nsamples if self.repetitions != 1 and self.nsamples > 0 else None
-        untold = None if self._replays else untold_of(self._shards is not None, self.pipeline)
+        untold: Optional[str] = untold_class(type(self), WebDataset)
+        if not untold:
+            untold = None if self._replays else untold_of(self._shards is not None, self.pipeline)
         self._place = StreamPosition(epoch, self._made_of(), self._drawing, most, resumed, untold)
         samples = self._passes(epoch, self._place, most, resumed if resumed is not None and resumed.exact else None)
         if most is not None:

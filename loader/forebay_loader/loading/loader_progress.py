@@ -155,10 +155,10 @@ class LoaderProgress:
 
     def _hand(self) -> None:
         with self._lock:
-            found = _Position(0, self._pulled)
+            found, given = None, self._handed[-1].given + 1
             while self._ahead and self._ahead[0].made <= self._pulled:
                 found = self._ahead.popleft()
-            self._handed.append(found._replace(given=self._handed[-1].given + 1))
+            self._handed.append(_Position(given, self._pulled) if found is None else _Position(given, *found[1:]))
 
 
 @contextmanager

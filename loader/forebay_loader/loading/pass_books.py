@@ -8,7 +8,7 @@ from typing import Any, Callable, Deque, Mapping, NamedTuple, Optional, Sequence
 
 from forebay_loader.base.carrier import Carried
 from forebay_loader.loading.loader_start import LoaderStart
-from forebay_loader.resume.arrays import packed, unpacked
+from forebay_loader.resume.arrays import NUMBER_BYTES, packed, unpacked
 
 __all__ = ["PassBooks"]
 
@@ -18,7 +18,8 @@ Handed = Callable[[int, "array[int]"], "array[int]"]
 
 class _WorkerEntry(NamedTuple):
     """``batches`` of one worker that hold ``outputs`` of its data set; the last of them is the ``at``-th of the pass. ``state`` is that
-    after them. ``taken`` are the ordinals of their samples, and the items that were begun: (shard, first, ordinal).
+    after them. ``taken`` are the ordinals of their samples, as bytes until somebody asks, and the items that were begun: (shard, first,
+    ordinal).
     """
 
     at: int
@@ -40,12 +41,12 @@ class PassBooks:
         self.why = ""  # nothing can be resumed
         self._logs: list[Deque[_WorkerEntry]] = [deque() for _ in range(max(1, workers))]
         self._first = 0 if start is None else start.next
-        self._told = [(0, 0)] * len(self._logs)  # ordinals and shards that each worker will tell again: its data set draws them again
+        self._told = [(0, 0)] * len(self._logs)  # of what each worker will tell again: its data set draws it again
         for one in () if start is None else start.states:
             log, taken = self._logs[one["worker"]], _taken(one)
             log.append(_WorkerEntry(0, 0, 0, None, one["state"]))
             log.append(_WorkerEntry(0, one["since"], one["outputs"], taken, None))
-            self._told[one["worker"]] = (0, 0) if taken is None else (len(taken[0]), len(taken[1]))
+            self._told[one["worker"]] = (0, 0) if taken is None else (len(taken[0]), len(taken[1]))  # bytes of the ordinals
 
     def __repr__(self) -> str:
         return f"<PassBooks of epoch {self.epoch}, {self.at} batches, {sum(map(len, self._logs))} entries>"
@@ -117,11 +118,11 @@ def _state(worker: int, log: Deque[_WorkerEntry], at: int, upto: int, handed: Op
 def _since(entries: Sequence[_WorkerEntry], at: int, handed: Optional[Handed]) -> dict[str, Any]:
     gone = [one for one in entries if one.at <= at]
     found: dict[str, Any] = {"since": sum(one.batches for one in gone), "outputs": sum(one.outputs for one in gone)}
-    told = [(one.at, one.taken) for one in entries if one.taken is not None]
+    told = [(one.at, array("i", one.taken[0])) for one in entries if one.taken is not None]
     if told:
-        parts = [taken[0] if number <= at or handed is None else handed(number, taken[0]) for number, taken in told]
-        items = [item for _, taken in told for item in taken[1]]
-        found["samples"] = sum(len(one.taken[0]) for one in gone if one.taken is not None)
+        parts = [ordinals if number <= at or handed is None else handed(number, ordinals) for number, ordinals in told]
+        items = [item for one in entries if one.taken is not None for item in one.taken[1]]
+        found["samples"] = sum(len(one.taken[0]) // NUMBER_BYTES for one in gone if one.taken is not None)
         found["handed"] = packed(ordinal for part in parts for ordinal in part)
         found["items"] = sum(len(one.taken[1]) for one in gone if one.taken is not None)
         for place, name in enumerate(_COLUMNS):
@@ -135,4 +136,4 @@ def _taken(entry: Mapping[str, Any]) -> Optional[Sequence[Any]]:
         return None
     columns = [unpacked(entry[name], name) for name in _COLUMNS]
     items = list(zip(*columns))  # noqa: B905  # strict= is not of 3.9
-    return unpacked(entry["handed"], "handed")[: int(entry["samples"])], items[: int(entry["items"])]
+    return unpacked(entry["handed"], "handed")[: int(entry["samples"])].tobytes(), items[: int(entry["items"])]

@@ -45,7 +45,7 @@ class StateCollate:
         if place is not self._place or place.turn != self._turn:  # what is taken is told by pass
             self._place, self._turn, self._made, self._worker = place, place.turn, 0, loader_worker().id
         self._made += 1
-        taken = self._dataset.taken()
+        taken = place.look()
         if self._made != 1 and self._made % self._every:
             return Carried(batch, self._worker, outputs, None, taken)
         try:

@@ -7,7 +7,7 @@ from array import array
 from base64 import b64decode, b64encode
 from typing import Any, Iterable
 
-__all__ = ["packed", "unpacked"]
+__all__ = ["NUMBER_BYTES", "packed", "unpacked"]
 
 NUMBER_BYTES = 4
 MOST = 2**31 - 1

@@ -25,8 +25,8 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     - ``states``: one ``state_dict()`` of each rank, taken after the same step: of ``fb.WebLoader``, of torchdata's ``StatefulDataLoader``,
       or of an ``fb.WebDataset`` that is read without workers.
 
-    A rank may have ended the epoch before the others. Each rank of the new world loads the result. What it has not read yet of the epoch comes exactly once over all ranks, in the order of
-    seed and epoch; samples that waited in shuffle buffers are read again.
+    A rank may have ended the epoch before the others. Each rank of the new world loads the result. What has not been read yet of the epoch
+    comes exactly once over all ranks, in the order of seed and epoch; samples that waited in shuffle buffers are read again.
 
     Raises ``TypeError`` for what is no list of states. Raises ``ValueError`` where a rank or a worker is missing or there twice, for states
     of different epochs, passes of ``repeat(n)`` or data sets, and where nothing can be shared out: shards drawn with replacement
@@ -172,8 +172,8 @@ def _check_world(ranks: Sequence[RankPart]) -> None:
 
 
 def _check_told(ranks: Sequence[RankPart]) -> None:
-    """Raise ``ValueError`` where a rank that has read something does not say what. One that ended before it could, for there was nothing for
-    it to read, has nothing to say."""
+    """Raise ``ValueError`` where a rank that has read something does not say what. One that ended at once, for there was nothing for it to
+    read, has nothing to say."""
     for rank in ranks:
         if rank.given and all(part.state is None for part in rank.workers):
             raise ValueError(f"{_REFUSED}: rank {rank.rank} handed out {rank.given} batches, and none of its workers says where it stands")

@@ -12,7 +12,6 @@ from forebay_loader.resume.arrays import packed, unpacked
 __all__ = ["PassState", "Ranges", "drawn_by", "draws_of", "ranges_of", "refs_of", "whole_of"]
 
 _WORDS = 625  # of Python's generator: its 624 and where it stands in them
-_SIGNED = 1 << 31
 
 Ranges = list[tuple[int, int]]  # [start, stop), ascending and disjoint
 
@@ -27,13 +26,13 @@ def whole_of(state: Mapping[str, Any], name: str, least: int = 0) -> int:
 
 def draws_of(rng: random.Random) -> str:
     """Where ``rng`` stands, as a text."""
-    words = rng.getstate()[1]
-    return packed(word - ((word & _SIGNED) << 1) for word in words)
+    words = array("I", rng.getstate()[1])
+    return packed(array("i", words.tobytes()))
 
 
 def drawn_by(rng: random.Random, text: Any) -> random.Random:
     """``rng``, set to where ``draws_of`` gave ``text``. Raises ``ValueError``."""
-    words = tuple(word % (1 << 32) for word in unpacked(text, "rng"))
+    words = tuple(array("I", unpacked(text, "rng").tobytes()))
     if len(words) != _WORDS or not 0 < words[-1] < _WORDS:
         raise ValueError(f"the state is damaged: its 'rng' has {len(words)} words, and Python's generator {_WORDS}")
     rng.setstate((3, words, None))

@@ -70,6 +70,34 @@ OPAQUE: dict[str, Callable[[Any], Any]] = {
 }
 
 
+class OwnIter(fb.WebDataset):
+    """As users derive one: it gives a sample once it has the next."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return held_back(super().__iter__())
+
+
+class OneForOne(fb.WebDataset):
+    state_kind = "one"
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(key, super().__iter__())
+
+
+@pytest.mark.parametrize("resume", ["exact", "replay"])
+def test_an_iter_of_ones_own_is_not_seen_through(urls: list[str], resume: str) -> None:
+    """The class is named, also where an epoch is run again: what it gave cannot be counted. So is one that is derived from it."""
+    for kind in (OwnIter, type("Derived", (OwnIter,), {"state_kind": "one"}), type("Mixed", (OwnIter, OneForOne), {})):
+        with pytest.raises(fb.NotResumable, match=r"its class OwnIter has an __iter__ of its own.*state_kind = 'one'"):
+            state_after(kind(urls, shardshuffle=False, resume=resume), 2)
+
+
+def test_an_iter_that_says_that_it_gives_one_for_one(urls: list[str]) -> None:
+    """Its data set goes on where it was."""
+    whole = list(OneForOne(urls, shardshuffle=False).shuffle(8))
+    assert rest(OneForOne(urls, shardshuffle=False).shuffle(8), state_after(OneForOne(urls, shardshuffle=False).shuffle(8), 5)) == whole[5:]
+
+
 @pytest.mark.parametrize("words", OPAQUE)
 def test_a_stage_that_is_not_seen_through(urls: list[str], words: str) -> None:
     """It is named, and what resumes all the same is said."""

@@ -36,9 +36,7 @@ def rank_of(urls: list[str], rank: int, size: int, buffer: int = 4) -> Any:
     return data.shuffle(buffer).map(lambda sample: sample["__key__"])
 
 
-def world(
-    urls: list[str], size: int, stops: list[int], state: dict[str, Any] | None, passes: int = 1
-) -> tuple[list[str], dict[str, Any]]:
+def world(urls: list[str], size: int, stops: list[int], state: dict[str, Any] | None, passes: int = 1) -> tuple[list[str], dict[str, Any]]:
     """What ``size`` ranks give, each as many samples as its stop says, and the merged state of them all."""
     found, states = [], []
     for rank in range(size):
