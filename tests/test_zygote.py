@@ -4,6 +4,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import platform
 import re
 import signal
 import subprocess
@@ -108,6 +109,19 @@ def test_segments_are_as_small_as_was_asked(tmp_path: Path, real: bool) -> None:
         assert is_forked(sidecar) is not real
         sidecar.ask(f"/file{shard}")
         wait_until(lambda: [shard["segments"] for shard in sidecar.shards().values()] == [5])  # the last may be on its way to disk
+
+
+def test_forks_are_cheap(tmp_path: Path) -> None:
+    """Their parent is of huge pages, where the kernel gathers them; and at their end nothing is done for what was imported."""
+    (told := tmp_path / "told.py").write_text(
+        "import weakref\nleft = [each for each in weakref.finalize._registry.values() if each.atexit]\nprint(len(left))"
+    )
+    program = python_program([str(told)], environment(tmp_path), tmp_path, stdout=subprocess.PIPE, text=True)
+    assert program.communicate(timeout=60)[0] == "0\n"
+    (parent,) = (each for kind, each in zygotes._zygotes.items() if kind[0] == "python")
+    memory = dict(line.split(":") for line in Path(f"/proc/{parent._process.pid}/smaps_rollup").read_text().splitlines()[1:])
+    if tuple(map(int, platform.release().split(".")[:2])) >= (6, 1):
+        assert int(memory["AnonHugePages"].split()[0]) > int(memory["Anonymous"].split()[0]) / 4
 
 
 @pytest.mark.parametrize("name", ["PYTHONHASHSEED", "LD_PRELOAD", "SSL_CERT_FILE", "LC_ALL", "AIOHTTP_NOSENDFILE"])
