@@ -6,14 +6,17 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from support.zygote import zygote
 
-__all__ = ["FOREBAY", "verb", "verb_process", "with_sidecar"]
+__all__ = ["FOREBAY", "begin", "verb", "verb_process", "with_sidecar"]
 
 # -P: a queue.py where the tests run must not shadow the library's.
 FOREBAY = (sys.executable, "-P", "-m", "forebay_proxy")
 VERB_S = 240.0
+_SCRIPTS: dict[str, tuple[str, ...]] = {}  # those of ``with_sidecar``, and the program of each
+_started = subprocess.Popen
 
 
 def verb_process(
@@ -41,7 +44,17 @@ def with_sidecar(program: Sequence[str]) -> list[str]:
     """Argv of a ``forebay`` that starts ``program`` as a sidecar."""
     seams = f"Seams(program={tuple(program)!r})"
     script = f"from forebay_proxy.cli.main import cli; from forebay_proxy.cli.seams import Seams; cli(obj={seams}, prog_name='forebay')"
+    _SCRIPTS[script] = tuple(program)
     return [sys.executable, "-c", script]
+
+
+def begin(command: Sequence[str], **how: Any) -> subprocess.Popen[Any]:
+    """``subprocess.Popen``, but that a command of ``with_sidecar`` is forked like a verb: for where the product starts one."""
+    program = _SCRIPTS.get(command[2]) if len(command) > 2 else None
+    parent = zygote(how["env"]) if program is not None and "env" in how else None
+    if parent is None:
+        return _started(command, **how)
+    return parent.start(command[3:], how.pop("env"), Path.cwd(), program=program, **how)
 
 
 def verb(

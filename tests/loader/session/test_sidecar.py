@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from support.cli import environment, program
 from support.fake_sidecar import FakeSidecar
+from support.verbs import begin
 
 import forebay_loader as fb
 from forebay_loader.base import notices
@@ -31,6 +32,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunDirecto
     for name, value in environment(path).items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("FOREBAY_URL", raising=False)
+    monkeypatch.setattr(subprocess, "Popen", begin)  # `forebay launch` is forked: security/test_settings_file.py starts it
     monkeypatch.setattr(launch, "forebay_program", lambda environ: program("--idle-exit-s", "30"))
     monkeypatch.setattr(notices, "_NOTICES", notices.Notices())
     directory = RunDirectory(path)

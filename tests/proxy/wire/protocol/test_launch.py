@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from support.cli import environment, program
 from support.fake_sidecar import FakeSidecar
+from support.verbs import begin
 
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.node.runfile import RunDirectory
@@ -35,7 +36,9 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    """``forebay launch`` is forked there: security/test_settings_file.py starts it."""
+    monkeypatch.setattr(subprocess, "Popen", begin)
     node = Node(tmp_path / "run")
     yield node
     for record in node.directory.live():
