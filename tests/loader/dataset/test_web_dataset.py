@@ -16,6 +16,7 @@ from support.fake_proxy import Cut, FakeServer, Refuse
 from support.tars import expected, tar_shard
 
 import forebay_loader as fb
+from forebay_loader.plan import plan_client
 from forebay_loader.stream.webdataset_openers import gopen_module
 
 wds = pytest.importorskip("webdataset")
@@ -60,6 +61,20 @@ def contents(samples: Iterable[dict[str, Any]]) -> dict[str, bytes]:
         assert sample["txt"] == sample["__key__"].encode()
         found[sample["__key__"]] = sample["bin"]
     return found
+
+
+class Patient:
+    """A stage that gives what comes; where it is unpickled, plans may take as long as in the tests' own process (the fixture ``proxy``)."""
+
+    def __call__(self, samples: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
+        return samples
+
+    def __setstate__(self, _: object) -> None:
+        for name in ("CONNECT_S", "SEND_S", "ANSWER_S"):
+            setattr(plan_client, name, 5.0)
+
+    def __getstate__(self) -> str:
+        return "none, but told"
 
 
 def loaded(data: Any, start: str, **how: Any) -> list[dict[str, Any]]:
@@ -132,7 +147,7 @@ def test_stock_pipeline_with_enable(shards: FakeServer, start: str) -> None:
 def test_stock_pipeline_with_ahead(shards: FakeServer, start: str) -> None:
     """A pipeline with fb.ahead() in it needs no worker_init_fn: unpickling the stage enables."""
     fb.enable(limits=QUICK)
-    made = wds.DataPipeline(wds.SimpleShardList(COMMANDS), wds.split_by_worker, fb.ahead(), wds.tarfile_to_samples())
+    made = wds.DataPipeline(wds.SimpleShardList(COMMANDS), wds.split_by_worker, fb.ahead(), wds.tarfile_to_samples(), Patient())
     assert contents(loaded(made, start)) == expected(SHARDS)
     plans = {request.target.removeprefix("/v1/plans/") for request in shards.plans}
     opened = {request.headers["Forebay-Reader"] for request in shards.requests if request.target.startswith("/s3/")}

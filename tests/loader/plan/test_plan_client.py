@@ -106,6 +106,7 @@ def test_another_instance_hears_the_plan_at_once(shards: FakeServer) -> None:
     before = len(shards.plans)
     shards.instance = "b"
     opened(reading, 1)
+    wait_until(lambda: len(shards.plans) > before)  # it is sent, and not waited for
     fresh = shards.plans[before:]
     assert [request.method for request in fresh] == ["PUT"]
     assert told(fresh[0])["shards"] == urls(60)[3:16]

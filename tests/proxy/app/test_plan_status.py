@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from forebay_proxy.telemetry.counters import PlanAdherence
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 SHARDS = [f"https://o/set/{number}.tar" for number in range(6)]
+ROUNDS = 40  # at most; one is enough on a quiet machine
 
 
 @pytest.fixture
@@ -132,9 +133,16 @@ async def test_a_thousand_readers_do_not_hold_the_loop(world: World) -> None:
         start = number * 571 % 19_000
         world.plans.replace(reader(number), shards[start : start + 571])
     world.prefetcher.wake()
-    measure_s = _quickest(_two_million_steps)
-    assert _quickest(lambda: json.dumps(announced.page())) < measure_s / 2
-    assert _quickest(announced.leads) < measure_s
+    asked_for = (_two_million_steps, lambda: json.dumps(announced.page()), announced.leads)
+    taken: list[list[float]] = [[], [], []]
+    for _ in range(ROUNDS):  # in turn: others use this machine too, and not evenly; the quickest of each is told
+        for times, ask in zip(taken, asked_for, strict=True):
+            times.append(_seconds_of(ask))
+        measure_s, page_s, leads_s = map(min, taken)
+        if page_s < measure_s / 2 and leads_s < measure_s:
+            break
+    assert page_s < measure_s / 2
+    assert leads_s < measure_s
     assert len(announced.page()["plans"]) == 256
 
 
@@ -144,14 +152,10 @@ def _two_million_steps() -> None:
         pass
 
 
-def _quickest(ask: object) -> float:
-    """Of five times: others use this machine too."""
-    taken = []
-    for _ in range(5):
-        start = time.thread_time()
-        ask()  # type: ignore[operator]
-        taken.append(time.thread_time() - start)
-    return min(taken)
+def _seconds_of(ask: Callable[[], object]) -> float:
+    start = time.thread_time()
+    ask()
+    return time.thread_time() - start
 
 
 async def test_the_least_possible_beside_the_real(world: World) -> None:

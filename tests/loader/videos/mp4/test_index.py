@@ -130,7 +130,7 @@ MANY = {  # films with so many boxes of the smallest size
 @pytest.mark.parametrize("where", MANY)
 def test_a_million_boxes_end(where: str) -> None:
     """In an index or a typed error; the time grows with their number, not with its square."""
-    count = 1_000_000 if where == "in moov" else MILLION  # in the file: ../test_bad_input.py has a million, too
+    count = 1_000_000 if where == "in moov" else MILLION  # what they take of memory: ../test_bad_input.py
     few, lots = MANY[where](count // 50), MANY[where](count)
     began = time.process_time()
     outcome(few)
