@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import itertools
 import os
+import re
 import resource
 import shutil
 import signal
@@ -40,6 +42,8 @@ _FOREIGN = (
 )  # fmt: skip
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 LONGEST_ID = 100
+LONGEST_FOLDER = 24  # sockets lie in it, whose whole path is 107 bytes at most
+_FOLDERS = itertools.count()
 QUOTES = "b'\""
 # OpenCV puts a folder of its own there when a test imports it; no program could be forked for the tests behind that one (support.zygote).
 _LIBRARIES = os.environ.get("LD_LIBRARY_PATH")
@@ -64,7 +68,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(*commands): skip, saying so, unless these commands are installed")
     config.addinivalue_line("markers", "webdataset: depends on webdataset's version, so it is run with both that are supported")
     config.addinivalue_line("markers", "once: of those, what one version tells enough about")
-    config.addinivalue_line("markers", "each_python: differs between the Pythons that are supported; needs pytest and webdataset, no torch")
+    config.addinivalue_line("markers", "each_python: run on every Python that is supported; needs pytest and webdataset, no torch")
+    config.addinivalue_line("markers", "another_python: the same, but one Python beside the main one tells enough, the furthest from it")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -298,6 +303,15 @@ def _clean(patch: pytest.MonkeyPatch) -> None:
     patch.setenv("NO_GCE_CHECK", "true")
     patch.setenv("AWS_CONFIG_FILE", os.devnull)
     patch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As pytest's own, which looks through the folders of all earlier tests for a number that is free: 2 ms where they are a thousand."""
+    name = re.sub(r"\W", "_", request.node.name)[:LONGEST_FOLDER]
+    (folders := tmp_path_factory.getbasetemp() / "t").mkdir(mode=0o700, exist_ok=True)
+    (made := folders / f"{next(_FOLDERS)}-{name}").mkdir(mode=0o700)
+    return made
 
 
 @pytest.fixture(autouse=True)

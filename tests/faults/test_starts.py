@@ -108,8 +108,12 @@ LEFT_BEHIND: dict[Callable[[Path], None], int] = {  # and how many lines it is w
 }  # fmt: skip
 
 
-@pytest.mark.each_python
-@pytest.mark.parametrize("damage", LEFT_BEHIND, ids=lambda damage: damage.__name__)
+@pytest.mark.another_python
+@pytest.mark.parametrize(
+    "damage",
+    [pytest.param(damage, marks=pytest.mark.each_python if damage in (nothing, index_half) else ()) for damage in LEFT_BEHIND],
+    ids=lambda damage: damage.__name__,
+)
 async def test_it_starts(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     """Under the same boot, so that bytes are trusted which the index claims: all that is served is right; what is lost is fetched."""
     origin = FakeOrigin()
@@ -139,7 +143,7 @@ async def look(path: Path) -> StartReport:
         await store.aclose()
 
 
-@pytest.mark.each_python
+@pytest.mark.another_python
 async def test_the_clock_goes_backwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without a battery wakes up in 1970; files and rows are of the future then."""
     origin = FakeOrigin()
@@ -156,7 +160,7 @@ async def test_the_clock_goes_backwards(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.undo()
 
 
-@pytest.mark.each_python
+@pytest.mark.another_python
 async def test_an_index_that_cannot_be_read_is_out_of_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk error while it is read: set aside, not ignored; were it read again later, it would speak of files that are others by then."""
     store = await Store.open(tmp_path / "c", who="test", layout=LAYOUT)
@@ -177,7 +181,7 @@ async def test_an_index_that_cannot_be_read_is_out_of_the_way(tmp_path: Path, mo
     assert (await look(tmp_path / "c")).rows_without_file == 0, "it is gone for good"
 
 
-@pytest.mark.each_python
+@pytest.mark.another_python
 async def test_an_index_that_stays_unreadable_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing can be kept there: exit code 2 and what to do, not a traceback."""
 
@@ -191,7 +195,7 @@ async def test_an_index_that_stays_unreadable_is_one_line(tmp_path: Path, monkey
     assert "--cache-dir" in told.value.next_step
 
 
-@pytest.mark.each_python
+@pytest.mark.another_python
 @pytest.mark.parametrize("said", ["", None])
 async def test_a_boot_that_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str | None) -> None:
     """Where the kernel does not say which boot this is, every start is another one."""

@@ -20,7 +20,7 @@ from forebay_loader.stream.webdataset_openers import enabled
 from forebay_proxy.wire.commands.sources import parse_source
 
 pytest.importorskip("webdataset")
-pytestmark = [pytest.mark.webdataset, pytest.mark.each_python]
+pytestmark = [pytest.mark.webdataset, pytest.mark.another_python]
 
 
 def urls(count: int) -> list[str]:

@@ -19,7 +19,7 @@ from forebay_loader.takeover.sources import noted
 wds = pytest.importorskip("webdataset")
 from webdataset import filters, shardlists  # noqa: E402  # it is there
 
-pytestmark = [pytest.mark.webdataset, pytest.mark.each_python]
+pytestmark = [pytest.mark.webdataset, pytest.mark.another_python]
 
 URLS = [f"s3://bucket/{number:03d}.tar" for number in range(30)]
 ONE = World(0, 1, "data_parallel")

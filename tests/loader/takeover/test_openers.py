@@ -26,7 +26,7 @@ from forebay_proxy.wire.commands.gopen_rules import gopen_rewrite
 wds = pytest.importorskip("webdataset")
 from webdataset import cache, shardlists, tariterators  # noqa: E402  # it is there
 
-pytestmark = [pytest.mark.webdataset, pytest.mark.each_python, pytest.mark.usefixtures("shards")]
+pytestmark = [pytest.mark.webdataset, pytest.mark.another_python, pytest.mark.usefixtures("shards")]
 
 SHARDS = 5
 URLS = f"s3://bucket/{{000..{SHARDS - 1:03d}}}.tar"

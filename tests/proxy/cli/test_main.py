@@ -15,7 +15,7 @@ from forebay_proxy.cli.main import cli
 from forebay_proxy.cli.seams import Seams
 from forebay_proxy.core.errors import ConfigError
 
-pytestmark = pytest.mark.each_python
+pytestmark = pytest.mark.another_python
 
 VERBS = [
     "try", "serve", "run", "env", "check", "warm", "index", "status", "ps", "stop", "ls", "evict", "set", "verify", "plan", "doctor",
@@ -108,6 +108,7 @@ def test_ctrl_c_is_130_and_silent() -> None:
     assert result.stderr.strip() == ""
 
 
+@pytest.mark.each_python
 def test_it_runs_as_a_module() -> None:
     """python -m forebay_proxy is the command, and needs neither torch nor aiohttp to answer."""
     code = "import sys; from forebay_proxy.cli import main; assert not {'torch', 'aiohttp', 'boto3', 'webdataset'} & set(sys.modules)"

@@ -24,7 +24,7 @@ from support.verbs import verb, verb_process
 
 from forebay_proxy.node.runfile import RunDirectory, process_start_time
 
-pytestmark = pytest.mark.each_python
+pytestmark = pytest.mark.another_python
 
 READ = "import os, sys, urllib.request as r; sys.stdout.buffer.write(r.urlopen(os.environ['FOREBAY_URL'] + sys.argv[1]).read())"
 
@@ -94,6 +94,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
         thread.join()
 
 
+@pytest.mark.each_python
 def test_run_starts_it_and_the_command_reads_through_it(place: Place) -> None:
     """Bytes are the origin's; the second reading is a hit; the summary says both."""
     script = f'python() {{ "{sys.executable}" -c "$@"; }}; python "$1" "$2"; python "$3"; python "$1" "$2"'
@@ -103,6 +104,7 @@ def test_run_starts_it_and_the_command_reads_through_it(place: Place) -> None:
     assert b"6.0 MB read, 3.0 MB hit (50 %), 3.0 MB from origins, 3.0 MB saved" in done.stderr
 
 
+@pytest.mark.each_python
 def test_status_ls_warm_and_evict_agree(place: Place) -> None:
     """What one verb does the others see."""
     place.begin()
@@ -128,6 +130,7 @@ def test_a_shard_that_is_not_there_fails_by_name(place: Place) -> None:
     assert b"404" in done.stderr
 
 
+@pytest.mark.each_python
 def test_it_lives_while_a_run_holds_it_and_no_longer(place: Place) -> None:
     """An idle time shorter than the command: the held connection keeps it, and its end lets it go."""
     held = ("run", "--quiet", "--idle-exit-s", "1", "--", "sh", "-c", "echo up; read line")

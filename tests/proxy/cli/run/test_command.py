@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.cli import environment
 
-pytestmark = pytest.mark.each_python
+pytestmark = pytest.mark.another_python
 
 # Says "ready" when its handlers stand, then tells what it receives until its input ends. It waits by select on what wakes it: a signal that
 # comes just before a plain read begins would be told when that read returns, which may be never.
@@ -74,6 +74,7 @@ def test_a_signal_that_ends_the_command_ends_run_with_128_plus_n(tmp_path: Path)
     assert process.returncode == 143
 
 
+@pytest.mark.each_python
 def test_ctrl_c_arrives_once(tmp_path: Path) -> None:
     """From a terminal both get SIGINT by the kernel; it is not sent a second time."""
     master, slave = os.openpty()

@@ -15,7 +15,7 @@ from support.fake_sidecar import FakeSidecar
 
 from forebay_proxy.cli.run.env import assignment
 
-pytestmark = pytest.mark.each_python
+pytestmark = pytest.mark.another_python
 
 NAMES = ["GOPEN_REWRITE", "NO_PROXY", "no_proxy"]
 

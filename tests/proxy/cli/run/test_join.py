@@ -14,7 +14,7 @@ from forebay_proxy.cli.run import join as module
 from forebay_proxy.cli.run.join import Joined, JoinRequest, join
 from forebay_proxy.node.runfile import RunDirectory
 
-pytestmark = pytest.mark.each_python
+pytestmark = pytest.mark.another_python
 
 NOTHING = JoinRequest(None, None, {})
 

@@ -25,7 +25,7 @@ from forebay_proxy.cli.run.takeover_place import takeover_folder
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.node.runfile import RunDirectory, RunFile, process_start_time
 
-pytestmark = pytest.mark.each_python
+pytestmark = pytest.mark.another_python
 
 NAMES = ("FOREBAY_URL", "FOREBAY_JOB", "GOPEN_REWRITE", "NO_PROXY", "no_proxy")
 FAKE = (*FAKE_PROGRAM, "--idle-exit-s", "30")
@@ -74,6 +74,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
     node.end()
 
 
+@pytest.mark.each_python
 def test_a_sidecar_is_started_and_named_to_the_command(node: Node) -> None:
     """The command finds address, job, rewrite rules and proxy exceptions; stdout is its own alone."""
     done = node.forebay("run", "--", sys.executable, "-c", SHOW)
@@ -121,6 +122,7 @@ def test_tasks_of_one_srun_share_sidecar_and_job(node: Node) -> None:
 TAKEOVER = "import json, os; print(json.dumps([os.environ.get(name) for name in ('PYTHONPATH', 'FOREBAY_TAKEOVER_REPORT')]))"
 
 
+@pytest.mark.each_python
 def test_the_command_is_taken_over(node: Node) -> None:
     """Our folder is first on its PYTHONPATH, and what was there follows; the file it reports to is gone afterwards."""
     done = node.forebay("run", "--", sys.executable, "-c", TAKEOVER)

@@ -13,7 +13,7 @@ from support.fake_sidecar import FakeSidecar
 
 from forebay_proxy.cli.shards.verify_progress import VerifyBar, VerifyLines
 
-pytestmark = pytest.mark.each_python
+pytestmark = pytest.mark.another_python
 
 END = {"event": "end", "shards": 2, "segments": 9, "bytes": 70 * 10**6, "wrong": 0, "wrong_shards": 0, "unread": 0}
 WRONG = {"event": "wrong", "shard": "s3://b/a.tar", "segment": 1, "offset": 8388608, "length": 100}

@@ -17,7 +17,7 @@ from forebay_proxy.cli import sources
 from forebay_proxy.cli.client import SidecarClient
 from forebay_proxy.cli.shards.warm_progress import WarmBar, WarmLines
 
-pytestmark = pytest.mark.each_python
+pytestmark = pytest.mark.another_python
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 from support.cli import environment, invoke
 from support.fake_sidecar import FakeSidecar
 
-pytestmark = pytest.mark.each_python
+pytestmark = pytest.mark.another_python
 
 READER = {"reader": "job/0/1/7.1", "shard": "s3://b/a.tar", "position_bytes": 5 * 10**6, "length_bytes": 10**9, "waited_s": 0.25}
 PLAN = {"reader": "job/0/1/7.1", "epoch": None, "set": "s3://b/{0..9}.tar", "position": 3, "length": 10}

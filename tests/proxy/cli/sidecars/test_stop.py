@@ -12,7 +12,7 @@ from support.cli import FAKE_PROGRAM, environment, invoke
 from forebay_proxy.cli.run.join import Joined, JoinRequest, join
 from forebay_proxy.node.runfile import RunDirectory
 
-pytestmark = pytest.mark.each_python
+pytestmark = pytest.mark.another_python
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from forebay_proxy.wire.protocol.runfile import process_start_time
 from forebay_proxy.wire.protocol.step_runs import FILE_NAME, told_apart
 
-pytestmark = pytest.mark.each_python
+pytestmark = pytest.mark.another_python
 
 
 @contextmanager
