@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Mapping, Optional
 
 __all__ = ["Carried"]
 
@@ -22,7 +22,7 @@ class Carried:
         worker: int,
         outputs: int,
         state: Optional[Mapping[str, Any]] = None,
-        taken: Optional[Sequence[Any]] = None,
+        taken: Optional[Any] = None,
         why: str = "",
     ) -> None:
         self.batch = batch

@@ -78,8 +78,8 @@ class ShardsAgain:
     def expect(self, ordinals: Iterable[int]) -> None:
         """These will be asked for, in about this order: their shards are opened ahead."""
         if self._ahead is None:
-            items = [self._begun.place(ordinal)[0] for ordinal in ordinals]
-            self._ahead = ShardsAhead(items, partial(_entered, self._begun, self._tars))  # which must not hold this
+            items = (place(ordinal)[0] for place in (self._begun.place,) for ordinal in ordinals)  # which must not hold this
+            self._ahead = ShardsAhead(items, partial(_entered, self._begun, self._tars))
             weakref.finalize(self, self._ahead.close).atexit = False
 
     def sample(self, ordinal: int) -> Any:

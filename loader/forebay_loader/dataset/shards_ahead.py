@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Callable, Dict, Generic, Iterable, Protocol, TypeVar
+from typing import Callable, Dict, Generic, Iterable, Iterator, Protocol, Set, TypeVar
 
 __all__ = ["ShardsAhead"]
 
@@ -23,7 +23,7 @@ class ShardsAhead(Generic[T]):
     """``enter`` of each of ``items``, which will be taken in about this order. A thread lives as long as one is being opened."""
 
     def __init__(self, items: Iterable[int], enter: Callable[[int], T]) -> None:
-        self._left = iter(dict.fromkeys(items))
+        self._left = _once(items)
         self._enter = enter
         self._ready: Dict[int, "Future[T]"] = {}
         self._fill()
@@ -51,6 +51,15 @@ class ShardsAhead(Generic[T]):
             future: "Future[T]" = Future()
             threading.Thread(target=_enter_into, args=(future, self._enter, item), name=f"forebay-again-{item}", daemon=True).start()
             self._ready[item] = future
+
+
+def _once(items: Iterable[int]) -> Iterator[int]:
+    """Each where it comes first; no further than they are asked for."""
+    seen: Set[int] = set()
+    for item in items:
+        if item not in seen:
+            seen.add(item)
+            yield item
 
 
 def _enter_into(future: "Future[T]", enter: Callable[[int], T], item: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping as MappingABC
 from typing import Any, Mapping, NamedTuple, Optional, Sequence
 
 from forebay_loader.identity.world import World
+from forebay_loader.resume.later_state import later
 
 __all__ = ["FORMAT", "LoaderStart", "start_of"]
 
@@ -82,7 +83,7 @@ def _states(value: Any, workers: int) -> list[Mapping[str, Any]]:
         _number(one, "since"), _number(one, "outputs")
         if "handed" in one:
             _number(one, "samples"), _number(one, "items")
-    return list(value)
+    return [later(one) for one in value]
 
 
 def _number(state: Mapping[str, Any], name: str) -> int:

@@ -9,6 +9,7 @@ from typing import Any, Callable, Deque, Mapping, NamedTuple, Optional, Sequence
 from forebay_loader.base.carrier import Carried
 from forebay_loader.loading.loader_start import LoaderStart
 from forebay_loader.resume.arrays import NUMBER_BYTES, packed, unpacked
+from forebay_loader.resume.taken_samples import Taken
 
 __all__ = ["PassBooks"]
 
@@ -25,7 +26,7 @@ class _WorkerEntry(NamedTuple):
     at: int
     batches: int
     outputs: int
-    taken: Optional[Sequence[Any]]
+    taken: Optional[Taken]
     state: Optional[Mapping[str, Any]]
 
 
@@ -46,7 +47,7 @@ class PassBooks:
             log, taken = self._logs[one["worker"]], _taken(one)
             log.append(_WorkerEntry(0, 0, 0, None, one["state"]))
             log.append(_WorkerEntry(0, one["since"], one["outputs"], taken, None))
-            self._told[one["worker"]] = (0, 0) if taken is None else (len(taken[0]), len(taken[1]))  # bytes of the ordinals
+            self._told[one["worker"]] = (0, 0) if taken is None else (len(taken.ordinals), len(taken.begun))  # bytes of the ordinals
 
     def __repr__(self) -> str:
         return f"<PassBooks of epoch {self.epoch}, {self.at} batches, {sum(map(len, self._logs))} entries>"
@@ -54,9 +55,11 @@ class PassBooks:
     def took(self, carried: Carried, oldest: int) -> None:
         """The next batch came. Nobody will ask for less than the first ``oldest`` batches any more."""
         self.at += 1
-        taken, told = carried.taken, self._told[carried.worker]
+        taken = None if carried.taken is None else Taken(*carried.taken)
+        told = self._told[carried.worker]
         if taken is not None and any(told):
-            taken, self._told[carried.worker] = (taken[0][told[0] :], taken[1][told[1] :]), (0, 0)
+            taken = taken._replace(ordinals=taken.ordinals[told[0] :], begun=taken.begun[told[1] :])
+            self._told[carried.worker] = (0, 0)
         log = self._logs[carried.worker]
         log.append(_WorkerEntry(self.at, 1, carried.outputs, taken, carried.state))
         self.why = self.why or carried.why
@@ -118,22 +121,28 @@ def _state(worker: int, log: Deque[_WorkerEntry], at: int, upto: int, handed: Op
 def _since(entries: Sequence[_WorkerEntry], at: int, handed: Optional[Handed]) -> dict[str, Any]:
     gone = [one for one in entries if one.at <= at]
     found: dict[str, Any] = {"since": sum(one.batches for one in gone), "outputs": sum(one.outputs for one in gone)}
-    told = [(one.at, array("i", one.taken[0])) for one in entries if one.taken is not None]
+    told = [(one.at, array("i", one.taken.ordinals)) for one in entries if one.taken is not None]
     if told:
         parts = [ordinals if number <= at or handed is None else handed(number, ordinals) for number, ordinals in told]
-        items = [item for one in entries if one.taken is not None for item in one.taken[1]]
-        found["samples"] = sum(len(one.taken[0]) // NUMBER_BYTES for one in gone if one.taken is not None)
+        items = [item for one in entries if one.taken is not None for item in one.taken.begun]
+        found["samples"] = sum(len(one.taken.ordinals) // NUMBER_BYTES for one in gone if one.taken is not None)
         found["handed"] = packed(ordinal for part in parts for ordinal in part)
-        found["items"] = sum(len(one.taken[1]) for one in gone if one.taken is not None)
+        found["items"] = sum(len(one.taken.begun) for one in gone if one.taken is not None)
         for place, name in enumerate(_COLUMNS):
             found[name] = packed(item[place] for item in items)
+        found["etags"] = {str(item): etag for one in entries if one.taken is not None for item, etag in one.taken.etags.items()}
+        last = gone[-1].taken if gone else None
+        if last is not None and last.read >= 0:
+            found["read"], found["held"] = last.read, last.held
     return found
 
 
-def _taken(entry: Mapping[str, Any]) -> Optional[Sequence[Any]]:
+def _taken(entry: Mapping[str, Any]) -> Optional[Taken]:
     """What its batches before were made of, which are drawn again; those behind are read again and tell it anew."""
     if "handed" not in entry:
         return None
     columns = [unpacked(entry[name], name) for name in _COLUMNS]
-    items = list(zip(*columns))  # noqa: B905  # strict= is not of 3.9
-    return unpacked(entry["handed"], "handed")[: int(entry["samples"])].tobytes(), items[: int(entry["items"])]
+    items = tuple(zip(*columns))  # noqa: B905  # strict= is not of 3.9
+    etags = {int(item): str(etag) for item, etag in (entry.get("etags") or {}).items()}
+    handed = unpacked(entry["handed"], "handed")[: int(entry["samples"])].tobytes()
+    return Taken(handed, items[: int(entry["items"])], etags, int(entry.get("read", -1)), int(entry.get("held", -1)))

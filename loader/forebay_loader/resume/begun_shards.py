@@ -80,6 +80,10 @@ class BegunShards:
         oldest = max(0, self.place(ordinal)[0]) if len(self) else 0
         return {str(item): self._etags[item] for item in range(oldest, len(self)) if item in self._etags}
 
+    def etags_since(self, count: int) -> dict[int, str]:
+        """Of the items behind the first ``count``, as far as they have one."""
+        return {item: self._etags[item] for item in range(count, len(self)) if item in self._etags}
+
     def opened(self, opened: Mapping[str, Any]) -> None:
         """``opened`` has a stream now. Raises ``ValueError`` as ``check_version``."""
         item, etag = opened[ITEM], version_of(opened["stream"])

@@ -42,6 +42,14 @@ class Again(Protocol):
     def batch(self, ordinals: Iterable[int]) -> Any: ...
 
 
+def _never() -> bool:
+    return False
+
+
+def _untold() -> int:
+    return -1
+
+
 class ReadCount:
     """How many samples were read, those before the resume included: the next ordinal."""
 
@@ -82,7 +90,7 @@ class Cursor:
         self.done = done or {}
         self.shards = BegunShards(urls, began, etags)
         self.stripe = (0, 1) if began is None else began.stripe
-        self.holders: list[Holder] = []
+        self.holders: list[tuple[Holder, Callable[[], int]]] = []  # each with what counts its samples
         self._reading = ReadCount(0 if began is None else began.read)
         self.made: Callable[[], Made] = self._reading.last  # of what the last output of the stages so far was made; no cycle through this
         self.reads = False  # whether the stages so far read shards: what comes before passes shards on
@@ -126,11 +134,14 @@ class Cursor:
             return self.began.entered
         return 0
 
-    def hold(self, kind: str, holder: Holder, made: Optional[Callable[[], Made]] = None) -> Optional[Mapping[str, Any]]:
-        """``holder``, a ``kind``, is the next stage that has a state, and ``made`` tells of its outputs. What it held in the state gone on
-        from. Raises ``ValueError`` where that is of another stage."""
+    def hold(
+        self, kind: str, holder: Holder, made: Optional[Callable[[], Made]] = None, count: Callable[[], int] = _untold
+    ) -> Optional[Mapping[str, Any]]:
+        """``holder``, a ``kind``, is the next stage that has a state, and ``made`` tells of its outputs; ``count`` how many samples it
+        holds, a number below 0 once it has seen the end. What it held in the state gone on from. Raises ``ValueError`` where that is of
+        another stage."""
         at = len(self.holders)
-        self.holders.append(holder)
+        self.holders.append((holder, count))
         if made is not None:
             self.made = made
         if self.began is None:
@@ -144,6 +155,11 @@ class Cursor:
             raise ValueError(f"the state is damaged: buffer {at + 1} is of a {held.get('kind')!r}, and the stage here is a {kind!r}")
         return held
 
+    def held(self) -> int:
+        """How many samples wait in stages; -1 where one has seen the end, or nobody tells."""
+        counts = [count() for _, count in self.holders]
+        return -1 if min(counts, default=0) < 0 else sum(counts)
+
     def place(self, ordinal: int) -> tuple[int, int]:
         """(number of the shard in the list, number of the sample in it)."""
         item, number = self.shards.place(ordinal)
@@ -151,7 +167,7 @@ class Cursor:
 
     def state(self) -> dict[str, Any]:
         """Plain values, as ``PassState`` reads them."""
-        buffers = [holder.state() for holder in self.holders]
+        buffers = [holder.state() for holder, _ in self.holders]
         oldest = min(
             (min(value) for buffer in buffers for value in buffer.values() if isinstance(value, array) and value), default=self.last()
         )
@@ -166,10 +182,6 @@ class Cursor:
 
 def _plain(buffer: Mapping[str, Any]) -> dict[str, Any]:
     return {name: packed(value) if isinstance(value, array) else value for name, value in buffer.items()}
-
-
-def _never() -> bool:
-    return False
 
 
 @contextmanager

@@ -28,7 +28,7 @@ class FullBatches:
         self._partial = partial
         self._upstream = cursor.made
         self._made = array("i")
-        held = cursor.hold("batch", self, self._of_last)
+        held = cursor.hold("batch", self, self._of_last, self._held)
         self._ended = held is not None and held.get("ended") is True
 
     def __repr__(self) -> str:
@@ -39,6 +39,9 @@ class FullBatches:
 
     def _of_last(self) -> Made:
         return self._made
+
+    def _held(self) -> int:
+        return -1 if self._ended else 0
 
     def batches(self, data: Iterable[Any]) -> Iterator[Any]:
         batch: list[Any] = []

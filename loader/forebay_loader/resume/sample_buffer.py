@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import random
 from array import array
-from typing import Any, Iterable, Iterator, Mapping, Optional
+from itertools import islice, repeat
+from typing import Any, Iterable, Iterator, Mapping, MutableSequence, Optional
 
 from forebay_loader.resume.cursor import Cursor
 from forebay_loader.resume.pass_state import drawn_by, draws_of, refs_of
 
-__all__ = ["LOST", "SampleBuffer"]
+__all__ = ["LOST", "SampleBuffer", "drawn_refs"]
 
 LOST = object()  # instead of a sample that could not be read again, and that a handler passed over
 _NOTHING = object()
@@ -31,7 +32,7 @@ class SampleBuffer:
         self._initial = min(initial, bufsize)
         self._again = cursor.again
         self._upstream = cursor.made
-        held = cursor.hold("shuffle", self, self._made)
+        held = cursor.hold("shuffle", self, self._made, self._held)
         self._refs = array("i") if held is None else refs_of(held)
         self._samples: list[Any] = [_UNREAD] * len(self._refs)
         self._last = -1
@@ -43,10 +44,14 @@ class SampleBuffer:
         return f"<SampleBuffer {len(self._samples)}/{self._size}>"
 
     def state(self) -> dict[str, Any]:
-        return {"kind": "shuffle", "refs": self._refs, "rng": draws_of(self._rng), "ended": self._ended}
+        found = {"kind": "shuffle", "refs": self._refs, "rng": draws_of(self._rng), "ended": self._ended}
+        return {**found, "bufsize": self._size, "initial": self._initial}
 
     def _made(self) -> int:
         return self._last
+
+    def _held(self) -> int:
+        return -1 if self._ended else len(self._refs)
 
     def shuffled(self, data: Iterable[Any]) -> Iterator[Any]:
         """``data`` in the order of ``wds.shuffle``."""
@@ -77,24 +82,13 @@ class SampleBuffer:
         finally:
             samples.clear()  # of a pass that was left early: a state needs the numbers alone
 
-    def _coming(self) -> list[int]:
+    def _coming(self) -> Iterator[int]:
         """What it will give of that which it held, in this order, as long as ``data`` does not end."""
-        rng, held, most = random.Random(), [*self._refs], len(self._refs)  # noqa: S311
+        rng, held = random.Random(), [*self._refs]  # noqa: S311
         rng.setstate(self._rng.getstate())
-        found: list[int] = []
-        for _ in range(_LOOKED * most + self._initial):
-            if not self._ended:
-                held.extend((-1, -1) if len(held) + 1 < self._size else (-1,))
-                if len(held) < self._initial:
-                    continue
-            if not held or len(found) == most:
-                break
-            at = rng.randint(0, len(held) - 1)
-            held[at], ref = held[-1], held[at]
-            held.pop()
-            if ref >= 0:
-                found.append(ref)
-        return found
+        arriving = iter(()) if self._ended else repeat(_UNTOLD)
+        draws = islice(drawn_refs(rng, held, self._size, self._initial, arriving), _LOOKED * len(held) + self._initial)
+        return (ref for ref in draws if ref >= 0)
 
     def _drawn(self) -> Any:
         samples, refs = self._samples, self._refs
@@ -106,6 +100,25 @@ class SampleBuffer:
         if found is _UNREAD:
             return LOST if self._again is None else self._again.one(self._last)
         return found
+
+
+def drawn_refs(rng: random.Random, held: MutableSequence[int], size: int, initial: int, arriving: Iterator[int]) -> Iterator[int]:
+    """What such a buffer gives in turn, by numbers alone; ``held`` and ``rng`` stand after each draw where the buffer would."""
+    for ref in arriving:
+        held.append(ref)
+        if len(held) < size:
+            held.extend(islice(arriving, 1))
+        if len(held) >= initial:
+            yield _popped(rng, held)
+    while held:
+        yield _popped(rng, held)
+
+
+def _popped(rng: random.Random, held: MutableSequence[int]) -> int:
+    at = rng.randint(0, len(held) - 1)
+    found, held[at] = held[at], held[-1]
+    held.pop()
+    return found
 
 
 def _ended(held: Optional[Mapping[str, Any]]) -> bool:

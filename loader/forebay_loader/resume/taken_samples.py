@@ -28,21 +28,27 @@ class TakenSamples:
 
     def look(self) -> Taken:
         ordinals, self._ordinals = self._ordinals, array("i")
-        before, self._items = self._items, len(self._cursor.shards)
+        cursor, before = self._cursor, self._items
+        self._items = len(cursor.shards)
         if self._items == before:
-            return Taken(ordinals.tobytes(), ())
-        return Taken(ordinals.tobytes(), tuple(zip(*self._cursor.shards.items.since(before))))  # noqa: B905  # strict= is not of 3.9
+            return Taken(ordinals.tobytes(), (), {}, cursor.read, cursor.held())
+        begun = tuple(zip(*cursor.shards.items.since(before)))  # noqa: B905  # strict= is not of 3.9
+        return Taken(ordinals.tobytes(), begun, cursor.shards.etags_since(before), cursor.read, cursor.held())
 
 
 class Taken(NamedTuple):
     """What was given since the last look: the ordinals of the samples in it, and the shards begun, each as its number in the list, the
-    number of its first sample, and the ordinal of that one. One goes with each batch: an ``array`` costs four times as much to pickle as
-    the bytes of its int32.
+    number of its first sample, and the ordinal of that one. ``etags`` are those of them that have one, by their number in the pass; the
+    next sample that is read will be ``read``, and ``held`` wait in stages (-1: one has seen the end, or nobody tells). One goes with each
+    batch: an ``array`` costs four times as much to pickle as the bytes of its int32.
     """
 
     ordinals: bytes
     begun: "tuple[tuple[int, int, int], ...]"
+    etags: "dict[int, str]"
+    read: int = -1
+    held: int = -1
 
     @classmethod
     def nothing(cls) -> Taken:
-        return cls(b"", ())
+        return cls(b"", (), {})

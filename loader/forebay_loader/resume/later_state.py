@@ -1,0 +1,93 @@
+"""A worker's state brought up to its last batch by numbers alone: the batches since are neither read nor made again.
+
+A loader's state has each worker's last snapshot, and of the batches since which samples they were made of, which shards were begun and
+their versions, how many samples were read and how many waited then. A shuffle buffer draws references, so its draws can be made without
+the samples. It is done only where all of that agrees with what was told: a stage that left a sample out, an end that was seen, or a
+stage that counts, and the snapshot stays as it is. Then the batches since are made again, and left out.
+"""
+
+from __future__ import annotations
+
+import random
+from array import array
+from itertools import count, islice
+from typing import Any, Iterator, Mapping, Optional, Sequence
+
+from forebay_loader.resume.arrays import packed, unpacked
+from forebay_loader.resume.pass_state import drawn_by, draws_of, refs_of, whole_of
+from forebay_loader.resume.sample_buffer import drawn_refs
+
+__all__ = ["later"]
+
+_COLUMNS = ("shards", "firsts", "ordinals")
+_ENDLESS = "of -1 each"  # an iteration of so many outputs ends with one of them, and says that it is over
+
+
+def later(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A worker's entry in a loader's state, with a state behind the outputs since where that can be told; else ``entry`` itself.
+
+    Raises ``ValueError`` where it is damaged.
+    """
+    state, outputs = entry["state"], whole_of(entry, "outputs")
+    if not outputs or not _told(entry) or state.get("resume") != "exact" or state.get("over") or state.get("kind"):
+        return entry
+    if not str(state.get("made_of", {}).get("passes", "")).endswith(_ENDLESS):
+        return entry
+    samples, items = whole_of(entry, "samples"), whole_of(entry, "items")
+    handed = unpacked(entry["handed"], "handed")
+    buffers = _buffers(state, handed[:samples], entry)
+    if buffers is None:
+        return entry
+    columns = {name: unpacked(entry.get(name), name) for name in _COLUMNS}
+    found = {name: unpacked(state.get(name), name) + columns[name][:items] for name in _COLUMNS}
+    etags = _etags(state, entry, found["ordinals"], buffers)
+    moved = {**state, "yielded": whole_of(state, "yielded") + outputs, "read": entry["read"], "buffers": buffers, "etags": etags}
+    moved.update((name, packed(column)) for name, column in found.items())
+    rest = {name: packed(column[items:]) for name, column in columns.items()}
+    return {**entry, "state": moved, "since": 0, "outputs": 0, "handed": packed(handed[samples:]), "samples": 0, "items": 0, **rest}
+
+
+def _told(entry: Mapping[str, Any]) -> bool:
+    """States of before 2026-11-24 do not tell where each batch left the pass."""
+    known = isinstance(entry.get("etags"), Mapping) and "handed" in entry
+    return known and all(type(entry.get(name)) is int and entry[name] >= 0 for name in ("read", "held"))
+
+
+def _buffers(state: Mapping[str, Any], handed: array[int], entry: Mapping[str, Any]) -> Optional[list[Mapping[str, Any]]]:
+    """What the stages held after ``handed``; None where nobody can tell."""
+    buffers: Sequence[Mapping[str, Any]] = state.get("buffers") or ()
+    kinds = [buffer.get("kind") for buffer in buffers]
+    if any(buffer.get("ended") for buffer in buffers) or any(kind != "batch" for kind in kinds[kinds[:1] == ["shuffle"] :]):
+        return None
+    if kinds[:1] != ["shuffle"]:
+        return None if entry["held"] else list(buffers)
+    shuffle = _drawn_on(buffers[0], handed, whole_of(state, "read"), entry)
+    return None if shuffle is None else [shuffle, *buffers[1:]]
+
+
+def _drawn_on(buffer: Mapping[str, Any], handed: array[int], read: int, entry: Mapping[str, Any]) -> Optional[Mapping[str, Any]]:
+    """``buffer`` after it gave ``handed``; None where its draws give other samples, or leave another number of them."""
+    if "bufsize" not in buffer:
+        return None
+    held, arriving = refs_of(buffer), count(read)
+    rng = drawn_by(random.Random(), buffer.get("rng"))  # noqa: S311  # an order, no secret
+    draws = drawn_refs(rng, held, whole_of(buffer, "bufsize"), whole_of(buffer, "initial"), arriving)
+    if array("i", islice(draws, len(handed))) != handed or next(arriving) != entry["read"] or len(held) != entry["held"]:
+        return None
+    return {**buffer, "refs": packed(held), "rng": draws_of(rng)}
+
+
+def _etags(
+    state: Mapping[str, Any], entry: Mapping[str, Any], ordinals: array[int], buffers: Sequence[Mapping[str, Any]]
+) -> dict[str, str]:
+    """The versions of the shards that hold what is still needed."""
+    oldest = min((min(refs) for refs in map(refs_of, buffers) if refs), default=int(entry["read"]) - 1)
+    told = {**(state.get("etags") or {}), **entry["etags"]}
+    return dict(_needed(told, ordinals, oldest))
+
+
+def _needed(etags: Mapping[str, str], ordinals: array[int], oldest: int) -> Iterator[tuple[str, str]]:
+    for item, etag in etags.items():
+        ends = int(item) + 1
+        if ends == len(ordinals) or (ends < len(ordinals) and ordinals[ends] > oldest):
+            yield str(item), etag
