@@ -25,19 +25,20 @@ def entered_at(opened: dict[str, Any], start: int, stop: Optional[int], limits: 
         return None if found is None else _closing(found, stream)
     if not isinstance(stream, ShardStream) or "local_path" in opened:
         return None
-    shard = indexed_shard(opened["url"], limits)
+    shard = indexed_shard(opened["url"], limits, version_of(stream))
     if shard is None or shard.etag != version_of(stream):
         return None
     stream.close()  # of what it has fetched ahead the sidecar lets nothing go to waste
     return _closing(shard.samples(start, stop), shard)
 
 
-def indexed_shard(url: Any, limits: Limits) -> Optional[IndexedShard]:
-    """The shard by the numbers of its samples; None where it has no index, or the sidecar does not read it."""
+def indexed_shard(url: Any, limits: Limits, version: str = "") -> Optional[IndexedShard]:
+    """The shard by the numbers of its samples, in the ``version`` (an ETag) if that is here; None where it has no index, or the sidecar
+    does not read it."""
     if not isinstance(url, str) or source_in(url) is None:
         return None
     try:
-        return IndexedShard(url, limits=limits)
+        return IndexedShard(url, limits=limits, version=version)
     except LoaderError:
         return None
 

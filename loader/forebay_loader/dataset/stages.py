@@ -20,7 +20,7 @@ from forebay_loader.meter.skips.skip_pass import SkipPass, current
 from forebay_loader.meter.skips.skip_watch import lone_pass
 from forebay_loader.meter.stage_ranges import ranged
 from forebay_loader.plan.ahead import Ahead
-from forebay_loader.resume.begun_shards import ITEM
+from forebay_loader.resume.begun_shards import ITEM, BegunShards
 from forebay_loader.resume.cursor import Cursor, cursor_here
 from forebay_loader.samples.open_sample import reraise
 from forebay_loader.samples.tar import Samples, SampleStart, check_rule
@@ -85,22 +85,23 @@ class ShardOpenings:
         if cursor is None:
             return skips.opening(self._opened(self._ahead(data), skips))  # at once: it tells a worker its rank before a splitter asks
         items = cursor.taking(self._ahead(cursor.left(data)))
-        return skips.opening(_noted(self._opened(items, skips), cursor))
+        return skips.opening(_noted(self._opened(items, skips, cursor.shards), cursor))
 
     @property
     def copies(self) -> bool:
         """Whether samples name a copy of their shard."""
         return self._cache is not None
 
-    def reopened(self, item: dict[str, Any]) -> dict[str, Any]:
-        """``item`` with an open stream, announced to nobody. Raises what opening raises."""
-        return self._open(item)
+    def reopened(self, item: dict[str, Any], version: str = "") -> dict[str, Any]:
+        """``item`` with an open stream, announced to nobody; in its ``version``, an ETag, if that is here. Raises what opening raises."""
+        return self._open(item, version)
 
-    def _opened(self, data: Iterable[Any], skips: SkipPass) -> Iterator[dict[str, Any]]:
+    def _opened(self, data: Iterable[Any], skips: SkipPass, begun: Optional[BegunShards] = None) -> Iterator[dict[str, Any]]:
+        """``begun`` knows the versions that are meant."""
         handler = None if self.handler is None else RecordedHandler(self.handler, skips)
         for item in data:
             try:
-                opened = self._open(item)
+                opened = self._open(item, "" if begun is None else begun.version(item[ITEM]))
             except Exception as error:
                 url = item["url"] if isinstance(item, dict) else item
                 error.args = (*error.args, url)  # as url_opener does
@@ -111,13 +112,13 @@ class ShardOpenings:
                 continue
             yield opened
 
-    def _open(self, item: Any) -> dict[str, Any]:
+    def _open(self, item: Any, version: str) -> dict[str, Any]:
         sample = item if isinstance(item, dict) else {"url": item}
         source = source_of(sample["url"])
         if source is None:
             return _stock_open(sample)
         self._expected.check(source, self.limits)
-        stream = open_source(source, self.limits)
+        stream = open_source(source, self.limits, version)
         if self._cache is None:
             return {**sample, "stream": stream}
         stream, path = copied(self._cache, sample["url"], stream)

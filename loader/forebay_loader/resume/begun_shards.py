@@ -75,6 +75,11 @@ class BegunShards:
     def url(self, item: int) -> str:
         return self._urls[self.items.shards[item]]
 
+    def version(self, item: int) -> str:
+        """The ETag that its shard was read in; "" where there is none, as of a file."""
+        found = self._etags.get(item, "")
+        return found if found.endswith('"') else ""
+
     def etags_from(self, ordinal: int) -> dict[str, str]:
         """Of all items from that of ``ordinal`` on, as far as they have one."""
         oldest = max(0, self.place(ordinal)[0]) if len(self) else 0

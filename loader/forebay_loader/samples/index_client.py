@@ -17,7 +17,7 @@ from typing import Dict, Optional, Sequence
 from forebay_loader.base.errors import ProxyUnreachable, ShardReadError
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
 from forebay_loader.stream.range_reads import asked, patiently
-from forebay_loader.stream.shard_request import explain, shown
+from forebay_loader.stream.shard_request import VERSION, explain, shown
 from forebay_loader.stream.webdataset_openers import source_of
 from forebay_loader.transport.body import Unanswered
 from forebay_loader.transport.hung_sidecar import Bearing
@@ -117,18 +117,19 @@ def index_of(source: Source, etag: str = "", limits: Limits = DEFAULT_LIMITS, *,
     if only_kept and INDEXES.without(source, etag):
         return None
     try:
-        found = _fetched(source, kept, limits, only_kept=only_kept)
+        found = _fetched(source, kept, limits, etag, only_kept=only_kept)
     except (Unanswered, ShardReadError, InvalidIndex):
         INDEXES.note_without(source, etag)
         return None
     return found if not etag or found.etag == etag else None
 
 
-def needed_index(source: Source, limits: Limits = DEFAULT_LIMITS) -> Indexed:
-    """The index of the version that the shard has now. Raises ``ShardReadError`` with the reason where there is none."""
+def needed_index(source: Source, limits: Limits = DEFAULT_LIMITS, version: str = "") -> Indexed:
+    """The index of the version that the shard has now, or of ``version`` (an ETag) while the sidecar has that. Raises ``ShardReadError``
+    with the reason where there is none."""
     kept = INDEXES.get(source)
     try:
-        return patiently(shown(source), limits, 0.0, lambda bearing: _fetched(source, kept, limits, bearing=bearing))
+        return patiently(shown(source), limits, 0.0, lambda bearing: _fetched(source, kept, limits, version, bearing=bearing))
     except Unanswered as trouble:
         raise ProxyUnreachable(f"shard {shown(source)}: {trouble}") from None
     except InvalidIndex as error:
@@ -149,11 +150,13 @@ def _count(url: str, limits: Limits) -> Optional[int]:
 
 
 def _fetched(
-    source: Source, kept: Optional[Indexed], limits: Limits, *, only_kept: bool = False, bearing: Optional[Bearing] = None
+    source: Source, kept: Optional[Indexed], limits: Limits, version: str, *, only_kept: bool = False, bearing: Optional[Bearing] = None
 ) -> Indexed:
     """Raises ``Unanswered``, ``ShardReadError``, ``InvalidIndex``."""
     headers = [("If-None-Match", kept.etag)] if kept else []
-    reply = asked(source, PREFIX, [*headers, *([("Cache-Control", "only-if-cached")] if only_kept else [])], limits, bearing)
+    headers += [("Cache-Control", "only-if-cached")] if only_kept else []
+    headers += [(VERSION, version)] if version else []
+    reply = asked(source, PREFIX, headers, limits, bearing)
     if reply.status == 304 and kept is not None:
         reply.body.close()
         return kept

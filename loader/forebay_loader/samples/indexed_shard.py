@@ -36,21 +36,22 @@ class IndexedShard:
     - ``select_files``: gets a file's name, says whether it is wanted; a sample of which none is wanted has only its key in ``shard[k]``,
       and is left out of ``samples``.
     - ``limits``: how long to wait for what, a ``fb.Limits``.
+    - ``version``: the ETag of one that the sidecar may still have, which is opened then without asking the origin; else the present one.
 
     Raises ``fb.ShardReadError`` with the reason where the shard has no index (now), ``fb.ProxyUnreachable`` without a sidecar,
     ``fb.ShardChanged`` while it is read, ``IndexError`` for a number that is none.
     """
 
-    def __init__(self, url: str, *, select_files: Optional[Select] = None, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, url: str, *, select_files: Optional[Select] = None, limits: Limits = DEFAULT_LIMITS, version: str = "") -> None:
         """As the class says."""
         check_reading(None, select_files, None, limits)
         self.url = url
         self._source = source = shard_source(url)
         self._limits = limits
         self._pid = os.getpid()
-        self._opened: Optional[Descriptor] = open_descriptor(source, reader_name()) if select_files is None else None
+        self._opened: Optional[Descriptor] = open_descriptor(source, reader_name(), version=version) if select_files is None else None
         try:
-            self._indexed = self._index(source)
+            self._indexed = self._index(source, version)
         except BaseException:
             self.close()
             raise
@@ -148,13 +149,13 @@ class IndexedShard:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _index(self, source: Source) -> Indexed:
+    def _index(self, source: Source, version: str) -> Indexed:
         opened = self._opened
         found = index_of(source, opened.etag, self._limits) if opened is not None else None
         if found is not None and opened is not None and found.index.length == opened.size:
             return found
         self.close()  # the file is of a version whose index is not to be had
-        return needed_index(source, self._limits)
+        return needed_index(source, self._limits, version)
 
     def _held(self) -> Optional[Descriptor]:
         return self._opened if self.mapped else None

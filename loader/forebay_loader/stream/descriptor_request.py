@@ -26,10 +26,11 @@ from forebay_proxy.wire.protocol.fd import FdAnswer, InvalidFdAnswer, InvalidFdR
 __all__ = ["open_descriptor"]
 
 
-def open_descriptor(source: Source, reader: str, go_on: Optional[GoOn] = None) -> Optional[Descriptor]:
+def open_descriptor(source: Source, reader: str, go_on: Optional[GoOn] = None, version: str = "") -> Optional[Descriptor]:
     """The shard, if the sidecar has all of it here; None: over HTTP. ``reader`` is ``job/rank/worker/opener``.
 
-    ``go_on`` is asked for a stream where the file cannot be read any further; without it reading raises ``OSError`` then.
+    ``go_on`` is asked for a stream where the file cannot be read any further; without it reading raises ``OSError`` then. ``version``: the
+    ETag that is meant; the sidecar asks no origin about that, and what comes may be of another one where it has none of it.
     """
     path = None if HUNG.known() else DOORS.path()
     if path is None:
@@ -37,7 +38,7 @@ def open_descriptor(source: Source, reader: str, go_on: Optional[GoOn] = None) -
     activity = here()
     activity.wait(UNTOLD, shown(source), 0)  # for the origin's first answer too; where no descriptor comes, HTTP's answer tells
     try:
-        found = _opened(path, source, reader, go_on)
+        found = _opened(path, source, reader, go_on, version)
         activity.over()
         if found is not None:
             activity.tell(PROXY)
@@ -52,13 +53,13 @@ def open_descriptor(source: Source, reader: str, go_on: Optional[GoOn] = None) -
         activity.over()
 
 
-def _opened(path: str, source: Source, reader: str, go_on: Optional[GoOn]) -> Optional[Descriptor]:
+def _opened(path: str, source: Source, reader: str, go_on: Optional[GoOn], version: str) -> Optional[Descriptor]:
     text, headers = source.url.text(), safe_headers(source)
     turning = _Turning(shown(source, text), reader)
     while True:
         asking = _taken(path, turning)
         number = asking.number()
-        line = encode_request(text, reader, headers, number)
+        line = encode_request(text, reader, headers, number, version)
         try:
             asking.ask(line, turning)
             with unforked():

@@ -16,7 +16,7 @@ from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.errors import LoaderError, ProxyUnreachable, ShardChanged, ShardReadError
 from forebay_loader.base.timeouts import Limits
 from forebay_loader.identity.reader_name import reader_name
-from forebay_loader.stream.shard_request import ask_shard, refusal, shown, waited_for
+from forebay_loader.stream.shard_request import VERSION, ask_shard, refusal, shown, waited_for
 from forebay_loader.stream.sparse_reads import sparse_header
 from forebay_loader.stream.wait_notices import say_wait
 from forebay_loader.transport.body import Unanswered
@@ -94,7 +94,7 @@ def asked(source: Source, prefix: str, headers: "list[tuple[str, str]]", limits:
 
 def _range(source: Source, first: int, size: int, etag: str, limits: Limits, sparse: bool, bearing: Bearing) -> bytes:
     last = first + size - 1
-    headers = [("Range", f"bytes={first}-{last}"), ("If-Match", etag), *sparse_header(sparse)]
+    headers = [("Range", f"bytes={first}-{last}"), ("If-Match", etag), (VERSION, etag), *sparse_header(sparse)]
     reply = asked(source, "", headers, limits, bearing)
     if reply.status != 206:
         _refused(source, reply)

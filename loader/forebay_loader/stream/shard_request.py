@@ -17,14 +17,15 @@ from forebay_loader.transport.http import Reply, ask
 from forebay_loader.transport.hung_sidecar import HUNG, Bearing, Tell, hung, look
 from forebay_proxy.wire.commands.sources import Source
 
-__all__ = ["ask_shard", "explain", "is_retryable", "refusal", "retry_after", "safe_headers", "shown", "waited_for"]
+__all__ = ["VERSION", "ask_shard", "explain", "is_retryable", "refusal", "retry_after", "safe_headers", "shown", "waited_for"]
 
 # A request's headers that are ours to set; the rest of what a person wrote travels.
 _RESERVED = frozenset({
     "host", "range", "if-range", "if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "connection", "keep-alive",
     "content-length", "transfer-encoding", "te", "upgrade", "expect", "accept-encoding", "forebay-reader", "forebay-token",
-    "forebay-sparse",
+    "forebay-sparse", "forebay-version",
 })  # fmt: skip
+VERSION = "Forebay-Version"  # the ETag of the version that is meant: while the sidecar has it, no origin is asked
 _RETRYABLE = frozenset({408, 425, 429})
 MAX_RETRY_AFTER_S = 3600.0
 

@@ -159,15 +159,18 @@ def rewritten(url: str) -> str:
         return url
 
 
-def open_source(source: Source, limits: Limits = DEFAULT_LIMITS) -> Union[Descriptor, ShardStream]:
-    """Open what ``source_of`` gave, under the name of the reader that announced it: its file if the sidecar has it whole, else a stream."""
+def open_source(source: Source, limits: Limits = DEFAULT_LIMITS, version: str = "") -> Union[Descriptor, ShardStream]:
+    """Open what ``source_of`` gave, under the name of the reader that announced it: its file if the sidecar has it whole, else a stream.
+
+    ``version``: the ETag of the one that is meant; of that a file comes without the origin's word.
+    """
     reader = CLAIMS.opening(source.text)
 
     def streamed(progress: Optional[Progress] = None) -> ShardStream:
         own_open = _own_opener(source.text)
         return open_stream(source, reader, own_open=own_open, limits=limits, refused=_remember_refusal, progress=progress)
 
-    return open_descriptor(source, reader, streamed) or streamed()
+    return open_descriptor(source, reader, streamed, version) or streamed()
 
 
 def _open(url: str, mode: str = "rb", bufsize: int = 8192, **options: Any) -> Any:

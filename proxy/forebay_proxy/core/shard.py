@@ -150,6 +150,7 @@ class Shard:
     name: str
     credential: Credential = Credential()
     via: str = field(default="", compare=False)  # which sidecars the asking has passed (``request_loop``); says nothing about the bytes
+    meant: str = field(default="", compare=False)  # the ETag of the version that is asked for: while that is here nobody asks the origin
 
     @classmethod
     def of(cls, url: ShardUrl, headers: tuple[tuple[str, str], ...] = ()) -> Shard:

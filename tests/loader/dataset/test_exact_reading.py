@@ -119,3 +119,18 @@ def test_another_version_is_refused(shards: FakeServer, where: str) -> None:
     with_index(shards, number)
     with pytest.raises(ValueError, match=rf"bucket/00{number}\.tar has changed"):
         resumed(state, shards, 10)
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_what_was_begun_is_asked_for_in_its_version(shards: FakeServer, knows: bool) -> None:
+    """So that the sidecar, which may have it, waits for no origin's word; what comes later is asked for as ever."""
+    if knows:
+        for number in range(SHARDS):
+            with_index(shards, number)
+    state = stopped(made(buffer=20))
+    resumed(state, shards, buffer=20)
+    begun = len(unpacked(state["shards"], "shards"))
+    for number in range(SHARDS):
+        meant = [request.headers.get("Forebay-Version", "") for request in shards.asked("/v1/index" + target(number))]
+        meant += [request.headers["Forebay-Version"] for request in shards.asked(target(number)) if "Range" in request.headers]
+        assert set(meant) == ({shards.shown[target(number)].etag} if number < begun else set()), number

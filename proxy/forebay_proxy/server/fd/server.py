@@ -15,7 +15,7 @@ import logging
 import socket
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Protocol
@@ -163,6 +163,8 @@ class FdServer:
                 raise UseHttp("refused", "too many descriptors are out")
             asked = decode_request(line)
             shard = (self._shard if len(line) <= KNOWN_LINE_BYTES else self._shard.__wrapped__)(asked.shard, asked.headers)
+            if asked.version:
+                shard = replace(shard, meant=asked.version)
             connection.presence.asks(asked.reader.job if asked.reader else ANONYMOUS)
             fd_lease = self._cache.lend(shard, asked.reader)
             if fd_lease is not None:

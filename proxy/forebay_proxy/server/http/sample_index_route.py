@@ -17,7 +17,7 @@ from forebay_proxy.server.http.framing import credential_headers, reader_of
 from forebay_proxy.server.http.problem import SERVER, MethodNotAllowed
 from forebay_proxy.server.http.request_record import RequestRecord
 from forebay_proxy.server.http.shard_response import joined
-from forebay_proxy.server.http.shard_route import INSTANCE
+from forebay_proxy.server.http.shard_route import INSTANCE, VERSION
 from forebay_proxy.wire.protocol.plan import ReaderName
 from forebay_proxy.wire.tar.sample_index import count_in
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
@@ -56,7 +56,7 @@ class IndexRoute:
             raise MethodNotAllowed(f"{request.method} of a sample index", allow=("GET", "HEAD"), next_step=step)
         reader = reader_of(request)
         record.reader = reader
-        shard = replace(self._shard(request), via=via)
+        shard = replace(self._shard(request), via=via, meant=request.headers.get(VERSION, ""))
         only_kept = "only-if-cached" in request.headers.get("Cache-Control", "")
         async with self._indexes.asked(shard, reader, only_kept=only_kept) as (encoded, etag, _):
             headers = {"ETag": etag, SAMPLES: str(count_in(encoded)), "Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}

@@ -38,10 +38,11 @@ from forebay_proxy.wire.protocol.plan import ReaderName
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 from forebay_proxy.wire.urls.shard_url import parse_proxy_target
 
-__all__ = ["INSTANCE", "CacheDoor", "RouteReader", "ShardRoute", "closing"]
+__all__ = ["INSTANCE", "VERSION", "CacheDoor", "RouteReader", "ShardRoute", "closing"]
 
 log = logging.getLogger("forebay")
 
+VERSION = "Forebay-Version"  # the ETag of the version that is meant
 INSTANCE = "Forebay-Instance"  # of every answer but refusals: by another one than before, a reader knows that its plan is lost
 
 Chunk = bytes | memoryview
@@ -120,7 +121,7 @@ class ShardRoute:
         if request.method not in ("GET", "HEAD"):
             step = "write to the origin itself; what is cached of the old bytes is noticed by its version"
             raise MethodNotAllowed(f"{request.method} of a shard: Forebay only reads", allow=("GET", "HEAD"), next_step=step)
-        shard = replace(self._shard(request), via=via)
+        shard = replace(self._shard(request), via=via, meant=request.headers.get(VERSION, ""))
         reader = reader_of(request)
         asks(request, reader)
         told = ShardRecord(shard.name)

@@ -57,12 +57,14 @@ class FdRequest:
     """``shard`` is an origin URL with its options, ``headers`` what proves who asks; both may hold secrets. ``reader`` None: anonymous.
 
     ``lease``: the client's number for the lease, by which it may end the lease before the connection ends; None: only with the connection.
+    ``version``: the ETag of the one that is meant; "": of the one that the shard has now.
     """
 
     shard: str = field(repr=False)
     reader: Optional[ReaderName] = None
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     lease: Optional[int] = None
+    version: str = ""
 
 
 class FdAnswer(NamedTuple):
@@ -80,13 +82,17 @@ def door_path(socket_path: str) -> str:
     return socket_path + _SUFFIX
 
 
-def encode_request(shard: str, reader: str, headers: Iterable[tuple[str, str]] = (), lease: Optional[int] = None) -> bytes:
+def encode_request(
+    shard: str, reader: str, headers: Iterable[tuple[str, str]] = (), lease: Optional[int] = None, version: str = ""
+) -> bytes:
     """The line that asks for ``shard``; ``reader`` is ``job/rank/worker/opener`` or "". Raises ``InvalidFdRequest``: HTTP must do."""
     told = f'{{"shard": {_text(shard)}'
     if lease is not None:
         told += f', "lease": {lease}'
     if reader:
         told += f', "reader": {_text(reader)}'
+    if version:
+        told += f', "version": {_text(version)}'
     carried = [[name, value] for name, value in headers]
     if carried:
         told += f', "headers": {json.dumps(carried)}'
@@ -109,7 +115,10 @@ def decode_request(line: bytes) -> FdRequest:
     lease = told.get("lease")
     if lease is not None and not (_is_whole(lease) and lease < _MOST_LEASE):
         raise InvalidFdRequest("lease is a whole number of at most 15 digits")
-    return FdRequest(shard, _reader(reader), tuple((name, value) for name, value in headers), lease)
+    version = told.get("version", "")
+    if not isinstance(version, str):
+        raise InvalidFdRequest("version is an ETag, with its quotes")
+    return FdRequest(shard, _reader(reader), tuple((name, value) for name, value in headers), lease, version)
 
 
 def encode_end(lease: int) -> bytes:

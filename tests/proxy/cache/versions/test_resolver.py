@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,28 @@ async def test_a_version_is_compared_once_a_job(tmp_path: Path) -> None:
             assert await world.get(A, reader(job=job)) == DATA
         assert world.origin.heads() == 1
         assert [fact.result for fact in world.of(Revalidated)] == ["same"]
+
+
+async def test_a_version_that_is_meant_is_not_compared(tmp_path: Path) -> None:
+    """By any job, while it is here and no other is meant; bytes of that version are right whatever the origin has now."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, DATA)
+        await world.get(A, reader(job="one"))
+        meant = world.entry(A).shown_version.etag(world.entry(A).shown_key)
+        assert await world.get(replace(shard_of(A), meant=meant), reader(job="two")) == DATA
+        assert world.origin.heads() == 0
+        assert await world.get(replace(shard_of(A), meant='"other"'), reader(job="three")) == DATA
+        assert world.origin.heads() == 1
+
+
+async def test_a_version_that_is_meant_is_shown_to_who_may_read_it(tmp_path: Path) -> None:
+    """Another credential is proved to the origin first, as ever."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, DATA)
+        await world.get(shard_of(A, credential="one"), reader(job="one"))
+        meant, asked = world.entry(A).shown_version.etag(world.entry(A).shown_key), len(world.origin.log)
+        await world.get(replace(shard_of(A, credential="other"), meant=meant), reader(job="two"))
+        assert len(world.origin.log) > asked
 
 
 async def test_an_opening_ahead_that_finds_no_room_is_nobodys_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

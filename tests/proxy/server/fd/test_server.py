@@ -101,6 +101,17 @@ async def test_a_complete_shard_is_passed(tmp_path: Path) -> None:
         found.close()
 
 
+async def test_a_version_that_is_meant_is_passed_without_the_origins_word(tmp_path: Path) -> None:
+    """To a job that has compared nothing yet."""
+    async with opened(tmp_path) as (world, _):
+        client = await connected(tmp_path)
+        etag = world.entry(A).version.etag(world.entry(A).key)
+        client.send(encode_request(A, str(reader(job="another")), version=etag))
+        found = await heard(client)
+        assert (found.answer.status, found.bytes(), world.origin.heads()) == (200, DATA, 0)
+        found.close()
+
+
 async def test_the_connection_is_the_lease(tmp_path: Path) -> None:
     """Its reader is inside the shard until it closes."""
     async with opened(tmp_path) as (world, door):
