@@ -41,7 +41,7 @@ def grouped(items: list[pytest.Item], *, sort: bool) -> None:
         if name := _group(item):
             item.add_marker(pytest.mark.xdist_group(name))
     if sort:
-        costs = dict(reversed(line.split()) for line in SLOWEST.read_text().splitlines() if line[:1].strip(" #"))
+        costs = dict(reversed(line.split()) for line in SLOWEST.read_text().splitlines() if not line.startswith("#"))
         items.sort(key=lambda item: -float(costs.get(item.path.name, 0)))
 
 
