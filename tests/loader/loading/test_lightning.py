@@ -1,6 +1,6 @@
 """Under Lightning's DDP, two gloo ranks with workers: webdataset's explicit pipeline, as in its own recipe, and ``fb.WebLoader``.
 
-One program trains four times, the last with examples/lightning_module.py, one after the other, since Lightning is imported for seconds.
+One program trains seven times, the last with examples/lightning_module.py, one after the other, since Lightning is imported for seconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 from support import lightning_ddp
 from support.fake_proxy import FakeServer
 from support.lengths import ordinarily
-from support.lightning_ddp import SAMPLES, SHARDS, SIZES, WORKERS
+from support.lightning_ddp import SAMPLES, SAVED, SHARDS, SIZES, WORKERS
 from support.tars import expected, tar_shard
 
 from make_shards import make_shards
@@ -59,7 +59,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         command = [sys.executable, lightning_ddp.__file__, str(folder), *STARTS]
         run = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stderr[-4000:]
-    ranks = {name: [json.loads((folder / f"{name}.{rank}.json").read_text()) for rank in range(2)] for name in (*STARTS, "steps")}
+    ranks = {
+        name: [json.loads((folder / f"{name}.{rank}.json").read_text()) for rank in range(2)]
+        for name in (*STARTS, "steps", "whole", "ended", "gone-on")
+    }
     asked = [request for request in server.requests if request.target.startswith("/s3/")]
     return Trained(ranks, [(request.target, request.headers["Forebay-Reader"].split("/", 1)[1]) for request in asked], run.stdout)
 
@@ -84,6 +87,14 @@ def test_ranks_take_the_same_steps(trained: Trained) -> None:
         assert len(set(mine + theirs)) == len(mine + theirs)
         assert abs(len(mine) - len(theirs)) <= 1
     assert validated == 3 * sum(SIZES) + 4  # a batch in the beginning, to see that it works
+
+
+def test_a_checkpoint_is_gone_on_from_on_both_ranks(trained: Trained) -> None:
+    """Each rank is given what it would have been given, though only rank 0 writes: within an epoch, and in the next one."""
+    for rank in range(2):
+        whole, ended, rest = ([key for epoch in trained.ranks[name][rank][0] for key in epoch] for name in ("whole", "ended", "gone-on"))
+        assert len(whole) > len(ended) > SAVED
+        assert ended[:SAVED] + rest == whole
 
 
 def test_the_example(trained: Trained) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from support.ranks import run_ranks
 from support.tars import tar_shard
 
 import forebay_loader as fb
+from every_rank import EveryRank
 
 wds = pytest.importorskip("webdataset")
 pytest.importorskip("torch")
@@ -64,6 +67,70 @@ def apart(rank: int) -> str:
     with pytest.raises(fb.StepsError) as raised:
         keys(made)
     return str(raised.value)
+
+
+def under_accelerate(rank: int) -> dict[str, Any]:
+    """Accelerate fetches one batch ahead, and writes what rank 0 says; checkpoints behind the first step, and between two snapshots."""
+    from accelerate import Accelerator  # noqa: PLC0415  # where it is installed
+    from accelerate.data_loader import DataLoaderShard  # noqa: PLC0415
+
+    os.environ["LOCAL_RANK"] = str(rank)
+    folder, found = Path(os.environ["KEPT"]), {}
+    whole = keys(loader())
+    for after in (1, 3):
+        for path in (None, folder / str(after)):
+            accelerator, own, seen = Accelerator(cpu=True), loader(), [0]
+            accelerator.register_for_checkpointing(EveryRank(own, lambda seen=seen: seen[0]))
+            if path is not None:
+                accelerator.load_state(str(path))
+            given = [] if path is None else whole[:after]
+            for batch in DataLoaderShard(own, batch_size=None):
+                given += keys([batch])
+                seen[0] += 1
+                if path is None and seen[0] == after:
+                    accelerator.save_state(str(folder / str(after)))
+            found[f"{after} {path is None}"] = given == whole
+    return found
+
+
+def under_torchdata(rank: int) -> dict[str, Any]:
+    """Each rank keeps its own; what is left by both is read by one."""
+    from torchdata.stateful_dataloader import StatefulDataLoader  # noqa: PLC0415
+
+    def made(**how: Any) -> Any:
+        data = fb.WebDataset(LISTED, shardshuffle=True, seed=4, nodesplitter=wds.split_by_node, **how)
+        return StatefulDataLoader(data.shuffle(3).to_tuple("__key__").batched(1), batch_size=None, num_workers=0)
+
+    whole, stopping, again = keys(made()), made(), made()
+    before = [keys([batch])[0] for _, batch in zip(range(2), stopping, strict=False)]
+    state = json.loads(json.dumps(stopping.state_dict()))
+    again.load_state_dict(state)
+    return {"exact": before + keys(again) == whole, "before": before, "state": state}
+
+
+@pytest.mark.once
+def test_what_rank_0_writes_under_accelerate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ranks go on from it, each where it was."""
+    pytest.importorskip("accelerate")
+    for name, value in {"KEPT": str(tmp_path), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)  # the ranks have found each other when Accelerate asks
+    ends = run_ranks(2, under_accelerate, tmp_path)
+    assert not any(end.error for end in ends), [end.error for end in ends]
+    assert [len(end.value) for end in ends] == [4, 4]
+    assert all(all(end.value.values()) for end in ends), [end.value for end in ends]
+
+
+@pytest.mark.once
+def test_both_ranks_under_torchdata(tmp_path: Path) -> None:
+    """``StatefulDataLoader``'s states go on, each on its rank; merged, one rank reads what both have left."""
+    pytest.importorskip("torchdata")
+    ends = run_ranks(2, under_torchdata, tmp_path, group=False)
+    assert not any(end.error for end in ends), [end.error for end in ends]
+    assert all(end.value["exact"] for end in ends)
+    made = fb.WebDataset(LISTED, shardshuffle=True, seed=4).shuffle(3).to_tuple("__key__").batched(1)
+    made.load_state_dict(fb.merge_states([end.value["state"] for end in ends]))
+    given = [key for end in ends for key in end.value["before"]] + keys(made)
+    assert sorted(given) == [f"{shard:03d}-{number:03d}" for shard, count in enumerate(SIZES) for number in range(count)]
 
 
 def test_ranks_in_step_go_on(tmp_path: Path) -> None:
