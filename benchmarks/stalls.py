@@ -96,13 +96,13 @@ def figures(case: Case, batches: int, *, told: bool) -> list[Figure]:
     ]
 
 
-def warm_set() -> AbstractContextManager[tuple[Path, str, Mapping[str, str]]]:
-    """Where to work, a set's pattern that a sidecar has whole, and variables of a training."""
-    return _stage(Case("warm", ""))
+def warm_set(samples: int) -> AbstractContextManager[tuple[Path, str, Mapping[str, str]]]:
+    """Where to work, a set's pattern that a sidecar has whole, with so many samples a shard, and variables of a training."""
+    return _stage(Case("warm", ""), samples)
 
 
 @contextmanager
-def _stage(case: Case) -> Iterator[tuple[Path, str, Mapping[str, str]]]:
+def _stage(case: Case, samples: int = SAMPLES) -> Iterator[tuple[Path, str, Mapping[str, str]]]:
     """A sidecar and an origin, warm or cold: (where to work, the set's pattern, variables of the training)."""
     with (
         tempfile.TemporaryDirectory(prefix="forebay-stalls-") as directory,
@@ -113,7 +113,7 @@ def _stage(case: Case) -> Iterator[tuple[Path, str, Mapping[str, str]]]:
         place = Path(directory)
         for number in range(SHARDS):
             rate = SLOW_ORIGIN_BYTES_S if case.cold else None
-            origin.put(f"/{number:03d}.tar", tar_shard(number, SAMPLES, SAMPLE_BYTES), bytes_per_s=rate)
+            origin.put(f"/{number:03d}.tar", tar_shard(number, samples, SAMPLE_BYTES), bytes_per_s=rate)
         if not case.cold:
             _warm(sidecar, origin)
         if case.slow_disk:

@@ -1,9 +1,12 @@
 """A training whose meter is turned on and off in short blocks: ``python switched_trainer.py CASE URLS QUADS [--null] [--added-us N]``.
 
 Blocks come in fours (on, off, off, on). Prints one line of JSON: {"next": [[block, ns], …], "made": [[block, ns], …], "walls": [ns, …],
-"batch_cpu_s", "batch_wall_s", "looks_cpu_s", "tick_cpu_s"}: processor time of each call of ``next``, and of the worker for each batch that
-it made; wall time of each block; of all processes together, a batch; what the threads that look take in a second, and what the one does
-that is awake once a second: those run in all blocks. Workers import this file too, and have the same switch.
+"batch_cpu_s", "batch_wall_s", "looks": [ns, …], "looks_a_second", "tick_cpu_s"}: processor time of each call of ``next``, and of the worker
+for each batch that it made; wall time of each block; of all processes together, a batch; processor time of each look, how many there are
+in a second, and what the thread takes in a second that is awake as often: that one runs by itself.
+
+Who looks sleeps while the meter is off, and only time in which it is on counts as its rest: so what a look does to the thread that it looks
+at is in that thread's own clock. Workers import this file too, and have the same switch.
 """
 
 from __future__ import annotations
@@ -14,9 +17,9 @@ import json
 import mmap
 import multiprocessing
 import os
+import select
 import statistics
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -32,6 +35,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 import forebay_loader as fb
 from forebay_loader.base.activity import Activity
+from forebay_loader.meter import observer
 from forebay_loader.meter.batch_mark import BatchMark
 from forebay_loader.meter.observer import Observer
 from forebay_loader.meter.report import meter_thread
@@ -55,13 +59,19 @@ CASES = {"step": Case(2, 0.005, 3, 6), "ready": Case(2, 0.0, 8, 40), "alone": Ca
 
 
 class Switch:
-    """The number of a block, that trainer and workers see."""
+    """The number of a block, that trainer and workers see. A pipe has a byte in it while the meter is on, another while it is off."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         with open(path, "r+b") as file:
             self._block = memoryview(mmap.mmap(file.fileno(), 4)).cast("i")
         self.null = "--null" in sys.argv or os.environ.get("FOREBAY_BENCHMARK_NULL") == "1"
+        self._pipes = {}
+        for on in (True, False):
+            name = f"{path}.{on}"
+            with suppress(FileExistsError):
+                os.mkfifo(name)
+            self._pipes[on] = os.open(name, os.O_RDWR | os.O_NONBLOCK)
 
     @property
     def block(self) -> int:
@@ -70,10 +80,21 @@ class Switch:
     @block.setter
     def block(self, number: int) -> None:
         self._block[0] = number
+        with suppress(BlockingIOError):
+            os.read(self._pipes[not self.on], 1)
+            os.write(self._pipes[self.on], b"x")
+
+    def begin(self) -> None:
+        """The trainer's alone."""
+        os.write(self._pipes[self.on], b"x")
 
     @property
     def on(self) -> bool:
         return self._block[0] % 4 in (0, 3) and not self.null
+
+    def wait(self, on: bool, seconds: float | None = None) -> None:
+        """Until it is so, or for that long."""
+        select.select([self._pipes[on]], [], [], seconds)
 
 
 SWITCH = Switch(os.environ["FOREBAY_BENCHMARK_SWITCH"])
@@ -106,16 +127,39 @@ def switched(metered: Callable[..., Any], stock: Callable[..., Any]) -> Callable
     return lambda *given: metered(*given) if SWITCH.on else stock(*given)
 
 
+class Looks:
+    """What each look takes of a processor, from one rest to the next: where the meter was on all the time."""
+
+    def __init__(self) -> None:
+        self.took: list[int] = []
+        self._before_ns = 0
+        self._told = False
+
+    def rest(self, seconds: float) -> None:
+        if not self._told:
+            self._told = True
+            util.Finalize(None, self.tell, exitpriority=1)
+        while seconds > 0:
+            is_whole = SWITCH.on
+            SWITCH.wait(on=True)
+            began_s, before_ns = time.monotonic(), time.thread_time_ns()
+            if self._before_ns:
+                self.took.append(before_ns - self._before_ns)
+            SWITCH.wait(on=False, seconds=seconds)
+            seconds -= time.monotonic() - began_s
+            self._before_ns = before_ns if is_whole and seconds <= 0 else 0
+
+    def tell(self) -> None:
+        Path(f"{SWITCH.path}.{os.getpid()}.looks").write_text(json.dumps(self.took), "ascii")
+
+
+LOOKS = Looks()
+
+
 def put_switch() -> None:
     """Into the parts of the meter that any process has."""
-    run = Observer._run
-
-    def told(looking: Observer, pid: int) -> None:
-        with open(f"{SWITCH.path}.{pid}", "w", encoding="ascii") as file:
-            file.write(str(threading.get_native_id()))
-        run(looking, pid)
-
-    Observer._run = told  # type: ignore[method-assign]
+    Observer._rest = lambda _, seconds: LOOKS.rest(seconds)  # type: ignore[method-assign,assignment]
+    observer.FIRST_LOOKS = 0
     collate = switched(BatchMark.__call__, lambda mark, data: mark._collate(data))
 
     def noted(mark: BatchMark, data: Any) -> Any:
@@ -213,14 +257,10 @@ def _clock_of(pid: int) -> int:
     return (~pid << 3) | 2
 
 
-def _looks_s() -> float:
-    """Processor time of the threads that look, in workers or here, until now."""
-    total_ns = 0
-    for pid in [os.getpid(), *(one.pid for one in multiprocessing.active_children())]:
-        with suppress(FileNotFoundError):
-            thread = Path(f"{SWITCH.path}.{pid}").read_text("ascii")
-            total_ns += int(Path(f"/proc/{pid}/task/{thread}/schedstat").read_text("ascii").split()[0])
-    return total_ns / 1e9
+def _looks() -> list[int]:
+    """What each look took, of workers that have ended and of this process."""
+    told = [json.loads(path.read_text("ascii")) for path in Path(SWITCH.path).parent.glob("*.looks")]
+    return [*chain.from_iterable(told), *LOOKS.took]
 
 
 def _tick_s() -> float:
@@ -252,13 +292,14 @@ def main() -> None:
     meter_thread.THREAD._pid = os.getpid()  # it is timed by itself
     install()
     put_switch_into_next()
+    SWITCH.begin()
     batches, step = batches_of(given.case, case.workers, given.urls), step_of(case.step_s)
     for _ in range(30):
         next(batches)
     clocks = [_clock_of(one.pid) for one in multiprocessing.active_children() if one.pid]
-    cpu_s, looks_s, began_s, count = _cpu_s(clocks), _looks_s(), time.perf_counter(), 4 * given.quads
+    cpu_s, began_s, count = _cpu_s(clocks), time.perf_counter(), 4 * given.quads
     calls, walls = blocks(case, batches, step, count, given.added_us / 1e6)
-    wall_s, looks_s, cpu_s = time.perf_counter() - began_s, _looks_s() - looks_s, _cpu_s(clocks) - cpu_s
+    wall_s, cpu_s = time.perf_counter() - began_s, _cpu_s(clocks) - cpu_s
     read = count * (case.first + case.batches)
     del batches  # its workers end, and tell
     gc.collect()
@@ -270,7 +311,10 @@ def main() -> None:
         "batch_cpu_s": cpu_s / read,
         "batch_wall_s": wall_s / read,
     }
-    print(json.dumps({**said, "looks_cpu_s": looks_s / wall_s, "tick_cpu_s": _tick_s()}), flush=True)
+    print(
+        json.dumps({**said, "looks": _looks(), "looks_a_second": max(case.workers, 1) / observer.STEP_S, "tick_cpu_s": _tick_s()}),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""A thread that looks, 25 times a second, at what another thread of its process does, and books the time since in the process's page.
+"""A thread that looks, 12 times a second, at what another thread of its process does, and books the time since in the process's page.
 
 It books by what it finds at the end of each step. Code that keeps the interpreter's lock (a decoder in C) is met when it lets go, in the
 frame that called it, however long that took: so all of its time is booked on it. Two moments are known exactly, and divide a step: when a
-batch was made, and since when a wait lasts. A wait whose cause is not known yet is booked when it is told, or after ``UNTOLD_S``.
+batch was made, and since when a wait lasts. Until a batch was made, work was done for whoever waits for it: where the thread was met idle
+before, that is booked on the work that was met last. A wait whose cause is not known yet is booked when it is told, or after ``UNTOLD_S``.
 
 It waits for nothing but time and holds no lock, so a process may fork or end at any moment: a fork's child has no such thread, and begins
 its own where it reads; a daemon's end is its process's.
@@ -16,6 +17,7 @@ import sys
 import threading
 import time
 from collections import deque
+from itertools import count
 from types import FrameType
 from typing import Callable, Deque, Optional, Tuple
 
@@ -29,7 +31,9 @@ from forebay_proxy.wire.protocol.meter import CAUSE_INDEX
 
 __all__ = ["STEP_S", "Observer"]
 
-STEP_S = 0.04  # on average: causes are named as well as at 0.02, and not as well at 0.08; a look takes 80 us where caches are always cold
+STEP_S = 0.08  # on average; of a look's processor time, the most is for being awake at all
+FIRST_STEP_S = 0.04  # so that a short training has looks enough, too
+FIRST_LOOKS = 100
 BOOK_NS = 200_000_000  # whoever waits for the page asks four times a second
 SUMS_NS = 1_000_000_000  # counts are for people, who look less often
 UNTOLD_S = 4.0  # by then a reader has asked whether the sidecar turns at all (``Limits.look_s``)
@@ -46,7 +50,7 @@ class Observer:
         self._page = page
         self._target = target
         self._last_ns = now_ns
-        self._cause = _OTHER
+        self._cause = self._worked = _OTHER
         self._since_ns = now_ns
         self._kept: Deque[_Kept] = deque()
         self._moved: Tuple[int, ...] = ()
@@ -68,29 +72,39 @@ class Observer:
 
     def _run(self, pid: int) -> None:
         chance = random.Random(pid)  # noqa: S311  # steps of one length would meet batches of nearly that length always at the same place
-        while True:
-            time.sleep(STEP_S * chance.uniform(0.5, 1.5))
-            if self._ended or os.getpid() != pid:
+        for number in count():
+            step_s = (STEP_S if number >= FIRST_LOOKS else FIRST_STEP_S) * chance.uniform(0.5, 1.5)
+            due_ns = time.monotonic_ns() + int(step_s * 1e9)
+            self._rest(step_s)
+            if self._ended:
                 return
             thread = self._target()
             frame = None if thread is None else sys._current_frames().get(thread)
             activity, now_ns = None if thread is None else activities.by_thread.get(thread), time.monotonic_ns()
-            self.look(frame, activity, now_ns)
+            self.look(frame, activity, now_ns, due_ns)
             if now_ns - self._booked_ns >= BOOK_NS:
                 self.book(frame, activity, now_ns)
             del frame  # it would keep what the function holds until the next look
 
-    def look(self, frame: Optional[FrameType], activity: Optional[Activity], now_ns: int) -> None:
-        """Note what the time until ``now_ns`` went for: ``frame`` is where the thread is, ``activity`` what its reading waits for."""
-        cause, since_ns = self._found(frame, activity, now_ns)
+    def _rest(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def look(self, frame: Optional[FrameType], activity: Optional[Activity], now_ns: int, due_ns: int = 0) -> None:
+        """Note what the time until ``now_ns`` went for: ``frame`` is where the thread is, ``activity`` what its reading waits for.
+
+        ``due_ns``: when the look was due; it is late where the thread kept the interpreter's lock.
+        """
+        cause, since_ns = self._found(frame, activity, now_ns, due_ns or now_ns)
         number = activity.number if activity is not None else 0
         while MADE.unseen:
-            self._keep(MADE.unseen.popleft(), self._cause, number)
+            self._keep(MADE.unseen.popleft(), self._worked if self._cause == _IDLE else self._cause, number)
         if since_ns > self._last_ns:
             self._keep(since_ns, self._cause, number)
         if cause != self._cause:
             self._cause, self._since_ns = cause, max(since_ns, self._last_ns)
         self._keep(now_ns, cause, number)
+        if cause not in (_IDLE, UNTOLD):
+            self._worked = cause
 
     def book(self, frame: Optional[FrameType], activity: Optional[Activity], now_ns: int) -> None:
         """Write the page."""
@@ -98,7 +112,7 @@ class Observer:
         self._book(activity, now_ns)
         self._tell(frame, activity, now_ns)
 
-    def _found(self, frame: Optional[FrameType], activity: Optional[Activity], now_ns: int) -> "tuple[int, int]":
+    def _found(self, frame: Optional[FrameType], activity: Optional[Activity], now_ns: int, due_ns: int) -> "tuple[int, int]":
         """What it does now, and since when where that is known exactly (else 0)."""
         cause = _OTHER if frame is None else cause_of(frame)
         if cause is None:
@@ -110,7 +124,8 @@ class Observer:
         if activity is None or waits == NOTHING:
             return (PROXY if asking else _READ), 0
         if waits != UNTOLD and now_ns - activity.since_ns < LEAST_WAIT_NS:
-            return _READ, 0  # a copy of what is here
+            # A copy of what is here. It lets go of the lock: where that was kept when the look was due, it was for what came before.
+            return (_READ if activity.since_ns <= due_ns or self._worked == _OTHER else self._worked), 0
         return waits, activity.since_ns
 
     def _keep(self, end_ns: int, cause: int, number: int) -> None:

@@ -9,9 +9,9 @@ from types import FrameType
 
 import pytest
 
-from forebay_loader.base.activity import ORIGIN, UNTOLD, Activity
+from forebay_loader.base.activity import DISK, ORIGIN, UNTOLD, Activity
 from forebay_loader.meter.batch_mark import MADE
-from forebay_loader.meter.observer import UNTOLD_S, Observer
+from forebay_loader.meter.observer import FIRST_LOOKS, UNTOLD_S, Observer
 from forebay_loader.meter.page import PAGE_BYTES, MeterPage
 from forebay_loader.meter.page_writer import PageWriter
 
@@ -27,6 +27,7 @@ def frame_in(place: str, name: str = "stage") -> FrameType:
 
 
 DECODING, MAPPING = frame_in("/webdataset/autodecode.py"), frame_in("/webdataset/filters.py", "_map")
+IDLE = frame_in("/torch/utils/data/_utils/worker.py")
 STREAMING = frame_in("/forebay_loader/stream/shard_stream.py")
 
 
@@ -97,6 +98,39 @@ def test_a_batch_divides_a_step(watched: Watched) -> None:
     MADE.unseen.append(26 * MS)
     watched.look(MAPPING, 40)
     assert watched.spent() == {"decode": 26, "map": 14}
+
+
+def test_until_a_batch_was_made_nobody_was_idle(watched: Watched) -> None:
+    """Not for a trainer that waited for it: the look before found the end of another batch."""
+    watched.look(DECODING, 20)
+    MADE.unseen.append(22 * MS)
+    watched.look(IDLE, 24)
+    MADE.unseen.append(90 * MS)
+    watched.look(IDLE, 100)
+    assert watched.spent() == {"decode": 22 + 66, "transfer": 2 + 10}
+
+
+@pytest.mark.parametrize(("due_ms", "cause"), [(95, "decode"), (100.02, "read")])
+def test_a_copy_that_lets_go_of_the_lock_is_not_what_kept_it(watched: Watched, due_ms: float, cause: str) -> None:
+    """A late look meets the first call that lets go, whatever kept the lock when it was due."""
+    watched.look(DECODING, 20)
+    watched.activity.wait(DISK, "a.tar", 0)
+    watched.activity.since_ns = 100 * MS
+    watched.observer.look(STREAMING, watched.activity, int(100.03 * MS), int(due_ms * MS))
+    watched.observer.book(STREAMING, watched.activity, int(100.03 * MS))
+    assert next(reversed(watched.spent())) == cause
+
+
+def test_a_short_training_is_looked_at_more_often(watched: Watched) -> None:
+    rests: list[float] = []
+
+    class Resting(Observer):
+        def _rest(self, seconds: float) -> None:
+            rests.append(seconds)
+            self._ended = len(rests) > 2 * FIRST_LOOKS
+
+    Resting(watched.observer._page, lambda: None, now_ns=0)._run(1)
+    assert 1.5 * sum(rests[:FIRST_LOOKS]) < sum(rests[FIRST_LOOKS : 2 * FIRST_LOOKS])
 
 
 def test_an_opening_is_booked_when_it_is_told_whose_it_was(watched: Watched) -> None:

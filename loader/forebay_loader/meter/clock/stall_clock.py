@@ -1,7 +1,7 @@
 """Times what the training process waits for its loaders, exactly. What each wait went for is told by its worker's page, a moment later.
 
 A step may take a millisecond, so a call of ``next`` that gave its batch at once is added to sums of its iterator, and no more; they are
-booked when somebody asks, and four times a second. Totals may be asked for at any time, from any thread, also while ``next`` is waiting:
+booked when somebody asks, and once a second. Totals may be asked for at any time, from any thread, also while ``next`` is waiting:
 what has passed of that is a stall by then.
 """
 
@@ -29,7 +29,7 @@ NO_BATCH = object()
 BRIEF_NS = 500_000  # a stall that short is the handing over of a batch that was there
 # Where no worker is waited for, calls are told together what they went for: the observer does not look more often than that anyhow.
 BRIEF_ALONE_NS = 40_000_000
-SETTLE_NS = 250_000_000  # soon enough for a person, and for the ring of a page
+SETTLE_NS = 1_000_000_000  # whoever asks settles too; soon enough for the ring of a page, which lasts for six seconds at least
 _KNOWN = "_forebay_pass"  # of an iterator of torch's: what we know of it
 
 

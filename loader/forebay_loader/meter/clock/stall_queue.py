@@ -7,12 +7,13 @@ faster way would not bring the next one sooner. So only the time in which the wo
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import deque
-from typing import Deque, Dict, NamedTuple, Optional
+from typing import Deque, Dict, List, NamedTuple, Optional
 
 from forebay_loader.meter.clock.books import StallBooks
 from forebay_loader.meter.clock.loader_pass import LoaderPass
-from forebay_loader.meter.clock.seen_page import PageAccount
+from forebay_loader.meter.clock.seen_page import PageAccount, SeenPage
 
 __all__ = ["Stall", "StallQueue", "attributed", "stretched"]
 
@@ -55,14 +56,17 @@ class StallQueue:
     def settle(self, now_ns: int) -> None:
         """Book what the pages tell by now, the oldest first."""
         left: Deque[Stall] = deque()
+        told: Dict[Optional[SeenPage], List[Stall]] = {}
         while self._waiting:
             stall = self._waiting.popleft()
             waits = now_ns - stall.end_ns < PATIENCE_NS and len(self._waiting) + len(left) < _MOST
             if waits and not _is_told(stall, now_ns):
                 left.append(stall)
             else:
-                _book(stall)
+                told.setdefault(stall.one.page_of(stall.worker), []).append(stall)
         self._waiting = left
+        for page, stalls in told.items():
+            _book(page if page is not None and page.found() else None, stalls)
 
 
 def _is_told(stall: Stall, now_ns: int) -> bool:
@@ -73,17 +77,18 @@ def _is_told(stall: Stall, now_ns: int) -> bool:
     return now_ns - stall.end_ns >= LOOK_NS and not page.look()
 
 
-def _book(stall: Stall) -> None:
-    page = stall.one.page_of(stall.worker)
-    told = page.told(stall.start_ns, stall.end_ns) if page is not None and page.found() else None
-    by_cause = attributed(stall.start_ns, stall.end_ns, told, ended=stall.ended)
-    if stall.stall_ns < stall.end_ns - stall.start_ns:
-        by_cause = stretched(by_cause, stall.stall_ns)
+def _book(page: Optional[SeenPage], stalls: List[Stall]) -> None:
+    """What that page tells of them, which is asked once."""
+    told = None if page is None else page.told(min(stall.start_ns for stall in stalls), max(stall.end_ns for stall in stalls))
     shard = "" if page is None else page.shard
-    for book in stall.one.books:
-        book.stall(by_cause)
-        if page is not None:
-            book.waited_for(page.pid, stall.worker, stall.stall_ns, shard)
+    for stall in stalls:
+        by_cause = attributed(stall.start_ns, stall.end_ns, told, ended=stall.ended)
+        if stall.stall_ns < stall.end_ns - stall.start_ns:
+            by_cause = stretched(by_cause, stall.stall_ns)
+        for book in stall.one.books:
+            book.stall(by_cause)
+            if page is not None:
+                book.waited_for(page.pid, stall.worker, stall.stall_ns, shard)
 
 
 def attributed(start_ns: int, end_ns: int, told: Optional[PageAccount], *, ended: bool = False) -> Dict[str, int]:
@@ -105,7 +110,10 @@ def attributed(start_ns: int, end_ns: int, told: Optional[PageAccount], *, ended
     working_ns = min(max(told.begun_ns, start_ns), end_ns)
     _add(found, "start", working_ns - start_ns)
     covered: Dict[str, int] = {}
-    for begins, ends, cause in told.spans:
+    for at in range(max(bisect(told.spans, (working_ns + 1,)) - 1, 0), len(told.spans)):  # from the one on in which it lies
+        begins, ends, cause = told.spans[at]
+        if begins >= end_ns:
+            break
         _add(covered, cause, min(ends, end_ns) - max(begins, working_ns))
     if sum(covered.values()) != end_ns - working_ns:
         covered = stretched(covered, end_ns - working_ns)
