@@ -16,8 +16,7 @@ from forebay_loader.base.errors import ShardReadError
 from forebay_loader.dataset.shard_list import FairShare, NodeSplit, ShardList, WorkerSplit
 from forebay_loader.dataset.stages import TarSamples
 from forebay_loader.identity.world import here_worker
-from forebay_loader.meter.skips.skip_pass import SkipPass, current
-from forebay_loader.meter.skips.skip_watch import lone_pass
+from forebay_loader.meter.skips.skip_pass import SkipPass, current, lone_pass
 from forebay_loader.plan.known_lists import lists_shards
 from forebay_loader.resume.begun_shards import ITEM, LISTED
 from forebay_loader.resume.cursor import Cursor, cursor_here

@@ -25,7 +25,7 @@ from forebay_loader.base.activity import LEAST_WAIT_NS, NOTHING, ORIGIN, PROXY, 
 from forebay_loader.base.counters import COUNTS, SKIPPED
 from forebay_loader.meter.batch_mark import MADE
 from forebay_loader.meter.frame_causes import ASKING, cause_of, stack_of
-from forebay_loader.meter.page_writer import PageWriter
+from forebay_loader.meter.page import PageWriter
 from forebay_loader.transport.hung_sidecar import HUNG
 from forebay_proxy.wire.protocol.meter import CAUSE_INDEX
 

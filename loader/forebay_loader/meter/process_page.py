@@ -12,9 +12,8 @@ from typing import Callable, Optional
 
 from forebay_loader.base.notices import notice_once
 from forebay_loader.meter.observer import Observer
-from forebay_loader.meter.page import MAIN, MeterPage
+from forebay_loader.meter.page import MAIN, MeterPage, PageWriter
 from forebay_loader.meter.page_files import PageName, create_page, remove_page
-from forebay_loader.meter.page_writer import PageWriter
 
 __all__ = ["ProcessPage", "begin_in_worker", "process_page"]
 

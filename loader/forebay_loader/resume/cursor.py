@@ -13,7 +13,7 @@ from array import array
 from contextlib import contextmanager
 from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Protocol, Sequence, Union
 
-from forebay_loader.meter.skips.tally import Tally
+from forebay_loader.meter.skips.counts import Tally
 from forebay_loader.resume.arrays import packed
 from forebay_loader.resume.begun_shards import ITEM, BegunShards, left
 from forebay_loader.resume.pass_state import PassState, Ranges

@@ -11,10 +11,8 @@ from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.epoch_stage import EpochDecoder, EpochStage
 from forebay_loader.base.notices import notice_once, warn_node
 from forebay_loader.identity.world import World
-from forebay_loader.meter.skips.numbered_skips import NumberedSkips
-from forebay_loader.meter.skips.recorded_handler import Handler, Place, RecordedHandler
-from forebay_loader.meter.skips.skip_pass import current
-from forebay_loader.meter.skips.skip_watch import lone_pass
+from forebay_loader.meter.skips.recorded_handler import Handler, NumberedSkips, Place, RecordedHandler
+from forebay_loader.meter.skips.skip_pass import current, lone_pass
 from forebay_loader.plan.epochs import Epochs
 from forebay_loader.plan.plan_subject import told_epoch
 from forebay_loader.samples.open_sample import reraise

@@ -12,8 +12,7 @@ import pytest
 from forebay_loader.base.activity import DISK, ORIGIN, UNTOLD, Activity
 from forebay_loader.meter.batch_mark import MADE
 from forebay_loader.meter.observer import FIRST_LOOKS, UNTOLD_S, Observer
-from forebay_loader.meter.page import PAGE_BYTES, MeterPage
-from forebay_loader.meter.page_writer import PageWriter
+from forebay_loader.meter.page import PAGE_BYTES, MeterPage, PageWriter
 
 MS = 1_000_000
 

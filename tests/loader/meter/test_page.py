@@ -8,8 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from forebay_loader.meter.page import AT, PAGE_BYTES, SPANS, MeterPage, WrongPage
-from forebay_loader.meter.page_writer import PageWriter
+from forebay_loader.meter.page import AT, PAGE_BYTES, SPANS, MeterPage, PageWriter, WrongPage
 from forebay_proxy.wire.protocol.meter import CAUSE_INDEX, CAUSES
 
 DECODE, READ = CAUSE_INDEX["decode"], CAUSE_INDEX["read"]

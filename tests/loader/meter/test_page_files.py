@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from forebay_loader.meter import page_files
+from forebay_loader.meter.page import PageWriter
 from forebay_loader.meter.page_files import PageName, create_page, open_page, pages, remove_page, sweep_pages
-from forebay_loader.meter.page_writer import PageWriter
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay_loader.meter.clock.seen_page import PageAccount
+from forebay_loader.meter.clock.books import PageAccount
 from forebay_loader.meter.clock.stall_queue import attributed
 from forebay_proxy.wire.protocol.meter import CAUSES
 

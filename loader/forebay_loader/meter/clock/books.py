@@ -1,15 +1,20 @@
-"""The sums of stall, of one loader or of the whole process. Times in ns of ``CLOCK_MONOTONIC``; callers hold the clock's lock."""
+"""The sums of stall, of one loader or of the whole process, and the workers' pages that tell reader wait.
+
+Times in ns of ``CLOCK_MONOTONIC``; callers hold the clock's lock.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Dict, List, Mapping, Optional, Set
+from typing import Dict, List, Mapping, NamedTuple, Optional, Set
 
-from forebay_loader.meter.clock.seen_page import SeenPage
+from forebay_loader.meter.page import BookedSpan, MeterPage, PageView
+from forebay_loader.meter.page_files import PageName, open_page
 from forebay_loader.meter.totals import StallTotals, WorkerStall
 from forebay_proxy.wire.protocol.meter import CAUSE_INDEX, CAUSES
+from forebay_proxy.wire.protocol.runfile import process_start_time
 
-__all__ = ["BriefSums", "StallBooks"]
+__all__ = ["BriefSums", "PageAccount", "SeenPage", "StallBooks"]
 
 _MOST_WORKERS = 512  # that are told one by one: workers that are begun anew each epoch are others each time
 
@@ -122,3 +127,59 @@ class StallBooks:
 
 def _seconds(nanoseconds: Mapping[str, int]) -> Dict[str, float]:
     return {cause: found / 1e9 for cause, found in nanoseconds.items() if found}
+
+
+class PageAccount(NamedTuple):
+    """What a page says of a stall: when the worker could first be seen (ns), and what it did, adjoining, in order."""
+
+    begun_ns: int
+    spans: List[BookedSpan]
+
+
+class SeenPage:
+    """The page of process ``pid``, mapped as soon as there is one; its sums outlive the worker."""
+
+    def __init__(self, pid: int, page: Optional[MeterPage] = None) -> None:
+        self.pid = pid
+        self.waited_ns: List[int] = [0] * len(CAUSES)
+        self.bytes = self.skipped = 0
+        self.alive = True
+        self._page = page
+        self._own = page is not None
+        self._name = PageName.of(pid)
+
+    def __repr__(self) -> str:
+        return f"<SeenPage of {self.pid}{'' if self._page else ', none yet'}>"
+
+    @property
+    def shard(self) -> str:
+        return "" if self._page is None else self._page.shard
+
+    def view(self) -> Optional[PageView]:
+        """What it says now; None without a page."""
+        return self._page.view() if self.found() and self._page is not None else None
+
+    def found(self) -> bool:
+        """Whether there is a page by now."""
+        if self._page is None and self._name is not None:
+            self._page = open_page(self._name)
+        return self._page is not None
+
+    def settled_ns(self) -> int:
+        """Until when the worker's time is booked; 0 without a page."""
+        return self._page.word("settled_ns") if self._page is not None else 0
+
+    def told(self, start_ns: int, end_ns: int) -> Optional[PageAccount]:
+        """What it says of that time; None without a page."""
+        page = self._page
+        return None if page is None else PageAccount(page.word("begun_ns"), page.spans(start_ns, end_ns))
+
+    def look(self) -> bool:
+        """Read its sums; whether its process lives, or else could not be asked before."""
+        alive = self._own or (self._name is not None and process_start_time(self.pid) == self._name.start_time)
+        if self.found() and self._page is not None:
+            view = self._page.view()
+            self.waited_ns = [view.waited_ns[cause] for cause in CAUSES]
+            self.bytes, self.skipped = view.bytes, view.skipped
+        self.alive = alive
+        return alive

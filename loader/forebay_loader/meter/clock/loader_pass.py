@@ -7,16 +7,16 @@ of no worker.
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import dataclass
 from typing import Any, Callable, Deque, Dict, Mapping, Optional, Tuple
 
-from forebay_loader.meter.clock.books import BriefSums, StallBooks
-from forebay_loader.meter.clock.seen_page import SeenPage
+from forebay_loader.meter.clock.books import BriefSums, SeenPage, StallBooks
 from forebay_loader.meter.page import PageView
 from forebay_loader.meter.process_page import process_page
 
-__all__ = ["Left", "LoaderCall", "LoaderPass", "TrainerWait"]
+__all__ = ["Left", "LoaderCall", "LoaderPass", "TrainerWait", "kept_alone"]
 
 Left = Deque[Tuple[Any, int]]  # passes and calls whose iterators are gone, and since when (ns)
 
@@ -176,3 +176,19 @@ def _next_due(tasks: Mapping[int, Any], first: int, status: Any) -> Any:
         if number >= first and (len(task) > 1 or not 0 <= task[0] < len(status) or status[task[0]]):
             return task
     return (-1,)
+
+
+def kept_alone(loader: Any) -> bool:
+    """Whether ``loader`` keeps an iterator that nobody else holds; a reference that a caller has is somebody's."""
+    return getattr(loader, "_iterator", None) is not None and sys.getrefcount(loader._iterator) <= _ALONE
+
+
+class _Keeper:
+    """Keeps an object as torch's loaders do, in an attribute."""
+
+    def __init__(self) -> None:
+        self._iterator = object()
+
+
+_KEEPER = _Keeper()
+_ALONE = sys.getrefcount(_KEEPER._iterator)  # what this Python counts for the attribute and the question itself

@@ -16,8 +16,7 @@ from typing import Any, Callable, Dict, Optional, Set, Tuple
 
 from forebay_loader.meter.clock.batch_samples import samples_in
 from forebay_loader.meter.clock.books import BriefSums, StallBooks
-from forebay_loader.meter.clock.kept_iterator import kept_alone
-from forebay_loader.meter.clock.loader_pass import Left, LoaderCall, LoaderPass, TrainerWait
+from forebay_loader.meter.clock.loader_pass import Left, LoaderCall, LoaderPass, TrainerWait, kept_alone
 from forebay_loader.meter.clock.stall_queue import Stall, StallQueue
 from forebay_loader.meter.page_files import sweep_pages
 from forebay_loader.meter.process_page import process_page

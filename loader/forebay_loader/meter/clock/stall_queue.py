@@ -11,9 +11,8 @@ from bisect import bisect
 from collections import deque
 from typing import Deque, Dict, List, NamedTuple, Optional
 
-from forebay_loader.meter.clock.books import StallBooks
+from forebay_loader.meter.clock.books import PageAccount, SeenPage, StallBooks
 from forebay_loader.meter.clock.loader_pass import LoaderPass
-from forebay_loader.meter.clock.seen_page import PageAccount, SeenPage
 
 __all__ = ["Stall", "StallQueue", "attributed", "stretched"]
 

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from typing import Callable, Optional
+from typing import Callable, Mapping, Optional
 
 from forebay_loader.base.notices import notice_once
 from forebay_loader.identity.reader_name import ensure_job, rank_of
@@ -25,12 +25,11 @@ from forebay_loader.meter.report.line import log_line
 from forebay_loader.meter.report.meter_client import MeterClient
 from forebay_loader.meter.report.node_view import NodeSums
 from forebay_loader.meter.report.own_totals import OwnTotals
-from forebay_loader.meter.report.settings import line_s, watchdog_s
 from forebay_loader.meter.report.watchdog import Watchdog
 from forebay_proxy.wire.protocol.meter_body import MeterBody
 from forebay_proxy.wire.protocol.reader_name import ReaderName
 
-__all__ = ["LOG", "THREAD", "MeterThread", "MeterTicks", "say"]
+__all__ = ["LINE_S", "LOG", "THREAD", "WATCHDOG_S", "MeterThread", "MeterTicks", "line_s", "say", "watchdog_s"]
 
 LOG = logging.getLogger("forebay.meter")
 TICK_S = 1.0
@@ -180,3 +179,31 @@ os.register_at_fork(after_in_child=THREAD.forked)
 
 def _name() -> str:
     return str(ReaderName(ensure_job(), str(rank_of(os.environ)), "main", f"{os.getpid()}.0"))
+
+
+LINE_S = 30.0  # a screen holds the last twenty minutes
+WATCHDOG_S = 60.0  # longer than a cold shard takes, and long before a NCCL watchdog ends the job
+
+
+def line_s(environ: Optional[Mapping[str, str]] = None) -> float:
+    """How many seconds lie between two log lines; 0: there is none."""
+    return _seconds("FOREBAY_METER_LINE_S", LINE_S, environ)
+
+
+def watchdog_s(environ: Optional[Mapping[str, str]] = None) -> float:
+    """After how many seconds without a batch the watchdog speaks; 0: never."""
+    return _seconds("FOREBAY_WATCHDOG_S", WATCHDOG_S, environ)
+
+
+def _seconds(name: str, usual: float, environ: Optional[Mapping[str, str]]) -> float:
+    text = (os.environ if environ is None else environ).get(name, "")
+    if not text:
+        return usual
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if 0 <= seconds < float("inf"):
+        return seconds
+    notice_once(name, f"{name}={text!r} is not a number of seconds; using {usual:g}")
+    return usual

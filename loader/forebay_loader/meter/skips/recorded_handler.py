@@ -11,16 +11,15 @@ import sys
 import threading
 from contextlib import contextmanager
 from inspect import CO_OPTIMIZED
+from itertools import repeat
 from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, NamedTuple, Optional
 
 from forebay_loader.base.errors import TooManySkips
 from forebay_loader.base.shown_text import shown_message, shown_source
-from forebay_loader.meter.skips.counts import Skip
-from forebay_loader.meter.skips.skip_pass import SkipPass
-from forebay_loader.meter.skips.skip_watch import lone_pass
-from forebay_loader.meter.skips.tally import Tally
+from forebay_loader.meter.skips.counts import Skip, Tally
+from forebay_loader.meter.skips.skip_pass import SkipPass, lone_pass
 
-__all__ = ["Handler", "Place", "RecordedHandler", "asked", "note_stray", "passes_over", "recorded"]
+__all__ = ["Handler", "NumberedSkips", "Place", "RecordedHandler", "asked", "note_stray", "passes_over", "recorded"]
 
 Handler = Callable[[Exception], bool]
 
@@ -187,3 +186,34 @@ def _message(error: BaseException) -> str:
         return shown_message(str(first))
     except Exception:  # a user's own may fail here too
         return ""
+
+
+class NumberedSkips:
+    """Counted by each process for itself, from its first sample on, within the limits of the environment. Pickles, and begins anew."""
+
+    def __init__(self) -> None:
+        self._pid = 0
+        self._asked: Iterator[None] = iter(())
+        self._handler: Optional[RecordedHandler] = None
+
+    def __getstate__(self) -> Dict[str, Any]:
+        return {}
+
+    def __setstate__(self, state: Dict[str, Any]) -> None:
+        NumberedSkips.__init__(self)
+
+    def asked(self) -> None:
+        """For one sample more."""
+        if self._pid != os.getpid():
+            self._pid, skips = os.getpid(), lone_pass()
+            self._asked, self._handler = skips.counting(repeat(None)), RecordedHandler(_raised, skips)
+        next(self._asked)
+
+    def replaced(self, error: Exception, place: Place) -> None:
+        """Another stands in for the sample that was asked for. Raises ``TooManySkips``."""
+        if self._handler is not None:
+            self._handler.note(error, place, then="replaced")
+
+
+def _raised(error: Exception) -> bool:
+    raise error

@@ -1,4 +1,5 @@
-"""One iteration of a data set in this process: what it has read, what handlers passed over, whether that is still borne, and its one line.
+"""One iteration of a data set in this process: what it has read, what handlers passed over, whether that is still borne, and its one line;
+and how much of it may be skipped, and where all workers of a rank count that: one ``SkipWatch`` for each data set, pickled with it.
 
 Stages ask for it by ``current()`` while their pipeline is put together; what runs later keeps what it got then.
 """
@@ -21,13 +22,12 @@ from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.errors import TooManySkips
 from forebay_loader.base.notices import log
 from forebay_loader.identity.reader_name import ensure_job, rank_of
-from forebay_loader.identity.world import here_worker
-from forebay_loader.meter.skips.counts import Skip, SkipCounts, SkipLimits
-from forebay_loader.meter.skips.skip_slots import LoneRow, SharedRow, Standing
+from forebay_loader.identity.world import World, here_worker
+from forebay_loader.meter.skips.counts import Skip, SkipCounts, SkipLimits, Tally
+from forebay_loader.meter.skips.skip_slots import LoneRow, SharedRow, SkipSlots, Standing
 from forebay_loader.meter.skips.skips_file import SKIPS_FILE
-from forebay_loader.meter.skips.tally import Tally
 
-__all__ = ["PassStages", "SkipPass", "SkipScope", "current", "making"]
+__all__ = ["PassStages", "SkipPass", "SkipScope", "SkipWatch", "current", "lone_pass", "making"]
 
 MOST_NAMES = 1 << 14  # of shards, to count those of which something was skipped
 _MAKING = threading.local()  # .skips: of the pipeline that is being put together in this thread
@@ -208,3 +208,47 @@ def current() -> Optional[SkipPass]:
     """The pass whose pipeline is being put together in this thread."""
     found: Optional[SkipPass] = getattr(_MAKING, "skips", None)
     return found
+
+
+SHARE, IN_A_ROW = "FOREBAY_MAX_SKIPPED", "FOREBAY_MAX_CONSECUTIVE_SKIPS"
+
+
+class SkipWatch:
+    """``max_skipped`` and ``max_consecutive_skips`` as ``fb.WebDataset`` takes them; what is None is asked of the environment."""
+
+    def __init__(self, max_skipped: Union[int, float, None] = None, max_consecutive_skips: Optional[int] = None) -> None:
+        SkipLimits.of(max_skipped, max_consecutive_skips)
+        self._asked = max_skipped, max_consecutive_skips
+        self._slots = SkipSlots()
+
+    def __repr__(self) -> str:
+        return f"<SkipWatch {_limits(*self._asked)}>"
+
+    def begin(self, epoch: int, world: World) -> SkipPass:
+        """An iteration of ``epoch`` begins in this process. Raises ``ValueError`` for a limit in the environment that is none."""
+        worker = here_worker()
+        scope = SkipScope(epoch, world.rank, world.size, worker.id, worker.workers)
+        return SkipPass(_limits(*self._asked), scope, self._slots.take(epoch, worker.id, worker.workers))
+
+
+def lone_pass(*, behind: bool = False) -> SkipPass:
+    """A pass of a pipeline that is not ours: it counts in this process alone, within the limits of the environment.
+
+    ``behind``: of what a ``DataLoader`` gives.
+    """
+    return SkipPass(_limits(), SkipScope.alone()._replace(behind=behind), LoneRow())
+
+
+def _limits(most: Union[int, float, None] = None, in_a_row: Optional[int] = None) -> SkipLimits:
+    most = _number(SHARE, float) if most is None else most
+    return SkipLimits.of(most, _number(IN_A_ROW, int) if in_a_row is None else in_a_row)
+
+
+def _number(name: str, kind: Any) -> Any:
+    text = os.environ.get(name, "")
+    if not text:
+        return None
+    try:
+        return int(text) if text.isascii() and text.isdigit() else kind(text)
+    except ValueError:
+        raise ValueError(f"{name} is {text!r}, which is no number") from None

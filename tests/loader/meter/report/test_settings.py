@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay_loader.meter.report.settings import LINE_S, WATCHDOG_S, line_s, watchdog_s
+from forebay_loader.meter.report.meter_thread import LINE_S, WATCHDOG_S, line_s, watchdog_s
 
 
 def test_what_holds_where_nothing_is_said() -> None:

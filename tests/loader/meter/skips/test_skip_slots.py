@@ -13,7 +13,7 @@ from forebay_loader.meter.skips.skip_slots import SkipSlots
 ONE = SkipCounts(samples=10, decode=1)
 LEFT_OPEN = """
 from forebay_loader.identity.world import World
-from forebay_loader.meter.skips.skip_watch import SkipWatch
+from forebay_loader.meter.skips.skip_pass import SkipWatch
 
 reading = SkipWatch().begin(0, World())
 reading.end_with_process()

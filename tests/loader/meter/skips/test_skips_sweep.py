@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from forebay_loader.meter.page_files import PageName
-from forebay_loader.meter.skips import skips_sweep
-from forebay_loader.meter.skips.skips_file import SkipsFile
-from forebay_loader.meter.skips.skips_sweep import WRITERS, note_writer, sweep
+from forebay_loader.meter.skips import skips_file
+from forebay_loader.meter.skips.skips_file import WRITERS, SkipsFile, note_writer, sweep
 
 OWN = PageName.of(os.getpid())
 
@@ -78,7 +77,7 @@ def test_what_is_none_of_them_stays(tmp_path: Path) -> None:
 
 def test_the_first_skip_of_a_training_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a process that has ended wrote goes, its own is noted once; a named file, and its folder, are nobody's to sweep."""
-    monkeypatch.setattr(skips_sweep.sweep, "__kwdefaults__", {"keep": "", "kept_files": 0, "kept_bytes": 0})
+    monkeypatch.setattr(skips_file.sweep, "__kwdefaults__", {"keep": "", "kept_files": 0, "kept_bytes": 0})
     code = "from forebay_loader.meter.skips.skips_file import SKIPS_FILE; SKIPS_FILE.append({'key': 1}); print(SKIPS_FILE.path)"
     environ = {**os.environ, "FOREBAY_JOB": "earlier"}
     earlier = Path(subprocess.run([sys.executable, "-c", code], env=environ, check=True, capture_output=True, text=True).stdout.strip())
@@ -95,6 +94,6 @@ def test_a_worker_notes_its_training(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     """Workers come and go with each epoch; what they wrote stays as long as the process that started them lives."""
     assert OWN is not None
     path = tmp_path / "forebay-skips-one.jsonl"
-    monkeypatch.setattr(skips_sweep, "training_pid", os.getppid)
+    monkeypatch.setattr(skips_file, "training_pid", os.getppid)
     note_writer(path.as_posix())
     assert Path(f"{path}{WRITERS}").read_text().split()[1] == str(os.getppid())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay_loader.meter.skips.tally import Tally
+from forebay_loader.meter.skips.counts import Tally
 
 
 @given(st.lists(st.sampled_from([None, 0, "", 1]), max_size=20), st.lists(st.integers(0, 20), max_size=5))
