@@ -21,7 +21,7 @@ NOTHING, UNTOLD = -1, -2
 ORIGIN, PROXY, DISK = (CAUSE_INDEX[name] for name in ("origin", "proxy", "disk"))
 # Less is no wait: a chunk of 256 KiB is copied out of the page cache, or out of a socket's buffer, in half of it.
 LEAST_WAIT_NS = 100_000
-_TOLD = 16  # answers that are kept for the meter, which looks 25 times a second
+_TOLD = 16  # answers that are kept for the meter, which looks a few times a second
 
 
 class Activity:

@@ -1,4 +1,4 @@
-"""A thread that looks, 12 times a second, at what another thread of its process does, and books the time since in the process's page.
+"""A thread that looks, six times a second, at what another thread of its process does, and books the time since in the process's page.
 
 It books by what it finds at the end of each step. Code that keeps the interpreter's lock (a decoder in C) is met when it lets go, in the
 frame that called it, however long that took: so all of its time is booked on it. Two moments are known exactly, and divide a step: when a
@@ -31,9 +31,9 @@ from forebay_proxy.wire.protocol.meter import CAUSE_INDEX
 
 __all__ = ["STEP_S", "Observer"]
 
-STEP_S = 0.08  # on average; of a look's processor time, the most is for being awake at all
+STEP_S = 0.16  # on average; a look takes the thread that is looked at about as much of a processor as it takes itself
 FIRST_STEP_S = 0.04  # so that a short training has looks enough, too
-FIRST_LOOKS = 100
+FIRST_LOOKS = 150
 BOOK_NS = 200_000_000  # whoever waits for the page asks four times a second
 SUMS_NS = 1_000_000_000  # counts are for people, who look less often
 UNTOLD_S = 4.0  # by then a reader has asked whether the sidecar turns at all (``Limits.look_s``)
