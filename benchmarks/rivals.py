@@ -15,8 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import trustme
+
 ROOT = Path(__file__).resolve().parents[1]
-CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 NGINX = """
 worker_processes 2; pid {work}/pid; error_log {work}/error.log crit; daemon off;
@@ -25,30 +26,60 @@ http {{
   access_log off; sendfile on; tcp_nopush on; types {{ }} default_type application/x-tar;
   client_body_temp_path {work}/body; fastcgi_temp_path {work}/f; uwsgi_temp_path {work}/u; scgi_temp_path {work}/s;
   proxy_temp_path {work}/temp;
-  proxy_cache_path {work}/cache levels=1:2 keys_zone=shards:16m max_size=16g inactive=1h use_temp_path=off;
-  server {{ listen 127.0.0.1:{origin}; root {files}; }}
-  server {{ listen 127.0.0.1:{proxy};
-    location / {{
-      proxy_pass http://127.0.0.1:{origin}; proxy_http_version 1.1; proxy_set_header Connection "";
-      proxy_cache shards; proxy_cache_valid 200 1h; proxy_cache_lock on; proxy_max_temp_file_size 0; proxy_buffers 16 256k;
-      proxy_buffer_size 64k; proxy_busy_buffers_size 512k;
-    }}
-  }}
+  {servers}
 }}
 """
+NGINX_ORIGIN = "server {{ listen 127.0.0.1:{http}; root {files}; }}"
+NGINX_TLS_ORIGIN = "server {{ listen 127.0.0.1:{https} ssl; root {files}; ssl_certificate {chain}; ssl_certificate_key {chain}; }}"
+NGINX_CACHE = "proxy_cache_path {work}/cache levels=1:2 keys_zone=shards:16m max_size=16g inactive=1h use_temp_path=off;"
+NGINX_PROXY = """
+  server {{ listen 127.0.0.1:{port};
+    location / {{
+      proxy_pass {origin}; proxy_http_version 1.1; proxy_set_header Connection ""; {trust}
+      proxy_cache shards; proxy_cache_key {origin}$uri; proxy_cache_valid 200 1h; proxy_cache_lock on; proxy_max_temp_file_size 0;
+      proxy_buffers 16 256k; proxy_buffer_size 64k; proxy_busy_buffers_size 512k;
+    }}
+  }}
+"""
+NGINX_TRUST = "proxy_ssl_trusted_certificate {authority}; proxy_ssl_verify on; proxy_ssl_name localhost;"
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Processor seconds of a server: its main process's first thread (Forebay's loop), that process's others, its children."""
+
+    loop_s: float
+    threads_s: float
+    children_s: float
+
+    @property
+    def all_s(self) -> float:
+        return self.loop_s + self.threads_s + self.children_s
+
+    def __sub__(self, other: Spent) -> Spent:
+        return Spent(self.loop_s - other.loop_s, self.threads_s - other.threads_s, self.children_s - other.children_s)
 
 
 @dataclass(frozen=True)
 class Server:
-    """A running server: where it listens, and which process to account."""
+    """A running server: where it listens, and which process to account. ``tls_url``: what it has over https, or "".
+
+    Of a caching proxy it is where it gives, over plain http, what it fetches over https.
+    """
 
     name: str
     url: str
     pid: int
+    tls_url: str = ""
 
     def cpu_s(self) -> float:
         """Processor seconds of the process and its children so far."""
-        return sum(_cpu_ticks(pid) for pid in family(self.pid)) / CLOCK_TICKS
+        return self.spent().all_s
+
+    def spent(self) -> Spent:
+        """The same apart. Nanoseconds count; a child that has ended does not."""
+        loop_s, main_s = _thread_s(self.pid), _process_s(self.pid)
+        return Spent(loop_s, max(0.0, main_s - loop_s), sum(_process_s(pid) for pid in family(self.pid)[1:]))
 
     def peak_rss_bytes(self) -> int:
         """The largest resident size of any of its processes."""
@@ -64,9 +95,13 @@ def family(pid: int) -> list[int]:
     return found
 
 
-def _cpu_ticks(pid: int) -> int:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])
+def _process_s(pid: int) -> float:
+    return time.clock_gettime(~pid << 3 | 2)  # the id of another process's processor clock, as the kernel makes them
+
+
+def _thread_s(pid: int) -> float:
+    """Of the first thread of a process."""
+    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 def _peak_rss(pid: int) -> int:
@@ -106,21 +141,63 @@ def wait_for(port: int, seconds: float = 20) -> None:
             time.sleep(0.02)
 
 
+@dataclass(frozen=True)
+class Authority:
+    """A certificate authority of one run: its own certificate, and the chain and key of 127.0.0.1 and localhost, as PEM files."""
+
+    certificate: Path
+    chain: Path
+
+    @classmethod
+    def made(cls, directory: Path) -> Authority:
+        authority, made = trustme.CA(), cls(directory / "authority.pem", directory / "server.pem")
+        authority.cert_pem.write_to_path(made.certificate)
+        authority.issue_cert("127.0.0.1", "localhost").private_key_and_cert_chain_pem.write_to_path(made.chain)
+        return made
+
+
 @contextmanager
-def nginx(work: Path, files: Path) -> Iterator[tuple[Server, Server]]:
-    """nginx as the origin of ``files`` and, on a second port, as a caching proxy in front of it: (origin, proxy)."""
+def nginx(work: Path, files: Path, authority: Authority | None = None) -> Iterator[tuple[Server, Server]]:
+    """nginx as the origin of ``files`` and, in processes of its own, as a caching proxy in front of it: (origin, proxy)."""
+    with nginx_origin(work / "origin", files, authority) as origin, nginx_cache(work / "cache", origin, authority) as proxy:
+        yield origin, proxy
+
+
+@contextmanager
+def nginx_origin(work: Path, files: Path, authority: Authority | None = None) -> Iterator[Server]:
+    """Over https too where there is an ``authority``."""
+    http, https = free_port(), free_port()
+    servers = NGINX_ORIGIN.format(http=http, files=files)
+    if authority is not None:
+        servers += NGINX_TLS_ORIGIN.format(https=https, files=files, chain=authority.chain)
+    with _nginx(work, servers, http) as child:
+        yield Server("origin", f"http://127.0.0.1:{http}", child.pid, f"https://127.0.0.1:{https}" if authority is not None else "")
+
+
+@contextmanager
+def nginx_cache(work: Path, origin: Server, authority: Authority | None = None) -> Iterator[Server]:
+    """Stores what it is asked for, in ``work``."""
+    http, https = free_port(), free_port()
+    servers = NGINX_CACHE.format(work=work) + NGINX_PROXY.format(port=http, origin=origin.url, trust="")
+    if authority is not None:
+        trust = NGINX_TRUST.format(authority=authority.certificate)
+        servers += NGINX_PROXY.format(port=https, origin=origin.tls_url, trust=trust)
+    with _nginx(work, servers, http) as child:
+        yield Server("nginx", f"http://127.0.0.1:{http}", child.pid, f"http://127.0.0.1:{https}" if authority is not None else "")
+
+
+@contextmanager
+def _nginx(work: Path, servers: str, port: int) -> Iterator[subprocess.Popen[str]]:
     program = shutil.which("nginx")
     if program is None:
         sys.exit("nginx is not installed: apt-get install nginx")
     work.mkdir(parents=True)
     work.chmod(0o755)
-    origin, proxy = free_port(), free_port()
     config = work / "nginx.conf"
-    config.write_text(NGINX.format(work=work, files=files, origin=origin, proxy=proxy))
+    config.write_text(NGINX.format(work=work, servers=servers))
     with process([program, "-c", str(config), "-e", str(work / "error.log"), "-g", f"user {_user()};"]) as child:
-        wait_for(origin)
-        wait_for(proxy)
-        yield Server("origin", f"http://127.0.0.1:{origin}", child.pid), Server("nginx", f"http://127.0.0.1:{proxy}", child.pid)
+        wait_for(port)
+        yield child
 
 
 def _user() -> str:
@@ -139,18 +216,33 @@ def relay(work: Path, origin: Server) -> Iterator[Server]:
 
 
 @contextmanager
-def forebay(work: Path, *origins: str, cache_size: str = "16GB") -> Iterator[Server]:
-    """A sidecar that may reach ``origins``; its URL is the prefix of plain http shards."""
+def forebay(
+    work: Path, *origins: str, cache_size: str = "16GB", movers: int | None = None, authority: Authority | None = None
+) -> Iterator[Server]:
+    """A sidecar that may reach ``origins``, with so many movers (None: as it comes); ``authority``: whom it trusts, and no other."""
     work.mkdir(parents=True)
     run = work / "run"
     run.mkdir(mode=0o700)
     environ = {**os.environ, "XDG_RUNTIME_DIR": str(run), "PYTHONPATH": f"{ROOT}/proxy:{ROOT}/loader"}
     environ = {name: value for name, value in environ.items() if not name.startswith("FOREBAY_")}
+    if authority is not None:
+        environ["SSL_CERT_FILE"] = str(authority.certificate)
     command = [sys.executable, "-m", "forebay_proxy", "serve", "--json", "--port", "0", "--socket", "off"]
     command += ["--cache-dir", str(work / "cache"), "--cache-size", cache_size]
+    if movers is not None:
+        command += ["--movers", str(movers)]
     for origin in origins:
         command += ["--allow-origin", origin]
     with process(command, stdout=subprocess.PIPE, env=environ) as child:
         assert child.stdout is not None
         ready = json.loads(child.stdout.readline())
         yield Server("forebay", ready["url"], child.pid)
+
+
+def knows_movers() -> bool:
+    """Whether this tree's sidecar has ``--movers``."""
+    environ = {**os.environ, "PYTHONPATH": f"{ROOT}/proxy:{ROOT}/loader"}
+    done = subprocess.run(
+        [sys.executable, "-m", "forebay_proxy", "serve", "--help"], capture_output=True, text=True, env=environ, check=True
+    )
+    return "--movers" in done.stdout
